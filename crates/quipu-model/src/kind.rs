@@ -1,0 +1,17 @@
+//! The kinds of counters.
+
+/// What a counter counts, and so which commands it understands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// A signed 64-bit sum, exact and checked.
+    Count,
+}
+
+impl Kind {
+    /// The word used in configuration, JSON and documents.
+    pub fn word(self) -> &'static str {
+        match self {
+            Kind::Count => "count",
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! What a counter is, and what may be asked of it.
+//!
+//! Pure data and pure functions, plus the ports (`Clock`, `Rng`, `Vfs`) through which the engine meets the world, so that a
+//! simulator can stand in for it. Every other crate knows this one; this one knows no other, no runtime and no protocol.
+
+pub mod command;
+pub mod count;
+pub mod durability;
+pub mod epoch;
+pub mod kind;
+pub mod name;
+pub mod pattern;
+pub mod ports;
+pub mod reading;
+pub mod reply;
+pub mod time;
+pub mod writer;
+
+pub use command::{
+    AddWithin, Command, Expiry, ExpiryCondition, ExpiryForm, ListNames, Scan, Set, SetCondition, SetExpiry, When,
+};
+pub use durability::Durability;
+pub use epoch::Epoch;
+pub use kind::Kind;
+pub use name::{NAME_BYTES_MAX, Name, NameTooLong};
+pub use pattern::Pattern;
+pub use ports::{Clock, DirLock, LockError, Rng, Vfs, VfsFile};
+pub use reading::Reading;
+pub use reply::{Refusal, Reply};
+pub use time::Millis;
+pub use writer::{Incarnation, NodeId, Writer};

@@ -1,0 +1,60 @@
+//! What the engine answers, once, for all doors.
+
+use crate::Kind;
+
+/// The answer to a command.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reply {
+    /// Done, nothing to tell.
+    Ok,
+    /// Not done: a condition was not met.
+    Nil,
+    /// A number that always exists.
+    Integer(i64),
+    /// The value of a counter, if there is one.
+    Value(Option<i64>),
+    /// Values of several counters, in the order asked.
+    Values(Vec<Option<i64>>),
+    /// Value after a bounded add, and what was really added.
+    Pair(i64, i64),
+    /// The kind of a counter, if there is one.
+    Kind(Option<Kind>),
+    /// Names.
+    Names(Vec<Box<[u8]>>),
+    /// One step of a walk: the next cursor (0: done) and names.
+    Page(u64, Vec<Box<[u8]>>),
+    /// The operation has not been applied and will not be.
+    Refused(Refusal),
+}
+
+/// Why an operation was not applied. One variant per thing a caller would do about it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// The sum would leave the range of i64.
+    #[error("increment or decrement would overflow")]
+    Overflow,
+    /// An expiry outside the range of time.
+    #[error("invalid expire time")]
+    ExpireTime,
+    /// Another kind of counter has this name.
+    #[error("Operation against a key holding the wrong kind of value")]
+    WrongKind,
+    /// No journal space could be had: the disk is full or the preparing of segments is behind.
+    #[error("no room in the journal: {reason}; nothing was applied, reads go on")]
+    NoRoom {
+        /// What stands in the way.
+        reason: String,
+    },
+    /// The disk is too slow for what is asked of it; try again later.
+    #[error("the journal is {behind_bytes} bytes behind the disk; nothing was applied, try again later")]
+    Behind {
+        /// How much waits to be written.
+        behind_bytes: u64,
+    },
+    /// The answer would be larger than its bound.
+    #[error("the reply would exceed {bytes_max} bytes; use SCAN")]
+    ReplyTooLarge {
+        /// The bound.
+        bytes_max: usize,
+    },
+}
