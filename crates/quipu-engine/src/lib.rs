@@ -1,1 +1,51 @@
-//! .
+//! The engine of Quipu: commands are admitted, applied, journaled and read; nothing acknowledged is lost, nothing is counted twice.
+//!
+//! ```
+//! use quipu_engine::{Engine, Options};
+//!
+//! # let directory = tempfile::tempdir()?;
+//! let engine = Engine::open(Options::new(directory.path()))?;
+//! assert_eq!(engine.add("likes:42", 1)?, 1);
+//!
+//! let likes = engine.handle("likes:42")?; // resolved once, added to often
+//! likes.add(1)?;
+//!
+//! let reading = engine.read("likes:42")?;
+//! assert_eq!((reading.value, reading.exact), (2, true));
+//! assert_eq!(engine.reset("likes:42")?, 2); // every add is in this value or comes after it
+//! engine.close()?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! The path of a command, one module a verb: [`admit`] → [`apply`] → [`journal`] → reply, with [`turn`] holding the steps together. Durability
+//! is what a reply waits for, see [`quipu_model::Durability`].
+
+mod failpoint;
+mod sync;
+
+mod options;
+mod system;
+
+pub mod admit;
+pub mod apply;
+pub mod journal;
+pub mod turn;
+
+mod open;
+mod seal;
+
+mod engine;
+pub mod inspect;
+mod steps;
+
+mod driver;
+
+pub use engine::{CloseError, Committed, Dead, Engine, Error, Handle, Stats};
+pub use journal::format::Position;
+pub use journal::{Damage, JournalError, Wait};
+pub use open::{OpenError, Recovery};
+pub use options::{EXIT_JOURNAL_FAILED, Environment, Options, SEGMENT_BYTES_DEFAULT, SEGMENT_BYTES_MIN};
+pub use seal::Seal;
+pub use steps::Steps;
+pub use system::{SystemClock, SystemDisk, SystemRng};
+pub use turn::{Turn, Watch};

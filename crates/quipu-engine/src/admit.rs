@@ -1,0 +1,135 @@
+//! Whether a command may run: its namespace's policy, the shards it touches, and room in the journal for all it may write.
+//!
+//! In: a command. Out: what it reaches and how much room it needs at most; a refusal, before anything is applied.
+
+use std::collections::BTreeMap;
+
+use quipu_model::{Command, Durability, Name};
+
+use crate::apply::table::Table;
+use crate::journal::format::{ENTRY_BYTES_MAX, RECORD_OVERHEAD_BYTES_MAX};
+
+/// What the namespaces ask for.
+#[derive(Debug, Clone, Default)]
+pub struct Policies {
+    default: Durability,
+    /// Only namespaces that differ from the default.
+    namespaces: BTreeMap<Box<[u8]>, Durability>,
+}
+
+impl Policies {
+    /// The server's default, and the namespaces that say otherwise.
+    pub fn new(default: Durability, namespaces: impl IntoIterator<Item = (Box<[u8]>, Durability)>) -> Policies {
+        Policies { default, namespaces: namespaces.into_iter().collect() }
+    }
+
+    /// How safe operations on this counter are when they are acknowledged.
+    pub fn durability(&self, name: Name<'_>) -> Durability {
+        // Most servers name no namespace; then there is nothing to look for in the name either.
+        if self.namespaces.is_empty() {
+            return self.default;
+        }
+        self.namespaces.get(name.namespace()).copied().unwrap_or(self.default)
+    }
+
+    /// The strictest that any namespace asks for: what a command over all names waits for.
+    pub fn strictest(&self) -> Durability {
+        self.namespaces.values().copied().fold(self.default, Durability::max)
+    }
+
+    /// The server's default.
+    pub fn default_durability(&self) -> Durability {
+        self.default
+    }
+}
+
+/// What a command touches.
+pub enum Reach<'c, 'a> {
+    /// One counter.
+    One(Name<'a>),
+    /// Several counters, together.
+    Many(&'c [Name<'a>]),
+    /// Every shard, together.
+    All,
+    /// Every shard, one after another; only reads.
+    Walk,
+}
+
+/// What a command touches.
+pub fn reach<'c, 'a>(command: &'c Command<'a>) -> Reach<'c, 'a> {
+    match command {
+        Command::Add { name, .. }
+        | Command::Read { name }
+        | Command::Take { name }
+        | Command::ReadAndExpire { name, .. }
+        | Command::Reset { name }
+        | Command::KindOf { name }
+        | Command::Expire { name, .. }
+        | Command::Persist { name }
+        | Command::ExpiryOf { name, .. } => Reach::One(*name),
+        Command::AddWithin(add) => Reach::One(add.name),
+        Command::Set(set) => Reach::One(set.name),
+        Command::ReadMany { names } | Command::Delete { names } | Command::Exists { names } => Reach::Many(names),
+        Command::Flush => Reach::All,
+        Command::Scan(_) | Command::ListNames(_) | Command::CountNames => Reach::Walk,
+    }
+}
+
+impl Reach<'_, '_> {
+    /// The shards to lock.
+    pub fn shards(&self, table: &Table, out: &mut Vec<usize>) {
+        let shard = |name: &Name<'_>| table.shard_of(table.hash(name.bytes()));
+        match self {
+            Reach::One(name) => out.push(shard(name)),
+            Reach::Many(names) => out.extend(names.iter().map(shard)),
+            Reach::All | Reach::Walk => out.extend(0..table.shard_count()),
+        }
+    }
+
+    /// What its reply waits for.
+    pub fn durability(&self, policies: &Policies) -> Durability {
+        match self {
+            Reach::One(name) => policies.durability(*name),
+            Reach::Many(names) => {
+                names.iter().map(|name| policies.durability(*name)).max().unwrap_or(Durability::Memory)
+            }
+            Reach::All | Reach::Walk => policies.strictest(),
+        }
+    }
+
+    /// The most bytes its record can take.
+    pub fn record_bytes_max(&self) -> usize {
+        // A counter may be noticed to have expired and be written again: two entries.
+        let entries = |name: &Name<'_>| 2 * (ENTRY_BYTES_MAX + name.bytes().len());
+        RECORD_OVERHEAD_BYTES_MAX
+            + match self {
+                Reach::One(name) => entries(name),
+                Reach::Many(names) => names.iter().map(entries).sum(),
+                Reach::All | Reach::Walk => ENTRY_BYTES_MAX,
+            }
+    }
+}
+
+/// Whether a command may change a counter; only then is it refused for want of room.
+pub fn writes(command: &Command<'_>) -> bool {
+    match command {
+        Command::Add { .. }
+        | Command::AddWithin(_)
+        | Command::Set(_)
+        | Command::Take { .. }
+        | Command::ReadAndExpire { .. }
+        | Command::Reset { .. }
+        | Command::Delete { .. }
+        | Command::Expire { .. }
+        | Command::Persist { .. }
+        | Command::Flush => true,
+        Command::Read { .. }
+        | Command::ReadMany { .. }
+        | Command::Exists { .. }
+        | Command::KindOf { .. }
+        | Command::ExpiryOf { .. }
+        | Command::Scan(_)
+        | Command::ListNames(_)
+        | Command::CountNames => false,
+    }
+}

@@ -1,0 +1,331 @@
+//! Applies commands to the resident table and drafts the record of their results.
+//!
+//! In: admitted commands and the locks of the shards they touch. Out: replies, and the entries of one record.
+//!
+//! Invariants:
+//! - everything that is not an add raises the epoch;
+//! - a command refused leaves table and record as they were;
+//! - a counter that expired is removed by the command that notices it, in the same record, so that nobody sees it again
+//!   whatever the clock does later.
+//!
+//! Not here: whether a command may run and has room (`admit`), when its reply may leave (`turn`).
+
+mod held;
+pub mod table;
+mod walk;
+
+use quipu_model::{
+    AddWithin, Command, Durability, Epoch, Expiry, ExpiryCondition, ExpiryForm, Kind, Millis, Name, NodeId, Refusal,
+    Reply, Set, SetCondition, SetExpiry, When, count,
+};
+
+pub use self::held::Held;
+use self::table::{Cell, Table};
+pub use self::walk::{Passing, Shards, list_names, scan};
+use crate::admit::Policies;
+use crate::journal::format::Entry;
+use crate::journal::{AddResult, Draft};
+
+/// One run: some shards, held, and the record that tells of it.
+pub struct Run<'r, 't> {
+    /// All shards.
+    pub table: &'t Table,
+    /// Those that are held.
+    pub held: &'r mut Held<'t>,
+    /// The record.
+    pub draft: &'r mut Draft,
+    /// Which namespaces are journaled.
+    pub policies: &'r Policies,
+    /// For a transaction: journaled as its strictest namespace asks, all or none.
+    pub together: Option<Durability>,
+    /// Whether there is room to journal what an otherwise read-only command may find expired.
+    pub may_expire: bool,
+    /// The engine's time.
+    pub now: Millis,
+    /// Who raises epochs.
+    pub node: NodeId,
+}
+
+impl Run<'_, '_> {
+    /// Applies one command.
+    pub fn apply(&mut self, command: &Command<'_>) -> Reply {
+        self.try_apply(command).unwrap_or_else(Reply::Refused)
+    }
+
+    fn try_apply(&mut self, command: &Command<'_>) -> Result<Reply, Refusal> {
+        Ok(match command {
+            Command::Add { name, delta } => Reply::Integer(self.add(*name, *delta)?),
+            Command::AddWithin(add) => self.add_within(add)?,
+            Command::Read { name } => Reply::Value(self.value(*name)),
+            Command::ReadMany { names } => Reply::Values(names.iter().map(|name| self.value(*name)).collect()),
+            Command::Set(set) => self.set(set)?,
+            Command::Take { name } => {
+                let value = self.value(*name);
+                self.delete(*name);
+                Reply::Value(value)
+            }
+            Command::ReadAndExpire { name, expiry } => self.read_and_expire(*name, *expiry)?,
+            Command::Reset { name } => self.reset(*name),
+            Command::Delete { names } => {
+                Reply::Integer(names.iter().map(|name| i64::from(self.delete(*name))).sum::<i64>())
+            }
+            Command::Exists { names } => {
+                Reply::Integer(names.iter().map(|name| i64::from(self.value(*name).is_some())).sum::<i64>())
+            }
+            Command::KindOf { name } => Reply::Kind(self.value(*name).map(|_| Kind::Count)),
+            Command::Expire { name, when, condition } => {
+                Reply::Integer(i64::from(self.expire(*name, *when, *condition)?))
+            }
+            Command::Persist { name } => Reply::Integer(i64::from(self.persist(*name))),
+            Command::ExpiryOf { name, form } => Reply::Integer(self.expiry_of(*name, *form)),
+            Command::Scan(command) => scan(self.held, self.table, command, self.now),
+            Command::ListNames(command) => list_names(self.held, self.table, command, self.now)?,
+            Command::CountNames => Reply::Integer(self.table.counters() as i64),
+            Command::Flush => {
+                self.flush();
+                Reply::Ok
+            }
+        })
+    }
+
+    /// Removes a counter if it has expired; what the driver does in the background.
+    pub fn expire_overdue(&mut self, name: Name<'_>) {
+        self.cell(name);
+    }
+
+    fn add(&mut self, name: Name<'_>, delta: i64) -> Result<i64, Refusal> {
+        let before = self.cell(name);
+        let value = count::add(before.map_or(0, |cell| cell.value), delta)?;
+        let cell = self.with_value(name, before, value);
+        self.write_add(name, cell, delta);
+        Ok(value)
+    }
+
+    fn add_within(&mut self, add: &AddWithin<'_>) -> Result<Reply, Refusal> {
+        let before = self.cell(add.name);
+        let value = before.map_or(0, |cell| cell.value);
+        let Some(after) = count::add_within(value, add.delta, (add.lower, add.upper), add.saturate) else {
+            return Ok(Reply::Pair(value, 0));
+        };
+        let mut cell = self.with_value(add.name, before, after);
+        let kept = add.expiry_if_none && cell.expires_at.is_some();
+        match add.expiry {
+            Expiry::At(when) if !kept => cell.expires_at = Some(self.point(when)?),
+            Expiry::Remove if !kept => cell.expires_at = None,
+            _ => {}
+        }
+        // Both are i64 and `after` lies between `value` and `value + delta`.
+        let delta = after.wrapping_sub(value);
+        self.write_add(add.name, cell, delta);
+        Ok(Reply::Pair(after, delta))
+    }
+
+    fn set(&mut self, set: &Set<'_>) -> Result<Reply, Refusal> {
+        let expires_at = match set.expiry {
+            SetExpiry::At(when) => Some(self.point(when)?),
+            SetExpiry::Remove | SetExpiry::Keep => None,
+        };
+        let before = self.cell(set.name);
+        let wanted = match set.condition {
+            SetCondition::Always => true,
+            SetCondition::IfAbsent => before.is_none(),
+            SetCondition::IfPresent => before.is_some(),
+        };
+        if wanted {
+            let kept = before.and_then(|cell| cell.expires_at).filter(|_| set.expiry == SetExpiry::Keep);
+            let epoch = self.epoch(set.name, before).raised(self.now, self.node);
+            self.write(set.name, Cell { epoch, value: set.value, expires_at: expires_at.or(kept) });
+        }
+        Ok(match (set.reply_old, wanted) {
+            (true, _) => Reply::Value(before.map(|cell| cell.value)),
+            (false, true) => Reply::Ok,
+            (false, false) => Reply::Nil,
+        })
+    }
+
+    fn reset(&mut self, name: Name<'_>) -> Reply {
+        let Some(before) = self.cell(name) else { return Reply::Integer(0) };
+        let epoch = before.epoch.raised(self.now, self.node);
+        self.write(name, Cell { epoch, value: 0, ..before });
+        Reply::Integer(before.value)
+    }
+
+    fn delete(&mut self, name: Name<'_>) -> bool {
+        match self.cell(name) {
+            Some(cell) => {
+                self.remove(name, cell.epoch.raised(self.now, self.node));
+                true
+            }
+            None => false,
+        }
+    }
+
+    fn read_and_expire(&mut self, name: Name<'_>, expiry: Expiry) -> Result<Reply, Refusal> {
+        let expires_at = match expiry {
+            Expiry::At(when) => Some(self.point(when)?),
+            Expiry::Keep | Expiry::Remove => None,
+        };
+        let Some(cell) = self.cell(name) else { return Ok(Reply::Value(None)) };
+        if expiry != Expiry::Keep && expires_at != cell.expires_at {
+            self.write(name, Cell { expires_at, ..cell });
+        }
+        Ok(Reply::Value(Some(cell.value)))
+    }
+
+    fn expire(&mut self, name: Name<'_>, when: When, condition: ExpiryCondition) -> Result<bool, Refusal> {
+        let at = self.point(when)?;
+        let Some(cell) = self.cell(name) else { return Ok(false) };
+        let wanted = match (condition, cell.expires_at) {
+            (ExpiryCondition::Always, _) => true,
+            (ExpiryCondition::IfNone, present) => present.is_none(),
+            (ExpiryCondition::IfSome, present) => present.is_some(),
+            // No expiry counts as never: nothing is later, everything is earlier.
+            (ExpiryCondition::IfLater, present) => present.is_some_and(|present| at > present),
+            (ExpiryCondition::IfEarlier, present) => present.is_none_or(|present| at < present),
+        };
+        if wanted {
+            self.write(name, Cell { expires_at: Some(at), ..cell });
+        }
+        Ok(wanted)
+    }
+
+    fn persist(&mut self, name: Name<'_>) -> bool {
+        match self.cell(name) {
+            Some(cell) if cell.expires_at.is_some() => {
+                self.write(name, Cell { expires_at: None, ..cell });
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn expiry_of(&mut self, name: Name<'_>, form: ExpiryForm) -> i64 {
+        let Some(cell) = self.cell(name) else { return -2 };
+        let Some(at) = cell.expires_at else { return -1 };
+        let number = match form {
+            ExpiryForm::SecondsLeft => (self.now.until(at) + 500) / 1000,
+            ExpiryForm::MillisLeft => self.now.until(at),
+            ExpiryForm::AtSeconds => at.0.saturating_add(500) / 1000,
+            ExpiryForm::AtMillis => at.0,
+        };
+        i64::try_from(number).unwrap_or(i64::MAX)
+    }
+
+    fn flush(&mut self) {
+        // Past every counter's own epoch too: each of them is raised by being deleted.
+        let newest = self.held.each().map(|shard| shard.floor.max(shard.epoch_newest)).max().unwrap_or(Epoch::FIRST);
+        let epoch = newest.raised(self.now, self.node);
+        let mut gone = 0;
+        for shard in self.held.each() {
+            gone += shard.clear();
+            shard.floor = epoch;
+        }
+        self.table.note_counters(-(gone as i64));
+        self.draft.push(self.now, &Entry::Flush { epoch });
+    }
+
+    // ---- cells ------------------------------------------------------------------------------------------------------------
+
+    fn value(&mut self, name: Name<'_>) -> Option<i64> {
+        self.cell(name).map(|cell| cell.value)
+    }
+
+    /// The cell, unless it has expired; then it is removed.
+    pub fn cell(&mut self, name: Name<'_>) -> Option<Cell> {
+        let hash = self.table.hash(name.bytes());
+        let cell = self.held.shard(self.table.shard_of(hash)).get(hash, name.bytes())?;
+        match cell.expires_at {
+            Some(at) if at <= self.now => {
+                if self.may_expire {
+                    self.remove(name, cell.epoch.expired(at));
+                }
+                None
+            }
+            _ => Some(cell),
+        }
+    }
+
+    /// The present cell with another value, or a new one in the epoch new counters have.
+    fn with_value(&mut self, name: Name<'_>, before: Option<Cell>, value: i64) -> Cell {
+        match before {
+            Some(cell) => Cell { value, ..cell },
+            None => Cell { epoch: self.epoch(name, None), value, expires_at: None },
+        }
+    }
+
+    fn epoch(&mut self, name: Name<'_>, before: Option<Cell>) -> Epoch {
+        match before {
+            Some(cell) => cell.epoch,
+            None => {
+                let shard = self.table.shard_of(self.table.hash(name.bytes()));
+                self.held.shard(shard).floor
+            }
+        }
+    }
+
+    fn write_add(&mut self, name: Name<'_>, cell: Cell, delta: i64) {
+        let hash = self.put(name, cell);
+        if self.journaled(name) {
+            let result = AddResult { value: cell.value, expires_at: cell.expires_at, delta };
+            self.draft.push_add(self.now, hash, (name.bytes(), cell.epoch), result);
+        }
+        self.drop_if_past(name, cell);
+    }
+
+    fn write(&mut self, name: Name<'_>, cell: Cell) {
+        self.put(name, cell);
+        if self.journaled(name) {
+            let Cell { epoch, value, expires_at } = cell;
+            let entry = Entry::Cell { name: name.bytes(), epoch, value, expires_at, count: 1, sum: 0 };
+            self.draft.push(self.now, &entry);
+        }
+        self.drop_if_past(name, cell);
+    }
+
+    /// An expiry that is already past deletes at once, as in Redis.
+    fn drop_if_past(&mut self, name: Name<'_>, cell: Cell) {
+        if let Some(at) = cell.expires_at.filter(|at| *at <= self.now) {
+            self.remove(name, cell.epoch.expired(at));
+        }
+    }
+
+    fn put(&mut self, name: Name<'_>, cell: Cell) -> u64 {
+        let hash = self.table.hash(name.bytes());
+        let journaled = self.journaled(name);
+        let shard = self.held.shard(self.table.shard_of(hash));
+        let made = shard.put(hash, name.bytes(), cell);
+        if !journaled {
+            shard.unsealed.insert(name.bytes().into());
+        }
+        self.table.note_counters(i64::from(made));
+        hash
+    }
+
+    fn remove(&mut self, name: Name<'_>, epoch: Epoch) {
+        let hash = self.table.hash(name.bytes());
+        let journaled = self.journaled(name);
+        let shard = self.held.shard(self.table.shard_of(hash));
+        shard.remove(hash, name.bytes());
+        shard.floor = shard.floor.max(epoch);
+        if !journaled {
+            shard.unsealed.insert(name.bytes().into());
+        }
+        self.table.note_counters(-1);
+        if journaled {
+            self.draft.push(self.now, &Entry::Gone { name: name.bytes(), epoch });
+        }
+    }
+
+    fn journaled(&self, name: Name<'_>) -> bool {
+        self.together.unwrap_or_else(|| self.policies.durability(name)) > Durability::Memory
+    }
+
+    fn point(&self, when: When) -> Result<Millis, Refusal> {
+        let millis = match when {
+            When::At(millis) => Some(millis),
+            When::In(millis) => i64::try_from(self.now.0).ok().and_then(|now| now.checked_add(millis)),
+        };
+        // A point before 1970 is as past as any.
+        millis.map(|millis| Millis(millis.max(0) as u64)).ok_or(Refusal::ExpireTime)
+    }
+}

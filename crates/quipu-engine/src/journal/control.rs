@@ -1,0 +1,205 @@
+//! The control file: where the journal begins, which segments it has, and how far it is known to be synced.
+//!
+//! ```text
+//! control, 8192 bytes: two slots, at 0 and at 4096, written in turn; the valid one with the higher generation counts
+//!   0  u64  check        xxh3 over bytes 8..104
+//!   8  [8]  magic        "QUIPUCTL"
+//!  16  u32  version      1
+//!  20  u32  clean        1 after a clean stop, else 0
+//!  24  u64  generation   one more with every write
+//!  32  u64  node         drawn when the directory was made
+//!  40  u64  log          likewise; stands in every segment
+//!  48  u64  incarnation  the last life
+//!  56  u64  start        position of the first record that counts
+//!  64  u32  previous     the chain there: low half of the check of the record before
+//!  68  u32  zero
+//!  72  u64  first        number of the segment that holds `start`
+//!  80  u64  end          one more than the newest prepared segment
+//!  88  u64  base         position at which segment `end` will begin
+//!  96  u64  synced       the journal is known to be synced up to here
+//! ```
+//!
+//! Invariants:
+//! - a slot is written only after everything it speaks of is durable, and the other slot stays whole meanwhile, so a torn
+//!   write falls back to a state that was true;
+//! - no record stands in a segment numbered `end` or above of the newest slot.
+
+use std::path::{Path, PathBuf};
+
+use quipu_model::{Incarnation, NodeId, Vfs, VfsFile};
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::format::{Position, VERSION, u32_at, u64_at};
+use super::{Damage, JournalError, io_error};
+use crate::sync::Arc;
+
+/// Name of the file.
+pub const CONTROL_FILE: &str = "control";
+const CONTROL_FILE_NEW: &str = "control.new";
+const MAGIC: &[u8; 8] = b"QUIPUCTL";
+const SLOT_BYTES: usize = 104;
+const SLOT_OFFSETS: [u64; 2] = [0, 4096];
+const FILE_BYTES: usize = 8192;
+
+/// What the control file says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Control {
+    /// Whether the last life ended with a clean stop.
+    pub clean: bool,
+    /// One more with every write.
+    pub generation: u64,
+    /// Drawn when the directory was made.
+    pub node: NodeId,
+    /// Likewise; binds segments to this directory.
+    pub log: u64,
+    /// The last life.
+    pub incarnation: Incarnation,
+    /// Position of the first record that counts.
+    pub start: Position,
+    /// The chain at `start`.
+    pub previous: u32,
+    /// Number of the segment that holds `start`.
+    pub first: u64,
+    /// One more than the newest prepared segment.
+    pub end: u64,
+    /// Position at which segment `end` will begin.
+    pub base: Position,
+    /// Known to be synced up to here.
+    pub synced: Position,
+}
+
+impl Control {
+    fn encode(&self) -> [u8; SLOT_BYTES] {
+        let mut out = [0; SLOT_BYTES];
+        out[8..16].copy_from_slice(MAGIC);
+        out[16..20].copy_from_slice(&VERSION.to_le_bytes());
+        out[20..24].copy_from_slice(&u32::from(self.clean).to_le_bytes());
+        out[64..68].copy_from_slice(&self.previous.to_le_bytes());
+        for (at, field) in [
+            (24, self.generation),
+            (32, self.node.0),
+            (40, self.log),
+            (48, self.incarnation.0),
+            (56, self.start.0),
+            (72, self.first),
+            (80, self.end),
+            (88, self.base.0),
+            (96, self.synced.0),
+        ] {
+            out[at..at + 8].copy_from_slice(&field.to_le_bytes());
+        }
+        let check = xxh3_64(&out[8..]);
+        out[..8].copy_from_slice(&check.to_le_bytes());
+        out
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Control, BadSlot> {
+        if &bytes[8..16] != MAGIC {
+            return Err(BadSlot { whole: false, reason: "it does not begin like a control file".to_owned() });
+        }
+        if xxh3_64(&bytes[8..]) != u64_at(bytes, 0) {
+            return Err(BadSlot { whole: false, reason: "its check does not match".to_owned() });
+        }
+        let version = u32_at(bytes, 16);
+        if version != VERSION {
+            let reason = format!("it has version {version}, this program knows version {VERSION}");
+            return Err(BadSlot { whole: true, reason });
+        }
+        Ok(Control {
+            clean: u32_at(bytes, 20) == 1,
+            generation: u64_at(bytes, 24),
+            node: NodeId(u64_at(bytes, 32)),
+            log: u64_at(bytes, 40),
+            incarnation: Incarnation(u64_at(bytes, 48)),
+            start: Position(u64_at(bytes, 56)),
+            previous: u32_at(bytes, 64),
+            first: u64_at(bytes, 72),
+            end: u64_at(bytes, 80),
+            base: Position(u64_at(bytes, 88)),
+            synced: Position(u64_at(bytes, 96)),
+        })
+    }
+}
+
+/// A slot that cannot be used.
+struct BadSlot {
+    /// Its check matches: it is of another version, not torn.
+    whole: bool,
+    reason: String,
+}
+
+/// The open control file.
+pub struct ControlFile {
+    file: Arc<dyn VfsFile>,
+    path: PathBuf,
+    state: Control,
+}
+
+impl ControlFile {
+    /// Makes the file in a directory that has none. It appears whole or not at all.
+    pub fn create(vfs: &dyn Vfs, dir: &Path, state: Control) -> Result<ControlFile, JournalError> {
+        let (new, path) = (dir.join(CONTROL_FILE_NEW), dir.join(CONTROL_FILE));
+        // A crash may have left a half-made one behind; it was never in force.
+        match vfs.remove(&new) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(io_error(&new, "remove", error)),
+            _ => {}
+        }
+        let file = vfs.create(&new).map_err(|e| io_error(&new, "create", e))?;
+        let mut bytes = vec![0; FILE_BYTES];
+        for offset in SLOT_OFFSETS {
+            bytes[offset as usize..offset as usize + SLOT_BYTES].copy_from_slice(&state.encode());
+        }
+        file.write_all_at(&bytes, 0).map_err(|e| io_error(&new, "write", e))?;
+        file.sync_data().map_err(|e| io_error(&new, "sync", e))?;
+        vfs.rename(&new, &path).map_err(|e| io_error(&new, "rename", e))?;
+        vfs.sync_dir(dir).map_err(|e| io_error(dir, "sync", e))?;
+        Ok(ControlFile { file, path, state })
+    }
+
+    /// Opens the file; `None` if there is none. Refuses when neither slot can be read.
+    pub fn open(vfs: &dyn Vfs, dir: &Path) -> Result<Option<ControlFile>, JournalError> {
+        let path = dir.join(CONTROL_FILE);
+        let file = match vfs.open(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(io_error(&path, "open", error)),
+        };
+        let mut slots = Vec::new();
+        for offset in SLOT_OFFSETS {
+            let mut bytes = [0; SLOT_BYTES];
+            let read = super::read_full(&*file, &mut bytes, offset).map_err(|e| io_error(&path, "read", e))?;
+            slots.push(if read < SLOT_BYTES {
+                Err(BadSlot { whole: false, reason: format!("it ends after {} bytes", offset + read as u64) })
+            } else {
+                Control::decode(&bytes)
+            });
+        }
+        let newest = slots.iter().filter_map(|slot| slot.as_ref().ok()).max_by_key(|state| state.generation).copied();
+        // A whole slot of another version means that another program was here since: the older slot is not the truth.
+        let refused = slots.into_iter().filter_map(Result::err).find(|slot| newest.is_none() || slot.whole);
+        match (newest, refused) {
+            (Some(state), None) => Ok(Some(ControlFile { file, path, state })),
+            (_, refused) => {
+                let reason = refused.map(|slot| slot.reason).unwrap_or_default();
+                Err(Damage { file: path, offset: 0, position: None, reason }.into())
+            }
+        }
+    }
+
+    /// What is in force.
+    pub fn state(&self) -> &Control {
+        &self.state
+    }
+
+    /// Changes the state, durably. The slot in force stays whole until the new one is.
+    pub fn write(&mut self, change: impl FnOnce(&mut Control)) -> Result<(), JournalError> {
+        let mut state = self.state;
+        change(&mut state);
+        state.generation += 1;
+        let offset = SLOT_OFFSETS[(state.generation % 2) as usize];
+        self.file.write_all_at(&state.encode(), offset).map_err(|e| io_error(&self.path, "write", e))?;
+        self.file.sync_data().map_err(|e| io_error(&self.path, "sync", e))?;
+        self.state = state;
+        Ok(())
+    }
+}

@@ -1,0 +1,134 @@
+//! A record being drafted while its run is applied.
+
+use quipu_model::{Epoch, Millis};
+
+use super::format::{Entry, RECORD_HEADER_BYTES, put_time};
+
+/// The records of a turn, one after another; the last one may still grow.
+#[derive(Default)]
+pub struct Draft {
+    bytes: Vec<u8>,
+    /// Where the open record begins.
+    start: usize,
+    open: bool,
+    last_add: Option<LastAdd>,
+}
+
+/// The newest entry, if it was an add: another add to the same counter in the same run takes its place.
+struct LastAdd {
+    /// Where the entry begins, and its name in it.
+    at: usize,
+    hash: u64,
+    epoch: Epoch,
+    count: u64,
+    sum: i64,
+}
+
+impl Draft {
+    /// Adds an entry, opening a record if none is.
+    pub fn push(&mut self, time: Millis, entry: &Entry<'_>) {
+        self.open(time);
+        self.last_add = None;
+        entry.encode(&mut self.bytes);
+    }
+
+    /// Adds the result of an add. Adds to one counter in a row become one entry: the newest value, their count and sum.
+    pub fn push_add(&mut self, time: Millis, hash: u64, (name, epoch): (&[u8], Epoch), result: AddResult) {
+        self.open(time);
+        let AddResult { value, expires_at, delta } = result;
+        let (mut count, mut sum) = (1, delta);
+        if let Some(last) = &self.last_add {
+            // Equal hashes of different names would merge two counters: the hash is keyed and 64 bits wide, but names decide.
+            let same = last.hash == hash && last.epoch == epoch && self.names(last.at, name);
+            if let (true, Some(total)) = (same, last.sum.checked_add(delta)) {
+                (count, sum) = (last.count + 1, total);
+                self.bytes.truncate(last.at);
+            }
+        }
+        self.last_add = Some(LastAdd { at: self.bytes.len(), hash, epoch, count, sum });
+        Entry::Cell { name, epoch, value, expires_at, count, sum }.encode(&mut self.bytes);
+    }
+
+    /// Closes the open record; returns where it is in [`Draft::bytes`], or `None` if nothing was written.
+    pub fn close(&mut self) -> Option<std::ops::Range<usize>> {
+        self.last_add = None;
+        if !std::mem::take(&mut self.open) {
+            return None;
+        }
+        Some(self.start..self.bytes.len())
+    }
+
+    /// All records drafted so far, headers empty.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    fn open(&mut self, time: Millis) {
+        if !self.open {
+            self.open = true;
+            self.start = self.bytes.len();
+            self.bytes.resize(self.start + RECORD_HEADER_BYTES, 0);
+            put_time(&mut self.bytes, time);
+        }
+    }
+
+    fn names(&self, at: usize, name: &[u8]) -> bool {
+        // Behind the tag stands the length of the name, in one byte or two, then the name.
+        let skip = if name.len() < 0x80 { 2 } else { 3 };
+        self.bytes.get(at + skip..at + skip + name.len()) == Some(name)
+    }
+}
+
+/// What an add did.
+#[derive(Debug, Clone, Copy)]
+pub struct AddResult {
+    /// The value after it.
+    pub value: i64,
+    /// The counter's expiry after it.
+    pub expires_at: Option<Millis>,
+    /// What was added.
+    pub delta: i64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::format::Body;
+    use super::*;
+
+    fn add(draft: &mut Draft, name: &[u8], value: i64, delta: i64) {
+        let hash = name.len() as u64;
+        draft.push_add(Millis(1), hash, (name, Epoch::FIRST), AddResult { value, expires_at: None, delta });
+    }
+
+    #[test]
+    fn adds_in_a_row_become_one_entry_with_their_count_and_sum() {
+        let mut draft = Draft::default();
+        add(&mut draft, b"a", 1, 1);
+        add(&mut draft, b"a", 4, 3);
+        // The same hash, but another name.
+        add(&mut draft, b"b", 5, 5);
+        add(&mut draft, b"b", i64::MAX, i64::MAX - 5);
+        add(&mut draft, b"b", i64::MAX - 1, -1);
+        let range = draft.close().unwrap();
+        let body = Body::decode(&draft.bytes()[range][RECORD_HEADER_BYTES..]).unwrap();
+        let entries: Vec<_> = body
+            .entries()
+            .map(|entry| match entry.unwrap() {
+                Entry::Cell { name, value, count, sum, .. } => (name[0], value, count, sum),
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(entries, [(b'a', 4, 2, 4), (b'b', i64::MAX - 1, 3, i64::MAX - 1)]);
+        assert_eq!(draft.close(), None);
+    }
+
+    #[test]
+    fn a_sum_that_leaves_the_range_begins_a_new_entry() {
+        let mut draft = Draft::default();
+        add(&mut draft, b"a", i64::MAX, i64::MAX);
+        add(&mut draft, b"a", i64::MAX, i64::MAX);
+        let range = draft.close().unwrap();
+        let body = Body::decode(&draft.bytes()[range][RECORD_HEADER_BYTES..]).unwrap();
+        assert_eq!(body.entries().count(), 2);
+    }
+}

@@ -1,0 +1,461 @@
+//! The bytes of the journal: segment headers, records and their entries.
+//!
+//! The journal is one endless stream of records, cut into segment files. A **position** is a place in that stream; a record may
+//! begin in one segment and end in the next. All numbers are little-endian.
+//!
+//! ```text
+//! segment file (journal-<number, 16 hex digits>.seg), preallocated to its full length
+//!   0  u64  check      xxh3 over bytes 8..64
+//!   8  [8]  magic      "QUIPUJNL"
+//!  16  u32  version    1
+//!  20  u32  zero
+//!  24  u64  log        drawn when the directory was made; the same in every file of it
+//!  32  u64  number     as in the file name
+//!  40  u64  base       position of the first byte after this header
+//!  48  u64  bytes      length of the file
+//!  56  u64  zero
+//!  64  …    the stream
+//!
+//! record
+//!   0  u64  check      xxh3 over bytes 8.. of the record, seeded with log + position
+//!   8  u32  bytes      length of the body
+//!  12  u32  previous   low half of the check of the record before: the chain
+//!  16  u64  synced     position known to be synced when this record was handed over
+//!  24  …    body       time (varint, Unix milliseconds), then entries up to the end
+//!
+//! entry: a tag, then what the tag says
+//!   tag & 0x07   1 cell · 2 gone · 3 flush · 4 floor · 5 start
+//!   tag & 0x08   an expiry follows (cell)
+//!   tag & 0x10   an epoch follows (cell, gone); without it, the first epoch
+//!   name         varint length, bytes                       (cell, gone)
+//!   epoch        varint milliseconds, u64 node              (cell, gone if 0x10; flush, floor always)
+//!   value        zigzag varint, the running value           (cell)
+//!   expiry       varint, Unix milliseconds                  (cell if 0x08)
+//!   count, sum   varint, zigzag varint: how many operations this entry stands for and what they added (cell)
+//!   writer       u64 node, u64 incarnation                  (start)
+//! ```
+//!
+//! Why both a seed by position and a chain: the position keeps a record of a recycled segment from passing for a new one, and
+//! lets a record be recognised behind a damaged one; the chain keeps a record that a torn tail left behind from following the
+//! records of a later life.
+//!
+//! Golden files under `testdata/` pin this drawing.
+
+use std::fmt;
+
+use quipu_model::{Epoch, Incarnation, Millis, NodeId, Writer};
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
+
+/// The version in every file. A file of another version is refused.
+pub const VERSION: u32 = 1;
+
+/// Length of a segment's header.
+pub const SEGMENT_HEADER_BYTES: u64 = 64;
+
+/// Length of a record's header.
+pub const RECORD_HEADER_BYTES: usize = 24;
+
+/// Longest record. The longest command is bounded by its door at a few megabytes; a length beyond this is damage.
+pub const RECORD_BYTES_MAX: usize = 1 << 28;
+
+/// Most bytes one entry takes beside its name: tag, lengths, epoch, value, expiry, count, sum, each at its longest.
+pub const ENTRY_BYTES_MAX: usize = 1 + 2 + 18 + 10 + 10 + 10 + 10;
+
+/// Most bytes of a record beside its entries: header and time.
+pub const RECORD_OVERHEAD_BYTES_MAX: usize = RECORD_HEADER_BYTES + 10;
+
+const MAGIC: &[u8; 8] = b"QUIPUJNL";
+
+/// A place in the stream of records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Position(pub u64);
+
+impl Position {
+    /// The position `bytes` further on.
+    #[must_use]
+    pub fn plus(self, bytes: u64) -> Position {
+        Position(self.0 + bytes)
+    }
+}
+
+impl fmt::Display for Position {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+/// What stands at the head of a segment file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SegmentHeader {
+    /// Drawn when the directory was made.
+    pub log: u64,
+    /// As in the file name.
+    pub number: u64,
+    /// Position of the first byte after the header.
+    pub base: Position,
+    /// Length of the file.
+    pub bytes: u64,
+}
+
+impl SegmentHeader {
+    /// As bytes.
+    pub fn encode(&self) -> [u8; SEGMENT_HEADER_BYTES as usize] {
+        let mut out = [0; SEGMENT_HEADER_BYTES as usize];
+        out[8..16].copy_from_slice(MAGIC);
+        out[16..20].copy_from_slice(&VERSION.to_le_bytes());
+        for (at, field) in [(24, self.log), (32, self.number), (40, self.base.0), (48, self.bytes)] {
+            out[at..at + 8].copy_from_slice(&field.to_le_bytes());
+        }
+        let check = xxh3_64(&out[8..]);
+        out[..8].copy_from_slice(&check.to_le_bytes());
+        out
+    }
+
+    /// From bytes; says what is wrong with them.
+    pub fn decode(bytes: &[u8; SEGMENT_HEADER_BYTES as usize]) -> Result<SegmentHeader, String> {
+        // Version before check: a newer version may check differently, and "newer" is the more useful answer.
+        if &bytes[8..16] != MAGIC {
+            return Err("it does not begin like a journal segment".to_owned());
+        }
+        let version = u32_at(bytes, 16);
+        if version != VERSION {
+            return Err(format!("it has version {version}, this program knows version {VERSION}"));
+        }
+        if xxh3_64(&bytes[8..]) != u64_at(bytes, 0) {
+            return Err("the check of its header does not match".to_owned());
+        }
+        Ok(SegmentHeader {
+            log: u64_at(bytes, 24),
+            number: u64_at(bytes, 32),
+            base: Position(u64_at(bytes, 40)),
+            bytes: u64_at(bytes, 48),
+        })
+    }
+}
+
+/// What the header of a record says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RecordHeader {
+    /// Over all that follows, and the record's position.
+    pub check: u64,
+    /// Length of the body.
+    pub body_bytes: usize,
+    /// Low half of the check of the record before.
+    pub previous: u32,
+    /// Known to be synced when this record was handed over.
+    pub synced: Position,
+}
+
+impl RecordHeader {
+    /// Reads the fields; nothing is checked yet.
+    pub fn read(bytes: &[u8; RECORD_HEADER_BYTES]) -> RecordHeader {
+        RecordHeader {
+            check: u64_at(bytes, 0),
+            body_bytes: u32_at(bytes, 8) as usize,
+            previous: u32_at(bytes, 12),
+            synced: Position(u64_at(bytes, 16)),
+        }
+    }
+}
+
+/// Completes a record whose body stands behind an empty header; returns its check.
+pub fn finish_record(record: &mut [u8], log: u64, position: Position, previous: u32, synced: Position) -> u64 {
+    let body_bytes = u32::try_from(record.len() - RECORD_HEADER_BYTES).expect("admission bounds a record");
+    record[8..12].copy_from_slice(&body_bytes.to_le_bytes());
+    record[12..16].copy_from_slice(&previous.to_le_bytes());
+    record[16..24].copy_from_slice(&synced.0.to_le_bytes());
+    let check = record_check(record, log, position);
+    record[..8].copy_from_slice(&check.to_le_bytes());
+    check
+}
+
+/// The check a whole record ought to carry.
+pub fn record_check(record: &[u8], log: u64, position: Position) -> u64 {
+    xxh3_64_with_seed(&record[8..], log.wrapping_add(position.0))
+}
+
+/// One result in a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Entry<'a> {
+    /// A counter has this value now.
+    Cell {
+        /// Its name.
+        name: &'a [u8],
+        /// Its epoch.
+        epoch: Epoch,
+        /// Its running value.
+        value: i64,
+        /// When it expires.
+        expires_at: Option<Millis>,
+        /// How many operations this entry stands for; 0 when it was only written again.
+        count: u64,
+        /// What they added.
+        sum: i64,
+    },
+    /// A counter was deleted or has expired.
+    Gone {
+        /// Its name.
+        name: &'a [u8],
+        /// The raised epoch: what comes after it.
+        epoch: Epoch,
+    },
+    /// Every counter was deleted.
+    Flush {
+        /// The raised epoch, for all of them.
+        epoch: Epoch,
+    },
+    /// No counter made from here on has an epoch below this one.
+    Floor {
+        /// The newest epoch of the counters that are gone.
+        epoch: Epoch,
+    },
+    /// A life of the node begins.
+    Start {
+        /// Who writes from here on.
+        writer: Writer,
+    },
+}
+
+const CELL: u8 = 1;
+const GONE: u8 = 2;
+const FLUSH: u8 = 3;
+const FLOOR: u8 = 4;
+const START: u8 = 5;
+const TYPE_MASK: u8 = 0x07;
+const HAS_EXPIRY: u8 = 0x08;
+const HAS_EPOCH: u8 = 0x10;
+
+impl Entry<'_> {
+    /// Appends the entry.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        match *self {
+            Entry::Cell { name, epoch, value, expires_at, count, sum } => {
+                let expiry = if expires_at.is_some() { HAS_EXPIRY } else { 0 };
+                put_named(out, CELL | expiry, name, epoch);
+                put_zigzag(out, value);
+                if let Some(at) = expires_at {
+                    put_varint(out, at.0);
+                }
+                put_varint(out, count);
+                put_zigzag(out, sum);
+            }
+            Entry::Gone { name, epoch } => put_named(out, GONE, name, epoch),
+            Entry::Flush { epoch } => {
+                out.push(FLUSH);
+                put_epoch(out, epoch);
+            }
+            Entry::Floor { epoch } => {
+                out.push(FLOOR);
+                put_epoch(out, epoch);
+            }
+            Entry::Start { writer } => {
+                out.push(START);
+                out.extend_from_slice(&writer.node.0.to_le_bytes());
+                out.extend_from_slice(&writer.incarnation.0.to_le_bytes());
+            }
+        }
+    }
+}
+
+/// The body of a record: when it was written, and its entries.
+#[derive(Debug, Clone, Copy)]
+pub struct Body<'a> {
+    /// The engine's time.
+    pub time: Millis,
+    entries: &'a [u8],
+}
+
+impl<'a> Body<'a> {
+    /// Reads the time; the entries are read by [`Body::entries`].
+    pub fn decode(bytes: &'a [u8]) -> Result<Body<'a>, BadBody> {
+        let mut rest = bytes;
+        let time = Millis(take_varint(&mut rest)?);
+        Ok(Body { time, entries: rest })
+    }
+
+    /// The entries, in order, up to the first one that cannot be read.
+    pub fn entries(&self) -> impl Iterator<Item = Result<Entry<'a>, BadBody>> + use<'a> {
+        let mut rest = self.entries;
+        std::iter::from_fn(move || {
+            if rest.is_empty() {
+                return None;
+            }
+            let entry = take_entry(&mut rest);
+            if entry.is_err() {
+                rest = &[];
+            }
+            Some(entry)
+        })
+    }
+}
+
+/// Appends the time with which a body begins.
+pub fn put_time(out: &mut Vec<u8>, time: Millis) {
+    put_varint(out, time.0);
+}
+
+/// The check matches, but the body makes no sense: written by something newer, or not by us.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("an entry of a form this program does not know")]
+pub struct BadBody;
+
+fn put_named(out: &mut Vec<u8>, tag: u8, name: &[u8], epoch: Epoch) {
+    let first = epoch == Epoch::FIRST;
+    out.push(if first { tag } else { tag | HAS_EPOCH });
+    put_varint(out, name.len() as u64);
+    out.extend_from_slice(name);
+    if !first {
+        put_epoch(out, epoch);
+    }
+}
+
+fn put_epoch(out: &mut Vec<u8>, epoch: Epoch) {
+    put_varint(out, epoch.millis);
+    out.extend_from_slice(&epoch.node.0.to_le_bytes());
+}
+
+fn put_varint(out: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        out.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    out.push(number as u8);
+}
+
+fn put_zigzag(out: &mut Vec<u8>, number: i64) {
+    put_varint(out, ((number << 1) ^ (number >> 63)) as u64);
+}
+
+fn take_entry<'a>(rest: &mut &'a [u8]) -> Result<Entry<'a>, BadBody> {
+    let tag = take(rest, 1)?[0];
+    let known = match tag & TYPE_MASK {
+        CELL => TYPE_MASK | HAS_EXPIRY | HAS_EPOCH,
+        GONE => TYPE_MASK | HAS_EPOCH,
+        _ => TYPE_MASK,
+    };
+    if tag & !known != 0 {
+        return Err(BadBody);
+    }
+    match tag & TYPE_MASK {
+        CELL => {
+            let (name, epoch) = take_named(rest, tag)?;
+            let value = take_zigzag(rest)?;
+            let expires_at = if tag & HAS_EXPIRY != 0 { Some(Millis(take_varint(rest)?)) } else { None };
+            let (count, sum) = (take_varint(rest)?, take_zigzag(rest)?);
+            Ok(Entry::Cell { name, epoch, value, expires_at, count, sum })
+        }
+        GONE => {
+            let (name, epoch) = take_named(rest, tag)?;
+            Ok(Entry::Gone { name, epoch })
+        }
+        FLUSH => Ok(Entry::Flush { epoch: take_epoch(rest)? }),
+        FLOOR => Ok(Entry::Floor { epoch: take_epoch(rest)? }),
+        START => {
+            let (node, incarnation) = (NodeId(take_u64(rest)?), Incarnation(take_u64(rest)?));
+            Ok(Entry::Start { writer: Writer { node, incarnation } })
+        }
+        _ => Err(BadBody),
+    }
+}
+
+fn take_named<'a>(rest: &mut &'a [u8], tag: u8) -> Result<(&'a [u8], Epoch), BadBody> {
+    let bytes = usize::try_from(take_varint(rest)?).map_err(|_| BadBody)?;
+    if bytes > quipu_model::NAME_BYTES_MAX {
+        return Err(BadBody);
+    }
+    let name = take(rest, bytes)?;
+    let epoch = if tag & HAS_EPOCH != 0 { take_epoch(rest)? } else { Epoch::FIRST };
+    Ok((name, epoch))
+}
+
+fn take_epoch(rest: &mut &[u8]) -> Result<Epoch, BadBody> {
+    Ok(Epoch { millis: take_varint(rest)?, node: NodeId(take_u64(rest)?) })
+}
+
+fn take_varint(rest: &mut &[u8]) -> Result<u64, BadBody> {
+    let mut number = 0u64;
+    for shift in (0..64).step_by(7) {
+        let byte = take(rest, 1)?[0];
+        let bits = u64::from(byte & 0x7f);
+        if shift == 63 && bits > 1 {
+            return Err(BadBody);
+        }
+        number |= bits << shift;
+        if byte & 0x80 == 0 {
+            return Ok(number);
+        }
+    }
+    Err(BadBody)
+}
+
+fn take_zigzag(rest: &mut &[u8]) -> Result<i64, BadBody> {
+    let number = take_varint(rest)?;
+    Ok((number >> 1) as i64 ^ -((number & 1) as i64))
+}
+
+fn take_u64(rest: &mut &[u8]) -> Result<u64, BadBody> {
+    Ok(u64_at(take(rest, 8)?, 0))
+}
+
+fn take<'a>(rest: &mut &'a [u8], bytes: usize) -> Result<&'a [u8], BadBody> {
+    let (taken, left) = rest.split_at_checked(bytes).ok_or(BadBody)?;
+    *rest = left;
+    Ok(taken)
+}
+
+pub(super) fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("a slice of eight bytes"))
+}
+
+pub(super) fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("a slice of four bytes"))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn epochs() -> impl Strategy<Value = Epoch> {
+        prop_oneof![
+            Just(Epoch::FIRST),
+            (any::<u64>(), any::<u64>()).prop_map(|(millis, node)| Epoch { millis, node: NodeId(node) })
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn entries_come_back_as_they_went_in(
+            name in proptest::collection::vec(any::<u8>(), 0..=512), epoch in epochs(), value: i64,
+            expires in proptest::option::of(any::<u64>()), count: u64, sum: i64, node: u64, time: u64,
+        ) {
+            let name = name.as_slice();
+            let entries = [
+                Entry::Cell { name, epoch, value, expires_at: expires.map(Millis), count, sum },
+                Entry::Gone { name, epoch },
+                Entry::Flush { epoch },
+                Entry::Floor { epoch },
+                Entry::Start { writer: Writer { node: NodeId(node), incarnation: Incarnation(count) } },
+            ];
+            let mut bytes = Vec::new();
+            put_time(&mut bytes, Millis(time));
+            for entry in &entries {
+                let before = bytes.len();
+                entry.encode(&mut bytes);
+                prop_assert!(bytes.len() - before <= ENTRY_BYTES_MAX + name.len());
+            }
+            let body = Body::decode(&bytes).unwrap();
+            prop_assert_eq!(body.time, Millis(time));
+            let back: Vec<_> = body.entries().map(|entry| entry.unwrap()).collect();
+            prop_assert_eq!(back.as_slice(), &entries);
+        }
+
+        #[test]
+        fn any_bytes_are_an_answer_or_an_error(bytes: Vec<u8>) {
+            if let Ok(body) = Body::decode(&bytes) {
+                let _ = body.entries().count();
+            }
+        }
+    }
+}

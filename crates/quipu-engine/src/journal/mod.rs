@@ -1,0 +1,474 @@
+//! One ordered log per node: what is applied is there before anyone is told.
+//!
+//! In: records of results, from a turn. Out: positions written and synced, which replies wait for; after a restart, the records
+//! again, in order.
+//!
+//! A commit is two steps, each done by one thread at a time, for all that is filled: [`Journal::hand_over`] chains the records and
+//! writes them, [`Journal::sync`] makes what was written durable. Whoever finds a step taken goes on with other work and is woken.
+//!
+//! Invariants:
+//! - the order of records is the order in which their commands were applied;
+//! - `synced` ≤ `written` ≤ reserved, and none of them ever goes back;
+//! - after an error of write or sync nothing more is written, synced or acknowledged: the process ends.
+//!
+//! Not here: what a record means (`apply`), when to prepare, sync or cut in the background (`driver`).
+
+pub mod control;
+mod draft;
+pub mod format;
+mod pending;
+pub mod recover;
+pub mod segments;
+mod waiters;
+
+use std::collections::VecDeque;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::task::Waker;
+use std::time::Duration;
+
+use quipu_model::{Clock, Refusal, Vfs, VfsFile};
+
+use self::control::ControlFile;
+pub use self::draft::{AddResult, Draft};
+use self::format::{Position, SegmentHeader, finish_record};
+use self::pending::{Filled, Pending};
+use self::recover::Tail;
+use self::segments::{Log, Mark, Segment};
+pub use self::waiters::Wait;
+use self::waiters::Waiters;
+use crate::failpoint::step;
+use crate::sync::{Arc, AtomicBool, AtomicI64, AtomicU64, Mutex, OnceLock, Ordering, lock, try_lock};
+
+/// An fsync slower than this moves commits to a thread, so that workers go on with what needs no disk.
+pub const SYNC_SLOW: Duration = Duration::from_millis(10);
+
+/// So many fast fsyncs in a row move commits back to the workers.
+const SYNC_FAST_RUNS: u64 = 8;
+
+/// Segments that the cut freed are kept for the next ones up to this many bytes or two segments, whichever is more.
+const SPARE_BYTES: u64 = 64 << 20;
+
+/// Sizes of a journal.
+#[derive(Debug, Clone, Copy)]
+pub struct JournalOptions {
+    /// Length of a segment file.
+    pub segment_bytes: u64,
+    /// Room kept prepared ahead.
+    pub ahead_bytes: u64,
+    /// Most bytes applied but not yet handed over; beyond it, writes are refused.
+    pub pending_bytes_max: u64,
+}
+
+/// The journal of a running node.
+pub struct Journal {
+    vfs: Arc<dyn Vfs>,
+    clock: Arc<dyn Clock>,
+    dir: PathBuf,
+    /// Drawn when the directory was made.
+    log_id: u64,
+    options: JournalOptions,
+    /// A leaf: no other lock is taken while it is held.
+    pending: Mutex<Pending>,
+    /// Held while handing over, and for moments to add or drop segments.
+    log: Mutex<Log>,
+    /// Held during an fsync.
+    syncing: Mutex<()>,
+    /// Held while segments are prepared or cut and while the control file is written.
+    tending: Mutex<Tending>,
+    written: AtomicU64,
+    synced: AtomicU64,
+    /// Bytes of prepared segments that no admitted command has been promised.
+    room: AtomicI64,
+    waiters: Waiters,
+    /// Set once, by the first error of write or sync.
+    failed: OnceLock<String>,
+    on_failure: Arc<dyn Fn(&str) + Send + Sync>,
+    /// The last fsync was slow: commits belong to the driver's thread for now.
+    slow: AtomicBool,
+    fast_runs: AtomicU64,
+    sealed_bytes: AtomicU64,
+    /// For INFO.
+    pub(crate) syncs: AtomicU64,
+    /// For INFO.
+    pub(crate) sync_micros_last: AtomicU64,
+}
+
+struct Tending {
+    control: ControlFile,
+    /// Files the cut has freed, all of `segment_bytes`.
+    spare: Vec<PathBuf>,
+    /// Why the last attempt to prepare a segment failed.
+    full: Option<String>,
+}
+
+impl Journal {
+    /// Continues a journal at its tail.
+    pub fn new(
+        (vfs, clock): (Arc<dyn Vfs>, Arc<dyn Clock>),
+        dir: &Path,
+        options: JournalOptions,
+        control: ControlFile,
+        segments: Vec<Segment>,
+        tail: &Tail,
+        on_failure: Arc<dyn Fn(&str) + Send + Sync>,
+    ) -> Journal {
+        let log =
+            Log { segments: VecDeque::from(segments), written: tail.position, previous: tail.previous, mark: None };
+        let room = log.end().map_or(0, |end| end.0 - tail.position.0);
+        Journal {
+            vfs,
+            clock,
+            dir: dir.to_owned(),
+            log_id: control.state().log,
+            options,
+            pending: Mutex::new(Pending::new(tail.position)),
+            log: Mutex::new(log),
+            syncing: Mutex::new(()),
+            tending: Mutex::new(Tending { control, spare: Vec::new(), full: None }),
+            written: AtomicU64::new(tail.position.0),
+            // What is in the files but was not known to be synced may still be lost: it counts as synced only after a sync.
+            synced: AtomicU64::new(tail.synced.0),
+            room: AtomicI64::new(room as i64),
+            waiters: Waiters::default(),
+            failed: OnceLock::new(),
+            on_failure,
+            slow: AtomicBool::new(false),
+            fast_runs: AtomicU64::new(0),
+            sealed_bytes: AtomicU64::new(0),
+            syncs: AtomicU64::new(0),
+            sync_micros_last: AtomicU64::new(0),
+        }
+    }
+
+    // ---- room -------------------------------------------------------------------------------------------------------------
+
+    /// Promises room for this many bytes, or refuses.
+    pub fn reserve_room(&self, bytes: usize) -> Result<(), Refusal> {
+        let behind_bytes = lock(&self.pending).end().0 - self.written.load(Ordering::Acquire);
+        if behind_bytes + bytes as u64 > self.options.pending_bytes_max {
+            return Err(Refusal::Behind { behind_bytes });
+        }
+        let before = self.room.fetch_sub(bytes as i64, Ordering::AcqRel);
+        if before >= bytes as i64 {
+            return Ok(());
+        }
+        self.return_room(bytes);
+        let tended = try_lock(&self.tending);
+        let reason =
+            tended.and_then(|t| t.full.clone()).unwrap_or_else(|| "segments are still being prepared".to_owned());
+        Err(Refusal::NoRoom { reason })
+    }
+
+    /// Gives back what was promised and not used.
+    pub fn return_room(&self, bytes: usize) {
+        self.room.fetch_add(bytes as i64, Ordering::AcqRel);
+    }
+
+    /// Whether segments should be prepared.
+    pub fn room_is_low(&self) -> bool {
+        self.room.load(Ordering::Acquire) < self.options.ahead_bytes as i64
+    }
+
+    // ---- reserve, fill, hand over, sync -------------------------------------------------------------------------------------
+
+    /// Takes the next place for a record of this length. Called under the lock of the table shards it speaks of, with room.
+    pub fn reserve(&self, bytes: usize) -> Position {
+        lock(&self.pending).reserve(bytes)
+    }
+
+    /// Brings the bytes of reserved places.
+    pub fn fill<'r>(&self, records: impl IntoIterator<Item = (Position, &'r [u8])>) {
+        let mut pending = lock(&self.pending);
+        for (position, record) in records {
+            pending.fill(position, record);
+        }
+    }
+
+    /// Hands all that is filled to the operating system. Does nothing if another thread is at it.
+    pub fn hand_over(&self) {
+        let Some(mut log) = try_lock(&self.log) else { return };
+        let before = log.written;
+        self.hand_over_locked(&mut log);
+        let progress = before < log.written;
+        drop(log);
+        // Who filled something while we held the lock may have found it taken, and waits for a word from us.
+        if progress || lock(&self.pending).has_filled() {
+            self.waiters.wake();
+        }
+    }
+
+    fn hand_over_locked(&self, log: &mut Log) {
+        if self.failed.get().is_some() {
+            return;
+        }
+        let Filled { base, mut bytes, lengths } = lock(&self.pending).take_filled();
+        if bytes.is_empty() {
+            return;
+        }
+        debug_assert_eq!(base, log.written, "records are handed over without a gap");
+        let synced = Position(self.synced.load(Ordering::Acquire));
+        let (mut position, mut rest) = (base, bytes.as_mut_slice());
+        for length in lengths {
+            let (record, later) = rest.split_at_mut(length);
+            log.note_mark(position);
+            log.previous = finish_record(record, self.log_id, position, log.previous, synced) as u32;
+            position = position.plus(length as u64);
+            rest = later;
+        }
+        step!("chained");
+        if let Err(error) = log.write(&bytes) {
+            return self.fail(&error);
+        }
+        step!("written");
+        self.written.store(position.0, Ordering::Release);
+    }
+
+    /// Makes all that was handed over durable. Does nothing if another thread is at it.
+    pub fn sync(&self) {
+        let Some(syncing) = try_lock(&self.syncing) else { return };
+        let (from, to) = (self.synced(), self.written());
+        if from < to && self.failed.get().is_none() {
+            let segments = lock(&self.log).between(from, to);
+            let began = self.clock.elapsed();
+            for segment in &segments {
+                if let Err(error) = segment.file.sync_data() {
+                    return self.fail(&io_error(&segment.path, "sync", error));
+                }
+            }
+            self.note_sync(self.clock.elapsed().saturating_sub(began));
+            step!("synced");
+            self.synced.store(to.0, Ordering::Release);
+        }
+        drop(syncing);
+        // As in `hand_over`: what was written meanwhile may belong to one who found us at it.
+        if from < to || self.synced() < self.written() {
+            self.waiters.wake();
+        }
+    }
+
+    fn note_sync(&self, took: Duration) {
+        self.syncs.fetch_add(1, Ordering::Relaxed);
+        self.sync_micros_last.store(took.as_micros() as u64, Ordering::Relaxed);
+        if took > SYNC_SLOW {
+            self.fast_runs.store(0, Ordering::Relaxed);
+            self.slow.store(true, Ordering::Release);
+        } else if self.fast_runs.fetch_add(1, Ordering::Relaxed) + 1 >= SYNC_FAST_RUNS {
+            self.slow.store(false, Ordering::Release);
+        }
+    }
+
+    /// Whether commits belong to the driver's thread at the moment.
+    pub fn is_slow(&self) -> bool {
+        self.slow.load(Ordering::Acquire)
+    }
+
+    /// Ends the journal: nothing is written, synced or acknowledged after this.
+    pub fn fail(&self, error: &JournalError) {
+        let text = error.to_string();
+        if self.failed.set(text.clone()).is_ok() {
+            (self.on_failure)(&text);
+        }
+        self.waiters.wake();
+    }
+
+    /// Why the journal takes nothing more, if it has failed.
+    pub fn failure(&self) -> Option<&str> {
+        self.failed.get().map(String::as_str)
+    }
+
+    // ---- positions ------------------------------------------------------------------------------------------------------------
+
+    /// Handed to the operating system up to here.
+    pub fn written(&self) -> Position {
+        Position(self.written.load(Ordering::Acquire))
+    }
+
+    /// Synced up to here.
+    pub fn synced(&self) -> Position {
+        Position(self.synced.load(Ordering::Acquire))
+    }
+
+    /// Reserved up to here.
+    pub fn reserved(&self) -> Position {
+        lock(&self.pending).end()
+    }
+
+    /// Whether a reply that waits for this may leave.
+    pub fn reached(&self, wait: Wait) -> bool {
+        wait.written <= self.written() && wait.synced <= self.synced()
+    }
+
+    /// Asks to be woken after the next step of a commit.
+    pub fn wake_later(&self, waker: &Waker) {
+        self.waiters.add(waker);
+    }
+
+    // ---- tending: prepare, cut, control -----------------------------------------------------------------------------------------
+
+    /// Prepares segments until there is room ahead again. A full disk is not an error here: writes are refused until it heals.
+    pub fn prepare(&self) -> Result<(), JournalError> {
+        let mut tending = lock(&self.tending);
+        while self.room_is_low() {
+            match self.prepare_one(&mut tending) {
+                Ok(()) => tending.full = None,
+                Err(error) if error.is_full() => {
+                    tending.full = Some(error.to_string());
+                    return Ok(());
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn prepare_one(&self, tending: &mut Tending) -> Result<(), JournalError> {
+        let state = *tending.control.state();
+        let (bytes, number) = (self.options.segment_bytes, state.end);
+        let header = SegmentHeader { log: self.log_id, number, base: state.base, bytes };
+        // What an attempt that failed left behind is in the way of the next one.
+        let path = self.dir.join(segments::segment_file(number));
+        let spare = tending.spare.pop();
+        match self.vfs.remove(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(io_error(&path, "remove", error)),
+            _ => {}
+        }
+        let segment = Segment::prepare(&*self.vfs, &self.dir, header, spare.as_deref())?;
+        step!("prepared");
+        tending.control.write(|control| {
+            control.end = number + 1;
+            control.base = segment.end;
+        })?;
+        let payload = segment.end.0 - segment.base.0;
+        lock(&self.log).segments.push_back(segment);
+        self.room.fetch_add(payload as i64, Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// Lets the control file know how far the journal is synced; `clean` marks a clean stop.
+    pub fn note_synced(&self, clean: bool) -> Result<(), JournalError> {
+        let mut tending = lock(&self.tending);
+        let synced = self.synced();
+        let state = *tending.control.state();
+        if state.synced == synced && state.clean == clean {
+            return Ok(());
+        }
+        tending.control.write(|control| {
+            control.synced = synced;
+            control.clean = clean;
+        })
+    }
+
+    /// Takes a place for a record and marks it as one to cut at. Needs room, like every place.
+    pub fn reserve_marked(&self, bytes: usize) -> Position {
+        // Under the log's lock nothing is handed over, so the chain at this place is not missed.
+        let mut log = lock(&self.log);
+        let position = self.reserve(bytes);
+        log.mark = Some(Mark { position, previous: None });
+        position
+    }
+
+    /// The marked place and the chain there, once it was handed over.
+    pub fn marked(&self) -> Option<(Position, u32)> {
+        lock(&self.log).mark.and_then(|mark| Some((mark.position, mark.previous?)))
+    }
+
+    /// Drops what lies before the mark. Everything that counts was written again behind it, and is synced.
+    pub fn cut(&self, at: Position, previous: u32) -> Result<(), JournalError> {
+        debug_assert!(at <= self.synced());
+        let mut tending = lock(&self.tending);
+        let freed: Vec<Segment> = {
+            let log = lock(&self.log);
+            log.segments.iter().take_while(|segment| segment.end <= at).cloned().collect()
+        };
+        let first = tending.control.state().first + freed.len() as u64;
+        let synced = self.synced();
+        tending.control.write(|control| {
+            control.start = at;
+            control.previous = previous;
+            control.first = first;
+            control.synced = synced;
+        })?;
+        step!("cut");
+        self.sealed_bytes.store(self.reserved().0 - at.0, Ordering::Relaxed);
+        lock(&self.log).segments.drain(..freed.len());
+        let keep = (SPARE_BYTES / self.options.segment_bytes).max(2) as usize;
+        for segment in freed {
+            if tending.spare.len() < keep && segment.bytes() == self.options.segment_bytes {
+                tending.spare.push(segment.path);
+            } else {
+                self.vfs.remove(&segment.path).map_err(|e| io_error(&segment.path, "remove", e))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// How much the last seal left: bytes between the start and where its cells ended.
+    pub fn sealed_bytes(&self) -> u64 {
+        self.sealed_bytes.load(Ordering::Relaxed)
+    }
+
+    /// For INFO and the decision to seal: bytes between the start and what is reserved, and how many segments there are.
+    pub fn size(&self) -> (u64, usize) {
+        let start = lock(&self.tending).control.state().start;
+        let segments = lock(&self.log).segments.len();
+        (self.reserved().0 - start.0, segments)
+    }
+}
+
+/// Reads until the buffer is full or the file ends; returns how much there was.
+pub(crate) fn read_full(file: &dyn VfsFile, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+    let mut done = 0;
+    while done < buf.len() {
+        match file.read_at(&mut buf[done..], offset + done as u64)? {
+            0 => break,
+            read => done += read,
+        }
+    }
+    Ok(done)
+}
+
+/// The journal cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum JournalError {
+    /// The file system said no.
+    #[error("cannot {what} {}: {source}", file.display())]
+    Io {
+        /// Which file or directory.
+        file: PathBuf,
+        /// What was tried, as a verb.
+        what: &'static str,
+        /// What it answered.
+        source: io::Error,
+    },
+    /// The bytes are not what was written.
+    #[error(transparent)]
+    Damage(#[from] Damage),
+}
+
+impl JournalError {
+    fn is_full(&self) -> bool {
+        matches!(self, JournalError::Io { source, .. }
+            if matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded))
+    }
+}
+
+/// Where the bytes on disk are not what was written, in words that the server and `quipu inspect` share.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{} is damaged at byte {offset}{}: {reason}",
+    file.display(), position.map(|p| format!(" (position {p})")).unwrap_or_default())]
+pub struct Damage {
+    /// Which file.
+    pub file: PathBuf,
+    /// At which byte of it.
+    pub offset: u64,
+    /// The place in the stream, for records.
+    pub position: Option<Position>,
+    /// What is wrong.
+    pub reason: String,
+}
+
+pub(crate) fn io_error(file: &Path, what: &'static str, source: io::Error) -> JournalError {
+    JournalError::Io { file: file.to_owned(), what, source }
+}

@@ -1,0 +1,195 @@
+//! The segment files: prepared ahead, written in order, recycled after the cut.
+//!
+//! In: handed-over bytes, from the commit. Out: files whose bytes, taken one after another, are the stream of records.
+//!
+//! Invariants:
+//! - segments are contiguous: each begins at the position where the one before it ends;
+//! - a segment is used only after its header, its full length and its name are durable and the control file knows of it, so a
+//!   commit changes no metadata and a segment that is missing at start is known to be missing.
+//!
+//! Not here: when to prepare or cut (`driver`), what the bytes mean (`format`).
+
+use std::collections::VecDeque;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use quipu_model::{Vfs, VfsFile};
+
+use super::format::{Position, SEGMENT_HEADER_BYTES, SegmentHeader};
+use super::{JournalError, io_error};
+use crate::sync::Arc;
+
+/// Zeros are written to a new segment in pieces of this size.
+static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
+
+/// The name of a segment file.
+pub fn segment_file(number: u64) -> String {
+    format!("journal-{number:016x}.seg")
+}
+
+/// The number in a segment's file name; `None` for other files.
+pub fn segment_number(file: &str) -> Option<u64> {
+    let digits = file.strip_prefix("journal-")?.strip_suffix(".seg")?;
+    (digits.len() == 16).then(|| u64::from_str_radix(digits, 16).ok()).flatten()
+}
+
+/// An open segment file.
+#[derive(Clone)]
+pub struct Segment {
+    /// As in the file name.
+    pub number: u64,
+    /// Where its part of the stream begins.
+    pub base: Position,
+    /// Where its part of the stream ends.
+    pub end: Position,
+    /// The file.
+    pub file: Arc<dyn VfsFile>,
+    /// Where it is, for error messages and recycling.
+    pub path: PathBuf,
+}
+
+impl Segment {
+    /// Offset in the file of a position in this segment.
+    pub fn offset(&self, position: Position) -> u64 {
+        SEGMENT_HEADER_BYTES + (position.0 - self.base.0)
+    }
+
+    /// Length of the file.
+    pub fn bytes(&self) -> u64 {
+        SEGMENT_HEADER_BYTES + (self.end.0 - self.base.0)
+    }
+
+    /// Opens an existing segment and checks its header and length against what it ought to be.
+    pub fn open(
+        vfs: &dyn Vfs,
+        dir: &Path,
+        log: u64,
+        number: u64,
+        base: Option<Position>,
+    ) -> Result<Segment, BadSegment> {
+        let path = dir.join(segment_file(number));
+        let bad = |reason: String| BadSegment { path: path.clone(), reason };
+        let file = vfs.open(&path).map_err(|e| match e.kind() {
+            io::ErrorKind::NotFound => bad("it is missing".to_owned()),
+            _ => bad(format!("it cannot be opened: {e}")),
+        })?;
+        let mut header = [0; SEGMENT_HEADER_BYTES as usize];
+        let read = super::read_full(&*file, &mut header, 0).map_err(|e| bad(format!("it cannot be read: {e}")))?;
+        if read < header.len() {
+            return Err(bad(format!("it ends after {read} bytes, within its header")));
+        }
+        let header = SegmentHeader::decode(&header).map_err(&bad)?;
+        if header.log != log {
+            return Err(bad("it belongs to another data directory".to_owned()));
+        }
+        if header.number != number || base.is_some_and(|base| base != header.base) {
+            let (number, base) = (header.number, header.base);
+            return Err(bad(format!("it holds segment {number} at position {base}: files were swapped or copied")));
+        }
+        let bytes = file.bytes().map_err(|e| bad(format!("its length cannot be read: {e}")))?;
+        if bytes != header.bytes || bytes <= SEGMENT_HEADER_BYTES {
+            return Err(bad(format!("it has {bytes} bytes instead of {}", header.bytes)));
+        }
+        let end = header.base.plus(bytes - SEGMENT_HEADER_BYTES);
+        Ok(Segment { number, base: header.base, end, file, path })
+    }
+
+    /// Makes a segment, from a file that is no longer needed if there is one. On return it is durable.
+    pub fn prepare(
+        vfs: &dyn Vfs,
+        dir: &Path,
+        header: SegmentHeader,
+        spare: Option<&Path>,
+    ) -> Result<Segment, JournalError> {
+        let path = dir.join(segment_file(header.number));
+        let file = match spare {
+            Some(old) => {
+                vfs.rename(old, &path).map_err(|e| io_error(old, "rename", e))?;
+                vfs.open(&path).map_err(|e| io_error(&path, "open", e))?
+            }
+            None => vfs.create(&path).map_err(|e| io_error(&path, "create", e))?,
+        };
+        // Writing zeros, not just reserving space: the later commits then overwrite and touch no metadata.
+        let mut length = file.bytes().map_err(|e| io_error(&path, "measure", e))?;
+        while length < header.bytes {
+            let piece = (header.bytes - length).min(ZEROS.len() as u64);
+            file.write_all_at(&ZEROS[..piece as usize], length).map_err(|e| io_error(&path, "write", e))?;
+            length += piece;
+        }
+        file.write_all_at(&header.encode(), 0).map_err(|e| io_error(&path, "write", e))?;
+        file.sync_data().map_err(|e| io_error(&path, "sync", e))?;
+        vfs.sync_dir(dir).map_err(|e| io_error(dir, "sync", e))?;
+        let end = header.base.plus(header.bytes - SEGMENT_HEADER_BYTES);
+        Ok(Segment { number: header.number, base: header.base, end, file, path })
+    }
+}
+
+/// A segment that cannot be used, and why.
+#[derive(Debug)]
+pub struct BadSegment {
+    /// Which file.
+    pub path: PathBuf,
+    /// What is wrong with it.
+    pub reason: String,
+}
+
+/// The live segments, oldest first, and how far they are written.
+pub struct Log {
+    /// Contiguous.
+    pub segments: VecDeque<Segment>,
+    /// Everything before this was handed to the operating system.
+    pub written: Position,
+    /// The chain there.
+    pub previous: u32,
+    /// Where seal wants to cut.
+    pub mark: Option<Mark>,
+}
+
+/// A place to cut at.
+#[derive(Debug, Clone, Copy)]
+pub struct Mark {
+    /// A record begins here.
+    pub position: Position,
+    /// The chain there, known once that record is handed over.
+    pub previous: Option<u32>,
+}
+
+impl Log {
+    /// Keeps the chain if the next record is the marked one.
+    pub fn note_mark(&mut self, next: Position) {
+        if let Some(mark) = self.mark.as_mut().filter(|mark| mark.position == next) {
+            mark.previous = Some(self.previous);
+        }
+    }
+
+    /// Writes bytes that follow what was written last. Room was reserved, so there are segments for all of them.
+    pub fn write(&mut self, mut bytes: &[u8]) -> Result<(), JournalError> {
+        while !bytes.is_empty() {
+            let at = self.written;
+            let segment = self.holding(at).expect("room was reserved before anything was applied");
+            let fits = usize::try_from(segment.end.0 - at.0).unwrap_or(usize::MAX).min(bytes.len());
+            let (now, later) = bytes.split_at(fits);
+            let offset = segment.offset(at);
+            segment.file.write_all_at(now, offset).map_err(|e| io_error(&segment.path, "write", e))?;
+            self.written = at.plus(fits as u64);
+            bytes = later;
+        }
+        Ok(())
+    }
+
+    /// The segments that hold bytes in `from..to`.
+    pub fn between(&self, from: Position, to: Position) -> Vec<Segment> {
+        self.segments.iter().filter(|s| s.base < to && from < s.end).cloned().collect()
+    }
+
+    /// The segment in which a byte at this position goes.
+    pub fn holding(&self, position: Position) -> Option<&Segment> {
+        let index = self.segments.partition_point(|segment| segment.end <= position);
+        self.segments.get(index)
+    }
+
+    /// Where the prepared segments end.
+    pub fn end(&self) -> Option<Position> {
+        self.segments.back().map(|segment| segment.end)
+    }
+}

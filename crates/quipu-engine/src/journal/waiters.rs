@@ -1,0 +1,45 @@
+//! Replies that wait until what they include is as durable as it must be.
+
+use std::task::Waker;
+
+use super::format::Position;
+use crate::sync::{Mutex, lock};
+
+/// How far the journal must have come before a reply may leave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Wait {
+    /// Handed to the operating system up to here.
+    pub written: Position,
+    /// Synced up to here.
+    pub synced: Position,
+}
+
+impl Wait {
+    /// Waits for both.
+    #[must_use]
+    pub fn and(self, other: Wait) -> Wait {
+        Wait { written: self.written.max(other.written), synced: self.synced.max(other.synced) }
+    }
+}
+
+/// Who wants to be woken when the journal has come further. At most one entry per connection and library thread.
+#[derive(Default)]
+pub struct Waiters(Mutex<Vec<Waker>>);
+
+impl Waiters {
+    /// Asks to be woken after the next step of a commit.
+    pub fn add(&self, waker: &Waker) {
+        let mut waiting = lock(&self.0);
+        if !waiting.iter().any(|other| other.will_wake(waker)) {
+            waiting.push(waker.clone());
+        }
+    }
+
+    /// Wakes everyone. Those that are not served yet commit for themselves: none may depend on one that has gone away.
+    pub fn wake(&self) {
+        let waiting = std::mem::take(&mut *lock(&self.0));
+        for waker in waiting {
+            waker.wake();
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! What an engine is opened with.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use quipu_model::{Clock, Durability, Rng, Vfs};
+
+use crate::sync::Arc;
+use crate::system::{SystemClock, SystemDisk, SystemRng};
+
+/// Segments are this long unless configured: long enough that a rotation is rare, short enough to be prepared in a moment.
+pub const SEGMENT_BYTES_DEFAULT: u64 = 16 << 20;
+
+/// A segment holds its header and at least a few records of the longest name.
+pub const SEGMENT_BYTES_MIN: u64 = 4 << 10;
+
+/// Options of an engine; [`Options::new`] fills in the defaults.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The data directory.
+    pub data: PathBuf,
+    /// What an ack means in namespaces that do not say otherwise.
+    pub durability: Durability,
+    /// Namespaces that do.
+    pub namespaces: Vec<(Box<[u8]>, Durability)>,
+    /// Relaxed namespaces are synced at least this often.
+    pub relaxed_window: Duration,
+    /// Length of a journal segment.
+    pub segment_bytes: u64,
+    /// Most bytes applied but not yet handed to the operating system; beyond it, writes are refused.
+    pub pending_bytes_max: u64,
+    /// Cells are sealed and the journal is cut when it has grown by this much.
+    pub journal_bytes_max: u64,
+    /// Changed counters of memory namespaces are sealed this often.
+    pub seal_every: Duration,
+    /// Shards of the resident table, rounded up to a power of two.
+    pub table_shards: usize,
+}
+
+impl Options {
+    /// The defaults, on this directory.
+    pub fn new(data: impl Into<PathBuf>) -> Options {
+        Options {
+            data: data.into(),
+            durability: Durability::Durable,
+            namespaces: Vec::new(),
+            relaxed_window: Duration::from_millis(50),
+            segment_bytes: SEGMENT_BYTES_DEFAULT,
+            pending_bytes_max: 64 << 20,
+            journal_bytes_max: 256 << 20,
+            seal_every: Duration::from_secs(1),
+            table_shards: 1024,
+        }
+    }
+
+    /// Room to keep prepared: a segment, and with small ones enough for a burst all the same.
+    pub(crate) fn ahead_bytes(&self) -> u64 {
+        self.segment_bytes.max(AHEAD_BYTES_MIN)
+    }
+}
+
+/// Small segments are prepared several at a time, up to this many bytes.
+const AHEAD_BYTES_MIN: u64 = 256 << 10;
+
+/// What stands between the engine and the world.
+#[derive(Clone)]
+pub struct Environment {
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// Chance.
+    pub rng: Arc<dyn Rng>,
+    /// Disk.
+    pub vfs: Arc<dyn Vfs>,
+    /// Called once, when the journal can no longer be written or synced. Nothing is acknowledged after that.
+    pub on_failure: Arc<dyn Fn(&str) + Send + Sync>,
+}
+
+impl Environment {
+    /// The machine. A journal that fails ends the process: it does not pretend.
+    pub fn system() -> Environment {
+        Environment {
+            clock: Arc::new(SystemClock::default()),
+            rng: Arc::new(SystemRng),
+            vfs: Arc::new(SystemDisk),
+            on_failure: Arc::new(|reason| {
+                eprintln!("quipu: the journal failed, so the process ends: {reason}");
+                eprintln!("quipu: nothing was acknowledged that is not durable; the next start verifies the journal");
+                std::process::exit(EXIT_JOURNAL_FAILED);
+            }),
+        }
+    }
+}
+
+/// Exit status after a failed write or sync (EX_IOERR of sysexits).
+pub const EXIT_JOURNAL_FAILED: i32 = 74;

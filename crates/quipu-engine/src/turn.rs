@@ -1,0 +1,287 @@
+//! A worker's turn, as steps: apply, fill, then commit and reply.
+//!
+//! In: commands, one after another. Out: replies, and what must be durable before they may leave.
+//!
+//! Commands on the same shard in a row are a **run**: one lock, one record. The record takes its place in the journal before the lock is
+//! let go, so the journal's order is the order of applying; its bytes are filled after. A turn holds a lock between commands, so it
+//! lives within one step of a worker and never across a wait.
+//!
+//! Not here: committing (`journal`), arithmetic (`apply`).
+
+use quipu_model::{Command, Durability, Millis, Name, Refusal, Reply};
+
+use crate::admit::{Reach, reach, writes};
+use crate::apply::{Held, Passing, Run, list_names, scan};
+use crate::engine::Inner;
+use crate::failpoint::step;
+use crate::journal::format::{Position, RECORD_BYTES_MAX};
+use crate::journal::{Draft, Wait};
+
+/// A run ends after so many commands, so that a long pipeline on one counter does not keep others from its shard.
+const RUN_COMMANDS_MAX: usize = 64;
+
+/// Room is promised in pieces of this size, so that most commands of a turn ask nobody.
+const ROOM_PIECE_BYTES: usize = 4 << 10;
+
+/// The steps of one turn of one worker.
+pub struct Turn<'e> {
+    engine: &'e Inner,
+    now: Millis,
+    held: Option<Held<'e>>,
+    /// Commands in the present run.
+    run_commands: usize,
+    /// What the present run's replies must wait for.
+    run_durability: Durability,
+    draft: Draft,
+    /// Records that have a place but are not filled: where, and which bytes of the draft.
+    unfilled: Vec<(Position, std::ops::Range<usize>)>,
+    /// Room promised and not used yet.
+    room: usize,
+    /// Most bytes the present run may still need for what it has applied.
+    promised: usize,
+    wait: Wait,
+}
+
+/// What WATCH remembers of a counter: the version of its shard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Watch {
+    shard: usize,
+    version: u64,
+}
+
+impl<'e> Turn<'e> {
+    pub(crate) fn new(engine: &'e Inner) -> Turn<'e> {
+        Turn {
+            engine,
+            now: engine.now(),
+            held: None,
+            run_commands: 0,
+            run_durability: Durability::Memory,
+            draft: Draft::default(),
+            unfilled: Vec::new(),
+            room: 0,
+            promised: 0,
+            wait: Wait::default(),
+        }
+    }
+
+    /// Admits and applies one command.
+    pub fn run(&mut self, command: &Command<'_>) -> Reply {
+        match reach(command) {
+            Reach::One(name) => self.run_one(command, name),
+            Reach::Many(_) | Reach::All => match self.run_all(std::slice::from_ref(command), &[]) {
+                Ok(replies) => replies.and_then(|mut replies| replies.pop()).expect("one command, nothing watched"),
+                Err(refusal) => Reply::Refused(refusal),
+            },
+            Reach::Walk => self.walk(command),
+        }
+    }
+
+    /// Applies several commands as one: nobody sees a part of them, and after a crash all are there or none is. Refusals are per
+    /// command, as in Redis. `None` if something watched has changed; `Err` if there is no room for all of them.
+    pub fn run_all(&mut self, commands: &[Command<'_>], watches: &[Watch]) -> Result<Option<Vec<Reply>>, Refusal> {
+        self.release();
+        let (mut shards, mut bytes, mut together, mut writing) = (Vec::new(), 0, Durability::Memory, false);
+        for command in commands {
+            let reach = reach(command);
+            reach.shards(&self.engine.table, &mut shards);
+            bytes += reach.record_bytes_max();
+            together = together.max(reach.durability(&self.engine.policies));
+            writing |= writes(command);
+        }
+        shards.extend(watches.iter().map(|watch| watch.shard));
+        if bytes > RECORD_BYTES_MAX {
+            let reason = format!("a transaction of {bytes} bytes is longer than a record may be");
+            return Err(Refusal::NoRoom { reason });
+        }
+        let has_room = match self.promise(bytes) {
+            Ok(()) => true,
+            Err(refusal) if writing => return Err(refusal),
+            Err(_) => false,
+        };
+        let mut held = Held::many(&self.engine.table, shards);
+        let changed = watches.iter().any(|watch| held.shard(watch.shard).version != watch.version);
+        self.held = Some(held);
+        self.run_durability = together;
+        let replies =
+            (!changed).then(|| commands.iter().map(|command| self.apply(command, Some(together), has_room)).collect());
+        self.release();
+        Ok(replies)
+    }
+
+    /// Remembers the state of a counter, for [`Turn::run_all`] to compare.
+    pub fn watch(&mut self, name: Name<'_>) -> Watch {
+        self.release();
+        let table = &self.engine.table;
+        let shard = table.shard_of(table.hash(name.bytes()));
+        Watch { shard, version: table.lock(shard).version }
+    }
+
+    /// Ends the present run: its record takes its place in the journal, then its locks are let go.
+    pub fn release(&mut self) {
+        let Some(mut held) = self.held.take() else { return };
+        step!("applied");
+        let mut newest = Position(0);
+        match self.draft.close() {
+            Some(record) => {
+                let bytes = record.len();
+                let position = self.engine.journal.reserve(bytes);
+                newest = position.plus(bytes as u64);
+                held.each().for_each(|shard| shard.newest = newest);
+                self.room -= bytes;
+                self.unfilled.push((position, record));
+            }
+            // A read waits for the newest record of what it looked at.
+            None => held.each().for_each(|shard| newest = newest.max(shard.newest)),
+        }
+        drop(held);
+        self.wait_for(self.run_durability, newest);
+        (self.run_commands, self.run_durability, self.promised) = (0, Durability::Memory, 0);
+    }
+
+    /// Brings the bytes of all records of this turn.
+    pub fn fill(&mut self) {
+        self.release();
+        step!("reserved");
+        if !self.unfilled.is_empty() {
+            let bytes = self.draft.bytes();
+            self.engine.journal.fill(self.unfilled.drain(..).map(|(position, range)| (position, &bytes[range])));
+            step!("filled");
+        }
+        self.draft = Draft::default();
+        self.engine.journal.return_room(std::mem::take(&mut self.room));
+    }
+
+    /// Ends the turn; its replies may leave when what is returned has been reached.
+    pub fn finish(mut self) -> Wait {
+        self.fill();
+        self.engine.tend_if_low();
+        self.wait
+    }
+
+    /// The engine's time in this turn.
+    pub fn now(&self) -> Millis {
+        self.now
+    }
+
+    /// Reads a counter's cell, in full.
+    pub(crate) fn cell(&mut self, name: Name<'_>) -> (Option<crate::apply::table::Cell>, quipu_model::Epoch) {
+        let shard = self.make_way(name);
+        let has_room = self.promise(Reach::One(name).record_bytes_max()).is_ok();
+        self.hold(shard);
+        self.run_durability = self.run_durability.max(self.engine.policies.durability(name));
+        let cell = self.with_run(None, has_room, |run| run.cell(name));
+        let floor = self.held.as_mut().expect("the run is open").shard(shard).floor;
+        (cell, floor)
+    }
+
+    fn run_one(&mut self, command: &Command<'_>, name: Name<'_>) -> Reply {
+        let shard = self.make_way(name);
+        let durability = self.engine.policies.durability(name);
+        let has_room = match self.promise(Reach::One(name).record_bytes_max()) {
+            Ok(()) => true,
+            // What is not journaled needs no room, until the engine is closed.
+            Err(refusal) if writes(command) && (durability > Durability::Memory || self.engine.is_closed()) => {
+                return Reply::Refused(refusal);
+            }
+            Err(_) => false,
+        };
+        self.hold(shard);
+        self.run_commands += 1;
+        self.run_durability = self.run_durability.max(durability);
+        self.apply(command, None, has_room)
+    }
+
+    /// Ends the present run unless it can go on with a command on this name; returns the name's shard.
+    fn make_way(&mut self, name: Name<'_>) -> usize {
+        let shard = self.engine.table.shard_of(self.engine.table.hash(name.bytes()));
+        let goes_on = self.run_commands < RUN_COMMANDS_MAX && self.held.as_ref().is_some_and(|held| held.is_one(shard));
+        if !goes_on {
+            self.release();
+        }
+        shard
+    }
+
+    fn hold(&mut self, shard: usize) {
+        if self.held.is_none() {
+            self.held = Some(Held::One(shard, self.engine.table.lock(shard)));
+        }
+    }
+
+    fn apply(&mut self, command: &Command<'_>, together: Option<Durability>, may_expire: bool) -> Reply {
+        self.with_run(together, may_expire, |run| run.apply(command))
+    }
+
+    fn with_run<T>(
+        &mut self,
+        together: Option<Durability>,
+        may_expire: bool,
+        work: impl FnOnce(&mut Run<'_, 'e>) -> T,
+    ) -> T {
+        let mut run = Run {
+            table: &self.engine.table,
+            held: self.held.as_mut().expect("the run was opened"),
+            draft: &mut self.draft,
+            policies: &self.engine.policies,
+            together,
+            may_expire,
+            now: self.now,
+            node: self.engine.writer.node,
+        };
+        work(&mut run)
+    }
+
+    fn walk(&mut self, command: &Command<'_>) -> Reply {
+        self.release();
+        let table = &self.engine.table;
+        let mut passing = Passing { table, newest: Position(0) };
+        let reply = match command {
+            Command::Scan(scanned) => scan(&mut passing, table, scanned, self.now),
+            Command::ListNames(list) => list_names(&mut passing, table, list, self.now).unwrap_or_else(Reply::Refused),
+            _ => {
+                // The number of counters includes everything applied so far.
+                let counters = table.counters();
+                passing.newest = self.engine.journal.reserved();
+                Reply::Integer(counters as i64)
+            }
+        };
+        self.wait_for(self.engine.policies.strictest(), passing.newest);
+        reply
+    }
+
+    /// Makes sure that there is room for so many bytes more than the present run was promised.
+    fn promise(&mut self, bytes: usize) -> Result<(), Refusal> {
+        self.engine.check_open()?;
+        let needed = self.promised + bytes;
+        if self.room < needed {
+            let missing = needed - self.room;
+            let journal = &self.engine.journal;
+            if missing < ROOM_PIECE_BYTES && journal.reserve_room(ROOM_PIECE_BYTES).is_ok() {
+                self.room += ROOM_PIECE_BYTES;
+            } else {
+                journal.reserve_room(missing).inspect_err(|_| self.engine.tend_now())?;
+                self.room += missing;
+            }
+        }
+        self.promised = needed;
+        Ok(())
+    }
+
+    fn wait_for(&mut self, durability: Durability, position: Position) {
+        let wait = match durability {
+            Durability::Memory => Wait::default(),
+            Durability::Relaxed => Wait { written: position, synced: Position(0) },
+            Durability::Durable => Wait { written: position, synced: position },
+        };
+        self.wait = self.wait.and(wait);
+    }
+}
+
+impl Drop for Turn<'_> {
+    /// A place that stays empty would hold up every commit: a turn that is dropped early still brings its bytes.
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.fill();
+        }
+    }
+}
