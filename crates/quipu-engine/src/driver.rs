@@ -104,11 +104,11 @@ fn tend_thread(inner: &Inner, kick: &Kick) {
     let mut sealed_at = inner.clock.elapsed();
     while kick.wait(TEND_EVERY, |asked| &mut asked.tend) {
         let tended = steps.prepare().and_then(|()| {
-            steps.expire();
+            (0..steps.shards()).for_each(|shard| while steps.expire(shard) > 0 && steps.has_room() {});
             if inner.clock.elapsed().saturating_sub(sealed_at) >= inner.options.seal_every {
                 sealed_at = inner.clock.elapsed();
                 // Without room the counters stay unsealed; the next round tries again.
-                let _ = steps.seal_unsealed();
+                let _ = (0..steps.shards()).try_for_each(|shard| steps.seal_unsealed(shard));
                 steps.note_synced()?;
             }
             if steps.wants_seal() { seal_all(inner, &steps) } else { Ok(()) }

@@ -75,7 +75,12 @@ pub struct Dead {
 impl Engine {
     /// Opens a directory of this machine, with threads of its own for what happens in the background.
     pub fn open(options: Options) -> Result<Engine, OpenError> {
-        let inner = Arc::new(open(options, Environment::system())?);
+        Engine::open_driven(options, Environment::system())
+    }
+
+    /// Opens a directory in another world, with the same threads.
+    pub fn open_driven(options: Options, environment: Environment) -> Result<Engine, OpenError> {
+        let inner = Arc::new(open(options, environment)?);
         let driver = Driver::start(inner.clone());
         Ok(Engine { inner, _driver: Some(Arc::new(driver)) })
     }
@@ -257,7 +262,9 @@ impl Inner {
         if self.closed.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
-        seal_unsealed(self).map_err(CloseError::Unsealed)?;
+        for shard in 0..self.table.shard_count() {
+            seal_unsealed(self, shard).map_err(CloseError::Unsealed)?;
+        }
         let end = self.journal.reserved();
         block_on(self.committed(Wait { written: end, synced: end }))?;
         Ok(self.journal.note_synced(true)?)

@@ -27,6 +27,8 @@ pub struct Options {
     pub relaxed_window: Duration,
     /// Length of a journal segment.
     pub segment_bytes: u64,
+    /// Room kept prepared ahead of the writing; `None`: a segment, and with small ones several.
+    pub ahead_bytes: Option<u64>,
     /// Most bytes applied but not yet handed to the operating system; beyond it, writes are refused.
     pub pending_bytes_max: u64,
     /// Cells are sealed and the journal is cut when it has grown by this much.
@@ -46,6 +48,7 @@ impl Options {
             namespaces: Vec::new(),
             relaxed_window: Duration::from_millis(50),
             segment_bytes: SEGMENT_BYTES_DEFAULT,
+            ahead_bytes: None,
             pending_bytes_max: 64 << 20,
             journal_bytes_max: 256 << 20,
             seal_every: Duration::from_secs(1),
@@ -53,14 +56,13 @@ impl Options {
         }
     }
 
-    /// Room to keep prepared: a segment, and with small ones enough for a burst all the same.
     pub(crate) fn ahead_bytes(&self) -> u64 {
-        self.segment_bytes.max(AHEAD_BYTES_MIN)
+        self.ahead_bytes.unwrap_or(self.segment_bytes.max(AHEAD_BYTES_MIN))
     }
 }
 
 /// Small segments are prepared several at a time, up to this many bytes.
-const AHEAD_BYTES_MIN: u64 = 256 << 10;
+const AHEAD_BYTES_MIN: u64 = 1 << 20;
 
 /// What stands between the engine and the world.
 #[derive(Clone)]

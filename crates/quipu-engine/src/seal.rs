@@ -65,23 +65,17 @@ impl Seal {
     }
 }
 
-/// Writes the counters of memory namespaces that changed since they were last sealed.
-pub(crate) fn seal_unsealed(inner: &Inner) -> Result<(), Refusal> {
-    for index in 0..inner.table.shard_count() {
-        seal_shard(inner, index, Shard::unsealed_bytes_max, |shard, draft, now| {
-            for name in std::mem::take(&mut shard.unsealed) {
-                let cell = shard.get(inner.table.hash(&name), &name);
-                draft.push(
-                    now,
-                    &match cell {
-                        Some(cell) => written_again(&name, cell),
-                        None => Entry::Gone { name: &name, epoch: shard.floor },
-                    },
-                );
-            }
-        })?;
-    }
-    Ok(())
+/// Writes the counters of memory namespaces in a shard that changed since they were last sealed.
+pub(crate) fn seal_unsealed(inner: &Inner, shard: usize) -> Result<(), Refusal> {
+    seal_shard(inner, shard, Shard::unsealed_bytes_max, |shard, draft, now| {
+        for name in std::mem::take(&mut shard.unsealed) {
+            let entry = match shard.get(inner.table.hash(&name), &name) {
+                Some(cell) => written_again(&name, cell),
+                None => Entry::Gone { name: &name, epoch: shard.floor },
+            };
+            draft.push(now, &entry);
+        }
+    })
 }
 
 /// Drafts a record under the lock of a shard and gives it its place. Room first: without it the shard is left as it was.

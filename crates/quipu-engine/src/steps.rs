@@ -3,9 +3,10 @@
 //! The driver calls these from its threads; a simulator calls them in any order it likes, between any two steps of its workers, and
 //! so runs the shipped code.
 
-use quipu_model::{Millis, Name, Refusal};
+use quipu_model::{Name, Refusal};
 
 use crate::engine::Inner;
+use crate::journal::format::Position;
 use crate::journal::{JournalError, Wait};
 use crate::seal::{Seal, seal_unsealed};
 use crate::turn::Turn;
@@ -43,27 +44,30 @@ impl<'e> Steps<'e> {
         if self.inner.journal.room_is_low() { self.inner.journal.prepare() } else { Ok(()) }
     }
 
+    /// Whether what is found expired can be journaled, and so removed.
+    pub fn has_room(&self) -> bool {
+        self.inner.journal.has_room()
+    }
+
     /// Lets the control file know how far the journal is synced.
     pub fn note_synced(&self) -> Result<(), JournalError> {
         self.inner.journal.note_synced(false)
     }
 
-    /// Removes counters whose time has come; returns how many.
-    pub fn expire(&self) -> usize {
-        let now = self.inner.now();
-        let mut expired = 0;
-        for index in 0..self.inner.table.shard_count() {
-            expired += self.expire_shard(index, now);
-        }
-        expired
+    /// How many shards the table has: some steps go shard by shard.
+    pub fn shards(&self) -> usize {
+        self.inner.table.shard_count()
     }
 
-    fn expire_shard(&self, index: usize, now: Millis) -> usize {
-        let mut overdue = Vec::new();
-        {
-            let shard = self.inner.table.lock(index);
-            overdue.extend(shard.overdue(now, EXPIRE_RUN));
-        }
+    /// Where the next record will stand.
+    pub fn reserved(&self) -> Position {
+        self.inner.journal.reserved()
+    }
+
+    /// Removes counters of a shard whose time has come, a bounded number of them; returns how many.
+    pub fn expire(&self, shard: usize) -> usize {
+        let now = self.inner.now();
+        let overdue: Vec<_> = self.inner.table.lock(shard).overdue(now, EXPIRE_RUN).collect();
         let mut turn = Turn::new(self.inner);
         for name in &overdue {
             turn.cell(Name::new(name).expect("names in the table have been checked"));
@@ -92,8 +96,8 @@ impl<'e> Steps<'e> {
         seal.finish(self.inner)
     }
 
-    /// Seals the changed counters of memory namespaces.
-    pub fn seal_unsealed(&self) -> Result<(), Refusal> {
-        seal_unsealed(self.inner)
+    /// Seals the changed counters of memory namespaces in a shard.
+    pub fn seal_unsealed(&self, shard: usize) -> Result<(), Refusal> {
+        seal_unsealed(self.inner, shard)
     }
 }

@@ -165,6 +165,11 @@ impl Journal {
         self.room.fetch_add(bytes as i64, Ordering::AcqRel);
     }
 
+    /// Whether there is room for a turn's worth of records.
+    pub fn has_room(&self) -> bool {
+        self.room.load(Ordering::Acquire) > 64 << 10
+    }
+
     /// Whether segments should be prepared.
     pub fn room_is_low(&self) -> bool {
         self.room.load(Ordering::Acquire) < self.options.ahead_bytes as i64

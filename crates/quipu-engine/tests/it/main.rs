@@ -1,0 +1,13 @@
+//! The engine through its public face, on a simulated disk and clock.
+//!
+//! Lines that begin with `proof:` say how much was tried; `cargo xtask test` gathers them.
+
+mod commands;
+mod crash_states;
+mod damage;
+mod faults;
+mod golden;
+mod interleave;
+mod model;
+mod sim;
+mod world;

@@ -1,0 +1,345 @@
+//! One life of a node: several workers, their steps interleaved at random, on a disk that remembers everything.
+//!
+//! Out: a [`Trace`]: which states existed at which positions of the journal, and which replies left when and what they had shown. From it
+//! follows what any crash must leave behind:
+//! - the recovered state is exactly one that existed, at a boundary of a record;
+//! - it includes everything that a reply, of a write or a read, had shown when it left, as its namespace promises.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use quipu_engine::{Engine, Position, Seal, Turn, Wait};
+use quipu_model::{
+    AddWithin, Command, Durability, Expiry, ExpiryCondition, ExpiryForm, Millis, Name, Reply, Set, SetCondition,
+    SetExpiry, When,
+};
+use quipu_testkit::Dice;
+
+use crate::model::{self, State};
+use crate::world::World;
+
+/// Names the workers use. Few, so that they meet; of all three namespaces.
+const NAMES: [&str; 11] = ["d:a", "d:b", "d:c", "d:d", "plain", "r:a", "r:b", "r:c", "m:a", "m:b", ""];
+
+/// What a life left behind.
+pub struct Trace {
+    /// Boundaries of records, and the state there: journaled names only.
+    pub states: BTreeMap<Position, State>,
+    /// Replies that left.
+    pub shown: Vec<Shown>,
+    /// Every value that a name in memory ever had.
+    pub memory: BTreeMap<Vec<u8>, Vec<i64>>,
+    pub counts: Counts,
+}
+
+/// A reply left when so many operations of the disk had returned, and had shown what stands before this position.
+pub struct Shown {
+    pub operations: usize,
+    pub position: Position,
+    pub durability: Durability,
+    pub what: String,
+}
+
+/// How much was tried.
+#[derive(Default, Debug, Clone, Copy)]
+pub struct Counts {
+    pub steps: usize,
+    pub replies: usize,
+    pub switches: usize,
+    pub seals: usize,
+    pub refused: usize,
+}
+
+impl Trace {
+    /// The least position that any recovery must reach after a crash at this moment.
+    pub fn promised(&self, operations: usize, at_least: Durability) -> Option<&Shown> {
+        let left = self.shown.iter().filter(|shown| shown.operations <= operations);
+        left.filter(|shown| shown.durability >= at_least).max_by_key(|shown| shown.position)
+    }
+}
+
+enum Worker<'e> {
+    Idle,
+    Applied(Turn<'e>, Vec<Told>),
+    Waiting(Wait, Vec<Told>),
+}
+
+/// A reply that has not left yet: what it shows.
+struct Told {
+    position: Position,
+    durability: Durability,
+    what: String,
+}
+
+/// Runs a life.
+pub fn live(world: &World, engine: &Engine, state: &State, workers: usize, steps: usize) -> Trace {
+    let dice = world.dice.fork();
+    let mut life = Life {
+        world,
+        engine,
+        dice: &dice,
+        state: state.clone(),
+        newest: BTreeMap::new(),
+        trace: Trace { states: BTreeMap::new(), shown: Vec::new(), memory: BTreeMap::new(), counts: Counts::default() },
+    };
+    life.boundary();
+    let mut workers: Vec<Worker<'_>> = (0..workers).map(|_| Worker::Idle).collect();
+    let mut seal = None;
+    let mut last = 0;
+    for _ in 0..steps {
+        if world.has_failed() {
+            break;
+        }
+        if dice.chance(22) {
+            life.background(&mut seal);
+            continue;
+        }
+        let index = dice.below(workers.len());
+        life.trace.counts.switches += usize::from(index != last);
+        last = index;
+        life.step(&mut workers[index]);
+    }
+    // Turns that are under way end when they are dropped; what they wrote may or may not be handed over: both are fine.
+    life.trace
+}
+
+struct Life<'w, 'e> {
+    world: &'w World,
+    engine: &'e Engine,
+    dice: &'w Dice,
+    state: State,
+    /// Where the newest record of each name ends.
+    newest: BTreeMap<Vec<u8>, Position>,
+    trace: Trace,
+}
+
+impl<'e> Life<'_, 'e> {
+    fn step(&mut self, worker: &mut Worker<'e>) {
+        self.trace.counts.steps += 1;
+        *worker = match std::mem::replace(worker, Worker::Idle) {
+            Worker::Idle => {
+                let mut turn = self.engine.turn();
+                let told = self.apply(&mut turn);
+                turn.release();
+                Worker::Applied(turn, told)
+            }
+            Worker::Applied(mut turn, told) => {
+                turn.fill();
+                Worker::Waiting(turn.finish(), told)
+            }
+            Worker::Waiting(wait, told) => {
+                let steps = self.engine.steps();
+                if steps.reached(wait) {
+                    let operations = self.world.disk.operations();
+                    self.trace.counts.replies += told.len();
+                    self.trace.shown.extend(told.into_iter().map(|told| Shown {
+                        operations,
+                        position: told.position,
+                        durability: told.durability,
+                        what: told.what,
+                    }));
+                    Worker::Idle
+                } else {
+                    if self.dice.chance(50) { steps.hand_over() } else { steps.sync() }
+                    Worker::Waiting(wait, told)
+                }
+            }
+        };
+    }
+
+    /// Applies a short pipeline and compares every reply with the model's.
+    fn apply(&mut self, turn: &mut Turn<'_>) -> Vec<Told> {
+        let mut told = Vec::new();
+        for _ in 0..1 + self.dice.below(4) {
+            let commands: Vec<Command<'_>> =
+                (0..if self.dice.chance(25) { 2 + self.dice.below(3) } else { 1 }).map(|_| draw(self.dice)).collect();
+            let now = turn.now();
+            let replies = if commands.len() == 1 {
+                vec![turn.run(&commands[0])]
+            } else {
+                match turn.run_all(&commands, &[]) {
+                    Ok(replies) => replies.expect("nothing was watched"),
+                    Err(_) => {
+                        self.trace.counts.refused += 1;
+                        continue;
+                    }
+                }
+            };
+            // One run, one record: ended here so that the boundary after it is known.
+            turn.release();
+            let end = self.engine.steps().reserved();
+            let before = self.state.clone();
+            let durabilities = commands.iter().flat_map(names).map(|name| durability(name.bytes()));
+            let together = durabilities.clone().max().unwrap_or(Durability::Memory);
+            for (command, reply) in commands.iter().zip(&replies) {
+                if let Reply::Refused(quipu_model::Refusal::NoRoom { .. } | quipu_model::Refusal::Behind { .. }) = reply {
+                    self.trace.counts.refused += 1;
+                    continue;
+                }
+                let expected = model::apply(&mut self.state, command, now);
+                assert_eq!(reply, &expected, "{command:?} at {now}");
+            }
+            let touched: Vec<Vec<u8>> = commands.iter().flat_map(names).map(|name| name.bytes().to_vec()).collect();
+            let changed = end > *self.trace.states.keys().next_back().expect("there is always one");
+            for name in &touched {
+                if changed && (before.get(name) != self.state.get(name)) {
+                    self.newest.insert(name.clone(), end);
+                }
+            }
+            if commands.iter().any(|command| matches!(command, Command::Flush)) {
+                self.newest.extend(before.keys().map(|name| (name.clone(), end)));
+            }
+            self.boundary();
+            let shows = touched.iter().filter_map(|name| self.newest.get(name)).max().copied();
+            let own = if changed && together > Durability::Memory { end } else { Position(0) };
+            told.push(Told {
+                position: shows.unwrap_or_default().max(own),
+                durability: together,
+                what: format!("{commands:?} -> {replies:?}"),
+            });
+        }
+        told
+    }
+
+    fn background(&mut self, seal: &mut Option<Seal>) {
+        let steps = self.engine.steps();
+        let clock = &self.world.clock;
+        match self.dice.below(12) {
+            0..2 => steps.hand_over(),
+            2..4 => steps.sync(),
+            4 => steps.prepare().expect("the disk is good"),
+            5 => steps.note_synced().expect("the disk is good"),
+            6 => {
+                steps.expire(self.dice.below(steps.shards()));
+            }
+            7 => steps.seal_unsealed(self.dice.below(steps.shards())).unwrap_or_default(),
+            8 => clock.advance(Duration::from_millis(self.dice.below(400) as u64)),
+            9 if self.dice.chance(10) => {
+                // Half an hour forwards or back.
+                let wall = self.engine.now().0 + self.dice.below(3_600_000) as u64;
+                clock.set_wall(Millis(wall - 1_800_000));
+            }
+            _ => match seal.take() {
+                None if steps.wants_seal() || self.dice.chance(8) => *seal = steps.seal_begin().ok(),
+                None => {}
+                Some(mut sealing) => match steps.seal_step(&mut sealing) {
+                    Ok(false) => *seal = Some(sealing),
+                    Ok(true) => {
+                        self.trace.counts.seals += 1;
+                        self.boundary();
+                        steps.seal_finish(sealing).expect("the disk is good");
+                    }
+                    Err(_) => {}
+                },
+            },
+        }
+        self.boundary();
+    }
+
+    /// Notes the state at the present end of the journal.
+    fn boundary(&mut self) {
+        let journaled = self.state.iter().filter(|(name, _)| durability(name) > Durability::Memory);
+        let state = journaled.map(|(name, cell)| (name.clone(), *cell)).collect();
+        self.trace.states.insert(self.engine.steps().reserved(), state);
+        for (name, (value, _)) in self.state.iter().filter(|(name, _)| durability(name) == Durability::Memory) {
+            let values = self.trace.memory.entry(name.clone()).or_default();
+            if !values.contains(value) {
+                values.push(*value);
+            }
+        }
+    }
+}
+
+/// What the small world's configuration says of a name.
+pub fn durability(name: &[u8]) -> Durability {
+    match name {
+        [b'r', b':', ..] => Durability::Relaxed,
+        [b'm', b':', ..] => Durability::Memory,
+        _ => Durability::Durable,
+    }
+}
+
+/// All names there are.
+pub fn all_names() -> impl Iterator<Item = &'static [u8]> {
+    NAMES.iter().map(|name| name.as_bytes())
+}
+
+fn names<'c>(command: &'c Command<'static>) -> Vec<Name<'c>> {
+    match command {
+        Command::Add { name, .. }
+        | Command::Read { name }
+        | Command::Take { name }
+        | Command::ReadAndExpire { name, .. }
+        | Command::Reset { name }
+        | Command::Expire { name, .. }
+        | Command::Persist { name }
+        | Command::ExpiryOf { name, .. } => vec![*name],
+        Command::AddWithin(add) => vec![add.name],
+        Command::Set(set) => vec![set.name],
+        Command::ReadMany { names } | Command::Delete { names } | Command::Exists { names } => names.clone(),
+        Command::Flush => all_names().map(|name| Name::new(name).unwrap()).collect(),
+        other => panic!("not drawn: {other:?}"),
+    }
+}
+
+fn draw(dice: &Dice) -> Command<'static> {
+    let name = || Name::new(dice.pick(&NAMES).as_bytes()).unwrap();
+    let names = || (0..1 + dice.below(3)).map(|_| name()).collect();
+    let when = || match dice.below(4) {
+        0 => When::In(dice.between(-5..=2000)),
+        1 => When::In(1 + dice.below(100) as i64),
+        2 => When::In(3_600_000),
+        _ => When::At(1_780_000_000_000 + dice.between(-1000..=100_000)),
+    };
+    let expiry = || match dice.below(3) {
+        0 => Expiry::Keep,
+        1 => Expiry::Remove,
+        _ => Expiry::At(when()),
+    };
+    match dice.below(40) {
+        0..14 => Command::Add { name: name(), delta: dice.between(-3..=9) },
+        14 => Command::Add { name: name(), delta: i64::MAX - 5 },
+        15 => Command::AddWithin(AddWithin {
+            name: name(),
+            delta: dice.between(-9..=9),
+            lower: -3,
+            upper: 12,
+            saturate: dice.chance(50),
+            expiry: expiry(),
+            expiry_if_none: dice.chance(50),
+        }),
+        16..21 => Command::Read { name: name() },
+        21 => Command::ReadMany { names: names() },
+        22..26 => Command::Set(Set {
+            name: name(),
+            value: dice.between(-1000..=1000),
+            condition: *dice.pick(&[SetCondition::Always, SetCondition::IfAbsent, SetCondition::IfPresent]),
+            expiry: match dice.below(4) {
+                0 => SetExpiry::Keep,
+                1 => SetExpiry::At(when()),
+                _ => SetExpiry::Remove,
+            },
+            reply_old: dice.chance(50),
+        }),
+        26 => Command::Take { name: name() },
+        27 => Command::ReadAndExpire { name: name(), expiry: expiry() },
+        28..30 => Command::Reset { name: name() },
+        30..32 => Command::Delete { names: names() },
+        32 => Command::Exists { names: names() },
+        33..36 => Command::Expire {
+            name: name(),
+            when: when(),
+            condition: *dice.pick(&[
+                ExpiryCondition::Always,
+                ExpiryCondition::IfNone,
+                ExpiryCondition::IfSome,
+                ExpiryCondition::IfLater,
+                ExpiryCondition::IfEarlier,
+            ]),
+        },
+        36 => Command::Persist { name: name() },
+        37 | 38 => Command::ExpiryOf { name: name(), form: ExpiryForm::MillisLeft },
+        _ if dice.chance(8) => Command::Flush,
+        _ => Command::Read { name: name() },
+    }
+}

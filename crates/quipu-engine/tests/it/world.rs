@@ -1,0 +1,82 @@
+//! A small world for an engine: a disk that can crash, a clock that can jump, dice with a seed.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use quipu_engine::{Engine, Environment, OpenError, Options};
+use quipu_model::{Durability, Millis};
+use quipu_testkit::{CrashDisk, Dice, SimClock};
+
+/// Where the data is, in every world.
+pub const DATA: &str = "/data";
+
+/// The time at which every world begins: some day in 2026.
+pub const BEGIN: Millis = Millis(1_780_000_000_000);
+
+/// Disk, clock and dice.
+pub struct World {
+    pub disk: CrashDisk,
+    pub clock: Arc<SimClock>,
+    pub dice: Arc<Dice>,
+    /// Why the journal failed, if it did.
+    pub failure: Arc<Mutex<Option<String>>>,
+    failed: Arc<AtomicBool>,
+}
+
+impl World {
+    pub fn new(disk: CrashDisk, seed: u64) -> World {
+        World {
+            disk,
+            clock: Arc::new(SimClock::new(BEGIN)),
+            dice: Arc::new(Dice::new(seed)),
+            failure: Arc::default(),
+            failed: Arc::default(),
+        }
+    }
+
+    pub fn environment(&self) -> Environment {
+        let (failure, failed) = (self.failure.clone(), self.failed.clone());
+        Environment {
+            clock: self.clock.clone(),
+            rng: self.dice.clone(),
+            vfs: Arc::new(self.disk.clone()),
+            on_failure: Arc::new(move |reason| {
+                *failure.lock().unwrap() = Some(reason.to_owned());
+                failed.store(true, Ordering::SeqCst);
+            }),
+        }
+    }
+
+    pub fn open(&self, options: Options) -> Result<Engine, OpenError> {
+        Engine::open_with(options, self.environment())
+    }
+
+    pub fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::SeqCst)
+    }
+}
+
+/// Small everything, so that a short run rotates and cuts; `r:` is relaxed, `m:` in memory, all else durable.
+pub fn small(segment_bytes: u64) -> Options {
+    Options {
+        namespaces: vec![(Box::from(*b"r"), Durability::Relaxed), (Box::from(*b"m"), Durability::Memory)],
+        segment_bytes,
+        ahead_bytes: Some(2 * segment_bytes),
+        journal_bytes_max: 6 * segment_bytes,
+        table_shards: 4,
+        ..Options::new(DATA)
+    }
+}
+
+pub fn data(file: &str) -> std::path::PathBuf {
+    Path::new(DATA).join(file)
+}
+
+/// Fails with the engine's own words.
+pub fn refusal(result: Result<Engine, OpenError>) -> String {
+    match result {
+        Ok(_) => panic!("it opened"),
+        Err(error) => error.to_string(),
+    }
+}
