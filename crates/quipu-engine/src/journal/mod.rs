@@ -70,7 +70,10 @@ pub struct Journal {
     options: JournalOptions,
     /// A leaf: no other lock is taken while it is held.
     pending: Mutex<Pending>,
-    /// Held while handing over, and for moments to add or drop segments.
+    /// Held by the thread that hands over. Apart from `log`, which others hold for moments: whoever finds this one taken may rely on
+    /// its holder to look, after letting go, for what was filled meanwhile.
+    handing: Mutex<()>,
+    /// Held while records are written, and for moments to add, drop and look up segments.
     log: Mutex<Log>,
     /// Held during an fsync.
     syncing: Mutex<()>,
@@ -124,6 +127,7 @@ impl Journal {
             options,
             pending: Mutex::new(Pending::new(tail.position)),
             log: Mutex::new(log),
+            handing: Mutex::new(()),
             syncing: Mutex::new(()),
             tending: Mutex::new(Tending { control, spare: Vec::new(), full: None }),
             written: AtomicU64::new(tail.position.0),
@@ -149,11 +153,11 @@ impl Journal {
         if behind_bytes + bytes as u64 > self.options.pending_bytes_max {
             return Err(Refusal::Behind { behind_bytes });
         }
-        let before = self.room.fetch_sub(bytes as i64, Ordering::AcqRel);
-        if before >= bytes as i64 {
+        // Not subtract and give back: in between, another turn would be refused for room that is there.
+        let left = |room: i64| room.checked_sub(bytes as i64).filter(|left| *left >= 0);
+        if self.room.fetch_update(Ordering::AcqRel, Ordering::Acquire, left).is_ok() {
             return Ok(());
         }
-        self.return_room(bytes);
         let tended = try_lock(&self.tending);
         let reason =
             tended.and_then(|t| t.full.clone()).unwrap_or_else(|| "segments are still being prepared".to_owned());
@@ -192,12 +196,12 @@ impl Journal {
 
     /// Hands all that is filled to the operating system. Does nothing if another thread is at it.
     pub fn hand_over(&self) {
-        let Some(mut log) = try_lock(&self.log) else { return };
-        let before = log.written;
-        self.hand_over_locked(&mut log);
-        let progress = before < log.written;
-        drop(log);
-        // Who filled something while we held the lock may have found it taken, and waits for a word from us.
+        let Some(handing) = try_lock(&self.handing) else { return };
+        let before = self.written();
+        self.hand_over_locked(&mut lock(&self.log));
+        let progress = before < self.written();
+        drop(handing);
+        // Who filled something meanwhile may have found us at it, and waits for a word from us.
         if progress || lock(&self.pending).has_filled() {
             self.waiters.wake();
         }

@@ -1,0 +1,162 @@
+//! Threads meeting in the table and in the commit, on shuttle's scheduler: the shipped types, thousands of schedules.
+//!
+//! There is no driver here that would come by and help: a wake-up that is lost is a thread that waits for ever, and shuttle says so.
+//! `cargo test -p quipu-engine --features shuttle --test shuttle`; `QUIPU_SCHEDULES` for more of them.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use quipu_engine::{Engine, Environment, Options};
+use quipu_model::{Command, Durability, Millis, Name, Reply};
+use quipu_testkit::{CrashDisk, Dice, SimClock};
+use shuttle::thread;
+
+fn schedules(default: usize) -> usize {
+    std::env::var("QUIPU_SCHEDULES").ok().and_then(|n| n.parse().ok()).unwrap_or(default)
+}
+
+fn open(disk: &CrashDisk, seed: u64) -> Engine {
+    let options = Options {
+        namespaces: vec![(Box::from(*b"r"), Durability::Relaxed)],
+        segment_bytes: 4096,
+        ahead_bytes: Some(8192),
+        table_shards: 2,
+        ..Options::new(Path::new("/data"))
+    };
+    let environment = Environment {
+        clock: Arc::new(SimClock::new(Millis(1_780_000_000_000))),
+        rng: Arc::new(Dice::new(seed)),
+        vfs: Arc::new(disk.clone()),
+        on_failure: Arc::new(|reason| panic!("{reason}")),
+    };
+    Engine::open_with(options, environment).unwrap()
+}
+
+/// What a loss of power right now leaves of a counter.
+fn after_power_loss(disk: &CrashDisk, dice: &Dice, name: &str) -> i64 {
+    let image = disk.crash(disk.operations(), dice);
+    open(&image.into_disk(), 9).read(name).unwrap().value
+}
+
+#[test]
+fn no_two_adds_reply_the_same_and_every_reply_is_durable_when_it_leaves() {
+    let schedules = schedules(1500);
+    shuttle::check_random(
+        || {
+            let (disk, dice) = (CrashDisk::new(), Arc::new(Dice::new(7)));
+            let engine = open(&disk, 1);
+            let threads: Vec<_> = (0..3)
+                .map(|_| {
+                    let (engine, disk, dice) = (engine.clone(), disk.clone(), dice.clone());
+                    thread::spawn(move || {
+                        let mut replies = Vec::new();
+                        for _ in 0..2 {
+                            let value = engine.add("d:a", 1).unwrap();
+                            assert!(after_power_loss(&disk, &dice, "d:a") >= value, "{value} was told and then lost");
+                            replies.push(value);
+                        }
+                        replies
+                    })
+                })
+                .collect();
+            let mut replies: Vec<i64> = threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect();
+            replies.sort_unstable();
+            assert_eq!(replies, (1..=6).collect::<Vec<_>>());
+        },
+        schedules,
+    );
+    println!("proof: shuttle: {schedules} schedules of 3 threads adding to one counter");
+}
+
+#[test]
+fn what_a_read_has_shown_is_durable_in_both_modes_and_over_shards() {
+    let schedules = schedules(1500);
+    shuttle::check_random(
+        || {
+            let (disk, dice) = (CrashDisk::new(), Arc::new(Dice::new(8)));
+            let engine = open(&disk, 1);
+            let writers: Vec<_> = [("d:a", 1), ("r:a", 1), ("d:b", 5)]
+                .into_iter()
+                .map(|(name, delta)| {
+                    let engine = engine.clone();
+                    thread::spawn(move || engine.add(name, delta).unwrap())
+                })
+                .collect();
+            let reader = {
+                let (engine, disk, dice) = (engine.clone(), disk.clone(), dice.clone());
+                thread::spawn(move || {
+                    for name in ["d:a", "d:b"] {
+                        let shown = engine.read(name).unwrap().value;
+                        assert!(after_power_loss(&disk, &dice, name) >= shown, "{name}: {shown} was shown and then lost");
+                    }
+                    let shown = engine.read("r:a").unwrap().value;
+                    let killed = open(&disk.kill(disk.operations()).into_disk(), 9);
+                    assert!(killed.read("r:a").unwrap().value >= shown, "relaxed: {shown} was shown and then lost");
+                })
+            };
+            reader.join().unwrap();
+            writers.into_iter().for_each(|writer| assert!(writer.join().unwrap() > 0));
+        },
+        schedules,
+    );
+    println!("proof: shuttle: {schedules} schedules of 3 writers and a reader over two shards and two modes");
+}
+
+#[test]
+fn transactions_do_not_block_each_other_for_ever_and_are_whole() {
+    let schedules = schedules(1500);
+    shuttle::check_random(
+        || {
+            let disk = CrashDisk::new();
+            let engine = open(&disk, 1);
+            let pair = |first: &'static [u8], second: &'static [u8]| {
+                let engine = engine.clone();
+                thread::spawn(move || {
+                    let adds = [first, second].map(|name| Command::Add { name: Name::new(name).unwrap(), delta: 1 });
+                    let mut turn = engine.turn();
+                    turn.run_all(&adds, &[]).unwrap().unwrap();
+                    shuttle::future::block_on(engine.committed(turn.finish())).unwrap();
+                })
+            };
+            let threads = [pair(b"d:a", b"d:b"), pair(b"d:b", b"d:a")];
+            let mut turn = engine.turn();
+            let names = vec![Name::new(b"d:a").unwrap(), Name::new(b"d:b").unwrap()];
+            let Reply::Values(values) = turn.run(&Command::ReadMany { names }) else { panic!("not values") };
+            assert_eq!(values[0], values[1], "half a transaction was seen");
+            shuttle::future::block_on(engine.committed(turn.finish())).unwrap();
+            threads.into_iter().for_each(|thread| thread.join().unwrap());
+        },
+        schedules,
+    );
+    println!("proof: shuttle: {schedules} schedules of crossing transactions");
+}
+
+#[test]
+fn a_seal_and_a_cut_meet_adds_and_lose_nothing() {
+    let schedules = schedules(1000);
+    shuttle::check_random(
+        || {
+            let (disk, dice) = (CrashDisk::new(), Dice::new(9));
+            let engine = open(&disk, 1);
+            engine.add("d:a", 10).unwrap();
+            let sealing = {
+                let engine = engine.clone();
+                thread::spawn(move || {
+                    let steps = engine.steps();
+                    let mut seal = steps.seal_begin().unwrap();
+                    while !steps.seal_step(&mut seal).unwrap() {}
+                    steps.seal_finish(seal).unwrap();
+                })
+            };
+            let adding = {
+                let engine = engine.clone();
+                thread::spawn(move || (0..2).map(|_| engine.add("d:a", 1).unwrap()).collect::<Vec<_>>())
+            };
+            sealing.join().unwrap();
+            assert_eq!(adding.join().unwrap(), [11, 12]);
+            assert_eq!(after_power_loss(&disk, &dice, "d:a"), 12);
+        },
+        schedules,
+    );
+    println!("proof: shuttle: {schedules} schedules of a seal among adds");
+}
