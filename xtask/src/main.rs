@@ -1,1 +1,70 @@
-fn main() {}
+//! `cargo xtask`: the project's own commands.
+//!
+//! Not here: what is tested. A part of `cargo xtask test` is a line of the table in `parts`; its proof lives with the code.
+
+mod clients;
+mod parts;
+mod patches;
+mod paths;
+mod run;
+mod test;
+mod tools;
+
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+
+const USAGE: &str = "\
+cargo xtask test [--kills N] [--only PART]   everything that must hold, part by part; stops at the first that fails
+    --kills N      how often the kill suite kills the program, over all modes
+    --only PART    only the part of this name (see the table that it prints)
+cargo xtask patches [NAME]                   applies each known-bad patch and shows the test that catches it
+cargo xtask tools                            installs what the tests need and says where it is";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match dispatch(&arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn dispatch(arguments: &[String]) -> anyhow::Result<()> {
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        ["test", rest @ ..] => test::test(&test_options(rest)?),
+        ["patches"] => patches::patches(None).map(|_| ()),
+        ["patches", name] if !name.starts_with('-') => patches::patches(Some(name)).map(|_| ()),
+        ["tools"] => {
+            let tools = tools::install()?;
+            println!("{tools}");
+            Ok(())
+        }
+        [] | ["help" | "--help" | "-h"] => {
+            println!("{USAGE}");
+            Ok(())
+        }
+        other => bail!("unknown command '{}'\n{USAGE}", other.join(" ")),
+    }
+}
+
+fn test_options(mut words: &[&str]) -> anyhow::Result<test::Options> {
+    let mut options = test::Options::default();
+    while let [flag, value, rest @ ..] = words {
+        match *flag {
+            "--kills" => {
+                options.kills = value.parse().with_context(|| format!("'{value}' is not a number of kills"))?
+            }
+            "--only" => options.only = Some((*value).to_owned()),
+            other => bail!("unknown option '{other}'\n{USAGE}"),
+        }
+        words = rest;
+    }
+    match words {
+        [] => Ok(options),
+        [lone, ..] => bail!("'{lone}' is unknown or lacks a value\n{USAGE}"),
+    }
+}

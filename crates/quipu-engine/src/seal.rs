@@ -43,7 +43,7 @@ impl Seal {
                 for (name, cell) in shard.cells() {
                     draft.push(now, &written_again(name, cell));
                 }
-                shard.unsealed.clear();
+                shard.take_unsealed();
             })?;
             self.next_shard += 1;
         }
@@ -68,8 +68,8 @@ impl Seal {
 /// Writes the counters of memory namespaces in a shard that changed since they were last sealed.
 pub(crate) fn seal_unsealed(inner: &Inner, shard: usize) -> Result<(), Refusal> {
     seal_shard(inner, shard, Shard::unsealed_bytes_max, |shard, draft, now| {
-        for name in std::mem::take(&mut shard.unsealed) {
-            let entry = match shard.get(inner.table.hash(&name), &name) {
+        for (hash, name) in shard.take_unsealed() {
+            let entry = match shard.get(hash, &name) {
                 Some(cell) => written_again(&name, cell),
                 None => Entry::Gone { name: &name, epoch: shard.floor },
             };
@@ -118,7 +118,7 @@ impl Shard {
 
     /// The most bytes that its unsealed counters can take.
     fn unsealed_bytes_max(&self) -> usize {
-        self.unsealed.iter().map(|name| ENTRY_BYTES_MAX + name.len()).sum()
+        self.unsealed().iter().map(|(_, name)| ENTRY_BYTES_MAX + name.len()).sum()
     }
 }
 

@@ -87,7 +87,10 @@ fn what_a_read_has_shown_is_durable_in_both_modes_and_over_shards() {
                 thread::spawn(move || {
                     for name in ["d:a", "d:b"] {
                         let shown = engine.read(name).unwrap().value;
-                        assert!(after_power_loss(&disk, &dice, name) >= shown, "{name}: {shown} was shown and then lost");
+                        assert!(
+                            after_power_loss(&disk, &dice, name) >= shown,
+                            "{name}: {shown} was shown and then lost"
+                        );
                     }
                     let shown = engine.read("r:a").unwrap().value;
                     let killed = open(&disk.kill(disk.operations()).into_disk(), 9);

@@ -1,1 +1,23 @@
-//! .
+//! RESP2 and RESP3 on one side, commands and replies on the other.
+//!
+//! In: bytes from a socket. Out: requests that the engine or the connection understands, and bytes for their replies.
+//!
+//! ```text
+//! bytes ─► resp::decode ─► Args ─► command::lookup ─► Spec ─► Spec::parse ─► Request
+//!                                                                              │
+//! bytes ◄─ resp::encode ◄──────────────────────────────── Reply + Shape ◄─── engine, connection
+//! ```
+//!
+//! Invariants:
+//! - nothing is allocated because a client announced a length, only because bytes arrived;
+//! - no bytes from outside can make this crate panic;
+//! - every operation is described in one place, `command::table`.
+//!
+//! Not here: sockets, time-outs, who may ask what (`quipu-server`); what a command does (`quipu-engine`).
+
+pub mod command;
+pub mod number;
+pub mod resp;
+
+pub use command::{CommandError, Request, Spec, lookup};
+pub use resp::{Args, DecodeError, Decoder, Frame, Limits, Version, Writer};

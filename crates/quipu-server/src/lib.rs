@@ -1,1 +1,32 @@
-//! .
+//! The doors: RESP workers, HTTP, passwords and limits.
+//!
+//! In: an open engine and [`Options`]. Out: a [`Server`] that answers until it is told to stop.
+//!
+//! ```text
+//! accept ─► worker (a thread, a current_thread runtime) ─► connection ─► session ─► Turn ─► Engine
+//!                                                             │  read · one turn · commit · one write
+//! http (a thread of its own) ─► /healthz
+//! ```
+//!
+//! Invariants:
+//! - a connection stays with its worker for life;
+//! - no reply leaves before the engine says that what it includes is as durable as promised;
+//! - whatever a client sends or fails to read, it can take no more than [`Limits`] says, and the others go on.
+//!
+//! Not here: what bytes mean (`quipu-protocol`), what commands do (`quipu-engine`), flags and files (`quipu`).
+
+mod clients;
+mod connection;
+mod http;
+mod info;
+mod limits;
+mod options;
+mod process;
+mod server;
+mod settings;
+mod shared;
+mod worker;
+
+pub use limits::Limits;
+pub use options::{Options, Password, PasswordError};
+pub use server::{BindError, RunError, Server};

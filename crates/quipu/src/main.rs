@@ -1,1 +1,72 @@
-fn main() {}
+//! The program `quipu`: serves counters, asks a running server, looks into a data directory.
+//!
+//! In: a command line. Out: an exit status; 0 done, 1 it could not be done and stderr says why, 2 the command line makes no sense.
+//!
+//! Not here: what a flag means (`args`, `config`), what a command does (a module each).
+
+mod args;
+mod config;
+
+mod serve;
+
+mod client;
+mod resp_client;
+
+mod inspect;
+mod read_only;
+
+mod show;
+
+use std::io::{self, BufWriter, Write};
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::args::{Ask, Cli, ConfigTask, Task};
+
+fn main() -> ExitCode {
+    end_on_panic();
+    // Reads FAILPOINTS; the steps it names are passed by the engine.
+    #[cfg(feature = "failpoints")]
+    let _scenario = fail::FailScenario::setup();
+    let cli = Cli::parse();
+    let mut out = BufWriter::new(io::stdout());
+    let done = match cli.task {
+        Task::Serve(flags) => serve::serve(&flags, &mut out),
+        Task::Config(ConfigTask::Check(flags)) => config::check::check(&flags, &mut out),
+        Task::Inspect(target) => inspect::inspect(&target, &mut out),
+        Task::Add(ask) => ask_server(&ask, &mut out),
+        Task::Get(ask) => ask_server(&ask, &mut out),
+        Task::Del(ask) => ask_server(&ask, &mut out),
+        Task::Reset(ask) => ask_server(&ask, &mut out),
+        Task::List(ask) => ask_server(&ask, &mut out),
+    };
+    match done.and_then(|code| Ok(out.flush().map(|()| code)?)) {
+        Ok(code) => code,
+        // Whoever read our output has had enough of it: `quipu list | head`.
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("quipu: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn ask_server<T: client::Question>(ask: &Ask<T>, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+    client::ask(&ask.target, &ask.question, out)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}
+
+/// A panic in one thread must not leave the others serving what it has half done. Release builds abort by themselves; builds that
+/// unwind are made to.
+fn end_on_panic() {
+    let tell = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        tell(panic);
+        std::process::abort();
+    }));
+}

@@ -295,7 +295,7 @@ impl Run<'_, '_> {
         let shard = self.held.shard(self.table.shard_of(hash));
         let made = shard.put(hash, name.bytes(), cell);
         if !journaled {
-            shard.unsealed.insert(name.bytes().into());
+            shard.note_unsealed(hash, name.bytes());
         }
         self.table.note_counters(i64::from(made));
         hash
@@ -308,7 +308,7 @@ impl Run<'_, '_> {
         shard.remove(hash, name.bytes());
         shard.floor = shard.floor.max(epoch);
         if !journaled {
-            shard.unsealed.insert(name.bytes().into());
+            shard.note_unsealed(hash, name.bytes());
         }
         self.table.note_counters(-1);
         if journaled {

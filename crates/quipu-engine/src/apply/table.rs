@@ -9,7 +9,7 @@
 
 use std::collections::BTreeSet;
 
-use hashbrown::{HashSet, HashTable};
+use hashbrown::HashTable;
 use quipu_model::{Epoch, Millis};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -87,8 +87,8 @@ pub struct Shard {
     slots: HashTable<Slot>,
     shard_bits: u32,
     deadlines: BTreeSet<(Millis, Box<[u8]>)>,
-    /// Names of namespaces in memory mode that changed since they were last sealed.
-    pub unsealed: HashSet<Box<[u8]>, Seeded>,
+    /// Names of namespaces in memory mode that changed since they were last sealed; a name that was deleted may stand here twice.
+    unsealed: Vec<(u64, Box<[u8]>)>,
     /// A counter made from here on begins with this epoch: past that of all that are gone.
     pub floor: Epoch,
     /// No cell that was ever here has a newer epoch.
@@ -103,6 +103,8 @@ struct Slot {
     hash: u64,
     name: Box<[u8]>,
     cell: Cell,
+    /// Stands in the shard's list of unsealed names.
+    unsealed: bool,
 }
 
 impl Shard {
@@ -111,7 +113,7 @@ impl Shard {
             slots: HashTable::new(),
             shard_bits,
             deadlines: BTreeSet::new(),
-            unsealed: HashSet::with_hasher(Seeded),
+            unsealed: Vec::new(),
             floor: Epoch::FIRST,
             epoch_newest: Epoch::FIRST,
             version: 0,
@@ -133,7 +135,7 @@ impl Shard {
             Some(slot) => Some(std::mem::replace(&mut slot.cell, cell)),
             None => {
                 let bits = self.shard_bits;
-                let slot = Slot { hash, name: name.into(), cell };
+                let slot = Slot { hash, name: name.into(), cell, unsealed: false };
                 self.slots.insert_unique(rotated, slot, |slot| slot.hash.rotate_left(bits));
                 None
             }
@@ -165,6 +167,33 @@ impl Shard {
         let count = self.slots.len();
         self.slots.clear();
         count
+    }
+
+    /// Notes that the journal does not know the present state of a name.
+    pub fn note_unsealed(&mut self, hash: u64, name: &[u8]) {
+        let rotated = self.rotated(hash);
+        let slot = self.slots.find_mut(rotated, |slot| &*slot.name == name);
+        let noted = slot.is_some_and(|slot| std::mem::replace(&mut slot.unsealed, true));
+        if !noted {
+            self.unsealed.push((hash, name.into()));
+        }
+    }
+
+    /// The names noted so, with their hashes.
+    pub fn unsealed(&self) -> &[(u64, Box<[u8]>)] {
+        &self.unsealed
+    }
+
+    /// Forgets them: they are about to be sealed.
+    pub fn take_unsealed(&mut self) -> Vec<(u64, Box<[u8]>)> {
+        let names = std::mem::take(&mut self.unsealed);
+        for (hash, name) in &names {
+            let rotated = self.rotated(*hash);
+            if let Some(slot) = self.slots.find_mut(rotated, |slot| slot.name == *name) {
+                slot.unsealed = false;
+            }
+        }
+        names
     }
 
     /// All cells, in no order.
@@ -203,18 +232,6 @@ impl Shard {
 /// The place of a name in a walk over all names.
 pub fn order_key(hash: u64) -> u64 {
     hash >> (64 - ORDER_BITS)
-}
-
-/// Hashes names in small side sets; keyed hashing is not needed there, the names were already let in by the table.
-#[derive(Clone, Copy, Default)]
-pub struct Seeded;
-
-impl std::hash::BuildHasher for Seeded {
-    type Hasher = xxhash_rust::xxh3::Xxh3;
-
-    fn build_hasher(&self) -> Self::Hasher {
-        xxhash_rust::xxh3::Xxh3::new()
-    }
 }
 
 #[cfg(test)]

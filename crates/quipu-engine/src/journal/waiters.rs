@@ -22,17 +22,15 @@ impl Wait {
     }
 }
 
-/// Who wants to be woken when the journal has come further. At most one entry per connection and library thread.
+/// Who wants to be woken when the journal has come further. Each asks again only after it was woken, so there are about as many as
+/// connections and library threads.
 #[derive(Default)]
 pub struct Waiters(Mutex<Vec<Waker>>);
 
 impl Waiters {
     /// Asks to be woken after the next step of a commit.
     pub fn add(&self, waker: &Waker) {
-        let mut waiting = lock(&self.0);
-        if !waiting.iter().any(|other| other.will_wake(waker)) {
-            waiting.push(waker.clone());
-        }
+        lock(&self.0).push(waker.clone());
     }
 
     /// Wakes everyone. Those that are not served yet commit for themselves: none may depend on one that has gone away.

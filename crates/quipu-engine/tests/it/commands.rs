@@ -5,8 +5,8 @@ use std::time::Duration;
 use quipu_engine::Engine;
 use quipu_engine::inspect::inspect;
 use quipu_model::{
-    AddWithin, Command, Epoch, Expiry, ExpiryCondition, ExpiryForm, ListNames, Millis, Name, Pattern, Refusal,
-    Reply, Scan, Set, SetCondition, SetExpiry, When,
+    AddWithin, Command, Epoch, Expiry, ExpiryCondition, ExpiryForm, ListNames, Millis, Name, Pattern, Refusal, Reply,
+    Scan, Set, SetCondition, SetExpiry, When,
 };
 use quipu_testkit::CrashDisk;
 
@@ -69,7 +69,9 @@ fn expiry_raises_the_epoch_and_flush_raises_all() {
     let (world, engine) = world();
     engine.add("d:a", 5).unwrap();
     let first = epoch(&engine);
-    engine.execute(&Command::Expire { name: name("d:a"), when: When::In(1000), condition: ExpiryCondition::Always }).unwrap();
+    engine
+        .execute(&Command::Expire { name: name("d:a"), when: When::In(1000), condition: ExpiryCondition::Always })
+        .unwrap();
     assert_eq!(epoch(&engine), first, "an expiry that has not come yet changes nothing");
     world.clock.advance(Duration::from_millis(1000));
     assert!(!engine.read("d:a").unwrap().exists);
@@ -202,7 +204,9 @@ fn watched_counters_that_change_stop_a_transaction() {
     let exec = |watch| engine.turn().run_all(&[add("d:b"), add("d:c")], &[watch]).unwrap();
     let seen = watch();
     assert_eq!(exec(seen), Some(vec![Reply::Integer(1), Reply::Integer(1)]));
-    for change in [add("d:a"), set("d:a", 2, SetExpiry::Remove), Command::Delete { names: vec![name("d:a")] }, Command::Flush] {
+    for change in
+        [add("d:a"), set("d:a", 2, SetExpiry::Remove), Command::Delete { names: vec![name("d:a")] }, Command::Flush]
+    {
         engine.add("d:a", 0).unwrap();
         let seen = watch();
         engine.execute(&change).unwrap();
@@ -245,7 +249,8 @@ fn a_scan_meets_every_name_that_stays_and_a_list_is_bounded() {
     let (mut cursor, mut met, mut steps) = (0, Vec::new(), 0);
     loop {
         let pattern = Some(Pattern(b"m:*1*"));
-        let Reply::Page(next, names) = engine.execute(&Command::Scan(Scan { cursor, pattern, count: 10 })).unwrap() else {
+        let Reply::Page(next, names) = engine.execute(&Command::Scan(Scan { cursor, pattern, count: 10 })).unwrap()
+        else {
             panic!("not a page");
         };
         // Names that come and go meanwhile do not disturb the others.

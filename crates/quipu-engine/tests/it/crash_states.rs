@@ -140,7 +140,11 @@ pub fn judge(image: Image, judged: &Judged<'_>, dice: &Dice, tally: &mut Tally, 
             let world = World::new(again.into_disk(), dice.roll());
             let engine = world.open(small(judged.segment_bytes));
             let engine = engine.unwrap_or_else(|e| panic!("{context}: refused after a crash in recovery: {e}"));
-            assert_eq!(read_all(&engine, Durability::Durable), view(&expected, engine.now()), "{context}: a crash in recovery at {at}");
+            assert_eq!(
+                read_all(&engine, Durability::Durable),
+                view(&expected, engine.now()),
+                "{context}: a crash in recovery at {at}"
+            );
         }
     }
     drop(engine);

@@ -35,9 +35,14 @@ fn an_operation_whose_write_or_sync_failed_is_never_acknowledged_and_nothing_is_
             assert!(world.has_failed(), "{context}: the process is told to end");
             // The disk is well again, but nobody believes it: what the failed sync covered is in doubt for ever.
             assert!(matches!(add(&engine, "d:a"), Err(Error::Dead(_))), "{context}");
-            assert!(matches!(engine.read("d:a"), Err(Error::Dead(_))), "{context}: nor is a value shown that may be lost");
+            assert!(
+                matches!(engine.read("d:a"), Err(Error::Dead(_))),
+                "{context}: nor is a value shown that may be lost"
+            );
             assert!(engine.close().is_err(), "{context}: there is no clean stop");
-            for image in [world.disk.kill(world.disk.operations()), world.disk.crash(world.disk.operations(), &world.dice)] {
+            for image in
+                [world.disk.kill(world.disk.operations()), world.disk.crash(world.disk.operations(), &world.dice)]
+            {
                 let again = World::new(image.into_disk(), 5);
                 let value = again.open(small(8192)).unwrap().read("d:a").unwrap().value;
                 assert!((acked..=acked + 1).contains(&(value as usize)), "{context}: {value} of {acked} acknowledged");
@@ -65,8 +70,12 @@ fn a_full_disk_refuses_writes_lets_reads_go_on_and_heals() {
     assert_eq!(engine.read("d:a").unwrap().value, acked, "reads go on, and the refused add is not in them");
     assert_eq!(engine.add("m:a", 1).unwrap(), 1, "what is not journaled needs no room");
     let names: Vec<String> = (0..30).map(|index| format!("d:{index}")).collect();
-    let adds: Vec<_> = names.iter().map(|n| Command::Add { name: Name::new(n.as_bytes()).unwrap(), delta: 1 }).collect();
-    assert!(matches!(engine.turn().run_all(&adds, &[]), Err(Refusal::NoRoom { .. })), "all of a transaction or nothing");
+    let adds: Vec<_> =
+        names.iter().map(|n| Command::Add { name: Name::new(n.as_bytes()).unwrap(), delta: 1 }).collect();
+    assert!(
+        matches!(engine.turn().run_all(&adds, &[]), Err(Refusal::NoRoom { .. })),
+        "all of a transaction or nothing"
+    );
     assert!(!engine.read("d:1").unwrap().exists);
     assert!(!world.has_failed());
     // A crash now loses nothing.
@@ -81,7 +90,8 @@ fn a_full_disk_refuses_writes_lets_reads_go_on_and_heals() {
 #[test]
 fn a_disk_that_does_not_keep_up_is_a_bounded_queue_and_then_refusals() {
     let world = World::new(CrashDisk::new(), 4);
-    let options = Options { pending_bytes_max: 20_000, segment_bytes: 65536, ahead_bytes: Some(1 << 20), ..small(65536) };
+    let options =
+        Options { pending_bytes_max: 20_000, segment_bytes: 65536, ahead_bytes: Some(1 << 20), ..small(65536) };
     let engine = world.open(options).unwrap();
     let command = Command::Add { name: Name::new(b"d:a").unwrap(), delta: 1 };
     let (mut applied, mut waits) = (0, Vec::new());
@@ -96,7 +106,10 @@ fn a_disk_that_does_not_keep_up_is_a_bounded_queue_and_then_refusals() {
         }
         assert!(applied < 5_000, "the queue has no bound");
     };
-    assert!(matches!(refused, Reply::Refused(Refusal::Behind { behind_bytes }) if behind_bytes <= 20_000), "{refused:?}");
+    assert!(
+        matches!(refused, Reply::Refused(Refusal::Behind { behind_bytes }) if behind_bytes <= 20_000),
+        "{refused:?}"
+    );
     assert!(applied > 100, "the queue has room for a burst: {applied}");
     let steps = engine.steps();
     assert!(!steps.reached(waits[0]), "nothing has been acknowledged meanwhile");
@@ -137,7 +150,8 @@ fn while_the_disk_is_slow_workers_do_not_wait_for_it() {
 fn threads_that_count_together_count_exactly() {
     for durability in Durability::ALL {
         let directory = tempfile::tempdir().unwrap();
-        let options = Options { durability, segment_bytes: 65536, journal_bytes_max: 200_000, ..Options::new(directory.path()) };
+        let options =
+            Options { durability, segment_bytes: 65536, journal_bytes_max: 200_000, ..Options::new(directory.path()) };
         let engine = Engine::open(options.clone()).unwrap();
         let (threads, each) = (4, 400);
         std::thread::scope(|scope| {

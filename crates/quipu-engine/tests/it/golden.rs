@@ -44,7 +44,9 @@ fn write(engine: &Engine, world: &World) {
 }
 
 fn check(engine: &Engine) {
-    for (name, value) in [(&b"likes:42"[..], -2), (b"\xff\x00\n", i64::MAX), (b"stock:7", 500), (b"a:1", 1), (b"b:1", 2)] {
+    for (name, value) in
+        [(&b"likes:42"[..], -2), (b"\xff\x00\n", i64::MAX), (b"stock:7", 500), (b"a:1", 1), (b"b:1", 2)]
+    {
         assert_eq!(engine.read(name).unwrap().value, value, "{}", name.escape_ascii());
     }
     assert!(!engine.read("gone").unwrap().exists);
@@ -66,7 +68,10 @@ fn the_bytes_on_disk_are_those_of_the_golden_files() {
         }
         let pinned = std::fs::read(golden(file)).unwrap();
         let differ = bytes.iter().zip(&pinned).position(|(a, b)| a != b);
-        assert!(bytes.len() == pinned.len() && differ.is_none(), "{file} differs from the golden one at byte {differ:?}");
+        assert!(
+            bytes.len() == pinned.len() && differ.is_none(),
+            "{file} differs from the golden one at byte {differ:?}"
+        );
     }
 }
 

@@ -31,7 +31,13 @@ fn any_interleaving_of_steps_keeps_every_reply() {
             } else {
                 (world.disk.kill(at), Durability::Relaxed)
             };
-            judge(image, &Judged { segment_bytes: 8192, trace: &trace, at, before_life, least }, &dice, &mut tally, &context);
+            judge(
+                image,
+                &Judged { segment_bytes: 8192, trace: &trace, at, before_life, least },
+                &dice,
+                &mut tally,
+                &context,
+            );
         }
         steps += trace.counts.steps;
         switches += trace.counts.switches;

@@ -140,7 +140,11 @@ impl<'e> Life<'_, 'e> {
                     }));
                     Worker::Idle
                 } else {
-                    if self.dice.chance(50) { steps.hand_over() } else { steps.sync() }
+                    if self.dice.chance(50) {
+                        steps.hand_over()
+                    } else {
+                        steps.sync()
+                    }
                     Worker::Waiting(wait, told)
                 }
             }
@@ -172,7 +176,8 @@ impl<'e> Life<'_, 'e> {
             let durabilities = commands.iter().flat_map(names).map(|name| durability(name.bytes()));
             let together = durabilities.clone().max().unwrap_or(Durability::Memory);
             for (command, reply) in commands.iter().zip(&replies) {
-                if let Reply::Refused(quipu_model::Refusal::NoRoom { .. } | quipu_model::Refusal::Behind { .. }) = reply {
+                if let Reply::Refused(quipu_model::Refusal::NoRoom { .. } | quipu_model::Refusal::Behind { .. }) = reply
+                {
                     self.trace.counts.refused += 1;
                     continue;
                 }

@@ -1,0 +1,399 @@
+//! Reads the arguments of commands about the connection and the server around it.
+
+use quipu_model::Name;
+
+use super::error::shown;
+use super::{CommandError, Request, Spec};
+use crate::number;
+use crate::resp::{Args, Version};
+
+/// How much of a wrong word is repeated in its error.
+const SHOWN_BYTES_MAX: usize = 128;
+
+/// One command that is not about counters.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ConnectionCommand<'a> {
+    /// Replies PONG, or the message.
+    Ping(Option<&'a [u8]>),
+    /// Replies the message.
+    Echo(&'a [u8]),
+    /// Chooses the dialect, and may log in and name the connection at once.
+    Hello(Hello<'a>),
+    /// Gives the password.
+    Auth {
+        /// The user; none is the default one.
+        user: Option<&'a [u8]>,
+        /// The password.
+        password: &'a [u8],
+    },
+    /// Replies OK and closes.
+    Quit,
+    /// Back to a fresh connection, not logged in.
+    Reset,
+    /// Chooses a database, of which there is one.
+    Select(i64),
+    /// About this connection and the others.
+    Client(ClientCommand<'a>),
+    /// About the commands themselves.
+    Introspection(Introspection<'a>),
+    /// About the server, in sections; none given: the usual ones.
+    Info(Vec<&'a [u8]>),
+    /// About the settings.
+    Config(ConfigCommand<'a>),
+    /// The time of day.
+    Time,
+    /// Begins a transaction.
+    Multi,
+    /// Runs it.
+    Exec,
+    /// Drops it.
+    Discard,
+    /// Makes the next transaction depend on these not changing.
+    Watch(Vec<Name<'a>>),
+    /// Undoes every WATCH.
+    Unwatch,
+    /// Removes all functions, of which there are none.
+    FunctionFlush,
+    /// Lists the parts of an operation.
+    Help(&'static Spec),
+}
+
+/// HELLO and its options.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Hello<'a> {
+    /// The dialect asked for; none: stay.
+    pub version: Option<Version>,
+    /// User and password.
+    pub auth: Option<(&'a [u8], &'a [u8])>,
+    /// A name for the connection.
+    pub name: Option<&'a [u8]>,
+}
+
+/// CLIENT and its parts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ClientCommand<'a> {
+    /// The number of this connection.
+    Id,
+    /// Its name.
+    GetName,
+    /// Names it; an empty name removes the name.
+    SetName(&'a [u8]),
+    /// Which library speaks.
+    SetLibName(&'a [u8]),
+    /// In which version.
+    SetLibVersion(&'a [u8]),
+    /// A line about this connection.
+    Info,
+    /// A line about each; with ids: only those. `normal` is false if only kinds were asked for that do not exist here.
+    List {
+        /// Which, if not all.
+        ids: Option<Vec<u64>>,
+        /// Whether ordinary clients are among those asked for.
+        normal: bool,
+    },
+    /// Accepted, without effect: nothing is evicted.
+    NoEvict,
+    /// Accepted, without effect: nothing is touched by a read.
+    NoTouch,
+    /// Which replies are sent.
+    Reply(ReplyMode),
+}
+
+/// Which replies a client wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReplyMode {
+    /// All.
+    On,
+    /// None.
+    Off,
+    /// Not the next one.
+    Skip,
+}
+
+/// COMMAND and its parts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Introspection<'a> {
+    /// How many operations there are.
+    Count,
+    /// Their names, filtered by a pattern.
+    List(Option<&'a [u8]>),
+    /// Arity, flags and keys of these, or of all.
+    Info(Vec<&'a [u8]>),
+    /// Summaries of these, or of all.
+    Docs(Vec<&'a [u8]>),
+}
+
+/// CONFIG and its parts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ConfigCommand<'a> {
+    /// Settings whose name matches one of the patterns.
+    Get(Vec<&'a [u8]>),
+    /// Name and value, one or more.
+    Set(Vec<(&'a [u8], &'a [u8])>),
+    /// Counts anew.
+    ResetStat,
+}
+
+type Parsed<'a> = Result<Request<'a>, CommandError>;
+
+pub(super) fn ping<'a>(spec: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    if args.len() > 2 {
+        return Err(CommandError::Arity(spec.name));
+    }
+    connection(ConnectionCommand::Ping(args.get(1)))
+}
+
+pub(super) fn echo<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    connection(ConnectionCommand::Echo(arg(args, 1)))
+}
+
+pub(super) fn hello<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    let mut hello = Hello { version: None, auth: None, name: None };
+    if let Some(version) = args.get(1) {
+        hello.version = Some(match number::integer(version) {
+            Some(2) => Version::Resp2,
+            Some(3) => Version::Resp3,
+            Some(_) => return Err(CommandError::Worded("NOPROTO unsupported protocol version")),
+            None => return Err(CommandError::Worded("ERR Protocol version is not an integer or out of range")),
+        });
+    }
+    let mut options = args.from(2);
+    while let Some(option) = options.next() {
+        let left = options.len();
+        if is(option, "AUTH") && left >= 2 {
+            hello.auth = options.next().zip(options.next());
+        } else if is(option, "SETNAME") && left >= 1 {
+            hello.name = options.next();
+            hello.name.map_or(Ok(()), plain_name)?;
+        } else {
+            let text = format!("ERR Syntax error in HELLO option '{}'", shown(option, SHOWN_BYTES_MAX));
+            return Err(CommandError::WordedWith(text));
+        }
+    }
+    connection(ConnectionCommand::Hello(hello))
+}
+
+pub(super) fn auth<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    connection(match args.len() {
+        2 => ConnectionCommand::Auth { user: None, password: arg(args, 1) },
+        3 => ConnectionCommand::Auth { user: args.get(1), password: arg(args, 2) },
+        _ => return Err(CommandError::Syntax),
+    })
+}
+
+pub(super) fn quit<'a>(_: &'static Spec, _: &Args<'a>) -> Parsed<'a> {
+    connection(ConnectionCommand::Quit)
+}
+
+pub(super) fn reset<'a>(_: &'static Spec, _: &Args<'a>) -> Parsed<'a> {
+    connection(ConnectionCommand::Reset)
+}
+
+pub(super) fn select<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    let index = number::integer(arg(args, 1)).ok_or(CommandError::NotInteger)?;
+    connection(ConnectionCommand::Select(index))
+}
+
+pub(super) fn client_id<'a>(_: &'static Spec, _: &Args<'a>) -> Parsed<'a> {
+    client(ClientCommand::Id)
+}
+
+pub(super) fn client_getname<'a>(_: &'static Spec, _: &Args<'a>) -> Parsed<'a> {
+    client(ClientCommand::GetName)
+}
+
+pub(super) fn client_setname<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    plain_name(arg(args, 2))?;
+    client(ClientCommand::SetName(arg(args, 2)))
+}
+
+pub(super) fn client_setinfo<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    let (option, value) = (arg(args, 2), arg(args, 3));
+    let (word, command) = if is(option, "LIB-NAME") {
+        ("lib-name", ClientCommand::SetLibName(value))
+    } else if is(option, "LIB-VER") {
+        ("lib-ver", ClientCommand::SetLibVersion(value))
+    } else {
+        let text = format!("ERR Unrecognized option '{}'", shown(option, SHOWN_BYTES_MAX));
+        return Err(CommandError::WordedWith(text));
+    };
+    if !is_plain(value) {
+        let text = format!("ERR {word} cannot contain spaces, newlines or special characters.");
+        return Err(CommandError::WordedWith(text));
+    }
+    client(command)
+}
+
+pub(super) fn client_info<'a>(_: &'static Spec, _: &Args<'a>) -> Parsed<'a> {
+    client(ClientCommand::Info)
+}
+
+pub(super) fn client_list<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    let (mut ids, mut normal) = (None, true);
+    match args.get(2) {
+        None => {}
+        Some(option) if is(option, "TYPE") && args.len() == 4 => {
+            let kind = arg(args, 3);
+            normal = is(kind, "NORMAL");
+            if !normal && !["MASTER", "SLAVE", "REPLICA", "PUBSUB"].iter().any(|word| is(kind, word)) {
+                let text = format!("ERR Unknown client type '{}'", shown(kind, SHOWN_BYTES_MAX));
+                return Err(CommandError::WordedWith(text));
+            }
+        }
+        Some(option) if is(option, "ID") && args.len() > 3 => {
+            let id = |arg| number::natural(arg).filter(|&id| id > 0);
+            let all: Option<Vec<u64>> = args.from(3).map(id).collect();
+            ids = Some(all.ok_or(CommandError::Worded("ERR Invalid client ID"))?);
+        }
+        Some(_) => return Err(CommandError::Syntax),
+    }
+    client(ClientCommand::List { ids, normal })
+}
+
+pub(super) fn client_no_evict<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    on_or_off(arg(args, 2))?;
+    client(ClientCommand::NoEvict)
+}
+
+pub(super) fn client_no_touch<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    on_or_off(arg(args, 2))?;
+    client(ClientCommand::NoTouch)
+}
+
+pub(super) fn client_reply<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    let mode = arg(args, 2);
+    client(ClientCommand::Reply(if is(mode, "ON") {
+        ReplyMode::On
+    } else if is(mode, "OFF") {
+        ReplyMode::Off
+    } else if is(mode, "SKIP") {
+        ReplyMode::Skip
+    } else {
+        return Err(CommandError::Syntax);
+    }))
+}
+
+pub(super) fn command<'a>(_: &'static Spec, _: &Args<'a>) -> Parsed<'a> {
+    introspection(Introspection::Info(Vec::new()))
+}
+
+pub(super) fn command_count<'a>(_: &'static Spec, _: &Args<'a>) -> Parsed<'a> {
+    introspection(Introspection::Count)
+}
+
+pub(super) fn command_docs<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    introspection(Introspection::Docs(args.from(2).collect()))
+}
+
+pub(super) fn command_info<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    introspection(Introspection::Info(args.from(2).collect()))
+}
+
+pub(super) fn command_list<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    let pattern = match args.len() {
+        2 => None,
+        5 if is(arg(args, 2), "FILTERBY") && is(arg(args, 3), "PATTERN") => args.get(4),
+        _ => return Err(CommandError::Syntax),
+    };
+    introspection(Introspection::List(pattern))
+}
+
+pub(super) fn info<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    connection(ConnectionCommand::Info(args.from(1).collect()))
+}
+
+pub(super) fn config_get<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    connection(ConnectionCommand::Config(ConfigCommand::Get(args.from(2).collect())))
+}
+
+pub(super) fn config_set<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    if !args.len().is_multiple_of(2) {
+        return Err(CommandError::Syntax);
+    }
+    let mut rest = args.from(2);
+    let mut pairs = Vec::with_capacity(args.len() / 2);
+    while let (Some(name), Some(value)) = (rest.next(), rest.next()) {
+        pairs.push((name, value));
+    }
+    connection(ConnectionCommand::Config(ConfigCommand::Set(pairs)))
+}
+
+pub(super) fn config_resetstat<'a>(_: &'static Spec, _: &Args<'a>) -> Parsed<'a> {
+    connection(ConnectionCommand::Config(ConfigCommand::ResetStat))
+}
+
+pub(super) fn time<'a>(_: &'static Spec, _: &Args<'a>) -> Parsed<'a> {
+    connection(ConnectionCommand::Time)
+}
+
+pub(super) fn multi<'a>(_: &'static Spec, _: &Args<'a>) -> Parsed<'a> {
+    connection(ConnectionCommand::Multi)
+}
+
+pub(super) fn exec<'a>(_: &'static Spec, _: &Args<'a>) -> Parsed<'a> {
+    connection(ConnectionCommand::Exec)
+}
+
+pub(super) fn discard<'a>(_: &'static Spec, _: &Args<'a>) -> Parsed<'a> {
+    connection(ConnectionCommand::Discard)
+}
+
+pub(super) fn watch<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    let names: Result<Vec<Name<'a>>, CommandError> = args.from(1).map(|arg| Ok(Name::new(arg)?)).collect();
+    connection(ConnectionCommand::Watch(names?))
+}
+
+pub(super) fn unwatch<'a>(_: &'static Spec, _: &Args<'a>) -> Parsed<'a> {
+    connection(ConnectionCommand::Unwatch)
+}
+
+pub(super) fn function_flush<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    match args.get(2) {
+        None => {}
+        Some(how) if args.len() == 3 && (is(how, "ASYNC") || is(how, "SYNC")) => {}
+        Some(_) => return Err(CommandError::Worded("ERR FUNCTION FLUSH only supports SYNC|ASYNC option")),
+    }
+    connection(ConnectionCommand::FunctionFlush)
+}
+
+pub(super) fn help<'a>(spec: &'static Spec, _: &Args<'a>) -> Parsed<'a> {
+    let container = spec.name.split('|').next().and_then(|name| Spec::named(name.as_bytes()));
+    connection(ConnectionCommand::Help(container.unwrap_or(spec)))
+}
+
+fn connection(command: ConnectionCommand<'_>) -> Parsed<'_> {
+    Ok(Request::Connection(command))
+}
+
+fn client(command: ClientCommand<'_>) -> Parsed<'_> {
+    connection(ConnectionCommand::Client(command))
+}
+
+fn introspection(command: Introspection<'_>) -> Parsed<'_> {
+    connection(ConnectionCommand::Introspection(command))
+}
+
+fn on_or_off(word: &[u8]) -> Result<(), CommandError> {
+    if is(word, "ON") || is(word, "OFF") { Ok(()) } else { Err(CommandError::Syntax) }
+}
+
+/// Names of connections stand in lines of CLIENT LIST, so they may not break them.
+fn plain_name(name: &[u8]) -> Result<(), CommandError> {
+    match is_plain(name) {
+        true => Ok(()),
+        false => Err(CommandError::Worded("ERR Client names cannot contain spaces, newlines or special characters.")),
+    }
+}
+
+fn is_plain(word: &[u8]) -> bool {
+    word.iter().all(u8::is_ascii_graphic)
+}
+
+/// An argument that the arity says is there.
+fn arg<'a>(args: &Args<'a>, index: usize) -> &'a [u8] {
+    args.get(index).unwrap_or_default()
+}
+
+fn is(bytes: &[u8], word: &str) -> bool {
+    bytes.eq_ignore_ascii_case(word.as_bytes())
+}

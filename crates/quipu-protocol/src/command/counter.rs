@@ -1,0 +1,362 @@
+//! Reads the arguments of counter commands.
+//!
+//! In: arguments whose number has been checked. Out: commands of the model, and how their answers look.
+
+use quipu_model::{
+    AddWithin, Command, Expiry, ExpiryCondition, ExpiryForm, ListNames, Name, Pattern, Scan, Set, SetCondition,
+    SetExpiry, When,
+};
+
+use super::error::shown;
+use super::expiry::Unit;
+use super::{CommandError, CounterRequest, Request, Spec};
+use crate::number;
+use crate::resp::{Args, Shape};
+
+/// How many names SCAN looks at when it is not told. Redis's number.
+const SCAN_COUNT_DEFAULT: usize = 10;
+
+/// Most names one step of SCAN looks at: with the longest names a page stays near 1 MiB, the output bound. A client that
+/// asks for more gets shorter pages and more of them, which SCAN allows.
+const SCAN_COUNT_MAX: usize = 2_000;
+
+/// Bound of KEYS where no door sets its own.
+const NAMES_BYTES_MAX: usize = 1 << 20;
+
+/// How much of a wrong option is repeated in its error.
+const OPTION_SHOWN_BYTES_MAX: usize = 128;
+
+type Parsed<'a> = Result<Request<'a>, CommandError>;
+
+pub(super) fn incr<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    plain(Command::Add { name: name(args, 1)?, delta: 1 })
+}
+
+pub(super) fn decr<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    plain(Command::Add { name: name(args, 1)?, delta: -1 })
+}
+
+pub(super) fn incrby<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    plain(Command::Add { name: name(args, 1)?, delta: integer(arg(args, 2))? })
+}
+
+pub(super) fn decrby<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    let delta = integer(arg(args, 2))?.checked_neg().ok_or(CommandError::DecrementOverflow)?;
+    plain(Command::Add { name: name(args, 1)?, delta })
+}
+
+pub(super) fn get<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    plain(Command::Read { name: name(args, 1)? })
+}
+
+pub(super) fn mget<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    plain(Command::ReadMany { names: names(args)? })
+}
+
+pub(super) fn set<'a>(spec: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    let (mut condition, mut expiry, mut reply_old) = (None, None, false);
+    let mut options = args.from(3);
+    while let Some(option) = options.next() {
+        if is(option, "NX") || is(option, "XX") {
+            let asked = if is(option, "NX") { SetCondition::IfAbsent } else { SetCondition::IfPresent };
+            if condition.replace(asked).is_some_and(|before| before != asked) {
+                return Err(CommandError::Syntax);
+            }
+        } else if is(option, "GET") {
+            reply_old = true;
+        } else if is(option, "KEEPTTL") {
+            if expiry.replace(SetExpiry::Keep).is_some_and(|before| before != SetExpiry::Keep) {
+                return Err(CommandError::Syntax);
+            }
+        } else if let Some(unit) = Unit::option(option) {
+            let number = options.next().ok_or(CommandError::Syntax)?;
+            if expiry.is_some() {
+                return Err(CommandError::Syntax);
+            }
+            expiry = Some(SetExpiry::At(unit.when_positive(number, spec.name)?));
+        } else {
+            return Err(CommandError::Syntax);
+        }
+    }
+    plain(Command::Set(Set {
+        name: name(args, 1)?,
+        value: integer(arg(args, 2))?,
+        condition: condition.unwrap_or(SetCondition::Always),
+        expiry: expiry.unwrap_or(SetExpiry::Remove),
+        reply_old,
+    }))
+}
+
+pub(super) fn setnx<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    let set = Set { condition: SetCondition::IfAbsent, ..set_to(name(args, 1)?, arg(args, 2))? };
+    Ok(Request::Counter(CounterRequest { command: Command::Set(set), shape: Shape::DoneAsInteger }))
+}
+
+pub(super) fn setex<'a>(spec: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    set_expiring(Unit::Seconds, spec, args)
+}
+
+pub(super) fn psetex<'a>(spec: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    set_expiring(Unit::Millis, spec, args)
+}
+
+pub(super) fn getset<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    plain(Command::Set(Set { reply_old: true, ..set_to(name(args, 1)?, arg(args, 2))? }))
+}
+
+pub(super) fn mset<'a>(spec: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    if args.len().is_multiple_of(2) {
+        return Err(CommandError::Arity(spec.name));
+    }
+    let mut rest = args.from(1);
+    let mut sets = Vec::with_capacity(args.len() / 2);
+    while let (Some(name), Some(value)) = (rest.next(), rest.next()) {
+        sets.push(Command::Set(set_to(Name::new(name)?, value)?));
+    }
+    Ok(Request::Together(sets))
+}
+
+pub(super) fn getdel<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    plain(Command::Take { name: name(args, 1)? })
+}
+
+pub(super) fn getex<'a>(spec: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    let mut expiry = None;
+    let mut options = args.from(2);
+    while let Some(option) = options.next() {
+        if expiry.is_some() {
+            return Err(CommandError::Syntax);
+        }
+        expiry = Some(if is(option, "PERSIST") {
+            Expiry::Remove
+        } else {
+            let unit = Unit::option(option).ok_or(CommandError::Syntax)?;
+            Expiry::At(unit.when_positive(options.next().ok_or(CommandError::Syntax)?, spec.name)?)
+        });
+    }
+    match expiry {
+        None => plain(Command::Read { name: name(args, 1)? }),
+        Some(expiry) => plain(Command::ReadAndExpire { name: name(args, 1)?, expiry }),
+    }
+}
+
+pub(super) fn increx<'a>(spec: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    let mut add = AddWithin {
+        name: name(args, 1)?,
+        delta: 1,
+        lower: i64::MIN,
+        upper: i64::MAX,
+        saturate: false,
+        expiry: Expiry::Keep,
+        expiry_if_none: false,
+    };
+    // Every option once, as in SET: the second is a mistake of the client's that a silent choice would hide.
+    let (mut delta_given, mut lower_given, mut upper_given) = (false, false, false);
+    let once = |given: &mut bool| if std::mem::replace(given, true) { Err(CommandError::Syntax) } else { Ok(()) };
+    let mut options = args.from(2);
+    while let Some(option) = options.next() {
+        if is(option, "BYINT") {
+            once(&mut delta_given)?;
+            add.delta = integer(options.next().ok_or(CommandError::Syntax)?)?;
+        } else if is(option, "BYFLOAT") {
+            return Err(CommandError::Worded(
+                "ERR BYFLOAT is not offered: counters are whole numbers; count in the smallest unit with BYINT",
+            ));
+        } else if is(option, "LBOUND") {
+            once(&mut lower_given)?;
+            add.lower = integer(options.next().ok_or(CommandError::Syntax)?)?;
+        } else if is(option, "UBOUND") {
+            once(&mut upper_given)?;
+            add.upper = integer(options.next().ok_or(CommandError::Syntax)?)?;
+        } else if is(option, "SATURATE") {
+            once(&mut add.saturate)?;
+        } else if is(option, "ENX") {
+            once(&mut add.expiry_if_none)?;
+        } else {
+            if add.expiry != Expiry::Keep {
+                return Err(CommandError::Syntax);
+            }
+            add.expiry = if is(option, "PERSIST") {
+                Expiry::Remove
+            } else {
+                let unit = Unit::option(option).ok_or(CommandError::Syntax)?;
+                Expiry::At(unit.when_positive(options.next().ok_or(CommandError::Syntax)?, spec.name)?)
+            };
+        }
+    }
+    if add.expiry_if_none && !matches!(add.expiry, Expiry::At(_)) {
+        return Err(CommandError::Syntax);
+    }
+    if add.lower > add.upper {
+        return Err(CommandError::Worded("ERR LBOUND can't be greater than UBOUND"));
+    }
+    plain(Command::AddWithin(add))
+}
+
+pub(super) fn reset<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    plain(Command::Reset { name: name(args, 1)? })
+}
+
+pub(super) fn del<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    plain(Command::Delete { names: names(args)? })
+}
+
+pub(super) fn exists<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    plain(Command::Exists { names: names(args)? })
+}
+
+pub(super) fn kind<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    plain(Command::KindOf { name: name(args, 1)? })
+}
+
+pub(super) fn expire<'a>(spec: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    expire_in(Unit::Seconds, spec, args)
+}
+
+pub(super) fn pexpire<'a>(spec: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    expire_in(Unit::Millis, spec, args)
+}
+
+pub(super) fn expireat<'a>(spec: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    expire_in(Unit::AtSeconds, spec, args)
+}
+
+pub(super) fn pexpireat<'a>(spec: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    expire_in(Unit::AtMillis, spec, args)
+}
+
+pub(super) fn ttl<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    plain(Command::ExpiryOf { name: name(args, 1)?, form: ExpiryForm::SecondsLeft })
+}
+
+pub(super) fn pttl<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    plain(Command::ExpiryOf { name: name(args, 1)?, form: ExpiryForm::MillisLeft })
+}
+
+pub(super) fn expiretime<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    plain(Command::ExpiryOf { name: name(args, 1)?, form: ExpiryForm::AtSeconds })
+}
+
+pub(super) fn pexpiretime<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    plain(Command::ExpiryOf { name: name(args, 1)?, form: ExpiryForm::AtMillis })
+}
+
+pub(super) fn persist<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    plain(Command::Persist { name: name(args, 1)? })
+}
+
+pub(super) fn scan<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    let cursor = number::natural(arg(args, 1)).ok_or(CommandError::Cursor)?;
+    let mut scan = Scan { cursor, pattern: None, count: SCAN_COUNT_DEFAULT };
+    let mut shape = Shape::Plain;
+    let mut options = args.from(2);
+    while let Some(option) = options.next() {
+        let value = options.next().ok_or(CommandError::Syntax)?;
+        if is(option, "COUNT") {
+            let count = integer(value)?;
+            if count < 1 {
+                return Err(CommandError::Syntax);
+            }
+            scan.count = usize::try_from(count).unwrap_or(usize::MAX).min(SCAN_COUNT_MAX);
+        } else if is(option, "MATCH") {
+            scan.pattern = Some(Pattern(value)).filter(|pattern| pattern.0 != b"*");
+        } else if is(option, "TYPE") {
+            shape = if is(value, "STRING") { Shape::Plain } else { Shape::NoNames };
+        } else {
+            return Err(CommandError::Syntax);
+        }
+    }
+    Ok(Request::Counter(CounterRequest { command: Command::Scan(scan), shape }))
+}
+
+pub(super) fn keys<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    plain(Command::ListNames(ListNames { pattern: Pattern(arg(args, 1)), bytes_max: NAMES_BYTES_MAX }))
+}
+
+pub(super) fn dbsize<'a>(_: &'static Spec, _: &Args<'a>) -> Parsed<'a> {
+    plain(Command::CountNames)
+}
+
+pub(super) fn flush<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    match args.get(1) {
+        None => plain(Command::Flush),
+        Some(how) if args.len() == 2 && (is(how, "ASYNC") || is(how, "SYNC")) => plain(Command::Flush),
+        Some(_) => Err(CommandError::Syntax),
+    }
+}
+
+fn plain(command: Command<'_>) -> Parsed<'_> {
+    Ok(Request::Counter(CounterRequest { command, shape: Shape::Plain }))
+}
+
+fn set_expiring<'a>(unit: Unit, spec: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    let when = unit.when_positive(arg(args, 2), spec.name)?;
+    plain(Command::Set(Set { expiry: SetExpiry::At(when), ..set_to(name(args, 1)?, arg(args, 3))? }))
+}
+
+fn expire_in<'a>(unit: Unit, spec: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    let (mut nx, mut xx, mut gt, mut lt) = (false, false, false, false);
+    for option in args.from(3) {
+        match option {
+            option if is(option, "NX") => nx = true,
+            option if is(option, "XX") => xx = true,
+            option if is(option, "GT") => gt = true,
+            option if is(option, "LT") => lt = true,
+            other => {
+                let text = format!("ERR Unsupported option {}", shown(other, OPTION_SHOWN_BYTES_MAX));
+                return Err(CommandError::WordedWith(text));
+            }
+        }
+    }
+    let condition = match (nx, xx, gt, lt) {
+        (true, false, false, false) => ExpiryCondition::IfNone,
+        (true, ..) => {
+            return Err(CommandError::Worded("ERR NX and XX, GT or LT options at the same time are not compatible"));
+        }
+        (_, _, true, true) => {
+            return Err(CommandError::Worded("ERR GT and LT options at the same time are not compatible"));
+        }
+        // Without an expiry GT never sets one, so XX adds nothing to it.
+        (_, _, true, false) => ExpiryCondition::IfLater,
+        (_, true, false, true) => {
+            return Err(CommandError::Worded("ERR XX and LT options at the same time are not offered"));
+        }
+        (_, false, false, true) => ExpiryCondition::IfEarlier,
+        (_, true, false, false) => ExpiryCondition::IfSome,
+        (_, false, false, false) => ExpiryCondition::Always,
+    };
+    let when: When = unit.when(arg(args, 2), spec.name)?;
+    plain(Command::Expire { name: name(args, 1)?, when, condition })
+}
+
+/// A plain SET.
+fn set_to<'a>(name: Name<'a>, value: &[u8]) -> Result<Set<'a>, CommandError> {
+    Ok(Set {
+        name,
+        value: integer(value)?,
+        condition: SetCondition::Always,
+        expiry: SetExpiry::Remove,
+        reply_old: false,
+    })
+}
+
+fn name<'a>(args: &Args<'a>, index: usize) -> Result<Name<'a>, CommandError> {
+    Ok(Name::new(arg(args, index))?)
+}
+
+fn names<'a>(args: &Args<'a>) -> Result<Vec<Name<'a>>, CommandError> {
+    args.from(1).map(|arg| Ok(Name::new(arg)?)).collect()
+}
+
+/// An argument that the arity says is there.
+fn arg<'a>(args: &Args<'a>, index: usize) -> &'a [u8] {
+    args.get(index).unwrap_or_default()
+}
+
+fn integer(bytes: &[u8]) -> Result<i64, CommandError> {
+    number::integer(bytes).ok_or(CommandError::NotInteger)
+}
+
+fn is(bytes: &[u8], word: &str) -> bool {
+    bytes.eq_ignore_ascii_case(word.as_bytes())
+}

@@ -1,0 +1,106 @@
+//! COMMAND: the table, told to clients.
+//!
+//! In: the question. Out: the reply, written. Clients learn from it which arguments are names, and redis-cli its hints.
+
+use quipu_model::Pattern;
+
+use super::spec::{Flag, Keys};
+use super::{Introspection, Spec, TABLE};
+use crate::resp::Writer;
+
+/// Answers a question about the commands.
+pub fn describe(question: &Introspection<'_>, out: &mut Writer<'_>) {
+    match question {
+        Introspection::Count => out.integer(TABLE.len() as i64),
+        Introspection::List(pattern) => {
+            let matches = |spec: &&Spec| pattern.is_none_or(|pattern| Pattern(pattern).matches(spec.name.as_bytes()));
+            let names: Vec<&str> = TABLE.iter().filter(matches).map(|spec| spec.name).collect();
+            out.array(names.len());
+            names.iter().for_each(|name| out.bulk(name.as_bytes()));
+        }
+        Introspection::Info(names) if names.is_empty() => {
+            out.array(TABLE.len());
+            TABLE.iter().for_each(|spec| info(spec, out));
+        }
+        Introspection::Info(names) => {
+            out.array(names.len());
+            for name in names {
+                match Spec::named(name) {
+                    Some(spec) => info(spec, out),
+                    None => out.null(),
+                }
+            }
+        }
+        Introspection::Docs(names) => {
+            let specs: Vec<&Spec> = match names.is_empty() {
+                true => TABLE.iter().collect(),
+                false => names.iter().filter_map(|name| Spec::named(name)).collect(),
+            };
+            out.map(specs.len());
+            specs.iter().for_each(|spec| docs(spec, out));
+        }
+    }
+}
+
+/// The ten fields that Redis 7 gives.
+fn info(spec: &Spec, out: &mut Writer<'_>) {
+    out.array(10);
+    out.bulk(spec.name.as_bytes());
+    out.integer(spec.arity.into());
+    let flags: Vec<&str> = spec.flags.iter().filter_map(|flag| flag.word()).collect();
+    out.set(flags.len());
+    flags.iter().for_each(|flag| out.simple(flag));
+    let Keys { first, last, step } = spec.keys;
+    [first, last, step].into_iter().for_each(|number| out.integer(number.into()));
+    let categories = categories(spec);
+    out.set(categories.len());
+    categories.iter().for_each(|category| out.simple(category));
+    // Tips, then key specifications: the three numbers above already say where names are.
+    out.set(0);
+    out.set(0);
+    out.set(spec.parts.len());
+    spec.parts.iter().for_each(|part| info(part, out));
+}
+
+fn categories(spec: &Spec) -> Vec<String> {
+    let mut categories = Vec::new();
+    if spec.is(Flag::Write) {
+        categories.push("@write".to_owned());
+    }
+    if spec.is(Flag::ReadOnly) {
+        categories.push("@read".to_owned());
+    }
+    if spec.is(Flag::Admin) {
+        categories.push("@admin".to_owned());
+    }
+    categories.push(format!("@{}", spec.group.word()));
+    categories.push(if spec.is(Flag::Fast) { "@fast" } else { "@slow" }.to_owned());
+    categories
+}
+
+fn docs(spec: &Spec, out: &mut Writer<'_>) {
+    out.bulk(spec.name.as_bytes());
+    out.map(if spec.parts.is_empty() { 3 } else { 4 });
+    for (key, value) in [("summary", spec.summary), ("since", spec.since), ("group", spec.group.word())] {
+        out.bulk(key.as_bytes());
+        out.bulk(value.as_bytes());
+    }
+    if !spec.parts.is_empty() {
+        out.bulk(b"subcommands");
+        out.map(spec.parts.len());
+        spec.parts.iter().for_each(|part| docs(part, out));
+    }
+}
+
+/// The lines of `CLIENT HELP` and its like.
+pub fn help(container: &Spec, out: &mut Writer<'_>) {
+    out.array(1 + 2 * container.parts.len());
+    out.simple(&format!(
+        "{} <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
+        container.name.to_ascii_uppercase()
+    ));
+    for part in container.parts {
+        out.simple(&part.part_name().to_ascii_uppercase());
+        out.simple(&format!("    {}", part.summary));
+    }
+}

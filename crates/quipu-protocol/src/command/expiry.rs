@@ -1,0 +1,45 @@
+//! Reads points in time from arguments: `EX 10`, `PXAT 1700000000000`.
+
+use quipu_model::When;
+
+use super::CommandError;
+use crate::number;
+
+/// In which unit, and from where, a number counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unit {
+    Seconds,
+    Millis,
+    AtSeconds,
+    AtMillis,
+}
+
+impl Unit {
+    /// The option of that name, as SET, GETEX and INCREX know it.
+    pub(super) fn option(word: &[u8]) -> Option<Unit> {
+        [(&b"EX"[..], Unit::Seconds), (b"PX", Unit::Millis), (b"EXAT", Unit::AtSeconds), (b"PXAT", Unit::AtMillis)]
+            .into_iter()
+            .find_map(|(name, unit)| name.eq_ignore_ascii_case(word).then_some(unit))
+    }
+
+    /// A point in time that may lie in the past; EXPIRE deletes then.
+    pub(super) fn when(self, bytes: &[u8], command: &'static str) -> Result<When, CommandError> {
+        let number = number::integer(bytes).ok_or(CommandError::NotInteger)?;
+        let millis = match self {
+            Unit::Seconds | Unit::AtSeconds => number.checked_mul(1000).ok_or(CommandError::ExpireTime(command))?,
+            Unit::Millis | Unit::AtMillis => number,
+        };
+        Ok(match self {
+            Unit::Seconds | Unit::Millis => When::In(millis),
+            Unit::AtSeconds | Unit::AtMillis => When::At(millis),
+        })
+    }
+
+    /// A point in time that must be positive: what a value is given together with.
+    pub(super) fn when_positive(self, bytes: &[u8], command: &'static str) -> Result<When, CommandError> {
+        match self.when(bytes, command)? {
+            When::In(..=0) | When::At(..=0) => Err(CommandError::ExpireTime(command)),
+            when => Ok(when),
+        }
+    }
+}

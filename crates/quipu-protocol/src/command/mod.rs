@@ -1,0 +1,23 @@
+//! Every operation, once: what it is called, how it is asked for, what it becomes.
+//!
+//! In: the arguments of one frame. Out: a [`Request`], or the error text that Redis would give.
+//!
+//! Two steps, because a transaction needs them apart as Redis does: [`lookup`] finds the operation and checks the number of
+//! arguments (a failure there spoils a MULTI), [`Spec::parse`] reads the arguments (a failure there is one reply of EXEC).
+
+mod absent;
+mod connection;
+mod counter;
+mod describe;
+mod error;
+mod expiry;
+mod request;
+mod spec;
+mod table;
+
+pub use connection::{ClientCommand, ConfigCommand, ConnectionCommand, Hello, Introspection, ReplyMode};
+pub use describe::{describe, help};
+pub use error::CommandError;
+pub use request::{CounterRequest, Request};
+pub use spec::{Flag, Group, Keys, Spec, lookup};
+pub use table::TABLE;

@@ -1,0 +1,26 @@
+//! What a frame asks for, typed.
+
+use quipu_model::Command;
+
+use super::ConnectionCommand;
+use crate::resp::Shape;
+
+/// One request of a client.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Request<'a> {
+    /// For the engine.
+    Counter(CounterRequest<'a>),
+    /// Several commands for the engine that are one step: all applied, or none; replies OK. MSET.
+    Together(Vec<Command<'a>>),
+    /// For the connection or the server around it.
+    Connection(ConnectionCommand<'a>),
+}
+
+/// A command for the engine, and how its answer looks.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CounterRequest<'a> {
+    /// What is asked.
+    pub command: Command<'a>,
+    /// How the answer is written.
+    pub shape: Shape,
+}

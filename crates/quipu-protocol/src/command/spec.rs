@@ -1,0 +1,213 @@
+//! The description of one operation, and how it is found.
+
+use super::absent;
+use super::error::shown;
+use super::table::TABLE;
+use super::{CommandError, Request};
+use crate::resp::Args;
+
+/// Longest name of an operation; longer ones are unknown without looking.
+const NAME_BYTES_MAX: usize = 24;
+
+/// How much of an unknown command is repeated in its error. Redis's number.
+const SHOWN_BYTES_MAX: usize = 128;
+
+/// One operation.
+pub struct Spec {
+    /// In lower case; a part of an operation is `client|setname`.
+    pub name: &'static str,
+    /// Arguments with the name; negative: at least so many. As Redis counts.
+    pub arity: i16,
+    /// What it does, for clients that route by it.
+    pub flags: &'static [Flag],
+    /// Which arguments are names of counters.
+    pub keys: Keys,
+    /// Where the documentation puts it.
+    pub group: Group,
+    /// First version of Redis that had it, or of Quipu.
+    pub since: &'static str,
+    /// One line.
+    pub summary: &'static str,
+    /// Its parts, if it has any.
+    pub parts: &'static [Spec],
+    pub(super) read: Read,
+}
+
+/// Reads the arguments of an operation that has been found and counted.
+pub(super) type Read = for<'a> fn(&'static Spec, &Args<'a>) -> Result<Request<'a>, CommandError>;
+
+/// What an operation does. The words are Redis's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Flag {
+    /// Changes counters.
+    Write,
+    /// Only reads them.
+    ReadOnly,
+    /// Takes constant time.
+    Fast,
+    /// May be refused when there is no room.
+    DenyOom,
+    /// For operators.
+    Admin,
+    /// Allowed before the password.
+    NoAuth,
+    /// Not allowed between MULTI and EXEC.
+    NoMulti,
+    /// Looks at every counter.
+    Slow,
+}
+
+impl Flag {
+    /// The word in COMMAND INFO, if Redis has one.
+    pub fn word(self) -> Option<&'static str> {
+        Some(match self {
+            Flag::Write => "write",
+            Flag::ReadOnly => "readonly",
+            Flag::Fast => "fast",
+            Flag::DenyOom => "denyoom",
+            Flag::Admin => "admin",
+            Flag::NoAuth => "no_auth",
+            Flag::NoMulti => "no_multi",
+            Flag::Slow => return None,
+        })
+    }
+}
+
+/// Which arguments are names: first, last (negative: from the end), and the step between them; all 0 for none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Keys {
+    /// Index of the first.
+    pub first: i8,
+    /// Index of the last.
+    pub last: i8,
+    /// Distance between two.
+    pub step: i8,
+}
+
+impl Keys {
+    pub(super) const NONE: Keys = Keys { first: 0, last: 0, step: 0 };
+    pub(super) const ONE: Keys = Keys { first: 1, last: 1, step: 1 };
+    pub(super) const ALL: Keys = Keys { first: 1, last: -1, step: 1 };
+    pub(super) const PAIRS: Keys = Keys { first: 1, last: -1, step: 2 };
+}
+
+/// Where the documentation puts an operation. The words are Redis's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Group {
+    /// Values.
+    String,
+    /// Names and expiry.
+    Generic,
+    /// The connection.
+    Connection,
+    /// The server.
+    Server,
+    /// MULTI and EXEC.
+    Transactions,
+    /// Functions, of which there are none.
+    Scripting,
+}
+
+impl Group {
+    /// The word in COMMAND DOCS.
+    pub fn word(self) -> &'static str {
+        match self {
+            Group::String => "string",
+            Group::Generic => "generic",
+            Group::Connection => "connection",
+            Group::Server => "server",
+            Group::Transactions => "transactions",
+            Group::Scripting => "scripting",
+        }
+    }
+}
+
+impl Spec {
+    /// Reads the arguments; they are those that [`lookup`] found this operation by.
+    pub fn parse<'a>(&'static self, args: &Args<'a>) -> Result<Request<'a>, CommandError> {
+        (self.read)(self, args)
+    }
+
+    /// Whether it has a flag.
+    pub fn is(&self, flag: Flag) -> bool {
+        self.flags.contains(&flag)
+    }
+
+    /// The name of a part without its operation, in lower case.
+    pub fn part_name(&self) -> &'static str {
+        self.name.rsplit_once('|').map_or(self.name, |(_, part)| part)
+    }
+
+    /// The operation or part of one of that name (`client|setname`), in any case.
+    pub fn named(name: &[u8]) -> Option<&'static Spec> {
+        match name.iter().position(|&byte| byte == b'|') {
+            None => find(TABLE, name),
+            Some(at) => find(TABLE, &name[..at])?.part(&name[at + 1..]),
+        }
+    }
+
+    fn part(&self, name: &[u8]) -> Option<&'static Spec> {
+        self.parts.iter().find(|part| part.part_name().as_bytes().eq_ignore_ascii_case(name))
+    }
+
+    fn takes(&self, count: usize) -> bool {
+        // Arguments are bounded far below what an i64 holds.
+        let count = count as i64;
+        let arity = i64::from(self.arity);
+        if arity >= 0 { count == arity } else { count >= -arity }
+    }
+}
+
+impl std::fmt::Debug for Spec {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Spec").field(&self.name).finish()
+    }
+}
+
+impl PartialEq for Spec {
+    fn eq(&self, other: &Spec) -> bool {
+        self.name == other.name
+    }
+}
+
+/// Finds the operation that a frame names, and checks the number of its arguments.
+pub fn lookup(args: &Args<'_>) -> Result<&'static Spec, CommandError> {
+    let name = args.get(0).unwrap_or_default();
+    let Some(spec) = find(TABLE, name) else {
+        return Err(absent::find(name).unwrap_or_else(|| unknown(name, args)));
+    };
+    if !spec.takes(args.len()) {
+        return Err(CommandError::Arity(spec.name));
+    }
+    let Some(given) = args.get(1).filter(|_| !spec.parts.is_empty()) else { return Ok(spec) };
+    let Some(part) = spec.part(given) else {
+        return Err(CommandError::UnknownSubcommand {
+            name: shown(given, SHOWN_BYTES_MAX),
+            container: spec.name.to_ascii_uppercase(),
+        });
+    };
+    if !part.takes(args.len()) {
+        return Err(CommandError::Arity(part.name));
+    }
+    Ok(part)
+}
+
+/// Binary search in a table that is sorted by name.
+fn find(table: &'static [Spec], name: &[u8]) -> Option<&'static Spec> {
+    let mut lower = [0u8; NAME_BYTES_MAX];
+    let lower = lower.get_mut(..name.len())?;
+    lower.copy_from_slice(name);
+    lower.make_ascii_lowercase();
+    table.binary_search_by(|spec| spec.name.as_bytes().cmp(lower)).ok().map(|at| &table[at])
+}
+
+fn unknown(name: &[u8], args: &Args<'_>) -> CommandError {
+    let mut beginning = String::new();
+    for arg in args.from(1) {
+        if beginning.len() >= SHOWN_BYTES_MAX {
+            break;
+        }
+        beginning.push_str(&format!("'{}' ", shown(arg, SHOWN_BYTES_MAX - beginning.len())));
+    }
+    CommandError::Unknown { name: shown(name, SHOWN_BYTES_MAX), args: beginning }
+}

@@ -1,0 +1,284 @@
+use proptest::prelude::*;
+use quipu_model::{Command, ExpiryCondition, Name, Set, SetCondition, SetExpiry, When};
+
+use super::*;
+use crate::command::{CommandError, ConnectionCommand, CounterRequest, Request, lookup};
+use crate::resp::{Decoder, Limits, Shape, Version, Writer, request};
+
+/// What a line becomes, shown: the error text, or "ok".
+fn verdict(line: &str) -> String {
+    let line = format!("{line}\n");
+    let mut decoder = Decoder::default();
+    let frame = decoder.decode(line.as_bytes(), &Limits::default()).unwrap().unwrap();
+    match lookup(&frame.args).and_then(|spec| spec.parse(&frame.args).map(|_| ())) {
+        Ok(()) => "ok".to_owned(),
+        Err(error) => error.to_string(),
+    }
+}
+
+fn parsed<T>(line: &str, look: impl FnOnce(Request<'_>) -> T) -> T {
+    let line = format!("{line}\n");
+    let mut decoder = Decoder::default();
+    let frame = decoder.decode(line.as_bytes(), &Limits::default()).unwrap().unwrap();
+    look(lookup(&frame.args).and_then(|spec| spec.parse(&frame.args)).unwrap())
+}
+
+#[test]
+fn the_table_is_sorted_and_complete() {
+    assert!(TABLE.is_sorted_by(|a, b| a.name < b.name), "lookup halves");
+    for spec in TABLE {
+        assert!(!spec.summary.is_empty() && !spec.since.is_empty(), "{}", spec.name);
+        assert_eq!(Spec::named(spec.name.to_ascii_uppercase().as_bytes()), Some(spec));
+        for part in spec.parts {
+            assert_eq!(Spec::named(part.name.as_bytes()), Some(part));
+        }
+    }
+}
+
+/// Every text here was compared with redis-server 7.0.15.
+#[test]
+fn mistakes_are_told_in_the_words_of_redis() {
+    for (line, text) in [
+        ("INCR", "ERR wrong number of arguments for 'incr' command"),
+        ("incr a b", "ERR wrong number of arguments for 'incr' command"),
+        ("INCRBY a", "ERR wrong number of arguments for 'incrby' command"),
+        ("INCRBY a x", "ERR value is not an integer or out of range"),
+        ("INCRBY a +1", "ERR value is not an integer or out of range"),
+        ("INCRBY a 01", "ERR value is not an integer or out of range"),
+        ("INCRBY a -0", "ERR value is not an integer or out of range"),
+        ("INCRBY a \" 1\"", "ERR value is not an integer or out of range"),
+        ("INCRBY a 9223372036854775808", "ERR value is not an integer or out of range"),
+        ("DECRBY a -9223372036854775808", "ERR decrement would overflow"),
+        ("DECRBY a x", "ERR value is not an integer or out of range"),
+        ("SET a", "ERR wrong number of arguments for 'set' command"),
+        ("SET a 1 EX", "ERR syntax error"),
+        ("SET a 1 EX 0", "ERR invalid expire time in 'set' command"),
+        ("SET a 1 EX -1", "ERR invalid expire time in 'set' command"),
+        ("SET a 1 EX x", "ERR value is not an integer or out of range"),
+        ("SET a 1 PX 0", "ERR invalid expire time in 'set' command"),
+        ("SET a 1 EXAT 0", "ERR invalid expire time in 'set' command"),
+        ("SET a 1 NX XX", "ERR syntax error"),
+        ("SET a 1 EX 1 PX 1", "ERR syntax error"),
+        ("SET a 1 EX 1 KEEPTTL", "ERR syntax error"),
+        ("SET a 1 FOO", "ERR syntax error"),
+        ("SET a 1 EX 9223372036854775807", "ERR invalid expire time in 'set' command"),
+        ("SETEX a 0 1", "ERR invalid expire time in 'setex' command"),
+        ("SETEX a x 1", "ERR value is not an integer or out of range"),
+        ("PSETEX a 0 1", "ERR invalid expire time in 'psetex' command"),
+        ("SETNX a", "ERR wrong number of arguments for 'setnx' command"),
+        ("GETEX a EX 0", "ERR invalid expire time in 'getex' command"),
+        ("GETEX a EX x", "ERR value is not an integer or out of range"),
+        ("GETEX a FOO", "ERR syntax error"),
+        ("GETEX a PERSIST EX 1", "ERR syntax error"),
+        ("GETEX a EX 1 PX 1", "ERR syntax error"),
+        ("EXPIRE a", "ERR wrong number of arguments for 'expire' command"),
+        ("EXPIRE a x", "ERR value is not an integer or out of range"),
+        ("EXPIRE a 1 FOO", "ERR Unsupported option FOO"),
+        ("EXPIRE a 1 NX XX", "ERR NX and XX, GT or LT options at the same time are not compatible"),
+        ("EXPIRE a 1 NX GT", "ERR NX and XX, GT or LT options at the same time are not compatible"),
+        ("EXPIRE a 1 GT LT", "ERR GT and LT options at the same time are not compatible"),
+        ("EXPIRE a 9223372036854775807", "ERR invalid expire time in 'expire' command"),
+        ("EXPIRE a -9223372036854775808", "ERR invalid expire time in 'expire' command"),
+        ("EXPIREAT a 9223372036854775807", "ERR invalid expire time in 'expireat' command"),
+        ("SCAN", "ERR wrong number of arguments for 'scan' command"),
+        ("SCAN x", "ERR invalid cursor"),
+        ("SCAN 18446744073709551616", "ERR invalid cursor"),
+        ("SCAN 0 COUNT 0", "ERR syntax error"),
+        ("SCAN 0 COUNT x", "ERR value is not an integer or out of range"),
+        ("SCAN 0 FOO", "ERR syntax error"),
+        ("SCAN 0 MATCH", "ERR syntax error"),
+        ("FLUSHALL FOO", "ERR syntax error"),
+        ("FLUSHALL ASYNC SYNC", "ERR syntax error"),
+        ("MSET a", "ERR wrong number of arguments for 'mset' command"),
+        ("MSET a 1 b", "ERR wrong number of arguments for 'mset' command"),
+        ("DBSIZE x", "ERR wrong number of arguments for 'dbsize' command"),
+        ("SELECT x", "ERR value is not an integer or out of range"),
+        ("MULTI x", "ERR wrong number of arguments for 'multi' command"),
+        ("AUTH", "ERR wrong number of arguments for 'auth' command"),
+        ("AUTH a b c", "ERR syntax error"),
+        ("HELLO 4", "NOPROTO unsupported protocol version"),
+        ("HELLO x", "ERR Protocol version is not an integer or out of range"),
+        ("HELLO 2 AUTH", "ERR Syntax error in HELLO option 'AUTH'"),
+        ("HELLO 2 SETNAME", "ERR Syntax error in HELLO option 'SETNAME'"),
+        ("HELLO 2 FOO", "ERR Syntax error in HELLO option 'FOO'"),
+        ("CLIENT", "ERR wrong number of arguments for 'client' command"),
+        ("CLIENT FOO", "ERR unknown subcommand 'FOO'. Try CLIENT HELP."),
+        ("CLIENT SETNAME", "ERR wrong number of arguments for 'client|setname' command"),
+        ("CLIENT SETNAME \"a b\"", "ERR Client names cannot contain spaces, newlines or special characters."),
+        ("CLIENT REPLY FOO", "ERR syntax error"),
+        ("CLIENT REPLY", "ERR wrong number of arguments for 'client|reply' command"),
+        ("CLIENT NO-EVICT x", "ERR syntax error"),
+        ("CLIENT LIST TYPE foo", "ERR Unknown client type 'foo'"),
+        ("CLIENT LIST FOO", "ERR syntax error"),
+        ("CLIENT LIST ID x", "ERR Invalid client ID"),
+        ("CLIENT ID x", "ERR wrong number of arguments for 'client|id' command"),
+        ("CONFIG", "ERR wrong number of arguments for 'config' command"),
+        ("CONFIG FOO", "ERR unknown subcommand 'FOO'. Try CONFIG HELP."),
+        ("CONFIG GET", "ERR wrong number of arguments for 'config|get' command"),
+        ("CONFIG SET maxclients", "ERR wrong number of arguments for 'config|set' command"),
+        ("CONFIG SET maxclients 1 x", "ERR syntax error"),
+        ("COMMAND FOO", "ERR unknown subcommand 'FOO'. Try COMMAND HELP."),
+        ("COMMAND COUNT x", "ERR wrong number of arguments for 'command|count' command"),
+        ("COMMAND LIST FILTERBY x", "ERR syntax error"),
+        ("FUNCTION FLUSH X", "ERR FUNCTION FLUSH only supports SYNC|ASYNC option"),
+        ("PING a b", "ERR wrong number of arguments for 'ping' command"),
+        ("RESET a", "ERR wrong number of arguments for 'reset' command"),
+        ("FOO", "ERR unknown command 'FOO', with args beginning with: "),
+        ("FOO a b", "ERR unknown command 'FOO', with args beginning with: 'a' 'b' "),
+        ("foo \"\" c", "ERR unknown command 'foo', with args beginning with: '' 'c' "),
+    ] {
+        assert_eq!(verdict(line), text, "{line}");
+    }
+    let long = "a".repeat(140);
+    let expected = format!("ERR unknown command 'FOO', with args beginning with: '{}' ", "a".repeat(128));
+    assert_eq!(verdict(&format!("FOO {long} b")), expected);
+}
+
+#[test]
+fn what_only_quipu_refuses_says_what_to_do_instead() {
+    for (line, beginning) in [
+        ("INCRBYFLOAT a 1.5", "ERR INCRBYFLOAT is not offered: counters are whole numbers"),
+        ("rename a b", "ERR RENAME is not offered: "),
+        ("APPEND a b", "ERR APPEND is not offered: "),
+        ("INCREX a BYFLOAT 1.5", "ERR BYFLOAT is not offered: "),
+        ("SET a x", "ERR value is not an integer or out of range"),
+        ("INCREX a LBOUND 5 UBOUND 4", "ERR LBOUND can't be greater than UBOUND"),
+        ("INCREX a ENX", "ERR syntax error"),
+        ("INCREX a BYINT 1 BYINT 1", "ERR syntax error"),
+        ("INCREX a EX 0", "ERR invalid expire time in 'increx' command"),
+        ("CLIENT SETINFO foo x", "ERR Unrecognized option 'foo'"),
+        ("CLIENT SETINFO lib-name \"a b\"", "ERR lib-name cannot contain spaces, newlines or special characters."),
+    ] {
+        assert!(verdict(line).starts_with(beginning), "{line}: {}", verdict(line));
+    }
+    assert_eq!(verdict(&format!("INCR {}", "a".repeat(512))), "ok");
+    let long = verdict(&format!("INCR {}", "a".repeat(513)));
+    assert_eq!(long, "ERR name is too long: 513 bytes, at most 512 are allowed");
+}
+
+#[test]
+fn options_reach_the_model() {
+    let a = Name::new(b"a").unwrap();
+    let counter = |command| Request::Counter(CounterRequest { command, shape: Shape::Plain });
+    parsed("set a 5 nx px 70 get", |request| {
+        let set = Set {
+            name: a,
+            value: 5,
+            condition: SetCondition::IfAbsent,
+            expiry: SetExpiry::At(When::In(70)),
+            reply_old: true,
+        };
+        assert_eq!(request, counter(Command::Set(set)));
+    });
+    parsed("EXPIREAT a 12 XX GT", |request| {
+        let expire = Command::Expire { name: a, when: When::At(12_000), condition: ExpiryCondition::IfLater };
+        assert_eq!(request, counter(expire));
+    });
+    parsed("DECRBY a 9223372036854775807", |request| {
+        assert_eq!(request, counter(Command::Add { name: a, delta: -i64::MAX }));
+    });
+    parsed("SCAN 0 COUNT 1000000 TYPE hash", |request| match request {
+        Request::Counter(CounterRequest { command: Command::Scan(scan), shape: Shape::NoNames }) => {
+            assert_eq!(scan.count, 2_000, "a page has a bound");
+        }
+        other => panic!("{other:?}"),
+    });
+    parsed("MSET a 1 b 2 c 3 d 4 e 5", |request| match request {
+        Request::Together(sets) => assert_eq!(sets.len(), 5),
+        other => panic!("{other:?}"),
+    });
+    parsed("CLIENT HELP", |request| match request {
+        Request::Connection(ConnectionCommand::Help(spec)) => assert_eq!(spec.name, "client"),
+        other => panic!("{other:?}"),
+    });
+}
+
+#[test]
+fn commands_describe_themselves() {
+    let mut out = Vec::new();
+    parsed("COMMAND INFO get nosuch", |request| match request {
+        Request::Connection(ConnectionCommand::Introspection(question)) => {
+            crate::command::describe(&question, &mut Writer::new(&mut out, Version::Resp2));
+        }
+        other => panic!("{other:?}"),
+    });
+    let expected = "*2\r\n*10\r\n$3\r\nget\r\n:2\r\n*2\r\n+readonly\r\n+fast\r\n:1\r\n:1\r\n:1\r\n*3\r\n+@read\r\n+@string\r\n+@fast\r\n*0\r\n*0\r\n*0\r\n$-1\r\n";
+    assert_eq!(String::from_utf8(out).unwrap(), expected);
+}
+
+proptest! {
+    #[test]
+    fn no_arguments_make_the_parser_panic(
+        name in (0..TABLE.len()).prop_map(|at| &TABLE[at]),
+        part: Option<prop::sample::Index>,
+        rest in proptest::collection::vec(word(), 0..14),
+    ) {
+        let part = part.filter(|_| !name.parts.is_empty()).map(|part| part.get(name.parts).part_name());
+        let mut args: Vec<&[u8]> = vec![name.name.as_bytes()];
+        args.extend(part.map(str::as_bytes));
+        args.extend(rest.iter().map(Vec::as_slice));
+        let bytes = request(&args);
+        let mut decoder = Decoder::default();
+        let frame = decoder.decode(&bytes, &Limits::default()).unwrap().unwrap();
+        let outcome = lookup(&frame.args).and_then(|spec| spec.parse(&frame.args).map(|_| ()));
+        if let Err(error) = outcome {
+            let unknown = matches!(error, CommandError::Unknown { .. });
+            prop_assert!(!unknown);
+            let mut out = Vec::new();
+            Writer::new(&mut out, Version::Resp2).error(&error.to_string());
+            prop_assert_eq!(out.iter().filter(|&&byte| byte == b'\n').count(), 1);
+        }
+    }
+
+    #[test]
+    fn no_frame_makes_the_lookup_panic(args in proptest::collection::vec(any::<Vec<u8>>(), 1..6)) {
+        let bytes = request(&args.iter().map(Vec::as_slice).collect::<Vec<_>>());
+        let mut decoder = Decoder::default();
+        let frame = decoder.decode(&bytes, &Limits::default()).unwrap().unwrap();
+        let _ = lookup(&frame.args).and_then(|spec| spec.parse(&frame.args).map(|_| ()));
+    }
+}
+
+/// Words that options are made of, numbers at the edges, and noise.
+fn word() -> impl Strategy<Value = Vec<u8>> {
+    let known = [
+        "EX",
+        "PX",
+        "EXAT",
+        "PXAT",
+        "NX",
+        "XX",
+        "GT",
+        "LT",
+        "GET",
+        "KEEPTTL",
+        "PERSIST",
+        "BYINT",
+        "LBOUND",
+        "UBOUND",
+        "SATURATE",
+        "ENX",
+        "MATCH",
+        "COUNT",
+        "TYPE",
+        "AUTH",
+        "SETNAME",
+        "ID",
+        "ON",
+        "OFF",
+        "FILTERBY",
+        "PATTERN",
+        "0",
+        "1",
+        "-1",
+        "9223372036854775807",
+        "-9223372036854775808",
+        "2",
+        "3",
+    ];
+    prop_oneof![
+        4 => prop::sample::select(known.to_vec()).prop_map(|word| word.as_bytes().to_vec()),
+        1 => proptest::collection::vec(any::<u8>(), 0..8),
+        1 => Just(vec![b'a'; 513]),
+    ]
+}

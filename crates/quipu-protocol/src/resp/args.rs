@@ -1,0 +1,190 @@
+//! The arguments of one command, where they lie.
+//!
+//! In: offsets noted by `decode`. Out: slices, borrowed from the connection's input buffer.
+//!
+//! The first few places are kept, since nearly every command is short; what comes after them is found by walking the bytes
+//! again. So a command of any length costs no memory beyond its own bytes.
+//!
+//! Invariants:
+//! - the bytes were checked by `decode`: every walk finds `count` arguments and ends inside them.
+
+use crate::number;
+
+/// How many places are kept. SET with every option has eight arguments.
+pub(super) const HEAD: usize = 8;
+
+/// How the arguments lie in the bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    /// `$3\r\nabc\r\n`, as received.
+    Bulk,
+    /// A length in seven-bit groups, lowest first, then the bytes: an inline command after its quotes were undone.
+    Packed,
+}
+
+/// Where one argument lies.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Place {
+    pub start: u32,
+    pub end: u32,
+}
+
+/// The arguments of one command, the name first.
+#[derive(Clone, Copy)]
+pub struct Args<'a> {
+    pub(super) bytes: &'a [u8],
+    pub(super) map: Map,
+}
+
+/// All about the arguments but their bytes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Map {
+    pub form: Form,
+    pub count: usize,
+    /// The first `min(count, HEAD)` are meaningful.
+    pub head: [Place; HEAD],
+    /// Where the argument after the head begins, its length included.
+    pub tail: u32,
+}
+
+impl<'a> Args<'a> {
+    /// How many there are, the name included.
+    pub fn len(&self) -> usize {
+        self.map.count
+    }
+
+    /// True of an empty line and of `*0`: nothing was asked, nothing is answered.
+    pub fn is_empty(&self) -> bool {
+        self.map.count == 0
+    }
+
+    /// How many bytes [`Args::store`] would take.
+    pub fn bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// The argument at an index. Quick for the first few; later ones are better met by [`Args::iter`].
+    pub fn get(&self, index: usize) -> Option<&'a [u8]> {
+        if index < HEAD.min(self.map.count) {
+            let place = self.map.head[index];
+            return self.bytes.get(place.start as usize..place.end as usize);
+        }
+        self.iter().nth(index)
+    }
+
+    /// All of them in order.
+    pub fn iter(&self) -> ArgsIter<'a> {
+        ArgsIter { args: *self, index: 0, at: self.map.tail as usize }
+    }
+
+    /// All from an index on.
+    pub fn from(&self, index: usize) -> ArgsIter<'a> {
+        let mut iter = self.iter();
+        // Skipping within the head costs nothing; nobody skips further.
+        for _ in 0..index {
+            iter.next();
+        }
+        iter
+    }
+
+    /// Appends the bytes to an arena, to be found again after the input buffer has moved on.
+    pub fn store(&self, arena: &mut Vec<u8>) -> Stored {
+        let start = arena.len();
+        arena.extend_from_slice(self.bytes);
+        Stored { start, end: arena.len(), map: self.map }
+    }
+}
+
+impl std::fmt::Debug for Args<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.iter().map(|arg| arg.escape_ascii().to_string())).finish()
+    }
+}
+
+/// Arguments whose bytes lie in an arena.
+#[derive(Debug, Clone, Copy)]
+pub struct Stored {
+    start: usize,
+    end: usize,
+    map: Map,
+}
+
+impl Stored {
+    /// The arguments again; `arena` is the one they were stored in, and has only grown since.
+    pub fn args<'a>(&self, arena: &'a [u8]) -> Args<'a> {
+        Args { bytes: &arena[self.start..self.end], map: self.map }
+    }
+}
+
+/// Walks arguments.
+#[derive(Clone)]
+pub struct ArgsIter<'a> {
+    args: Args<'a>,
+    index: usize,
+    at: usize,
+}
+
+impl<'a> Iterator for ArgsIter<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        let Args { bytes, map } = self.args;
+        if self.index >= map.count {
+            return None;
+        }
+        let index = self.index;
+        self.index += 1;
+        if index < HEAD {
+            let place = map.head[index];
+            return bytes.get(place.start as usize..place.end as usize);
+        }
+        let (start, end, next) = match map.form {
+            Form::Bulk => {
+                let digits = self.at + 1;
+                let line = digits + bytes.get(digits..)?.iter().position(|&byte| byte == b'\r')?;
+                let start = line + 2;
+                let end = start + usize::try_from(number::natural(&bytes[digits..line])?).ok()?;
+                (start, end, end + 2)
+            }
+            Form::Packed => {
+                let (len, start) = packed_len(bytes, self.at)?;
+                (start, start + len, start + len)
+            }
+        };
+        self.at = next;
+        bytes.get(start..end)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let left = self.args.map.count - self.index;
+        (left, Some(left))
+    }
+}
+
+impl ExactSizeIterator for ArgsIter<'_> {}
+
+/// Appends a length in seven-bit groups.
+pub(super) fn pack_len(out: &mut Vec<u8>, mut len: usize) {
+    while len >= 0x80 {
+        out.push(0x80 | (len & 0x7f) as u8);
+        len >>= 7;
+    }
+    out.push(len as u8);
+}
+
+/// Reads a length in seven-bit groups, and where it ends.
+fn packed_len(bytes: &[u8], mut at: usize) -> Option<(usize, usize)> {
+    let (mut len, mut shift) = (0usize, 0);
+    loop {
+        let byte = *bytes.get(at)?;
+        at += 1;
+        len |= usize::from(byte & 0x7f) << shift;
+        if byte < 0x80 {
+            return Some((len, at));
+        }
+        shift += 7;
+        if shift > 28 {
+            return None;
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! Finds whole commands in the bytes of a connection.
+//!
+//! In: all bytes received and not yet consumed, the first of them the first of a command. Out: one frame, whose arguments
+//! are slices of those bytes, and how many bytes it took.
+//!
+//! Invariants:
+//! - a call looks only at bytes it has not seen: one byte per packet costs no more than one packet;
+//! - memory is taken for bytes received, never for lengths announced: arrays take none at all, an inline line at most its
+//!   own length again;
+//! - after an error the connection is out of step and must be closed.
+//!
+//! Stricter than Redis in two places: a negative count of arguments and a bulk string without its line end are errors,
+//! not ignored, because both mean that the two sides no longer agree where a command begins.
+
+use super::Limits;
+use super::args::{Args, Form, HEAD, Map, Place};
+use super::inline;
+use crate::number;
+
+/// Longest `*…` or `$…` line. A 64-bit number has 20 characters; more without an end of line is not a number.
+const COUNT_LINE_BYTES_MAX: usize = 32;
+
+/// Why the bytes are not RESP. The text is Redis's, for clients that log it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    /// `*` and not a count, or too large a one.
+    #[error("Protocol error: invalid multibulk length")]
+    ArgsCount,
+    /// `*` and no end of line.
+    #[error("Protocol error: too big mbulk count string")]
+    ArgsCountLine,
+    /// More arguments than a client may send that has not given the password.
+    #[error("Protocol error: unauthenticated multibulk length")]
+    ArgsCountUnauthenticated,
+    /// An argument that does not begin with `$`.
+    #[error("Protocol error: expected '$', got '{}'", .0.escape_ascii())]
+    NotBulk(u8),
+    /// `$` and not a length, or too large a one.
+    #[error("Protocol error: invalid bulk length")]
+    BulkLength,
+    /// `$` and no end of line.
+    #[error("Protocol error: too big bulk count string")]
+    BulkLengthLine,
+    /// A longer argument than a client may send that has not given the password.
+    #[error("Protocol error: unauthenticated bulk length")]
+    BulkLengthUnauthenticated,
+    /// An argument longer or shorter than announced.
+    #[error("Protocol error: expected end of line after bulk")]
+    BulkEnd,
+    /// All arguments together are too long.
+    #[error("Protocol error: too big request")]
+    FrameLength,
+    /// An inline command without an end.
+    #[error("Protocol error: too big inline request")]
+    InlineLength,
+    /// A quote left open.
+    #[error("Protocol error: unbalanced quotes in request")]
+    Quotes,
+    /// A browser was made to talk to us: `POST` or `Host:`. Close at once and answer nothing.
+    #[error("possible cross-protocol attack: the connection speaks HTTP")]
+    CrossProtocol,
+}
+
+/// One command.
+#[derive(Debug, Clone, Copy)]
+pub struct Frame<'a> {
+    /// Its arguments; none for an empty line.
+    pub args: Args<'a>,
+    /// How many bytes of the input it took.
+    pub bytes: usize,
+}
+
+/// What is known of a command that has not arrived whole.
+#[derive(Debug, Default)]
+pub struct Decoder {
+    stage: Stage,
+    /// Everything before this offset has been looked at.
+    at: usize,
+    count: usize,
+    head: [Place; HEAD],
+    tail: u32,
+    /// Inline commands after their quotes were undone.
+    packed: Vec<u8>,
+}
+
+#[derive(Debug, Default, Clone, Copy)]
+enum Stage {
+    #[default]
+    Start,
+    Inline,
+    /// The `$` line of the next of so many arguments.
+    Length {
+        left: usize,
+    },
+    /// The bytes of an argument; it is the first of `left`.
+    Body {
+        left: usize,
+        len: usize,
+    },
+}
+
+impl Decoder {
+    /// The next command, or `None` until more bytes have come. When it returns a frame, the caller drops that many bytes from the
+    /// front; when it returns `None`, the next call gets the same bytes and more.
+    pub fn decode<'a>(&'a mut self, input: &'a [u8], limits: &Limits) -> Result<Option<Frame<'a>>, DecodeError> {
+        loop {
+            match self.stage {
+                Stage::Start => match input.first() {
+                    None => return Ok(None),
+                    Some(b'*') => {
+                        let Some(count) = self.count_line(input, DecodeError::ArgsCount, DecodeError::ArgsCountLine)?
+                        else {
+                            return Ok(None);
+                        };
+                        if count > limits.args_max {
+                            return Err(match limits.authenticated {
+                                true => DecodeError::ArgsCount,
+                                false => DecodeError::ArgsCountUnauthenticated,
+                            });
+                        }
+                        self.count = count;
+                        self.stage = Stage::Length { left: count };
+                    }
+                    Some(_) => self.stage = Stage::Inline,
+                },
+                Stage::Inline => return self.inline(input, limits),
+                Stage::Length { left: 0 } => return Ok(Some(self.frame(input))),
+                Stage::Length { left } => {
+                    match input.get(self.at) {
+                        None => return Ok(None),
+                        Some(b'$') => {}
+                        Some(&other) => return Err(DecodeError::NotBulk(other)),
+                    }
+                    let start = self.at;
+                    let Some(len) = self.count_line(input, DecodeError::BulkLength, DecodeError::BulkLengthLine)?
+                    else {
+                        return Ok(None);
+                    };
+                    if len > limits.bulk_bytes_max {
+                        return Err(match limits.authenticated {
+                            true => DecodeError::BulkLength,
+                            false => DecodeError::BulkLengthUnauthenticated,
+                        });
+                    }
+                    if self.at + len + 2 > limits.frame_bytes_max as usize {
+                        return Err(DecodeError::FrameLength);
+                    }
+                    if self.count - left == HEAD {
+                        // The frame bound keeps every offset within 32 bits.
+                        self.tail = start as u32;
+                    }
+                    self.stage = Stage::Body { left, len };
+                }
+                Stage::Body { left, len } => {
+                    let (start, end) = (self.at, self.at + len);
+                    match input.get(end..end + 2) {
+                        None => return Ok(None),
+                        Some(b"\r\n") => {}
+                        Some(_) => return Err(DecodeError::BulkEnd),
+                    }
+                    if let Some(place) = self.head.get_mut(self.count - left) {
+                        *place = Place { start: start as u32, end: end as u32 };
+                    }
+                    self.at = end + 2;
+                    self.stage = Stage::Length { left: left - 1 };
+                }
+            }
+        }
+    }
+
+    /// How much memory it holds beyond itself.
+    pub fn held_bytes(&self) -> usize {
+        self.packed.capacity()
+    }
+
+    /// The number on the line that begins at `self.at`, and steps behind it.
+    fn count_line(
+        &mut self,
+        input: &[u8],
+        invalid: DecodeError,
+        endless: DecodeError,
+    ) -> Result<Option<usize>, DecodeError> {
+        let digits = self.at + 1;
+        let window = &input[digits.min(input.len())..input.len().min(digits + COUNT_LINE_BYTES_MAX)];
+        let Some(len) = window.iter().position(|&byte| byte == b'\r') else {
+            return if window.len() == COUNT_LINE_BYTES_MAX { Err(endless) } else { Ok(None) };
+        };
+        match input.get(digits + len + 1) {
+            None => return Ok(None),
+            Some(b'\n') => {}
+            Some(_) => return Err(invalid),
+        }
+        let count = number::natural(&window[..len]).ok_or(invalid)?;
+        self.at = digits + len + 2;
+        Ok(Some(usize::try_from(count).map_err(|_| invalid)?))
+    }
+
+    fn inline<'a>(&'a mut self, input: &'a [u8], limits: &Limits) -> Result<Option<Frame<'a>>, DecodeError> {
+        let Some(found) = input[self.at..].iter().position(|&byte| byte == b'\n') else {
+            self.at = input.len();
+            return if self.at > limits.inline_bytes_max { Err(DecodeError::InlineLength) } else { Ok(None) };
+        };
+        let end = self.at + found;
+        if end > limits.inline_bytes_max {
+            return Err(DecodeError::InlineLength);
+        }
+        self.at = 0;
+        self.stage = Stage::Start;
+        let line = &input[..end];
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        let map = inline::split(line, &mut self.packed).map_err(|inline::UnbalancedQuotes| DecodeError::Quotes)?;
+        let args = Args { bytes: &self.packed, map };
+        if args.get(0).is_some_and(speaks_http) {
+            return Err(DecodeError::CrossProtocol);
+        }
+        if args.len() > limits.args_max {
+            return Err(DecodeError::InlineLength);
+        }
+        Ok(Some(Frame { args, bytes: end + 1 }))
+    }
+
+    fn frame<'a>(&mut self, input: &'a [u8]) -> Frame<'a> {
+        let bytes = self.at;
+        let map = Map { form: Form::Bulk, count: self.count, head: self.head, tail: self.tail };
+        self.stage = Stage::Start;
+        self.at = 0;
+        // What an inline command left behind is not carried along by a connection that went on to speak RESP.
+        if self.packed.capacity() != 0 {
+            self.packed = Vec::new();
+        }
+        Frame { args: Args { bytes: &input[..bytes], map }, bytes }
+    }
+}
+
+/// The first words by which Redis recognises a browser.
+fn speaks_http(word: &[u8]) -> bool {
+    word.eq_ignore_ascii_case(b"post") || word.eq_ignore_ascii_case(b"host:")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,280 @@
+//! Writes replies, in RESP2 or RESP3.
+//!
+//! In: what the engine and the connection answer. Out: bytes appended to the connection's output.
+//!
+//! Invariants:
+//! - the same answer says the same in both versions; RESP2 spells maps and sets as arrays, and null in two ways;
+//! - no answer can break the line it is written on: line ends in texts become spaces.
+
+use quipu_model::{Kind, Refusal, Reply};
+
+use crate::number;
+
+/// Which of the two dialects a connection speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum Version {
+    /// What a connection begins with.
+    #[default]
+    Resp2,
+    /// After `HELLO 3`.
+    Resp3,
+}
+
+impl Version {
+    /// As HELLO numbers it.
+    pub fn number(self) -> i64 {
+        match self {
+            Version::Resp2 => 2,
+            Version::Resp3 => 3,
+        }
+    }
+}
+
+/// How an answer of the engine looks in RESP, where that is not plain from the answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Shape {
+    /// As the answer itself says.
+    #[default]
+    Plain,
+    /// SETNX: 1 if it was done, 0 if not.
+    DoneAsInteger,
+    /// SCAN with a TYPE that no counter has: the walk goes on, but finds nothing.
+    NoNames,
+}
+
+/// Appends replies to a buffer.
+pub struct Writer<'a> {
+    out: &'a mut Vec<u8>,
+    version: Version,
+}
+
+impl<'a> Writer<'a> {
+    /// A writer in one dialect.
+    pub fn new(out: &'a mut Vec<u8>, version: Version) -> Writer<'a> {
+        Writer { out, version }
+    }
+
+    /// The answer to a counter command; `command` is the name that an error mentions.
+    pub fn reply(&mut self, reply: &Reply, shape: Shape, command: &str) {
+        match (reply, shape) {
+            (Reply::Ok, Shape::DoneAsInteger) => self.integer(1),
+            (Reply::Nil, Shape::DoneAsInteger) => self.integer(0),
+            (Reply::Ok, _) => self.simple("OK"),
+            (Reply::Nil, _) => self.null(),
+            (Reply::Integer(value), _) => self.integer(*value),
+            (Reply::Value(value), _) => self.value(*value),
+            (Reply::Values(values), _) => {
+                self.array(values.len());
+                values.iter().for_each(|value| self.value(*value));
+            }
+            (Reply::Pair(value, applied), _) => {
+                self.array(2);
+                self.integer(*value);
+                self.integer(*applied);
+            }
+            // To a Redis client a count is a string that holds a number.
+            (Reply::Kind(Some(Kind::Count)), _) => self.simple("string"),
+            (Reply::Kind(None), _) => self.simple("none"),
+            (Reply::Names(names), _) => self.names(names),
+            (Reply::Page(cursor, names), shape) => {
+                self.array(2);
+                self.bulk(cursor.to_string().as_bytes());
+                self.names(if shape == Shape::NoNames { &[] } else { names });
+            }
+            (Reply::Refused(refusal), _) => self.refusal(refusal, command),
+        }
+    }
+
+    /// An operation that was not applied.
+    pub fn refusal(&mut self, refusal: &Refusal, command: &str) {
+        match refusal {
+            Refusal::Overflow | Refusal::ReplyTooLarge { .. } => self.error(&format!("ERR {refusal}")),
+            Refusal::ExpireTime => self.error(&format!("ERR {refusal} in '{command}' command")),
+            Refusal::WrongKind => self.error(&format!("WRONGTYPE {refusal}")),
+            Refusal::NoRoom { .. } => self.error(&format!("NOROOM {refusal}")),
+            Refusal::Behind { .. } => self.error(&format!("TRYAGAIN {refusal}")),
+        }
+    }
+
+    /// `+OK` and the like.
+    pub fn simple(&mut self, text: &str) {
+        self.line(b'+', text.as_bytes());
+    }
+
+    /// An error; the first word is what clients act on.
+    pub fn error(&mut self, text: &str) {
+        self.line(b'-', text.as_bytes());
+    }
+
+    /// A number.
+    pub fn integer(&mut self, value: i64) {
+        self.header(b':', value);
+    }
+
+    /// Bytes.
+    pub fn bulk(&mut self, bytes: &[u8]) {
+        self.count(b'$', bytes.len());
+        self.out.extend_from_slice(bytes);
+        self.out.extend_from_slice(b"\r\n");
+    }
+
+    /// A text for people: RESP3 says so, and a client shows it as it is.
+    pub fn verbatim(&mut self, text: &str) {
+        match self.version {
+            Version::Resp2 => self.bulk(text.as_bytes()),
+            Version::Resp3 => {
+                self.count(b'=', text.len() + 4);
+                self.out.extend_from_slice(b"txt:");
+                self.out.extend_from_slice(text.as_bytes());
+                self.out.extend_from_slice(b"\r\n");
+            }
+        }
+    }
+
+    /// Nothing, in the place of bytes.
+    pub fn null(&mut self) {
+        self.out.extend_from_slice(match self.version {
+            Version::Resp2 => b"$-1\r\n",
+            Version::Resp3 => b"_\r\n",
+        });
+    }
+
+    /// Nothing, in the place of an array.
+    pub fn null_array(&mut self) {
+        self.out.extend_from_slice(match self.version {
+            Version::Resp2 => b"*-1\r\n",
+            Version::Resp3 => b"_\r\n",
+        });
+    }
+
+    /// Begins an array; so many elements follow.
+    pub fn array(&mut self, len: usize) {
+        self.count(b'*', len);
+    }
+
+    /// Begins a map; so many pairs follow.
+    pub fn map(&mut self, len: usize) {
+        match self.version {
+            Version::Resp2 => self.count(b'*', len * 2),
+            Version::Resp3 => self.count(b'%', len),
+        }
+    }
+
+    /// Begins a set; so many elements follow.
+    pub fn set(&mut self, len: usize) {
+        self.count(if self.version == Version::Resp2 { b'*' } else { b'~' }, len);
+    }
+
+    /// A value of a counter: a bulk string, since to Redis it is a string.
+    fn value(&mut self, value: Option<i64>) {
+        let Some(value) = value else { return self.null() };
+        let mut digits = Vec::with_capacity(number::I64_BYTES_MAX);
+        number::append(&mut digits, value);
+        self.bulk(&digits);
+    }
+
+    fn names(&mut self, names: &[Box<[u8]>]) {
+        self.array(names.len());
+        names.iter().for_each(|name| self.bulk(name));
+    }
+
+    fn line(&mut self, kind: u8, text: &[u8]) {
+        self.out.push(kind);
+        self.out.extend(text.iter().map(|&byte| if byte == b'\r' || byte == b'\n' { b' ' } else { byte }));
+        self.out.extend_from_slice(b"\r\n");
+    }
+
+    fn count(&mut self, kind: u8, count: usize) {
+        // No buffer of ours is longer than an i64 can say.
+        self.header(kind, count as i64);
+    }
+
+    fn header(&mut self, kind: u8, value: i64) {
+        self.out.push(kind);
+        number::append(self.out, value);
+        self.out.extend_from_slice(b"\r\n");
+    }
+}
+
+/// A request as clients send it: an array of bulk strings.
+pub fn request(args: &[&[u8]]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(16 + args.iter().map(|arg| arg.len() + 16).sum::<usize>());
+    let mut writer = Writer::new(&mut out, Version::Resp2);
+    writer.array(args.len());
+    args.iter().for_each(|arg| writer.bulk(arg));
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(version: Version, write: impl FnOnce(&mut Writer<'_>)) -> String {
+        let mut out = Vec::new();
+        write(&mut Writer::new(&mut out, version));
+        String::from_utf8(out).unwrap()
+    }
+
+    fn both(reply: Reply, shape: Shape) -> [String; 2] {
+        [Version::Resp2, Version::Resp3].map(|version| written(version, |w| w.reply(&reply, shape, "set")))
+    }
+
+    #[test]
+    fn answers_look_as_they_do_from_redis() {
+        let same = |text: &str| [text.to_owned(), text.to_owned()];
+        for (reply, shape, expected) in [
+            (Reply::Ok, Shape::Plain, same("+OK\r\n")),
+            (Reply::Ok, Shape::DoneAsInteger, same(":1\r\n")),
+            (Reply::Nil, Shape::DoneAsInteger, same(":0\r\n")),
+            (Reply::Nil, Shape::Plain, ["$-1\r\n".into(), "_\r\n".into()]),
+            (Reply::Integer(-7), Shape::Plain, same(":-7\r\n")),
+            (Reply::Value(Some(i64::MIN)), Shape::Plain, same("$20\r\n-9223372036854775808\r\n")),
+            (Reply::Value(None), Shape::Plain, ["$-1\r\n".into(), "_\r\n".into()]),
+            (
+                Reply::Values(vec![Some(1), None]),
+                Shape::Plain,
+                ["*2\r\n$1\r\n1\r\n$-1\r\n".into(), "*2\r\n$1\r\n1\r\n_\r\n".into()],
+            ),
+            (Reply::Pair(5, 2), Shape::Plain, same("*2\r\n:5\r\n:2\r\n")),
+            (Reply::Kind(Some(Kind::Count)), Shape::Plain, same("+string\r\n")),
+            (Reply::Kind(None), Shape::Plain, same("+none\r\n")),
+            (Reply::Names(vec![Box::from(*b"a")]), Shape::Plain, same("*1\r\n$1\r\na\r\n")),
+            (Reply::Page(17, vec![Box::from(*b"a")]), Shape::Plain, same("*2\r\n$2\r\n17\r\n*1\r\n$1\r\na\r\n")),
+            (Reply::Page(17, vec![Box::from(*b"a")]), Shape::NoNames, same("*2\r\n$2\r\n17\r\n*0\r\n")),
+            (Reply::Refused(Refusal::Overflow), Shape::Plain, same("-ERR increment or decrement would overflow\r\n")),
+            (Reply::Refused(Refusal::ExpireTime), Shape::Plain, same("-ERR invalid expire time in 'set' command\r\n")),
+            (
+                Reply::Refused(Refusal::WrongKind),
+                Shape::Plain,
+                same("-WRONGTYPE Operation against a key holding the wrong kind of value\r\n"),
+            ),
+        ] {
+            assert_eq!(both(reply.clone(), shape), expected, "{reply:?}");
+        }
+    }
+
+    #[test]
+    fn refusals_begin_with_a_word_that_a_client_can_act_on() {
+        let [no_room, _] = both(Reply::Refused(Refusal::NoRoom { reason: "disk full".into() }), Shape::Plain);
+        assert!(no_room.starts_with("-NOROOM no room in the journal: disk full"), "{no_room}");
+        let [behind, _] = both(Reply::Refused(Refusal::Behind { behind_bytes: 7 }), Shape::Plain);
+        assert!(behind.starts_with("-TRYAGAIN the journal is 7 bytes behind"), "{behind}");
+    }
+
+    #[test]
+    fn maps_sets_and_texts_are_arrays_and_strings_in_the_old_dialect() {
+        assert_eq!(written(Version::Resp2, |w| w.map(2)), "*4\r\n");
+        assert_eq!(written(Version::Resp3, |w| w.map(2)), "%2\r\n");
+        assert_eq!(written(Version::Resp2, |w| w.set(2)), "*2\r\n");
+        assert_eq!(written(Version::Resp3, |w| w.set(2)), "~2\r\n");
+        assert_eq!(written(Version::Resp2, |w| w.verbatim("a")), "$1\r\na\r\n");
+        assert_eq!(written(Version::Resp3, |w| w.verbatim("a")), "=5\r\ntxt:a\r\n");
+        assert_eq!(written(Version::Resp2, |w| w.null_array()), "*-1\r\n");
+        assert_eq!(written(Version::Resp3, |w| w.null_array()), "_\r\n");
+    }
+
+    #[test]
+    fn no_text_breaks_its_line() {
+        assert_eq!(written(Version::Resp2, |w| w.error("ERR a\r\nb")), "-ERR a  b\r\n");
+    }
+}

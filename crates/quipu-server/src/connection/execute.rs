@@ -1,0 +1,144 @@
+//! Carries out requests: counter commands by the engine, the rest here.
+//!
+//! In: a command that was found and may run. Out: its reply.
+
+use quipu_engine::Turn;
+use quipu_model::{Command, Reply};
+use quipu_protocol::command::{CommandError, ConnectionCommand, CounterRequest};
+use quipu_protocol::resp::Shape;
+use quipu_protocol::{Args, Request, Spec, Writer};
+
+use super::respond;
+use super::session::{Ending, Session};
+use super::transaction::Transaction;
+
+/// KEYS may return names of so many bytes per byte of output bound: short names are three quarters line ends and lengths.
+const NAME_SHARE: usize = 4;
+
+/// What a page of SCAN takes at most per name it looks at: the longest name, its length and line ends.
+const SCAN_NAME_BYTES_MAX: usize = quipu_model::NAME_BYTES_MAX + 8;
+
+/// Carries out a command that is not queued.
+pub(super) fn now(
+    session: &mut Session,
+    spec: &'static Spec,
+    args: &Args<'_>,
+    turn: &mut Turn<'_>,
+    out: &mut Vec<u8>,
+) -> Ending {
+    let request = match spec.parse(args) {
+        Ok(request) => request,
+        Err(error) => {
+            Writer::new(out, session.state.version).error(&error.to_string());
+            return Ending::Waits;
+        }
+    };
+    let output_bytes_max = session.shared.limits.output_bytes_max;
+    match request {
+        Request::Counter(CounterRequest { mut command, shape }) => {
+            bound(&mut command, output_bytes_max);
+            let reply = turn.run(&command);
+            Writer::new(out, session.state.version).reply(&reply, shape, spec.name);
+            Ending::Waits
+        }
+        Request::Together(commands) => {
+            let outcome = turn.run_all(&commands, &[]);
+            let mut writer = Writer::new(out, session.state.version);
+            match outcome {
+                Ok(replies) => together(&mut writer, &replies.unwrap_or_default(), spec),
+                Err(refusal) => writer.refusal(&refusal, spec.name),
+            }
+            Ending::Waits
+        }
+        Request::Connection(ConnectionCommand::Exec) => {
+            exec(session, turn, out);
+            Ending::Waits
+        }
+        Request::Connection(command) => respond::respond(session, &command, turn, out),
+    }
+}
+
+/// What EXEC makes of one queued command.
+enum Slot<'a> {
+    /// The next reply of the engine.
+    One(&'static Spec, Shape),
+    /// The next so many replies of the engine, told as one.
+    Together(&'static Spec, usize),
+    Connection(ConnectionCommand<'a>),
+    Wrong(CommandError),
+}
+
+/// Runs a transaction as one step.
+fn exec(session: &mut Session, turn: &mut Turn<'_>, out: &mut Vec<u8>) {
+    let watches = std::mem::take(&mut session.state.watches);
+    let Some(transaction) = session.state.transaction.take() else {
+        return Writer::new(out, session.state.version).error("ERR EXEC without MULTI");
+    };
+    if transaction.spoiled {
+        let text = "EXECABORT Transaction discarded because of previous errors.";
+        return Writer::new(out, session.state.version).error(text);
+    }
+    let (slots, commands) = unpack(&transaction, session.shared.limits.output_bytes_max);
+    let mut replies = match turn.run_all(&commands, &watches) {
+        Ok(Some(replies)) => replies.into_iter(),
+        Ok(None) => return Writer::new(out, session.state.version).null_array(),
+        Err(refusal) => return Writer::new(out, session.state.version).refusal(&refusal, "exec"),
+    };
+    Writer::new(out, session.state.version).array(slots.len());
+    for slot in slots {
+        let mut writer = Writer::new(out, session.state.version);
+        match slot {
+            Slot::One(spec, shape) => {
+                let reply = replies.next().expect("the engine answers every command it was given");
+                writer.reply(&reply, shape, spec.name);
+            }
+            Slot::Together(spec, count) => {
+                let replies: Vec<Reply> = replies.by_ref().take(count).collect();
+                together(&mut writer, &replies, spec);
+            }
+            Slot::Wrong(error) => writer.error(&error.to_string()),
+            Slot::Connection(command) => {
+                respond::respond(session, &command, turn, out);
+            }
+        }
+    }
+}
+
+fn unpack(transaction: &Transaction, output_bytes_max: usize) -> (Vec<Slot<'_>>, Vec<Command<'_>>) {
+    let share = output_bytes_max / transaction.len().max(1);
+    let (mut slots, mut commands) = (Vec::with_capacity(transaction.len()), Vec::with_capacity(transaction.len()));
+    for (spec, args) in transaction.commands() {
+        slots.push(match spec.parse(&args) {
+            Ok(Request::Counter(CounterRequest { mut command, shape })) => {
+                bound(&mut command, share);
+                commands.push(command);
+                Slot::One(spec, shape)
+            }
+            Ok(Request::Together(several)) => {
+                let count = several.len();
+                commands.extend(several);
+                Slot::Together(spec, count)
+            }
+            Ok(Request::Connection(command)) => Slot::Connection(command),
+            Err(error) => Slot::Wrong(error),
+        });
+    }
+    (slots, commands)
+}
+
+/// Several commands told as one: OK, or the first refusal.
+fn together(writer: &mut Writer<'_>, replies: &[Reply], spec: &'static Spec) {
+    match replies.iter().find(|reply| matches!(reply, Reply::Refused(_))) {
+        Some(refused) => writer.reply(refused, Shape::Plain, spec.name),
+        None => writer.simple("OK"),
+    }
+}
+
+/// Keeps the reply of a command over all names within its share of the output.
+fn bound(command: &mut Command<'_>, output_bytes_max: usize) {
+    match command {
+        Command::ListNames(list) => list.bytes_max = output_bytes_max / NAME_SHARE,
+        Command::Scan(scan) => scan.count = scan.count.min(output_bytes_max / SCAN_NAME_BYTES_MAX).max(1),
+        _ => {}
+    }
+}

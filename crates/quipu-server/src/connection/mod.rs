@@ -1,0 +1,238 @@
+//! One connection, from its first byte to its last.
+//!
+//! In: a socket. Out: replies on it.
+//!
+//! A turn: read what is there, run every whole command of it, let the other connections of this worker that are ready do the same,
+//! commit once for all of them, send all replies with one write.
+//!
+//! Invariants:
+//! - replies leave only after `committed` returned Ok; when it fails, the connection closes without them;
+//! - between turns a quiet connection holds no buffer: bytes are read into one that the worker's connections share, and only an
+//!   unfinished command is kept, in at most its own length and 4 KiB;
+//! - every wait on the client has a bound.
+
+mod execute;
+mod respond;
+mod session;
+mod transaction;
+
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use quipu_engine::Wait;
+use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout, timeout_at};
+
+use crate::clients::Client;
+use crate::shared::{Shared, tally};
+pub(crate) use respond::REDIS_VERSION;
+use session::{Ending, Session};
+
+/// What one read takes at most: room for a pipeline of 1,000 increments.
+const READ_BYTES: usize = 64 << 10;
+
+/// An unfinished command's buffer grows in steps of this, so that it stays near what was received.
+const INPUT_STEP_BYTES: usize = 4 << 10;
+
+/// An output buffer larger than this is given back after the write.
+const OUTPUT_KEPT_BYTES: usize = 16 << 10;
+
+/// When the server stops, a connection with nothing to read for so long has nothing more to be answered. Long enough for the
+/// runtime to look at every socket once.
+const DRAIN_PAUSE: Duration = Duration::from_millis(10);
+
+thread_local! {
+    /// Where every connection of a worker reads: used within one step, never across a wait.
+    static READ: RefCell<Box<[u8]>> = RefCell::new(vec![0; READ_BYTES].into_boxed_slice());
+}
+
+/// Serves a client until it leaves, misbehaves, or the server stops.
+pub(crate) async fn serve(stream: TcpStream, client: Arc<Client>, shared: Arc<Shared>, stop: watch::Receiver<bool>) {
+    let session = Session::new(client, Arc::clone(&shared));
+    let connection = Connection { stream, session, shared, input: Vec::new(), output: Vec::new(), partial: None };
+    // An error here is the client's going away; there is nobody left to tell.
+    let _ = connection.run(stop).await;
+}
+
+struct Connection {
+    stream: TcpStream,
+    session: Session,
+    shared: Arc<Shared>,
+    /// An unfinished command, or what was held back when the output was full.
+    input: Vec<u8>,
+    output: Vec<u8>,
+    /// When the unfinished command in `input` began to arrive.
+    partial: Option<Instant>,
+}
+
+/// What a turn left to do.
+#[derive(Clone, Copy)]
+struct Turned {
+    wait: Wait,
+    ending: Ending,
+}
+
+impl Connection {
+    async fn run(mut self, mut stop: watch::Receiver<bool>) -> io::Result<()> {
+        loop {
+            let turned = tokio::select! {
+                biased;
+                // First: a client that never pauses must not keep the server from stopping.
+                _ = stop.wait_for(|stopping| *stopping) => return self.drain().await,
+                turned = self.receive() => match turned? {
+                    Some(turned) => turned,
+                    None => return Ok(()),
+                },
+            };
+            if !self.finish_turns(turned).await? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Answers what has already arrived, as far as one read takes it, then closes: what a client sends on after that is not answered.
+    async fn drain(mut self) -> io::Result<()> {
+        if let Ok(turned) = timeout(DRAIN_PAUSE, poll_fn(|cx| self.poll_turn(cx))).await {
+            if let Some(turned) = turned? {
+                self.finish_turns(turned).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for bytes, within the bounds, and runs the commands they complete. `None`: the connection is over.
+    async fn receive(&mut self) -> io::Result<Option<Turned>> {
+        let deadline = match self.partial {
+            Some(since) => Some(since + self.shared.limits.partial_time_max),
+            None => self.shared.settings.idle_time_max().map(|time| Instant::now() + time),
+        };
+        let turn = poll_fn(|cx| self.poll_turn(cx));
+        match deadline {
+            None => turn.await,
+            Some(deadline) => timeout_at(deadline, turn).await.unwrap_or(Ok(None)),
+        }
+    }
+
+    /// Commits and answers a turn, and the turns that its full output held back. False: the connection is over.
+    async fn finish_turns(&mut self, mut turned: Turned) -> io::Result<bool> {
+        loop {
+            if turned.wait != Wait::default() {
+                // Whoever else is ready on this worker applies first, so that one commit serves all.
+                tokio::task::yield_now().await;
+                if self.shared.engine.committed(turned.wait).await.is_err() {
+                    return Ok(false);
+                }
+            }
+            if !self.output.is_empty() {
+                let write = self.stream.write_all(&self.output);
+                match timeout(self.shared.limits.write_time_max, write).await {
+                    Ok(written) => written?,
+                    Err(_) => return Ok(false),
+                }
+                tally(&self.shared.tally.bytes_out, self.output.len() as u64);
+                self.output.clear();
+                if self.output.capacity() > OUTPUT_KEPT_BYTES {
+                    self.output = Vec::new();
+                }
+            }
+            match turned.ending {
+                Ending::Waits => return Ok(true),
+                Ending::Closes => return Ok(false),
+                Ending::Held => {
+                    let input = std::mem::take(&mut self.input);
+                    turned = self.turn(&input);
+                    self.keep(input, turned.ending);
+                }
+            }
+        }
+    }
+
+    /// Reads once and runs one turn. `None`: the client closed.
+    fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<Turned>>> {
+        READ.with_borrow_mut(|buffer| {
+            let most = self.session.read_bytes_max().min(buffer.len());
+            let mut read = ReadBuf::new(&mut buffer[..most]);
+            ready!(Pin::new(&mut self.stream).poll_read(cx, &mut read))?;
+            let received = read.filled();
+            if received.is_empty() {
+                return Poll::Ready(Ok(None));
+            }
+            tally(&self.shared.tally.bytes_in, received.len() as u64);
+            self.session.note_received(received.len());
+            let turned = if self.input.is_empty() {
+                let turned = self.turn(received);
+                let rest = &received[self.session.consumed()..];
+                append(&mut self.input, rest);
+                self.note_partial(turned.ending, self.session.consumed() > 0);
+                turned
+            } else {
+                append(&mut self.input, received);
+                let input = std::mem::take(&mut self.input);
+                let turned = self.turn(&input);
+                self.keep(input, turned.ending);
+                turned
+            };
+            Poll::Ready(Ok(Some(turned)))
+        })
+    }
+
+    /// Runs all whole commands of the input, within one turn of the engine.
+    fn turn(&mut self, input: &[u8]) -> Turned {
+        let (wait, ending) = self.session.turn(input, &mut self.output);
+        Turned { wait, ending }
+    }
+
+    /// Keeps what the turn did not consume.
+    fn keep(&mut self, mut input: Vec<u8>, ending: Ending) {
+        let consumed = self.session.consumed();
+        if consumed == input.len() {
+            // A quiet connection holds no buffer.
+            input = Vec::new();
+        } else {
+            input.drain(..consumed);
+        }
+        self.input = input;
+        self.note_partial(ending, consumed > 0);
+    }
+
+    /// The clock of an unfinished command starts with its first byte, and no later byte sets it back.
+    fn note_partial(&mut self, ending: Ending, progressed: bool) {
+        let unfinished = ending == Ending::Waits && !self.input.is_empty();
+        self.partial = match self.partial {
+            Some(since) if unfinished && !progressed => Some(since),
+            _ => unfinished.then(Instant::now),
+        };
+        self.session.note_kept(self.input.len());
+    }
+}
+
+/// Appends, growing by little: a client that announces much and sends little costs little.
+fn append(input: &mut Vec<u8>, bytes: &[u8]) {
+    if input.capacity() - input.len() < bytes.len() {
+        input.reserve_exact(bytes.len().max(INPUT_STEP_BYTES));
+    }
+    input.extend_from_slice(bytes);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unfinished_command_is_kept_in_its_length_and_a_step() {
+        let mut input = Vec::new();
+        for received in 1..100_000 {
+            append(&mut input, b"a");
+            assert!(input.len() == received && input.capacity() <= received + INPUT_STEP_BYTES);
+        }
+        append(&mut input, &[b'a'; READ_BYTES]);
+        assert!(input.capacity() <= input.len() + INPUT_STEP_BYTES);
+    }
+}

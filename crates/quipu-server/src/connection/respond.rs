@@ -1,0 +1,244 @@
+//! Answers commands about the connection and the server.
+
+use quipu_engine::Turn;
+use quipu_protocol::command::{ClientCommand, ConfigCommand, ConnectionCommand, Hello, describe, help};
+use quipu_protocol::{Version, Writer};
+
+use super::session::{Ending, Replies, Session, State};
+use super::transaction::Transaction;
+use crate::{info, settings};
+
+/// The version of Redis whose commands and replies are matched; clients choose what they send by it.
+pub(crate) const REDIS_VERSION: &str = "7.2.0";
+
+const WRONG_PASSWORD: &str = "WRONGPASS invalid username-password pair or user is disabled.";
+
+/// The one user there is.
+const USER: &[u8] = b"default";
+
+/// Answers; says whether the connection goes on.
+pub(super) fn respond(
+    session: &mut Session,
+    command: &ConnectionCommand<'_>,
+    turn: &mut Turn<'_>,
+    out: &mut Vec<u8>,
+) -> Ending {
+    let mut writer = Writer::new(out, session.state.version);
+    match command {
+        ConnectionCommand::Ping(None) => writer.simple("PONG"),
+        ConnectionCommand::Ping(Some(message)) | ConnectionCommand::Echo(message) => writer.bulk(message),
+        ConnectionCommand::Hello(hello) => self::hello(session, hello, out),
+        ConnectionCommand::Auth { user, password } => match log_in(session, *user, password) {
+            Ok(()) => writer.simple("OK"),
+            Err(text) => writer.error(text),
+        },
+        ConnectionCommand::Quit => {
+            writer.simple("OK");
+            return Ending::Closes;
+        }
+        ConnectionCommand::Reset => reset(session, out),
+        ConnectionCommand::Select(0) => writer.simple("OK"),
+        ConnectionCommand::Select(_) => writer.error("ERR DB index is out of range"),
+        ConnectionCommand::Client(command) => client(session, command, turn, out),
+        ConnectionCommand::Introspection(question) => describe(question, &mut writer),
+        ConnectionCommand::Help(container) => help(container, &mut writer),
+        ConnectionCommand::Info(sections) => {
+            // The engine's figures take locks that the turn may hold.
+            turn.release();
+            writer.verbatim(&info::text(&session.shared, sections));
+        }
+        ConnectionCommand::Config(command) => {
+            turn.release();
+            config(session, command, &mut writer);
+        }
+        ConnectionCommand::Time => {
+            let now = turn.now().0;
+            writer.array(2);
+            writer.bulk((now / 1000).to_string().as_bytes());
+            writer.bulk((now % 1000 * 1000).to_string().as_bytes());
+        }
+        ConnectionCommand::Multi => match &session.state.transaction {
+            Some(_) => writer.error("ERR MULTI calls can not be nested"),
+            None => {
+                session.state.transaction = Some(Transaction::default());
+                writer.simple("OK");
+            }
+        },
+        ConnectionCommand::Discard => match session.state.transaction.take() {
+            Some(_) => {
+                session.state.watches.clear();
+                writer.simple("OK");
+            }
+            None => writer.error("ERR DISCARD without MULTI"),
+        },
+        ConnectionCommand::Exec => writer.error("ERR EXEC without MULTI"),
+        ConnectionCommand::Watch(_) if session.state.transaction.is_some() => {
+            writer.error("ERR WATCH inside MULTI is not allowed");
+        }
+        ConnectionCommand::Watch(names) => {
+            let watches_max = session.shared.limits.watches_max;
+            if session.state.watches.len() + names.len() > watches_max {
+                writer.error(&format!("ERR too many watched names: at most {watches_max}"));
+            } else {
+                session.state.watches.extend(names.iter().map(|name| turn.watch(*name)));
+                writer.simple("OK");
+            }
+        }
+        ConnectionCommand::Unwatch => {
+            session.state.watches.clear();
+            writer.simple("OK");
+        }
+        ConnectionCommand::FunctionFlush => writer.simple("OK"),
+    }
+    Ending::Waits
+}
+
+fn hello(session: &mut Session, hello: &Hello<'_>, out: &mut Vec<u8>) {
+    let mut writer = Writer::new(out, session.state.version);
+    if let Some((user, password)) = hello.auth
+        && let Err(text) = log_in(session, Some(user), password)
+    {
+        return writer.error(text);
+    }
+    if !session.state.authenticated {
+        return writer.error(
+            "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH <user> \
+             <pass> option can be used to authenticate the client and select the RESP protocol version at the same time",
+        );
+    }
+    if let Some(name) = hello.name {
+        set_name(session, name);
+    }
+    session.state.version = hello.version.unwrap_or(session.state.version);
+    let mut writer = Writer::new(out, session.state.version);
+    writer.map(7);
+    for (key, value) in [("server", "quipu"), ("version", REDIS_VERSION)] {
+        writer.bulk(key.as_bytes());
+        writer.bulk(value.as_bytes());
+    }
+    writer.bulk(b"proto");
+    writer.integer(session.state.version.number());
+    writer.bulk(b"id");
+    writer.integer(session.client.id as i64);
+    for (key, value) in [("mode", "standalone"), ("role", "master")] {
+        writer.bulk(key.as_bytes());
+        writer.bulk(value.as_bytes());
+    }
+    writer.bulk(b"modules");
+    writer.array(0);
+}
+
+fn log_in(session: &mut Session, user: Option<&[u8]>, password: &[u8]) -> Result<(), &'static str> {
+    let known = user.is_none_or(|user| user == USER);
+    let right = match &session.shared.password {
+        Some(expected) => expected.is(password),
+        None if user.is_none() => {
+            return Err(
+                "ERR AUTH <password> called without any password configured for the default user. Are you sure \
+                        your configuration is correct?",
+            );
+        }
+        None => true,
+    };
+    if !(known && right) {
+        return Err(WRONG_PASSWORD);
+    }
+    session.state.authenticated = true;
+    Ok(())
+}
+
+fn reset(session: &mut Session, out: &mut Vec<u8>) {
+    let authenticated = session.shared.password.is_none();
+    // The library speaking stays the same; everything the client chose is as on the first day.
+    let State { lib_name, lib_version, command, .. } = std::mem::take(&mut session.state);
+    session.state = State { authenticated, lib_name, lib_version, command, ..State::default() };
+    session.client.details().name.clear();
+    Writer::new(out, Version::Resp2).simple("RESET");
+}
+
+fn client(session: &mut Session, command: &ClientCommand<'_>, turn: &mut Turn<'_>, out: &mut Vec<u8>) {
+    let mut writer = Writer::new(out, session.state.version);
+    match command {
+        ClientCommand::Id => writer.integer(session.client.id as i64),
+        ClientCommand::GetName if session.state.name.is_empty() => writer.null(),
+        ClientCommand::GetName => writer.bulk(session.state.name.as_bytes()),
+        ClientCommand::SetName(name) => {
+            set_name(session, name);
+            writer.simple("OK");
+        }
+        ClientCommand::SetLibName(name) => {
+            session.state.lib_name = plain(name);
+            session.client.details().lib_name.clone_from(&session.state.lib_name);
+            writer.simple("OK");
+        }
+        ClientCommand::SetLibVersion(version) => {
+            session.state.lib_version = plain(version);
+            session.client.details().lib_version.clone_from(&session.state.lib_version);
+            writer.simple("OK");
+        }
+        ClientCommand::Info => {
+            note(session, "client|info");
+            writer.verbatim(&session.client.line(turn.now()));
+        }
+        ClientCommand::List { ids, normal } => {
+            note(session, "client|list");
+            let bytes_max = session.shared.limits.output_bytes_max;
+            let asked = |id: u64| *normal && ids.as_ref().is_none_or(|ids| ids.contains(&id));
+            let mut text = String::new();
+            for client in session.shared.clients.all().iter().filter(|client| asked(client.id)) {
+                text.push_str(&client.line(turn.now()));
+                if text.len() > bytes_max {
+                    return writer.error(&format!("ERR the reply would exceed {bytes_max} bytes; use CLIENT LIST ID"));
+                }
+            }
+            writer.verbatim(&text);
+        }
+        ClientCommand::NoEvict | ClientCommand::NoTouch => writer.simple("OK"),
+        ClientCommand::Reply(mode) => {
+            session.state.replies = Replies::from(*mode);
+            if session.state.replies == Replies::All {
+                writer.simple("OK");
+            }
+        }
+    }
+}
+
+fn config(session: &Session, command: &ConfigCommand<'_>, writer: &mut Writer<'_>) {
+    let shared = &session.shared;
+    let durability = shared.engine.stats().durability;
+    match command {
+        ConfigCommand::Get(patterns) => {
+            let found = settings::get(shared, durability, patterns);
+            writer.map(found.len());
+            for (name, value) in found {
+                writer.bulk(name.as_bytes());
+                writer.bulk(value.as_bytes());
+            }
+        }
+        ConfigCommand::Set(pairs) => match settings::set(shared, durability, pairs) {
+            Ok(()) => writer.simple("OK"),
+            Err(text) => writer.error(&text),
+        },
+        ConfigCommand::ResetStat => {
+            shared.tally.reset();
+            writer.simple("OK");
+        }
+    }
+}
+
+fn set_name(session: &mut Session, name: &[u8]) {
+    session.state.name = plain(name);
+    session.client.details().name.clone_from(&session.state.name);
+}
+
+/// What CLIENT INFO says of the connection that asks is what is true now, not at the end of its last turn.
+fn note(session: &Session, command: &'static str) {
+    let mut details = session.client.details();
+    details.command = command;
+    details.version = session.state.version;
+}
+
+/// Words that the table of commands has let through are visible ASCII; bounded like a name of a counter.
+fn plain(word: &[u8]) -> String {
+    String::from_utf8_lossy(&word[..word.len().min(quipu_model::NAME_BYTES_MAX)]).into_owned()
+}

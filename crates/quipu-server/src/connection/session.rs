@@ -1,0 +1,225 @@
+//! What a connection remembers between commands, and what it does with the next one.
+//!
+//! In: bytes. Out: replies, in order, and what they must wait for.
+//!
+//! Invariants:
+//! - one reply per command, in order, unless the client asked for fewer;
+//! - before the password, only what `Flag::NoAuth` marks is carried out, and no more than 16 KiB are listened to.
+
+use std::sync::Arc;
+
+use quipu_engine::{Turn, Wait, Watch};
+use quipu_protocol::command::{Flag, ReplyMode};
+use quipu_protocol::{Args, DecodeError, Decoder, Version, Writer, lookup};
+
+use super::execute;
+use super::transaction::Transaction;
+use crate::clients::Client;
+use crate::shared::{Shared, tally};
+
+/// All that a connection may say before it has given the password, right and wrong guesses included.
+const UNAUTHENTICATED_BYTES_MAX: usize = quipu_protocol::Limits::UNAUTHENTICATED.frame_bytes_max as usize;
+
+/// How a turn ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ending {
+    /// Every whole command was run.
+    Waits,
+    /// The output is full: send it, then go on with the same input.
+    Held,
+    /// Send, then close.
+    Closes,
+}
+
+/// The state of one connection.
+pub(super) struct Session {
+    pub(super) shared: Arc<Shared>,
+    pub(super) client: Arc<Client>,
+    pub(super) state: State,
+    decoder: Decoder,
+    consumed: usize,
+    unauthenticated_bytes: usize,
+}
+
+/// All that RESET sets back.
+#[derive(Default)]
+pub(super) struct State {
+    pub version: Version,
+    pub authenticated: bool,
+    pub name: String,
+    pub lib_name: String,
+    pub lib_version: String,
+    pub replies: Replies,
+    pub transaction: Option<Transaction>,
+    pub watches: Vec<Watch>,
+    pub command: &'static str,
+}
+
+/// Which replies the client wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Replies {
+    #[default]
+    All,
+    None,
+    NotTheNext,
+}
+
+impl From<ReplyMode> for Replies {
+    fn from(mode: ReplyMode) -> Replies {
+        match mode {
+            ReplyMode::On => Replies::All,
+            ReplyMode::Off => Replies::None,
+            ReplyMode::Skip => Replies::NotTheNext,
+        }
+    }
+}
+
+impl Session {
+    pub fn new(client: Arc<Client>, shared: Arc<Shared>) -> Session {
+        let state = State { authenticated: shared.password.is_none(), command: "NULL", ..State::default() };
+        Session { shared, client, state, decoder: Decoder::default(), consumed: 0, unauthenticated_bytes: 0 }
+    }
+
+    /// Runs every whole command of the input in one turn of the engine.
+    pub fn turn(&mut self, input: &[u8], out: &mut Vec<u8>) -> (Wait, Ending) {
+        let shared = Arc::clone(&self.shared);
+        // The decoder's frames borrow it while the rest of the session changes.
+        let mut decoder = std::mem::take(&mut self.decoder);
+        let mut turn = shared.engine.turn();
+        let mut commands = 0;
+        self.consumed = 0;
+        let ending = loop {
+            if out.len() >= shared.limits.output_bytes_max {
+                break Ending::Held;
+            }
+            let limits = match self.state.authenticated {
+                true => shared.limits.frame,
+                false => quipu_protocol::Limits::UNAUTHENTICATED,
+            };
+            match decoder.decode(&input[self.consumed..], &limits) {
+                Ok(None) => break Ending::Waits,
+                Ok(Some(frame)) => {
+                    self.consumed += frame.bytes;
+                    if frame.args.is_empty() {
+                        continue;
+                    }
+                    commands += 1;
+                    if self.serve(&frame.args, &mut turn, out) == Ending::Closes {
+                        break Ending::Closes;
+                    }
+                }
+                Err(error) => {
+                    self.refuse_bytes(error, out);
+                    break Ending::Closes;
+                }
+            }
+        };
+        if self.state.authenticated {
+            self.unauthenticated_bytes = 0;
+        }
+        let now = turn.now();
+        let wait = turn.finish();
+        self.decoder = decoder;
+        tally(&shared.tally.commands, commands);
+        let mut details = self.client.details();
+        details.active = now;
+        details.command = self.state.command;
+        details.version = self.state.version;
+        details.queued = self.state.transaction.as_ref().map(Transaction::len);
+        details.watching = self.state.watches.len();
+        drop(details);
+        if ending == Ending::Waits && self.has_said_too_much() {
+            Writer::new(out, self.state.version).error("NOAUTH Authentication required.");
+            return (wait, Ending::Closes);
+        }
+        (wait, ending)
+    }
+
+    /// How many bytes of the input the last turn used.
+    pub fn consumed(&self) -> usize {
+        self.consumed
+    }
+
+    /// How much may be read at once: before the password, what is left of the bound and the byte that breaks it.
+    pub fn read_bytes_max(&self) -> usize {
+        match self.state.authenticated {
+            true => usize::MAX,
+            false => UNAUTHENTICATED_BYTES_MAX.saturating_sub(self.unauthenticated_bytes) + 1,
+        }
+    }
+
+    pub fn note_received(&mut self, bytes: usize) {
+        if !self.state.authenticated {
+            self.unauthenticated_bytes = self.unauthenticated_bytes.saturating_add(bytes);
+        }
+    }
+
+    pub fn note_kept(&self, bytes: usize) {
+        self.client.details().input_bytes = bytes;
+    }
+
+    /// Carries out one command and answers it.
+    fn serve(&mut self, args: &Args<'_>, turn: &mut Turn<'_>, out: &mut Vec<u8>) -> Ending {
+        let before = out.len();
+        let skipped = self.state.replies == Replies::NotTheNext;
+        if skipped {
+            self.state.replies = Replies::All;
+        }
+        let ending = self.answer(args, turn, out);
+        if out.get(before) == Some(&b'-') {
+            tally(&self.shared.tally.errors, 1);
+        }
+        if skipped || self.state.replies == Replies::None {
+            out.truncate(before);
+        }
+        ending
+    }
+
+    fn answer(&mut self, args: &Args<'_>, turn: &mut Turn<'_>, out: &mut Vec<u8>) -> Ending {
+        let spec = match lookup(args) {
+            Ok(spec) => spec,
+            Err(error) => return self.refuse(&error.to_string(), out),
+        };
+        self.state.command = spec.name;
+        if !self.state.authenticated && !spec.is(Flag::NoAuth) {
+            return self.refuse("NOAUTH Authentication required.", out);
+        }
+        let Some(transaction) = &mut self.state.transaction else {
+            return execute::now(self, spec, args, turn, out);
+        };
+        match spec.name {
+            "exec" | "discard" | "multi" | "watch" | "quit" | "reset" => execute::now(self, spec, args, turn, out),
+            _ if spec.is(Flag::NoMulti) => self.refuse("ERR Command not allowed inside a transaction", out),
+            _ => {
+                match transaction.push(spec, args, &self.shared.limits) {
+                    Ok(()) => Writer::new(out, self.state.version).simple("QUEUED"),
+                    Err(full) => Writer::new(out, self.state.version).error(&full.to_string()),
+                }
+                Ending::Waits
+            }
+        }
+    }
+
+    /// Refuses a command before it is one; a transaction does not survive that.
+    fn refuse(&mut self, text: &str, out: &mut Vec<u8>) -> Ending {
+        if let Some(transaction) = &mut self.state.transaction {
+            transaction.spoil();
+        }
+        Writer::new(out, self.state.version).error(text);
+        Ending::Waits
+    }
+
+    fn refuse_bytes(&mut self, error: DecodeError, out: &mut Vec<u8>) {
+        tally(&self.shared.tally.errors, 1);
+        if error == DecodeError::CrossProtocol {
+            // A browser that was tricked into talking to us gets no words back that it could show.
+            out.clear();
+        } else if self.state.replies == Replies::All {
+            Writer::new(out, self.state.version).error(&format!("ERR {error}"));
+        }
+    }
+
+    fn has_said_too_much(&self) -> bool {
+        !self.state.authenticated && self.unauthenticated_bytes > UNAUTHENTICATED_BYTES_MAX
+    }
+}

@@ -1,0 +1,57 @@
+//! What is queued between MULTI and EXEC.
+//!
+//! Invariants:
+//! - the queue has bounds; a command past them is refused and spoils the transaction, as any other mistake would.
+
+use quipu_protocol::resp::Stored;
+use quipu_protocol::{Args, Spec};
+
+use crate::Limits;
+
+/// Commands that wait for EXEC.
+#[derive(Default)]
+pub(super) struct Transaction {
+    arena: Vec<u8>,
+    queued: Vec<(&'static Spec, Stored)>,
+    /// A command was refused, so EXEC will be.
+    pub spoiled: bool,
+}
+
+/// The queue is full.
+#[derive(Debug, thiserror::Error)]
+#[error("ERR the transaction is too long: at most {commands_max} commands and {bytes_max} bytes")]
+pub(super) struct QueueFull {
+    commands_max: usize,
+    bytes_max: usize,
+}
+
+impl Transaction {
+    /// Queues a command.
+    pub fn push(&mut self, spec: &'static Spec, args: &Args<'_>, limits: &Limits) -> Result<(), QueueFull> {
+        let full = QueueFull { commands_max: limits.queue_commands_max, bytes_max: limits.queue_bytes_max };
+        if self.spoiled {
+            // EXEC will refuse it whatever is in it.
+            return Ok(());
+        }
+        if self.queued.len() >= full.commands_max || self.arena.len() + args.bytes() > full.bytes_max {
+            self.spoil();
+            return Err(full);
+        }
+        self.queued.push((spec, args.store(&mut self.arena)));
+        Ok(())
+    }
+
+    /// Makes EXEC fail; what was queued is no longer needed.
+    pub fn spoil(&mut self) {
+        *self = Transaction { spoiled: true, ..Transaction::default() };
+    }
+
+    pub fn len(&self) -> usize {
+        self.queued.len()
+    }
+
+    /// The commands, in order.
+    pub fn commands(&self) -> impl Iterator<Item = (&'static Spec, Args<'_>)> {
+        self.queued.iter().map(|(spec, stored)| (*spec, stored.args(&self.arena)))
+    }
+}

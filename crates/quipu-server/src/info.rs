@@ -1,0 +1,107 @@
+//! INFO: what a server tells of itself, in Redis's sections and words, and one section of our own.
+
+use std::fmt::Write;
+use std::sync::atomic::Ordering::Relaxed;
+
+use crate::connection::REDIS_VERSION;
+use crate::process;
+use crate::shared::Shared;
+
+/// The sections, in order. Asked for by name in any case; `all`, `default`, `everything` or no name means all of them.
+const SECTIONS: [&str; 9] =
+    ["Server", "Clients", "Memory", "Persistence", "Stats", "Replication", "Cluster", "Keyspace", "Quipu"];
+
+/// The text of the sections asked for; unknown ones are empty, as in Redis.
+pub(crate) fn text(shared: &Shared, asked: &[&[u8]]) -> String {
+    let everything =
+        asked.is_empty() || asked.iter().any(|word| ["all", "default", "everything"].iter().any(|all| is(word, all)));
+    let mut text = String::new();
+    for section in SECTIONS {
+        if everything || asked.iter().any(|word| is(word, section)) {
+            if !text.is_empty() {
+                text.push_str("\r\n");
+            }
+            let lines = lines(shared, section);
+            write!(text, "# {section}\r\n").expect("writing to a string cannot fail");
+            for (key, value) in lines {
+                write!(text, "{key}:{value}\r\n").expect("writing to a string cannot fail");
+            }
+        }
+    }
+    text
+}
+
+fn lines(shared: &Shared, section: &str) -> Vec<(&'static str, String)> {
+    let stats = shared.engine.stats();
+    let uptime = shared.started.until(shared.engine.now()) / 1000;
+    let number = |value: u64| value.to_string();
+    let word = |value: &str| value.to_owned();
+    let resident = || number(process::resident_bytes().unwrap_or(0));
+    let tally = &shared.tally;
+    match section {
+        "Server" => vec![
+            ("redis_version", word(REDIS_VERSION)),
+            ("server_name", word("quipu")),
+            ("quipu_version", word(env!("CARGO_PKG_VERSION"))),
+            ("redis_mode", word("standalone")),
+            ("os", word(std::env::consts::OS)),
+            ("arch_bits", number(usize::BITS.into())),
+            ("process_id", number(std::process::id().into())),
+            ("run_id", format!("{:016x}{:016x}", stats.writer.node.0, stats.writer.incarnation.0)),
+            ("tcp_port", number(shared.resp.port().into())),
+            ("uptime_in_seconds", number(uptime)),
+            ("uptime_in_days", number(uptime / (24 * 60 * 60))),
+            ("io_threads_active", number(shared.workers as u64)),
+        ],
+        "Clients" => vec![
+            ("connected_clients", number(shared.clients.count() as u64)),
+            ("maxclients", number(shared.settings.connections_max().into())),
+            ("blocked_clients", word("0")),
+        ],
+        "Memory" => vec![
+            ("used_memory", resident()),
+            ("used_memory_rss", resident()),
+            ("maxmemory", word("0")),
+            ("maxmemory_policy", word("noeviction")),
+        ],
+        "Persistence" => vec![
+            ("loading", word("0")),
+            ("rdb_bgsave_in_progress", word("0")),
+            ("rdb_last_bgsave_status", word("ok")),
+            ("aof_enabled", word("1")),
+            ("aof_rewrite_in_progress", word("0")),
+            ("aof_last_write_status", word("ok")),
+            ("aof_current_size", number(stats.journal_bytes)),
+        ],
+        "Stats" => vec![
+            ("total_connections_received", number(tally.connections.load(Relaxed))),
+            ("total_commands_processed", number(tally.commands.load(Relaxed))),
+            ("total_net_input_bytes", number(tally.bytes_in.load(Relaxed))),
+            ("total_net_output_bytes", number(tally.bytes_out.load(Relaxed))),
+            ("rejected_connections", number(tally.connections_refused.load(Relaxed))),
+            ("total_error_replies", number(tally.errors.load(Relaxed))),
+            ("evicted_keys", word("0")),
+        ],
+        "Replication" => vec![("role", word("master")), ("connected_slaves", word("0"))],
+        "Cluster" => vec![("cluster_enabled", word("0"))],
+        "Keyspace" if stats.counters == 0 => Vec::new(),
+        "Keyspace" => vec![("db0", format!("keys={},expires=0,avg_ttl=0", stats.counters))],
+        _ => vec![
+            ("writer", stats.writer.to_string()),
+            ("durability", stats.durability.to_string()),
+            ("counters", number(stats.counters)),
+            ("journal_bytes", number(stats.journal_bytes)),
+            ("journal_segments", number(stats.segments as u64)),
+            ("journal_written", number(stats.written.0)),
+            ("journal_synced", number(stats.synced.0)),
+            ("fsyncs_total", number(stats.syncs)),
+            ("fsync_last_micros", number(stats.sync_micros_last)),
+            ("fsync_slow", number(stats.sync_slow.into())),
+            ("http_port", shared.http.map_or_else(|| word("none"), |addr| addr.port().to_string())),
+        ],
+    }
+}
+
+fn is(given: &[u8], known: &str) -> bool {
+    given.eq_ignore_ascii_case(known.as_bytes())
+}

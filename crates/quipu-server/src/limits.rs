@@ -1,0 +1,81 @@
+//! Everything a client may take, by name.
+
+use std::time::Duration;
+
+/// Connections at once. Redis's number; lowered at start if the process may not open so many files.
+pub const CONNECTIONS_MAX: u32 = 10_000;
+
+/// What waits to be sent to one connection before it is sent. A pipeline goes on after that.
+pub const OUTPUT_BYTES_MAX: usize = 1 << 20;
+
+/// How long one write may take. A client that does not read for so long is gone or hostile.
+pub const WRITE_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// How long a command may take to arrive, from its first byte to its last.
+pub const PARTIAL_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// Bytes queued between MULTI and EXEC; 30,000 increments of short names.
+pub const QUEUE_BYTES_MAX: usize = 1 << 20;
+
+/// Commands queued between MULTI and EXEC: with what is kept of each, about 2 MiB.
+pub const QUEUE_COMMANDS_MAX: usize = 16_384;
+
+/// Counters watched by one connection.
+pub const WATCHES_MAX: usize = 4_096;
+
+/// How long a stop waits for replies that are under way.
+pub const DRAIN_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// HTTP connections at once: a handful of health checks and scrapers.
+pub const HTTP_CONNECTIONS_MAX: usize = 64;
+
+/// How long an HTTP client may take to send its headers.
+pub const HTTP_HEADER_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// The bounds of a server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Limits {
+    /// The size of one command.
+    pub frame: quipu_protocol::Limits,
+    /// Connections at once.
+    pub connections_max: u32,
+    /// Output of one turn of one connection before it is sent.
+    pub output_bytes_max: usize,
+    /// Time of one write.
+    pub write_time_max: Duration,
+    /// Time from a command's first byte to its last.
+    pub partial_time_max: Duration,
+    /// Time without a command, in whole seconds; none by default, since pools keep connections for hours.
+    pub idle_time_max: Option<Duration>,
+    /// Bytes between MULTI and EXEC.
+    pub queue_bytes_max: usize,
+    /// Commands between MULTI and EXEC.
+    pub queue_commands_max: usize,
+    /// Counters under WATCH.
+    pub watches_max: usize,
+    /// Time of a stop.
+    pub drain_time_max: Duration,
+    /// HTTP connections at once.
+    pub http_connections_max: usize,
+    /// Time for the headers of an HTTP request.
+    pub http_header_time_max: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            frame: quipu_protocol::Limits::default(),
+            connections_max: CONNECTIONS_MAX,
+            output_bytes_max: OUTPUT_BYTES_MAX,
+            write_time_max: WRITE_TIME_MAX,
+            partial_time_max: PARTIAL_TIME_MAX,
+            idle_time_max: None,
+            queue_bytes_max: QUEUE_BYTES_MAX,
+            queue_commands_max: QUEUE_COMMANDS_MAX,
+            watches_max: WATCHES_MAX,
+            drain_time_max: DRAIN_TIME_MAX,
+            http_connections_max: HTTP_CONNECTIONS_MAX,
+            http_header_time_max: HTTP_HEADER_TIME_MAX,
+        }
+    }
+}

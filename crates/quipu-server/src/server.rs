@@ -1,0 +1,179 @@
+//! The server: listens, hands out connections, stops.
+//!
+//! In: an engine, options, and a future that says when to stop. Out: nothing; the engine is the caller's to close.
+
+use std::future::Future;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use quipu_engine::Engine;
+use tokio::sync::watch;
+
+use crate::clients::Clients;
+use crate::http::Http;
+use crate::settings::Settings;
+use crate::shared::{Shared, Tally, tally};
+use crate::worker::Worker;
+use crate::{Options, process};
+
+/// After a failed accept, mostly for want of files: long enough for one to be closed, too short to be noticed.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
+
+/// Connections that wait to be accepted. The usual 128 overflow when a fleet reconnects at once, and each that is dropped then
+/// waits a second before it tries again.
+const BACKLOG: i32 = 4_096;
+
+/// What a client hears that comes when all places are taken. Redis's words.
+const REFUSAL: &[u8] = b"-ERR max number of clients reached\r\n";
+
+/// Bound to its addresses, not yet answering.
+pub struct Server {
+    shared: Arc<Shared>,
+    resp: TcpListener,
+    http: Option<TcpListener>,
+}
+
+/// Why a server cannot listen.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BindError {
+    /// Anybody who reaches the address could change every counter.
+    #[error(
+        "{addr} can be reached from other machines and no password is set: set one (--password, QUIPU_PASSWORD), bind to a \
+         loopback address, or say --insecure if the network is trusted"
+    )]
+    Open {
+        /// The address.
+        addr: SocketAddr,
+    },
+    /// The address is taken or not ours.
+    #[error("cannot listen on {addr}")]
+    Listen {
+        /// The address.
+        addr: SocketAddr,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// Why a server could not begin to answer.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot start a worker")]
+pub struct RunError(#[from] io::Error);
+
+impl Server {
+    /// Binds; from here on clients can connect, and are answered once [`Server::run`] runs.
+    pub fn bind(engine: Engine, options: Options) -> Result<Server, BindError> {
+        let Options { resp, http, workers, password, insecure, mut limits } = options;
+        if let Some(addr) = [Some(resp), http].into_iter().flatten().find(|addr| !addr.ip().is_loopback())
+            && password.is_none()
+            && !insecure
+        {
+            return Err(BindError::Open { addr });
+        }
+        limits.connections_max = limits.connections_max.min(process::raise_open_files());
+        let resp = listen(resp)?;
+        let http = http.map(listen).transpose()?;
+        let shared = Shared {
+            started: engine.now(),
+            engine,
+            password,
+            settings: Settings::new(&limits),
+            limits,
+            clients: Clients::default(),
+            tally: Tally::default(),
+            resp: resp.1,
+            http: http.as_ref().map(|(_, addr)| *addr),
+            workers: workers.get(),
+        };
+        Ok(Server { shared: Arc::new(shared), resp: resp.0, http: http.map(|(listener, _)| listener) })
+    }
+
+    /// Where Redis clients connect; the real port if 0 was asked for.
+    pub fn resp_addr(&self) -> SocketAddr {
+        self.shared.resp
+    }
+
+    /// Where HTTP is served, if it is.
+    pub fn http_addr(&self) -> Option<SocketAddr> {
+        self.shared.http
+    }
+
+    /// Answers until `shutdown` is ready; then stops accepting, answers what has been received, closes and returns.
+    pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), RunError> {
+        process::end_with_a_panicking_worker();
+        let Server { shared, resp, http } = self;
+        let (stop, stopping) = watch::channel(false);
+        let workers = (0..shared.workers)
+            .map(|index| Worker::start(index, Arc::clone(&shared), stopping.clone()))
+            .collect::<io::Result<Vec<Worker>>>()?;
+        let http = http.map(|listener| Http::start(listener, Arc::clone(&shared), stopping)).transpose()?;
+        let listener = tokio::net::TcpListener::from_std(resp)?;
+        tokio::select! {
+            () = pin!(shutdown) => {}
+            () = accept(&listener, &shared, &workers) => {}
+        }
+        drop(listener);
+        stop.send_replace(true);
+        let threads: Vec<_> = workers
+            .into_iter()
+            .map(|Worker { hand, ended, thread }| {
+                drop(hand);
+                (ended, thread)
+            })
+            .chain(http.map(|Http { ended, thread }| (ended, thread)))
+            .collect();
+        for (ended, thread) in threads {
+            // The sender is dropped only by a panic, which has ended the process already.
+            let _ = ended.await;
+            let _ = thread.join();
+        }
+        Ok(())
+    }
+}
+
+/// Lets clients in, one worker after the other.
+async fn accept(listener: &tokio::net::TcpListener, shared: &Shared, workers: &[Worker]) {
+    let mut next = 0;
+    loop {
+        let (socket, peer) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(_) => {
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        tally(&shared.tally.connections, 1);
+        let local = socket.local_addr().unwrap_or(shared.resp);
+        let connections_max = shared.settings.connections_max();
+        let Some(client) = shared.clients.admit(peer, local, shared.engine.now(), connections_max) else {
+            tally(&shared.tally.connections_refused, 1);
+            // A new socket has room for a line; whether the client reads it is its own affair.
+            let _ = socket.try_write(REFUSAL);
+            continue;
+        };
+        // Replies are written whole; waiting for more would only add delay.
+        let _ = socket.set_nodelay(true);
+        let Ok(socket) = socket.into_std() else { continue };
+        let worker = &workers[next % workers.len()];
+        next = next.wrapping_add(1);
+        if worker.hand.send((socket, client)).await.is_err() {
+            // A worker ends before the acceptor only by a panic, which ends the process.
+            return;
+        }
+    }
+}
+
+fn listen(addr: SocketAddr) -> Result<(TcpListener, SocketAddr), BindError> {
+    let bound = TcpListener::bind(addr).and_then(|listener| {
+        listener.set_nonblocking(true)?;
+        // Listening again only changes the length of the queue; the standard library gives no say in it.
+        rustix::net::listen(&listener, BACKLOG)?;
+        let addr = listener.local_addr()?;
+        Ok((listener, addr))
+    });
+    bound.map_err(|source| BindError::Listen { addr, source })
+}

@@ -1,0 +1,88 @@
+//! Who is let in.
+
+use quipu_engine::Engine;
+use quipu_server::{BindError, Options, Password, Server};
+
+use crate::door::Door;
+
+const NOAUTH: &str = "-NOAUTH Authentication required.\r\n";
+const WRONGPASS: &str = "-WRONGPASS invalid username-password pair or user is disabled.\r\n";
+
+fn locked() -> Door {
+    Door::open_with(|options| options.password = Some(Password::new(b"secret").unwrap()))
+}
+
+#[test]
+fn without_the_password_nothing_is_done() {
+    let door = locked();
+    let mut client = door.client();
+    for command in ["PING", "GET a", "INCR a", "SET a 1", "DEL a", "FLUSHALL", "INFO", "CONFIG GET *", "CLIENT LIST"] {
+        client.ask(command, NOAUTH);
+    }
+    for command in ["KEYS *", "MULTI", "EXEC", "WATCH a", "COMMAND", "CLIENT SETINFO lib-name a", "SELECT 0", "TIME"] {
+        client.ask(command, NOAUTH);
+    }
+    client.send("HELLO 3\r\n").expect("-NOAUTH HELLO must be called with the client already authenticated");
+    let _ = client.line();
+    client.ask("RESET", "+RESET\r\n").ask("AUTH secret\nGET a", "+OK\r\n$-1\r\n");
+    door.client().send("QUIT\r\n").expect_closed_after("+OK\r\n");
+}
+
+#[test]
+fn the_password_opens_in_every_form_and_no_other_does() {
+    let door = locked();
+    for wrong in ["AUTH wrong", "AUTH nobody secret", "AUTH default wrong", "AUTH \"\"", "AUTH secre", "AUTH secrets"] {
+        door.client().ask(wrong, WRONGPASS).ask("PING", NOAUTH);
+    }
+    door.client().ask("HELLO 3 AUTH default wrong", WRONGPASS).ask("PING", NOAUTH);
+    for right in ["AUTH secret", "AUTH default secret"] {
+        door.client().ask(right, "+OK\r\n").ask("INCR n\nDEL n", ":1\r\n:1\r\n");
+    }
+    door.client().ask("HELLO 3 AUTH default secret SETNAME me", "%7\r\n");
+    door.client().ask("AUTH secret\nRESET\nPING", format!("+OK\r\n+RESET\r\n{NOAUTH}"));
+    door.client().ask("AUTH secret\nAUTH wrong\nPING", format!("+OK\r\n{WRONGPASS}+PONG\r\n"));
+}
+
+#[test]
+fn a_server_without_a_password_says_so() {
+    let door = Door::open();
+    let text = "-ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?\r\n";
+    door.client().ask("AUTH a", text).ask("AUTH default a", "+OK\r\n").ask("AUTH a b", WRONGPASS);
+}
+
+#[test]
+fn little_is_listened_to_before_the_password() {
+    let door = locked();
+    let mut inside = door.client();
+    inside.ask("AUTH secret", "+OK\r\n");
+    door.client().send("*11\r\n").expect_closed_after("-ERR Protocol error: unauthenticated multibulk length\r\n");
+    door.client().send("*1\r\n$16385\r\n").expect_closed_after("-ERR Protocol error: unauthenticated bulk length\r\n");
+    let mut talker = door.client();
+    let guesses = "AUTH wrong\r\n".repeat(2_000);
+    let _ = std::io::Write::write_all(&mut talker.0, guesses.as_bytes());
+    let heard = talker.rest();
+    assert!(heard.len() < 2_000 * WRONGPASS.len(), "closed before all were tried");
+    inside.ask("ECHO still", "$5\r\nstill\r\n");
+    inside.send(format!("ECHO {}\r\n", "m".repeat(20_000))).expect("$20000\r\n");
+}
+
+#[test]
+fn an_address_that_others_reach_needs_a_password() {
+    let directory = tempfile::tempdir().unwrap();
+    let engine = Engine::open(quipu_engine::Options::new(directory.path())).unwrap();
+    let open = Options { resp: "0.0.0.0:0".parse().unwrap(), http: None, ..Options::default() };
+    match Server::bind(engine.clone(), open.clone()) {
+        Err(error @ BindError::Open { .. }) => assert!(error.to_string().contains("set one"), "{error}"),
+        other => panic!("{:?}", other.err()),
+    }
+    let http = Options {
+        resp: "127.0.0.1:0".parse().unwrap(),
+        http: Some("0.0.0.0:0".parse().unwrap()),
+        ..Options::default()
+    };
+    assert!(matches!(Server::bind(engine.clone(), http), Err(BindError::Open { .. })));
+    let password = Some(Password::new(b"secret").unwrap());
+    assert!(Server::bind(engine.clone(), Options { password, ..open.clone() }).is_ok());
+    assert!(Server::bind(engine.clone(), Options { insecure: true, ..open }).is_ok());
+    engine.close().unwrap();
+}

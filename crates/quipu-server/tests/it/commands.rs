@@ -1,0 +1,229 @@
+//! What ordinary clients do.
+
+use quipu_protocol::resp::request;
+
+use crate::door::Door;
+
+#[test]
+fn counters_count() {
+    let door = Door::open();
+    door.client()
+        .ask("INCR likes:42", ":1\r\n")
+        .ask("INCRBY likes:42 41", ":42\r\n")
+        .ask("DECR likes:42", ":41\r\n")
+        .ask("GET likes:42", "$2\r\n41\r\n")
+        .ask("GET nobody", "$-1\r\n")
+        .ask("MGET likes:42 nobody", "*2\r\n$2\r\n41\r\n$-1\r\n")
+        .ask("SETNX likes:42 1", ":0\r\n")
+        .ask("SETNX other 1", ":1\r\n")
+        .ask("GETSET other 5", "$1\r\n1\r\n")
+        .ask("MSET a 1 b 2", "+OK\r\n")
+        .ask("EXISTS a b c a", ":3\r\n")
+        .ask("TYPE a\nTYPE c", "+string\r\n+none\r\n")
+        .ask("DBSIZE", ":4\r\n")
+        .ask("INCREX a BYINT 5 UBOUND 3", "*2\r\n:1\r\n:0\r\n")
+        .ask("INCREX a BYINT 5 UBOUND 3 SATURATE", "*2\r\n:3\r\n:2\r\n")
+        .ask("QUIPU.RESET a", ":3\r\n")
+        .ask("GET a", "$1\r\n0\r\n")
+        .ask("GETDEL b", "$1\r\n2\r\n")
+        .ask("DEL a b", ":1\r\n")
+        .ask("SET a 9223372036854775807", "+OK\r\n")
+        .ask("INCR a", "-ERR increment or decrement would overflow\r\n")
+        .ask("GET a", "$19\r\n9223372036854775807\r\n")
+        .ask("FLUSHALL", "+OK\r\n")
+        .ask("DBSIZE", ":0\r\n");
+}
+
+#[test]
+fn expiry_is_set_read_and_removed() {
+    let door = Door::open();
+    door.client()
+        .ask("SET a 1 EX 100", "+OK\r\n")
+        .ask("TTL a", ":100\r\n")
+        .ask("EXPIRE a 200 LT", ":0\r\n")
+        .ask("EXPIRE a 50 LT", ":1\r\n")
+        .ask("PERSIST a\nTTL a", ":1\r\n:-1\r\n")
+        .ask("PEXPIREAT a 9999999999999\nPEXPIRETIME a", ":1\r\n:9999999999999\r\n")
+        .ask("EXPIRE a -1\nGET a\nTTL a", ":1\r\n$-1\r\n:-2\r\n")
+        .ask(
+            "EXPIRE a 9223372036854775\nSET a 1 PX 9223372036854775807",
+            "-ERR invalid expire time in 'expire' command\r\n-ERR invalid expire time in 'set' command\r\n",
+        );
+}
+
+#[test]
+fn names_are_walked_to_the_end() {
+    let door = Door::open();
+    let mut client = door.client();
+    for name in 0..300 {
+        client.ask(&format!("INCR n:{name}"), ":1\r\n");
+    }
+    let mut seen = std::collections::BTreeSet::new();
+    let mut cursor = "0".to_owned();
+    loop {
+        client.send(format!("SCAN {cursor} MATCH n:* COUNT 50\r\n")).expect("*2\r\n");
+        cursor = client.bulk();
+        let names: usize = client.line()[1..].parse().unwrap();
+        seen.extend((0..names).map(|_| client.bulk()));
+        if cursor == "0" {
+            break;
+        }
+    }
+    assert_eq!(seen.len(), 300);
+    client.send("SCAN 0 TYPE hash COUNT 1000\r\n").expect("*2\r\n");
+    let _ = client.bulk();
+    client.expect("*0\r\n").ask("KEYS n:29?", "*10\r\n");
+}
+
+#[test]
+fn hello_switches_the_dialect_within_a_pipeline() {
+    let door = Door::open();
+    let mut client = door.client();
+    client.send("GET a\r\nHELLO 3 SETNAME me\r\nGET a\r\nCLIENT GETNAME\r\nHELLO 2\r\nGET a\r\n");
+    client.expect(
+        "$-1\r\n%7\r\n$6\r\nserver\r\n$5\r\nquipu\r\n$7\r\nversion\r\n$5\r\n7.2.0\r\n$5\r\nproto\r\n:3\r\n$2\r\nid\r\n",
+    );
+    client.expect(":1\r\n$4\r\nmode\r\n$10\r\nstandalone\r\n$4\r\nrole\r\n$6\r\nmaster\r\n$7\r\nmodules\r\n*0\r\n");
+    client.expect("_\r\n$2\r\nme\r\n*14\r\n");
+    for _ in 0..14 {
+        let line = client.line();
+        if line.starts_with('$') {
+            client.line();
+        }
+    }
+    client.expect("$-1\r\n").ask("HELLO 4", "-NOPROTO unsupported protocol version\r\n");
+    client.ask("HELLO 3\nRESET\nGET a\nCLIENT GETNAME", "%7\r\n");
+    while client.line() != "+RESET" {}
+    client.expect("$-1\r\n$-1\r\n");
+}
+
+#[test]
+fn a_pipeline_is_answered_in_order_and_other_connections_see_it() {
+    let door = Door::open();
+    let pipeline: Vec<u8> = (0..10_000).flat_map(|_| request(&[b"INCR", b"n"])).collect();
+    let expected: String = (1..=10_000).map(|value| format!(":{value}\r\n")).collect();
+    let mut client = door.client();
+    let mut writer = client.0.try_clone().unwrap();
+    let sender = std::thread::spawn(move || std::io::Write::write_all(&mut writer, &pipeline).unwrap());
+    client.expect(expected);
+    sender.join().unwrap();
+    door.client().ask("GET n", "$5\r\n10000\r\n");
+}
+
+#[test]
+fn several_connections_never_get_the_same_number() {
+    let door = Door::open();
+    let threads: Vec<_> = (0..4)
+        .map(|_| {
+            let mut client = door.client();
+            std::thread::spawn(move || {
+                let mut values = Vec::new();
+                for _ in 0..50 {
+                    client.send("INCR n\r\nINCR n\r\n");
+                    values.extend([client.line(), client.line()].map(|line| line[1..].parse::<u64>().unwrap()));
+                }
+                values
+            })
+        })
+        .collect();
+    let mut values: Vec<u64> = threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect();
+    values.sort_unstable();
+    assert_eq!(values, (1..=400).collect::<Vec<u64>>());
+}
+
+#[test]
+fn one_byte_per_packet_is_a_command_all_the_same() {
+    let door = Door::open();
+    let mut client = door.client();
+    for byte in request(&[b"INCRBY", b"a", b"12345"]).chunks(1).chain(b"GET a\r\n".chunks(1)) {
+        client.send(byte);
+    }
+    client.expect(":12345\r\n$5\r\n12345\r\n");
+}
+
+#[test]
+fn output_beyond_its_bound_is_sent_in_parts() {
+    let door = Door::open_with(|options| options.limits.output_bytes_max = 1_000);
+    let message = "m".repeat(600);
+    let pipeline: String = (0..200).map(|_| format!("ECHO {message}\r\n")).collect();
+    let expected: String = (0..200).map(|_| format!("$600\r\n{message}\r\n")).collect();
+    let mut client = door.client();
+    client.send(pipeline).expect(expected).ask("INCR a", ":1\r\n");
+    for name in 0..100 {
+        client.ask(&format!("INCR name:{name}"), ":1\r\n");
+    }
+    client.ask("KEYS *", "-ERR the reply would exceed 250 bytes; use SCAN\r\n");
+}
+
+#[test]
+fn a_client_chooses_which_replies_it_gets() {
+    let door = Door::open();
+    door.client()
+        .ask("CLIENT REPLY SKIP\nINCR a\nINCR a", ":2\r\n")
+        .ask("CLIENT REPLY OFF\nINCR a\nFOO\nCLIENT REPLY ON\nGET a", "+OK\r\n$1\r\n3\r\n")
+        .ask("CLIENT REPLY OFF\nRESET\nCLIENT REPLY ON\nPING", "+RESET\r\n+OK\r\n+PONG\r\n");
+    let mut muted = door.client();
+    muted.send("CLIENT REPLY OFF\r\n*x\r\n").expect_closed_after("");
+}
+
+#[test]
+fn the_server_tells_about_itself() {
+    let door = Door::open();
+    let mut client = door.client();
+    client.ask(
+        "INCR a\nPING hi\nECHO \"\"\nSELECT 0\nSELECT 1",
+        ":1\r\n$2\r\nhi\r\n$0\r\n\r\n+OK\r\n-ERR DB index is out of range\r\n",
+    );
+    client.ask("FUNCTION FLUSH\nCLIENT SETINFO lib-name redis-py\nCLIENT NO-EVICT on", "+OK\r\n+OK\r\n+OK\r\n");
+    let info = client.send("INFO\r\n").bulk();
+    for line in [
+        "# Server\r\n",
+        "redis_version:7.2.0\r\n",
+        "connected_clients:1\r\n",
+        "# Quipu\r\n",
+        "durability:durable\r\n",
+        "db0:keys=1,",
+    ] {
+        assert!(info.contains(line), "{line} in {info}");
+    }
+    assert_eq!(client.send("INFO nosuch\r\n").bulk(), "");
+    assert!(client.send("INFO keyspace\r\n").bulk().starts_with("# Keyspace\r\ndb0:"));
+    let line = client.send("CLIENT LIST\r\n").bulk();
+    assert!(line.starts_with("id=1 addr=127.0.0.1:") && line.contains("cmd=client|list"), "{line}");
+    assert!(line.contains("lib-name=redis-py"), "{line}");
+    assert_eq!(client.send("CLIENT LIST ID 99\r\n").bulk(), "");
+    client.send("TIME\r\n").expect("*2\r\n");
+    assert_eq!(client.bulk().len(), 10);
+    let _ = client.bulk();
+    client.send("COMMAND COUNT\r\n");
+    assert_eq!(client.line(), format!(":{}", quipu_protocol::command::TABLE.len()));
+    client.ask("COMMAND INFO nosuch", "*1\r\n$-1\r\n");
+    client.send("COMMAND DOCS incr\r\n").expect("*2\r\n$4\r\nincr\r\n*6\r\n$7\r\nsummary\r\n");
+    for _ in 0..5 {
+        let _ = client.bulk();
+    }
+    client.send("QUIT\r\nINCR a\r\n").expect_closed_after("+OK\r\n");
+    door.client().ask("GET a", "$1\r\n1\r\n");
+}
+
+#[test]
+fn settings_are_read_and_changed_as_in_redis() {
+    let door = Door::open();
+    let failed =
+        |name: &str, why: &str| format!("-ERR CONFIG SET failed (possibly related to argument '{name}') - {why}\r\n");
+    door.client()
+        .ask("CONFIG GET save", "*2\r\n$4\r\nsave\r\n$0\r\n\r\n")
+        .ask(
+            "CONFIG GET appendonly databases",
+            "*4\r\n$10\r\nappendonly\r\n$3\r\nyes\r\n$9\r\ndatabases\r\n$1\r\n1\r\n",
+        )
+        .ask("CONFIG GET nosuch", "*0\r\n")
+        .ask("CONFIG SET timeout 77\nCONFIG GET TIMEOUT", "+OK\r\n*2\r\n$7\r\ntimeout\r\n$2\r\n77\r\n")
+        .ask("CONFIG SET timeout 5 foo 1", "-ERR Unknown option or number of arguments for CONFIG SET - 'foo'\r\n")
+        .ask("CONFIG GET timeout", "*2\r\n$7\r\ntimeout\r\n$2\r\n77\r\n")
+        .ask("CONFIG SET databases 3", failed("databases", "can't set immutable config"))
+        .ask("CONFIG SET maxclients x", failed("maxclients", "argument couldn't be parsed into an integer"))
+        .ask("CONFIG SET maxclients 0", failed("maxclients", "argument must be between 1 and 4294967295 inclusive"))
+        .ask("CONFIG SET timeout -1", failed("timeout", "argument must be between 0 and 2147483647 inclusive"))
+        .ask("CONFIG SET maxclients 5 maxclients 6", failed("maxclients", "duplicate parameter"));
+}

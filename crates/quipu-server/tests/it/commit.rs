@@ -1,0 +1,138 @@
+//! No reply leaves before what it includes is on disk.
+
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use quipu_engine::{Environment, SystemDisk};
+use quipu_model::{DirLock, LockError, Vfs, VfsFile};
+
+use crate::door::Door;
+
+/// Long enough for a reply that is not held back to arrive, many times over.
+const MOMENT: Duration = Duration::from_millis(300);
+
+/// How a sync of this disk ends.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Sync {
+    Passes,
+    Waits,
+    Fails,
+}
+
+/// A disk whose syncs a test holds back or fails.
+#[derive(Clone)]
+struct Gate(Arc<(Mutex<Sync>, Condvar)>);
+
+impl Gate {
+    fn open() -> Gate {
+        Gate(Arc::new((Mutex::new(Sync::Passes), Condvar::new())))
+    }
+
+    fn set(&self, sync: Sync) {
+        *self.0.0.lock().unwrap() = sync;
+        self.0.1.notify_all();
+    }
+
+    fn pass(&self) -> io::Result<()> {
+        let state = self.0.1.wait_while(self.0.0.lock().unwrap(), |sync| *sync == Sync::Waits).unwrap();
+        if *state == Sync::Fails { Err(io::Error::other("the disk failed")) } else { Ok(()) }
+    }
+
+    fn environment(&self) -> Environment {
+        let gated = Gated { disk: SystemDisk, gate: self.clone() };
+        Environment { vfs: Arc::new(gated), on_failure: Arc::new(|_| {}), ..Environment::system() }
+    }
+}
+
+struct Gated {
+    disk: SystemDisk,
+    gate: Gate,
+}
+
+impl Gated {
+    fn file(&self, file: Arc<dyn VfsFile>) -> Arc<dyn VfsFile> {
+        Arc::new(GatedFile { file, gate: self.gate.clone() })
+    }
+}
+
+impl Vfs for Gated {
+    fn create_dir(&self, dir: &Path) -> io::Result<()> {
+        self.disk.create_dir(dir)
+    }
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        self.disk.list(dir)
+    }
+    fn create(&self, path: &Path) -> io::Result<Arc<dyn VfsFile>> {
+        Ok(self.file(self.disk.create(path)?))
+    }
+    fn open(&self, path: &Path) -> io::Result<Arc<dyn VfsFile>> {
+        Ok(self.file(self.disk.open(path)?))
+    }
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.disk.rename(from, to)
+    }
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.disk.remove(path)
+    }
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        self.disk.sync_dir(dir)
+    }
+    fn lock(&self, path: &Path) -> Result<Box<dyn DirLock>, LockError> {
+        self.disk.lock(path)
+    }
+}
+
+struct GatedFile {
+    file: Arc<dyn VfsFile>,
+    gate: Gate,
+}
+
+impl VfsFile for GatedFile {
+    fn bytes(&self) -> io::Result<u64> {
+        self.file.bytes()
+    }
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.file.read_at(buf, offset)
+    }
+    fn write_all_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        self.file.write_all_at(buf, offset)
+    }
+    fn sync_data(&self) -> io::Result<()> {
+        self.gate.pass()?;
+        self.file.sync_data()
+    }
+}
+
+#[test]
+fn writes_and_reads_wait_for_the_disk_and_nothing_else_does() {
+    let gate = Gate::open();
+    let door = Door::open_on(gate.environment());
+    // Connections go to the two workers in turn.
+    let (mut writer, mut reader) = (door.client(), door.client());
+    writer.ask("INCR n", ":1\r\n");
+    gate.set(Sync::Waits);
+    writer.send("INCR n\r\n").expect_silence(MOMENT);
+    reader.ask("PING", "+PONG\r\n");
+    reader.send("GET n\r\n").expect_silence(MOMENT);
+    gate.set(Sync::Passes);
+    writer.expect(":2\r\n");
+    reader.expect("$1\r\n2\r\n");
+}
+
+#[test]
+fn when_the_disk_fails_connections_close_and_nothing_is_acknowledged() {
+    let gate = Gate::open();
+    let door = Door::open_on(gate.environment());
+    let (mut writer, mut reader) = (door.client(), door.client());
+    writer.ask("INCR n", ":1\r\n");
+    gate.set(Sync::Waits);
+    writer.send("INCR n\r\nPING\r\n").expect_silence(MOMENT);
+    reader.send("GET n\r\n").expect_silence(MOMENT);
+    gate.set(Sync::Fails);
+    writer.expect_closed_after("");
+    reader.expect_closed_after("");
+    gate.set(Sync::Passes);
+    door.client().send("INCR n\r\n").expect_closed_after("");
+}

@@ -1,0 +1,137 @@
+//! Malformed bytes, floods, and clients that do not play by the rules: they are closed, the others go on.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use crate::door::{Client, Door, is_timeout};
+
+#[test]
+fn malformed_bytes_close_their_connection_and_no_other() {
+    let door = Door::open();
+    let mut bystander = door.client();
+    let million = [b"*1000000\r\n".to_vec(), b"$1\r\na\r\n".repeat(1_000)].concat();
+    let endless = [b"*".to_vec(), b"1".repeat(100)].concat();
+    for (count, (bytes, text)) in [
+        (&b"*-1\r\n"[..], "invalid multibulk length"),
+        (b"*99999999999999999999\r\n", "invalid multibulk length"),
+        (&million, "invalid multibulk length"),
+        (b"*1\r\n$-1\r\n", "invalid bulk length"),
+        (b"*1\r\n$536870913\r\n", "invalid bulk length"),
+        (b"*1\r\n*1\r\n$4\r\nPING\r\n", "expected '$', got '*'"),
+        (b"*1\r\n$4\r\nPINGxx", "expected end of line after bulk"),
+        (&endless, "too big mbulk count string"),
+        (b"\"open\r\n", "unbalanced quotes in request"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut client = door.client();
+        let _ = client.0.write_all(bytes);
+        let heard = client.rest();
+        // A close that leaves bytes of ours unread may overtake the words; when they arrive, they are these.
+        let expected = format!("-ERR Protocol error: {text}\r\n");
+        assert!(heard == expected.as_bytes() || (bytes.len() > 1_000 && heard.is_empty()), "{}", heard.escape_ascii());
+        bystander.ask("INCR n", format!(":{}\r\n", count + 1));
+    }
+    // What came before the garbage was asked properly, and is answered.
+    door.client()
+        .send("*2\r\n$4\r\nINCR\r\n$1\r\nm\r\n*x\r\nINCR m\r\n")
+        .expect_closed_after(":1\r\n-ERR Protocol error: invalid multibulk length\r\n");
+    bystander.ask("GET m", "$1\r\n1\r\n");
+}
+
+#[test]
+fn a_browser_is_closed_without_a_word() {
+    let door = Door::open();
+    door.client().send("POST / HTTP/1.1\r\n").expect_closed_after("");
+    door.client().send("Host: localhost\r\n").expect_closed_after("");
+    door.client().send("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").expect_closed_after("");
+    let mut page = door.client();
+    let _ = page.0.write_all(b"POST / HTTP/1.1\r\nHost: a\r\n\r\nFLUSHALL\r\nSET a 1\r\n");
+    assert_eq!(page.rest(), b"");
+    door.client().ask("GET a", "$-1\r\n");
+}
+
+#[test]
+fn connections_beyond_the_cap_are_told_and_closed() {
+    const CAP: usize = 4_500;
+    const COMERS: usize = 5_000;
+    let door = Door::open_with(|options| options.limits.connections_max = CAP as u32);
+    let mut inside: Vec<Client> = (0..CAP).map(|_| door.client()).collect();
+    // Accepting is in order: once the last of these is answered, all places are taken.
+    for client in &mut inside {
+        client.ask("PING", "+PONG\r\n");
+    }
+    for _ in CAP..COMERS {
+        Client::connect(door.resp).expect_closed_after("-ERR max number of clients reached\r\n");
+    }
+    inside[0].ask("INCR n", ":1\r\n");
+    inside[CAP - 1].ask("INCR n", ":2\r\n");
+    let info = inside[0].send("INFO stats\r\n").bulk();
+    assert!(info.contains(&format!("rejected_connections:{}\r\n", COMERS - CAP)), "{info}");
+    inside[1].ask("CLIENT LIST", "-ERR the reply would exceed 1048576 bytes; use CLIENT LIST ID\r\n");
+    // A place that becomes free is given to the next.
+    inside[7].send("QUIT\r\n").expect_closed_after("+OK\r\n");
+    let came_in = (0..1_000).any(|_| {
+        let mut client = door.client();
+        client.send("PING\r\n");
+        client.line() == "+PONG"
+    });
+    assert!(came_in);
+}
+
+#[test]
+fn a_command_that_does_not_end_is_not_waited_for() {
+    let door = Door::open_with(|options| options.limits.partial_time_max = Duration::from_millis(300));
+    let mut quiet = door.client();
+    door.client().send("*2\r\n$4\r\nINCR\r\n$1").expect_closed_after("");
+    door.client().send("INCR").expect_closed_after("");
+    // One more byte now and then does not help.
+    let mut dribbler = door.client();
+    dribbler.ask("PING", "+PONG\r\n").send("*2\r\n$4\r\nECHO\r\n$1000\r\n");
+    let closed = (0..1_000).any(|_| {
+        let _ = dribbler.0.write_all(b"m");
+        dribbler.is_closed_within(Duration::from_millis(20))
+    });
+    assert!(closed);
+    // Silence between commands is no crime.
+    quiet.ask("PING", "+PONG\r\n");
+}
+
+#[test]
+fn an_idle_connection_is_closed_only_if_so_configured() {
+    let door = Door::open_with(|options| options.limits.idle_time_max = Some(Duration::from_secs(1)));
+    let mut idle = door.client();
+    idle.ask("PING", "+PONG\r\n").expect_closed_after("");
+    door.client().ask("CONFIG SET timeout 0\nPING", "+OK\r\n+PONG\r\n");
+}
+
+#[test]
+fn a_client_that_never_reads_is_closed_and_held_to_its_output() {
+    let door = Door::open_with(|options| options.limits.write_time_max = Duration::from_millis(500));
+    let mut bystander = door.client();
+    let mut deaf = TcpStream::connect(door.resp).unwrap();
+    deaf.set_write_timeout(Some(Duration::from_millis(50))).unwrap();
+    let command = format!("*2\r\n$4\r\nECHO\r\n$60000\r\n{}\r\n", "m".repeat(60_000)).into_bytes();
+    let mut at = 0;
+    let mut closed = false;
+    for round in 1..2_000 {
+        match deaf.write(&command[at..]) {
+            Ok(written) => at = (at + written) % command.len(),
+            Err(error) if is_timeout(&error) => {}
+            Err(_) => {
+                closed = true;
+                break;
+            }
+        }
+        bystander.ask("INCR n", format!(":{round}\r\n"));
+    }
+    assert!(closed, "the server went on holding replies for a client that does not read");
+    // What the server had not sent is gone, not kept: only what the sockets buffered can still be read.
+    let mut heard = Vec::new();
+    let _ = deaf.set_read_timeout(Some(Duration::from_secs(5)));
+    let _ = deaf.read_to_end(&mut heard);
+    let info = bystander.send("INFO clients\r\n").bulk();
+    assert!(info.contains("connected_clients:1\r\n"), "{info}");
+}

@@ -1,0 +1,13 @@
+//! The doors, through real sockets, on a real engine.
+
+// A test that cannot be set up fails; there is nothing to handle.
+#![allow(clippy::unwrap_used)]
+
+mod auth;
+mod commands;
+mod commit;
+mod door;
+mod hostile;
+mod http;
+mod stop;
+mod transactions;

@@ -1,0 +1,174 @@
+//! What is certain to survive, and what is still open, after a number of operations.
+//!
+//! In: operations, in order. Out: per file and directory, what is durable and which later operations may or may not be.
+//!
+//! Invariants:
+//! - what is certain is never given up again;
+//! - an operation that is open was really done, and no sync covered it.
+//!
+//! Not here: choosing what survives (`crash`).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use super::content::Content;
+use super::image::Image;
+use super::recording::{FileId, Operation};
+
+/// The disk as the platter has it.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Media {
+    pub(super) dirs: BTreeMap<PathBuf, DirMedia>,
+    pub(super) files: BTreeMap<FileId, FileMedia>,
+}
+
+/// A directory.
+#[derive(Debug, Clone, Default)]
+pub(super) struct DirMedia {
+    /// Entries that are durable.
+    pub(super) entries: BTreeMap<String, FileId>,
+    /// Operations on entries since, in order.
+    pub(super) open: Vec<usize>,
+}
+
+/// A file.
+#[derive(Debug, Clone, Default)]
+pub(super) struct FileMedia {
+    /// Bytes that are durable.
+    pub(super) content: Content,
+    /// Writes since, in order.
+    pub(super) written: Vec<Written>,
+}
+
+/// A write that is not part of the durable bytes yet.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Written {
+    pub(super) operation: usize,
+    pub(super) standing: Standing,
+}
+
+/// How sure a write is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// No sync has covered it yet.
+    Open,
+    /// A sync covered it and failed: no later one will.
+    Doubtful,
+    /// Durable, but it lies over a doubtful one and so cannot be folded into the durable bytes.
+    Certain,
+}
+
+impl Media {
+    /// A disk on which everything is durable.
+    pub(super) fn from_image(image: &Image) -> Media {
+        let mut media = Media::default();
+        for dir in image.dirs() {
+            media.dirs.insert(dir.to_path_buf(), DirMedia::default());
+        }
+        for (id, (path, content)) in image.contents().enumerate() {
+            let (dir, name) = super::split(path).expect("an image holds only paths that were split before");
+            media.dirs.entry(dir).or_default().entries.insert(name, FileId(id));
+            media.files.insert(FileId(id), FileMedia { content: content.clone(), written: Vec::new() });
+        }
+        media
+    }
+
+    /// Takes in the operation with this index.
+    pub(super) fn step(&mut self, index: usize, all: &[Operation]) {
+        match &all[index] {
+            Operation::CreateDir { dir } => {
+                for ancestor in dir.ancestors() {
+                    self.dirs.entry(ancestor.to_path_buf()).or_default();
+                }
+            }
+            Operation::Create { dir, file, .. } => {
+                self.files.insert(*file, FileMedia::default());
+                self.dir_mut(dir).open.push(index);
+            }
+            Operation::Rename { dir, .. } | Operation::Remove { dir, .. } => self.dir_mut(dir).open.push(index),
+            Operation::SyncDir { dir, begun } => {
+                let media = self.dir_mut(dir);
+                let covered = media.open.partition_point(|operation| operation < begun);
+                for operation in media.open.drain(..covered) {
+                    apply_entry(&mut media.entries, &all[operation]);
+                }
+            }
+            Operation::Write { file, .. } => {
+                self.file_mut(*file).written.push(Written { operation: index, standing: Standing::Open });
+            }
+            Operation::SyncData { file, begun } => {
+                let media = self.file_mut(*file);
+                media.settle(*begun, Standing::Certain);
+                media.fold(all);
+            }
+            Operation::SyncDataFailed { file, begun } => self.file_mut(*file).settle(*begun, Standing::Doubtful),
+        }
+    }
+
+    fn dir_mut(&mut self, dir: &PathBuf) -> &mut DirMedia {
+        self.dirs.get_mut(dir).expect("an operation is recorded only on a directory that exists")
+    }
+
+    fn file_mut(&mut self, file: FileId) -> &mut FileMedia {
+        self.files.get_mut(&file).expect("an operation is recorded only on a file that was created")
+    }
+}
+
+impl FileMedia {
+    /// Decides the writes before operation `begun` that nothing has decided yet.
+    fn settle(&mut self, begun: usize, standing: Standing) {
+        for written in &mut self.written {
+            if written.operation < begun && written.standing == Standing::Open {
+                written.standing = standing;
+            }
+        }
+    }
+
+    /// Makes certain writes part of the durable bytes, up to the first that is not certain.
+    fn fold(&mut self, all: &[Operation]) {
+        let certain = self.written.iter().take_while(|written| written.standing == Standing::Certain).count();
+        for written in self.written.drain(..certain) {
+            apply_write(&mut self.content, &all[written.operation]);
+        }
+    }
+}
+
+/// Carries out a write on the bytes of its file.
+pub(super) fn apply_write(content: &mut Content, operation: &Operation) {
+    if let Operation::Write { offset, bytes, .. } = operation {
+        content.write(bytes, *offset);
+    }
+}
+
+/// Carries out an operation on the entries of its directory, if they allow it: a rename or remove takes the very file it
+/// took when it was recorded, or nothing.
+pub(super) fn apply_entry(entries: &mut BTreeMap<String, FileId>, operation: &Operation) {
+    match operation {
+        Operation::Create { name, file, .. } => {
+            entries.insert(name.clone(), *file);
+        }
+        Operation::Rename { from, to, file, .. } if entries.get(from) == Some(file) => {
+            entries.remove(from);
+            entries.insert(to.clone(), *file);
+        }
+        Operation::Remove { name, file, .. } if entries.get(name) == Some(file) => {
+            entries.remove(name);
+        }
+        _ => {}
+    }
+}
+
+/// Puts an image together from the entries and bytes that survived.
+pub(super) fn image_of(
+    dirs: impl Iterator<Item = (PathBuf, BTreeMap<String, FileId>)>,
+    mut content_of: impl FnMut(FileId) -> Content,
+) -> Image {
+    let (mut names, mut files) = (BTreeSet::new(), BTreeMap::new());
+    for (dir, entries) in dirs {
+        for (name, file) in entries {
+            files.insert(dir.join(name), content_of(file));
+        }
+        names.insert(dir);
+    }
+    Image::new(names, files)
+}

@@ -1,0 +1,403 @@
+//! A disk in memory that shows what a loss of power could have left behind.
+//!
+//! In: what the code under test does through `Vfs`. Out: the same answers a correct file system gives and, for any moment
+//! of the run, [`Image`]s of the disk that the machine may come up with.
+//!
+//! Invariants:
+//! - what the `Vfs` contract promises holds in every image;
+//! - what it does not promise is broken in some: unsynced writes are lost, torn and reordered, and entries of directories are
+//!   lost, in any combination.
+//!
+//! A moment is a number of operations that have returned: a test notes [`CrashDisk::operations`] when a reply leaves, and any
+//! image of that moment or a later one must contain it.
+//!
+//! Not here: hard links, files renamed across directories, a disk that lies about its flush.
+
+mod content;
+mod crash;
+mod faults;
+mod image;
+mod media;
+mod recording;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use quipu_model::{DirLock, LockError, Vfs, VfsFile};
+
+pub use self::faults::Fault;
+pub use self::image::Image;
+pub use self::recording::OpKind;
+
+use self::content::Content;
+use self::faults::Faults;
+use self::media::Media;
+use self::recording::{FileId, Operation};
+use crate::Dice;
+
+/// How many operations lie between two kept states of the platter: an image replays half of this on average, and a run of
+/// 10,000 operations keeps about 300 states that share their pages.
+const KEPT_EVERY: usize = 32;
+
+/// The disk. Clones are handles to the same one.
+#[derive(Clone, Default)]
+pub struct CrashDisk {
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    on_sync: Mutex<Option<Arc<dyn Fn() + Send + Sync>>>,
+}
+
+struct State {
+    /// Entries as the running system sees them.
+    dirs: BTreeMap<PathBuf, BTreeMap<String, FileId>>,
+    /// Bytes as the running system sees them, of removed files too: a handle may still be open.
+    files: BTreeMap<FileId, Content>,
+    locked: BTreeSet<PathBuf>,
+    operations: Vec<Operation>,
+    kept: Vec<Media>, // kept[i] is the platter after i * KEPT_EVERY operations; never empty
+    faults: Faults,
+    capacity: Option<u64>,
+}
+
+impl CrashDisk {
+    /// An empty disk.
+    pub fn new() -> CrashDisk {
+        CrashDisk::default()
+    }
+
+    fn from_image(image: &Image) -> CrashDisk {
+        let media = Media::from_image(image);
+        let state = State {
+            dirs: media.dirs.iter().map(|(dir, media)| (dir.clone(), media.entries.clone())).collect(),
+            files: media.files.iter().map(|(id, media)| (*id, media.content.clone())).collect(),
+            kept: vec![media],
+            ..State::default()
+        };
+        CrashDisk { shared: Arc::new(Shared { state: Mutex::new(state), on_sync: Mutex::new(None) }) }
+    }
+
+    /// How many operations have returned.
+    pub fn operations(&self) -> usize {
+        self.state().operations.len()
+    }
+
+    /// What an operation did, for choosing moments; `None` if it has not happened.
+    pub fn kind_of(&self, operation: usize) -> Option<OpKind> {
+        self.state().operations.get(operation).map(Operation::kind)
+    }
+
+    /// What an operation did, in words, for the message of a failed test.
+    pub fn describe(&self, operation: usize) -> String {
+        match self.state().operations.get(operation) {
+            Some(done) => format!("{operation}: {done}"),
+            None => format!("{operation}: not done"),
+        }
+    }
+
+    /// One of the disks that a loss of power may leave behind when the first `at` operations have returned and the next one,
+    /// if there was one, is in flight.
+    pub fn crash(&self, at: usize, dice: &Dice) -> Image {
+        let mut state = self.state();
+        let media = state.platter(at);
+        let in_flight = (at < state.operations.len()).then_some(at);
+        crash::crash(media, &state.operations, in_flight, dice)
+    }
+
+    /// The disk if the process is killed when the first `at` operations have returned, and the machine stays up.
+    pub fn kill(&self, at: usize) -> Image {
+        let mut state = self.state();
+        let media = state.platter(at);
+        crash::keep_all(&media, &state.operations)
+    }
+
+    /// Lets `after` more operations of this kind go well and the one after that fail.
+    pub fn fail_nth(&self, kind: OpKind, after: usize, fault: Fault) {
+        self.state().faults.plan(kind, after, fault);
+    }
+
+    /// Limits how many bytes all files together may have; a write that would grow them beyond it is cut short and fails.
+    pub fn capacity(&self, bytes: Option<u64>) {
+        self.state().capacity = bytes;
+    }
+
+    /// How many bytes all files together have.
+    pub fn bytes_used(&self) -> u64 {
+        self.state().bytes_used()
+    }
+
+    /// Called in the middle of every `sync_data` and `sync_dir`, with no lock held: a slow disk moves the clock here, and what
+    /// is written here the sync does not cover.
+    pub fn on_sync(&self, hook: Option<Arc<dyn Fn() + Send + Sync>>) {
+        *lock(&self.shared.on_sync) = hook;
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.shared.state)
+    }
+
+    /// The part of a sync that takes time.
+    fn flush(&self) {
+        let hook = lock(&self.shared.on_sync).clone();
+        if let Some(hook) = hook {
+            hook();
+        }
+    }
+}
+
+impl fmt::Debug for CrashDisk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CrashDisk({} operations)", self.operations())
+    }
+}
+
+impl Default for State {
+    fn default() -> State {
+        State {
+            dirs: BTreeMap::new(),
+            files: BTreeMap::new(),
+            locked: BTreeSet::new(),
+            operations: Vec::new(),
+            kept: vec![Media::default()],
+            faults: Faults::default(),
+            capacity: None,
+        }
+    }
+}
+
+impl State {
+    /// What is certain and what is open when the first `at` operations have returned.
+    fn platter(&mut self, at: usize) -> Media {
+        assert!(at <= self.operations.len(), "only {} operations were recorded, not {at}", self.operations.len());
+        while self.kept.len() <= at / KEPT_EVERY {
+            let last = self.kept.len() - 1;
+            let media = self.replay(last, (last + 1) * KEPT_EVERY);
+            self.kept.push(media);
+        }
+        self.replay(at / KEPT_EVERY, at)
+    }
+
+    fn replay(&self, kept: usize, until: usize) -> Media {
+        let mut media = self.kept[kept].clone();
+        for index in kept * KEPT_EVERY..until {
+            media.step(index, &self.operations);
+        }
+        media
+    }
+
+    fn bytes_used(&self) -> u64 {
+        let entries = self.dirs.values().flat_map(BTreeMap::values);
+        entries.map(|file| self.files[file].len() as u64).sum()
+    }
+
+    fn fail_if_planned(&mut self, kind: OpKind) -> io::Result<()> {
+        self.faults.meet(kind).map_or(Ok(()), |fault| Err(fault.error()))
+    }
+
+    fn entries_mut(&mut self, dir: &Path) -> io::Result<&mut BTreeMap<String, FileId>> {
+        self.dirs.get_mut(dir).ok_or_else(|| not_found(dir))
+    }
+
+    fn look_up(&mut self, path: &Path) -> io::Result<(PathBuf, String, FileId)> {
+        let (dir, name) = split(path)?;
+        let file = *self.entries_mut(&dir)?.get(&name).ok_or_else(|| not_found(path))?;
+        Ok((dir, name, file))
+    }
+
+    fn create(&mut self, path: &Path) -> io::Result<FileId> {
+        let (dir, name) = split(path)?;
+        let file = FileId(self.files.keys().next_back().map_or(0, |last| last.0 + 1));
+        let entries = self.entries_mut(&dir)?;
+        if entries.contains_key(&name) {
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, format!("{} exists", path.display())));
+        }
+        entries.insert(name.clone(), file);
+        self.files.insert(file, Content::default());
+        self.operations.push(Operation::Create { dir, name, file });
+        Ok(file)
+    }
+
+    /// Writes what faults and capacity let through, and records that.
+    fn write(&mut self, file: FileId, buf: &[u8], offset: usize) -> io::Result<()> {
+        let (fits, outcome) = match self.faults.meet(OpKind::Write) {
+            Some(fault @ Fault::ShortWrite(bytes)) => (bytes.min(buf.len()), Err(fault.error())),
+            Some(fault) => (0, Err(fault.error())),
+            None => match self.fitting(file, buf.len(), offset) {
+                fits if fits < buf.len() => (fits, Err(faults::full())),
+                fits => (fits, Ok(())),
+            },
+        };
+        if fits > 0 {
+            let content = self.files.get_mut(&file).expect("a handle is given out only for a file that exists");
+            content.write(&buf[..fits], offset);
+            self.operations.push(Operation::Write { file, offset, bytes: buf[..fits].into() });
+        }
+        outcome
+    }
+
+    /// How many bytes of a write fit under the capacity.
+    fn fitting(&self, file: FileId, len: usize, offset: usize) -> usize {
+        let Some(capacity) = self.capacity else { return len };
+        let used = self.files[&file].len();
+        let growth = (offset + len).saturating_sub(used);
+        let room = usize::try_from(capacity.saturating_sub(self.bytes_used())).unwrap_or(usize::MAX);
+        if growth <= room { len } else { (used + room).saturating_sub(offset) }
+    }
+}
+
+impl Vfs for CrashDisk {
+    fn create_dir(&self, dir: &Path) -> io::Result<()> {
+        let mut state = self.state();
+        state.fail_if_planned(OpKind::CreateDir)?;
+        if state.dirs.contains_key(dir) {
+            return Ok(());
+        }
+        for ancestor in dir.ancestors() {
+            state.dirs.entry(ancestor.to_path_buf()).or_default();
+        }
+        state.operations.push(Operation::CreateDir { dir: dir.to_path_buf() });
+        Ok(())
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        Ok(self.state().entries_mut(dir)?.keys().cloned().collect())
+    }
+
+    fn create(&self, path: &Path) -> io::Result<Arc<dyn VfsFile>> {
+        let mut state = self.state();
+        state.fail_if_planned(OpKind::Create)?;
+        let file = state.create(path)?;
+        Ok(Arc::new(CrashFile { disk: self.clone(), file }))
+    }
+
+    fn open(&self, path: &Path) -> io::Result<Arc<dyn VfsFile>> {
+        let (_, _, file) = self.state().look_up(path)?;
+        Ok(Arc::new(CrashFile { disk: self.clone(), file }))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let mut state = self.state();
+        state.fail_if_planned(OpKind::Rename)?;
+        let (dir, from, file) = state.look_up(from)?;
+        let (target, to) = split(to)?;
+        if target != dir {
+            return Err(io::Error::new(io::ErrorKind::CrossesDevices, "a rename stays within one directory"));
+        }
+        let entries = state.entries_mut(&dir)?;
+        entries.remove(&from);
+        entries.insert(to.clone(), file);
+        state.operations.push(Operation::Rename { dir, from, to, file });
+        Ok(())
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        let mut state = self.state();
+        state.fail_if_planned(OpKind::Remove)?;
+        let (dir, name, file) = state.look_up(path)?;
+        state.entries_mut(&dir)?.remove(&name);
+        state.operations.push(Operation::Remove { dir, name, file });
+        Ok(())
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        let begun = {
+            let mut state = self.state();
+            state.entries_mut(dir)?;
+            state.operations.len()
+        };
+        self.flush();
+        let mut state = self.state();
+        state.fail_if_planned(OpKind::SyncDir)?;
+        state.operations.push(Operation::SyncDir { dir: dir.to_path_buf(), begun });
+        Ok(())
+    }
+
+    fn lock(&self, path: &Path) -> Result<Box<dyn DirLock>, LockError> {
+        let mut state = self.state();
+        if !state.locked.insert(path.to_path_buf()) {
+            return Err(LockError::Held { holder: Some(std::process::id()) });
+        }
+        // The real one is held through a file, which stays behind when the process ends.
+        if state.look_up(path).is_err()
+            && let Err(error) = state.create(path)
+        {
+            state.locked.remove(path);
+            return Err(error.into());
+        }
+        Ok(Box::new(CrashLock { disk: self.clone(), path: path.to_path_buf() }))
+    }
+}
+
+struct CrashFile {
+    disk: CrashDisk,
+    file: FileId,
+}
+
+impl VfsFile for CrashFile {
+    fn bytes(&self) -> io::Result<u64> {
+        Ok(self.disk.state().files[&self.file].len() as u64)
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        Ok(self.disk.state().files[&self.file].read(buf, place(offset)?))
+    }
+
+    fn write_all_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        self.disk.state().write(self.file, buf, place(offset)?)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        let begun = self.disk.operations();
+        self.disk.flush();
+        let mut state = self.disk.state();
+        let (file, fault) = (self.file, state.faults.meet(OpKind::SyncData));
+        state.operations.push(match fault {
+            None => Operation::SyncData { file, begun },
+            Some(_) => Operation::SyncDataFailed { file, begun },
+        });
+        fault.map_or(Ok(()), |fault| Err(fault.error()))
+    }
+}
+
+struct CrashLock {
+    disk: CrashDisk,
+    path: PathBuf,
+}
+
+impl DirLock for CrashLock {}
+
+impl Drop for CrashLock {
+    fn drop(&mut self) {
+        self.disk.state().locked.remove(&self.path);
+    }
+}
+
+/// A test that panicked elsewhere has said so; the disk's state is whole between operations.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A path as the directory and the name in it.
+fn split(path: &Path) -> io::Result<(PathBuf, String)> {
+    match (path.parent(), path.file_name().and_then(|name| name.to_str())) {
+        (Some(dir), Some(name)) => Ok((dir.to_path_buf(), name.to_owned())),
+        _ => Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{} names no file", path.display()))),
+    }
+}
+
+fn place(offset: u64) -> io::Result<usize> {
+    usize::try_from(offset).map_err(|error| io::Error::new(io::ErrorKind::FileTooLarge, error))
+}
+
+fn not_found(path: &Path) -> io::Error {
+    io::Error::new(io::ErrorKind::NotFound, format!("no {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,109 @@
+//! What was done to the disk, in order.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// A file apart from its name; stays the same when it is renamed, and after it is removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct FileId(pub(super) usize);
+
+/// One thing done to the disk. Only what was really done is recorded: of a write that failed, the part that was written.
+#[derive(Debug, Clone)]
+pub(super) enum Operation {
+    CreateDir {
+        dir: PathBuf,
+    },
+    Create {
+        dir: PathBuf,
+        name: String,
+        file: FileId,
+    },
+    Rename {
+        dir: PathBuf,
+        from: String,
+        to: String,
+        file: FileId,
+    },
+    Remove {
+        dir: PathBuf,
+        name: String,
+        file: FileId,
+    },
+    /// Covers what was done to the directory before operation `begun`.
+    SyncDir {
+        dir: PathBuf,
+        begun: usize,
+    },
+    Write {
+        file: FileId,
+        offset: usize,
+        bytes: Arc<[u8]>,
+    },
+    /// Covers the writes to the file before operation `begun`.
+    SyncData {
+        file: FileId,
+        begun: usize,
+    },
+    /// A sync that returned an error: no later one covers the writes before operation `begun` either, because the kernel has
+    /// marked their pages clean.
+    SyncDataFailed {
+        file: FileId,
+        begun: usize,
+    },
+}
+
+/// What an operation does, for choosing which one is to fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum OpKind {
+    /// `Vfs::create_dir`.
+    CreateDir,
+    /// `Vfs::create`.
+    Create,
+    /// `Vfs::rename`.
+    Rename,
+    /// `Vfs::remove`.
+    Remove,
+    /// `Vfs::sync_dir`.
+    SyncDir,
+    /// `VfsFile::write_all_at`.
+    Write,
+    /// `VfsFile::sync_data`.
+    SyncData,
+}
+
+impl Operation {
+    pub(super) fn kind(&self) -> OpKind {
+        match self {
+            Operation::CreateDir { .. } => OpKind::CreateDir,
+            Operation::Create { .. } => OpKind::Create,
+            Operation::Rename { .. } => OpKind::Rename,
+            Operation::Remove { .. } => OpKind::Remove,
+            Operation::SyncDir { .. } => OpKind::SyncDir,
+            Operation::Write { .. } => OpKind::Write,
+            Operation::SyncData { .. } | Operation::SyncDataFailed { .. } => OpKind::SyncData,
+        }
+    }
+}
+
+impl fmt::Display for FileId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "#{}", self.0)
+    }
+}
+
+/// For the reader of a failed test: one line.
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Operation::CreateDir { dir } => write!(f, "create dir {}", dir.display()),
+            Operation::Create { dir, name, file } => write!(f, "create {}/{name} as {file}", dir.display()),
+            Operation::Rename { dir, from, to, file } => write!(f, "rename {}/{from} to {to}, {file}", dir.display()),
+            Operation::Remove { dir, name, file } => write!(f, "remove {}/{name}, {file}", dir.display()),
+            Operation::SyncDir { dir, begun } => write!(f, "sync dir {} as of {begun}", dir.display()),
+            Operation::Write { file, offset, bytes } => write!(f, "write {file} at {offset}, {} bytes", bytes.len()),
+            Operation::SyncData { file, begun } => write!(f, "sync {file} as of {begun}"),
+            Operation::SyncDataFailed { file, begun } => write!(f, "sync {file} as of {begun}: failed"),
+        }
+    }
+}

@@ -1,0 +1,26 @@
+//! Load on a real server, and the account of what it must still hold.
+//!
+//! In: the address of a RESP door. Out: violations, once the server has come back from whatever was done to it.
+//!
+//! Several clients share counters of five classes, each of which can be judged exactly in its own way:
+//!
+//! | class | who changes it | how it is judged |
+//! |---|---|---|
+//! | `rise:N` | all add above 0 | sum; no two equal replies; never shown or found below what was shown |
+//! | `drift:N` | all add ± | sum |
+//! | `crop:N` | all add, one harvests (`GETSET 0`) | sum with what was harvested |
+//! | `pair:N:a`, `:b` | all add to both in one EXEC | sum; always equal |
+//! | `own:C:N` | client C, by every command, alone or in one EXEC | the state after its acked operations and a prefix of the rest; others look on |
+//!
+//! Not here: what is done to the server (the suites).
+
+mod account;
+mod drive;
+mod request;
+
+pub use self::account::{Account, Loss, Tally};
+pub use self::drive::{Driver, Log, Logged};
+pub use self::request::{CLIENTS, Class, Request};
+
+#[cfg(test)]
+mod tests;

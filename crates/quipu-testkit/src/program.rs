@@ -1,0 +1,243 @@
+//! The built program as a child process: started, killed, stopped.
+//!
+//! Invariants:
+//! - a program that is dropped is killed: no test leaves one behind;
+//! - every wait has an end.
+
+use std::ffi::OsString;
+use std::io::{BufRead, BufReader, Read};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use quipu_model::Durability;
+use rustix::process::{Pid, Signal, kill_process};
+
+/// How long a start may take: recovery of the suites' small journals takes milliseconds, a busy machine seconds.
+const READY_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How long a clean stop may take.
+const STOP_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// What the program says when it serves, before its address.
+const READY_MARK: &str = "resp://";
+
+/// How to start the program.
+#[derive(Debug, Clone)]
+pub struct Launch {
+    /// The executable.
+    pub binary: PathBuf,
+    /// The data directory.
+    pub data: PathBuf,
+    /// The server's default durability.
+    pub durability: Durability,
+    /// More arguments, after those that every launch has.
+    pub arguments: Vec<OsString>,
+    /// Variables beside those of the test.
+    pub variables: Vec<(OsString, OsString)>,
+}
+
+/// Why a program is not serving, with all it wrote to stderr.
+#[derive(Debug, thiserror::Error)]
+pub enum LaunchError {
+    /// It could not be run at all.
+    #[error("cannot run {binary}")]
+    Run {
+        /// The executable.
+        binary: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// It ended before it served.
+    #[error("the program ended ({status}) before it served:\n{stderr}")]
+    Ended {
+        /// How it ended.
+        status: ExitStatus,
+        /// What it said.
+        stderr: String,
+    },
+    /// It said nothing in time.
+    #[error("the program did not serve in time:\n{stderr}")]
+    Silent {
+        /// What it said.
+        stderr: String,
+    },
+}
+
+/// A running program.
+#[derive(Debug)]
+pub struct Program {
+    child: Child,
+    address: SocketAddr,
+    stderr: Option<JoinHandle<String>>, // ends with the process
+}
+
+impl Launch {
+    /// The program under test: `QUIPU_TEST_BIN` if it is set, else the one that was built with the test.
+    pub fn new(built: &str, data: &Path, durability: Durability) -> Launch {
+        let binary = std::env::var_os("QUIPU_TEST_BIN").map_or_else(|| PathBuf::from(built), PathBuf::from);
+        Launch { binary, data: data.to_path_buf(), durability, arguments: Vec::new(), variables: Vec::new() }
+    }
+
+    /// Starts it on free ports, with two workers and the smallest segments, and waits until it serves.
+    pub fn start(&self) -> Result<Program, LaunchError> {
+        let mut child = self.spawn(Stdio::piped())?;
+        let stderr = keep(child.stderr.take().expect("stderr was piped"));
+        let (found, ready) = mpsc::channel();
+        let stdout = BufReader::new(child.stdout.take().expect("stdout was piped"));
+        // Reads on after the address was found, so that the program never waits for a full pipe.
+        thread::spawn(move || {
+            for line in stdout.lines().map_while(Result::ok) {
+                if let Some(address) = address_in(&line) {
+                    let _ = found.send(address);
+                }
+            }
+        });
+        match ready.recv_timeout(READY_TIMEOUT) {
+            Ok(address) => Ok(Program { child, address, stderr: Some(stderr) }),
+            Err(error) => {
+                if error == mpsc::RecvTimeoutError::Timeout {
+                    let _ = child.kill();
+                }
+                let status = child.wait().map_err(|source| LaunchError::Run { binary: "wait".to_owned(), source })?;
+                let stderr = stderr.join().unwrap_or_default();
+                Err(match error {
+                    mpsc::RecvTimeoutError::Timeout => LaunchError::Silent { stderr },
+                    mpsc::RecvTimeoutError::Disconnected => LaunchError::Ended { status, stderr },
+                })
+            }
+        }
+    }
+
+    /// Starts it and kills it after this long, whether it serves by then or is still recovering.
+    pub fn start_and_kill(&self, length: Duration) -> Result<(), LaunchError> {
+        let mut child = self.spawn(Stdio::null())?;
+        let stderr = keep(child.stderr.take().expect("stderr was piped"));
+        thread::sleep(length);
+        let _ = child.kill();
+        let ended = child.wait();
+        let _ = stderr.join();
+        ended.map(|_| ()).map_err(|source| LaunchError::Run { binary: "wait".to_owned(), source })
+    }
+
+    fn spawn(&self, stdout: Stdio) -> Result<Child, LaunchError> {
+        Command::new(&self.binary)
+            .args(["serve", "--resp", "127.0.0.1:0", "--http", "127.0.0.1:0", "--workers", "2"])
+            .args(["--segment-bytes", "65536", "--durability", self.durability.word()])
+            .arg("--data")
+            .arg(&self.data)
+            .args(&self.arguments)
+            .envs(self.variables.iter().map(|(name, value)| (name, value)))
+            .stdin(Stdio::null())
+            .stdout(stdout)
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(|source| LaunchError::Run { binary: self.binary.display().to_string(), source })
+    }
+}
+
+impl Program {
+    /// Where it serves RESP.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Ends it at once, as `kill -9` does, and waits until it is gone.
+    pub fn kill9(mut self) -> String {
+        self.end()
+    }
+
+    /// Waits until it ends by itself; returns how it ended and what it said on stderr.
+    pub fn wait(mut self) -> std::io::Result<(ExitStatus, String)> {
+        let pid = Pid::from_child(&self.child);
+        self.ended(pid)
+    }
+
+    /// Asks it to stop, as `kill` does, and waits until it has; returns how it ended and what it said on stderr.
+    pub fn terminate(mut self) -> std::io::Result<(ExitStatus, String)> {
+        let pid = Pid::from_child(&self.child);
+        kill_process(pid, Signal::TERM)?;
+        self.ended(pid)
+    }
+
+    fn ended(&mut self, pid: Pid) -> std::io::Result<(ExitStatus, String)> {
+        let (alive, ended) = mpsc::channel::<()>();
+        // One that hangs is ended the hard way, which its status then shows.
+        let watch = thread::spawn(move || {
+            if ended.recv_timeout(STOP_TIMEOUT) == Err(mpsc::RecvTimeoutError::Timeout) {
+                let _ = kill_process(pid, Signal::KILL);
+            }
+        });
+        let status = self.child.wait()?;
+        drop(alive);
+        let _ = watch.join();
+        let stderr = self.stderr.take().and_then(|reader| reader.join().ok()).unwrap_or_default();
+        Ok((status, stderr))
+    }
+
+    fn end(&mut self) -> String {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        self.stderr.take().and_then(|reader| reader.join().ok()).unwrap_or_default()
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Keeps what the program writes to stderr, until it ends.
+fn keep(mut stderr: impl Read + Send + 'static) -> JoinHandle<String> {
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        let _ = stderr.read_to_end(&mut bytes);
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
+}
+
+fn address_in(line: &str) -> Option<SocketAddr> {
+    let after = &line[line.find(READY_MARK)? + READY_MARK.len()..];
+    let end = after.find(|c: char| !c.is_ascii_digit() && !".:[]".contains(c)).unwrap_or(after.len());
+    after[..end].parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_address_is_found_in_the_line_that_says_it() {
+        let expected = "127.0.0.1:4711".parse().unwrap();
+        for line in
+            ["ready resp://127.0.0.1:4711 http://127.0.0.1:4712", "resp://127.0.0.1:4711", "a resp://127.0.0.1:4711, b"]
+        {
+            assert_eq!(address_in(line), Some(expected), "{line}");
+        }
+        assert_eq!(address_in("starting"), None);
+        assert_eq!(address_in("resp://nowhere"), None);
+    }
+
+    #[test]
+    fn a_program_that_ends_at_once_is_told_with_what_it_said() {
+        let launch = Launch {
+            binary: "/bin/false".into(),
+            data: "unused".into(),
+            durability: Durability::Durable,
+            arguments: Vec::new(),
+            variables: Vec::new(),
+        };
+        assert!(matches!(launch.start(), Err(LaunchError::Ended { .. })));
+        let absent = Launch { binary: "/nonexistent/quipu".into(), ..launch };
+        assert!(matches!(absent.start(), Err(LaunchError::Run { .. })));
+    }
+}

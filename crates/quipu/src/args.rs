@@ -1,0 +1,255 @@
+//! The command line, as clap reads it.
+//!
+//! The flags of `serve` are not written here: they are made from the table of settings, so that flag, variable and key of a setting
+//! cannot drift apart. Their values stay text until `config` has seen all of them, so that every mistake is told at once.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::parser::ValueSource;
+use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, Parser, Subcommand};
+
+use crate::config::settings::{Form, SETTINGS, Setting};
+use crate::config::{Given, Origin};
+
+/// The address that client commands talk to unless told otherwise: where `quipu serve` listens by default.
+const SERVER_DEFAULT: &str = "127.0.0.1:7379";
+
+/// Names that `list` collects before it stops, unless told otherwise: about 100 MB of them at their longest.
+const LIST_NAMES_MAX: &str = "100000";
+
+const EXAMPLES: &str = "\
+Examples:
+  quipu serve                              count on 127.0.0.1:7379, data in ./quipu-data
+  quipu serve --durability relaxed         acks survive the process, not a loss of power
+  quipu serve --config quipu.toml
+  quipu config check --config quipu.toml   the effective configuration and every mistake in it
+  quipu add likes:42                       1
+  quipu add stock:7 -3                     -3
+  quipu list likes:
+  quipu inspect ./quipu-data               is the journal whole?
+  redis-cli -p 7379 INCR likes:42          every Redis client works";
+
+const SERVE_EXAMPLES: &str = "\
+Every setting is also a key of [server] in the configuration file and a variable: --segment-bytes is segment_bytes and
+QUIPU_SEGMENT_BYTES, --limits-connections is limits.connections and QUIPU_LIMITS_CONNECTIONS. A flag goes before a variable, a
+variable before the file, the file before the default.
+
+Examples:
+  quipu serve
+  quipu serve --data /var/lib/quipu --resp 127.0.0.1:7379 --http 127.0.0.1:7380
+  QUIPU_PASSWORD=secret quipu serve --resp 0.0.0.0:7379
+  quipu serve --config quipu.toml --workers 4
+
+  quipu.toml:
+    [server]
+    data = \"/var/lib/quipu\"
+    limits.connections = 20000
+
+    [namespace.views]
+    durability = \"relaxed\"";
+
+/// Counters that lose nothing and count nothing twice.
+#[derive(Debug, Parser)]
+#[command(name = "quipu", version, after_help = EXAMPLES)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub task: Task,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Task {
+    /// Serve counters: RESP for every Redis client, HTTP for health
+    #[command(after_help = SERVE_EXAMPLES)]
+    Serve(ServeFlags),
+    /// Add to a counter and print its value
+    #[command(allow_negative_numbers = true, after_help = "Examples:\n  quipu add likes:42\n  quipu add stock:7 -3")]
+    Add(Ask<Add>),
+    /// Print the values of counters; one that does not exist counts 0
+    #[command(after_help = "Examples:\n  quipu get likes:42\n  quipu get likes:42 likes:43")]
+    Get(Ask<Get>),
+    /// Delete counters and print how many there were
+    #[command(after_help = "Example:\n  quipu del likes:42")]
+    Del(Ask<Del>),
+    /// Set a counter to 0 and print what it had; every add is in that value or comes after it
+    #[command(after_help = "Example:\n  quipu reset likes:42")]
+    Reset(Ask<Reset>),
+    /// List counters and their values
+    #[command(after_help = "Examples:\n  quipu list\n  quipu list likes:")]
+    List(Ask<List>),
+    /// Look into the data directory of a stopped or crashed server; changes nothing
+    #[command(after_help = "Examples:\n  quipu inspect ./quipu-data\n  quipu inspect ./quipu-data --dump | less")]
+    Inspect(Inspect),
+    /// Look at the configuration
+    #[command(subcommand)]
+    Config(ConfigTask),
+}
+
+#[derive(Debug, Subcommand)]
+pub enum ConfigTask {
+    /// Print the effective configuration and every mistake with its line; exit status 1 if there is any
+    #[command(after_help = "Example:\n  quipu config check --config quipu.toml")]
+    Check(ServeFlags),
+}
+
+/// A question to a running server.
+#[derive(Debug, Args)]
+pub struct Ask<T: Args> {
+    #[command(flatten)]
+    pub question: T,
+    #[command(flatten)]
+    pub target: Target,
+}
+
+/// Which server.
+#[derive(Debug, Args)]
+pub struct Target {
+    /// Where the server listens
+    #[arg(long, value_name = "ADDRESS", env = "QUIPU_SERVER", default_value = SERVER_DEFAULT)]
+    pub server: String,
+    /// Its password, if it asks for one
+    #[arg(long, env = "QUIPU_PASSWORD", hide_env_values = true)]
+    pub password: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct Add {
+    /// The counter
+    pub name: OsString,
+    /// What to add
+    #[arg(default_value_t = 1)]
+    pub delta: i64,
+}
+
+#[derive(Debug, Args)]
+pub struct Get {
+    /// The counters
+    #[arg(required = true, value_name = "NAME")]
+    pub names: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub struct Del {
+    /// The counters
+    #[arg(required = true, value_name = "NAME")]
+    pub names: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub struct Reset {
+    /// The counter
+    pub name: OsString,
+}
+
+#[derive(Debug, Args)]
+pub struct List {
+    /// Only counters whose names begin with this
+    #[arg(default_value = "")]
+    pub prefix: OsString,
+    /// Stop after this many
+    #[arg(long, value_name = "COUNT", default_value = LIST_NAMES_MAX)]
+    pub limit: usize,
+}
+
+#[derive(Debug, Args)]
+pub struct Inspect {
+    /// The data directory
+    #[arg(value_name = "DIR")]
+    pub data: PathBuf,
+    /// Print every record
+    #[arg(long)]
+    pub dump: bool,
+}
+
+/// The settings given as flags or variables, and the file that has the others.
+#[derive(Debug, Default)]
+pub struct ServeFlags {
+    /// The configuration file.
+    pub config: Option<PathBuf>,
+    /// In the order of the table of settings; not yet checked.
+    pub given: Vec<Given>,
+}
+
+impl Args for ServeFlags {
+    fn augment_args(command: Command) -> Command {
+        let config = Arg::new("config")
+            .long("config")
+            .env("QUIPU_CONFIG")
+            .value_name("FILE")
+            .value_parser(clap::value_parser!(PathBuf))
+            .help("The configuration file (TOML)");
+        SETTINGS.iter().fold(command.arg(config), |command, setting| command.arg(flag(setting)))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        ServeFlags::augment_args(command)
+    }
+}
+
+impl FromArgMatches for ServeFlags {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<ServeFlags, clap::Error> {
+        let given = SETTINGS.iter().filter_map(|setting| {
+            let text = matches.get_one::<String>(setting.key)?.clone();
+            let origin = match matches.value_source(setting.key)? {
+                ValueSource::EnvVariable => Origin::Variable(setting.variable()),
+                _ => Origin::Flag(setting.flag()),
+            };
+            Some(Given { setting, text, origin })
+        });
+        Ok(ServeFlags { config: matches.get_one::<PathBuf>("config").cloned(), given: given.collect() })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = ServeFlags::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+fn flag(setting: &'static Setting) -> Arg {
+    let help = match setting.default_text() {
+        Some(default) => format!("{} [default: {default}]", setting.help),
+        None => setting.help.to_owned(),
+    };
+    let arg = Arg::new(setting.key)
+        .long(setting.flag())
+        .env(setting.variable())
+        .hide_env(true)
+        .value_name(setting.form.word())
+        .help(help);
+    match setting.form {
+        // `--insecure` alone, or `--insecure=false` against a variable or a file that says otherwise.
+        Form::Switch => arg.num_args(0..=1).require_equals(true).default_missing_value("true"),
+        _ => arg.allow_hyphen_values(true),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_negative_delta_is_a_number_and_not_a_flag() {
+        let cli = Cli::try_parse_from(["quipu", "add", "stock:7", "-3"]).unwrap();
+        let Task::Add(ask) = cli.task else { panic!("{cli:?}") };
+        assert_eq!((ask.question.name.to_str(), ask.question.delta), (Some("stock:7"), -3));
+        assert!(Cli::try_parse_from(["quipu", "add", "stock:7", "-x"]).is_err());
+    }
+
+    #[test]
+    fn flags_are_kept_as_text_with_where_they_came_from() {
+        let line = ["quipu", "serve", "--workers", "many", "--limits-connections=5", "--insecure"];
+        let Task::Serve(flags) = Cli::try_parse_from(line).unwrap().task else { panic!() };
+        let given = |key| flags.given.iter().find(|given| given.setting.key == key).map(|given| given.text.as_str());
+        assert_eq!(given("workers"), Some("many"));
+        assert_eq!(given("limits.connections"), Some("5"));
+        assert_eq!(given("insecure"), Some("true"));
+        assert_eq!(given("data"), None);
+    }
+}

@@ -1,0 +1,163 @@
+//! `quipu add`, `get`, `del`, `reset`, `list`: questions to a running server.
+//!
+//! In: a question. Out: its answer, as a table for people or as plain lines for programs.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+
+use anyhow::bail;
+
+use crate::args::{Add, Del, Get, List, Reset, Target};
+use crate::resp_client::{Client, Value};
+use crate::show;
+
+/// Names asked for in one step of a walk or one MGET: few enough to be answered at once, many enough to be quick.
+const NAMES_PER_CALL: usize = 1_000;
+
+/// Something to ask a server.
+pub trait Question: clap::Args {
+    /// Asks it and prints the answer.
+    fn ask(&self, client: &mut Client, out: &mut dyn Write) -> anyhow::Result<()>;
+}
+
+/// Connects and asks.
+pub fn ask(target: &Target, question: &impl Question, out: &mut impl Write) -> anyhow::Result<()> {
+    let mut client = Client::connect(&target.server, target.password.as_deref())?;
+    question.ask(&mut client, out)
+}
+
+impl Question for Add {
+    fn ask(&self, client: &mut Client, out: &mut dyn Write) -> anyhow::Result<()> {
+        let delta = self.delta.to_string();
+        let value = client.call(&[b"INCRBY", self.name.as_bytes(), delta.as_bytes()])?.count()?;
+        Ok(writeln!(out, "{value}")?)
+    }
+}
+
+impl Question for Get {
+    fn ask(&self, client: &mut Client, out: &mut dyn Write) -> anyhow::Result<()> {
+        let names: Vec<&[u8]> = self.names.iter().map(|name| name.as_bytes()).collect();
+        let values = values(client, &names)?;
+        if names.len() > 1 && show::is_terminal() {
+            return print_table(out, names.iter().copied().zip(values));
+        }
+        for value in values {
+            writeln!(out, "{value}")?;
+        }
+        Ok(())
+    }
+}
+
+impl Question for Del {
+    fn ask(&self, client: &mut Client, out: &mut dyn Write) -> anyhow::Result<()> {
+        let arguments: Vec<&[u8]> =
+            std::iter::once(&b"DEL"[..]).chain(self.names.iter().map(|name: &OsString| name.as_bytes())).collect();
+        let deleted = client.call(&arguments)?.count()?;
+        Ok(writeln!(out, "{deleted}")?)
+    }
+}
+
+impl Question for Reset {
+    fn ask(&self, client: &mut Client, out: &mut dyn Write) -> anyhow::Result<()> {
+        let before = client.call(&[b"QUIPU.RESET", self.name.as_bytes()])?.count()?;
+        Ok(writeln!(out, "{before}")?)
+    }
+}
+
+impl Question for List {
+    fn ask(&self, client: &mut Client, out: &mut dyn Write) -> anyhow::Result<()> {
+        let (names, more) = self.names(client)?;
+        let names: Vec<&[u8]> = names.iter().map(Vec::as_slice).collect();
+        let mut rows = Vec::new();
+        for names in names.chunks(NAMES_PER_CALL) {
+            rows.extend(names.iter().copied().zip(values(client, names)?));
+        }
+        if show::is_terminal() {
+            print_table(out, rows.into_iter())?;
+        } else {
+            for (name, value) in rows {
+                writeln!(out, "{}\t{value}", show::name(name))?;
+            }
+        }
+        if more {
+            out.flush()?;
+            eprintln!("quipu: there are more than {} counters; raise --limit to see them", self.limit);
+        }
+        Ok(())
+    }
+}
+
+impl List {
+    /// Names in order, and whether there are more. A walk may give a name twice; a set does not.
+    fn names(&self, client: &mut Client) -> anyhow::Result<(BTreeSet<Vec<u8>>, bool)> {
+        let pattern = pattern(self.prefix.as_bytes());
+        let count = NAMES_PER_CALL.to_string();
+        let (mut names, mut cursor) = (BTreeSet::new(), b"0".to_vec());
+        loop {
+            let reply = client.call(&[b"SCAN", &cursor, b"MATCH", &pattern, b"COUNT", count.as_bytes()])?;
+            let Value::Array(parts) = reply else { bail!("the server sent {reply:?} for a step of a walk") };
+            let Ok([Value::Bulk(Some(next)), Value::Array(page)]) = <[Value; 2]>::try_from(parts) else {
+                bail!("the server sent something else for a step of a walk");
+            };
+            for name in page {
+                let Value::Bulk(Some(name)) = name else { bail!("the server sent {name:?} for a name") };
+                names.insert(name);
+            }
+            let more = names.len() > self.limit;
+            if more || next == b"0" {
+                while names.len() > self.limit {
+                    names.pop_last();
+                }
+                return Ok((names, more));
+            }
+            cursor = next;
+        }
+    }
+}
+
+/// The glob that matches a prefix and nothing else.
+fn pattern(prefix: &[u8]) -> Vec<u8> {
+    let mut pattern = Vec::with_capacity(prefix.len() + 1);
+    for &byte in prefix {
+        if b"*?[]\\^".contains(&byte) {
+            pattern.push(b'\\');
+        }
+        pattern.push(byte);
+    }
+    pattern.push(b'*');
+    pattern
+}
+
+fn values(client: &mut Client, names: &[&[u8]]) -> anyhow::Result<Vec<i64>> {
+    let arguments: Vec<&[u8]> = std::iter::once(&b"MGET"[..]).chain(names.iter().copied()).collect();
+    let reply = client.call(&arguments)?;
+    match reply {
+        Value::Array(values) if values.len() == names.len() => values.iter().map(Value::count).collect(),
+        other => bail!("the server sent {other:?} for {} values", names.len()),
+    }
+}
+
+fn print_table<'n>(out: &mut dyn Write, rows: impl Iterator<Item = (&'n [u8], i64)>) -> anyhow::Result<()> {
+    let mut table = show::table(["name", "value"]);
+    for (name, value) in rows {
+        table.add_row([show::name(name), value.to_string()]);
+    }
+    if let Some(values) = table.column_mut(1) {
+        values.set_cell_alignment(comfy_table::CellAlignment::Right);
+    }
+    Ok(writeln!(out, "{}", show::lines(table))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prefix_matches_itself_whatever_its_letters() {
+        assert_eq!(pattern(b"likes:"), b"likes:*");
+        assert_eq!(pattern(b"a*[x]?\\"), b"a\\*\\[x\\]\\?\\\\*");
+        assert_eq!(pattern(b""), b"*");
+    }
+}

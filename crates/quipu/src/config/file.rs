@@ -1,0 +1,188 @@
+//! The configuration file: TOML, read with the line of everything in it.
+//!
+//! In: the text of a file. Out: changes to a configuration, and a mistake for everything that is wrong, never just the first.
+
+use std::path::Path;
+
+use quipu_model::{Durability, Kind};
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::settings::{Form, SETTINGS};
+use super::{Configuration, Effective, Mistake, Origin};
+
+/// Keys of a namespace.
+const NAMESPACE_KEYS: [&str; 2] = ["durability", "kind"];
+
+/// A mistyped key is close to a known one if so many letters differ.
+const TYPO_LETTERS_MAX: usize = 2;
+
+/// Reads a file into what is in force.
+pub fn read(path: &Path, text: &str, effective: &mut Effective) {
+    let mut reader = Reader { path, text, effective };
+    let (root, errors) = DeTable::parse_recoverable(text);
+    for error in errors {
+        reader.mistake(error.span().map_or(0, |span| span.start), error.message().to_owned());
+    }
+    for (key, value) in root.get_ref() {
+        match (key.get_ref().as_ref(), value.get_ref()) {
+            ("server", DeValue::Table(table)) => reader.server("", table),
+            ("namespace", DeValue::Table(table)) => reader.namespaces(table),
+            (word @ ("server" | "namespace"), other) => {
+                let found = article(other.type_str());
+                reader.mistake(key.span().start, format!("'{word}' is a table, written [{word}], not {found}"));
+            }
+            (word, _) => {
+                let hint = nearest(word, ["server", "namespace"].into_iter());
+                reader.mistake(key.span().start, format!("unknown key '{word}'{hint}"));
+            }
+        }
+    }
+}
+
+struct Reader<'r> {
+    path: &'r Path,
+    text: &'r str,
+    effective: &'r mut Effective,
+}
+
+impl Reader<'_> {
+    /// Reads `[server]`, or a table within it.
+    fn server(&mut self, prefix: &str, table: &DeTable<'_>) {
+        for (key, value) in table {
+            let name = format!("{prefix}{}", key.get_ref());
+            let setting = SETTINGS.iter().find(|setting| setting.key == name);
+            match (setting, value.get_ref()) {
+                (Some(setting), found) => {
+                    let origin = self.origin(key.span().start);
+                    match written(setting.form, found) {
+                        Ok(text) => self.effective.take(setting, &text, origin),
+                        Err(found) => {
+                            let text = format!("'{name}' must be {}, not {found}", setting.form.expected());
+                            self.effective.mistakes.push(Mistake { origin, text });
+                        }
+                    }
+                }
+                (None, DeValue::Table(inner)) if SETTINGS.iter().any(|s| s.key.starts_with(&format!("{name}."))) => {
+                    self.server(&format!("{name}."), inner);
+                }
+                (None, _) => {
+                    let hint = nearest(&name, SETTINGS.iter().map(|setting| setting.key));
+                    self.mistake(key.span().start, format!("unknown key '{name}' in [server]{hint}"));
+                }
+            }
+        }
+    }
+
+    fn namespaces(&mut self, table: &DeTable<'_>) {
+        for (key, value) in table {
+            let (at, name) = (key.span().start, key.get_ref());
+            if name.contains(':') {
+                self.mistake(at, format!("'{name}' is no namespace: a namespace ends before the first ':' of a name"));
+            }
+            match value.get_ref() {
+                DeValue::Table(inner) => self.namespace(name, inner),
+                other => {
+                    let found = article(other.type_str());
+                    self.mistake(at, format!("'{name}' is a table, written [namespace.{name}], not {found}"));
+                }
+            }
+        }
+    }
+
+    fn namespace(&mut self, name: &str, table: &DeTable<'_>) {
+        for (key, value) in table {
+            let at = key.span().start;
+            match key.get_ref().as_ref() {
+                "durability" => {
+                    match word(value).and_then(|text| text.parse::<Durability>().map_err(|e| e.to_string())) {
+                        Ok(durability) => {
+                            let origin = self.origin(at);
+                            self.effective.namespace(name, durability, origin);
+                        }
+                        Err(error) => self.mistake(at, format!("in [namespace.{name}]: {error}")),
+                    }
+                }
+                "kind" => match word(value) {
+                    Ok(kind) if kind == Kind::Count.word() => {}
+                    Ok(kind) => {
+                        let known = Kind::Count.word();
+                        self.mistake(at, format!("in [namespace.{name}]: unknown kind '{kind}': it is {known}"));
+                    }
+                    Err(error) => self.mistake(at, format!("in [namespace.{name}]: {error}")),
+                },
+                other => {
+                    let hint = nearest(other, NAMESPACE_KEYS.into_iter());
+                    self.mistake(at, format!("unknown key '{other}' in [namespace.{name}]{hint}"));
+                }
+            }
+        }
+    }
+
+    fn mistake(&mut self, at: usize, text: String) {
+        let origin = self.origin(at);
+        self.effective.mistakes.push(Mistake { origin, text });
+    }
+
+    fn origin(&self, at: usize) -> Origin {
+        let before = self.text.as_bytes().iter().take(at);
+        let line = 1 + before.filter(|&&byte| byte == b'\n').count();
+        Origin::File { path: self.path.to_path_buf(), line }
+    }
+}
+
+/// A value as it would be given to a flag; if its type is wrong, what it is instead.
+fn written(form: Form, value: &DeValue<'_>) -> Result<String, String> {
+    match (form, value) {
+        (Form::Text | Form::Size | Form::Time, DeValue::String(text)) => Ok(text.as_ref().to_owned()),
+        (Form::Number | Form::Size, DeValue::Integer(integer)) => {
+            // Written in any base, and possibly too long for any number.
+            let number = i128::from_str_radix(integer.as_str(), integer.radix());
+            Ok(number.map_or_else(|_| integer.as_str().to_owned(), |number| number.to_string()))
+        }
+        (Form::Switch, DeValue::Boolean(switch)) => Ok(switch.to_string()),
+        (_, other) => Err(article(other.type_str())),
+    }
+}
+
+fn word<'v>(value: &'v Spanned<DeValue<'_>>) -> Result<&'v str, String> {
+    let value = value.get_ref();
+    value.as_str().ok_or_else(|| format!("expected a string, not {}", article(value.type_str())))
+}
+
+fn article(noun: &str) -> String {
+    let an = noun.starts_with(['a', 'e', 'i', 'o', 'u']);
+    format!("{} {noun}", if an { "an" } else { "a" })
+}
+
+/// ", did you mean …?" if a known word is close.
+fn nearest<'k>(word: &str, known: impl Iterator<Item = &'k str>) -> String {
+    let close = known.map(|known| (letters_different(word, known), known)).min();
+    match close {
+        Some((different, known)) if different <= TYPO_LETTERS_MAX => format!(", did you mean '{known}'?"),
+        _ => String::new(),
+    }
+}
+
+/// How many letters must be changed, added or left out to make one word of the other.
+fn letters_different(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, letter) in a.chars().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, other) in b.iter().enumerate() {
+            let changed = diagonal + usize::from(letter != *other);
+            diagonal = row[j + 1];
+            row[j + 1] = changed.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[b.len()]
+}
+
+/// Namespaces are kept in the order of their names, whatever the order in the file.
+pub(super) fn put_namespace(configuration: &mut Configuration, name: &str, durability: Durability) {
+    let namespaces = &mut configuration.engine.namespaces;
+    namespaces.retain(|(known, _)| **known != *name.as_bytes());
+    namespaces.push((name.as_bytes().into(), durability));
+    namespaces.sort();
+}

@@ -1,0 +1,171 @@
+//! The configuration: a file, variables and flags become what is in force, or a list of all that is wrong.
+//!
+//! In: what was given, as text. Out: [`Effective`], which `serve` uses only if it has no mistakes and `config check` prints.
+//!
+//! Invariants:
+//! - a flag goes before a variable, a variable before the file, the file before the default;
+//! - every mistake is found and told with its line, also in a value that another source overrides; nothing starts with one.
+
+pub mod check;
+mod file;
+mod quantity;
+pub mod settings;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use quipu_model::Durability;
+
+use self::settings::{SETTINGS, Setting};
+use crate::args::ServeFlags;
+
+/// Where data goes unless told otherwise.
+const DATA_DEFAULT: &str = "./quipu-data";
+
+/// Longest configuration file that is read: room for ten thousand namespaces, not for a disk image named by mistake.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// What engine and server are started with.
+#[derive(Debug, Clone)]
+pub struct Configuration {
+    pub engine: quipu_engine::Options,
+    pub server: quipu_server::Options,
+}
+
+impl Default for Configuration {
+    fn default() -> Configuration {
+        let engine = quipu_engine::Options::new(DATA_DEFAULT);
+        Configuration { engine, server: quipu_server::Options::default() }
+    }
+}
+
+/// Where a value came from.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Origin {
+    Default,
+    File { path: PathBuf, line: usize },
+    Variable(String),
+    Flag(String),
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Origin::Default => f.write_str("default"),
+            Origin::File { path, line } => write!(f, "{}:{line}", path.display()),
+            Origin::Variable(name) => f.write_str(name),
+            Origin::Flag(name) => write!(f, "--{name}"),
+        }
+    }
+}
+
+/// Something that keeps the server from starting.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Mistake {
+    pub origin: Origin,
+    pub text: String,
+}
+
+impl fmt::Display for Mistake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.origin, self.text)
+    }
+}
+
+/// A setting given by flag or variable, not yet checked.
+#[derive(Debug, Clone)]
+pub struct Given {
+    pub setting: &'static Setting,
+    pub text: String,
+    pub origin: Origin,
+}
+
+/// What is in force, why, and what is wrong.
+#[derive(Debug, Default)]
+pub struct Effective {
+    pub configuration: Configuration,
+    /// In the order in which they stand, the file's first.
+    pub mistakes: Vec<Mistake>,
+    /// By key; a setting that is not here has its default.
+    origins: BTreeMap<String, Origin>,
+}
+
+impl Effective {
+    /// Puts everything that was given in force, in order.
+    pub fn resolve(flags: &ServeFlags) -> Effective {
+        let mut effective = Effective::default();
+        if let Some(path) = &flags.config {
+            match read_file(path) {
+                Ok(text) => file::read(path, &text, &mut effective),
+                Err(text) => effective.mistakes.push(Mistake { origin: Origin::Flag("config".to_owned()), text }),
+            }
+        }
+        for given in &flags.given {
+            effective.take(given.setting, &given.text, given.origin.clone());
+        }
+        effective.check_whole();
+        effective.mistakes.sort();
+        effective
+    }
+
+    /// Every setting and namespace with its value and where that came from.
+    pub fn lines(&self) -> Vec<(String, String, Origin)> {
+        let settings = SETTINGS.iter().map(|setting| {
+            let origin = self.origin(setting.key);
+            (format!("server.{}", setting.key), (setting.show)(&self.configuration), origin)
+        });
+        let namespaces = self.configuration.engine.namespaces.iter().map(|(name, durability)| {
+            let key = namespace_key(&String::from_utf8_lossy(name));
+            let origin = self.origin(&key);
+            (key, durability.to_string(), origin)
+        });
+        settings.chain(namespaces).collect()
+    }
+
+    fn origin(&self, key: &str) -> Origin {
+        self.origins.get(key).cloned().unwrap_or(Origin::Default)
+    }
+
+    fn take(&mut self, setting: &Setting, text: &str, origin: Origin) {
+        match (setting.take)(&mut self.configuration, text) {
+            Ok(()) => {
+                self.origins.insert(setting.key.to_owned(), origin);
+            }
+            Err(text) => self.mistakes.push(Mistake { origin, text: format!("{}: {text}", setting.key) }),
+        }
+    }
+
+    fn namespace(&mut self, name: &str, durability: Durability, origin: Origin) {
+        file::put_namespace(&mut self.configuration, name, durability);
+        self.origins.insert(namespace_key(name), origin);
+    }
+
+    /// What no setting alone can know.
+    fn check_whole(&mut self) {
+        let server = &self.configuration.server;
+        let closed = server.password.is_some() || server.insecure;
+        let addresses = [("resp", Some(server.resp)), ("http", server.http)];
+        for (key, address) in addresses {
+            let Some(address) = address.filter(|address| !closed && !address.ip().is_loopback()) else { continue };
+            let text = quipu_server::BindError::Open { addr: address }.to_string();
+            self.mistakes.push(Mistake { origin: self.origin(key), text: format!("{key}: {text}") });
+        }
+    }
+}
+
+fn namespace_key(name: &str) -> String {
+    format!("namespace.{name}.durability")
+}
+
+fn read_file(path: &Path) -> Result<String, String> {
+    let shown = path.display();
+    let bytes = std::fs::metadata(path).map_err(|e| format!("cannot read {shown}: {e}"))?.len();
+    if bytes > FILE_BYTES_MAX {
+        return Err(format!("{shown} has {bytes} bytes: a configuration file has at most {FILE_BYTES_MAX}"));
+    }
+    std::fs::read_to_string(path).map_err(|e| format!("cannot read {shown}: {e}"))
+}

@@ -1,0 +1,408 @@
+//! The settings of a server, one line each: the key, what it takes, what it changes.
+//!
+//! Key, flag and variable are one name in three spellings: `limits.bulk_bytes`, `--limits-bulk-bytes`, `QUIPU_LIMITS_BULK_BYTES`.
+//!
+//! Not here: which of several sources counts (`config`), defaults (the options of engine and server have theirs).
+
+use std::num::NonZeroUsize;
+use std::time::Duration;
+
+use quipu_engine::SEGMENT_BYTES_MIN;
+use quipu_server::Password;
+
+use super::Configuration;
+use super::quantity::{read_bytes, read_duration, read_timeout, show_bytes, show_duration, show_timeout};
+
+/// What stands for a secret wherever a configuration is shown.
+const SECRET: &str = "***";
+
+/// One setting.
+pub struct Setting {
+    /// Its key in `[server]`.
+    pub key: &'static str,
+    /// How its value is written.
+    pub form: Form,
+    /// What it is, for `--help`.
+    pub help: &'static str,
+    /// Puts a value in force, or says what is wrong with it.
+    pub take: fn(&mut Configuration, &str) -> Result<(), String>,
+    /// The value in force, as it would be written.
+    pub show: fn(&Configuration) -> String,
+}
+
+/// How a value is written; decides which TOML types are right.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// A path, an address, a word.
+    Text,
+    /// A whole number.
+    Number,
+    /// A number of bytes, or a text with a unit.
+    Size,
+    /// A text with a unit.
+    Time,
+    /// True or false.
+    Switch,
+}
+
+impl Form {
+    /// What `--help` calls the value.
+    pub fn word(self) -> &'static str {
+        match self {
+            Form::Text => "TEXT",
+            Form::Number => "NUMBER",
+            Form::Size => "SIZE",
+            Form::Time => "TIME",
+            Form::Switch => "BOOL",
+        }
+    }
+
+    /// What the configuration file must have.
+    pub fn expected(self) -> &'static str {
+        match self {
+            Form::Text => "a string",
+            Form::Number => "a whole number",
+            Form::Size => "a whole number of bytes or a string such as \"16MiB\"",
+            Form::Time => "a string such as \"50ms\" or \"10s\"",
+            Form::Switch => "true or false",
+        }
+    }
+}
+
+impl Setting {
+    /// As a flag, without the dashes in front.
+    pub fn flag(&self) -> String {
+        self.key.replace(['.', '_'], "-")
+    }
+
+    /// As a variable.
+    pub fn variable(&self) -> String {
+        format!("QUIPU_{}", self.key.replace('.', "_").to_uppercase())
+    }
+
+    /// The default, for `--help`; none where it is nothing.
+    pub fn default_text(&self) -> Option<String> {
+        Some((self.show)(&Configuration::default())).filter(|text| !text.is_empty())
+    }
+}
+
+impl std::fmt::Debug for Setting {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.key)
+    }
+}
+
+/// All of them, in the order in which `--help` and `config check` show them.
+pub static SETTINGS: &[Setting] = &[
+    Setting {
+        key: "data",
+        form: Form::Text,
+        help: "The data directory; made if it does not exist",
+        take: |c, text| {
+            if text.is_empty() {
+                return Err("the data directory has no name".to_owned());
+            }
+            put(&mut c.engine.data, Ok(text.into()))
+        },
+        show: |c| c.engine.data.display().to_string(),
+    },
+    Setting {
+        key: "resp",
+        form: Form::Text,
+        help: "Where Redis clients connect",
+        take: |c, text| put(&mut c.server.resp, read_address(text)),
+        show: |c| c.server.resp.to_string(),
+    },
+    Setting {
+        key: "http",
+        form: Form::Text,
+        help: "Where /healthz is served, or off",
+        take: |c, text| {
+            let http = if text == "off" { Ok(None) } else { read_address(text).map(Some) };
+            put(&mut c.server.http, http)
+        },
+        show: |c| c.server.http.map_or_else(|| "off".to_owned(), |address| address.to_string()),
+    },
+    Setting {
+        key: "durability",
+        form: Form::Text,
+        help: "What an ack means: durable (synced to disk), relaxed (handed to the OS), memory",
+        take: |c, text| put(&mut c.engine.durability, text.parse().map_err(|e| format!("{e}"))),
+        show: |c| c.engine.durability.to_string(),
+    },
+    Setting {
+        key: "workers",
+        form: Form::Number,
+        help: "Threads that serve connections",
+        take: |c, text| {
+            let workers = read_count(text)?;
+            put(&mut c.server.workers, Ok(NonZeroUsize::new(workers).unwrap_or(NonZeroUsize::MIN)))
+        },
+        show: |c| c.server.workers.to_string(),
+    },
+    Setting {
+        key: "password",
+        form: Form::Text,
+        help: "What clients must give to AUTH; better given by variable or file, which other users do not see",
+        take: |c, text| {
+            let password = Password::new(text.as_bytes()).map_err(|e| e.to_string());
+            put(&mut c.server.password, password.map(Some))
+        },
+        show: |c| c.server.password.as_ref().map_or_else(String::new, |_| SECRET.to_owned()),
+    },
+    Setting {
+        key: "insecure",
+        form: Form::Switch,
+        help: "Allow an address that other machines can reach without a password",
+        take: |c, text| put(&mut c.server.insecure, read_switch(text)),
+        show: |c| c.server.insecure.to_string(),
+    },
+    Setting {
+        key: "segment_bytes",
+        form: Form::Size,
+        help: "Length of a journal segment",
+        take: |c, text| {
+            let bytes = read_bytes(text)?;
+            if bytes < SEGMENT_BYTES_MIN {
+                return Err(format!("{text} is too short for a segment: at least {}", show_bytes(SEGMENT_BYTES_MIN)));
+            }
+            put(&mut c.engine.segment_bytes, Ok(bytes))
+        },
+        show: |c| show_bytes(c.engine.segment_bytes),
+    },
+    Setting {
+        key: "relaxed_window",
+        form: Form::Time,
+        help: "Relaxed namespaces are synced at least this often",
+        take: |c, text| put(&mut c.engine.relaxed_window, read_nonzero(text)),
+        show: |c| show_duration(c.engine.relaxed_window),
+    },
+    Setting {
+        key: "journal_bytes_max",
+        form: Form::Size,
+        help: "The journal is cut when it has grown by this much",
+        take: |c, text| put(&mut c.engine.journal_bytes_max, read_size(text)),
+        show: |c| show_bytes(c.engine.journal_bytes_max),
+    },
+    Setting {
+        key: "pending_bytes_max",
+        form: Form::Size,
+        help: "Writes are refused while this much waits for the disk",
+        take: |c, text| put(&mut c.engine.pending_bytes_max, read_size(text)),
+        show: |c| show_bytes(c.engine.pending_bytes_max),
+    },
+    Setting {
+        key: "seal_every",
+        form: Form::Time,
+        help: "Changed counters of memory namespaces are sealed this often",
+        take: |c, text| put(&mut c.engine.seal_every, read_nonzero(text)),
+        show: |c| show_duration(c.engine.seal_every),
+    },
+    Setting {
+        key: "limits.connections",
+        form: Form::Number,
+        help: "Connections at once",
+        take: |c, text| put(&mut c.server.limits.connections_max, read_count(text)),
+        show: |c| c.server.limits.connections_max.to_string(),
+    },
+    Setting {
+        key: "limits.bulk_bytes",
+        form: Form::Size,
+        help: "Longest argument of a command",
+        take: |c, text| put(&mut c.server.limits.frame.bulk_bytes_max, read_size(text)),
+        show: |c| show_bytes(c.server.limits.frame.bulk_bytes_max as u64),
+    },
+    Setting {
+        key: "limits.args",
+        form: Form::Number,
+        help: "Most arguments of a command",
+        take: |c, text| put(&mut c.server.limits.frame.args_max, read_count(text)),
+        show: |c| c.server.limits.frame.args_max.to_string(),
+    },
+    Setting {
+        key: "limits.frame_bytes",
+        form: Form::Size,
+        help: "Longest command in all",
+        take: |c, text| put(&mut c.server.limits.frame.frame_bytes_max, read_size(text)),
+        show: |c| show_bytes(u64::from(c.server.limits.frame.frame_bytes_max)),
+    },
+    Setting {
+        key: "limits.inline_bytes",
+        form: Form::Size,
+        help: "Longest command typed by hand",
+        take: |c, text| put(&mut c.server.limits.frame.inline_bytes_max, read_size(text)),
+        show: |c| show_bytes(c.server.limits.frame.inline_bytes_max as u64),
+    },
+    Setting {
+        key: "limits.output_bytes",
+        form: Form::Size,
+        help: "Most output held for one connection before it is sent",
+        take: |c, text| put(&mut c.server.limits.output_bytes_max, read_size(text)),
+        show: |c| show_bytes(c.server.limits.output_bytes_max as u64),
+    },
+    Setting {
+        key: "limits.queue_bytes",
+        form: Form::Size,
+        help: "Most bytes between MULTI and EXEC",
+        take: |c, text| put(&mut c.server.limits.queue_bytes_max, read_size(text)),
+        show: |c| show_bytes(c.server.limits.queue_bytes_max as u64),
+    },
+    Setting {
+        key: "limits.queue_commands",
+        form: Form::Number,
+        help: "Most commands between MULTI and EXEC",
+        take: |c, text| put(&mut c.server.limits.queue_commands_max, read_count(text)),
+        show: |c| c.server.limits.queue_commands_max.to_string(),
+    },
+    Setting {
+        key: "limits.watches",
+        form: Form::Number,
+        help: "Most counters under WATCH by one connection",
+        take: |c, text| put(&mut c.server.limits.watches_max, read_count(text)),
+        show: |c| c.server.limits.watches_max.to_string(),
+    },
+    Setting {
+        key: "limits.idle_timeout",
+        form: Form::Time,
+        help: "A connection without a command for this long is closed, or off",
+        take: |c, text| {
+            let timeout = read_timeout(text)?;
+            if timeout.is_some_and(|timeout| timeout.subsec_nanos() != 0) {
+                return Err(format!("'{text}' is not a whole number of seconds"));
+            }
+            put(&mut c.server.limits.idle_time_max, Ok(timeout))
+        },
+        show: |c| show_timeout(c.server.limits.idle_time_max),
+    },
+    Setting {
+        key: "limits.partial_timeout",
+        form: Form::Time,
+        help: "A command must arrive whole within this time",
+        take: |c, text| put(&mut c.server.limits.partial_time_max, read_nonzero(text)),
+        show: |c| show_duration(c.server.limits.partial_time_max),
+    },
+    Setting {
+        key: "limits.write_timeout",
+        form: Form::Time,
+        help: "A client that does not read for this long is closed",
+        take: |c, text| put(&mut c.server.limits.write_time_max, read_nonzero(text)),
+        show: |c| show_duration(c.server.limits.write_time_max),
+    },
+    Setting {
+        key: "limits.drain_timeout",
+        form: Form::Time,
+        help: "How long a stop waits for replies under way",
+        take: |c, text| put(&mut c.server.limits.drain_time_max, read_nonzero(text)),
+        show: |c| show_duration(c.server.limits.drain_time_max),
+    },
+    Setting {
+        key: "limits.http_connections",
+        form: Form::Number,
+        help: "HTTP connections at once",
+        take: |c, text| put(&mut c.server.limits.http_connections_max, read_count(text)),
+        show: |c| c.server.limits.http_connections_max.to_string(),
+    },
+    Setting {
+        key: "limits.http_header_timeout",
+        form: Form::Time,
+        help: "The headers of an HTTP request must arrive within this time",
+        take: |c, text| put(&mut c.server.limits.http_header_time_max, read_nonzero(text)),
+        show: |c| show_duration(c.server.limits.http_header_time_max),
+    },
+];
+
+fn put<T>(place: &mut T, value: Result<T, String>) -> Result<(), String> {
+    *place = value?;
+    Ok(())
+}
+
+fn read_address(text: &str) -> Result<std::net::SocketAddr, String> {
+    text.parse().map_err(|_| format!("'{text}' is not an address: write an IP and a port, such as 127.0.0.1:7379"))
+}
+
+/// A number that is at least 1 and fits.
+fn read_count<T: TryFrom<u64>>(text: &str) -> Result<T, String> {
+    let count = text.parse::<u64>().ok().filter(|&count| count > 0).and_then(|count| T::try_from(count).ok());
+    count.ok_or_else(|| format!("'{text}' is not a number from 1 to {}", max_of::<T>()))
+}
+
+/// A size that is at least 1 and fits.
+fn read_size<T: TryFrom<u64>>(text: &str) -> Result<T, String> {
+    let bytes = read_bytes(text)?;
+    let size = if bytes > 0 { T::try_from(bytes).ok() } else { None };
+    size.ok_or_else(|| format!("'{text}' is not a size from 1 byte to {} bytes", max_of::<T>()))
+}
+
+/// The greatest number that a type of this width holds, for messages.
+fn max_of<T>() -> u64 {
+    u64::MAX >> (64 - 8 * size_of::<T>())
+}
+
+fn read_nonzero(text: &str) -> Result<Duration, String> {
+    match read_duration(text)? {
+        Duration::ZERO => Err(format!("'{text}' is no time at all: at least 1ms")),
+        duration => Ok(duration),
+    }
+}
+
+fn read_switch(text: &str) -> Result<bool, String> {
+    match text {
+        "true" | "1" | "yes" | "on" => Ok(true),
+        "false" | "0" | "no" | "off" => Ok(false),
+        _ => Err(format!("'{text}' is not true or false")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_name_has_three_spellings() {
+        let setting = SETTINGS.iter().find(|setting| setting.key == "limits.bulk_bytes").unwrap();
+        assert_eq!(setting.flag(), "limits-bulk-bytes");
+        assert_eq!(setting.variable(), "QUIPU_LIMITS_BULK_BYTES");
+    }
+
+    #[test]
+    fn every_default_is_accepted_when_it_is_written_down() {
+        for setting in SETTINGS {
+            let Some(text) = setting.default_text() else { continue };
+            let mut configuration = Configuration::default();
+            assert_eq!((setting.take)(&mut configuration, &text), Ok(()), "{}", setting.key);
+            assert_eq!((setting.show)(&configuration), text, "{}", setting.key);
+        }
+    }
+
+    #[test]
+    fn bounds_are_kept() {
+        for (key, text) in [
+            ("data", ""),
+            ("resp", "localhost"),
+            ("http", "7380"),
+            ("durability", "Durable"),
+            ("workers", "0"),
+            ("workers", "two"),
+            ("password", ""),
+            ("insecure", "maybe"),
+            ("segment_bytes", "4095"),
+            ("relaxed_window", "0ms"),
+            ("limits.connections", "4294967296"),
+            ("limits.frame_bytes", "4GiB"),
+            ("limits.idle_timeout", "1500ms"),
+        ] {
+            let setting = SETTINGS.iter().find(|setting| setting.key == key).unwrap();
+            let mut configuration = Configuration::default();
+            assert!((setting.take)(&mut configuration, text).is_err(), "{key} = {text}");
+            assert_eq!((setting.show)(&configuration), (setting.show)(&Configuration::default()), "{key} = {text}");
+        }
+    }
+
+    #[test]
+    fn a_password_is_never_shown() {
+        let setting = SETTINGS.iter().find(|setting| setting.key == "password").unwrap();
+        let mut configuration = Configuration::default();
+        (setting.take)(&mut configuration, "hunter2").unwrap();
+        assert_eq!((setting.show)(&configuration), SECRET);
+    }
+}

@@ -1,0 +1,155 @@
+//! What is in force, and what is told when something is wrong.
+
+use super::*;
+
+fn flags(file: &str, given: &[(&str, &str, Origin)]) -> (tempfile::TempDir, ServeFlags) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("quipu.toml");
+    std::fs::write(&path, file).unwrap();
+    let given = given.iter().map(|(key, text, origin)| {
+        let setting = SETTINGS.iter().find(|setting| setting.key == *key).unwrap();
+        Given { setting, text: (*text).to_owned(), origin: origin.clone() }
+    });
+    let flags = ServeFlags { config: Some(path), given: given.collect() };
+    (dir, flags)
+}
+
+fn gather(file: &str, given: &[(&str, &str, Origin)]) -> Effective {
+    let (_dir, flags) = flags(file, given);
+    Effective::resolve(&flags)
+}
+
+/// Line and text of each mistake.
+fn mistakes(file: &str) -> Vec<(usize, String)> {
+    let told = |mistake: Mistake| match mistake.origin {
+        Origin::File { line, .. } => (line, mistake.text),
+        other => panic!("{other}: {}", mistake.text),
+    };
+    gather(file, &[]).mistakes.into_iter().map(told).collect()
+}
+
+#[test]
+fn a_flag_goes_before_a_variable_before_the_file_before_the_default() {
+    let file = "[server]\nworkers = 2\nsegment_bytes = 65536\nrelaxed_window = \"20ms\"\n";
+    let variable = Origin::Variable("QUIPU_SEGMENT_BYTES".to_owned());
+    let flag = Origin::Flag("relaxed-window".to_owned());
+    let effective =
+        gather(file, &[("segment_bytes", "128KiB", variable.clone()), ("relaxed_window", "5ms", flag.clone())]);
+    assert_eq!(effective.mistakes, []);
+    let Configuration { engine, server } = &effective.configuration;
+    assert_eq!(server.workers.get(), 2);
+    assert_eq!(engine.segment_bytes, 128 << 10);
+    assert_eq!(engine.relaxed_window, std::time::Duration::from_millis(5));
+    assert_eq!(engine.data, Path::new(DATA_DEFAULT));
+    let lines = effective.lines();
+    let from = |key: &str| lines.iter().find(|line| line.0 == key).map(|line| line.2.clone()).unwrap();
+    assert!(matches!(from("server.workers"), Origin::File { line: 2, .. }));
+    assert_eq!(from("server.segment_bytes"), variable);
+    assert_eq!(from("server.relaxed_window"), flag);
+    assert_eq!(from("server.data"), Origin::Default);
+}
+
+#[test]
+fn namespaces_and_limits_are_read() {
+    let file = "\
+[server.limits]
+idle_timeout = \"5m\"
+[namespace.views]
+kind = \"count\"
+durability = \"relaxed\"
+[namespace.default]
+durability = \"memory\"
+";
+    let effective = gather(file, &[]);
+    assert_eq!(effective.mistakes, []);
+    let Configuration { engine, server } = &effective.configuration;
+    assert_eq!(server.limits.idle_time_max, Some(std::time::Duration::from_secs(300)));
+    assert_eq!(
+        engine.namespaces,
+        [(b"default"[..].into(), Durability::Memory), (b"views"[..].into(), Durability::Relaxed)]
+    );
+    assert_eq!(gather("[server]\nlimits.connections = 5", &[]).configuration.server.limits.connections_max, 5);
+}
+
+#[test]
+fn every_mistake_is_told_with_its_line() {
+    let file = "\
+[server]
+durabilty = \"durable\"
+workers = \"two\"
+segment_bytes = \"10\"
+relaxed_window = 50
+limits.conections = 5
+limits.args = -1
+
+[namespace.views]
+durability = \"sometimes\"
+kind = \"top\"
+shards = 4
+
+[surplus]
+x = 1
+";
+    let told = mistakes(file);
+    let lines: Vec<usize> = told.iter().map(|(line, _)| *line).collect();
+    assert_eq!(lines, [2, 3, 4, 5, 6, 7, 10, 11, 12, 14], "{told:#?}");
+    let text = |line: usize| told.iter().find(|mistake| mistake.0 == line).map(|mistake| mistake.1.as_str()).unwrap();
+    assert_eq!(text(2), "unknown key 'durabilty' in [server], did you mean 'durability'?");
+    assert_eq!(text(3), "'workers' must be a whole number, not a string");
+    assert_eq!(text(5), "'relaxed_window' must be a string such as \"50ms\" or \"10s\", not an integer");
+    assert_eq!(text(6), "unknown key 'limits.conections' in [server], did you mean 'limits.connections'?");
+    assert_eq!(text(7), "limits.args: '-1' is not a number from 1 to 18446744073709551615");
+    assert_eq!(text(10), "in [namespace.views]: unknown durability 'sometimes': it is memory, relaxed or durable");
+    assert_eq!(text(11), "in [namespace.views]: unknown kind 'top': it is count");
+    assert_eq!(text(12), "unknown key 'shards' in [namespace.views]");
+    assert_eq!(text(14), "unknown key 'surplus'");
+}
+
+#[test]
+fn what_is_not_toml_is_told_beside_the_other_mistakes() {
+    let told = mistakes("[server]\nworkers = \ndurability = \"maybe\"\n[server\n");
+    let lines: Vec<usize> = told.iter().map(|(line, _)| *line).collect();
+    for line in [2, 3, 4] {
+        assert!(lines.contains(&line), "{told:#?}");
+    }
+}
+
+#[test]
+fn a_mistake_in_the_file_is_told_even_if_a_flag_overrides_it() {
+    let effective = gather("[server]\nworkers = 0\n", &[("workers", "3", Origin::Flag("workers".to_owned()))]);
+    assert_eq!(effective.configuration.server.workers.get(), 3);
+    assert_eq!(effective.mistakes.len(), 1);
+}
+
+#[test]
+fn mistakes_in_flags_and_variables_are_told_by_their_names() {
+    let effective = gather(
+        "",
+        &[
+            ("resp", "nowhere", Origin::Flag("resp".to_owned())),
+            ("workers", "x", Origin::Variable("QUIPU_WORKERS".to_owned())),
+        ],
+    );
+    let told: Vec<String> = effective.mistakes.iter().map(Mistake::to_string).collect();
+    assert!(told[0].starts_with("QUIPU_WORKERS: workers: 'x' is not a number"), "{told:?}");
+    assert!(told[1].starts_with("--resp: resp: 'nowhere' is not an address"), "{told:?}");
+}
+
+#[test]
+fn an_address_that_others_reach_needs_a_password_or_a_word() {
+    let open = "[server]\nworkers = 1\nresp = \"0.0.0.0:7379\"\n";
+    let told = mistakes(open);
+    assert_eq!(told.len(), 1);
+    assert_eq!(told[0].0, 3);
+    assert!(told[0].1.contains("no password is set"), "{told:?}");
+    assert_eq!(mistakes(&format!("{open}password = \"secret\"\n")), []);
+    assert_eq!(mistakes(&format!("{open}insecure = true\n")), []);
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_a_mistake() {
+    let flags = ServeFlags { config: Some("/nonexistent/quipu.toml".into()), given: Vec::new() };
+    let told = Effective::resolve(&flags).mistakes;
+    assert_eq!(told.len(), 1);
+    assert!(told[0].to_string().starts_with("--config: cannot read /nonexistent/quipu.toml"), "{}", told[0]);
+}

@@ -1,0 +1,170 @@
+//! `quipu inspect`: is the journal of a stopped or crashed server whole, and what is in it?
+//!
+//! In: a data directory. Out: what its files say, and a verdict in the words with which the server would refuse it.
+//!
+//! Invariant: nothing is written and no lock is taken; a directory in use is left alone, since its journal moves while it is read.
+
+use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::{anyhow, bail};
+use quipu_engine::inspect::Inspection;
+use quipu_engine::journal::control::Control;
+use quipu_engine::journal::format::Entry;
+use quipu_engine::journal::recover::{Record, Tail};
+use quipu_engine::journal::segments::Segment;
+use quipu_model::Epoch;
+
+use crate::args;
+use crate::read_only::ReadOnlyDisk;
+use crate::show;
+
+/// The file whose lock marks a directory as in use.
+const LOCK_FILE: &str = "lock";
+
+/// The locks of this machine, on Linux.
+const LOCKS: &str = "/proc/locks";
+
+/// Prints what is found; exit status 1 if the journal is damaged.
+pub fn inspect(target: &args::Inspect, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+    let data = &target.data;
+    if let Some(holder) = holder(data) {
+        bail!("{} is in use: held by process {holder}; stop it to inspect its journal", data.display());
+    }
+    let mut written = Ok(());
+    let inspection = quipu_engine::inspect::inspect(&ReadOnlyDisk, data, |segment, record| {
+        if target.dump && written.is_ok() {
+            written = dump(segment, record, out);
+        }
+        Ok(())
+    });
+    written?;
+    let inspection = inspection.map_err(|error| anyhow!("cannot inspect {}: {error}", data.display()))?;
+    report(data, &inspection, out)?;
+    Ok(if inspection.verdict.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Who has the directory, if the machine tells.
+fn holder(data: &Path) -> Option<u32> {
+    let path = data.join(LOCK_FILE);
+    let inode = std::fs::metadata(&path).ok()?.ino();
+    let named = std::fs::read_to_string(&path).ok().and_then(|text| text.trim().parse().ok());
+    let locks = std::fs::read_to_string(LOCKS).ok()?;
+    lock_holder(&locks, inode, named)
+}
+
+/// The process that holds an exclusive lock on the file, by the file's number or by the process that the file names: some file
+/// systems show other numbers in the table of locks, and a process of another container has another number there.
+fn lock_holder(locks: &str, inode: u64, named: Option<u32>) -> Option<u32> {
+    // 1: FLOCK  ADVISORY  WRITE 4711 08:01:1234567 0 EOF
+    locks.lines().find_map(|line| {
+        let mut words = line.split_whitespace().skip(1);
+        if words.next() != Some("FLOCK") || words.nth(1) != Some("WRITE") {
+            return None;
+        }
+        let holder: u32 = words.next()?.parse().ok()?;
+        let locked: u64 = words.next()?.rsplit(':').next()?.parse().ok()?;
+        (locked == inode || named == Some(holder)).then_some(holder)
+    })
+}
+
+fn report(data: &Path, inspection: &Inspection, out: &mut impl Write) -> io::Result<()> {
+    let Inspection { control, segments, records, verdict } = inspection;
+    writeln!(out, "{}", show::bold(&data.display().to_string()))?;
+    if let Some(control) = control {
+        print_control(control, out)?;
+    }
+    if !segments.is_empty() {
+        let mut table = show::table(["file", "base", "end", "records"]);
+        for (segment, records) in segments {
+            let file = segment.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            table.add_row([file, segment.base.to_string(), segment.end.to_string(), records.to_string()]);
+        }
+        writeln!(out, "{}", show::lines(table))?;
+    }
+    if control.is_some() {
+        writeln!(out, "records     {records}")?;
+    }
+    if let Ok(tail) = verdict {
+        writeln!(out, "synced to   {}, at least", tail.synced)?;
+        writeln!(out, "ends at     {}", tail.position)?;
+    }
+    let verdict = match (control, verdict) {
+        (_, Err(error)) => show::bad(&format!("damaged: {error}")),
+        (None, Ok(_)) => "no journal: a server would begin a new one here".to_owned(),
+        (_, Ok(Tail { torn: Some(torn), .. })) => {
+            let (file, offset, reason) = (torn.file.display(), torn.offset, torn.reason);
+            show::good(&format!("torn tail at {file} byte {offset} (will be cut): {reason}"))
+        }
+        (_, Ok(_)) => show::good("whole"),
+    };
+    writeln!(out, "{verdict}")
+}
+
+fn print_control(control: &Control, out: &mut impl Write) -> io::Result<()> {
+    let end = if control.clean { "a clean stop" } else { "a crash, or still running" };
+    writeln!(out, "node        {}", control.node)?;
+    writeln!(out, "incarnation {}", control.incarnation)?;
+    writeln!(out, "ended with  {end}")?;
+    writeln!(out, "starts at   {}", control.start)?;
+    writeln!(out, "control     generation {}, synced to {}", control.generation, control.synced)
+}
+
+/// One line a record, one line an entry below it.
+fn dump(segment: &Segment, record: &Record<'_>, out: &mut impl Write) -> io::Result<()> {
+    let file = segment.path.file_name().unwrap_or_default().to_string_lossy();
+    let (position, bytes, time, synced) = (record.position, record.bytes, record.body.time, record.header.synced);
+    writeln!(
+        out,
+        "{position}: {bytes} bytes in {file} at byte {}, time {time}, synced {synced}",
+        segment.offset(position)
+    )?;
+    for entry in record.body.entries() {
+        match entry {
+            Ok(entry) => writeln!(out, "  {}", shown(&entry))?,
+            // Not reached: the reading has stopped at an entry that makes no sense.
+            Err(bad) => writeln!(out, "  {bad}")?,
+        }
+    }
+    Ok(())
+}
+
+fn shown(entry: &Entry<'_>) -> String {
+    match entry {
+        Entry::Cell { name, epoch, value, expires_at, count, sum } => {
+            let expiry = expires_at.map(|at| format!(" expires {at}")).unwrap_or_default();
+            format!("cell {} = {value} epoch {}{expiry} count {count} sum {sum}", show::name(name), shown_epoch(*epoch))
+        }
+        Entry::Gone { name, epoch } => format!("gone {} epoch {}", show::name(name), shown_epoch(*epoch)),
+        Entry::Flush { epoch } => format!("flush epoch {}", shown_epoch(*epoch)),
+        Entry::Floor { epoch } => format!("floor epoch {}", shown_epoch(*epoch)),
+        Entry::Start { writer } => format!("start {writer}"),
+    }
+}
+
+fn shown_epoch(epoch: Epoch) -> String {
+    if epoch == Epoch::FIRST { "first".to_owned() } else { format!("{}.{}", epoch.millis, epoch.node) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TABLE: &str = "\
+1: POSIX  ADVISORY  WRITE 77 08:01:99 0 EOF
+2: FLOCK  ADVISORY  READ 78 08:01:99 0 EOF
+2: -> FLOCK  ADVISORY  WRITE 81 08:01:99 0 EOF
+3: FLOCK  ADVISORY  WRITE 79 00:3f:1234 0 EOF
+";
+
+    #[test]
+    fn the_holder_of_a_lock_is_found_by_file_or_by_name() {
+        assert_eq!(lock_holder(TABLE, 1234, None), Some(79));
+        assert_eq!(lock_holder(TABLE, 5, Some(79)), Some(79));
+        assert_eq!(lock_holder(TABLE, 99, None), None, "neither a shared lock nor one of another kind is ours");
+        assert_eq!(lock_holder(TABLE, 5, Some(81)), None, "who waits for a lock does not hold it");
+        assert_eq!(lock_holder("", 5, Some(79)), None);
+    }
+}

@@ -1,0 +1,109 @@
+//! `quipu serve`: opens the engine, serves until a signal, closes.
+//!
+//! Invariants:
+//! - nothing is opened while the configuration has a mistake;
+//! - the line with `resp://` is written once, when clients are answered and a signal would stop cleanly;
+//! - exit status 0 means that everything acknowledged is durable, in every mode.
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::process::ExitCode;
+
+use anyhow::{Context, anyhow};
+use quipu_engine::Engine;
+use quipu_server::Server;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::args::ServeFlags;
+use crate::config::check::tell;
+use crate::config::{Configuration, Effective};
+use crate::show;
+
+/// Serves until SIGTERM or SIGINT.
+pub fn serve(flags: &ServeFlags, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+    let effective = Effective::resolve(flags);
+    if !effective.mistakes.is_empty() {
+        tell(&effective);
+        return Ok(ExitCode::FAILURE);
+    }
+    let Configuration { engine: options, server } = effective.configuration;
+    let data = options.data.display().to_string();
+    // The error says everything in its own words, which `inspect` shares.
+    let engine = Engine::open(options).map_err(|error| anyhow!("cannot open {data}: {error}"))?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("start a runtime")?;
+    let served = runtime.block_on(answer(&engine, server, &data, out));
+    // Also when it never served: a directory that was opened is closed cleanly.
+    engine.close().context("close the journal")?;
+    served?;
+    say(out, "stopped; everything acknowledged is durable");
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn answer(
+    engine: &Engine,
+    options: quipu_server::Options,
+    data: &str,
+    out: &mut impl Write,
+) -> anyhow::Result<()> {
+    let server = Server::bind(engine.clone(), options)?;
+    let mut stop = Stop::new().context("listen for signals")?;
+    say(out, &banner(engine, data, server.resp_addr(), server.http_addr()));
+    server.run(stop.asked()).await?;
+    Ok(())
+}
+
+/// The signals that ask for a stop.
+struct Stop {
+    term: Signal,
+    int: Signal,
+}
+
+impl Stop {
+    fn new() -> std::io::Result<Stop> {
+        Ok(Stop { term: signal(SignalKind::terminate())?, int: signal(SignalKind::interrupt())? })
+    }
+
+    async fn asked(&mut self) {
+        let name = tokio::select! {
+            _ = self.term.recv() => "SIGTERM",
+            _ = self.int.recv() => "SIGINT",
+        };
+        eprintln!("quipu: {name}, stopping");
+    }
+}
+
+fn banner(engine: &Engine, data: &str, resp: SocketAddr, http: Option<SocketAddr>) -> String {
+    let stats = engine.stats();
+    let http = http.map(|address| format!(" http://{address}")).unwrap_or_default();
+    let lines = [
+        ("data", format!("{data} ({})", stats.durability)),
+        ("found", found(engine)),
+        ("ready", format!("resp://{resp}{http}")),
+        ("try", format!("redis-cli -p {} INCR likes:42", resp.port())),
+    ];
+    let mut text = show::bold(&format!("quipu {}", env!("CARGO_PKG_VERSION")));
+    for (label, value) in lines {
+        text.push_str(&format!("\n  {label:<6} {value}"));
+    }
+    text
+}
+
+/// What the start found in the directory.
+fn found(engine: &Engine) -> String {
+    let recovery = engine.recovery();
+    if recovery.records == 0 && recovery.tail.torn.is_none() && recovery.tail.position.0 == 0 {
+        return "nothing, a new directory".to_owned();
+    }
+    let end = if recovery.clean { "a clean stop" } else { "a crash" };
+    let mut text = format!("{} counters in {} records after {end}", engine.stats().counters, recovery.records);
+    if let Some(torn) = &recovery.tail.torn {
+        let (file, offset, reason) = (torn.file.display(), torn.offset, torn.reason);
+        text.push_str(&format!("; torn tail cut in {file} at byte {offset}: {reason}"));
+    }
+    text
+}
+
+/// Tells whoever reads stdout. Nobody has to: a server whose terminal is gone goes on counting.
+fn say(out: &mut impl Write, text: &str) {
+    let _ = writeln!(out, "{text}").and_then(|()| out.flush());
+}

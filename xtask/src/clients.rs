@@ -1,0 +1,133 @@
+//! Real clients against the real program: each script under `crates/quipu/tests/clients` gets a fresh server.
+//!
+//! A script takes the port, ends with status 0 if everything was as it ought to be, and says how many checks it made.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context, anyhow, bail};
+
+use crate::parts::{Found, cargo};
+use crate::paths::{root, target};
+use crate::run::{Outcome, run, shown};
+use crate::tools::{self, Tools};
+
+/// How the scripts are run; by the end of their names.
+fn interpreter(script: &Path, tools: &Tools) -> anyhow::Result<PathBuf> {
+    match script.extension().and_then(|extension| extension.to_str()) {
+        Some("sh") => Ok("bash".into()),
+        Some("py") => Ok(tools.python.clone()),
+        Some("cjs") => Ok("node".into()),
+        _ => bail!("nobody knows how to run {}", script.display()),
+    }
+}
+
+/// Runs all scripts; their checks are the tests.
+pub fn clients() -> anyhow::Result<Found> {
+    let tools = tools::install()?;
+    run("clients", &cargo("build --release -p quipu", &[]))?.expect_success("the release build")?;
+    let scripts = scripts()?;
+    let mut found = Found::default();
+    for script in &scripts {
+        let outcome = against_server(script, &tools)?;
+        let proofs = outcome.proofs();
+        found.passed += proofs.iter().filter_map(|proof| checks(proof)).sum::<usize>();
+        if !outcome.success || proofs.is_empty() {
+            found.failed += 1;
+            found.failure = Some(format!("{}\n{}", script.display(), outcome.lines.join("\n")));
+            return Ok(found);
+        }
+        found.proofs.extend(proofs);
+    }
+    Ok(found)
+}
+
+fn scripts() -> anyhow::Result<Vec<PathBuf>> {
+    let folder = root().join("crates/quipu/tests/clients");
+    let entries = std::fs::read_dir(&folder).with_context(|| format!("list {}", folder.display()))?;
+    let mut scripts = entries.map(|entry| Ok(entry?.path())).collect::<anyhow::Result<Vec<_>>>()?;
+    scripts.sort();
+    if scripts.is_empty() {
+        bail!("{} is empty", folder.display());
+    }
+    Ok(scripts)
+}
+
+/// The number in "…: 34 checks".
+fn checks(proof: &str) -> Option<usize> {
+    proof.strip_suffix(" checks")?.rsplit(' ').next()?.parse().ok()
+}
+
+fn against_server(script: &Path, tools: &Tools) -> anyhow::Result<Outcome> {
+    let data = tempfile::tempdir().context("make a directory for the server")?;
+    let server = Server::start(data.path())?;
+    let mut command = Command::new(interpreter(script, tools)?);
+    command.arg(script).arg(server.port.to_string()).env("NODE_PATH", tools.node.join("node_modules"));
+    let name = script.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let mut outcome = run(&name, &command)?;
+    // A server that did not survive its client, or cannot stop, has failed too.
+    if let Err(error) = server.stop() {
+        outcome.success = false;
+        outcome.lines.push(format!("{error:#}"));
+    }
+    Ok(outcome)
+}
+
+/// The release build, serving.
+struct Server {
+    child: Child,
+    port: u16,
+}
+
+impl Server {
+    fn start(data: &Path) -> anyhow::Result<Server> {
+        let mut command = Command::new(target().join("release/quipu"));
+        command.args(["serve", "--resp", "127.0.0.1:0", "--http", "off", "--data"]).arg(data);
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("run {}", shown(&command)))?;
+        let stdout = child.stdout.take().ok_or_else(|| anyhow!("stdout was piped"))?;
+        let mut server = Server { child, port: 0 };
+        // Ends at the line that tells the address, or when the program has ended without one.
+        for line in BufReader::new(stdout).lines() {
+            let line = line.context("read what the server says")?;
+            if let Some(at) = line.find("resp://127.0.0.1:") {
+                let digits: String = line[at + 17..].chars().take_while(char::is_ascii_digit).collect();
+                server.port = digits.parse().with_context(|| format!("read the port in '{line}'"))?;
+                return Ok(server);
+            }
+        }
+        bail!("the server ended before it served")
+    }
+
+    fn stop(mut self) -> anyhow::Result<()> {
+        let asked = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status().context("run kill")?;
+        let ended = self.child.wait().context("wait for the server")?;
+        if !asked.success() || !ended.success() {
+            bail!("the server did not stop cleanly: {ended}");
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Nothing if it has ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn checks_are_counted() {
+        assert_eq!(checks("redis-py 8.1.0: 34 checks"), Some(34));
+        assert_eq!(checks("redis-py 8.1.0"), None);
+    }
+}

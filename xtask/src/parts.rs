@@ -1,0 +1,161 @@
+//! The parts of `cargo xtask test`, in order. A new proof is a new line here.
+
+use std::process::Command;
+
+use anyhow::bail;
+
+use crate::paths::root;
+use crate::run::{Outcome, run, shown};
+use crate::{clients, patches};
+
+/// One part.
+pub struct Part {
+    /// What `--only` and the table call it.
+    pub name: &'static str,
+    /// How it is done.
+    pub work: Work,
+}
+
+/// How a part is done.
+pub enum Work {
+    /// Commands of cargo, one after another, each of which must succeed.
+    Cargo(&'static [&'static str]),
+    /// Tests: each of these cargo commands must succeed and run at least one test.
+    Tests(&'static [&'static str]),
+    /// The kill suite, so many times.
+    Kills(&'static str),
+    /// Real clients against the release build.
+    Clients,
+    /// The tests of the tests.
+    Patches,
+}
+
+/// What a part found.
+#[derive(Default)]
+pub struct Found {
+    /// Tests, checks or patches that are as they ought to be.
+    pub passed: usize,
+    /// Those that are not.
+    pub failed: usize,
+    /// How much was tried.
+    pub proofs: Vec<String>,
+    /// Why the part failed, if it did, with all that was said.
+    pub failure: Option<String>,
+}
+
+/// All parts. The debug builds share one set of features, so that nothing is built twice; shuttle replaces the types where threads
+/// meet and so needs its own.
+pub static PARTS: &[Part] = &[
+    Part {
+        name: "build",
+        work: Work::Cargo(&["build --release -p quipu", "test --workspace --features quipu/failpoints --no-run"]),
+    },
+    Part {
+        name: "fmt and clippy",
+        work: Work::Cargo(&[
+            "fmt --all --check",
+            "clippy --workspace --all-targets --features quipu/failpoints -- -D warnings",
+            "clippy -p quipu-engine --features shuttle --test shuttle -- -D warnings",
+        ]),
+    },
+    Part {
+        name: "unit and integration",
+        work: Work::Tests(&["test --workspace --features quipu/failpoints -- --show-output \
+             --skip crash_states:: --skip interleave:: --skip kill::"]),
+    },
+    Part {
+        name: "crash states",
+        work: Work::Tests(&["test --workspace --features quipu/failpoints --test it -- --show-output crash_states::"]),
+    },
+    Part {
+        name: "interleaving",
+        work: Work::Tests(&["test --workspace --features quipu/failpoints --test it -- --show-output interleave::"]),
+    },
+    Part {
+        name: "shuttle",
+        work: Work::Tests(&["test -p quipu-engine --features shuttle --test shuttle -- --show-output"]),
+    },
+    Part {
+        name: "kills",
+        work: Work::Kills("test --workspace --features quipu/failpoints --test it -- --show-output kill::"),
+    },
+    Part { name: "clients", work: Work::Clients },
+    Part { name: "known-bad patches", work: Work::Patches },
+];
+
+/// Durability modes of the kill suite; each gets the same number of kills.
+const KILL_MODES: usize = 3;
+
+impl Part {
+    /// Does it.
+    pub fn run(&self, kills: usize) -> anyhow::Result<Found> {
+        let mut found = Found::default();
+        match self.work {
+            Work::Cargo(commands) => {
+                for command in commands {
+                    self.cargo(command, &[], &mut found)?;
+                    if found.failure.is_some() {
+                        break;
+                    }
+                }
+            }
+            Work::Tests(commands) => {
+                for command in commands {
+                    self.tests(command, &[], &mut found)?;
+                    if found.failure.is_some() {
+                        break;
+                    }
+                }
+            }
+            Work::Kills(command) => {
+                let per_mode = kills.div_ceil(KILL_MODES).to_string();
+                self.tests(command, &[("QUIPU_KILLS", &per_mode)], &mut found)?;
+            }
+            Work::Clients => found = clients::clients()?,
+            Work::Patches => {
+                let caught = patches::patches(None)?;
+                found.passed = caught;
+                found.proofs.push(format!("known-bad patches: {caught}, each caught by the test it names"));
+            }
+        }
+        Ok(found)
+    }
+
+    fn tests(&self, words: &str, variables: &[(&str, &str)], found: &mut Found) -> anyhow::Result<()> {
+        let (before, outcome) = (found.passed, self.cargo(words, variables, found)?);
+        if outcome.success && found.passed == before {
+            found.failure = Some(format!("cargo {words}\nran no test: a proof that is not there proves nothing"));
+        }
+        Ok(())
+    }
+
+    fn cargo(&self, words: &str, variables: &[(&str, &str)], found: &mut Found) -> anyhow::Result<Outcome> {
+        let command = cargo(words, variables);
+        let outcome = run(self.name, &command)?;
+        let (passed, failed) = outcome.tests();
+        found.passed += passed;
+        found.failed += failed;
+        found.proofs.extend(outcome.proofs());
+        if !outcome.success {
+            found.failure = Some(format!("{}\n{}", shown(&command), outcome.lines.join("\n")));
+        }
+        Ok(outcome)
+    }
+}
+
+/// A command of cargo in the workspace.
+pub fn cargo(words: &str, variables: &[(&str, &str)]) -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(words.split_whitespace()).envs(variables.iter().copied()).current_dir(root());
+    command
+}
+
+/// The parts of this name, or all.
+pub fn chosen(only: Option<&str>) -> anyhow::Result<Vec<&'static Part>> {
+    let parts: Vec<&Part> = PARTS.iter().filter(|part| only.is_none_or(|only| part.name.starts_with(only))).collect();
+    if parts.is_empty() {
+        let names: Vec<&str> = PARTS.iter().map(|part| part.name).collect();
+        bail!("no part is called '{}'; there are: {}", only.unwrap_or_default(), names.join(", "));
+    }
+    Ok(parts)
+}

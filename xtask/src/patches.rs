@@ -1,0 +1,196 @@
+//! Tests of the tests: each known-bad patch under `proofs/known-bad` must be caught by the test it names.
+//!
+//! ```text
+//! # The reply leaves before the fsync.
+//! # caught by: cargo test -p quipu-engine --test it crash_states
+//! --- a/crates/…
+//! +++ b/crates/…
+//! ```
+//!
+//! A patch is applied to a copy of the workspace, uncommitted work included, whose build is kept for the next one.
+//!
+//! Invariant: caught means that the patched code builds and a test fails; a patch that does not apply, does not build or fails
+//! nothing is an error.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, bail};
+use comfy_table::Table;
+use comfy_table::presets::NOTHING;
+
+use crate::paths::{own, root};
+use crate::run::{Outcome, run};
+
+/// A patch and what it says of itself.
+struct Patch {
+    path: PathBuf,
+    name: String,
+    /// What it breaks, in a sentence.
+    defect: String,
+    /// A command line that begins with `cargo test`.
+    test: String,
+    /// The files it changes.
+    files: Vec<String>,
+}
+
+/// Applies each patch, or the one of this name, and returns how many were caught: all of them, or an error.
+pub fn patches(only: Option<&str>) -> anyhow::Result<usize> {
+    let patches = find(only)?;
+    let mut table = Table::new();
+    table.load_style(NOTHING).set_header(["known-bad patch", "what it breaks", "caught by"]);
+    let mut missed = Vec::new();
+    let copy = Copy::new();
+    for patch in &patches {
+        println!("  {} …", patch.name);
+        match copy.caught_by(patch) {
+            Ok(tests) => table.add_row([patch.name.clone(), patch.defect.clone(), tests.join("\n")]),
+            Err(error) => {
+                missed.push(format!("{}: {error:#}", patch.path.display()));
+                table.add_row([patch.name.clone(), patch.defect.clone(), "NOTHING".to_owned()])
+            }
+        };
+    }
+    println!("\n{}\n", table.trim_fmt());
+    if !missed.is_empty() {
+        bail!("{} of {} patches were not caught:\n{}", missed.len(), patches.len(), missed.join("\n"));
+    }
+    Ok(patches.len())
+}
+
+fn find(only: Option<&str>) -> anyhow::Result<Vec<Patch>> {
+    let folder = root().join("proofs/known-bad");
+    let entries = std::fs::read_dir(&folder).with_context(|| format!("list {}", folder.display()))?;
+    let mut paths = entries.map(|entry| Ok(entry?.path())).collect::<anyhow::Result<Vec<_>>>()?;
+    paths.retain(|path| path.extension().is_some_and(|extension| extension == "patch"));
+    paths.retain(|path| only.is_none_or(|only| path.to_string_lossy().contains(only)));
+    paths.sort();
+    if paths.is_empty() {
+        bail!("there is no such patch in {}", folder.display());
+    }
+    paths.into_iter().map(Patch::read).collect()
+}
+
+impl Patch {
+    fn read(path: PathBuf) -> anyhow::Result<Patch> {
+        let text = std::fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+        let field = |mark: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(mark));
+            line.map(|line| line.trim().to_owned()).with_context(|| format!("{} has no line '{mark}'", path.display()))
+        };
+        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let (defect, test) = (field("# ")?, field("# caught by:")?);
+        if !test.starts_with("cargo test ") {
+            bail!("{}: its test is not a `cargo test` command: {test}", path.display());
+        }
+        let files: Vec<String> =
+            text.lines().filter_map(|line| line.strip_prefix("+++ b/")).map(|file| file.trim().to_owned()).collect();
+        if files.is_empty() {
+            bail!("{} changes no file", path.display());
+        }
+        Ok(Patch { name, defect, test, files, path })
+    }
+}
+
+/// A copy of the workspace with a build of its own.
+struct Copy {
+    source: PathBuf,
+    target: PathBuf,
+}
+
+impl Copy {
+    fn new() -> Copy {
+        Copy { source: own("patches/source"), target: own("patches/target") }
+    }
+
+    /// The tests that fail with the patch.
+    fn caught_by(&self, patch: &Patch) -> anyhow::Result<Vec<String>> {
+        self.refresh()?;
+        self.apply(patch)?;
+        let building = match patch.test.split_once(" -- ") {
+            Some((cargo, _)) => format!("{cargo} --no-run"),
+            None => format!("{} --no-run", patch.test),
+        };
+        self.cargo(patch, &building)?.expect_success("the build of the patched code")?;
+        let outcome = self.cargo(patch, &patch.test)?;
+        if outcome.success {
+            bail!("`{}` passes with the patch applied", patch.test);
+        }
+        let mut failures = outcome.failures();
+        if failures.is_empty() && outcome.lines.iter().any(|line| line.contains("panicked at")) {
+            // A test that takes its whole process with it does not get to say so.
+            failures.push(patch.test.clone());
+        }
+        if failures.is_empty() {
+            bail!("`{}` fails, but no test does:\n{}", patch.test, outcome.lines.join("\n"));
+        }
+        Ok(failures)
+    }
+
+    /// Makes the copy equal to the workspace. Files that are equal already are not touched, so that cargo builds only what changed.
+    fn refresh(&self) -> anyhow::Result<()> {
+        let listed = Command::new("git")
+            .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
+            .current_dir(root())
+            .output()
+            .context("run git ls-files")?;
+        if !listed.status.success() {
+            bail!("git ls-files failed: {}", String::from_utf8_lossy(&listed.stderr));
+        }
+        let listed = String::from_utf8(listed.stdout).context("read the names of the files")?;
+        let mut wanted = BTreeSet::new();
+        for file in listed.split('\0').filter(|file| !file.is_empty()) {
+            let (from, to) = (root().join(file), self.source.join(file));
+            // Deleted, but not yet committed as deleted.
+            let Ok(bytes) = std::fs::read(&from) else { continue };
+            wanted.insert(to.clone());
+            if std::fs::read(&to).is_ok_and(|there| there == bytes) {
+                continue;
+            }
+            let folder = to.parent().expect("a file is in a folder");
+            std::fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
+            std::fs::write(&to, bytes).with_context(|| format!("write {}", to.display()))?;
+        }
+        remove_others(&self.source, &wanted)
+    }
+
+    fn apply(&self, patch: &Patch) -> anyhow::Result<()> {
+        let mut apply = Command::new("git");
+        // The copy is inside the workspace's target directory; git must not take it for a part of the workspace.
+        let ceiling = self.source.parent().expect("the copy is in a folder");
+        apply.arg("apply").arg(&patch.path).current_dir(&self.source).env("GIT_CEILING_DIRECTORIES", ceiling);
+        run(&patch.name, &apply)?.expect_success("git apply")?;
+        for file in &patch.files {
+            let (patched, original) = (std::fs::read(self.source.join(file)), std::fs::read(root().join(file)));
+            if patched.with_context(|| format!("read the patched {file}"))? == original.unwrap_or_default() {
+                bail!("the patch did not change {file}");
+            }
+        }
+        Ok(())
+    }
+
+    fn cargo(&self, patch: &Patch, words: &str) -> anyhow::Result<Outcome> {
+        let mut command = Command::new("cargo");
+        command
+            .args(words.split_whitespace().skip(1))
+            .current_dir(&self.source)
+            .env("CARGO_TARGET_DIR", &self.target)
+            // Set by cargo for us; they speak of the wrong workspace.
+            .env_remove("CARGO_MANIFEST_DIR")
+            .env_remove("CARGO_MANIFEST_PATH");
+        run(&patch.name, &command)
+    }
+}
+
+fn remove_others(folder: &Path, wanted: &BTreeSet<PathBuf>) -> anyhow::Result<()> {
+    for entry in std::fs::read_dir(folder).with_context(|| format!("list {}", folder.display()))? {
+        let path = entry?.path();
+        if path.is_dir() {
+            remove_others(&path, wanted)?;
+        } else if !wanted.contains(&path) {
+            std::fs::remove_file(&path).with_context(|| format!("remove {}", path.display()))?;
+        }
+    }
+    Ok(())
+}

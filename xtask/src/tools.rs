@@ -1,0 +1,119 @@
+//! What the tests need beside cargo, installed by name when it is missing.
+//!
+//! Invariant: a tool that cannot be had is an error, never a skipped test.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, bail};
+
+use crate::paths::own;
+use crate::run::run;
+
+/// The Python client, at a version that speaks RESP3 by default.
+const REDIS_PY: &str = "redis==8.1.0";
+
+/// The Node client that most programs use.
+const IOREDIS: &str = "ioredis@5.11.1";
+
+/// Where the tools are.
+pub struct Tools {
+    /// A Python with redis-py.
+    pub python: PathBuf,
+    /// A folder whose `node_modules` has ioredis.
+    pub node: PathBuf,
+}
+
+impl fmt::Display for Tools {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "python with redis-py  {}\nnode with ioredis     {}", self.python.display(), self.node.display())
+    }
+}
+
+/// Makes sure that all tools are there. Looks first, so that nothing is fetched twice.
+pub fn install() -> anyhow::Result<Tools> {
+    let home = std::env::var_os("QUIPU_TEST_TOOLS").map_or_else(|| own("tools"), PathBuf::from);
+    std::fs::create_dir_all(&home).with_context(|| format!("make {}", home.display()))?;
+    need_programs(&["redis-cli", "redis-benchmark"], &["redis-tools"])?;
+    need_programs(&["python3"], &["python3", "python3-venv"])?;
+    need_programs(&["node", "npm"], &["nodejs", "npm"])?;
+    Ok(Tools { python: python(&home)?, node: node(&home)? })
+}
+
+/// Python packages go into an environment of their own: the system's is not ours to change.
+fn python(home: &Path) -> anyhow::Result<PathBuf> {
+    let environment = home.join("python");
+    let python = environment.join("bin/python");
+    once(&environment.join("installed"), REDIS_PY, || {
+        let mut make = Command::new("python3");
+        make.args(["-m", "venv", "--clear"]).arg(&environment);
+        if run("python", &make)?.success {
+            // Made; on some systems the module is a package of its own, then it is not.
+        } else {
+            apt_install(&["python3-venv"])?;
+            run("python", &make)?.expect_success("python3 -m venv")?;
+        }
+        let mut fetch = Command::new(&python);
+        fetch.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", REDIS_PY]);
+        run("redis-py", &fetch)?.expect_success("pip install")?;
+        Ok(())
+    })?;
+    Ok(python)
+}
+
+fn node(home: &Path) -> anyhow::Result<PathBuf> {
+    let folder = home.join("node");
+    std::fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
+    once(&folder.join("installed"), IOREDIS, || {
+        let mut fetch = Command::new("npm");
+        fetch.args(["install", "--no-audit", "--no-fund", "--loglevel=error", "--prefix"]).arg(&folder).arg(IOREDIS);
+        run("ioredis", &fetch)?.expect_success("npm install")?;
+        Ok(())
+    })?;
+    Ok(folder)
+}
+
+/// Does something unless a file says that it was done, for the same version.
+fn once(done: &Path, version: &str, work: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<()> {
+    if std::fs::read_to_string(done).is_ok_and(|text| text == version) {
+        return Ok(());
+    }
+    work()?;
+    std::fs::write(done, version).with_context(|| format!("write {}", done.display()))
+}
+
+fn need_programs(programs: &[&str], packages: &[&str]) -> anyhow::Result<()> {
+    let missing = || programs.iter().copied().filter(|program| !on_path(program)).collect::<Vec<_>>();
+    if missing().is_empty() {
+        return Ok(());
+    }
+    apt_install(packages)?;
+    let still = missing();
+    if !still.is_empty() {
+        bail!("{} cannot be found, not even after installing {}", still.join(", "), packages.join(" "));
+    }
+    Ok(())
+}
+
+/// Installs Debian packages, as root or with sudo.
+fn apt_install(packages: &[&str]) -> anyhow::Result<()> {
+    if !on_path("apt-get") {
+        bail!("{} is missing and there is no apt-get: install it by hand", packages.join(" "));
+    }
+    let root = Command::new("id").arg("-u").output().is_ok_and(|output| output.stdout == b"0\n");
+    for words in [&["update"][..], &[&["install", "-y", "--no-install-recommends"][..], packages].concat()] {
+        let mut command = Command::new(if root { "apt-get" } else { "sudo" });
+        if !root {
+            command.args(["-n", "apt-get"]);
+        }
+        command.args(words).env("DEBIAN_FRONTEND", "noninteractive");
+        run("apt-get", &command)?.expect_success("apt-get")?;
+    }
+    Ok(())
+}
+
+fn on_path(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
+}
