@@ -2,9 +2,10 @@
 //!
 //! A script takes the port, ends with status 0 if everything was as it ought to be, and says how many checks it made.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::thread::JoinHandle;
 
 use anyhow::{Context, anyhow, bail};
 
@@ -67,7 +68,9 @@ fn against_server(script: &Path, tools: &Tools) -> anyhow::Result<Outcome> {
     let name = script.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let mut outcome = run(&name, &command)?;
     // A server that did not survive its client, or cannot stop, has failed too.
-    if let Err(error) = server.stop() {
+    let (stopped, said) = server.stop();
+    outcome.lines.extend(said.lines().map(|line| format!("server: {line}")));
+    if let Err(error) = stopped {
         outcome.success = false;
         outcome.lines.push(format!("{error:#}"));
     }
@@ -78,6 +81,8 @@ fn against_server(script: &Path, tools: &Tools) -> anyhow::Result<Outcome> {
 struct Server {
     child: Child,
     port: u16,
+    /// Reads what it says on stderr; ends with it.
+    said: Option<JoinHandle<String>>,
 }
 
 impl Server {
@@ -87,10 +92,17 @@ impl Server {
         let mut child = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
             .spawn()
             .with_context(|| format!("run {}", shown(&command)))?;
         let stdout = child.stdout.take().ok_or_else(|| anyhow!("stdout was piped"))?;
-        let mut server = Server { child, port: 0 };
+        let mut stderr = child.stderr.take().ok_or_else(|| anyhow!("stderr was piped"))?;
+        let said = std::thread::spawn(move || {
+            let mut text = String::new();
+            let _ = stderr.read_to_string(&mut text);
+            text
+        });
+        let mut server = Server { child, port: 0, said: Some(said) };
         // Ends at the line that tells the address, or when the program has ended without one.
         for line in BufReader::new(stdout).lines() {
             let line = line.context("read what the server says")?;
@@ -100,16 +112,29 @@ impl Server {
                 return Ok(server);
             }
         }
-        bail!("the server ended before it served")
+        bail!("the server ended before it served:\n{}", server.said())
     }
 
-    fn stop(mut self) -> anyhow::Result<()> {
+    /// Whether it stopped cleanly when asked, and what it said.
+    fn stop(mut self) -> (anyhow::Result<()>, String) {
+        let stopped = self.terminate();
+        // Nothing if it has ended; else what it said would not end either.
+        let _ = self.child.kill();
+        let said = self.said();
+        (stopped, said)
+    }
+
+    fn terminate(&mut self) -> anyhow::Result<()> {
         let asked = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status().context("run kill")?;
         let ended = self.child.wait().context("wait for the server")?;
         if !asked.success() || !ended.success() {
             bail!("the server did not stop cleanly: {ended}");
         }
         Ok(())
+    }
+
+    fn said(&mut self) -> String {
+        self.said.take().and_then(|reader| reader.join().ok()).unwrap_or_default()
     }
 }
 
