@@ -180,6 +180,8 @@ pub enum ExpiryCondition {
     IfLater,
     /// LT: only if earlier; no expiry counts as never.
     IfEarlier,
+    /// XX LT: only with one, and if earlier.
+    IfSomeEarlier,
 }
 
 /// In which form an expiry is reported.

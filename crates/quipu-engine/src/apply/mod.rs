@@ -182,6 +182,7 @@ impl Run<'_, '_> {
             // No expiry counts as never: nothing is later, everything is earlier.
             (ExpiryCondition::IfLater, present) => present.is_some_and(|present| at > present),
             (ExpiryCondition::IfEarlier, present) => present.is_none_or(|present| at < present),
+            (ExpiryCondition::IfSomeEarlier, present) => present.is_some_and(|present| at < present),
         };
         if wanted {
             self.write(name, Cell { expires_at: Some(at), ..cell });

@@ -125,6 +125,7 @@ pub fn apply(state: &mut State, command: &Command<'_>, now: Millis) -> Reply {
                 ExpiryCondition::IfSome => present.is_some(),
                 ExpiryCondition::IfLater => present.is_some_and(|present| at > present),
                 ExpiryCondition::IfEarlier => present.is_none_or(|present| at < present),
+                ExpiryCondition::IfSomeEarlier => present.is_some_and(|present| at < present),
             };
             if wanted {
                 put(state, *name, (value, Some(at)));

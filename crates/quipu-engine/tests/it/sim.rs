@@ -340,6 +340,7 @@ fn draw(dice: &Dice) -> Command<'static> {
                 ExpiryCondition::IfSome,
                 ExpiryCondition::IfLater,
                 ExpiryCondition::IfEarlier,
+                ExpiryCondition::IfSomeEarlier,
             ]),
         },
         36 => Command::Persist { name: name() },

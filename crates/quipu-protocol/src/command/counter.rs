@@ -318,9 +318,7 @@ fn expire_in<'a>(unit: Unit, spec: &'static Spec, args: &Args<'a>) -> Parsed<'a>
         }
         // Without an expiry GT never sets one, so XX adds nothing to it.
         (_, _, true, false) => ExpiryCondition::IfLater,
-        (_, true, false, true) => {
-            return Err(CommandError::Worded("ERR XX and LT options at the same time are not offered"));
-        }
+        (_, true, false, true) => ExpiryCondition::IfSomeEarlier,
         (_, false, false, true) => ExpiryCondition::IfEarlier,
         (_, true, false, false) => ExpiryCondition::IfSome,
         (_, false, false, false) => ExpiryCondition::Always,

@@ -182,7 +182,9 @@ impl Session {
         };
         self.state.command = spec.name;
         if !self.state.authenticated && !spec.is(Flag::NoAuth) {
-            return self.refuse("NOAUTH Authentication required.", out);
+            // Closed as well: whoever has no password has no business with this connection, and HELLO or AUTH come first from those who do.
+            self.refuse("NOAUTH Authentication required.", out);
+            return Ending::Closes;
         }
         let Some(transaction) = &mut self.state.transaction else {
             return execute::now(self, spec, args, turn, out);

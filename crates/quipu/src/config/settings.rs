@@ -16,6 +16,9 @@ use super::quantity::{read_bytes, read_duration, read_timeout, show_bytes, show_
 /// What stands for a secret wherever a configuration is shown.
 const SECRET: &str = "***";
 
+/// Most workers. There is no use for more than there are cores; this is more than any machine has, and few enough to start.
+const WORKERS_MAX: usize = 1024;
+
 /// One setting.
 pub struct Setting {
     /// Its key in `[server]`.
@@ -136,6 +139,9 @@ pub static SETTINGS: &[Setting] = &[
         help: "Threads that serve connections",
         take: |c, text| {
             let workers = read_count(text)?;
+            if workers > WORKERS_MAX {
+                return Err(format!("'{text}' is more than {WORKERS_MAX} threads"));
+            }
             put(&mut c.server.workers, Ok(NonZeroUsize::new(workers).unwrap_or(NonZeroUsize::MIN)))
         },
         show: |c| c.server.workers.to_string(),
@@ -383,6 +389,7 @@ mod tests {
             ("durability", "Durable"),
             ("workers", "0"),
             ("workers", "two"),
+            ("workers", "1025"),
             ("password", ""),
             ("insecure", "maybe"),
             ("segment_bytes", "4095"),

@@ -170,6 +170,10 @@ fn options_reach_the_model() {
         };
         assert_eq!(request, counter(Command::Set(set)));
     });
+    parsed("EXPIREAT a 12 LT XX", |request| {
+        let expire = Command::Expire { name: a, when: When::At(12_000), condition: ExpiryCondition::IfSomeEarlier };
+        assert_eq!(request, counter(expire));
+    });
     parsed("EXPIREAT a 12 XX GT", |request| {
         let expire = Command::Expire { name: a, when: When::At(12_000), condition: ExpiryCondition::IfLater };
         assert_eq!(request, counter(expire));
