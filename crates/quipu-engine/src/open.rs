@@ -9,10 +9,10 @@
 
 use std::path::Path;
 
-use quipu_model::{Incarnation, LockError, Millis, NodeId, Vfs, Writer};
+use quipu_model::{Cell, Incarnation, LockError, Millis, NodeId, Vfs, Writer};
 
 use crate::admit::Policies;
-use crate::apply::table::{Cell, Table};
+use crate::apply::table::Table;
 use crate::engine::Inner;
 use crate::failpoint::step;
 use crate::journal::control::{Control, ControlFile};

@@ -7,9 +7,9 @@
 //!
 //! Not here: when to seal (`driver`).
 
-use quipu_model::{Epoch, Millis, Refusal};
+use quipu_model::{Cell, Epoch, Millis, Refusal};
 
-use crate::apply::table::{Cell, Shard};
+use crate::apply::table::Shard;
 use crate::engine::Inner;
 use crate::failpoint::step;
 use crate::journal::format::{ENTRY_BYTES_MAX, Entry, RECORD_OVERHEAD_BYTES_MAX};

@@ -8,7 +8,7 @@
 //!
 //! Not here: committing (`journal`), arithmetic (`apply`).
 
-use quipu_model::{Command, Durability, Millis, Name, Refusal, Reply};
+use quipu_model::{Cell, Command, Durability, Millis, Name, Refusal, Reply};
 
 use crate::admit::{Reach, reach, writes};
 use crate::apply::{Held, Passing, Run, list_names, scan};
@@ -165,7 +165,7 @@ impl<'e> Turn<'e> {
     }
 
     /// Reads a counter's cell, in full.
-    pub(crate) fn cell(&mut self, name: Name<'_>) -> (Option<crate::apply::table::Cell>, quipu_model::Epoch) {
+    pub(crate) fn cell(&mut self, name: Name<'_>) -> (Option<Cell>, quipu_model::Epoch) {
         let shard = self.make_way(name);
         let has_room = self.promise(Reach::One(name).record_bytes_max()).is_ok();
         self.hold(shard);

@@ -3,6 +3,7 @@
 //! Pure data and pure functions, plus the ports (`Clock`, `Rng`, `Vfs`) through which the engine meets the world, so that a
 //! simulator can stand in for it. Every other crate knows this one; this one knows no other, no runtime and no protocol.
 
+pub mod cell;
 pub mod command;
 pub mod count;
 pub mod durability;
@@ -16,6 +17,7 @@ pub mod reply;
 pub mod time;
 pub mod writer;
 
+pub use cell::Cell;
 pub use command::{
     AddWithin, Command, Expiry, ExpiryCondition, ExpiryForm, ListNames, Scan, Set, SetCondition, SetExpiry, When,
 };

@@ -15,12 +15,12 @@ pub mod table;
 mod walk;
 
 use quipu_model::{
-    AddWithin, Command, Durability, Epoch, Expiry, ExpiryCondition, ExpiryForm, Kind, Millis, Name, NodeId, Refusal,
-    Reply, Set, SetCondition, SetExpiry, When, count,
+    AddWithin, Cell, Command, Durability, Epoch, Expiry, ExpiryCondition, ExpiryForm, Kind, Millis, Name, NodeId,
+    Refusal, Reply, Set, SetCondition, SetExpiry, When, count,
 };
 
 pub use self::held::Held;
-use self::table::{Cell, Table};
+use self::table::Table;
 pub use self::walk::{Passing, Shards, list_names, scan};
 use crate::admit::Policies;
 use crate::journal::format::Entry;

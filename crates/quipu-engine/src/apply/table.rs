@@ -10,7 +10,7 @@
 use std::collections::BTreeSet;
 
 use hashbrown::HashTable;
-use quipu_model::{Epoch, Millis};
+use quipu_model::{Cell, Epoch, Millis};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::journal::format::Position;
@@ -18,17 +18,6 @@ use crate::sync::{AtomicI64, Mutex, MutexGuard, Ordering, lock};
 
 /// Order keys have 53 bits, so that a cursor is a whole number in every client, those that count in doubles included.
 pub const ORDER_BITS: u32 = 53;
-
-/// What the node says of one counter.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Cell {
-    /// Which life of the counter this is.
-    pub epoch: Epoch,
-    /// The running value.
-    pub value: i64,
-    /// When it expires.
-    pub expires_at: Option<Millis>,
-}
 
 /// All shards.
 pub struct Table {
