@@ -3,6 +3,8 @@
 //! There is no driver here that would come by and help: a wake-up that is lost is a thread that waits for ever, and shuttle says so.
 //! `cargo test -p quipu-engine --features shuttle --test shuttle`; `QUIPU_SCHEDULES` for more of them.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
 use std::path::Path;
 use std::sync::Arc;
 

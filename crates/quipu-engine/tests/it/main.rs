@@ -2,6 +2,8 @@
 //!
 //! Lines that begin with `proof:` say how much was tried; `cargo xtask test` gathers them.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
 mod commands;
 mod crash_states;
 mod damage;

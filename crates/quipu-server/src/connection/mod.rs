@@ -99,10 +99,9 @@ impl Connection {
 
     /// Answers what has already arrived, as far as one read takes it, then closes: what a client sends on after that is not answered.
     async fn drain(mut self) -> io::Result<()> {
-        if let Ok(turned) = timeout(DRAIN_PAUSE, poll_fn(|cx| self.poll_turn(cx))).await {
-            if let Some(turned) = turned? {
-                self.finish_turns(turned).await?;
-            }
+        let arrived = timeout(DRAIN_PAUSE, poll_fn(|cx| self.poll_turn(cx))).await;
+        if let Some(turned) = arrived.unwrap_or(Ok(None))? {
+            self.finish_turns(turned).await?;
         }
         Ok(())
     }

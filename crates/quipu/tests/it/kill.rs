@@ -54,7 +54,7 @@ fn run(mode: Durability, loss: Loss) {
         run_directory(mode, loss, lives, &dice, &mut total);
         total.directories += 1;
     }
-    say(&format!("{total}, violations 0"));
+    say(&format!("proof: {total}, violations 0"));
     assert!(total.tally.acked >= ACKS_PER_LIFE_MIN * total.lives, "too little load to prove anything: {total}");
 }
 
