@@ -16,10 +16,10 @@ fn locked() -> Door {
 fn without_the_password_nothing_is_done() {
     let door = locked();
     for command in ["PING", "GET a", "INCR a", "SET a 1", "DEL a", "FLUSHALL", "INFO", "CONFIG GET *", "CLIENT LIST"] {
-        door.client().send(&format!("{command}\r\nAUTH secret\r\n")).expect_closed_after(NOAUTH);
+        door.client().send(format!("{command}\r\nAUTH secret\r\n")).expect_closed_after(NOAUTH);
     }
     for command in ["KEYS *", "MULTI", "EXEC", "WATCH a", "COMMAND", "CLIENT SETINFO lib-name a", "SELECT 0", "TIME"] {
-        door.client().send(&format!("{command}\r\nAUTH secret\r\n")).expect_closed_after(NOAUTH);
+        door.client().send(format!("{command}\r\nAUTH secret\r\n")).expect_closed_after(NOAUTH);
     }
     let mut client = door.client();
     client.send("HELLO 3\r\n").expect("-NOAUTH HELLO must be called with the client already authenticated");
