@@ -252,18 +252,24 @@ impl<'e> Turn<'e> {
     /// Makes sure that there is room for so many bytes more than the present run was promised.
     fn promise(&mut self, bytes: usize) -> Result<(), Refusal> {
         self.engine.check_open()?;
-        let needed = self.promised + bytes;
-        if self.room < needed {
-            let missing = needed - self.room;
-            let journal = &self.engine.journal;
-            if missing < ROOM_PIECE_BYTES && journal.reserve_room(ROOM_PIECE_BYTES).is_ok() {
-                self.room += ROOM_PIECE_BYTES;
-            } else {
-                journal.reserve_room(missing).inspect_err(|_| self.engine.tend_now())?;
-                self.room += missing;
-            }
+        if self.room < self.promised + bytes && self.take_room(self.promised + bytes - self.room).is_err() {
+            // The writing has overtaken the preparing of segments: rather than refuse, prepare one here, with no lock held.
+            self.release();
+            let missing = bytes.saturating_sub(self.room);
+            self.engine.journal.prepare_now(missing)?;
+            self.take_room(missing)?;
         }
-        self.promised = needed;
+        self.promised += bytes;
+        Ok(())
+    }
+
+    fn take_room(&mut self, bytes: usize) -> Result<(), Refusal> {
+        let journal = &self.engine.journal;
+        let taken = match journal.reserve_room(bytes.max(ROOM_PIECE_BYTES)) {
+            Ok(()) => bytes.max(ROOM_PIECE_BYTES),
+            Err(_) => journal.reserve_room(bytes).map(|()| bytes)?,
+        };
+        self.room += taken;
         Ok(())
     }
 

@@ -317,21 +317,42 @@ impl Journal {
 
     /// Prepares segments until there is room ahead again. A full disk is not an error here: writes are refused until it heals.
     pub fn prepare(&self) -> Result<(), JournalError> {
-        let mut tending = lock(&self.tending);
         while self.room_is_low() {
-            match self.prepare_one(&mut tending) {
-                Ok(()) => tending.full = None,
-                Err(error) if error.is_full() => {
-                    tending.full = Some(error.to_string());
-                    return Ok(());
-                }
-                Err(error) => return Err(error),
+            // One at a time, so that a worker in need gets its turn.
+            if !self.prepare_one(&mut lock(&self.tending))? {
+                break;
             }
         }
         Ok(())
     }
 
-    fn prepare_one(&self, tending: &mut Tending) -> Result<(), JournalError> {
+    /// Prepares segments for a worker that found no room for so many bytes, unless someone else just did or the disk is full.
+    pub fn prepare_now(&self, bytes: usize) -> Result<(), Refusal> {
+        let mut tending = lock(&self.tending);
+        while self.room.load(Ordering::Acquire) < bytes as i64 {
+            match self.prepare_one(&mut tending) {
+                Ok(true) => {}
+                Ok(false) => return Err(Refusal::NoRoom { reason: tending.full.clone().unwrap_or_default() }),
+                Err(error) => {
+                    self.fail(&error);
+                    return Err(Refusal::NoRoom { reason: error.to_string() });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Prepares one segment; false if the disk is full.
+    fn prepare_one(&self, tending: &mut Tending) -> Result<bool, JournalError> {
+        match self.try_prepare_one(tending) {
+            Ok(()) => tending.full = None,
+            Err(error) if error.is_full() => tending.full = Some(error.to_string()),
+            Err(error) => return Err(error),
+        }
+        Ok(tending.full.is_none())
+    }
+
+    fn try_prepare_one(&self, tending: &mut Tending) -> Result<(), JournalError> {
         let state = *tending.control.state();
         let (bytes, number) = (self.options.segment_bytes, state.end);
         let header = SegmentHeader { log: self.log_id, number, base: state.base, bytes };

@@ -88,6 +88,25 @@ fn a_full_disk_refuses_writes_lets_reads_go_on_and_heals() {
 }
 
 #[test]
+fn writing_that_overtakes_the_preparing_of_segments_prepares_them_itself() {
+    let world = World::new(CrashDisk::new(), 4);
+    let engine = world.open(small(4096)).unwrap();
+    // Nobody tends here, and each of these is longer than a segment.
+    let names: Vec<String> = (0..200).map(|index| format!("d:{index}")).collect();
+    let adds: Vec<_> =
+        names.iter().map(|n| Command::Add { name: Name::new(n.as_bytes()).unwrap(), delta: 1 }).collect();
+    for round in 1..=5 {
+        let mut turn = engine.turn();
+        let replies = turn.run_all(&adds, &[]).unwrap().unwrap();
+        assert!(replies.iter().all(|reply| *reply == Reply::Integer(round)));
+        turn.finish();
+    }
+    assert_eq!(engine.add("d:0", 1).unwrap(), 6);
+    let again = World::new(world.disk.kill(world.disk.operations()).into_disk(), 5);
+    assert_eq!(again.open(small(4096)).unwrap().read("d:199").unwrap().value, 5);
+}
+
+#[test]
 fn a_disk_that_does_not_keep_up_is_a_bounded_queue_and_then_refusals() {
     let world = World::new(CrashDisk::new(), 4);
     let options =
