@@ -99,8 +99,8 @@ impl Reach<'_, '_> {
 
     /// The most bytes its record can take.
     pub fn record_bytes_max(&self) -> usize {
-        // A counter may be noticed to have expired and be written again: two entries.
-        let entries = |name: &Name<'_>| 2 * (ENTRY_BYTES_MAX + name.bytes().len());
+        // A counter may be noticed to have expired, be written again, and be gone at once because its new expiry is past: three entries.
+        let entries = |name: &Name<'_>| 3 * (ENTRY_BYTES_MAX + name.bytes().len());
         RECORD_OVERHEAD_BYTES_MAX
             + match self {
                 Reach::One(name) => entries(name),

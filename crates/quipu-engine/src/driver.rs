@@ -38,6 +38,11 @@ impl Kick {
         self.ask(|asked| &mut asked.tend);
     }
 
+    /// Whether the threads were told to end: then nobody else commits.
+    pub fn is_stopped(&self) -> bool {
+        lock(&self.asked).stop
+    }
+
     fn ask(&self, which: impl FnOnce(&mut Asked) -> &mut bool) {
         let mut asked = lock(&self.asked);
         if !std::mem::replace(which(&mut asked), true) {
@@ -60,7 +65,7 @@ impl Kick {
 pub struct Driver {
     inner: Arc<Inner>,
     kick: Arc<Kick>,
-    threads: Vec<JoinHandle<()>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Driver {
@@ -70,16 +75,21 @@ impl Driver {
         let _ = inner.kick.set(kick.clone());
         let threads =
             vec![spawn("quipu-sync", &inner, &kick, sync_thread), spawn("quipu-tend", &inner, &kick, tend_thread)];
-        Driver { inner, kick, threads }
+        Driver { inner, kick, threads: Mutex::new(threads) }
+    }
+
+    /// Ends the threads. What they would have done is done by whoever needs it.
+    pub fn stop(&self) {
+        self.kick.ask(|asked| &mut asked.stop);
+        for thread in lock(&self.threads).drain(..) {
+            let _ = thread.join();
+        }
     }
 }
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        self.kick.ask(|asked| &mut asked.stop);
-        for thread in self.threads.drain(..) {
-            let _ = thread.join();
-        }
+        self.stop();
         // Whoever wants to know whether it went well calls close first.
         let _ = self.inner.close();
     }
@@ -104,11 +114,11 @@ fn tend_thread(inner: &Inner, kick: &Kick) {
     let mut sealed_at = inner.clock.elapsed();
     while kick.wait(TEND_EVERY, |asked| &mut asked.tend) {
         let tended = steps.prepare().and_then(|()| {
-            (0..steps.shards()).for_each(|shard| while steps.expire(shard) > 0 && steps.has_room() {});
+            (0..steps.shards()).for_each(|shard| while steps.expire(shard) > 0 {});
             if inner.clock.elapsed().saturating_sub(sealed_at) >= inner.options.seal_every {
                 sealed_at = inner.clock.elapsed();
                 // Without room the counters stay unsealed; the next round tries again.
-                let _ = (0..steps.shards()).try_for_each(|shard| steps.seal_unsealed(shard));
+                let _ = inner.seal_memory();
                 steps.note_synced()?;
             }
             if steps.wants_seal() { seal_all(inner, &steps) } else { Ok(()) }
@@ -131,7 +141,7 @@ fn seal_all(inner: &Inner, steps: &Steps<'_>) -> Result<(), crate::journal::Jour
             Err(_) => return Ok(()),
         }
     }
-    let end = inner.journal.reserved();
+    let end = seal.end();
     if crate::engine::block_on(inner.committed(Wait { written: end, synced: end })).is_ok() {
         steps.seal_finish(seal)?;
     }

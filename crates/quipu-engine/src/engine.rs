@@ -29,7 +29,7 @@ use crate::turn::Turn;
 pub struct Engine {
     inner: Arc<Inner>,
     /// Its threads end with the last handle; a simulated engine has none.
-    _driver: Option<Arc<Driver>>,
+    driver: Option<Arc<Driver>>,
 }
 
 /// What all handles share.
@@ -82,12 +82,12 @@ impl Engine {
     pub fn open_driven(options: Options, environment: Environment) -> Result<Engine, OpenError> {
         let inner = Arc::new(open(options, environment)?);
         let driver = Driver::start(inner.clone());
-        Ok(Engine { inner, _driver: Some(Arc::new(driver)) })
+        Ok(Engine { inner, driver: Some(Arc::new(driver)) })
     }
 
     /// Opens a directory in another world and starts no threads: background work is done by calling [`Engine::steps`].
     pub fn open_with(options: Options, environment: Environment) -> Result<Engine, OpenError> {
-        Ok(Engine { inner: Arc::new(open(options, environment)?), _driver: None })
+        Ok(Engine { inner: Arc::new(open(options, environment)?), driver: None })
     }
 
     // ---- for programs ---------------------------------------------------------------------------------------------------------
@@ -156,6 +156,10 @@ impl Engine {
 
     /// Makes everything durable and marks a clean stop. Writes are refused from here on.
     pub fn close(&self) -> Result<(), CloseError> {
+        // The threads first: none of them may write after the mark of a clean stop.
+        if let Some(driver) = &self.driver {
+            driver.stop();
+        }
         self.inner.close()
     }
 
@@ -262,12 +266,30 @@ impl Inner {
         if self.closed.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
-        for shard in 0..self.table.shard_count() {
-            seal_unsealed(self, shard).map_err(CloseError::Unsealed)?;
-        }
+        let sealed = self.seal_memory();
         let end = self.journal.reserved();
         block_on(self.committed(Wait { written: end, synced: end }))?;
+        // What could not be sealed was in memory only; everything else is durable, but the stop was not clean.
+        sealed.map_err(CloseError::Unsealed)?;
         Ok(self.journal.note_synced(true)?)
+    }
+
+    /// Seals the changed counters of memory namespaces, as many as there is room for; the first refusal, if there was one.
+    pub(crate) fn seal_memory(&self) -> Result<(), Refusal> {
+        let mut sealed = Ok(());
+        for shard in 0..self.table.shard_count() {
+            loop {
+                match seal_unsealed(self, shard) {
+                    Ok(true) => {}
+                    Ok(false) => break,
+                    Err(refusal) => {
+                        sealed = sealed.and(Err(refusal));
+                        break;
+                    }
+                }
+            }
+        }
+        sealed
     }
 }
 
@@ -305,7 +327,7 @@ impl Committed<'_> {
             if self.wait.synced > journal.synced() {
                 match self.inner.kick.get() {
                     // A slow disk: the driver's thread waits for it, the worker goes on with what needs none.
-                    Some(kick) if journal.is_slow() => kick.sync(),
+                    Some(kick) if journal.is_slow() && !kick.is_stopped() => kick.sync(),
                     _ => journal.sync(),
                 }
             }

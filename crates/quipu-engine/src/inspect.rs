@@ -48,7 +48,7 @@ pub fn inspect(
     };
     let mut counts = vec![0; segments.len()];
     let mut records = 0;
-    inspection.verdict = replay(&control, &segments, |record| {
+    inspection.verdict = replay(vfs, &control, &segments, |record| {
         let index = segments.partition_point(|segment| segment.end <= record.position);
         counts[index] += 1;
         records += 1;

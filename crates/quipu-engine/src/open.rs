@@ -80,10 +80,10 @@ pub(crate) fn open(options: Options, environment: Environment) -> Result<Inner, 
         None => ControlFile::create(&*vfs, &dir, new_control(rng.next(), rng.next()))?,
     };
     step!("control");
-    let Found { segments, leftovers } = find_segments(&*vfs, &dir, control.state())?;
+    let Found { mut segments, leftovers } = find_segments(&*vfs, &dir, control.state())?;
     let table = Table::new(options.table_shards, rng.next());
     let mut restored = Restored { table: &table, time: Millis(0), records: 0 };
-    let tail = replay(control.state(), &segments, |record| restored.take(&segments, record))?;
+    let tail = replay(&*vfs, control.state(), &segments, |record| restored.take(&segments, record))?;
     let Restored { time, records, .. } = restored;
     step!("replayed");
 
@@ -91,6 +91,10 @@ pub(crate) fn open(options: Options, environment: Environment) -> Result<Inner, 
         vfs.remove(&path).map_err(|e| io_error(&path, "remove", e))?;
     }
     adopt_prepared(&*vfs, &dir, &mut control, &segments)?;
+    // Those that may have something to sync or to write.
+    for segment in segments.iter_mut().filter(|segment| segment.end > tail.synced) {
+        segment.reopen(&*vfs)?;
+    }
     let clean = control.state().clean;
     // After a crash a suffix of the last life may be lost that others have seen: a new incarnation.
     let incarnation = if clean { control.state().incarnation } else { Incarnation(rng.next()) };
@@ -146,7 +150,8 @@ fn adopt_prepared(
         return Ok(());
     }
     for segment in segments.iter().filter(|segment| segment.number >= control.state().end) {
-        segment.file.sync_data().map_err(|e| io_error(&segment.path, "sync", e))?;
+        let file = vfs.open(&segment.path).map_err(|e| io_error(&segment.path, "open", e))?;
+        file.sync_data().map_err(|e| io_error(&segment.path, "sync", e))?;
     }
     vfs.sync_dir(dir).map_err(|e| io_error(dir, "sync", e))?;
     let base = segments.last().map_or(control.state().base, |segment| segment.end);

@@ -44,11 +44,6 @@ impl<'e> Steps<'e> {
         if self.inner.journal.room_is_low() { self.inner.journal.prepare() } else { Ok(()) }
     }
 
-    /// Whether what is found expired can be journaled, and so removed.
-    pub fn has_room(&self) -> bool {
-        self.inner.journal.has_room()
-    }
-
     /// Lets the control file know how far the journal is synced.
     pub fn note_synced(&self) -> Result<(), JournalError> {
         self.inner.journal.note_synced(false)
@@ -64,7 +59,7 @@ impl<'e> Steps<'e> {
         self.inner.journal.reserved()
     }
 
-    /// Removes counters of a shard whose time has come, a bounded number of them; returns how many.
+    /// Removes counters of a shard whose time has come, a bounded number of them; returns how many. Without room none is.
     pub fn expire(&self, shard: usize) -> usize {
         let now = self.inner.now();
         let overdue: Vec<_> = self.inner.table.lock(shard).overdue(now, EXPIRE_RUN).collect();
@@ -72,7 +67,9 @@ impl<'e> Steps<'e> {
         for name in &overdue {
             turn.cell(Name::new(name).expect("names in the table have been checked"));
         }
-        overdue.len()
+        drop(turn);
+        let left = self.inner.table.lock(shard).overdue(now, EXPIRE_RUN).filter(|name| overdue.contains(name)).count();
+        overdue.len() - left
     }
 
     /// Whether the journal has grown enough to seal all cells and cut it. Twice what the last seal left, so that sealing costs no more than
@@ -96,8 +93,8 @@ impl<'e> Steps<'e> {
         seal.finish(self.inner)
     }
 
-    /// Seals the changed counters of memory namespaces in a shard.
-    pub fn seal_unsealed(&self, shard: usize) -> Result<(), Refusal> {
+    /// Seals some changed counters of memory namespaces in a shard; whether there are more.
+    pub fn seal_unsealed(&self, shard: usize) -> Result<bool, Refusal> {
         seal_unsealed(self.inner, shard)
     }
 }

@@ -48,12 +48,16 @@ pub struct SystemDisk;
 
 impl Vfs for SystemDisk {
     fn create_dir(&self, dir: &Path) -> io::Result<()> {
+        let new: Vec<&Path> = dir.ancestors().take_while(|dir| !dir.as_os_str().is_empty() && !dir.exists()).collect();
         std::fs::create_dir_all(dir)?;
-        // The entry of the new directory is in its parent.
-        match dir.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => self.sync_dir(parent),
-            _ => self.sync_dir(Path::new(".")),
+        // The entry of a new directory is in its parent.
+        for dir in new {
+            match dir.parent() {
+                Some(parent) if !parent.as_os_str().is_empty() => self.sync_dir(parent)?,
+                _ => self.sync_dir(Path::new("."))?,
+            }
         }
+        Ok(())
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {

@@ -14,7 +14,7 @@ use crate::admit::{Reach, reach, writes};
 use crate::apply::{Held, Passing, Run, list_names, scan};
 use crate::engine::Inner;
 use crate::failpoint::step;
-use crate::journal::format::{Position, RECORD_BYTES_MAX};
+use crate::journal::format::{Position, RECORD_BYTES_MAX, RECORD_OVERHEAD_BYTES_MAX};
 use crate::journal::{Draft, Wait};
 
 /// A run ends after so many commands, so that a long pipeline on one counter does not keep others from its shard.
@@ -42,11 +42,19 @@ pub struct Turn<'e> {
     wait: Wait,
 }
 
-/// What WATCH remembers of a counter: the version of its shard.
+/// What WATCH remembers of a counter: the version of its shard, and when it would expire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Watch {
     shard: usize,
     version: u64,
+    expires_at: Option<Millis>,
+}
+
+impl Watch {
+    /// A counter that has expired since has changed, whether anyone has noticed or not.
+    fn has_changed(&self, held: &mut Held<'_>, now: Millis) -> bool {
+        held.shard(self.shard).version != self.version || self.expires_at.is_some_and(|at| at <= now)
+    }
 }
 
 impl<'e> Turn<'e> {
@@ -100,7 +108,7 @@ impl<'e> Turn<'e> {
             Err(_) => false,
         };
         let mut held = Held::many(&self.engine.table, shards);
-        let changed = watches.iter().any(|watch| held.shard(watch.shard).version != watch.version);
+        let changed = watches.iter().any(|watch| watch.has_changed(&mut held, self.now));
         self.held = Some(held);
         self.run_durability = together;
         let replies =
@@ -113,8 +121,11 @@ impl<'e> Turn<'e> {
     pub fn watch(&mut self, name: Name<'_>) -> Watch {
         self.release();
         let table = &self.engine.table;
-        let shard = table.shard_of(table.hash(name.bytes()));
-        Watch { shard, version: table.lock(shard).version }
+        let hash = table.hash(name.bytes());
+        let index = table.shard_of(hash);
+        let shard = table.lock(index);
+        let expires_at = shard.get(hash, name.bytes()).and_then(|cell| cell.expires_at).filter(|at| *at > self.now);
+        Watch { shard: index, version: shard.version, expires_at }
     }
 
     /// Ends the present run: its record takes its place in the journal, then its locks are let go.
@@ -204,7 +215,7 @@ impl<'e> Turn<'e> {
 
     fn hold(&mut self, shard: usize) {
         if self.held.is_none() {
-            self.held = Some(Held::One(shard, self.engine.table.lock(shard)));
+            self.held = Some(Held::one(&self.engine.table, shard));
         }
     }
 
@@ -232,9 +243,10 @@ impl<'e> Turn<'e> {
     }
 
     fn walk(&mut self, command: &Command<'_>) -> Reply {
-        self.release();
+        // A walk takes its time, and nobody's commit passes a place that is not filled.
+        self.fill();
         let table = &self.engine.table;
-        let mut passing = Passing { table, newest: Position(0) };
+        let mut passing = Passing { table, newest: Position(0), hidden: false };
         let reply = match command {
             Command::Scan(scanned) => scan(&mut passing, table, scanned, self.now),
             Command::ListNames(list) => list_names(&mut passing, table, list, self.now).unwrap_or_else(Reply::Refused),
@@ -245,8 +257,27 @@ impl<'e> Turn<'e> {
                 Reply::Integer(counters as i64)
             }
         };
+        if passing.hidden {
+            passing.newest = passing.newest.max(self.note_time());
+        }
         self.wait_for(self.engine.policies.strictest(), passing.newest);
         reply
+    }
+
+    /// Journals the time, and nothing else: what was shown as expired by then stays so, also if the clock goes back. Without room it
+    /// does not, and the walk goes on.
+    fn note_time(&mut self) -> Position {
+        if self.promise(RECORD_OVERHEAD_BYTES_MAX).is_err() {
+            return Position(0);
+        }
+        self.draft.touch(self.now);
+        let record = self.draft.close().expect("it was opened");
+        let bytes = record.len();
+        let position = self.engine.journal.reserve(bytes);
+        self.room -= bytes;
+        self.promised = 0;
+        self.unfilled.push((position, record));
+        position.plus(bytes as u64)
     }
 
     /// Makes sure that there is room for so many bytes more than the present run was promised.

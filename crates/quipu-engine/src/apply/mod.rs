@@ -78,8 +78,16 @@ impl Run<'_, '_> {
             }
             Command::Persist { name } => Reply::Integer(i64::from(self.persist(*name))),
             Command::ExpiryOf { name, form } => Reply::Integer(self.expiry_of(*name, *form)),
-            Command::Scan(command) => scan(self.held, self.table, command, self.now),
-            Command::ListNames(command) => list_names(self.held, self.table, command, self.now)?,
+            Command::Scan(command) => {
+                let reply = scan(self.held, self.table, command, self.now);
+                self.note_hidden();
+                reply
+            }
+            Command::ListNames(command) => {
+                let reply = list_names(self.held, self.table, command, self.now);
+                self.note_hidden();
+                reply?
+            }
             Command::CountNames => Reply::Integer(self.table.counters() as i64),
             Command::Flush => {
                 self.flush();
@@ -223,6 +231,13 @@ impl Run<'_, '_> {
         }
         self.table.note_counters(-(gone as i64));
         self.draft.push(self.now, &Entry::Flush { epoch });
+    }
+
+    /// What a walk has shown as expired stays so: the record tells the time.
+    fn note_hidden(&mut self) {
+        if std::mem::take(&mut self.held.hidden) && self.may_expire {
+            self.draft.touch(self.now);
+        }
     }
 
     // ---- cells ------------------------------------------------------------------------------------------------------------

@@ -76,8 +76,8 @@ pub struct Shard {
     slots: HashTable<Slot>,
     shard_bits: u32,
     deadlines: BTreeSet<(Millis, Box<[u8]>)>,
-    /// Names of namespaces in memory mode that changed since they were last sealed; a name that was deleted may stand here twice.
-    unsealed: Vec<(u64, Box<[u8]>)>,
+    /// Names of namespaces in memory mode that changed, or are gone, since they were last sealed; each once.
+    unsealed: HashTable<(u64, Box<[u8]>)>,
     /// A counter made from here on begins with this epoch: past that of all that are gone.
     pub floor: Epoch,
     /// No cell that was ever here has a newer epoch.
@@ -102,7 +102,7 @@ impl Shard {
             slots: HashTable::new(),
             shard_bits,
             deadlines: BTreeSet::new(),
-            unsealed: Vec::new(),
+            unsealed: HashTable::new(),
             floor: Epoch::FIRST,
             epoch_newest: Epoch::FIRST,
             version: 0,
@@ -160,22 +160,31 @@ impl Shard {
 
     /// Notes that the journal does not know the present state of a name.
     pub fn note_unsealed(&mut self, hash: u64, name: &[u8]) {
-        let rotated = self.rotated(hash);
+        let (rotated, bits) = (self.rotated(hash), self.shard_bits);
         let slot = self.slots.find_mut(rotated, |slot| &*slot.name == name);
-        let noted = slot.is_some_and(|slot| std::mem::replace(&mut slot.unsealed, true));
-        if !noted {
-            self.unsealed.push((hash, name.into()));
+        if slot.is_some_and(|slot| std::mem::replace(&mut slot.unsealed, true)) {
+            return;
+        }
+        if self.unsealed.find(rotated, |(_, noted)| &**noted == name).is_none() {
+            self.unsealed.insert_unique(rotated, (hash, name.into()), |(hash, _)| hash.rotate_left(bits));
         }
     }
 
-    /// The names noted so, with their hashes.
-    pub fn unsealed(&self) -> &[(u64, Box<[u8]>)] {
-        &self.unsealed
+    /// The names noted so.
+    pub fn unsealed(&self) -> impl Iterator<Item = &[u8]> {
+        self.unsealed.iter().map(|(_, name)| &**name)
     }
 
-    /// Forgets them: they are about to be sealed.
-    pub fn take_unsealed(&mut self) -> Vec<(u64, Box<[u8]>)> {
-        let names = std::mem::take(&mut self.unsealed);
+    /// Whether there are any.
+    pub fn has_unsealed(&self) -> bool {
+        !self.unsealed.is_empty()
+    }
+
+    /// Takes some of them, in the order of [`Shard::unsealed`]: they are about to be sealed.
+    pub fn take_unsealed(&mut self, count: usize) -> Vec<(u64, Box<[u8]>)> {
+        let mut left = count;
+        let names: Vec<_> =
+            self.unsealed.extract_if(|_| left.checked_sub(1).map(|less| left = less).is_some()).collect();
         for (hash, name) in &names {
             let rotated = self.rotated(*hash);
             if let Some(slot) = self.slots.find_mut(rotated, |slot| slot.name == *name) {

@@ -1,6 +1,6 @@
 //! Walking over all names, a shard at a time.
 
-use quipu_model::{ListNames, Millis, Refusal, Reply, Scan};
+use quipu_model::{Cell, ListNames, Millis, Refusal, Reply, Scan};
 
 use super::table::{ORDER_BITS, Shard, Table};
 use crate::journal::format::Position;
@@ -9,6 +9,9 @@ use crate::journal::format::Position;
 pub trait Shards {
     /// Looks at a shard.
     fn look<T>(&mut self, index: usize, look: impl FnOnce(&Shard) -> T) -> T;
+
+    /// A counter was left out because it has expired.
+    fn note_hidden(&mut self);
 }
 
 /// Locks each shard only while it is looked at, and notes the newest record of those it saw.
@@ -17,6 +20,8 @@ pub struct Passing<'t> {
     pub table: &'t Table,
     /// The end of the newest record of any shard seen so far.
     pub newest: Position,
+    /// Whether a counter was left out because it has expired.
+    pub hidden: bool,
 }
 
 impl Shards for Passing<'_> {
@@ -24,6 +29,10 @@ impl Shards for Passing<'_> {
         let shard = self.table.lock(index);
         self.newest = self.newest.max(shard.newest);
         look(&shard)
+    }
+
+    fn note_hidden(&mut self) {
+        self.hidden = true;
     }
 }
 
@@ -38,17 +47,24 @@ pub fn scan(shards: &mut impl Shards, table: &Table, command: &Scan<'_>, now: Mi
     }
     let mut index = (from >> (ORDER_BITS - shard_bits)) as usize;
     while left > 0 && index < table.shard_count() {
+        let mut hidden = false;
         let last = shards.look(index, |shard| {
             let page = shard.names_from(from, left);
             left = left.saturating_sub(page.len());
-            let matching = |name: &[u8]| command.pattern.is_none_or(|pattern| pattern.matches(name));
-            names.extend(
-                page.iter()
-                    .filter(|(_, name)| matching(name) && alive(shard, table, name, now))
-                    .map(|(_, n)| Box::from(*n)),
-            );
+            for (_, name) in &page {
+                if command.pattern.is_none_or(|pattern| pattern.matches(name)) {
+                    let cell = shard.get(table.hash(name), name);
+                    match cell.is_some_and(|cell| is_alive(&cell, now)) {
+                        true => names.push(Box::from(*name)),
+                        false => hidden = true,
+                    }
+                }
+            }
             page.iter().map(|(key, _)| *key).max()
         });
+        if hidden {
+            shards.note_hidden();
+        }
         match last {
             // The page may have been cut short: go on behind its last key.
             Some(last) if left == 0 => {
@@ -74,17 +90,22 @@ pub fn list_names(
 ) -> Result<Reply, Refusal> {
     let (mut names, mut bytes) = (Vec::new(), 0);
     for index in 0..table.shard_count() {
+        let mut hidden = false;
         shards.look(index, |shard| {
             for (name, cell) in shard.cells() {
-                if bytes <= command.bytes_max
-                    && cell.expires_at.is_none_or(|at| at > now)
-                    && command.pattern.matches(name)
-                {
-                    bytes += name.len() + NAME_OVERHEAD_BYTES;
-                    names.push(Box::from(name));
+                if bytes <= command.bytes_max && command.pattern.matches(name) {
+                    if is_alive(&cell, now) {
+                        bytes += name.len() + NAME_OVERHEAD_BYTES;
+                        names.push(Box::from(name));
+                    } else {
+                        hidden = true;
+                    }
                 }
             }
         });
+        if hidden {
+            shards.note_hidden();
+        }
         if bytes > command.bytes_max {
             return Err(Refusal::ReplyTooLarge { bytes_max: command.bytes_max });
         }
@@ -95,7 +116,6 @@ pub fn list_names(
 /// What a protocol puts around a name: a length and line ends.
 const NAME_OVERHEAD_BYTES: usize = 10;
 
-fn alive(shard: &Shard, table: &Table, name: &[u8], now: Millis) -> bool {
-    let cell = shard.get(table.hash(name), name);
-    cell.is_some_and(|cell| cell.expires_at.is_none_or(|at| at > now))
+fn is_alive(cell: &Cell, now: Millis) -> bool {
+    cell.expires_at.is_none_or(|at| at > now)
 }

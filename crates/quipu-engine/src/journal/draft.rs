@@ -49,6 +49,11 @@ impl Draft {
         Entry::Cell { name, epoch, value, expires_at, count, sum }.encode(&mut self.bytes);
     }
 
+    /// Opens a record that says nothing but the time, if none is open.
+    pub fn touch(&mut self, time: Millis) {
+        self.open(time);
+    }
+
     /// Closes the open record; returns where it is in [`Draft::bytes`], or `None` if nothing was written.
     pub fn close(&mut self) -> Option<std::ops::Range<usize>> {
         self.last_add = None;

@@ -49,6 +49,10 @@ const SYNC_FAST_RUNS: u64 = 8;
 /// Segments that the cut freed are kept for the next ones up to this many bytes or two segments, whichever is more.
 const SPARE_BYTES: u64 = 64 << 20;
 
+/// The system, or this process, has too many files open.
+const ENFILE: i32 = 23;
+const EMFILE: i32 = 24;
+
 /// Sizes of a journal.
 #[derive(Debug, Clone, Copy)]
 pub struct JournalOptions {
@@ -83,6 +87,9 @@ pub struct Journal {
     synced: AtomicU64,
     /// Bytes of prepared segments that no admitted command has been promised.
     room: AtomicI64,
+    /// Where the first record that counts stands, and how many segments there are; for [`Journal::size`].
+    start: AtomicU64,
+    segments: AtomicU64,
     waiters: Waiters,
     /// Set once, by the first error of write or sync.
     failed: OnceLock<String>,
@@ -119,11 +126,12 @@ impl Journal {
         let log =
             Log { segments: VecDeque::from(segments), written: tail.position, previous: tail.previous, mark: None };
         let room = log.end().map_or(0, |end| end.0 - tail.position.0);
+        let (control_state, segment_count) = (*control.state(), log.segments.len() as u64);
         Journal {
             vfs,
             clock,
             dir: dir.to_owned(),
-            log_id: control.state().log,
+            log_id: control_state.log,
             options,
             pending: Mutex::new(Pending::new(tail.position)),
             log: Mutex::new(log),
@@ -134,6 +142,8 @@ impl Journal {
             // What is in the files but was not known to be synced may still be lost: it counts as synced only after a sync.
             synced: AtomicU64::new(tail.synced.0),
             room: AtomicI64::new(room as i64),
+            start: AtomicU64::new(control_state.start.0),
+            segments: AtomicU64::new(segment_count),
             waiters: Waiters::default(),
             failed: OnceLock::new(),
             on_failure,
@@ -150,7 +160,7 @@ impl Journal {
     /// Promises room for this many bytes, or refuses.
     pub fn reserve_room(&self, bytes: usize) -> Result<(), Refusal> {
         let behind_bytes = lock(&self.pending).end().0 - self.written.load(Ordering::Acquire);
-        if behind_bytes + bytes as u64 > self.options.pending_bytes_max {
+        if behind_bytes > 0 && behind_bytes + bytes as u64 > self.options.pending_bytes_max {
             return Err(Refusal::Behind { behind_bytes });
         }
         // Not subtract and give back: in between, another turn would be refused for room that is there.
@@ -169,11 +179,6 @@ impl Journal {
         self.room.fetch_add(bytes as i64, Ordering::AcqRel);
     }
 
-    /// Whether there is room for a turn's worth of records.
-    pub fn has_room(&self) -> bool {
-        self.room.load(Ordering::Acquire) > 64 << 10
-    }
-
     /// Whether segments should be prepared.
     pub fn room_is_low(&self) -> bool {
         self.room.load(Ordering::Acquire) < self.options.ahead_bytes as i64
@@ -189,8 +194,15 @@ impl Journal {
     /// Brings the bytes of reserved places.
     pub fn fill<'r>(&self, records: impl IntoIterator<Item = (Position, &'r [u8])>) {
         let mut pending = lock(&self.pending);
+        let blocked = !pending.has_filled();
         for (position, record) in records {
             pending.fill(position, record);
+        }
+        // Others may wait behind the place that was empty until now, and we may not be going to commit.
+        let unblocked = blocked && pending.has_filled();
+        drop(pending);
+        if unblocked {
+            self.waiters.wake();
         }
     }
 
@@ -241,18 +253,33 @@ impl Journal {
             let segments = lock(&self.log).between(from, to);
             let began = self.clock.elapsed();
             for segment in &segments {
-                if let Err(error) = segment.file.sync_data() {
+                let file = segment.file.as_ref().expect("a segment stays open until it is synced to its end");
+                if let Err(error) = file.sync_data() {
                     return self.fail(&io_error(&segment.path, "sync", error));
                 }
             }
             self.note_sync(self.clock.elapsed().saturating_sub(began));
             step!("synced");
             self.synced.store(to.0, Ordering::Release);
+            if segments.len() > 1 {
+                lock(&self.log).close_until(to);
+            }
         }
         drop(syncing);
         // As in `hand_over`: what was written meanwhile may belong to one who found us at it.
         if from < to || self.synced() < self.written() {
             self.waiters.wake();
+        }
+    }
+
+    /// Waits until all that is filled was handed over; for the background, whose records may be large.
+    pub fn drain(&self) -> Result<(), Refusal> {
+        // Blocking on purpose: whoever is handing over is writing, and then it is our turn.
+        drop(lock(&self.handing));
+        self.hand_over();
+        match self.failure() {
+            Some(reason) => Err(Refusal::NoRoom { reason: reason.to_owned() }),
+            None => Ok(()),
         }
     }
 
@@ -371,6 +398,7 @@ impl Journal {
         })?;
         let payload = segment.end.0 - segment.base.0;
         lock(&self.log).segments.push_back(segment);
+        self.segments.fetch_add(1, Ordering::AcqRel);
         self.room.fetch_add(payload as i64, Ordering::AcqRel);
         Ok(())
     }
@@ -422,6 +450,8 @@ impl Journal {
         step!("cut");
         self.sealed_bytes.store(self.reserved().0 - at.0, Ordering::Relaxed);
         lock(&self.log).segments.drain(..freed.len());
+        self.start.store(at.0, Ordering::Release);
+        self.segments.fetch_sub(freed.len() as u64, Ordering::AcqRel);
         let keep = (SPARE_BYTES / self.options.segment_bytes).max(2) as usize;
         for segment in freed {
             if tending.spare.len() < keep && segment.bytes() == self.options.segment_bytes {
@@ -440,9 +470,9 @@ impl Journal {
 
     /// For INFO and the decision to seal: bytes between the start and what is reserved, and how many segments there are.
     pub fn size(&self) -> (u64, usize) {
-        let start = lock(&self.tending).control.state().start;
-        let segments = lock(&self.log).segments.len();
-        (self.reserved().0 - start.0, segments)
+        // Asked for by clients, so it waits for no disk: the locks of tending and writing are held over syncs and writes.
+        let start = self.start.load(Ordering::Acquire);
+        (self.reserved().0.saturating_sub(start), self.segments.load(Ordering::Acquire) as usize)
     }
 }
 
@@ -479,8 +509,10 @@ pub enum JournalError {
 
 impl JournalError {
     fn is_full(&self) -> bool {
+        // Out of descriptors is as passing as out of space, and as little a reason to end the process.
         matches!(self, JournalError::Io { source, .. }
-            if matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded))
+            if matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+                || matches!(source.raw_os_error(), Some(ENFILE | EMFILE)))
     }
 }
 

@@ -17,6 +17,7 @@ pub struct Pending {
 }
 
 struct Place {
+    position: Position,
     bytes: usize,
     filled: bool,
 }
@@ -41,7 +42,7 @@ impl Pending {
     pub fn reserve(&mut self, bytes: usize) -> Position {
         let position = self.end();
         self.bytes.resize(self.bytes.len() + bytes, 0);
-        self.places.push_back(Place { bytes, filled: false });
+        self.places.push_back(Place { position, bytes, filled: false });
         position
     }
 
@@ -49,13 +50,8 @@ impl Pending {
     pub fn fill(&mut self, position: Position, record: &[u8]) {
         let at = (position.0 - self.base.0) as usize;
         self.bytes[at..at + record.len()].copy_from_slice(record);
-        let mut from = 0;
-        // Newest first: a turn fills what it has just reserved.
-        let mut places = self.places.iter_mut().rev();
-        let place = places.find(|place| {
-            from += place.bytes;
-            self.bytes.len() - from == at
-        });
+        let index = self.places.partition_point(|place| place.position < position);
+        let place = self.places.get_mut(index).filter(|place| place.position == position);
         let place = place.expect("a place is filled once, after it was reserved");
         debug_assert!(!place.filled && place.bytes == record.len());
         place.filled = true;

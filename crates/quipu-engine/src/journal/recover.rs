@@ -9,12 +9,19 @@
 
 use std::path::{Path, PathBuf};
 
-use quipu_model::Vfs;
+use quipu_model::{Vfs, VfsFile};
 
 use super::control::{Control, ControlFile};
 use super::format::{Body, Position, RECORD_BYTES_MAX, RECORD_HEADER_BYTES, RecordHeader, record_check};
 use super::segments::{Segment, segment_file, segment_number};
 use super::{Damage, JournalError, io_error};
+use crate::sync::Arc;
+
+/// A candidate for evidence up to this long is always looked at.
+const SHORT_CANDIDATE_BYTES: usize = 4 << 10;
+
+/// Longer ones as long as they do not add up to more than this.
+const LONG_CANDIDATES_BYTES: usize = 64 << 20;
 
 /// The stream is read in pieces of this size.
 const READ_BYTES: usize = 1 << 20;
@@ -76,11 +83,11 @@ pub fn find_segments(vfs: &dyn Vfs, dir: &Path, control: &Control) -> Result<Fou
             break;
         }
         let base = segments.last().map(|segment| segment.end);
-        match Segment::open(vfs, dir, control.log, number, base) {
+        match Segment::find(vfs, dir, control.log, number, base) {
             Ok(segment) => segments.push(segment),
             // Being prepared when the node stopped: it was never used.
-            Err(_) if !required => break,
-            Err(bad) => return Err(Damage { file: bad.path, offset: 0, position: None, reason: bad.reason }.into()),
+            Err(JournalError::Damage(_)) if !required => break,
+            Err(error) => return Err(error),
         }
         number += 1;
     }
@@ -117,11 +124,12 @@ pub fn open_control(vfs: &dyn Vfs, dir: &Path) -> Result<Option<ControlFile>, Jo
 
 /// Reads every record from the start to the tail and hands each to `visit`.
 pub fn replay(
+    vfs: &dyn Vfs,
     control: &Control,
     segments: &[Segment],
     mut visit: impl FnMut(&Record<'_>) -> Result<(), Damage>,
 ) -> Result<Tail, JournalError> {
-    let mut stream = Stream::new(segments, control.start);
+    let mut stream = Stream { vfs, segments, open: None, window: Vec::new(), base: control.start };
     let mut tail = Tail { position: control.start, previous: control.previous, synced: control.synced, torn: None };
     let reason = loop {
         let (header, record) = match record_at(&mut stream, tail.position, control.log, tail.previous)? {
@@ -204,13 +212,16 @@ fn record_at<'s>(
 /// Looks behind the place where the reading stopped for a whole record that knew the journal to be synced beyond it.
 ///
 /// Cheap, although it looks at every byte: only where the eight bytes of `synced` lie between the place and the candidate itself
-/// is a check computed, and old records of recycled segments all speak of positions before it.
+/// is a check computed, and old records of recycled segments all speak of positions before it. Names are the clients' to choose, and one
+/// full of such bytes looks like many candidates: long ones are computed only up to a bound in all. Short records are the rule, so evidence
+/// is found all the same.
 fn evidence_behind(
     stream: &mut Stream<'_>,
     stopped: Position,
     log: u64,
 ) -> Result<Option<(Position, Position)>, JournalError> {
     let mut at = stopped.plus(1);
+    let mut long_bytes_left = LONG_CANDIDATES_BYTES;
     while let Some(window) = stream.at_least(at, RECORD_HEADER_BYTES)? {
         let mut candidate = None;
         for (index, head) in window.windows(RECORD_HEADER_BYTES).enumerate() {
@@ -228,7 +239,11 @@ fn evidence_behind(
         let head = stream.bytes(here, RECORD_HEADER_BYTES)?.expect("it was just read");
         let header = RecordHeader::read(head.try_into().expect("a slice of that length"));
         let bytes = RECORD_HEADER_BYTES + header.body_bytes;
-        let plausible = header.body_bytes > 0 && bytes <= RECORD_BYTES_MAX;
+        let short = bytes <= SHORT_CANDIDATE_BYTES;
+        let plausible = header.body_bytes > 0 && (short || bytes <= long_bytes_left);
+        if plausible && !short {
+            long_bytes_left -= bytes;
+        }
         let record = if plausible { stream.bytes(here, bytes)? } else { None };
         if record.is_some_and(|record| record_check(record, log, here) == header.check) {
             return Ok(Some((here, header.synced)));
@@ -240,16 +255,15 @@ fn evidence_behind(
 
 /// The segments as one stream of bytes, with a window that moves forwards.
 struct Stream<'a> {
+    vfs: &'a dyn Vfs,
     segments: &'a [Segment],
+    /// The segment that was read last.
+    open: Option<(usize, Arc<dyn VfsFile>)>,
     window: Vec<u8>,
     base: Position,
 }
 
-impl<'a> Stream<'a> {
-    fn new(segments: &'a [Segment], base: Position) -> Stream<'a> {
-        Stream { segments, window: Vec::new(), base }
-    }
-
+impl Stream<'_> {
     /// `bytes` bytes from `position` on; `None` if the stream ends before.
     fn bytes(&mut self, position: Position, bytes: usize) -> Result<Option<&[u8]>, JournalError> {
         Ok(self.at_least(position, bytes)?.map(|window| &window[..bytes]))
@@ -279,8 +293,13 @@ impl<'a> Stream<'a> {
         let piece = usize::try_from(segment.end.0 - at.0).unwrap_or(READ_BYTES).min(READ_BYTES);
         let had = self.window.len();
         self.window.resize(had + piece, 0);
-        let read = super::read_full(&*segment.file, &mut self.window[had..], segment.offset(at))
+        let file = match &self.open {
+            Some((open, file)) if *open == index => file.clone(),
+            _ => self.vfs.open(&segment.path).map_err(|e| io_error(&segment.path, "open", e))?,
+        };
+        let read = super::read_full(&*file, &mut self.window[had..], segment.offset(at))
             .map_err(|e| io_error(&segment.path, "read", e))?;
+        self.open = Some((index, file));
         if read < piece {
             let reason = "the file is shorter than it was when it was opened".to_owned();
             return Err(stream_damage(self.segments, at, reason).into());

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use quipu_model::{Vfs, VfsFile};
 
 use super::format::{Position, SEGMENT_HEADER_BYTES, SegmentHeader};
-use super::{JournalError, io_error};
+use super::{Damage, JournalError, io_error};
 use crate::sync::Arc;
 
 /// Zeros are written to a new segment in pieces of this size.
@@ -42,8 +42,8 @@ pub struct Segment {
     pub base: Position,
     /// Where its part of the stream ends.
     pub end: Position,
-    /// The file.
-    pub file: Arc<dyn VfsFile>,
+    /// The file, while there is something to write or sync in it: a long journal of small segments must not hold all of them open.
+    pub file: Option<Arc<dyn VfsFile>>,
     /// Where it is, for error messages and recycling.
     pub path: PathBuf,
 }
@@ -59,22 +59,29 @@ impl Segment {
         SEGMENT_HEADER_BYTES + (self.end.0 - self.base.0)
     }
 
-    /// Opens an existing segment and checks its header and length against what it ought to be.
-    pub fn open(
+    /// Opens the file, to write it or to sync it.
+    pub fn reopen(&mut self, vfs: &dyn Vfs) -> Result<(), JournalError> {
+        self.file = Some(vfs.open(&self.path).map_err(|e| io_error(&self.path, "open", e))?);
+        Ok(())
+    }
+
+    /// Checks the header and length of an existing segment against what they ought to be.
+    pub fn find(
         vfs: &dyn Vfs,
         dir: &Path,
         log: u64,
         number: u64,
         base: Option<Position>,
-    ) -> Result<Segment, BadSegment> {
+    ) -> Result<Segment, JournalError> {
         let path = dir.join(segment_file(number));
-        let bad = |reason: String| BadSegment { path: path.clone(), reason };
+        let bad = |reason: String| JournalError::from(Damage { file: path.clone(), offset: 0, position: None, reason });
+        // A file that is not there is damage; one that cannot be opened just now, for want of descriptors say, is not.
         let file = vfs.open(&path).map_err(|e| match e.kind() {
             io::ErrorKind::NotFound => bad("it is missing".to_owned()),
-            _ => bad(format!("it cannot be opened: {e}")),
+            _ => io_error(&path, "open", e),
         })?;
         let mut header = [0; SEGMENT_HEADER_BYTES as usize];
-        let read = super::read_full(&*file, &mut header, 0).map_err(|e| bad(format!("it cannot be read: {e}")))?;
+        let read = super::read_full(&*file, &mut header, 0).map_err(|e| io_error(&path, "read", e))?;
         if read < header.len() {
             return Err(bad(format!("it ends after {read} bytes, within its header")));
         }
@@ -86,12 +93,12 @@ impl Segment {
             let (number, base) = (header.number, header.base);
             return Err(bad(format!("it holds segment {number} at position {base}: files were swapped or copied")));
         }
-        let bytes = file.bytes().map_err(|e| bad(format!("its length cannot be read: {e}")))?;
+        let bytes = file.bytes().map_err(|e| io_error(&path, "measure", e))?;
         if bytes != header.bytes || bytes <= SEGMENT_HEADER_BYTES {
             return Err(bad(format!("it has {bytes} bytes instead of {}", header.bytes)));
         }
         let end = header.base.plus(bytes - SEGMENT_HEADER_BYTES);
-        Ok(Segment { number, base: header.base, end, file, path })
+        Ok(Segment { number, base: header.base, end, file: None, path })
     }
 
     /// Makes a segment, from a file that is no longer needed if there is one. On return it is durable.
@@ -120,17 +127,8 @@ impl Segment {
         file.sync_data().map_err(|e| io_error(&path, "sync", e))?;
         vfs.sync_dir(dir).map_err(|e| io_error(dir, "sync", e))?;
         let end = header.base.plus(header.bytes - SEGMENT_HEADER_BYTES);
-        Ok(Segment { number: header.number, base: header.base, end, file, path })
+        Ok(Segment { number: header.number, base: header.base, end, file: Some(file), path })
     }
-}
-
-/// A segment that cannot be used, and why.
-#[derive(Debug)]
-pub struct BadSegment {
-    /// Which file.
-    pub path: PathBuf,
-    /// What is wrong with it.
-    pub reason: String,
 }
 
 /// The live segments, oldest first, and how far they are written.
@@ -170,7 +168,8 @@ impl Log {
             let fits = usize::try_from(segment.end.0 - at.0).unwrap_or(usize::MAX).min(bytes.len());
             let (now, later) = bytes.split_at(fits);
             let offset = segment.offset(at);
-            segment.file.write_all_at(now, offset).map_err(|e| io_error(&segment.path, "write", e))?;
+            let file = segment.file.as_ref().expect("a segment stays open until it is synced to its end");
+            file.write_all_at(now, offset).map_err(|e| io_error(&segment.path, "write", e))?;
             self.written = at.plus(fits as u64);
             bytes = later;
         }
@@ -180,6 +179,13 @@ impl Log {
     /// The segments that hold bytes in `from..to`.
     pub fn between(&self, from: Position, to: Position) -> Vec<Segment> {
         self.segments.iter().filter(|s| s.base < to && from < s.end).cloned().collect()
+    }
+
+    /// Closes the segments that are synced to their end: nothing more is written to them.
+    pub fn close_until(&mut self, synced: Position) {
+        for segment in self.segments.iter_mut().take_while(|segment| segment.end <= synced) {
+            segment.file = None;
+        }
     }
 
     /// The segment in which a byte at this position goes.

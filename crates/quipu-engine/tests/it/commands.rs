@@ -283,7 +283,7 @@ fn memory_counters_come_back_as_last_sealed_and_whole_after_a_clean_stop() {
     engine.add("m:a", 5).unwrap();
     engine.add("m:b", 5).unwrap();
     let steps = engine.steps();
-    (0..steps.shards()).for_each(|shard| steps.seal_unsealed(shard).unwrap());
+    (0..steps.shards()).for_each(|shard| assert!(!steps.seal_unsealed(shard).unwrap()));
     steps.hand_over();
     engine.add("m:a", 5).unwrap();
     engine.delete("m:b").unwrap();

@@ -11,5 +11,6 @@ mod faults;
 mod golden;
 mod interleave;
 mod model;
+mod regressions;
 mod sim;
 mod world;

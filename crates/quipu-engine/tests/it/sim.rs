@@ -60,7 +60,7 @@ impl Trace {
 
 enum Worker<'e> {
     Idle,
-    Applied(Turn<'e>, Vec<Told>),
+    Applied(Box<Turn<'e>>, Vec<Told>),
     Waiting(Wait, Vec<Told>),
 }
 
@@ -121,7 +121,7 @@ impl<'e> Life<'_, 'e> {
                 let mut turn = self.engine.turn();
                 let told = self.apply(&mut turn);
                 turn.release();
-                Worker::Applied(turn, told)
+                Worker::Applied(Box::new(turn), told)
             }
             Worker::Applied(mut turn, told) => {
                 turn.fill();
@@ -217,7 +217,9 @@ impl<'e> Life<'_, 'e> {
             6 => {
                 steps.expire(self.dice.below(steps.shards()));
             }
-            7 => steps.seal_unsealed(self.dice.below(steps.shards())).unwrap_or_default(),
+            7 => {
+                let _ = steps.seal_unsealed(self.dice.below(steps.shards()));
+            }
             8 => clock.advance(Duration::from_millis(self.dice.below(400) as u64)),
             9 if self.dice.chance(10) => {
                 // Half an hour forwards or back.

@@ -14,6 +14,8 @@ pub enum Fault {
     ShortWrite(usize),
     /// No space is left; nothing was done.
     NoSpace,
+    /// The process has too many files open; nothing was done.
+    NoDescriptors,
     /// An I/O error from a sync; what it should have covered stays in doubt for ever, though later syncs return success.
     FsyncFails,
 }
@@ -22,6 +24,7 @@ impl Fault {
     pub(super) fn error(self) -> io::Error {
         match self {
             Fault::NoSpace => full(),
+            Fault::NoDescriptors => io::Error::from_raw_os_error(rustix::io::Errno::MFILE.raw_os_error()),
             Fault::Eio | Fault::ShortWrite(_) | Fault::FsyncFails => {
                 io::Error::from_raw_os_error(rustix::io::Errno::IO.raw_os_error())
             }

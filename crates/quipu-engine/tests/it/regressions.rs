@@ -1,0 +1,238 @@
+//! What once went wrong, each as the behaviour that was missing.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Wake, Waker};
+use std::time::Duration;
+
+use quipu_engine::{Engine, Error, Options};
+use quipu_model::{
+    Command, Durability, ListNames, Name, Pattern, Refusal, Reply, Scan, Set, SetCondition, SetExpiry, When,
+};
+use quipu_testkit::{CrashDisk, Fault, OpKind};
+
+use crate::world::{World, small};
+
+fn name(text: &str) -> Name<'_> {
+    Name::new(text.as_bytes()).unwrap()
+}
+
+fn set(text: &str, value: i64, expiry: SetExpiry) -> Command<'_> {
+    Command::Set(Set { name: name(text), value, condition: SetCondition::Always, expiry, reply_old: false })
+}
+
+fn open(segment_bytes: u64) -> (World, Engine) {
+    let world = World::new(CrashDisk::new(), 1);
+    let engine = world.open(small(segment_bytes)).unwrap();
+    (world, engine)
+}
+
+fn after_a_kill(world: &World) -> Engine {
+    World::new(world.disk.kill(world.disk.operations()).into_disk(), 5).open(small(8192)).unwrap()
+}
+
+#[test]
+fn memory_counters_survive_a_clean_stop_however_little_room_is_prepared() {
+    let (world, engine) = open(8192);
+    for index in 0..800 {
+        engine.add(format!("m:{index:0200}"), 1).unwrap();
+    }
+    engine.close().unwrap();
+    assert_eq!(after_a_kill(&world).stats().counters, 800);
+}
+
+#[test]
+fn a_memory_counter_that_comes_and_goes_is_sealed_once() {
+    let (world, engine) = open(8192);
+    for _ in 0..5_000 {
+        engine.add("m:a", 1).unwrap();
+        engine.delete("m:a").unwrap();
+    }
+    engine.add("m:b", 7).unwrap();
+    let steps = engine.steps();
+    let before = steps.reserved();
+    for shard in 0..steps.shards() {
+        while steps.seal_unsealed(shard).unwrap() {}
+    }
+    assert!(steps.reserved().0 - before.0 < 1_000, "two names are sealed in two entries");
+    steps.hand_over();
+    let again = after_a_kill(&world);
+    assert_eq!((again.read("m:a").unwrap().exists, again.read("m:b").unwrap().value), (false, 7));
+}
+
+#[test]
+fn a_deleted_memory_counter_stays_deleted_when_a_seal_is_given_up() {
+    let (world, engine) = open(8192);
+    engine.add("m:a", 5).unwrap();
+    let steps = engine.steps();
+    (0..steps.shards()).for_each(|shard| assert!(!steps.seal_unsealed(shard).unwrap()));
+    assert!(engine.delete("m:a").unwrap());
+    let mut seal = steps.seal_begin().unwrap();
+    while !steps.seal_step(&mut seal).unwrap() {}
+    // It is not finished: there is no cut.
+    engine.close().unwrap();
+    assert!(!after_a_kill(&world).read("m:a").unwrap().exists);
+}
+
+#[test]
+fn a_finished_seal_cuts_although_a_turn_is_under_way() {
+    let (_, engine) = open(8192);
+    for index in 0..200 {
+        engine.add(format!("d:{}", index % 7), 1).unwrap();
+    }
+    let steps = engine.steps();
+    let before = engine.stats().journal_bytes;
+    let mut seal = steps.seal_begin().unwrap();
+    while !steps.seal_step(&mut seal).unwrap() {}
+    steps.hand_over();
+    steps.sync();
+    let mut turn = engine.turn();
+    turn.run(&Command::Add { name: name("d:0"), delta: 1 });
+    turn.release();
+    steps.seal_finish(seal).unwrap();
+    assert!(engine.stats().journal_bytes < before / 2);
+}
+
+#[test]
+fn a_transaction_fails_when_what_it_watched_has_expired_though_nobody_noticed() {
+    let (world, engine) = open(8192);
+    engine.execute(&set("d:a", 5, SetExpiry::At(When::In(10)))).unwrap();
+    let watch = engine.turn().watch(name("d:a"));
+    world.clock.advance(Duration::from_millis(20));
+    let add = [Command::Add { name: name("d:a"), delta: 10 }];
+    assert_eq!(engine.turn().run_all(&add, &[watch]).unwrap(), None);
+    let gone = engine.turn().watch(name("d:a"));
+    assert_eq!(engine.turn().run_all(&add, &[gone]).unwrap(), Some(vec![Reply::Integer(10)]), "it was gone before");
+}
+
+#[test]
+fn what_a_walk_has_shown_as_expired_stays_so_when_the_clock_goes_back() {
+    let walks = [
+        Command::ListNames(ListNames { pattern: Pattern(b"*"), bytes_max: 1000 }),
+        Command::Scan(Scan { cursor: 0, pattern: None, count: 100 }),
+    ];
+    for walk in walks {
+        for together in [false, true] {
+            let (world, engine) = open(8192);
+            engine.execute(&set("d:a", 5, SetExpiry::At(When::In(1000)))).unwrap();
+            world.clock.advance(Duration::from_secs(2));
+            let mut turn = engine.turn();
+            let reply = match together {
+                false => turn.run(&walk),
+                true => turn.run_all(std::slice::from_ref(&walk), &[]).unwrap().unwrap().remove(0),
+            };
+            assert!(matches!(&reply, Reply::Names(names) | Reply::Page(0, names) if names.is_empty()), "{reply:?}");
+            let wait = turn.finish();
+            let steps = engine.steps();
+            steps.hand_over();
+            steps.sync();
+            assert!(steps.reached(wait));
+            assert!(!after_a_kill(&world).read("d:a").unwrap().exists, "{walk:?}, together {together}");
+        }
+    }
+}
+
+#[test]
+fn the_room_promised_is_enough_for_every_command() {
+    let (world, engine) = open(65536);
+    let names: Vec<String> = (0..20).map(|index| format!("{index:0512}")).collect();
+    for name in &names {
+        engine.execute(&set(name, 1, SetExpiry::At(When::In(10)))).unwrap();
+    }
+    world.clock.advance(Duration::from_millis(20));
+    // Seen to have expired, written again, and gone at once: three entries each.
+    let commands: Vec<_> = names.iter().map(|name| set(name, 2, SetExpiry::At(When::At(1)))).collect();
+    let mut turn = engine.turn();
+    let replies = turn.run_all(&commands, &[]).unwrap().unwrap();
+    assert!(replies.iter().all(|reply| *reply == Reply::Ok));
+    turn.finish();
+    assert_eq!(engine.stats().counters, 0);
+}
+
+#[test]
+fn a_walk_does_not_hold_up_the_commits_of_others() {
+    let (_, engine) = open(8192);
+    let mut walker = engine.turn();
+    walker.run(&Command::Add { name: name("d:a"), delta: 1 });
+    walker.run(&Command::ListNames(ListNames { pattern: Pattern(b"*"), bytes_max: 1000 }));
+    let mut other = engine.turn();
+    other.run(&Command::Add { name: name("d:b"), delta: 1 });
+    let wait = other.finish();
+    let steps = engine.steps();
+    steps.hand_over();
+    steps.sync();
+    assert!(steps.reached(wait), "the walker's turn goes on, its record does not wait for that");
+}
+
+#[test]
+fn who_waits_behind_a_turn_that_is_dropped_is_woken() {
+    struct Count(AtomicUsize);
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+    let (_, engine) = open(8192);
+    let mut first = engine.turn();
+    first.run(&Command::Add { name: name("d:a"), delta: 1 });
+    first.release();
+    let mut second = engine.turn();
+    second.run(&Command::Add { name: name("d:b"), delta: 1 });
+    let woken = Arc::new(Count(AtomicUsize::new(0)));
+    let waker = Waker::from(woken.clone());
+    let mut committed = pin!(engine.committed(second.finish()));
+    assert!(committed.as_mut().poll(&mut Context::from_waker(&waker)).is_pending(), "the first one's place is empty");
+    drop(first);
+    assert_eq!(woken.0.load(Ordering::SeqCst), 1, "nobody else is going to come by");
+    assert!(committed.as_mut().poll(&mut Context::from_waker(&waker)).is_ready());
+}
+
+#[test]
+fn an_engine_that_was_closed_stays_clean_and_can_be_dropped() {
+    let world = World::new(CrashDisk::new(), 1);
+    let options = Options { durability: Durability::Memory, ..small(65536) };
+    let engine = Engine::open_driven(options.clone(), world.environment()).unwrap();
+    engine.execute(&set("x", 1, SetExpiry::At(When::In(150)))).unwrap();
+    engine.close().unwrap();
+    // It expires after the close, when nothing may be written any more: nobody keeps trying.
+    world.clock.advance(Duration::from_secs(5));
+    let (dropped, wait) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        drop(engine);
+        dropped.send(()).unwrap();
+    });
+    wait.recv_timeout(Duration::from_secs(20)).expect("dropping it hangs");
+    assert!(world.open(options).unwrap().recovery().clean);
+}
+
+#[test]
+fn expiry_without_room_gives_up_instead_of_spinning() {
+    let (world, engine) = open(4096);
+    engine.execute(&set("d:a", 1, SetExpiry::At(When::In(10)))).unwrap();
+    world.disk.capacity(Some(world.disk.bytes_used()));
+    while engine.add("d:b", 1).is_ok() {}
+    world.clock.advance(Duration::from_millis(20));
+    let steps = engine.steps();
+    assert_eq!((0..steps.shards()).map(|shard| steps.expire(shard)).sum::<usize>(), 0, "nothing could be removed");
+    assert!(!engine.read("d:a").unwrap().exists);
+}
+
+#[test]
+fn running_out_of_descriptors_is_a_refusal_that_heals() {
+    let (world, engine) = open(4096);
+    world.disk.fail_nth(OpKind::Create, 0, Fault::NoDescriptors);
+    let refusal = loop {
+        if let Err(error) = engine.add("d:a", 1) {
+            break error;
+        }
+    };
+    assert!(
+        matches!(&refusal, Error::Refused(Refusal::NoRoom { reason }) if reason.contains("open files")),
+        "{refusal}"
+    );
+    assert!(!world.has_failed());
+    let before = engine.read("d:a").unwrap().value;
+    assert_eq!(engine.add("d:a", 1).unwrap(), before + 1);
+}
