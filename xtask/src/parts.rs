@@ -6,7 +6,7 @@ use anyhow::bail;
 
 use crate::paths::root;
 use crate::run::{Outcome, run, shown};
-use crate::{clients, patches};
+use crate::{clients, patches, tools};
 
 /// One part.
 pub struct Part {
@@ -18,6 +18,8 @@ pub struct Part {
 
 /// How a part is done.
 pub enum Work {
+    /// What the others need is installed.
+    Tools,
     /// Commands of cargo, one after another, each of which must succeed.
     Cargo(&'static [&'static str]),
     /// Tests: each of these cargo commands must succeed and run at least one test.
@@ -46,6 +48,7 @@ pub struct Found {
 /// All parts. The debug builds share one set of features, so that nothing is built twice; shuttle replaces the types where threads
 /// meet and so needs its own.
 pub static PARTS: &[Part] = &[
+    Part { name: "tools", work: Work::Tools },
     Part {
         name: "build",
         work: Work::Cargo(&["build --release -p quipu", "test --workspace --features quipu/failpoints --no-run"]),
@@ -91,6 +94,9 @@ impl Part {
     pub fn run(&self, kills: usize) -> anyhow::Result<Found> {
         let mut found = Found::default();
         match self.work {
+            Work::Tools => {
+                tools::install()?;
+            }
             Work::Cargo(commands) => {
                 for command in commands {
                     self.cargo(command, &[], &mut found)?;

@@ -36,6 +36,7 @@ pub fn install() -> anyhow::Result<Tools> {
     let home = std::env::var_os("QUIPU_TEST_TOOLS").map_or_else(|| own("tools"), PathBuf::from);
     std::fs::create_dir_all(&home).with_context(|| format!("make {}", home.display()))?;
     need_programs(&["redis-cli", "redis-benchmark"], &["redis-tools"])?;
+    need_programs(&["strace"], &["strace"])?;
     need_programs(&["python3"], &["python3", "python3-venv"])?;
     need_programs(&["node", "npm"], &["nodejs", "npm"])?;
     Ok(Tools { python: python(&home)?, node: node(&home)? })

@@ -1,0 +1,81 @@
+//! A real disk's errors, made by strace in the system calls of the built program: what the failed call covered is never acknowledged, the
+//! process ends and says why, and the next start finds everything that was.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::time::Duration;
+
+use quipu_model::Durability;
+use quipu_testkit::program::{Launch, LaunchError};
+use quipu_testkit::resp::Client;
+
+/// The status of a process whose journal failed.
+const EXIT_JOURNAL_FAILED: i32 = 74;
+
+/// A program that runs ours with errors injected; what follows it on the command line is ours.
+fn with_errors(dir: &Path, inject: &str) -> std::path::PathBuf {
+    let script = dir.join("with-errors");
+    let call = inject.split(':').next().expect("a call");
+    let (program, log) = (env!("CARGO_BIN_EXE_quipu"), dir.join("strace.log"));
+    let text = format!(
+        "#!/bin/sh\nexec strace -f -qq -o {} -e trace={call} -e signal=none -e inject={inject} {program} \"$@\"\n",
+        log.display()
+    );
+    std::fs::write(&script, text).expect("a script can be written");
+    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).expect("and made executable");
+    script
+}
+
+fn value(launch: &Launch) -> i64 {
+    let program = launch.start().expect("it starts on what is there");
+    let mut client = Client::connect(program.address(), Duration::from_secs(20)).expect("it serves");
+    client.call(&["GET", "hits"]).expect("it answers").number().unwrap_or(0)
+}
+
+#[test]
+fn an_error_of_the_disk_ends_the_process_and_costs_nothing_acknowledged() {
+    // A start with small segments makes some forty syncs and fifty writes; some of these come before it serves, some after.
+    let injections = [
+        "fdatasync:error=EIO:when=20",
+        "fdatasync:error=EIO:when=60",
+        "fdatasync:error=EIO:when=200",
+        "pwrite64:error=EIO:when=90",
+        "pwrite64:error=ENOSPC:when=150",
+        "pwrite64:error=EIO:when=300",
+    ];
+    let mut served = 0;
+    for inject in injections {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let data = dir.path().join("data");
+        let sound = Launch::new(env!("CARGO_BIN_EXE_quipu"), &data, Durability::Durable);
+        let launch = Launch { binary: with_errors(dir.path(), inject), ..sound.clone() };
+        let (mut acked, mut unknown) = (0, 0);
+        match launch.start() {
+            Ok(program) => {
+                let mut client = Client::connect(program.address(), Duration::from_secs(20)).expect("it serves");
+                while unknown == 0 {
+                    match client.call(&["INCR", "hits"]) {
+                        Ok(reply) => {
+                            assert_eq!(reply.number(), Some(acked + 1), "{inject}");
+                            acked += 1;
+                        }
+                        Err(_) => unknown = 1,
+                    }
+                    assert!(acked < 5_000, "{inject}: the error never came");
+                }
+                let (status, stderr) = program.wait().expect("it has ended");
+                assert_eq!(status.code(), Some(EXIT_JOURNAL_FAILED), "{inject}: {stderr}");
+                assert!(stderr.contains("the journal failed"), "{inject}: {stderr}");
+                served += 1;
+            }
+            Err(LaunchError::Ended { stderr, .. }) => {
+                assert!(stderr.contains("cannot") || stderr.contains("the journal failed"), "{inject}: {stderr}");
+            }
+            Err(error) => panic!("{inject}: {error}"),
+        }
+        let found = value(&sound);
+        assert!((acked..=acked + unknown).contains(&found), "{inject}: {found}, but {acked} were acknowledged");
+    }
+    assert!(served >= 3, "most of the errors come while it serves");
+    println!("proof: disk errors by strace: {} injected, {served} of them while it served", injections.len());
+}
