@@ -1,0 +1,249 @@
+//! One tree in one directory: all that was ingested since the ledger was made, or last cleared.
+//!
+//! Invariants:
+//! - it is written by ingestion and compaction only, one at a time (`Ledger` holds the lock), so there is never anything in a memtable;
+//! - a failed write leaves no file behind that the version in force does not name;
+//! - one that was replaced removes its directory when its last reader is gone.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use lsm_tree::config::{
+    BlockSizePolicy, BloomConstructionPolicy, FilterPolicy, FilterPolicyEntry, PartitioningPolicy, PinningPolicy,
+    RestartIntervalPolicy,
+};
+use lsm_tree::{AbstractTree, AnyTree, Cache, Config, DescriptorTable, SeqNo, SequenceNumberCounter};
+use quipu_model::Cell;
+
+use crate::error::is_damage;
+use crate::manifest::{self, Manifest};
+use crate::record::{self, WATERMARK};
+use crate::{LedgerError, archive, verify};
+
+/// Bytes of cells in a block: what one read of the disk fetches. A cell takes about 30 bytes, so a block holds a hundred.
+const BLOCK_BYTES: u32 = 4096;
+
+/// Cells between two whole keys inside a block; the others share their neighbour's prefix. Hashes share little, so few are enough.
+const RESTART_INTERVAL: u8 = 8;
+
+/// Bits of filter for each cell: one look-up in a hundred of a name that is not there goes to the disk.
+const FILTER_BITS: f32 = 10.0;
+
+/// Most table files held open. Part of the process's limit of descriptors, often 1024, most of which are for connections.
+const DESCRIPTORS_MAX: usize = 128;
+
+/// Reads see everything that was ingested.
+const NEWEST: SeqNo = SeqNo::MAX;
+
+/// A tree and where it is.
+pub struct Generation {
+    pub number: u64,
+    pub dir: PathBuf,
+    pub tree: AnyTree,
+    /// The number the next ingestion or compaction gets.
+    seqno: SequenceNumberCounter,
+    /// Set once another generation took its place.
+    replaced: AtomicBool,
+}
+
+/// What an ingestion wrote.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ingested {
+    /// Cells and tombstones.
+    pub cells: u64,
+    /// Bytes on disk.
+    pub bytes: u64,
+}
+
+impl Generation {
+    /// Makes an empty tree in a directory that does not exist yet.
+    pub fn create(dir: PathBuf, number: u64, cache: Arc<Cache>) -> Result<Generation, LedgerError> {
+        Generation::open_tree(dir, number, cache)
+    }
+
+    /// Opens the tree in a directory, after checking everything the tree would believe.
+    pub fn open(dir: PathBuf, number: u64, cache: Arc<Cache>) -> Result<Generation, LedgerError> {
+        let manifest = Manifest::read(&dir)?;
+        for table in &manifest.tables {
+            archive::check_at_open(&manifest::table_path(&dir, table.id))?;
+        }
+        remove_leftovers(&dir)?;
+        let generation = Generation::open_tree(dir, number, cache)?;
+        // A table's place in the tree follows from its file's name, the rest from its contents: they must be the same table.
+        for table in generation.tree.current_version().iter_tables() {
+            if table.path.file_name() != Some(table.id().to_string().as_ref()) {
+                return Err(LedgerError::damaged(&table.path, format!("it holds table {}", table.id())));
+            }
+        }
+        Ok(generation)
+    }
+
+    fn open_tree(dir: PathBuf, number: u64, cache: Arc<Cache>) -> Result<Generation, LedgerError> {
+        let (seqno, visible) = (SequenceNumberCounter::default(), SequenceNumberCounter::default());
+        let filter = FilterPolicyEntry::Bloom(BloomConstructionPolicy::BitsPerKey(FILTER_BITS));
+        let tree = Config::new(&dir, seqno.clone(), visible.clone())
+            .use_cache(cache)
+            .use_descriptor_table(Some(Arc::new(DescriptorTable::new(DESCRIPTORS_MAX))))
+            .data_block_size_policy(BlockSizePolicy::all(BLOCK_BYTES))
+            .data_block_restart_interval_policy(RestartIntervalPolicy::all(RESTART_INTERVAL))
+            .filter_policy(FilterPolicy::all(filter))
+            // Index and filter of a table are read in pieces through the cache, so that the cache bounds what the ledger takes of memory
+            // however many counters there are; only the list of the pieces is held.
+            .index_block_partitioning_policy(PartitioningPolicy::all(true))
+            .filter_block_partitioning_policy(PartitioningPolicy::all(true))
+            .index_block_pinning_policy(PinningPolicy::all(false))
+            .filter_block_pinning_policy(PinningPolicy::all(false))
+            .open()
+            .map_err(|error| LedgerError::tree("open", &dir, error))?;
+        let next = tree.get_highest_persisted_seqno().map_or(0, |seqno| seqno + 1);
+        seqno.set(next);
+        visible.set(next);
+        Ok(Generation { number, dir, tree, seqno, replaced: AtomicBool::new(false) })
+    }
+
+    /// Writes sorted cells and the watermark as one unit.
+    pub fn ingest<N: AsRef<[u8]>>(
+        &self,
+        cells: impl IntoIterator<Item = (u64, N, Option<Cell>)>,
+        watermark: &[u8],
+    ) -> Result<Ingested, LedgerError> {
+        let first_new = self.tree.next_table_id();
+        let written = self.write(cells, watermark).map_err(|error| LedgerError::tree("write to", &self.dir, error));
+        match written {
+            Ok(cells) => Ok(Ingested { cells, bytes: self.bytes_since(first_new) }),
+            Err(error) => {
+                self.remove_unnamed_since(first_new);
+                Err(error)
+            }
+        }
+    }
+
+    fn write<N: AsRef<[u8]>>(
+        &self,
+        cells: impl IntoIterator<Item = (u64, N, Option<Cell>)>,
+        watermark: &[u8],
+    ) -> lsm_tree::Result<u64> {
+        let mut ingestion = self.tree.ingestion()?;
+        let (mut key, mut before, mut value) = (Vec::new(), Vec::new(), Vec::new());
+        let mut count = 0;
+        for (hash, name, cell) in cells {
+            record::cell_key(&mut key, hash, name.as_ref());
+            assert!(before < key, "cells are sealed in order, each name once");
+            match cell {
+                Some(cell) => {
+                    record::encode_cell(&mut value, &cell);
+                    ingestion.write(&key[..], &value[..])?;
+                }
+                // Never a weak tombstone: it takes away one older value only, and there may be several.
+                None => ingestion.write_tombstone(&key[..])?,
+            }
+            count += 1;
+            std::mem::swap(&mut key, &mut before);
+        }
+        ingestion.write(WATERMARK, watermark)?;
+        ingestion.finish()?;
+        Ok(count)
+    }
+
+    /// What is stored under a key.
+    pub fn get(&self, key: &[u8]) -> Result<Option<lsm_tree::UserValue>, LedgerError> {
+        self.tree.get(key, NEWEST).map_err(|error| self.read_error(error, Some(key)))
+    }
+
+    /// All keys from `key` up to, not including, `end`.
+    pub fn range(&self, key: &[u8], end: &[u8]) -> Box<dyn DoubleEndedIterator<Item = lsm_tree::IterGuardImpl> + Send> {
+        self.tree.range(key..end, NEWEST, None)
+    }
+
+    /// An error of the tree while reading, with the file it comes from: the tables that may hold `key`, or all, are read to find it. As slow as damage
+    /// is rare.
+    pub fn read_error(&self, error: lsm_tree::Error, key: Option<&[u8]>) -> LedgerError {
+        if is_damage(&error) {
+            let version = self.tree.current_version();
+            for table in version.iter_tables() {
+                if key.is_some_and(|key| !table.metadata.key_range.contains_key(key)) {
+                    continue;
+                }
+                if let Err(damage) = verify::check_table(&table.path, table.checksum().into_u128(), &mut |_| ()) {
+                    return damage;
+                }
+            }
+        }
+        LedgerError::tree("read", &self.dir, error)
+    }
+
+    /// The number below which versions of a cell, and of the tree, may be collected, all but the newest: one above what the compaction about to begin
+    /// will get. Readers hold the tables they read, so nothing is kept for them; one less, and the tables just merged would keep their
+    /// space until the next merge.
+    pub fn collectable(&self) -> SeqNo {
+        self.seqno.get() + 1
+    }
+
+    /// Removes the tables a failed write has left. Those of older versions stay: their readers remove them.
+    pub fn remove_unnamed_since(&self, first_new: u64) {
+        let version = self.tree.current_version();
+        for id in first_new..self.tree.next_table_id() {
+            if !version.iter_tables().any(|table| table.id() == id) {
+                // Whatever cannot be removed now is removed when the ledger is next opened.
+                let _ = fs::remove_file(manifest::table_path(&self.dir, id));
+            }
+        }
+    }
+
+    /// Bytes on disk of the tables made since a write began.
+    pub fn bytes_since(&self, first_new: u64) -> u64 {
+        let version = self.tree.current_version();
+        version.iter_tables().filter(|table| table.id() >= first_new).map(|table| bytes_of(&table.path)).sum()
+    }
+
+    /// Bytes on disk of all tables.
+    pub fn bytes(&self) -> u64 {
+        self.bytes_since(0)
+    }
+
+    /// Bytes on disk of the ingestions not yet merged.
+    pub fn bytes_waiting(&self) -> u64 {
+        let version = self.tree.current_version();
+        version.l0().iter().flat_map(|run| run.iter()).map(|table| bytes_of(&table.path)).sum()
+    }
+
+    /// Never gives a table a number that `other`, an earlier opening of the same directory, has given: a reader of `other` that is the last
+    /// of a table removes its file by that number.
+    pub fn number_tables_after(&self, other: &Generation) {
+        if let AnyTree::Standard(tree) = &self.tree {
+            tree.table_id_counter.fetch_max(other.tree.next_table_id());
+        }
+    }
+
+    /// Another generation took its place.
+    pub fn replace(&self) {
+        self.replaced.store(true, Ordering::Release);
+    }
+}
+
+impl Drop for Generation {
+    fn drop(&mut self) {
+        if self.replaced.load(Ordering::Acquire) {
+            // Whatever cannot be removed now is removed when the ledger is next opened.
+            let _ = fs::remove_dir_all(&self.dir);
+        }
+    }
+}
+
+/// Removes the temporary files of a `current` that was being replaced; the tree itself removes tables and versions that are not in force.
+fn remove_leftovers(dir: &Path) -> Result<(), LedgerError> {
+    let failed = |error| LedgerError::io("list", dir, error);
+    for entry in fs::read_dir(dir).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        if entry.file_name().to_string_lossy().starts_with(".tmp") {
+            fs::remove_file(entry.path()).map_err(|error| LedgerError::io("remove", &entry.path(), error))?;
+        }
+    }
+    Ok(())
+}
+
+fn bytes_of(path: &Path) -> u64 {
+    fs::metadata(path).map_or(0, |metadata| metadata.len())
+}

@@ -1,0 +1,214 @@
+//! The bytes of a record: what the tree has as key and value.
+//!
+//! ```text
+//! key    'c'  hash, 8 bytes, big-endian  name          a cell; sorted by hash, then name
+//!        'w'                                           the watermark
+//!
+//! value  of a cell
+//!        ┌───────────────┬──────────┬───────────────┬──────────────┬─────────────┐
+//!        │ 0001 0nex     │ value    │ epoch, millis │ epoch, node  │ expires_at  │
+//!        │ 1 byte        │ varint   │ varint, if e  │ 8 bytes LE,  │ varint,     │
+//!        │ format, flags │ (zigzag) │               │ if n         │ if x        │
+//!        └───────────────┴──────────┴───────────────┴──────────────┴─────────────┘
+//!        of the watermark: bytes of the engine, as they are
+//! ```
+//!
+//! A varint has 7 bits a byte, least first; all but its last byte have the high bit set. What is zero is left out, so a counter that was only
+//! ever added to takes 2 to 11 bytes.
+
+use quipu_model::{Cell, Epoch, Millis, NodeId};
+
+/// First byte of the key of a cell.
+pub const CELL: u8 = b'c';
+
+/// The key of the watermark. Greater than that of every cell, so that it is the last of each ingestion.
+pub const WATERMARK: &[u8] = b"w";
+
+/// Bytes of a cell's key before the name.
+const KEY_PREFIX_BYTES: usize = 9;
+
+/// Format of a cell's value, the high half of its first byte.
+const FORMAT: u8 = 1;
+
+const HAS_EXPIRY: u8 = 0b001;
+const HAS_EPOCH: u8 = 0b010;
+const HAS_NODE: u8 = 0b100;
+
+/// Most bytes of a varint of 64 bits: 9 of 7 bits and one of the last bit.
+const VARINT_BYTES_MAX: usize = 10;
+
+/// Why the bytes of a record are not one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct RecordError(&'static str);
+
+/// Writes the key of a cell over whatever `key` held.
+pub fn cell_key(key: &mut Vec<u8>, hash: u64, name: &[u8]) {
+    key.clear();
+    key.push(CELL);
+    key.extend_from_slice(&hash.to_be_bytes());
+    key.extend_from_slice(name);
+}
+
+/// The hash and the name in the key of a cell.
+pub fn decode_cell_key(key: &[u8]) -> Result<(u64, &[u8]), RecordError> {
+    let (prefix, name) =
+        key.split_first_chunk::<KEY_PREFIX_BYTES>().ok_or(RecordError("the key of a cell is too short"))?;
+    let [CELL, hash @ ..] = prefix else {
+        return Err(RecordError("the key is not that of a cell"));
+    };
+    Ok((u64::from_be_bytes(*hash), name))
+}
+
+/// Writes the value of a cell over whatever `bytes` held.
+pub fn encode_cell(bytes: &mut Vec<u8>, cell: &Cell) {
+    let Cell { epoch: Epoch { millis, node }, value, expires_at } = *cell;
+    let mut flags = 0;
+    flags |= if expires_at.is_some() { HAS_EXPIRY } else { 0 };
+    flags |= if millis != 0 { HAS_EPOCH } else { 0 };
+    flags |= if node != NodeId(0) { HAS_NODE } else { 0 };
+    bytes.clear();
+    bytes.push(FORMAT << 4 | flags);
+    // Zigzag: numbers near zero are short, whatever their sign.
+    push_varint(bytes, ((value << 1) ^ (value >> 63)) as u64);
+    if millis != 0 {
+        push_varint(bytes, millis);
+    }
+    if node != NodeId(0) {
+        bytes.extend_from_slice(&node.0.to_le_bytes());
+    }
+    if let Some(Millis(at)) = expires_at {
+        push_varint(bytes, at);
+    }
+}
+
+/// The cell in a value.
+pub fn decode_cell(mut bytes: &[u8]) -> Result<Cell, RecordError> {
+    let (&first, rest) = bytes.split_first().ok_or(RecordError("the value of a cell is empty"))?;
+    bytes = rest;
+    if first >> 4 != FORMAT {
+        return Err(RecordError("the value of a cell has a format this program does not know"));
+    }
+    let flags = first & 0x0f;
+    if flags & !(HAS_EXPIRY | HAS_EPOCH | HAS_NODE) != 0 {
+        return Err(RecordError("the value of a cell has a field this program does not know"));
+    }
+    let zigzag = take_varint(&mut bytes)?;
+    let value = (zigzag >> 1) as i64 ^ -((zigzag & 1) as i64);
+    let millis = if flags & HAS_EPOCH != 0 { take_varint(&mut bytes)? } else { 0 };
+    let node = if flags & HAS_NODE != 0 {
+        let (node, rest) = bytes.split_first_chunk::<8>().ok_or(RecordError("the value of a cell is too short"))?;
+        bytes = rest;
+        NodeId(u64::from_le_bytes(*node))
+    } else {
+        NodeId(0)
+    };
+    let expires_at = if flags & HAS_EXPIRY != 0 { Some(Millis(take_varint(&mut bytes)?)) } else { None };
+    if !bytes.is_empty() {
+        return Err(RecordError("the value of a cell is too long"));
+    }
+    Ok(Cell { epoch: Epoch { millis, node }, value, expires_at })
+}
+
+fn push_varint(bytes: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        bytes.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    bytes.push(number as u8);
+}
+
+fn take_varint(bytes: &mut &[u8]) -> Result<u64, RecordError> {
+    let mut number = 0;
+    for (index, &byte) in bytes.iter().take(VARINT_BYTES_MAX).enumerate() {
+        let bits = u64::from(byte & 0x7f);
+        if index == VARINT_BYTES_MAX - 1 && byte > 1 {
+            break;
+        }
+        number |= bits << (7 * index);
+        if byte & 0x80 == 0 {
+            *bytes = &bytes[index + 1..];
+            return Ok(number);
+        }
+    }
+    Err(RecordError("a number in the value of a cell does not end"))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn encoded(cell: Cell) -> Vec<u8> {
+        let mut bytes = vec![0xff; 3];
+        encode_cell(&mut bytes, &cell);
+        bytes
+    }
+
+    fn cell(value: i64, millis: u64, node: u64, expires_at: Option<u64>) -> Cell {
+        Cell { epoch: Epoch { millis, node: NodeId(node) }, value, expires_at: expires_at.map(Millis) }
+    }
+
+    #[test]
+    fn the_bytes_are_as_drawn() {
+        let mut key = vec![1, 2, 3];
+        cell_key(&mut key, 0x0102_0304_0506_0708, b"likes:42");
+        assert_eq!(key, b"c\x01\x02\x03\x04\x05\x06\x07\x08likes:42");
+        for (cell, bytes) in [
+            (cell(0, 0, 0, None), &b"\x10\x00"[..]),
+            (cell(1, 0, 0, None), b"\x10\x02"),
+            (cell(-1, 0, 0, None), b"\x10\x01"),
+            (cell(150, 0, 0, None), b"\x10\xac\x02"),
+            (cell(1, 0, 0, Some(300)), b"\x11\x02\xac\x02"),
+            (cell(1, 5, 0, None), b"\x12\x02\x05"),
+            (cell(1, 0, 7, None), b"\x14\x02\x07\0\0\0\0\0\0\0"),
+            (cell(64, 5, 7, Some(0)), b"\x17\x80\x01\x05\x07\0\0\0\0\0\0\0\x00"),
+            (cell(i64::MIN, 0, 0, None), b"\x10\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"),
+        ] {
+            assert_eq!(encoded(cell), bytes, "{cell:?}");
+            assert_eq!(decode_cell(bytes), Ok(cell));
+        }
+    }
+
+    #[test]
+    fn a_value_that_is_cut_or_has_more_is_refused() {
+        let whole = encoded(cell(i64::MAX, u64::MAX, u64::MAX, Some(u64::MAX)));
+        for end in 0..whole.len() {
+            assert!(decode_cell(&whole[..end]).is_err(), "{end}");
+        }
+        assert!(decode_cell(&[&whole[..], &[0]].concat()).is_err());
+        assert!(decode_cell(b"\x20\x00").is_err());
+        assert!(decode_cell(b"\x18\x00").is_err());
+        assert!(decode_cell(b"\x10\xff\xff\xff\xff\xff\xff\xff\xff\xff\x02").is_err());
+        assert!(decode_cell_key(b"c1234567").is_err());
+        assert!(decode_cell_key(b"w12345678").is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn what_was_encoded_is_decoded(value: i64, millis: u64, node: u64, expires_at: Option<u64>) {
+            let cell = cell(value, millis, node, expires_at);
+            prop_assert_eq!(decode_cell(&encoded(cell)), Ok(cell));
+        }
+
+        #[test]
+        fn keys_sort_by_hash_and_then_name(a: (u64, Vec<u8>), b: (u64, Vec<u8>)) {
+            let key = |(hash, name): &(u64, Vec<u8>)| {
+                let mut key = Vec::new();
+                cell_key(&mut key, *hash, name);
+                key
+            };
+            let (key_a, key_b) = (key(&a), key(&b));
+            prop_assert_eq!(key_a.cmp(&key_b), a.cmp(&b));
+            prop_assert_eq!(decode_cell_key(&key_a), Ok((a.0, &a.1[..])));
+            prop_assert!(&key_a[..] < WATERMARK);
+        }
+
+        #[test]
+        fn any_bytes_are_a_cell_or_an_error(bytes: Vec<u8>) {
+            let _ = decode_cell(&bytes);
+            let _ = decode_cell_key(&bytes);
+        }
+    }
+}

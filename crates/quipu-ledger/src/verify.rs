@@ -1,0 +1,91 @@
+//! Verifies: reads every byte at rest and compares it with its checksum.
+//!
+//! Reads only, and knows nothing of the tree but its files, so it may run beside a process that has the ledger open: if a table or version
+//! disappears because that process went on, it begins again.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use xxhash_rust::xxh3::Xxh3Default;
+
+use crate::manifest::{self, Manifest};
+use crate::{LedgerError, archive, ledger};
+
+/// Bytes read at once.
+const BUFFER_BYTES: usize = 1 << 20;
+
+/// Times it begins again because the ledger went on meanwhile. A compaction takes seconds; one that keeps outrunning us is told as damage.
+const ATTEMPTS_MAX: usize = 10;
+
+/// What was found whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Verified {
+    /// Tables.
+    pub tables: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// Verifies a ledger; `progress` gets the bytes done and to do.
+pub fn verify(dir: &Path, mut progress: impl FnMut(u64, u64)) -> Result<Verified, LedgerError> {
+    for _ in 1..ATTEMPTS_MAX {
+        let found = verify_once(dir, &mut progress);
+        match found {
+            Err((Some(seen), LedgerError::Damaged { .. })) if in_force(dir).is_ok_and(|now| now != seen) => {}
+            found => return found.map_err(|(_, error)| error),
+        }
+    }
+    verify_once(dir, &mut progress).map_err(|(_, error)| error)
+}
+
+type InForce = (u64, u64);
+
+fn in_force(dir: &Path) -> Result<InForce, LedgerError> {
+    let number = ledger::newest_generation(dir)?;
+    Ok((number, Manifest::read_version(&ledger::generation_path(dir, number))?))
+}
+
+fn verify_once(dir: &Path, progress: &mut impl FnMut(u64, u64)) -> Result<Verified, (Option<InForce>, LedgerError)> {
+    let seen = in_force(dir).map_err(|error| (None, error))?;
+    verify_generation(&ledger::generation_path(dir, seen.0), progress).map_err(|error| (Some(seen), error))
+}
+
+fn verify_generation(dir: &Path, progress: &mut impl FnMut(u64, u64)) -> Result<Verified, LedgerError> {
+    let manifest = Manifest::read(dir)?;
+    let mut total = 0;
+    for table in &manifest.tables {
+        let path = manifest::table_path(dir, table.id);
+        total += path.metadata().map_err(|error| LedgerError::reading(&path, error))?.len();
+    }
+    let mut done = 0;
+    progress(done, total);
+    for table in &manifest.tables {
+        check_table(&manifest::table_path(dir, table.id), table.checksum, &mut |bytes| {
+            done += bytes;
+            progress(done, total);
+        })?;
+    }
+    Ok(Verified { tables: manifest.tables.len() as u64, bytes: done })
+}
+
+/// Compares a table with its checksum; if they differ, names the block.
+pub fn check_table(path: &Path, checksum: u128, progress: &mut impl FnMut(u64)) -> Result<(), LedgerError> {
+    let reading = |error| LedgerError::reading(path, error);
+    let mut file = File::open(path).map_err(reading)?;
+    let mut hasher = Xxh3Default::new();
+    let mut buffer = vec![0; BUFFER_BYTES];
+    loop {
+        let bytes = file.read(&mut buffer).map_err(reading)?;
+        if bytes == 0 {
+            break;
+        }
+        hasher.update(&buffer[..bytes]);
+        progress(bytes as u64);
+    }
+    if hasher.digest128() == checksum {
+        return Ok(());
+    }
+    archive::check_all(path)?;
+    Err(LedgerError::damaged(path, "it does not have the checksum its version names"))
+}
