@@ -8,7 +8,7 @@ pub const CONNECTIONS_MAX: u32 = 10_000;
 /// What waits to be sent to one connection before it is sent. A pipeline goes on after that.
 pub const OUTPUT_BYTES_MAX: usize = 1 << 20;
 
-/// How long one write may take. A client that does not read for so long is gone or hostile.
+/// How long a reply may wait for its client to take the next part. One that reads nothing for so long is gone or hostile.
 pub const WRITE_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// How long a command may take to arrive, from its first byte to its last.
@@ -41,7 +41,7 @@ pub struct Limits {
     pub connections_max: u32,
     /// Output of one turn of one connection before it is sent.
     pub output_bytes_max: usize,
-    /// Time of one write.
+    /// Time without a byte taken by a client that has a reply coming.
     pub write_time_max: Duration,
     /// Time from a command's first byte to its last.
     pub partial_time_max: Duration,

@@ -4,14 +4,39 @@ use std::sync::Once;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Files kept for the journal, the listeners, standard streams and runtimes.
-const FILES_RESERVED: u64 = 64;
+use crate::Limits;
+
+/// Files kept for the engine: its lock, its control file, and segments of the journal, of which it keeps few open at once.
+const FILES_ENGINE: u64 = 128;
+
+/// Files of one runtime: epoll, a waker, and the pair of sockets that signals come by; and one for what is opened in passing.
+const FILES_RUNTIME: u64 = 4;
+
+/// Runtimes besides the workers: the acceptor's and that of HTTP.
+const RUNTIMES_BESIDES: u64 = 2;
+
+/// Standard streams, listeners, and on each of these a connection that is there only to be refused; rounded up.
+const FILES_STANDING: u64 = 16;
 
 /// Threads whose name begins so take the process with them when they panic.
 pub(crate) const WORKER_THREAD_PREFIX: &str = "quipu-worker-";
 
-/// Raises the limit of open files to what the system allows; returns how many connections fit.
-pub(crate) fn raise_open_files() -> u32 {
+/// Files that are not for RESP connections. As long as these are kept, no number of connections keeps the journal from a file.
+pub(crate) fn files_reserved(limits: &Limits, workers: usize) -> u64 {
+    let runtimes = workers as u64 + RUNTIMES_BESIDES;
+    FILES_ENGINE + FILES_STANDING + FILES_RUNTIME * runtimes + limits.http_connections_max as u64
+}
+
+/// How many connections so many files leave room for.
+pub(crate) fn connections_possible(files: u64, reserved: u64) -> Option<u32> {
+    match files.saturating_sub(reserved) {
+        0 => None,
+        places => Some(u32::try_from(places).unwrap_or(u32::MAX)),
+    }
+}
+
+/// Raises the limit of open files to what the system allows, and returns it.
+pub(crate) fn raise_open_files() -> u64 {
     let limit = getrlimit(Resource::Nofile);
     let mut current = limit.current;
     if limit.current < limit.maximum || limit.maximum.is_none() {
@@ -20,8 +45,7 @@ pub(crate) fn raise_open_files() -> u32 {
             current = limit.maximum;
         }
     }
-    let fits = current.map_or(u64::MAX, |files| files.saturating_sub(FILES_RESERVED).max(1));
-    u32::try_from(fits).unwrap_or(u32::MAX)
+    current.unwrap_or(u64::MAX)
 }
 
 /// A worker that panics may have stopped in the middle of a turn. Its locks and its place in the journal are then in a state that
@@ -70,6 +94,18 @@ mod tests {
             .unwrap();
         assert!(!output.status.success(), "{output:?}");
         assert!(String::from_utf8_lossy(&output.stderr).contains("half-way through a turn"), "{output:?}");
+    }
+
+    #[test]
+    fn what_is_reserved_grows_with_what_else_is_served() {
+        let limits = Limits::default();
+        let reserved = files_reserved(&limits, 2);
+        assert_eq!(reserved, 128 + 16 + 4 * 4 + 64);
+        assert_eq!(files_reserved(&Limits { http_connections_max: 65, ..limits.clone() }, 2), reserved + 1);
+        assert_eq!(files_reserved(&limits, 3), reserved + FILES_RUNTIME);
+        assert_eq!(connections_possible(reserved, reserved), None);
+        assert_eq!(connections_possible(reserved + 1, reserved), Some(1));
+        assert_eq!(connections_possible(u64::MAX, reserved), Some(u32::MAX));
     }
 
     #[test]

@@ -57,6 +57,16 @@ pub enum BindError {
         /// Why.
         source: io::Error,
     },
+    /// Not even one connection could be served beside the journal and HTTP.
+    #[error(
+        "at most {files} files may be open, and at least {needed} are needed: raise 'ulimit -n', or lower --limits-http-connections"
+    )]
+    Files {
+        /// The limit.
+        files: u64,
+        /// What would do.
+        needed: u64,
+    },
 }
 
 /// Why a server could not begin to answer.
@@ -74,14 +84,27 @@ impl Server {
         {
             return Err(BindError::Open { addr });
         }
-        limits.connections_max = limits.connections_max.min(process::raise_open_files());
+        let (files, reserved) = (process::raise_open_files(), process::files_reserved(&limits, workers.get()));
+        let Some(possible) = process::connections_possible(files, reserved) else {
+            return Err(BindError::Files { files, needed: reserved + 1 });
+        };
+        if limits.connections_max > possible {
+            // The words of Redis, which people search for.
+            eprintln!(
+                "quipu: the maximum of open files is {files}, of which {reserved} are for the journal, HTTP and the like: maxclients has \
+                 been reduced from {} to {possible}; for more, raise 'ulimit -n'",
+                limits.connections_max
+            );
+            limits.connections_max = possible;
+        }
         let resp = listen(resp)?;
         let http = http.map(listen).transpose()?;
         let shared = Shared {
             started: engine.now(),
+            durability: engine.stats().durability,
             engine,
             password,
-            settings: Settings::new(&limits),
+            settings: Settings::new(&limits, possible),
             limits,
             clients: Clients::default(),
             tally: Tally::default(),

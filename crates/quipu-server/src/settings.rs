@@ -19,13 +19,16 @@ const IDLE_SECONDS_SETTABLE_MAX: u64 = i32::MAX as u64;
 /// What can be changed while the server runs.
 pub(crate) struct Settings {
     connections_max: AtomicU32,
+    /// How many connections the files that the process may open leave room for.
+    connections_possible: u32,
     /// 0: never.
     idle_seconds_max: AtomicU64,
 }
 
 impl Settings {
-    pub fn new(limits: &Limits) -> Settings {
+    pub fn new(limits: &Limits, connections_possible: u32) -> Settings {
         Settings {
+            connections_possible,
             connections_max: AtomicU32::new(limits.connections_max),
             idle_seconds_max: AtomicU64::new(limits.idle_time_max.map_or(0, |time| time.as_secs())),
         }
@@ -44,18 +47,19 @@ impl Settings {
 }
 
 /// All settings whose name matches one of the patterns, in any case.
-pub(crate) fn get(shared: &Shared, durability: Durability, patterns: &[&[u8]]) -> Vec<(&'static str, String)> {
+pub(crate) fn get(shared: &Shared, patterns: &[&[u8]]) -> Vec<(&'static str, String)> {
     let lower: Vec<Vec<u8>> = patterns.iter().map(|pattern| pattern.to_ascii_lowercase()).collect();
-    let mut all = all(shared, durability);
+    let mut all = all(shared);
     all.retain(|(name, _)| lower.iter().any(|pattern| Pattern(pattern).matches(name.as_bytes())));
     all
 }
 
 /// Changes settings: all of them, or none and an error text.
-pub(crate) fn set(shared: &Shared, durability: Durability, pairs: &[(&[u8], &[u8])]) -> Result<(), String> {
+pub(crate) fn set(shared: &Shared, pairs: &[(&[u8], &[u8])]) -> Result<(), String> {
+    let possible = u64::from(shared.settings.connections_possible);
     let mut changes: Vec<(&str, u64)> = Vec::with_capacity(pairs.len());
     for (name, value) in pairs {
-        let Some((known, _)) = all(shared, durability).into_iter().find(|(known, _)| is(name, known)) else {
+        let Some((known, _)) = all(shared).into_iter().find(|(known, _)| is(name, known)) else {
             let name = String::from_utf8_lossy(name);
             return Err(format!("ERR Unknown option or number of arguments for CONFIG SET - '{name}'"));
         };
@@ -72,6 +76,11 @@ pub(crate) fn set(shared: &Shared, durability: Durability, pairs: &[(&[u8], &[u8
             return failed("argument couldn't be parsed into an integer");
         };
         match u64::try_from(number) {
+            Ok(number) if known == "maxclients" && (possible + 1..=most).contains(&number) => {
+                return failed(&format!(
+                    "The operating system is not able to handle the specified number of clients, try with {possible}"
+                ));
+            }
             Ok(number) if (least..=most).contains(&number) => changes.push((known, number)),
             _ => return failed(&format!("argument must be between {least} and {most} inclusive")),
         }
@@ -86,8 +95,8 @@ pub(crate) fn set(shared: &Shared, durability: Durability, pairs: &[(&[u8], &[u8
     Ok(())
 }
 
-fn all(shared: &Shared, durability: Durability) -> Vec<(&'static str, String)> {
-    let limits = &shared.limits;
+fn all(shared: &Shared) -> Vec<(&'static str, String)> {
+    let (limits, durability) = (&shared.limits, shared.durability);
     let fsync = match durability {
         Durability::Durable => "always",
         Durability::Relaxed => "everysec",

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use quipu_engine::Engine;
-use quipu_model::Millis;
+use quipu_model::{Durability, Millis};
 
 use crate::clients::Clients;
 use crate::settings::Settings;
@@ -13,6 +13,8 @@ use crate::{Limits, Password};
 /// One per server, behind an `Arc`.
 pub(crate) struct Shared {
     pub engine: Engine,
+    /// Of counters in no other namespace; fixed when the engine was opened, so nobody has to ask it again.
+    pub durability: Durability,
     pub password: Option<Password>,
     pub limits: Limits,
     pub settings: Settings,

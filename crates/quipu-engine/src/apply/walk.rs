@@ -45,6 +45,7 @@ pub fn scan(shards: &mut impl Shards, table: &Table, command: &Scan<'_>, now: Mi
     if from >> ORDER_BITS != 0 {
         return Reply::Page(0, names);
     }
+    let matcher = command.pattern.map(|pattern| pattern.matcher());
     let mut index = (from >> (ORDER_BITS - shard_bits)) as usize;
     while left > 0 && index < table.shard_count() {
         let mut hidden = false;
@@ -52,7 +53,7 @@ pub fn scan(shards: &mut impl Shards, table: &Table, command: &Scan<'_>, now: Mi
             let page = shard.names_from(from, left);
             left = left.saturating_sub(page.len());
             for (_, name) in &page {
-                if command.pattern.is_none_or(|pattern| pattern.matches(name)) {
+                if matcher.as_ref().is_none_or(|matcher| matcher.matches(name)) {
                     let cell = shard.get(table.hash(name), name);
                     match cell.is_some_and(|cell| is_alive(&cell, now)) {
                         true => names.push(Box::from(*name)),
@@ -89,11 +90,12 @@ pub fn list_names(
     now: Millis,
 ) -> Result<Reply, Refusal> {
     let (mut names, mut bytes) = (Vec::new(), 0);
+    let matcher = command.pattern.matcher();
     for index in 0..table.shard_count() {
         let mut hidden = false;
         shards.look(index, |shard| {
             for (name, cell) in shard.cells() {
-                if bytes <= command.bytes_max && command.pattern.matches(name) {
+                if bytes <= command.bytes_max && matcher.matches(name) {
                     if is_alive(&cell, now) {
                         bytes += name.len() + NAME_OVERHEAD_BYTES;
                         names.push(Box::from(name));

@@ -1,14 +1,18 @@
 //! Reads the arguments of commands about the connection and the server around it.
 
-use quipu_model::Name;
+use quipu_model::{Name, Pattern};
 
-use super::error::shown;
+use super::error::{pattern, shown};
 use super::{CommandError, Request, Spec};
 use crate::number;
 use crate::resp::{Args, Version};
 
 /// How much of a wrong word is repeated in its error.
 const SHOWN_BYTES_MAX: usize = 128;
+
+/// Most names or patterns that one CONFIG GET or COMMAND asks for: several times what there is to be asked for. Answers to the
+/// 32,766 that a frame can hold would be some 40 MB.
+const ASKED_MAX: usize = 256;
 
 /// One command that is not about counters.
 #[derive(Debug, Clone, PartialEq)]
@@ -116,7 +120,7 @@ pub enum Introspection<'a> {
     /// How many operations there are.
     Count,
     /// Their names, filtered by a pattern.
-    List(Option<&'a [u8]>),
+    List(Option<Pattern<'a>>),
     /// Arity, flags and keys of these, or of all.
     Info(Vec<&'a [u8]>),
     /// Summaries of these, or of all.
@@ -243,7 +247,9 @@ pub(super) fn client_list<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
         Some(option) if is(option, "ID") && args.len() > 3 => {
             let id = |arg| number::natural(arg).filter(|&id| id > 0);
             let all: Option<Vec<u64>> = args.from(3).map(id).collect();
-            ids = Some(all.ok_or(CommandError::Worded("ERR Invalid client ID"))?);
+            let mut all = all.ok_or(CommandError::Worded("ERR Invalid client ID"))?;
+            all.sort_unstable();
+            ids = Some(all);
         }
         Some(_) => return Err(CommandError::Syntax),
     }
@@ -282,17 +288,17 @@ pub(super) fn command_count<'a>(_: &'static Spec, _: &Args<'a>) -> Parsed<'a> {
 }
 
 pub(super) fn command_docs<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
-    introspection(Introspection::Docs(args.from(2).collect()))
+    introspection(Introspection::Docs(several(args)?))
 }
 
 pub(super) fn command_info<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
-    introspection(Introspection::Info(args.from(2).collect()))
+    introspection(Introspection::Info(several(args)?))
 }
 
 pub(super) fn command_list<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
     let pattern = match args.len() {
         2 => None,
-        5 if is(arg(args, 2), "FILTERBY") && is(arg(args, 3), "PATTERN") => args.get(4),
+        5 if is(arg(args, 2), "FILTERBY") && is(arg(args, 3), "PATTERN") => Some(pattern(arg(args, 4))?),
         _ => return Err(CommandError::Syntax),
     };
     introspection(Introspection::List(pattern))
@@ -303,7 +309,9 @@ pub(super) fn info<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
 }
 
 pub(super) fn config_get<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
-    connection(ConnectionCommand::Config(ConfigCommand::Get(args.from(2).collect())))
+    let patterns = several(args)?;
+    patterns.iter().try_for_each(|bytes| pattern(bytes).map(drop))?;
+    connection(ConnectionCommand::Config(ConfigCommand::Get(patterns)))
 }
 
 pub(super) fn config_set<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
@@ -371,6 +379,14 @@ fn client(command: ClientCommand<'_>) -> Parsed<'_> {
 
 fn introspection(command: Introspection<'_>) -> Parsed<'_> {
     connection(ConnectionCommand::Introspection(command))
+}
+
+/// The words after the part of an operation, each of which may bring a long answer or a long search.
+fn several<'a>(args: &Args<'a>) -> Result<Vec<&'a [u8]>, CommandError> {
+    match args.len().saturating_sub(2) {
+        0..=ASKED_MAX => Ok(args.from(2).collect()),
+        many => Err(CommandError::WordedWith(format!("ERR too many names: {many}, at most {ASKED_MAX} are allowed"))),
+    }
 }
 
 fn on_or_off(word: &[u8]) -> Result<(), CommandError> {

@@ -3,11 +3,10 @@
 //! In: arguments whose number has been checked. Out: commands of the model, and how their answers look.
 
 use quipu_model::{
-    AddWithin, Command, Expiry, ExpiryCondition, ExpiryForm, ListNames, Name, Pattern, Scan, Set, SetCondition,
-    SetExpiry, When,
+    AddWithin, Command, Expiry, ExpiryCondition, ExpiryForm, ListNames, Name, Scan, Set, SetCondition, SetExpiry, When,
 };
 
-use super::error::shown;
+use super::error::{pattern, shown};
 use super::expiry::Unit;
 use super::{CommandError, CounterRequest, Request, Spec};
 use crate::number;
@@ -259,7 +258,7 @@ pub(super) fn scan<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
             }
             scan.count = usize::try_from(count).unwrap_or(usize::MAX).min(SCAN_COUNT_MAX);
         } else if is(option, "MATCH") {
-            scan.pattern = Some(Pattern(value)).filter(|pattern| pattern.0 != b"*");
+            scan.pattern = Some(pattern(value)?).filter(|pattern| pattern.0 != b"*");
         } else if is(option, "TYPE") {
             shape = if is(value, "STRING") { Shape::Plain } else { Shape::NoNames };
         } else {
@@ -270,7 +269,7 @@ pub(super) fn scan<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
 }
 
 pub(super) fn keys<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
-    plain(Command::ListNames(ListNames { pattern: Pattern(arg(args, 1)), bytes_max: NAMES_BYTES_MAX }))
+    plain(Command::ListNames(ListNames { pattern: pattern(arg(args, 1))?, bytes_max: NAMES_BYTES_MAX }))
 }
 
 pub(super) fn dbsize<'a>(_: &'static Spec, _: &Args<'a>) -> Parsed<'a> {

@@ -2,8 +2,6 @@
 //!
 //! In: the question. Out: the reply, written. Clients learn from it which arguments are names, and redis-cli its hints.
 
-use quipu_model::Pattern;
-
 use super::spec::{Flag, Keys};
 use super::{Introspection, Spec, TABLE};
 use crate::resp::Writer;
@@ -13,7 +11,7 @@ pub fn describe(question: &Introspection<'_>, out: &mut Writer<'_>) {
     match question {
         Introspection::Count => out.integer(TABLE.len() as i64),
         Introspection::List(pattern) => {
-            let matches = |spec: &&Spec| pattern.is_none_or(|pattern| Pattern(pattern).matches(spec.name.as_bytes()));
+            let matches = |spec: &&Spec| pattern.is_none_or(|pattern| pattern.matches(spec.name.as_bytes()));
             let names: Vec<&str> = TABLE.iter().filter(matches).map(|spec| spec.name).collect();
             out.array(names.len());
             names.iter().for_each(|name| out.bulk(name.as_bytes()));

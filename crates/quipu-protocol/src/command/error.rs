@@ -1,6 +1,6 @@
 //! Why a command was not understood, in the words of Redis, prefix included.
 
-use quipu_model::NameTooLong;
+use quipu_model::{NameTooLong, Pattern};
 
 /// A command that cannot be carried out as it was written. The text is the whole error reply.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -47,6 +47,9 @@ pub enum CommandError {
     /// A name over the bound.
     #[error("ERR {0}")]
     NameTooLong(#[from] NameTooLong),
+    /// A pattern over the bound.
+    #[error("ERR pattern is too long: {0} bytes, at most {max} are allowed", max = Pattern::BYTES_MAX)]
+    PatternTooLong(usize),
     /// Not a cursor that SCAN returned.
     #[error("ERR invalid cursor")]
     Cursor,
@@ -56,6 +59,14 @@ pub enum CommandError {
     /// The same, with words of the client in it.
     #[error("{0}")]
     WordedWith(String),
+}
+
+/// Takes a pattern within the bound: a longer one would be matched in time that grows with it, name by name.
+pub(super) fn pattern(bytes: &[u8]) -> Result<Pattern<'_>, CommandError> {
+    match bytes.len() {
+        0..=Pattern::BYTES_MAX => Ok(Pattern(bytes)),
+        long => Err(CommandError::PatternTooLong(long)),
+    }
 }
 
 /// What was typed, as far as it can be shown.

@@ -53,8 +53,10 @@ pub enum Flag {
     NoAuth,
     /// Not allowed between MULTI and EXEC.
     NoMulti,
-    /// Looks at every counter.
+    /// Takes far longer than others, or as long as there is much to look at; a worker does others' work before its next.
     Slow,
+    /// Walks the names of counters, which within a transaction would keep everybody else from all of them meanwhile.
+    Walk,
 }
 
 impl Flag {
@@ -68,7 +70,7 @@ impl Flag {
             Flag::Admin => "admin",
             Flag::NoAuth => "no_auth",
             Flag::NoMulti => "no_multi",
-            Flag::Slow => return None,
+            Flag::Slow | Flag::Walk => return None,
         })
     }
 }

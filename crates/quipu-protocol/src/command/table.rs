@@ -33,7 +33,7 @@ pub static TABLE: &[Spec] = &[
     Spec {
         name: "command",
         arity: -1,
-        flags: &[Flag::NoMulti],
+        flags: &[Flag::NoMulti, Flag::Slow],
         keys: Keys::NONE,
         group: Group::Server,
         since: "2.8.13",
@@ -297,7 +297,7 @@ pub static TABLE: &[Spec] = &[
     Spec {
         name: "info",
         arity: -1,
-        flags: &[Flag::NoMulti],
+        flags: &[Flag::NoMulti, Flag::Slow],
         keys: Keys::NONE,
         group: Group::Server,
         since: "1.0.0",
@@ -308,7 +308,7 @@ pub static TABLE: &[Spec] = &[
     Spec {
         name: "keys",
         arity: 2,
-        flags: &[Flag::ReadOnly, Flag::Slow],
+        flags: &[Flag::ReadOnly, Flag::Slow, Flag::Walk],
         keys: Keys::NONE,
         group: Group::Generic,
         since: "1.0.0",
@@ -462,7 +462,7 @@ pub static TABLE: &[Spec] = &[
     Spec {
         name: "scan",
         arity: -2,
-        flags: &[Flag::ReadOnly],
+        flags: &[Flag::ReadOnly, Flag::Slow, Flag::Walk],
         keys: Keys::NONE,
         group: Group::Generic,
         since: "2.8.0",
@@ -631,7 +631,7 @@ const CLIENT: &[Spec] = &[
     Spec {
         name: "client|list",
         arity: -2,
-        flags: &[Flag::Admin, Flag::NoMulti],
+        flags: &[Flag::Admin, Flag::NoMulti, Flag::Slow],
         keys: Keys::NONE,
         group: Group::Connection,
         since: "2.4.0",
@@ -701,7 +701,7 @@ const CONFIG: &[Spec] = &[
     Spec {
         name: "config|get",
         arity: -3,
-        flags: &[Flag::Admin, Flag::NoMulti],
+        flags: &[Flag::Admin, Flag::NoMulti, Flag::Slow],
         keys: Keys::NONE,
         group: Group::Server,
         since: "2.0.0",
@@ -760,7 +760,7 @@ const COMMAND: &[Spec] = &[
     Spec {
         name: "command|docs",
         arity: -2,
-        flags: &[Flag::NoMulti],
+        flags: &[Flag::NoMulti, Flag::Slow],
         keys: Keys::NONE,
         group: Group::Server,
         since: "7.0.0",
@@ -782,7 +782,7 @@ const COMMAND: &[Spec] = &[
     Spec {
         name: "command|info",
         arity: -2,
-        flags: &[Flag::NoMulti],
+        flags: &[Flag::NoMulti, Flag::Slow],
         keys: Keys::NONE,
         group: Group::Server,
         since: "2.8.13",
@@ -793,7 +793,7 @@ const COMMAND: &[Spec] = &[
     Spec {
         name: "command|list",
         arity: -2,
-        flags: &[Flag::NoMulti],
+        flags: &[Flag::NoMulti, Flag::Slow],
         keys: Keys::NONE,
         group: Group::Server,
         since: "7.0.0",

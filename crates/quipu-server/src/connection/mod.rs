@@ -2,7 +2,7 @@
 //!
 //! In: a socket. Out: replies on it.
 //!
-//! A turn: read what is there, run every whole command of it, let the other connections of this worker that are ready do the same,
+//! A turn: read what is there, run every whole command of it (or as many as a turn may), let the other connections of this worker that are ready do the same,
 //! commit once for all of them, send all replies with one write.
 //!
 //! Invariants:
@@ -25,6 +25,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use quipu_engine::Wait;
+use rustix::net::SendFlags;
 use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
@@ -65,7 +66,7 @@ struct Connection {
     stream: TcpStream,
     session: Session,
     shared: Arc<Shared>,
-    /// An unfinished command, or what was held back when the output was full.
+    /// An unfinished command, or what was held back for the next turn.
     input: Vec<u8>,
     output: Vec<u8>,
     /// When the unfinished command in `input` began to arrive.
@@ -119,7 +120,7 @@ impl Connection {
         }
     }
 
-    /// Commits and answers a turn, and the turns that its full output held back. False: the connection is over.
+    /// Commits and answers a turn, and the turns with what it held back. False: the connection is over.
     async fn finish_turns(&mut self, mut turned: Turned) -> io::Result<bool> {
         loop {
             if turned.wait != Wait::default() {
@@ -129,28 +130,39 @@ impl Connection {
                     return Ok(false);
                 }
             }
-            if !self.output.is_empty() {
-                let write = self.stream.write_all(&self.output);
-                match timeout(self.shared.limits.write_time_max, write).await {
-                    Ok(written) => written?,
-                    Err(_) => return Ok(false),
-                }
-                tally(&self.shared.tally.bytes_out, self.output.len() as u64);
-                self.output.clear();
-                if self.output.capacity() > OUTPUT_KEPT_BYTES {
-                    self.output = Vec::new();
-                }
-            }
+            self.send().await?;
             match turned.ending {
                 Ending::Waits => return Ok(true),
                 Ending::Closes => return Ok(false),
                 Ending::Held => {
+                    // A worker is everybody's: whoever is ready goes before the rest of a long pipeline.
+                    tokio::task::yield_now().await;
                     let input = std::mem::take(&mut self.input);
                     turned = self.turn(&input);
                     self.keep(input, turned.ending);
                 }
             }
         }
+    }
+
+    /// Sends the output. A client may take it as slowly as it likes, as long as it takes some of it within each bound of time.
+    async fn send(&mut self) -> io::Result<()> {
+        let mut sent = 0;
+        while sent < self.output.len() {
+            let rest = &self.output[sent..];
+            sent += match timeout(self.shared.limits.write_time_max, self.stream.write(rest)).await {
+                Ok(written) => written?,
+                // The system calls a socket writable only when a third of its buffer is free, which a slow reader of a large one may
+                // not reach in time. Room for a little shows as well that it reads.
+                Err(_) => rustix::net::send(&self.stream, rest, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?,
+            };
+        }
+        tally(&self.shared.tally.bytes_out, sent as u64);
+        self.output.clear();
+        if self.output.capacity() > OUTPUT_KEPT_BYTES {
+            self.output = Vec::new();
+        }
+        Ok(())
     }
 
     /// Reads once and runs one turn. `None`: the client closed.
@@ -182,7 +194,7 @@ impl Connection {
         })
     }
 
-    /// Runs all whole commands of the input, within one turn of the engine.
+    /// Runs whole commands of the input, within one turn of the engine.
     fn turn(&mut self, input: &[u8]) -> Turned {
         let (wait, ending) = self.session.turn(input, &mut self.output);
         Turned { wait, ending }

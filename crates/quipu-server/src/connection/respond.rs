@@ -47,10 +47,7 @@ pub(super) fn respond(
             turn.release();
             writer.verbatim(&info::text(&session.shared, sections));
         }
-        ConnectionCommand::Config(command) => {
-            turn.release();
-            config(session, command, &mut writer);
-        }
+        ConnectionCommand::Config(command) => config(session, command, &mut writer),
         ConnectionCommand::Time => {
             let now = turn.now().0;
             writer.array(2);
@@ -150,8 +147,10 @@ fn log_in(session: &mut Session, user: Option<&[u8]>, password: &[u8]) -> Result
 fn reset(session: &mut Session, out: &mut Vec<u8>) {
     let authenticated = session.shared.password.is_none();
     // The library speaking stays the same; everything the client chose is as on the first day.
-    let State { lib_name, lib_version, command, .. } = std::mem::take(&mut session.state);
-    session.state = State { authenticated, lib_name, lib_version, command, ..State::default() };
+    let State { lib_name, lib_version, command, replies, .. } = std::mem::take(&mut session.state);
+    // A reply that was to be skipped is skipped, even this one.
+    let replies = if replies == Replies::NotThis { replies } else { Replies::All };
+    session.state = State { authenticated, lib_name, lib_version, command, replies, ..State::default() };
     session.client.details().name.clear();
     Writer::new(out, Version::Resp2).simple("RESET");
 }
@@ -183,7 +182,7 @@ fn client(session: &mut Session, command: &ClientCommand<'_>, turn: &mut Turn<'_
         ClientCommand::List { ids, normal } => {
             note(session, "client|list");
             let bytes_max = session.shared.limits.output_bytes_max;
-            let asked = |id: u64| *normal && ids.as_ref().is_none_or(|ids| ids.contains(&id));
+            let asked = |id: u64| *normal && ids.as_ref().is_none_or(|ids| ids.binary_search(&id).is_ok());
             let mut text = String::new();
             for client in session.shared.clients.all().iter().filter(|client| asked(client.id)) {
                 text.push_str(&client.line(turn.now()));
@@ -195,8 +194,9 @@ fn client(session: &mut Session, command: &ClientCommand<'_>, turn: &mut Turn<'_
         }
         ClientCommand::NoEvict | ClientCommand::NoTouch => writer.simple("OK"),
         ClientCommand::Reply(mode) => {
-            session.state.replies = Replies::from(*mode);
+            session.state.replies = session.state.replies.then(*mode);
             if session.state.replies == Replies::All {
+                // Also straight after SKIP, as in Redis: the mode that was asked for last decides.
                 writer.simple("OK");
             }
         }
@@ -205,17 +205,16 @@ fn client(session: &mut Session, command: &ClientCommand<'_>, turn: &mut Turn<'_
 
 fn config(session: &Session, command: &ConfigCommand<'_>, writer: &mut Writer<'_>) {
     let shared = &session.shared;
-    let durability = shared.engine.stats().durability;
     match command {
         ConfigCommand::Get(patterns) => {
-            let found = settings::get(shared, durability, patterns);
+            let found = settings::get(shared, patterns);
             writer.map(found.len());
             for (name, value) in found {
                 writer.bulk(name.as_bytes());
                 writer.bulk(value.as_bytes());
             }
         }
-        ConfigCommand::Set(pairs) => match settings::set(shared, durability, pairs) {
+        ConfigCommand::Set(pairs) => match settings::set(shared, pairs) {
             Ok(()) => writer.simple("OK"),
             Err(text) => writer.error(&text),
         },

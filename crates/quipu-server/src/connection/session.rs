@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use quipu_engine::{Turn, Wait, Watch};
 use quipu_protocol::command::{Flag, ReplyMode};
-use quipu_protocol::{Args, DecodeError, Decoder, Version, Writer, lookup};
+use quipu_protocol::{Args, DecodeError, Decoder, Spec, Version, Writer, lookup};
 
 use super::execute;
 use super::transaction::Transaction;
@@ -20,12 +20,17 @@ use crate::shared::{Shared, tally};
 /// All that a connection may say before it has given the password, right and wrong guesses included.
 const UNAUTHENTICATED_BYTES_MAX: usize = quipu_protocol::Limits::UNAUTHENTICATED.frame_bytes_max as usize;
 
+/// The work of one turn, in arguments of commands: 2,048 increments, which is what a full read brings and takes about a
+/// millisecond. What comes after it waits for the next turn, so that a pipeline, however long, keeps neither the others of its worker
+/// nor the records of its turn waiting.
+const TURN_WORK_MAX: usize = 4_096;
+
 /// How a turn ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ending {
     /// Every whole command was run.
     Waits,
-    /// The output is full: send it, then go on with the same input.
+    /// The output is full or the turn's work is done: send, let others go first, then go on with the same input.
     Held,
     /// Send, then close.
     Closes,
@@ -62,14 +67,17 @@ pub(super) enum Replies {
     All,
     None,
     NotTheNext,
+    /// While the command is served that comes after SKIP.
+    NotThis,
 }
 
-impl From<ReplyMode> for Replies {
-    fn from(mode: ReplyMode) -> Replies {
-        match mode {
-            ReplyMode::On => Replies::All,
-            ReplyMode::Off => Replies::None,
-            ReplyMode::Skip => Replies::NotTheNext,
+impl Replies {
+    /// What CLIENT REPLY makes of it. Who hears nothing has nothing to skip.
+    pub fn then(self, mode: ReplyMode) -> Replies {
+        match (mode, self) {
+            (ReplyMode::On, _) => Replies::All,
+            (ReplyMode::Off, _) | (ReplyMode::Skip, Replies::None) => Replies::None,
+            (ReplyMode::Skip, _) => Replies::NotTheNext,
         }
     }
 }
@@ -80,16 +88,16 @@ impl Session {
         Session { shared, client, state, decoder: Decoder::default(), consumed: 0, unauthenticated_bytes: 0 }
     }
 
-    /// Runs every whole command of the input in one turn of the engine.
+    /// Runs the whole commands of the input in one turn of the engine, as many as a turn may.
     pub fn turn(&mut self, input: &[u8], out: &mut Vec<u8>) -> (Wait, Ending) {
         let shared = Arc::clone(&self.shared);
         // The decoder's frames borrow it while the rest of the session changes.
         let mut decoder = std::mem::take(&mut self.decoder);
         let mut turn = shared.engine.turn();
-        let mut commands = 0;
+        let (mut commands, mut work) = (0, 0);
         self.consumed = 0;
         let ending = loop {
-            if out.len() >= shared.limits.output_bytes_max {
+            if out.len() >= shared.limits.output_bytes_max || work >= TURN_WORK_MAX {
                 break Ending::Held;
             }
             let limits = match self.state.authenticated {
@@ -101,12 +109,16 @@ impl Session {
                 Ok(Some(frame)) => {
                     self.consumed += frame.bytes;
                     if frame.args.is_empty() {
+                        // Nothing but an empty line, and yet a client can send many.
+                        work += 1;
                         continue;
                     }
                     commands += 1;
-                    if self.serve(&frame.args, &mut turn, out) == Ending::Closes {
+                    let (ending, worked) = self.serve(&frame.args, &mut turn, out);
+                    if ending == Ending::Closes {
                         break Ending::Closes;
                     }
+                    work += worked;
                 }
                 Err(error) => {
                     self.refuse_bytes(error, out);
@@ -158,28 +170,42 @@ impl Session {
         self.client.details().input_bytes = bytes;
     }
 
-    /// Carries out one command and answers it.
-    fn serve(&mut self, args: &Args<'_>, turn: &mut Turn<'_>, out: &mut Vec<u8>) -> Ending {
+    /// Carries out one command and answers it; returns how much work that was.
+    fn serve(&mut self, args: &Args<'_>, turn: &mut Turn<'_>, out: &mut Vec<u8>) -> (Ending, usize) {
         let before = out.len();
-        let skipped = self.state.replies == Replies::NotTheNext;
-        if skipped {
-            self.state.replies = Replies::All;
+        if self.state.replies == Replies::NotTheNext {
+            self.state.replies = Replies::NotThis;
         }
-        let ending = self.answer(args, turn, out);
+        let spec = lookup(args);
+        let work = args.len() + spec.as_ref().map_or(0, |spec| self.work(spec));
+        let ending = match spec {
+            Ok(spec) => self.answer(spec, args, turn, out),
+            Err(error) => self.refuse(&error.to_string(), out),
+        };
         if out.get(before) == Some(&b'-') {
             tally(&self.shared.tally.errors, 1);
         }
-        if skipped || self.state.replies == Replies::None {
-            out.truncate(before);
+        match self.state.replies {
+            Replies::All | Replies::NotTheNext => {}
+            Replies::None => out.truncate(before),
+            Replies::NotThis => {
+                out.truncate(before);
+                self.state.replies = Replies::All;
+            }
         }
-        ending
+        (ending, work)
     }
 
-    fn answer(&mut self, args: &Args<'_>, turn: &mut Turn<'_>, out: &mut Vec<u8>) -> Ending {
-        let spec = match lookup(args) {
-            Ok(spec) => spec,
-            Err(error) => return self.refuse(&error.to_string(), out),
-        };
+    /// What a command takes beyond its arguments.
+    fn work(&self, spec: &Spec) -> usize {
+        match &self.state.transaction {
+            Some(transaction) if spec.name == "exec" => transaction.work,
+            None if spec.is(Flag::Slow) => TURN_WORK_MAX,
+            _ => 0,
+        }
+    }
+
+    fn answer(&mut self, spec: &'static Spec, args: &Args<'_>, turn: &mut Turn<'_>, out: &mut Vec<u8>) -> Ending {
         self.state.command = spec.name;
         if !self.state.authenticated && !spec.is(Flag::NoAuth) {
             // Closed as well: whoever has no password has no business with this connection, and HELLO or AUTH come first from those who do.
@@ -191,9 +217,18 @@ impl Session {
         };
         match spec.name {
             "exec" | "discard" | "multi" | "watch" | "quit" | "reset" => execute::now(self, spec, args, turn, out),
+            _ if spec.is(Flag::Walk) => {
+                let name = spec.name.to_ascii_uppercase();
+                self.refuse(
+                    &format!("ERR {name} is not offered inside a transaction: it would hold every counter"),
+                    out,
+                )
+            }
             _ if spec.is(Flag::NoMulti) => self.refuse("ERR Command not allowed inside a transaction", out),
             _ => {
-                match transaction.push(spec, args, &self.shared.limits) {
+                // What takes long takes the whole turn of its EXEC, too.
+                let work = if spec.is(Flag::Slow) { TURN_WORK_MAX } else { args.len() };
+                match transaction.push(spec, args, work, &self.shared.limits) {
                     Ok(()) => Writer::new(out, self.state.version).simple("QUEUED"),
                     Err(full) => Writer::new(out, self.state.version).error(&full.to_string()),
                 }

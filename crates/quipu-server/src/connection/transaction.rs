@@ -13,6 +13,8 @@ use crate::Limits;
 pub(super) struct Transaction {
     arena: Vec<u8>,
     queued: Vec<(&'static Spec, Stored)>,
+    /// What the commands will take, in the unit of a turn's work.
+    pub work: usize,
     /// A command was refused, so EXEC will be.
     pub spoiled: bool,
 }
@@ -27,7 +29,13 @@ pub(super) struct QueueFull {
 
 impl Transaction {
     /// Queues a command.
-    pub fn push(&mut self, spec: &'static Spec, args: &Args<'_>, limits: &Limits) -> Result<(), QueueFull> {
+    pub fn push(
+        &mut self,
+        spec: &'static Spec,
+        args: &Args<'_>,
+        work: usize,
+        limits: &Limits,
+    ) -> Result<(), QueueFull> {
         let full = QueueFull { commands_max: limits.queue_commands_max, bytes_max: limits.queue_bytes_max };
         if self.spoiled {
             // EXEC will refuse it whatever is in it.
@@ -38,6 +46,7 @@ impl Transaction {
             return Err(full);
         }
         self.queued.push((spec, args.store(&mut self.arena)));
+        self.work = self.work.saturating_add(work);
         Ok(())
     }
 

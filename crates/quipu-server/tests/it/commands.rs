@@ -161,7 +161,13 @@ fn a_client_chooses_which_replies_it_gets() {
     door.client()
         .ask("CLIENT REPLY SKIP\nINCR a\nINCR a", ":2\r\n")
         .ask("CLIENT REPLY OFF\nINCR a\nFOO\nCLIENT REPLY ON\nGET a", "+OK\r\n$1\r\n3\r\n")
-        .ask("CLIENT REPLY OFF\nRESET\nCLIENT REPLY ON\nPING", "+RESET\r\n+OK\r\n+PONG\r\n");
+        .ask("CLIENT REPLY OFF\nRESET\nCLIENT REPLY ON\nPING", "+RESET\r\n+OK\r\n+PONG\r\n")
+        // The rest was compared with redis-server 7.0.15.
+        .ask("CLIENT REPLY SKIP\nCLIENT REPLY ON\nPING", "+OK\r\n+PONG\r\n")
+        .ask("CLIENT REPLY SKIP\nCLIENT REPLY SKIP\nPING\nPING 2", "$1\r\n2\r\n")
+        .ask("CLIENT REPLY SKIP\nCLIENT REPLY FOO\nPING 3", "$1\r\n3\r\n")
+        .ask("CLIENT REPLY SKIP\nRESET\nPING 4", "$1\r\n4\r\n")
+        .ask("CLIENT REPLY OFF\nCLIENT REPLY SKIP\nPING\nPING\nCLIENT REPLY ON", "+OK\r\n");
     let mut muted = door.client();
     muted.send("CLIENT REPLY OFF\r\n*x\r\n").expect_closed_after("");
 }
@@ -226,4 +232,31 @@ fn settings_are_read_and_changed_as_in_redis() {
         .ask("CONFIG SET maxclients 0", failed("maxclients", "argument must be between 1 and 4294967295 inclusive"))
         .ask("CONFIG SET timeout -1", failed("timeout", "argument must be between 0 and 2147483647 inclusive"))
         .ask("CONFIG SET maxclients 5 maxclients 6", failed("maxclients", "duplicate parameter"));
+}
+
+#[test]
+fn no_more_clients_can_be_allowed_than_there_are_files_for() {
+    let door = Door::open();
+    let mut client = door.client();
+    client.send("CONFIG SET timeout 77 maxclients 4294967295\r\n");
+    let (refusal, most) =
+        client.line().rsplit_once(' ').map(|(text, most)| (text.to_owned(), most.to_owned())).unwrap();
+    let expected = "-ERR CONFIG SET failed (possibly related to argument 'maxclients') - The operating system is not able to \
+                    handle the specified number of clients, try with";
+    assert_eq!(refusal, expected);
+    client.ask("CONFIG GET timeout", "*2\r\n$7\r\ntimeout\r\n$1\r\n0\r\n");
+    let beyond = most.parse::<u64>().unwrap() + 1;
+    client.ask(&format!("CONFIG SET maxclients {beyond}"), format!("{expected} {most}\r\n"));
+    client.ask(&format!("CONFIG SET maxclients {most}"), "+OK\r\n");
+}
+
+#[test]
+fn a_long_search_is_refused_by_the_length_of_its_pattern() {
+    let door = Door::open();
+    let (fits, over) = ("?".repeat(256), format!("*[{}]", "a".repeat(1_000)));
+    let refused = "-ERR pattern is too long: 1003 bytes, at most 256 are allowed\r\n";
+    door.client()
+        .ask(&format!("INCR {}", "b".repeat(256)), ":1\r\n")
+        .ask(&format!("KEYS {fits}"), format!("*1\r\n$256\r\n{}\r\n", "b".repeat(256)))
+        .ask(&format!("KEYS {over}\nSCAN 0 MATCH {over}\nCONFIG GET {over}"), refused.repeat(3));
 }

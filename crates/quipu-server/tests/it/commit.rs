@@ -115,6 +115,7 @@ fn writes_and_reads_wait_for_the_disk_and_nothing_else_does() {
     gate.set(Sync::Waits);
     writer.send("INCR n\r\n").expect_silence(MOMENT);
     reader.ask("PING", "+PONG\r\n");
+    reader.ask("CONFIG GET appendfsync", "*2\r\n$11\r\nappendfsync\r\n$6\r\nalways\r\n");
     reader.send("GET n\r\n").expect_silence(MOMENT);
     gate.set(Sync::Passes);
     writer.expect(":2\r\n");

@@ -2,7 +2,10 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::num::NonZeroUsize;
 use std::time::Duration;
+
+use rustix::net::{AddressFamily, SocketType};
 
 use crate::door::{Client, Door, is_timeout};
 
@@ -105,6 +108,68 @@ fn an_idle_connection_is_closed_only_if_so_configured() {
     let mut idle = door.client();
     idle.ask("PING", "+PONG\r\n").expect_closed_after("");
     door.client().ask("CONFIG SET timeout 0\nPING", "+OK\r\n+PONG\r\n");
+}
+
+#[test]
+fn a_long_pipeline_of_searches_keeps_nobody_waiting() {
+    const SEARCHES: usize = 300;
+    let door = Door::open_with(|options| options.workers = NonZeroUsize::MIN);
+    let mut bystander = door.client();
+    for thousand in 0..20 {
+        let pairs: String = (0..1_000).map(|name| format!(" n:{thousand}:{name} 1")).collect();
+        bystander.ask(&format!("MSET{pairs}"), "+OK\r\n");
+    }
+    let mut searcher = door.client();
+    searcher.send(format!("INCR a\r\n{}", "KEYS zzz\r\n".repeat(SEARCHES)));
+    let mut reading = searcher.0.try_clone().unwrap();
+    let reader = std::thread::spawn(move || {
+        let (mut heard, mut chunk) = (0, [0; 4096]);
+        while heard < ":1\r\n".len() + SEARCHES * "*0\r\n".len() {
+            heard += reading.read(&mut chunk).unwrap();
+        }
+    });
+    // On the same and only worker, with writes that have to pass the searcher's own. All of it in one turn would be one answer.
+    let mut answered = 0;
+    while !reader.is_finished() {
+        answered += 1;
+        bystander.ask("PING\nINCR b", format!("+PONG\r\n:{answered}\r\n"));
+    }
+    reader.join().unwrap();
+    assert!(answered > SEARCHES / 10, "{answered} answers while {SEARCHES} searches ran");
+}
+
+#[test]
+fn a_client_that_reads_slowly_is_waited_for() {
+    const WRITE_TIME_MAX: Duration = Duration::from_millis(400);
+    const PACE: Duration = Duration::from_millis(3);
+    let door = Door::open_with(|options| options.limits.write_time_max = WRITE_TIME_MAX);
+    // A small window: what is not read stays with the server, and does not vanish in buffers.
+    let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    rustix::net::sockopt::set_socket_recv_buffer_size(&socket, 4_096).unwrap();
+    rustix::net::connect(&socket, &door.resp).unwrap();
+    let mut slow = Client(TcpStream::from(socket));
+    slow.0.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    const BYTES: usize = 1_000_000;
+    let mut sending = slow.0.try_clone().unwrap();
+    let sender = std::thread::spawn(move || {
+        let message = "m".repeat(BYTES);
+        for _ in 0..4 {
+            sending.write_all(format!("*2\r\n$4\r\nECHO\r\n${BYTES}\r\n{message}\r\n").as_bytes()).unwrap();
+        }
+    });
+    let expected = 4 * (format!("${BYTES}\r\n").len() + BYTES + 2);
+    let (mut heard, mut chunk) = (0, vec![0; 16 << 10]);
+    let mut reads = 0;
+    while heard < expected {
+        let read = slow.0.read(&mut chunk).unwrap();
+        assert!(read > 0, "closed after {heard} bytes");
+        (heard, reads) = (heard + read, reads + 1);
+        // The client's pace, which is what this is about: 4 MB take some seconds, and are more than the sockets buffer.
+        std::thread::sleep(PACE);
+    }
+    assert!(PACE * reads > 3 * WRITE_TIME_MAX, "{reads} reads were too few to tell");
+    sender.join().unwrap();
+    slow.ask("PING", "+PONG\r\n");
 }
 
 #[test]

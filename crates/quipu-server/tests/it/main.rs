@@ -7,6 +7,7 @@ mod auth;
 mod commands;
 mod commit;
 mod door;
+mod files;
 mod hostile;
 mod http;
 mod stop;

@@ -25,6 +25,14 @@ fn a_mistake_while_queueing_spoils_it_and_one_while_running_does_not() {
         .ask("MULTI\nINCR a\nFOO\nINCR a\nEXEC", format!("+OK\r\n+QUEUED\r\n{unknown}+QUEUED\r\n{abort}"))
         .ask("GET a", "$-1\r\n")
         .ask("MULTI\nINCR\nEXEC", format!("+OK\r\n-ERR wrong number of arguments for 'incr' command\r\n{abort}"))
+        .ask(
+            "MULTI\nKEYS *\nSCAN 0\nEXEC",
+            format!(
+                "+OK\r\n-ERR KEYS is not offered inside a transaction: it would hold every counter\r\n\
+                 -ERR SCAN is not offered inside a transaction: it would hold every counter\r\n{abort}"
+            ),
+        )
+        .ask("MULTI\nDBSIZE\nEXEC", "+OK\r\n+QUEUED\r\n*1\r\n:0\r\n")
         .ask("MULTI\nINFO\nEXEC", format!("+OK\r\n-ERR Command not allowed inside a transaction\r\n{abort}"))
         .ask(
             "MULTI\nINCRBY q x\nINCR q\nEXEC",

@@ -154,6 +154,16 @@ fn what_only_quipu_refuses_says_what_to_do_instead() {
     assert_eq!(verdict(&format!("INCR {}", "a".repeat(512))), "ok");
     let long = verdict(&format!("INCR {}", "a".repeat(513)));
     assert_eq!(long, "ERR name is too long: 513 bytes, at most 512 are allowed");
+    for command in ["KEYS", "SCAN 0 MATCH", "SCAN 0 COUNT 7 MATCH", "CONFIG GET a", "COMMAND LIST FILTERBY PATTERN"] {
+        assert_eq!(verdict(&format!("{command} {}", "a".repeat(256))), "ok");
+        let long = verdict(&format!("{command} *[{}]", "a".repeat(254)));
+        assert_eq!(long, "ERR pattern is too long: 257 bytes, at most 256 are allowed", "{command}");
+    }
+    for command in ["CONFIG GET", "COMMAND DOCS", "COMMAND INFO"] {
+        assert_eq!(verdict(&format!("{command}{}", " get".repeat(256))), "ok");
+        let many = verdict(&format!("{command}{}", " get".repeat(257)));
+        assert_eq!(many, "ERR too many names: 257, at most 256 are allowed", "{command}");
+    }
 }
 
 #[test]
