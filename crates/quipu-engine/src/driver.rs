@@ -14,6 +14,9 @@ use crate::sync::{Arc, Condvar, Mutex, lock};
 /// The tend thread looks around this often.
 const TEND_EVERY: Duration = Duration::from_millis(100);
 
+/// A disk that was full is tried again this often.
+const FULL_RETRY_EVERY: Duration = Duration::from_secs(1);
+
 /// Wakes the threads.
 pub struct Kick {
     asked: Mutex<Asked>,
@@ -81,8 +84,14 @@ impl Driver {
     /// Ends the threads. What they would have done is done by whoever needs it.
     pub fn stop(&self) {
         self.kick.ask(|asked| &mut asked.stop);
-        for thread in lock(&self.threads).drain(..) {
-            let _ = thread.join();
+        // Whoever waits for a thread that has just ended looks again, and finds that it must do for itself.
+        self.inner.journal.wake_all();
+        let threads = std::mem::take(&mut *lock(&self.threads));
+        for thread in threads {
+            // The last handle may be dropped by one of them, in a waker it calls.
+            if thread.thread().id() != std::thread::current().id() {
+                let _ = thread.join();
+            }
         }
     }
 }
@@ -111,9 +120,14 @@ fn sync_thread(inner: &Inner, kick: &Kick) {
 
 fn tend_thread(inner: &Inner, kick: &Kick) {
     let steps = Steps::new(inner);
-    let mut sealed_at = inner.clock.elapsed();
+    let (mut sealed_at, mut prepared_at) = (inner.clock.elapsed(), inner.clock.elapsed());
     while kick.wait(TEND_EVERY, |asked| &mut asked.tend) {
-        let tended = steps.prepare().and_then(|()| {
+        // A full disk is tried again now and then: an attempt writes until it is refused.
+        let now = inner.clock.elapsed();
+        let wait_for_space = inner.journal.is_full() && now.saturating_sub(prepared_at) < FULL_RETRY_EVERY;
+        let prepared = if wait_for_space { Ok(()) } else { steps.prepare() };
+        prepared_at = if wait_for_space { prepared_at } else { now };
+        let tended = prepared.and_then(|()| {
             (0..steps.shards()).for_each(|shard| while steps.expire(shard) > 0 {});
             if inner.clock.elapsed().saturating_sub(sealed_at) >= inner.options.seal_every {
                 sealed_at = inner.clock.elapsed();

@@ -21,7 +21,7 @@ use crate::open::{OpenError, Recovery, open};
 use crate::options::{Environment, Options};
 use crate::seal::seal_unsealed;
 use crate::steps::Steps;
-use crate::sync::{Arc, AtomicBool, AtomicU64, Ordering};
+use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, lock};
 use crate::turn::Turn;
 
 /// An open data directory. Clones are handles on the same one.
@@ -46,6 +46,8 @@ pub(crate) struct Inner {
     /// Wakes the driver's threads.
     pub(crate) kick: std::sync::OnceLock<Arc<Kick>>,
     pub(crate) closed: AtomicBool,
+    /// Whether a close has gone well.
+    pub(crate) closing: Mutex<bool>,
     pub(crate) _lock: Box<dyn DirLock>,
 }
 
@@ -263,15 +265,20 @@ impl Inner {
     }
 
     pub(crate) fn close(&self) -> Result<(), CloseError> {
-        if self.closed.swap(true, Ordering::AcqRel) {
+        // One at a time: a second call returns when the first is done, and tries again what the first could not do.
+        let mut closed = lock(&self.closing);
+        if *closed {
             return Ok(());
         }
+        self.closed.store(true, Ordering::Release);
         let sealed = self.seal_memory();
         let end = self.journal.reserved();
         block_on(self.committed(Wait { written: end, synced: end }))?;
         // What could not be sealed was in memory only; everything else is durable, but the stop was not clean.
         sealed.map_err(CloseError::Unsealed)?;
-        Ok(self.journal.note_synced(true)?)
+        self.journal.note_synced(true)?;
+        *closed = true;
+        Ok(())
     }
 
     /// Seals the changed counters of memory namespaces, as many as there is room for; the first refusal, if there was one.

@@ -21,7 +21,7 @@ use crate::journal::recover::{Found, Record, Tail, find_segments, open_control, 
 use crate::journal::segments::Segment;
 use crate::journal::{Damage, Draft, Journal, JournalError, JournalOptions, io_error};
 use crate::options::{Environment, Options, SEGMENT_BYTES_MIN};
-use crate::sync::{AtomicBool, AtomicU64, OnceLock};
+use crate::sync::{AtomicBool, AtomicU64, Mutex, OnceLock};
 
 /// The file whose lock marks a directory as in use.
 const LOCK_FILE: &str = "lock";
@@ -125,6 +125,7 @@ pub(crate) fn open(options: Options, environment: Environment) -> Result<Inner, 
         recovery: Recovery { records, tail, clean },
         kick: OnceLock::new(),
         closed: AtomicBool::new(false),
+        closing: Mutex::new(false),
         options,
         _lock: lock,
     };

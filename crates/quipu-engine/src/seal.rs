@@ -12,7 +12,7 @@ use quipu_model::{Cell, Epoch, Millis, Refusal};
 use crate::apply::table::Shard;
 use crate::engine::Inner;
 use crate::failpoint::step;
-use crate::journal::format::{ENTRY_BYTES_MAX, Entry, Position, RECORD_OVERHEAD_BYTES_MAX};
+use crate::journal::format::{ENTRY_BYTES_MAX, Entry, Position, RECORD_BYTES_MAX, RECORD_OVERHEAD_BYTES_MAX};
 use crate::journal::{Draft, JournalError};
 
 /// A seal of all cells under way, one shard at a time.
@@ -109,6 +109,10 @@ fn seal_shard(
             0 => return Ok(Position(0)),
             entries => RECORD_OVERHEAD_BYTES_MAX + entries,
         };
+        if bytes_max > RECORD_BYTES_MAX {
+            let reason = format!("{bytes_max} bytes of counters in one shard: open it with more table shards");
+            return Err(Refusal::NoRoom { reason });
+        }
         match inner.journal.reserve_room(bytes_max) {
             Ok(()) => break (shard, bytes_max),
             Err(Refusal::Behind { .. }) => {

@@ -65,7 +65,9 @@ impl<'e> Steps<'e> {
         let overdue: Vec<_> = self.inner.table.lock(shard).overdue(now, EXPIRE_RUN).collect();
         let mut turn = Turn::new(self.inner);
         for name in &overdue {
-            turn.cell(Name::new(name).expect("names in the table have been checked"));
+            if !turn.expire(Name::new(name).expect("names in the table have been checked")) {
+                break;
+            }
         }
         drop(turn);
         let left = self.inner.table.lock(shard).overdue(now, EXPIRE_RUN).filter(|name| overdue.contains(name)).count();

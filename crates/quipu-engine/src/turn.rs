@@ -89,25 +89,28 @@ impl<'e> Turn<'e> {
     /// command, as in Redis. `None` if something watched has changed; `Err` if there is no room for all of them.
     pub fn run_all(&mut self, commands: &[Command<'_>], watches: &[Watch]) -> Result<Option<Vec<Reply>>, Refusal> {
         self.release();
-        let (mut shards, mut bytes, mut together, mut writing) = (Vec::new(), 0, Durability::Memory, false);
+        let (mut shards, mut bytes, mut together) = (Vec::new(), 0, Durability::Memory);
+        let (mut writing, mut flushing) = (false, false);
         for command in commands {
             let reach = reach(command);
             reach.shards(&self.engine.table, &mut shards);
             bytes += reach.record_bytes_max();
             together = together.max(reach.durability(&self.engine.policies));
             writing |= writes(command);
+            flushing |= matches!(command, Command::Flush);
         }
         shards.extend(watches.iter().map(|watch| watch.shard));
         if bytes > RECORD_BYTES_MAX {
             let reason = format!("a transaction of {bytes} bytes is longer than a record may be");
             return Err(Refusal::NoRoom { reason });
         }
-        let has_room = match self.promise(bytes) {
-            Ok(()) => true,
-            Err(refusal) if writing => return Err(refusal),
-            Err(_) => false,
-        };
+        // A flush is journaled whatever its namespaces ask for.
+        let has_room = self.admit(bytes, writing, together > Durability::Memory || flushing)?;
         let mut held = Held::many(&self.engine.table, shards);
+        if writing {
+            // Under the locks: what was admitted before the close must not come after its mark.
+            self.engine.check_open()?;
+        }
         let changed = watches.iter().any(|watch| watch.has_changed(&mut held, self.now));
         self.held = Some(held);
         self.run_durability = together;
@@ -175,10 +178,19 @@ impl<'e> Turn<'e> {
         self.now
     }
 
-    /// Reads a counter's cell, in full.
+    /// Removes a counter if it has expired; false if there was no room to write that down.
+    pub(crate) fn expire(&mut self, name: Name<'_>) -> bool {
+        let has_room = self.may_expire(name);
+        if has_room {
+            self.cell(name);
+        }
+        has_room
+    }
+
+    /// Reads a counter's cell, in full, and the epoch that a new one would have.
     pub(crate) fn cell(&mut self, name: Name<'_>) -> (Option<Cell>, quipu_model::Epoch) {
         let shard = self.make_way(name);
-        let has_room = self.promise(Reach::One(name).record_bytes_max()).is_ok();
+        let has_room = self.may_expire(name);
         self.hold(shard);
         self.run_durability = self.run_durability.max(self.engine.policies.durability(name));
         let cell = self.with_run(None, has_room, |run| run.cell(name));
@@ -189,15 +201,16 @@ impl<'e> Turn<'e> {
     fn run_one(&mut self, command: &Command<'_>, name: Name<'_>) -> Reply {
         let shard = self.make_way(name);
         let durability = self.engine.policies.durability(name);
-        let has_room = match self.promise(Reach::One(name).record_bytes_max()) {
-            Ok(()) => true,
-            // What is not journaled needs no room, until the engine is closed.
-            Err(refusal) if writes(command) && (durability > Durability::Memory || self.engine.is_closed()) => {
-                return Reply::Refused(refusal);
-            }
-            Err(_) => false,
+        let writing = writes(command);
+        let has_room = match self.admit(Reach::One(name).record_bytes_max(), writing, durability > Durability::Memory) {
+            Ok(has_room) => has_room,
+            Err(refusal) => return Reply::Refused(refusal),
         };
         self.hold(shard);
+        if writing && self.engine.is_closed() {
+            // Under the lock: what was admitted before the close must not come after its mark.
+            return self.engine.check_open().map_or_else(Reply::Refused, |()| unreachable!("it is closed"));
+        }
         self.run_commands += 1;
         self.run_durability = self.run_durability.max(durability);
         self.apply(command, None, has_room)
@@ -267,7 +280,7 @@ impl<'e> Turn<'e> {
     /// Journals the time, and nothing else: what was shown as expired by then stays so, also if the clock goes back. Without room it
     /// does not, and the walk goes on.
     fn note_time(&mut self) -> Position {
-        if self.promise(RECORD_OVERHEAD_BYTES_MAX).is_err() {
+        if !self.promise_what_is_there(RECORD_OVERHEAD_BYTES_MAX) {
             return Position(0);
         }
         self.draft.touch(self.now);
@@ -280,18 +293,50 @@ impl<'e> Turn<'e> {
         position.plus(bytes as u64)
     }
 
+    /// Room for a command that needs so much of it at most; whether there is some to write down what it finds expired. A journaled write is
+    /// refused without room, nothing else is, and nothing else goes to the disk for it.
+    fn admit(&mut self, bytes: usize, writing: bool, journaled: bool) -> Result<bool, Refusal> {
+        match (writing, journaled) {
+            (true, true) => self.promise(bytes).map(|()| true),
+            (true, false) => self.engine.check_open().map(|()| true),
+            (false, true) => Ok(self.promise_what_is_there(bytes)),
+            (false, false) => Ok(!self.engine.is_closed()),
+        }
+    }
+
+    /// Whether a counter that is found expired can be removed.
+    fn may_expire(&mut self, name: Name<'_>) -> bool {
+        let journaled = self.engine.policies.durability(name) > Durability::Memory;
+        self.admit(Reach::One(name).record_bytes_max(), false, journaled).unwrap_or(false)
+    }
+
     /// Makes sure that there is room for so many bytes more than the present run was promised.
     fn promise(&mut self, bytes: usize) -> Result<(), Refusal> {
         self.engine.check_open()?;
-        if self.room < self.promised + bytes && self.take_room(self.promised + bytes - self.room).is_err() {
-            // The writing has overtaken the preparing of segments: rather than refuse, prepare one here, with no lock held.
-            self.release();
-            let missing = bytes.saturating_sub(self.room);
-            self.engine.journal.prepare_now(missing)?;
-            self.take_room(missing)?;
+        if !self.promise_what_is_there(bytes) {
+            // The writing has overtaken the preparing of segments: rather than refuse, prepare some here, with no lock held and nothing
+            // that others would have to wait for left empty.
+            self.fill();
+            loop {
+                match self.take_room(bytes) {
+                    Ok(()) => break,
+                    Err(refusal @ Refusal::Behind { .. }) => return Err(refusal),
+                    Err(_) => self.engine.journal.prepare_now(bytes)?,
+                }
+            }
+            self.promised = bytes;
         }
-        self.promised += bytes;
         Ok(())
+    }
+
+    /// The same, without going to the disk for it.
+    fn promise_what_is_there(&mut self, bytes: usize) -> bool {
+        let needed = self.promised + bytes;
+        let there = !self.engine.is_closed() && (needed <= self.room || self.take_room(needed - self.room).is_ok());
+        if there {
+            self.promised = needed;
+        }
+        there
     }
 
     fn take_room(&mut self, bytes: usize) -> Result<(), Refusal> {

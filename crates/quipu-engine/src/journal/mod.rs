@@ -325,6 +325,11 @@ impl Journal {
         wait.written <= self.written() && wait.synced <= self.synced()
     }
 
+    /// Lets everyone who waits look again.
+    pub fn wake_all(&self) {
+        self.waiters.wake();
+    }
+
     /// Asks to be woken after the next step of a commit.
     pub fn wake_later(&self, waker: &Waker) {
         self.waiters.add(waker);

@@ -43,6 +43,10 @@ impl Journal {
     /// Prepares segments for a worker that found no room for so many bytes, unless someone else just did or the disk is full.
     pub fn prepare_now(&self, bytes: usize) -> Result<(), Refusal> {
         let mut tending = lock(&self.tending);
+        // Whether the disk is still full is for the background to find out, not for every command.
+        if let Some(reason) = tending.full.clone() {
+            return Err(Refusal::NoRoom { reason });
+        }
         while self.room.load(Ordering::Acquire) < bytes as i64 {
             match self.prepare_one(&mut tending) {
                 Ok(true) => {}
@@ -54,6 +58,11 @@ impl Journal {
             }
         }
         Ok(())
+    }
+
+    /// Whether the last attempt to prepare a segment found the disk full.
+    pub fn is_full(&self) -> bool {
+        lock(&self.tending).full.is_some()
     }
 
     /// Prepares one segment; false if the disk is full.
@@ -72,12 +81,15 @@ impl Journal {
         let header = SegmentHeader { log: self.log_id, number, base: state.base, bytes };
         // What an attempt that failed left behind is in the way of the next one.
         let path = self.dir.join(segment_file(number));
-        let spare = tending.spare.pop();
         match self.vfs.remove(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(io_error(&path, "remove", error)),
             _ => {}
         }
-        let segment = Segment::prepare(&*self.vfs, &self.dir, header, spare.as_deref())?;
+        let spare = tending.spare.pop();
+        let segment = Segment::prepare(&*self.vfs, &self.dir, header, spare.as_deref()).inspect_err(|_| {
+            // Nor does it keep the last of the space from others meanwhile.
+            let _ = self.vfs.remove(&path);
+        })?;
         step!("prepared");
         tending.control.write(|control| {
             control.end = number + 1;

@@ -234,5 +234,111 @@ fn running_out_of_descriptors_is_a_refusal_that_heals() {
     );
     assert!(!world.has_failed());
     let before = engine.read("d:a").unwrap().value;
+    engine.steps().prepare().unwrap();
     assert_eq!(engine.add("d:a", 1).unwrap(), before + 1);
+}
+
+/// An engine on a full disk, with some counters that are about to expire.
+fn on_a_full_disk() -> (World, Engine) {
+    let (world, engine) = open(65536);
+    engine.add("m:a", 1).unwrap();
+    for index in 0..20 {
+        engine.execute(&set(&format!("d:x{index}"), 1, SetExpiry::At(When::In(10)))).unwrap();
+    }
+    world.disk.capacity(Some(world.disk.bytes_used() + 30_000));
+    while engine.add("d:0", 1).is_ok() {}
+    (world, engine)
+}
+
+#[test]
+fn a_full_disk_is_not_asked_again_by_every_command() {
+    let (world, engine) = on_a_full_disk();
+    let before = world.disk.operations();
+    assert!(engine.read("d:0").unwrap().exists);
+    assert_eq!(engine.add("m:a", 1).unwrap(), 2);
+    assert!(engine.add("d:0", 1).is_err());
+    world.clock.advance(Duration::from_millis(50));
+    let steps = engine.steps();
+    assert_eq!((0..steps.shards()).map(|shard| steps.expire(shard)).sum::<usize>(), 0);
+    assert_eq!(world.disk.operations(), before, "none of these touches the disk");
+}
+
+#[test]
+fn what_is_not_journaled_goes_on_on_a_full_disk_several_at_a_time_too() {
+    let (_, engine) = on_a_full_disk();
+    assert_eq!(engine.delete("m:a"), Ok(true));
+    let adds = ["m:a", "m:b"].map(|text| Command::Add { name: name(text), delta: 1 });
+    assert_eq!(engine.turn().run_all(&adds, &[]), Ok(Some(vec![Reply::Integer(1); 2])));
+    let mut flushed = engine.turn();
+    // A flush is journaled whatever it deletes, and there may be a little room left for it.
+    if flushed.run_all(&[Command::Flush], &[]).is_ok() {
+        assert_eq!(engine.stats().counters, 0);
+    }
+}
+
+#[test]
+fn a_worker_that_prepares_segments_does_not_hold_up_the_others() {
+    let (world, engine) = open(4096);
+    let mut turn = engine.turn();
+    turn.run(&Command::Add { name: name("d:a"), delta: 1 });
+    turn.release();
+    let mut other = engine.turn();
+    other.run(&Command::Add { name: name("r:a"), delta: 1 });
+    let wait = other.finish();
+    // While it syncs a new segment, another hands over: the places before the other's record must not be empty.
+    let reached = Arc::new(AtomicUsize::new(0));
+    let (seen, watching) = (reached.clone(), engine.clone());
+    world.disk.on_sync(Some(Arc::new(move || {
+        watching.steps().hand_over();
+        seen.fetch_max(1 + usize::from(watching.steps().reached(wait)), Ordering::SeqCst);
+    })));
+    for index in 0..500 {
+        turn.run(&Command::Add { name: name(&format!("d:{index}")), delta: 1 });
+        if reached.load(Ordering::SeqCst) > 0 {
+            break;
+        }
+    }
+    turn.finish();
+    world.disk.on_sync(None);
+    assert_eq!(reached.load(Ordering::SeqCst), 2, "the other's record was handed over meanwhile");
+}
+
+#[test]
+fn room_that_others_take_first_is_made_again_and_not_refused() {
+    let (_, engine) = open(4096);
+    std::thread::scope(|scope| {
+        for thread in 0..6 {
+            let engine = engine.clone();
+            scope.spawn(move || {
+                for index in 0..300 {
+                    engine.add(format!("r:{thread}:{}{:0400}", index % 5, 0), 1).expect("the disk has space");
+                }
+            });
+        }
+    });
+    assert_eq!(engine.stats().counters, 30);
+}
+
+#[test]
+fn a_second_close_waits_for_the_first() {
+    let (world, engine) = open(65536);
+    engine.add("r:a", 1).unwrap();
+    let (second, returned) = (engine.clone(), Arc::new(AtomicUsize::new(0)));
+    let (during, once) = (returned.clone(), AtomicUsize::new(0));
+    world.disk.on_sync(Some(Arc::new(move || {
+        if once.fetch_add(1, Ordering::SeqCst) == 0 {
+            let (second, returned) = (second.clone(), returned.clone());
+            let (began, begin) = std::sync::mpsc::channel();
+            std::thread::spawn(move || {
+                began.send(()).unwrap();
+                second.close().unwrap();
+                returned.fetch_add(1, Ordering::SeqCst);
+            });
+            begin.recv().unwrap();
+            std::thread::sleep(Duration::from_millis(100));
+            assert_eq!(during.load(Ordering::SeqCst), 0, "the first close is still syncing");
+        }
+    })));
+    engine.close().unwrap();
+    world.disk.on_sync(None);
 }
