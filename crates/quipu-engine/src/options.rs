@@ -1,5 +1,6 @@
 //! What an engine is opened with.
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -85,8 +86,12 @@ impl Environment {
             rng: Arc::new(SystemRng),
             vfs: Arc::new(SystemDisk),
             on_failure: Arc::new(|reason| {
-                eprintln!("quipu: the journal failed, so the process ends: {reason}");
-                eprintln!("quipu: nothing was acknowledged that is not durable; the next start verifies the journal");
+                // Nobody may be left to read it; a panic here would change the exit status.
+                let _ = writeln!(
+                    std::io::stderr(),
+                    "quipu: the journal failed, so the process ends: {reason}\n\
+                     quipu: nothing was acknowledged that is not durable; the next start verifies the journal"
+                );
                 std::process::exit(EXIT_JOURNAL_FAILED);
             }),
         }

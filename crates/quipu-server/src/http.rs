@@ -23,6 +23,7 @@ use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::task::{JoinSet, LocalSet};
 use tokio::time::timeout;
 
+use crate::server::ACCEPT_PAUSE;
 use crate::shared::Shared;
 
 /// Request line and headers together. Health checks send a few hundred bytes.
@@ -59,15 +60,20 @@ impl Http {
 }
 
 async fn accept(listener: TcpListener, shared: Arc<Shared>, mut stop: watch::Receiver<bool>) {
-    let places = Arc::new(Semaphore::new(shared.limits.http_connections_max));
+    let places = Arc::new(Semaphore::new(shared.limits.http_connections_max.min(Semaphore::MAX_PERMITS)));
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
             _ = stop.wait_for(|stopping| *stopping) => break,
             Some(_) = connections.join_next() => {}
             accepted = listener.accept() => {
-                // Without a place the connection is closed at once; so is one that failed before it began.
-                let (Ok((stream, _)), Ok(place)) = (accepted, Arc::clone(&places).try_acquire_owned()) else {
+                let Ok((stream, _)) = accepted else {
+                    // Whatever keeps it from accepting is not over at once.
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    continue;
+                };
+                // Without a place the connection is closed at once.
+                let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
                     tokio::task::yield_now().await;
                     continue;
                 };

@@ -24,7 +24,7 @@ pub(crate) const WORKER_THREAD_PREFIX: &str = "quipu-worker-";
 /// Files that are not for RESP connections. As long as these are kept, no number of connections keeps the journal from a file.
 pub(crate) fn files_reserved(limits: &Limits, workers: usize) -> u64 {
     let runtimes = workers as u64 + RUNTIMES_BESIDES;
-    FILES_ENGINE + FILES_STANDING + FILES_RUNTIME * runtimes + limits.http_connections_max as u64
+    (FILES_ENGINE + FILES_STANDING + FILES_RUNTIME * runtimes).saturating_add(limits.http_connections_max as u64)
 }
 
 /// How many connections so many files leave room for.

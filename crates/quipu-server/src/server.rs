@@ -3,13 +3,14 @@
 //! In: an engine, options, and a future that says when to stop. Out: nothing; the engine is the caller's to close.
 
 use std::future::Future;
-use std::io;
+use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use quipu_engine::Engine;
+use rustix::net::sockopt;
 use tokio::sync::watch;
 
 use crate::clients::Clients;
@@ -20,7 +21,7 @@ use crate::worker::Worker;
 use crate::{Options, process};
 
 /// After a failed accept, mostly for want of files: long enough for one to be closed, too short to be noticed.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
+pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
 /// Connections that wait to be accepted. The usual 128 overflow when a fleet reconnects at once, and each that is dropped then
 /// waits a second before it tries again.
@@ -90,7 +91,8 @@ impl Server {
         };
         if limits.connections_max > possible {
             // The words of Redis, which people search for.
-            eprintln!(
+            let _ = writeln!(
+                io::stderr(),
                 "quipu: the maximum of open files is {files}, of which {reserved} are for the journal, HTTP and the like: maxclients has \
                  been reduced from {} to {possible}; for more, raise 'ulimit -n'",
                 limits.connections_max
@@ -178,8 +180,7 @@ async fn accept(listener: &tokio::net::TcpListener, shared: &Shared, workers: &[
             let _ = socket.try_write(REFUSAL);
             continue;
         };
-        // Replies are written whole; waiting for more would only add delay.
-        let _ = socket.set_nodelay(true);
+        prepare(&socket, shared.limits.write_time_max);
         let Ok(socket) = socket.into_std() else { continue };
         let worker = &workers[next % workers.len()];
         next = next.wrapping_add(1);
@@ -188,6 +189,22 @@ async fn accept(listener: &tokio::net::TcpListener, shared: &Shared, workers: &[
             return;
         }
     }
+}
+
+/// A connection that is silent for so long is asked whether it is still there, as Redis does.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(300);
+
+/// Sets what the operating system does for a connection. What it cannot set it does without.
+fn prepare(socket: &tokio::net::TcpStream, write_time_max: Duration) {
+    // Replies are written whole; waiting for more would only add delay.
+    let _ = socket.set_nodelay(true);
+    // A peer that has vanished would keep its place for ever.
+    let _ = sockopt::set_socket_keepalive(socket, true);
+    let _ = sockopt::set_tcp_keepidle(socket, KEEPALIVE_IDLE);
+    // A client that does not read is gone in this time, also when the system has taken all of the reply off our hands.
+    // Twice, because the system sees less of a slow reader's progress than we do.
+    let millis = u32::try_from(2 * write_time_max.as_millis()).unwrap_or(u32::MAX);
+    let _ = sockopt::set_tcp_user_timeout(socket, millis);
 }
 
 fn listen(addr: SocketAddr) -> Result<(TcpListener, SocketAddr), BindError> {

@@ -39,7 +39,10 @@ impl Question for Add {
 impl Question for Get {
     fn ask(&self, client: &mut Client, out: &mut dyn Write) -> anyhow::Result<()> {
         let names: Vec<&[u8]> = self.names.iter().map(|name| name.as_bytes()).collect();
-        let values = values(client, &names)?;
+        let mut values = Vec::with_capacity(names.len());
+        for names in names.chunks(NAMES_PER_CALL) {
+            values.extend(self::values(client, names)?);
+        }
         if names.len() > 1 && show::is_terminal() {
             return print_table(out, names.iter().copied().zip(values));
         }
@@ -52,9 +55,12 @@ impl Question for Get {
 
 impl Question for Del {
     fn ask(&self, client: &mut Client, out: &mut dyn Write) -> anyhow::Result<()> {
-        let arguments: Vec<&[u8]> =
-            std::iter::once(&b"DEL"[..]).chain(self.names.iter().map(|name: &OsString| name.as_bytes())).collect();
-        let deleted = client.call(&arguments)?.count()?;
+        let mut deleted = 0;
+        for names in self.names.chunks(NAMES_PER_CALL) {
+            let names = names.iter().map(|name: &OsString| name.as_bytes());
+            let arguments: Vec<&[u8]> = std::iter::once(&b"DEL"[..]).chain(names).collect();
+            deleted += client.call(&arguments)?.count()?;
+        }
         Ok(writeln!(out, "{deleted}")?)
     }
 }
@@ -103,7 +109,10 @@ impl List {
             };
             for name in page {
                 let Value::Bulk(Some(name)) = name else { bail!("the server sent {name:?} for a name") };
-                names.insert(name);
+                // A long prefix is asked for in part.
+                if name.starts_with(self.prefix.as_bytes()) {
+                    names.insert(name);
+                }
             }
             let more = names.len() > self.limit;
             if more || next == b"0" {
@@ -117,10 +126,13 @@ impl List {
     }
 }
 
-/// The glob that matches a prefix and nothing else.
+/// The glob that matches a prefix and nothing else, or of a long one as much as a server takes.
 fn pattern(prefix: &[u8]) -> Vec<u8> {
     let mut pattern = Vec::with_capacity(prefix.len() + 1);
     for &byte in prefix {
+        if pattern.len() + 3 > quipu_model::Pattern::BYTES_MAX {
+            break;
+        }
         if b"*?[]\\^".contains(&byte) {
             pattern.push(b'\\');
         }

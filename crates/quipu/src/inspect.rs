@@ -50,9 +50,18 @@ pub fn inspect(target: &args::Inspect, out: &mut impl Write) -> anyhow::Result<E
 fn holder(data: &Path) -> Option<u32> {
     let path = data.join(LOCK_FILE);
     let inode = std::fs::metadata(&path).ok()?.ino();
+    // The process that the file names, if it still has the file open: after a crash its number may be another's.
     let named = std::fs::read_to_string(&path).ok().and_then(|text| text.trim().parse().ok());
+    let named = named.filter(|pid| has_open(*pid, &path));
     let locks = std::fs::read_to_string(LOCKS).ok()?;
     lock_holder(&locks, inode, named)
+}
+
+fn has_open(pid: u32, path: &Path) -> bool {
+    let (Ok(path), Ok(files)) = (path.canonicalize(), std::fs::read_dir(format!("/proc/{pid}/fd"))) else {
+        return false;
+    };
+    files.flatten().any(|file| std::fs::read_link(file.path()).is_ok_and(|open| open == path))
 }
 
 /// The process that holds an exclusive lock on the file, by the file's number or by the process that the file names: some file

@@ -68,7 +68,8 @@ impl Stop {
             _ = self.term.recv() => "SIGTERM",
             _ = self.int.recv() => "SIGINT",
         };
-        eprintln!("quipu: {name}, stopping");
+        // Nobody may be left to read it, and that is no reason to stop in any other way than cleanly.
+        let _ = writeln!(std::io::stderr(), "quipu: {name}, stopping");
     }
 }
 

@@ -3,11 +3,14 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot read its own files has failed")]
 
 use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 use quipu_model::Durability;
 use quipu_testkit::program::{Launch, LaunchError, Program};
+use quipu_testkit::resp::Client;
 use tempfile::TempDir;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_quipu");
@@ -301,4 +304,39 @@ fn an_address_that_is_taken_is_told_and_the_directory_is_closed_cleanly() {
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).starts_with(&format!("quipu: cannot listen on {address}: ")), "{}", stderr(&output));
     assert!(told(&["inspect", data.to_str().unwrap()]).contains("a clean stop"));
+}
+
+#[test]
+fn a_stop_is_clean_though_nobody_reads_what_is_said_on_the_way() {
+    let data = TempDir::new().expect("a temporary directory");
+    let mut child = Command::new(env!("CARGO_BIN_EXE_quipu"))
+        .args([
+            "serve",
+            "--resp",
+            "127.0.0.1:0",
+            "--http",
+            "off",
+            "--durability",
+            "memory",
+            "--seal-every",
+            "1h",
+            "--data",
+        ])
+        .arg(data.path())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    drop(child.stderr.take());
+    let mut lines = BufReader::new(child.stdout.take().expect("it was piped")).lines();
+    let ready = lines.find_map(|line| line.ok().filter(|line| line.contains("resp://"))).expect("it serves");
+    let address = ready.split("resp://").nth(1).and_then(|rest| rest.split_whitespace().next()).expect("an address");
+    let mut client = Client::connect(address.parse().expect("an address"), Duration::from_secs(10)).expect("it serves");
+    client.call(&["INCRBY", "x", "41"]).expect("it counts");
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it runs");
+    assert!(child.wait().expect("it ends").success());
+    let again = launch(data.path()).start().expect("it starts again");
+    let mut client = Client::connect(again.address(), Duration::from_secs(10)).expect("it serves");
+    assert_eq!(client.call(&["GET", "x"]).expect("it answers").number(), Some(41));
 }

@@ -195,6 +195,11 @@ impl Decoder {
         Ok(Some(usize::try_from(count).map_err(|_| invalid)?))
     }
 
+    /// Gives back what the last inline command took, between turns.
+    pub fn let_go(&mut self) {
+        self.packed = Vec::new();
+    }
+
     fn inline<'a>(&'a mut self, input: &'a [u8], limits: &Limits) -> Result<Option<Frame<'a>>, DecodeError> {
         let Some(found) = input[self.at..].iter().position(|&byte| byte == b'\n') else {
             self.at = input.len();

@@ -57,7 +57,8 @@ thread_local! {
 /// Serves a client until it leaves, misbehaves, or the server stops.
 pub(crate) async fn serve(stream: TcpStream, client: Arc<Client>, shared: Arc<Shared>, stop: watch::Receiver<bool>) {
     let session = Session::new(client, Arc::clone(&shared));
-    let connection = Connection { stream, session, shared, input: Vec::new(), output: Vec::new(), partial: None };
+    let (input, output, opened) = (Vec::new(), Vec::new(), Instant::now());
+    let connection = Connection { stream, session, shared, input, output, partial: None, opened };
     // An error here is the client's going away; there is nobody left to tell.
     let _ = connection.run(stop).await;
 }
@@ -71,6 +72,7 @@ struct Connection {
     output: Vec<u8>,
     /// When the unfinished command in `input` began to arrive.
     partial: Option<Instant>,
+    opened: Instant,
 }
 
 /// What a turn left to do.
@@ -109,8 +111,11 @@ impl Connection {
 
     /// Waits for bytes, within the bounds, and runs the commands they complete. `None`: the connection is over.
     async fn receive(&mut self) -> io::Result<Option<Turned>> {
+        let partial_time_max = self.shared.limits.partial_time_max;
         let deadline = match self.partial {
-            Some(since) => Some(since + self.shared.limits.partial_time_max),
+            // Whoever does not give the password in time gives its place to another.
+            _ if !self.session.is_authenticated() => Some(self.opened + partial_time_max),
+            Some(since) => Some(since + partial_time_max),
             None => self.shared.settings.idle_time_max().map(|time| Instant::now() + time),
         };
         let turn = poll_fn(|cx| self.poll_turn(cx));
@@ -208,6 +213,8 @@ impl Connection {
             input = Vec::new();
         } else {
             input.drain(..consumed);
+            // Nor does it keep what its largest command took.
+            input.shrink_to(input.len() + INPUT_STEP_BYTES);
         }
         self.input = input;
         self.note_partial(ending, consumed > 0);

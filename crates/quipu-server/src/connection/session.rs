@@ -100,6 +100,10 @@ impl Session {
             if out.len() >= shared.limits.output_bytes_max || work >= TURN_WORK_MAX {
                 break Ending::Held;
             }
+            if !self.state.authenticated && out.len() > UNAUTHENTICATED_BYTES_MAX {
+                // It is not told more than it may say, either.
+                break Ending::Closes;
+            }
             let limits = match self.state.authenticated {
                 true => shared.limits.frame,
                 false => quipu_protocol::Limits::UNAUTHENTICATED,
@@ -131,6 +135,7 @@ impl Session {
         }
         let now = turn.now();
         let wait = turn.finish();
+        decoder.let_go();
         self.decoder = decoder;
         tally(&shared.tally.commands, commands);
         let mut details = self.client.details();
@@ -180,6 +185,7 @@ impl Session {
         let work = args.len() + spec.as_ref().map_or(0, |spec| self.work(spec));
         let ending = match spec {
             Ok(spec) => self.answer(spec, args, turn, out),
+            Err(_) if !self.state.authenticated => self.refuse_stranger(out),
             Err(error) => self.refuse(&error.to_string(), out),
         };
         if out.get(before) == Some(&b'-') {
@@ -208,9 +214,7 @@ impl Session {
     fn answer(&mut self, spec: &'static Spec, args: &Args<'_>, turn: &mut Turn<'_>, out: &mut Vec<u8>) -> Ending {
         self.state.command = spec.name;
         if !self.state.authenticated && !spec.is(Flag::NoAuth) {
-            // Closed as well: whoever has no password has no business with this connection, and HELLO or AUTH come first from those who do.
-            self.refuse("NOAUTH Authentication required.", out);
-            return Ending::Closes;
+            return self.refuse_stranger(out);
         }
         let Some(transaction) = &mut self.state.transaction else {
             return execute::now(self, spec, args, turn, out);
@@ -235,6 +239,17 @@ impl Session {
                 Ending::Waits
             }
         }
+    }
+
+    /// Refuses whoever has not given the password, and closes: HELLO or AUTH come first from those who have it.
+    fn refuse_stranger(&mut self, out: &mut Vec<u8>) -> Ending {
+        self.refuse("NOAUTH Authentication required.", out);
+        Ending::Closes
+    }
+
+    /// Whether the connection may do everything.
+    pub fn is_authenticated(&self) -> bool {
+        self.state.authenticated
     }
 
     /// Refuses a command before it is one; a transaction does not survive that.

@@ -15,13 +15,20 @@ pub(super) struct Transaction {
     queued: Vec<(&'static Spec, Stored)>,
     /// What the commands will take, in the unit of a turn's work.
     pub work: usize,
+    /// What the replies may take at most.
+    reply_bytes: usize,
     /// A command was refused, so EXEC will be.
     pub spoiled: bool,
 }
 
+/// The longest reply for one argument: the least number there is, as a bulk string.
+const VALUE_BYTES_MAX: usize = 27;
+
 /// The queue is full.
 #[derive(Debug, thiserror::Error)]
-#[error("ERR the transaction is too long: at most {commands_max} commands and {bytes_max} bytes")]
+#[error(
+    "ERR the transaction is too long: at most {commands_max} commands and {bytes_max} bytes, and replies within the output bound"
+)]
 pub(super) struct QueueFull {
     commands_max: usize,
     bytes_max: usize,
@@ -41,7 +48,11 @@ impl Transaction {
             // EXEC will refuse it whatever is in it.
             return Ok(());
         }
-        if self.queued.len() >= full.commands_max || self.arena.len() + args.bytes() > full.bytes_max {
+        // What is said back is longer than that only for what is told to be said back.
+        let echoed = if matches!(spec.name, "echo" | "ping") { args.bytes() } else { 0 };
+        self.reply_bytes += VALUE_BYTES_MAX * args.len() + echoed;
+        let too_long = self.arena.len() + args.bytes() > full.bytes_max || self.reply_bytes > limits.output_bytes_max;
+        if self.queued.len() >= full.commands_max || too_long {
             self.spoil();
             return Err(full);
         }

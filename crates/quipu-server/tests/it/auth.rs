@@ -67,6 +67,22 @@ fn little_is_listened_to_before_the_password() {
 }
 
 #[test]
+fn who_says_nothing_or_nonsense_before_the_password_gives_its_place_back() {
+    let door = Door::open_with(|options| {
+        options.password = Some(Password::new(b"secret").unwrap());
+        options.limits.partial_time_max = std::time::Duration::from_millis(200);
+    });
+    let mut inside = door.client();
+    inside.ask("AUTH secret", "+OK\r\n");
+    door.client().expect_closed_after("");
+    door.client().send("FOO bar\r\nFOO bar\r\n").expect_closed_after(NOAUTH);
+    let mut shouting = door.client();
+    shouting.send("HELLO\r\n".repeat(2_000));
+    assert!(shouting.rest().len() < 20_000, "it is told no more than it may say");
+    inside.ask("PING", "+PONG\r\n");
+}
+
+#[test]
 fn an_address_that_others_reach_needs_a_password() {
     let directory = tempfile::tempdir().unwrap();
     let engine = Engine::open(quipu_engine::Options::new(directory.path())).unwrap();

@@ -67,7 +67,8 @@ fn the_queue_has_a_bound_in_commands_and_in_bytes() {
         options.limits.queue_bytes_max = 100;
         options.limits.watches_max = 2;
     });
-    let full = "-ERR the transaction is too long: at most 3 commands and 100 bytes\r\n";
+    let full =
+        "-ERR the transaction is too long: at most 3 commands and 100 bytes, and replies within the output bound\r\n";
     let abort = "-EXECABORT Transaction discarded because of previous errors.\r\n";
     let queued = "+QUEUED\r\n";
     door.client()
@@ -75,4 +76,15 @@ fn the_queue_has_a_bound_in_commands_and_in_bytes() {
         .ask("MULTI\nINCR a\nPING\nPING\nPING\nEXEC", format!("+OK\r\n{}{full}{abort}", queued.repeat(3)))
         .ask(&format!("MULTI\nINCR a\nECHO {}\nEXEC", "m".repeat(95)), format!("+OK\r\n{queued}{full}{abort}"))
         .ask("GET a\nWATCH a b\nWATCH c", "$-1\r\n+OK\r\n-ERR too many watched names: at most 2\r\n");
+}
+
+#[test]
+fn what_a_transaction_answers_is_bounded_like_any_other_output() {
+    let door = Door::open_with(|options| options.limits.output_bytes_max = 64 << 10);
+    let many = format!("MGET{}", " a".repeat(1_000));
+    let mut client = door.client();
+    client.ask("MULTI", "+OK\r\n").ask(&many, "+QUEUED\r\n").ask(&many, "+QUEUED\r\n");
+    client.send(format!("{many}\r\nEXEC\r\n")).expect("-ERR the transaction is too long");
+    let _ = client.line();
+    client.expect("-EXECABORT");
 }

@@ -16,6 +16,7 @@ mod tests;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use quipu_model::Durability;
@@ -163,9 +164,12 @@ fn namespace_key(name: &str) -> String {
 
 fn read_file(path: &Path) -> Result<String, String> {
     let shown = path.display();
-    let bytes = std::fs::metadata(path).map_err(|e| format!("cannot read {shown}: {e}"))?.len();
+    let mut text = String::new();
+    // One byte more than may be there: a pipe or a device does not say how long it is.
+    let read = std::fs::File::open(path).and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text));
+    let bytes = read.map_err(|e| format!("cannot read {shown}: {e}"))? as u64;
     if bytes > FILE_BYTES_MAX {
-        return Err(format!("{shown} has {bytes} bytes: a configuration file has at most {FILE_BYTES_MAX}"));
+        return Err(format!("{shown} is too long: a configuration file has at most {FILE_BYTES_MAX} bytes"));
     }
-    std::fs::read_to_string(path).map_err(|e| format!("cannot read {shown}: {e}"))
+    Ok(text)
 }
