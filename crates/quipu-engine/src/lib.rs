@@ -44,7 +44,9 @@ pub use engine::{CloseError, Committed, Dead, Engine, Error, Handle, Stats};
 pub use journal::format::Position;
 pub use journal::{Damage, JournalError, Wait};
 pub use open::{OpenError, Recovery};
-pub use options::{EXIT_JOURNAL_FAILED, Environment, Options, SEGMENT_BYTES_DEFAULT, SEGMENT_BYTES_MIN};
+pub use options::{
+    EXIT_JOURNAL_FAILED, Environment, Options, SEGMENT_BYTES_DEFAULT, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN,
+};
 pub use seal::Seal;
 pub use steps::Steps;
 pub use system::{SystemClock, SystemDisk, SystemRng};

@@ -20,7 +20,7 @@ use crate::journal::format::{Entry, Position};
 use crate::journal::recover::{Found, Record, Tail, find_segments, open_control, replay, stream_damage};
 use crate::journal::segments::Segment;
 use crate::journal::{Damage, Draft, Journal, JournalError, JournalOptions, io_error};
-use crate::options::{Environment, Options, SEGMENT_BYTES_MIN};
+use crate::options::{Environment, Options, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
 use crate::sync::{AtomicBool, AtomicU64, Mutex, OnceLock};
 
 /// The file whose lock marks a directory as in use.
@@ -66,9 +66,10 @@ pub struct Recovery {
 }
 
 pub(crate) fn open(options: Options, environment: Environment) -> Result<Inner, OpenError> {
-    if options.segment_bytes < SEGMENT_BYTES_MIN {
+    if !(SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&options.segment_bytes) {
         let bytes = options.segment_bytes;
-        return Err(OpenError::Options(format!("segment_bytes is {bytes}, it must be at least {SEGMENT_BYTES_MIN}")));
+        let bounds = format!("from {SEGMENT_BYTES_MIN} to {SEGMENT_BYTES_MAX}");
+        return Err(OpenError::Options(format!("segment_bytes is {bytes}, it must be {bounds}")));
     }
     let Environment { clock, rng, vfs, on_failure } = environment;
     let dir = options.data.clone();

@@ -15,6 +15,9 @@ pub const SEGMENT_BYTES_DEFAULT: u64 = 16 << 20;
 /// A segment holds its header and at least a few records of the longest name.
 pub const SEGMENT_BYTES_MIN: u64 = 4 << 10;
 
+/// A segment is written with zeros before its first record, by a worker if need be; more would only take longer.
+pub const SEGMENT_BYTES_MAX: u64 = 1 << 30;
+
 /// Options of an engine; [`Options::new`] fills in the defaults.
 #[derive(Debug, Clone)]
 pub struct Options {

@@ -116,6 +116,28 @@ fn counters_are_added_to_read_reset_listed_and_deleted() {
 }
 
 #[test]
+fn any_number_of_names_and_any_prefix_may_be_asked_for() {
+    let (_root, data) = directory();
+    let program = launch(&data).start().expect("the program starts");
+    let server = program.address().to_string();
+    // Longer than a pattern may be, alike in all that a pattern takes of them, and full of its letters.
+    let long = "*".repeat(300);
+    let (one, other) = (format!("{long}1"), format!("{}-", "*".repeat(299)));
+    for name in [&one, &other] {
+        assert_eq!(told(&["add", name, "--server", &server]), "1\n");
+    }
+    assert_eq!(told(&["list", &long, "--server", &server]), format!("{one}\t1\n"));
+    let names: Vec<String> = (0..40_000).map(|index| index.to_string()).chain([one]).collect();
+    let asked = |task: &'static str| -> Vec<&str> {
+        [task].into_iter().chain(names.iter().map(String::as_str)).chain(["--server", &server]).collect()
+    };
+    let values = told(&asked("get"));
+    assert_eq!((values.lines().count(), values.lines().last()), (40_001, Some("1")));
+    assert_eq!(told(&asked("del")), "1\n");
+    assert_eq!(told(&["add", "a", "--server", &server, "--password", "nobody asked"]), "1\n");
+}
+
+#[test]
 fn a_clean_stop_exits_0_and_the_next_start_has_everything() {
     let (_root, data) = directory();
     let program = launch(&data).start().expect("the program starts");
@@ -283,6 +305,13 @@ fn the_effective_configuration_is_shown_with_where_it_came_from_and_without_secr
     assert_eq!(row("server.segment_bytes"), ["64KiB", "--segment-bytes"]);
     assert_eq!(row("server.durability"), ["durable", "default"]);
     assert!(!shown.contains("hunter2"), "{shown}");
+}
+
+#[test]
+fn a_configuration_file_without_an_end_is_refused() {
+    let refused = quipu(&["config", "check", "--config", "/dev/zero"]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(stderr(&refused).contains("/dev/zero is too long"), "{}", stderr(&refused));
 }
 
 #[test]

@@ -142,7 +142,8 @@ impl Decoder {
                             false => DecodeError::BulkLengthUnauthenticated,
                         });
                     }
-                    if self.at + len + 2 > limits.frame_bytes_max as usize {
+                    // Saturating: the bound of a bulk is configured, and may be as large as a number gets.
+                    if len.saturating_add(self.at + 2) > limits.frame_bytes_max as usize {
                         return Err(DecodeError::FrameLength);
                     }
                     if self.count - left == HEAD {

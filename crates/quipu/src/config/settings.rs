@@ -7,7 +7,7 @@
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
-use quipu_engine::SEGMENT_BYTES_MIN;
+use quipu_engine::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
 use quipu_server::Password;
 
 use super::Configuration;
@@ -169,8 +169,9 @@ pub static SETTINGS: &[Setting] = &[
         help: "Length of a journal segment",
         take: |c, text| {
             let bytes = read_bytes(text)?;
-            if bytes < SEGMENT_BYTES_MIN {
-                return Err(format!("{text} is too short for a segment: at least {}", show_bytes(SEGMENT_BYTES_MIN)));
+            if !(SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&bytes) {
+                let (least, most) = (show_bytes(SEGMENT_BYTES_MIN), show_bytes(SEGMENT_BYTES_MAX));
+                return Err(format!("{text} is not a length of a segment: from {least} to {most}"));
             }
             put(&mut c.engine.segment_bytes, Ok(bytes))
         },
@@ -305,7 +306,11 @@ pub static SETTINGS: &[Setting] = &[
         key: "limits.http_connections",
         form: Form::Number,
         help: "HTTP connections at once",
-        take: |c, text| put(&mut c.server.limits.http_connections_max, read_count(text)),
+        take: |c, text| {
+            // As many as a number of RESP connections can be, which no machine reaches.
+            let count = read_count::<u32>(text)?;
+            put(&mut c.server.limits.http_connections_max, Ok(count as usize))
+        },
         show: |c| c.server.limits.http_connections_max.to_string(),
     },
     Setting {
@@ -393,6 +398,8 @@ mod tests {
             ("password", ""),
             ("insecure", "maybe"),
             ("segment_bytes", "4095"),
+            ("segment_bytes", "2GiB"),
+            ("limits.http_connections", "18446744073709551615"),
             ("relaxed_window", "0ms"),
             ("limits.connections", "4294967296"),
             ("limits.frame_bytes", "4GiB"),

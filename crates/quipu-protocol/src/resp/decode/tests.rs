@@ -98,6 +98,8 @@ fn bounds_hold_to_the_byte() {
     assert_eq!(ends_as(b"1 2 3 4\n"), Some(DecodeError::InlineLength));
     assert_eq!(ends_as(b"*3\r\n$8\r\n12345678\r\n$8\r\n12345678\r\n$0\r\n\r\n"), Some(DecodeError::FrameLength));
     assert_eq!(ends_as(b"*3\r\n$8\r\n12345678\r\n$8\r\n12345678\r\n"), None);
+    let wide = Limits { bulk_bytes_max: usize::MAX, ..limits };
+    assert_eq!(feed(&[b"*1\r\n$9223372036854775807\r\n"], &wide).1, Some(DecodeError::FrameLength));
 }
 
 #[test]
