@@ -148,7 +148,11 @@ fn tend_thread(inner: &Inner, kick: &Kick) {
 fn seal_all(inner: &Inner, steps: &Steps<'_>) -> Result<(), crate::journal::JournalError> {
     let Ok(mut seal) = steps.seal_begin() else { return Ok(()) };
     loop {
-        steps.prepare()?;
+        // On a full disk the seal goes on with the room there is, since its cut frees segments; asking the disk before every shard would
+        // only write until it refuses, again and again.
+        if !inner.journal.is_full() {
+            steps.prepare()?;
+        }
         match steps.seal_step(&mut seal) {
             Ok(false) => {}
             Ok(true) => break,
