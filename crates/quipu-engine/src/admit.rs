@@ -37,6 +37,11 @@ impl Policies {
         self.namespaces.values().copied().fold(self.default, Durability::max)
     }
 
+    /// Whether any namespace is in memory mode.
+    pub fn has_memory(&self) -> bool {
+        self.namespaces.values().copied().fold(self.default, Durability::min) == Durability::Memory
+    }
+
     /// The server's default.
     pub fn default_durability(&self) -> Durability {
         self.default
@@ -132,4 +137,9 @@ pub fn writes(command: &Command<'_>) -> bool {
         | Command::ListNames(_)
         | Command::CountNames => false,
     }
+}
+
+/// Whether a command makes a counter that does not exist; only then is it refused for want of memory.
+pub fn creates(command: &Command<'_>) -> bool {
+    matches!(command, Command::Add { .. } | Command::AddWithin(_) | Command::Set(_))
 }

@@ -1,15 +1,51 @@
-//! The threads of a real engine: one that syncs, one that tends.
+//! The threads of a real engine: they sync, tend, load, walk and compact.
 //!
 //! The sync thread makes relaxed writes durable within their window, and does all commits while the disk is slow. The tend thread prepares
-//! segments, removes expired counters, seals, and keeps the control file fresh. Both only call [`Steps`]; what a step does is elsewhere.
+//! segments, removes expired counters, seals, lets counters leave memory, and keeps the control file fresh. The load thread brings counters back, the walk
+//! thread lists names at rest, the compact thread merges the ledger's tables, for half of its time at most. All only call [`Steps`]; what a step does is
+//! elsewhere.
 
+use std::io::Write;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use quipu_model::LedgerError;
+
 use crate::engine::Inner;
-use crate::journal::Wait;
+use crate::journal::JournalError;
+use crate::options::LEDGER_DIR;
+use crate::seal::SealError;
 use crate::steps::Steps;
 use crate::sync::{Arc, Condvar, Mutex, lock};
+
+/// The load thread looks this often for counters that have expired at rest, in so many shards.
+const SWEEP_EVERY: Duration = Duration::from_millis(100);
+const SWEEP_SHARDS: usize = 64;
+
+/// A sweep reads what a shard has at rest; so much of the thread's time goes into them at most, a tenth.
+const SWEEP_TIME: Duration = Duration::from_millis(10);
+
+/// It looks this often for memory while someone waits for some; the tend thread says when there is.
+const MEMORY_RETRY_EVERY: Duration = Duration::from_millis(10);
+
+/// The compact thread looks around this often, and rests this long at most between two pieces of work.
+const COMPACT_EVERY: Duration = Duration::from_millis(500);
+const COMPACT_REST_MAX: Duration = Duration::from_secs(5);
+
+type Work = fn(&Inner, &Kick);
+
+/// Each does one thing, so that none has to wait for what another waits for.
+const THREADS: [(&str, Work); 5] = [
+    ("quipu-sync", sync_thread),
+    ("quipu-tend", tend_thread),
+    ("quipu-load", load_thread),
+    ("quipu-walk", walk_thread),
+    ("quipu-compact", compact_thread),
+];
+
+/// The control file learns this often how far the journal is synced.
+const NOTE_EVERY: Duration = Duration::from_secs(1);
 
 /// The tend thread looks around this often.
 const TEND_EVERY: Duration = Duration::from_millis(100);
@@ -27,6 +63,9 @@ pub struct Kick {
 struct Asked {
     sync: bool,
     tend: bool,
+    load: bool,
+    walk: bool,
+    compact: bool,
     stop: bool,
 }
 
@@ -39,6 +78,16 @@ impl Kick {
     /// Asks for segments.
     pub fn tend(&self) {
         self.ask(|asked| &mut asked.tend);
+    }
+
+    /// Asks for counters at rest.
+    pub fn load(&self) {
+        self.ask(|asked| &mut asked.load);
+    }
+
+    /// Asks for a walk over all names.
+    pub fn walk(&self) {
+        self.ask(|asked| &mut asked.walk);
     }
 
     /// Whether the threads were told to end: then nobody else commits.
@@ -76,8 +125,7 @@ impl Driver {
     pub fn start(inner: Arc<Inner>) -> Driver {
         let kick = Arc::new(Kick { asked: Mutex::new(Asked::default()), changed: Condvar::new() });
         let _ = inner.kick.set(kick.clone());
-        let threads =
-            vec![spawn("quipu-sync", &inner, &kick, sync_thread), spawn("quipu-tend", &inner, &kick, tend_thread)];
+        let threads = THREADS.iter().map(|(name, work)| spawn(name, &inner, &kick, *work)).collect();
         Driver { inner, kick, threads: Mutex::new(threads) }
     }
 
@@ -86,8 +134,9 @@ impl Driver {
         self.kick.ask(|asked| &mut asked.stop);
         // Whoever waits for a thread that has just ended looks again, and finds that it must do for itself.
         self.inner.journal.wake_all();
-        let threads = std::mem::take(&mut *lock(&self.threads));
-        for thread in threads {
+        // Held until all have ended: whoever else closes must not begin before.
+        let mut threads = lock(&self.threads);
+        for thread in threads.drain(..) {
             // The last handle may be dropped by one of them, in a waker it calls.
             if thread.thread().id() != std::thread::current().id() {
                 let _ = thread.join();
@@ -104,10 +153,18 @@ impl Drop for Driver {
     }
 }
 
-fn spawn(name: &str, inner: &Arc<Inner>, kick: &Arc<Kick>, work: fn(&Inner, &Kick)) -> JoinHandle<()> {
+fn spawn(name: &str, inner: &Arc<Inner>, kick: &Arc<Kick>, work: Work) -> JoinHandle<()> {
     let (inner, kick) = (inner.clone(), kick.clone());
     let thread = std::thread::Builder::new().name(name.to_owned());
-    thread.spawn(move || work(&inner, &kick)).expect("the operating system gives a thread at start")
+    let name = name.to_owned();
+    let run = move || {
+        // What it would have done, others wait for; none of them may wait for ever.
+        if catch_unwind(AssertUnwindSafe(|| work(&inner, &kick))).is_err() {
+            let (file, source) = (inner.options.data.clone(), std::io::Error::other(format!("{name} panicked")));
+            inner.journal.fail(&JournalError::Io { file, what: "use", source });
+        }
+    };
+    thread.spawn(run).expect("the operating system gives a thread at start")
 }
 
 fn sync_thread(inner: &Inner, kick: &Kick) {
@@ -118,50 +175,167 @@ fn sync_thread(inner: &Inner, kick: &Kick) {
     }
 }
 
-fn tend_thread(inner: &Inner, kick: &Kick) {
+fn load_thread(inner: &Inner, kick: &Kick) {
     let steps = Steps::new(inner);
-    let (mut sealed_at, mut prepared_at) = (inner.clock.elapsed(), inner.clock.elapsed());
-    while kick.wait(TEND_EVERY, |asked| &mut asked.tend) {
-        // A full disk is tried again now and then: an attempt writes until it is refused.
-        let now = inner.clock.elapsed();
-        let wait_for_space = inner.journal.is_full() && now.saturating_sub(prepared_at) < FULL_RETRY_EVERY;
-        let prepared = if wait_for_space { Ok(()) } else { steps.prepare() };
-        prepared_at = if wait_for_space { prepared_at } else { now };
-        let tended = prepared.and_then(|()| {
-            (0..steps.shards()).for_each(|shard| while steps.expire(shard) > 0 {});
-            if inner.clock.elapsed().saturating_sub(sealed_at) >= inner.options.seal_every {
-                sealed_at = inner.clock.elapsed();
-                // Without room the counters stay unsealed; the next round tries again.
-                let _ = inner.seal_memory();
-                steps.note_synced()?;
+    let (mut waiting, mut swept) = (0, 0);
+    while kick.wait(if waiting > 0 { MEMORY_RETRY_EVERY } else { SWEEP_EVERY }, |asked| &mut asked.load) {
+        loop {
+            let done;
+            (done, waiting) = steps.load();
+            if done == 0 {
+                break;
             }
-            if steps.wants_seal() { seal_all(inner, &steps) } else { Ok(()) }
-        });
-        if let Err(error) = tended {
-            inner.journal.fail(&error);
-            return;
+        }
+        if waiting > 0 {
+            kick.tend();
+        }
+        let began = inner.clock.elapsed();
+        for _ in 0..SWEEP_SHARDS {
+            swept = (swept + 1) % steps.shards();
+            // A ledger that cannot be read says so to whoever reads a counter from it.
+            if steps.sweep(swept).is_err() || inner.clock.elapsed().saturating_sub(began) >= SWEEP_TIME {
+                break;
+            }
+            // A sweep reads a whole shard at rest; whoever waits for a counter does not wait for all of them.
+            steps.load();
+        }
+    }
+    // Whoever still waits is told, not left waiting.
+    steps.load();
+}
+
+fn walk_thread(inner: &Inner, kick: &Kick) {
+    let steps = Steps::new(inner);
+    while kick.wait(SWEEP_EVERY, |asked| &mut asked.walk) {
+        while steps.walk() > 0 {}
+    }
+    steps.walk();
+}
+
+fn compact_thread(inner: &Inner, kick: &Kick) {
+    let steps = Steps::new(inner);
+    let mut rest = COMPACT_EVERY;
+    while kick.wait(rest, |asked| &mut asked.compact) {
+        let began = inner.clock.elapsed();
+        rest = COMPACT_EVERY;
+        match steps.compact() {
+            // It rests as long as it worked: half a core at most.
+            Ok(true) => rest = inner.clock.elapsed().saturating_sub(began).min(COMPACT_REST_MAX),
+            // Without space the tables stay as they are; the next attempt may find some.
+            Ok(false) | Err(LedgerError::Full(_)) => {}
+            Err(LedgerError::Io(reason)) => return inner.journal.fail(&ledger_error(inner, reason)),
+            // What is whole is served, what is not is refused by name; but nothing is written anew from damaged tables.
+            Err(error) => {
+                return note_damage(inner, &format!("compaction has ended: {error}"));
+            }
         }
     }
 }
 
-/// Seals all cells, preparing segments on the way. Given up for this time when there is no room: the journal stays as it is.
-fn seal_all(inner: &Inner, steps: &Steps<'_>) -> Result<(), crate::journal::JournalError> {
-    let Ok(mut seal) = steps.seal_begin() else { return Ok(()) };
-    loop {
-        // On a full disk the seal goes on with the room there is, since its cut frees segments; asking the disk before every shard would
-        // only write until it refuses, again and again.
-        if !inner.journal.is_full() {
+fn tend_thread(inner: &Inner, kick: &Kick) {
+    let steps = Steps::new(inner);
+    let now = inner.clock.elapsed();
+    let mut tender = Tender { sealed_at: now, prepared_at: now, noted_at: now, sealed_well: true, next_evict: 0 };
+    while kick.wait(TEND_EVERY, |asked| &mut asked.tend) {
+        if let Err(error) = tender.tend(inner, &steps) {
+            return inner.journal.fail(&error);
+        }
+        if tender.relieved(inner) {
+            kick.load();
+        }
+    }
+}
+
+/// What the tend thread remembers from round to round.
+struct Tender {
+    sealed_at: Duration,
+    prepared_at: Duration,
+    noted_at: Duration,
+    /// Whether the last seal did what it should.
+    sealed_well: bool,
+    /// Where eviction goes on, so that it does not always come to the same shards first.
+    next_evict: usize,
+}
+
+impl Tender {
+    fn tend(&mut self, inner: &Inner, steps: &Steps<'_>) -> Result<(), JournalError> {
+        let now = inner.clock.elapsed();
+        // A full disk is tried again now and then: an attempt writes until it is refused.
+        let full = inner.journal.is_full();
+        if !full || now.saturating_sub(self.prepared_at) >= FULL_RETRY_EVERY {
+            self.prepared_at = now;
             steps.prepare()?;
         }
-        match steps.seal_step(&mut seal) {
-            Ok(false) => {}
-            Ok(true) => break,
-            Err(_) => return Ok(()),
+        for shard in 0..steps.shards() {
+            while steps.expire(shard) > 0 {}
+            steps.purge(shard);
+        }
+        if now.saturating_sub(self.noted_at) >= NOTE_EVERY {
+            self.noted_at = now;
+            steps.note_synced()?;
+        }
+        let since = now.saturating_sub(self.sealed_at);
+        let overfull = self.relieve(inner, steps);
+        // On a full disk a seal may be what frees some of it. One that failed is not tried again at once: it looks at every counter.
+        let wanted = overfull || steps.wants_seal() || inner.journal.is_full() || since >= inner.options.seal_every;
+        if wanted && (self.sealed_well || since >= FULL_RETRY_EVERY) {
+            self.seal(inner)?;
+            self.relieve(inner, steps);
+        }
+        Ok(())
+    }
+
+    fn seal(&mut self, inner: &Inner) -> Result<(), JournalError> {
+        let sealed = inner.seal_all();
+        // What a full disk needs is space from others, unless the journal had something to give.
+        self.sealed_well = sealed.is_ok() && !inner.journal.is_full();
+        self.sealed_at = inner.clock.elapsed();
+        match sealed {
+            // Nothing is lost: the journal has it all, and a later round tries again.
+            Ok(()) | Err(SealError::Ledger(LedgerError::Full(_)) | SealError::Flushed | SealError::Dead(_)) => Ok(()),
+            Err(SealError::Journal(error)) => Err(error),
+            // The journal keeps what the ledger cannot take any more.
+            Err(SealError::Ledger(error @ LedgerError::Damaged(_))) => {
+                note_damage(inner, &format!("sealing has ended: {error}"));
+                Ok(())
+            }
+            Err(SealError::Ledger(error)) => Err(ledger_error(inner, error.to_string())),
         }
     }
-    let end = seal.end();
-    if crate::engine::block_on(inner.committed(Wait { written: end, synced: end })).is_ok() {
-        steps.seal_finish(seal)?;
+
+    /// Lets counters leave memory when it runs short; true if that did not help because too much has changed.
+    fn relieve(&mut self, inner: &Inner, steps: &Steps<'_>) -> bool {
+        let Some(bytes_max) = inner.options.table_bytes_max() else { return false };
+        let (begin, aim) = (bytes_max / 10 * 9, bytes_max / 10 * 8);
+        if steps.resident_bytes() <= begin {
+            return false;
+        }
+        // Twice round: the first lets what was used lately stay.
+        for _ in 0..2 * steps.shards() {
+            steps.evict(self.next_evict);
+            self.next_evict = (self.next_evict + 1) % steps.shards();
+            if steps.resident_bytes() <= aim {
+                return false;
+            }
+        }
+        steps.resident_bytes() > begin
     }
-    Ok(())
+
+    /// Whether there is memory for those who wait for it.
+    fn relieved(&self, inner: &Inner) -> bool {
+        inner.options.memory_bytes_max.is_some() && !inner.memory_is_full()
+    }
+}
+
+/// Says, once, what is wrong with the ledger.
+fn note_damage(inner: &Inner, text: &str) {
+    if inner.compaction.damage.set(text.to_owned()).is_ok() {
+        // Nobody may be left to read it.
+        let _ = writeln!(std::io::stderr(), "quipu: {text}; restore a backup, or what is damaged");
+    }
+}
+
+fn ledger_error(inner: &Inner, reason: String) -> JournalError {
+    let file = inner.options.data.join(LEDGER_DIR);
+    JournalError::Io { file, what: "use", source: std::io::Error::other(reason) }
 }

@@ -4,25 +4,29 @@
 //! do both and block. Nothing here knows a socket or a runtime.
 
 use std::future::Future;
+use std::path::Path;
 use std::pin::Pin;
 use std::task::{Context, Poll, Wake, Waker};
 
 use quipu_model::{
-    Clock, Command, DirLock, Durability, Kind, Millis, Name, NameTooLong, Reading, Refusal, Reply, Set, SetCondition,
-    SetExpiry, Writer,
+    Clock, Command, DirLock, Durability, Kind, Ledger, LedgerError, LedgerStats, Millis, Name, NameTooLong, Reading,
+    Refusal, Reply, Set, SetCondition, SetExpiry, Writer,
 };
 
 use crate::admit::Policies;
 use crate::apply::table::Table;
+use crate::backup::{BackedUp, Backing, Backup, BackupError};
 use crate::driver::{Driver, Kick};
 use crate::journal::format::Position;
 use crate::journal::{Journal, JournalError, Wait};
+use crate::load::{Load, Loaded, Loading, Loads};
 use crate::open::{OpenError, Recovery, open};
 use crate::options::{Environment, Options};
-use crate::seal::seal_unsealed;
+use crate::seal::{Seal, SealError, Sealing};
 use crate::steps::Steps;
-use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, lock};
+use crate::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Mutex, OnceLock, Ordering, lock};
 use crate::turn::Turn;
+use crate::watermark::Watermark;
 
 /// An open data directory. Clones are handles on the same one.
 #[derive(Clone)]
@@ -43,12 +47,53 @@ pub(crate) struct Inner {
     /// The newest time given out or found in the journal: time never goes back, not even over a restart.
     pub(crate) time: AtomicU64,
     pub(crate) recovery: Recovery,
+    /// Cells at rest.
+    pub(crate) ledger: Arc<dyn Ledger>,
+    /// What it took when it last changed: asking it goes to the disk.
+    pub(crate) ledger_stats: Mutex<LedgerStats>,
+    /// What came with the newest ingestion.
+    pub(crate) watermark: Mutex<Watermark>,
+    /// Commands that wait for counters at rest.
+    pub(crate) loads: Loads,
+    /// Some counters are in the ledger only.
+    pub(crate) unloaded: AtomicBool,
+    /// The batch of the last seal that was begun, and of the last that was finished.
+    pub(crate) batch_next: AtomicU32,
+    pub(crate) batch_sealed: AtomicU32,
+    /// Counters that left memory since the start.
+    pub(crate) evicted: AtomicU64,
+    /// The newest deletion of everything; noted while all shards are held.
+    pub(crate) flush: Mutex<Flush>,
+    /// Held by whoever backs up: one at a time, and a close waits for it.
+    pub(crate) backing_up: Mutex<()>,
+    /// What compaction has done.
+    pub(crate) compaction: Compaction,
     /// Wakes the driver's threads.
     pub(crate) kick: std::sync::OnceLock<Arc<Kick>>,
     pub(crate) closed: AtomicBool,
     /// Whether a close has gone well.
     pub(crate) closing: Mutex<bool>,
     pub(crate) _lock: Box<dyn DirLock>,
+}
+
+/// A deletion of everything.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Flush {
+    /// How many there were in this life.
+    pub(crate) count: u64,
+    /// Where its record begins and ends, if the ledger does not know of it yet.
+    pub(crate) start: Position,
+    pub(crate) end: Position,
+}
+
+/// What compaction has done since the start.
+#[derive(Default)]
+pub(crate) struct Compaction {
+    pub(crate) pieces: AtomicU64,
+    pub(crate) micros: AtomicU64,
+    pub(crate) running: AtomicBool,
+    /// Why it has ended for this life: the ledger is damaged where it wanted to go on.
+    pub(crate) damage: OnceLock<String>,
 }
 
 /// An operation that has not been applied, or a journal that has failed.
@@ -101,10 +146,21 @@ impl Engine {
 
     /// Reads a counter; one that does not exist reads as 0.
     pub fn read(&self, name: impl AsRef<[u8]>) -> Result<Reading, Error> {
-        let mut turn = self.turn();
-        let (cell, floor) = turn.cell(Name::new(name.as_ref())?);
-        let as_of = turn.now();
-        self.wait(turn.finish())?;
+        let name = Name::new(name.as_ref())?;
+        let (cell, floor, as_of) = loop {
+            let mut turn = self.turn();
+            let (found, as_of) = (turn.cell(name), turn.now());
+            let wait = turn.finish();
+            match found {
+                Ok((cell, floor)) => {
+                    self.wait(wait)?;
+                    break (cell, floor, as_of);
+                }
+                Err(load) => {
+                    self.load_now(load)?.map_or((), |reply| unreachable!("loading a name has no reply: {reply:?}"))
+                }
+            }
+        };
         Ok(Reading {
             kind: Kind::Count,
             value: cell.map_or(0, |cell| cell.value),
@@ -147,12 +203,38 @@ impl Engine {
 
     /// Applies any command and waits until its reply may be told.
     pub fn execute(&self, command: &Command<'_>) -> Result<Reply, Error> {
-        let mut turn = self.turn();
-        let reply = turn.run(command);
-        self.wait(turn.finish())?;
+        let reply = loop {
+            let mut turn = self.turn();
+            let ran = turn.run(command);
+            let wait = turn.finish();
+            match ran {
+                Ok(reply) => {
+                    self.wait(wait)?;
+                    break reply;
+                }
+                Err(load) => {
+                    if let Some(reply) = self.load_now(load)? {
+                        break reply;
+                    }
+                }
+            }
+        };
         match reply {
             Reply::Refused(refusal) => Err(refusal.into()),
             reply => Ok(reply),
+        }
+    }
+
+    /// Writes a copy of everything to a directory that is empty or does not exist yet, while counting goes on. It holds a state that existed, with all
+    /// that was acknowledged before the call, and opens as a data directory of its own. Blocks; not for a thread that serves others.
+    pub fn backup(&self, dir: impl AsRef<Path>) -> Result<BackedUp, BackupError> {
+        let mut backup = Backup::begin(&self.inner, dir.as_ref())?;
+        loop {
+            match backup.step()? {
+                Backing::More => {}
+                Backing::Waits(wait) => self.wait(wait)?,
+                Backing::Done(backed_up) => return Ok(backed_up),
+            }
         }
     }
 
@@ -175,6 +257,22 @@ impl Engine {
     /// Waits until replies may leave; commits, for all that is filled, if nobody else is at it.
     pub fn committed(&self, wait: Wait) -> Committed<'_> {
         self.inner.committed(wait)
+    }
+
+    /// Brings counters back from the ledger, or walks it.
+    pub fn load(&self, load: Load) -> Loading {
+        let walks = load.walks();
+        let loading = self.inner.loads.ask(load, self.inner.clock.elapsed());
+        match self.inner.kick.get() {
+            Some(kick) if !kick.is_stopped() && walks => kick.walk(),
+            Some(kick) if !kick.is_stopped() => kick.load(),
+            // No threads, or none any more: whoever asks does it.
+            _ => {
+                self.steps().load();
+                self.steps().walk();
+            }
+        }
+        loading
     }
 
     /// The engine's time: the wall's, but never before what the journal has seen.
@@ -207,6 +305,32 @@ impl Engine {
             syncs: inner.journal.syncs.load(Ordering::Relaxed),
             sync_micros_last: inner.journal.sync_micros_last.load(Ordering::Relaxed),
             sync_slow: inner.journal.is_slow(),
+            ledger: *lock(&inner.ledger_stats),
+            disk_bytes: inner.journal.disk_bytes(),
+            disk_full: inner.journal.is_full_hint(),
+            resident_bytes: inner.table.bytes(),
+            memory_bytes_max: inner.options.memory_bytes_max,
+            disk_bytes_max: inner.options.disk_bytes_max,
+            seals: u64::from(inner.batch_sealed()),
+            evicted: inner.evicted.load(Ordering::Relaxed),
+            loaded: inner.loads.loaded(),
+            compactions: inner.compaction.pieces.load(Ordering::Relaxed),
+            compaction_micros: inner.compaction.micros.load(Ordering::Relaxed),
+            compaction_running: inner.compaction.running.load(Ordering::Relaxed),
+            ledger_damage: inner.compaction.damage.get().cloned(),
+        }
+    }
+
+    /// Loads and waits for it; the reply, if the load itself has one.
+    fn load_now(&self, load: Load) -> Result<Option<Reply>, Error> {
+        let loading = self.load(load);
+        match block_on(loading) {
+            Loaded::Again => Ok(None),
+            Loaded::Refused(refusal) => Err(refusal.into()),
+            Loaded::Reply(reply, wait) => {
+                self.wait(wait)?;
+                Ok(Some(reply))
+            }
         }
     }
 
@@ -219,9 +343,9 @@ impl Engine {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CloseError {
-    /// Counters of memory namespaces could not be sealed.
-    #[error("counters in memory could not be sealed: {0}")]
-    Unsealed(Refusal),
+    /// Counters could not be sealed; those of memory namespaces are lost, all others are in the journal.
+    #[error("counters could not be sealed: {0}")]
+    Unsealed(SealError),
     /// The journal failed.
     #[error(transparent)]
     Dead(#[from] Dead),
@@ -253,7 +377,8 @@ impl Inner {
 
     /// Asks for segments if they are running out.
     pub(crate) fn tend_if_low(&self) {
-        if self.journal.room_is_low() {
+        // A full disk is tried again now and then without being asked; asking after every turn would keep the thread busy.
+        if self.journal.room_is_low() && !self.journal.is_full_hint() {
             self.tend_now();
         }
     }
@@ -271,32 +396,90 @@ impl Inner {
             return Ok(());
         }
         self.closed.store(true, Ordering::Release);
-        let sealed = self.seal_memory();
+        // A backup under way sees that, gives up and removes what it wrote.
+        drop(lock(&self.backing_up));
+        let sealed = loop {
+            match self.seal_all() {
+                // By a turn that was under way when the close began; another cannot come.
+                Err(SealError::Flushed) => {}
+                sealed => break sealed,
+            }
+        };
         let end = self.journal.reserved();
         block_on(self.committed(Wait { written: end, synced: end }))?;
-        // What could not be sealed was in memory only; everything else is durable, but the stop was not clean.
-        sealed.map_err(CloseError::Unsealed)?;
+        match sealed {
+            // The journal has everything but the counters that are not journaled; the stop is clean without a seal.
+            Err(SealError::Ledger(LedgerError::Full(_))) if !self.policies.has_memory() => {}
+            sealed => sealed.map_err(CloseError::Unsealed)?,
+        }
         self.journal.note_synced(true)?;
         *closed = true;
         Ok(())
     }
 
-    /// Seals the changed counters of memory namespaces, as many as there is room for; the first refusal, if there was one.
-    pub(crate) fn seal_memory(&self) -> Result<(), Refusal> {
-        let mut sealed = Ok(());
-        for shard in 0..self.table.shard_count() {
-            loop {
-                match seal_unsealed(self, shard) {
-                    Ok(true) => {}
-                    Ok(false) => break,
-                    Err(refusal) => {
-                        sealed = sealed.and(Err(refusal));
-                        break;
-                    }
-                }
+    /// Seals everything that has changed and cuts the journal. On a full disk it takes the space that was kept for this.
+    pub(crate) fn seal_all(&self) -> Result<(), SealError> {
+        match self.try_seal_all() {
+            Err(SealError::Ledger(LedgerError::Full(_))) if self.journal.give_space()? => self.try_seal_all(),
+            sealed => sealed,
+        }
+    }
+
+    fn try_seal_all(&self) -> Result<(), SealError> {
+        let mut seal = Seal::begin(self);
+        loop {
+            match seal.step(self)? {
+                Sealing::More => {}
+                Sealing::Waits(wait) => block_on(self.committed(wait)).inspect_err(|_| seal.give_up(self))?,
+                Sealing::Done => break,
+            }
+            // A long seal must not keep the writing from its segments.
+            if self.journal.room_is_low() && !self.journal.is_full() {
+                self.journal.prepare().inspect_err(|_| seal.give_up(self))?;
             }
         }
-        sealed
+        Ok(seal.finish(self)?)
+    }
+
+    /// Whether the ledger may grow by so much.
+    pub(crate) fn check_quota(&self, bytes: u64) -> Result<(), LedgerError> {
+        self.journal.check_quota_cut(bytes).map_err(|error| LedgerError::Full(error.to_string()))
+    }
+
+    /// Takes note of what the ledger has grown or shrunk to.
+    pub(crate) fn note_ledger(&self) {
+        let stats = self.ledger.stats();
+        self.journal.ledger_bytes.store(stats.disk_bytes, Ordering::Release);
+        *lock(&self.ledger_stats) = stats;
+    }
+
+    pub(crate) fn batch_sealed(&self) -> u32 {
+        self.batch_sealed.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn flush(&self) -> Flush {
+        *lock(&self.flush)
+    }
+
+    /// Everything was deleted by the record between these positions. Called while all shards are held.
+    pub(crate) fn note_flush(&self, start: Position, end: Position) {
+        let mut flush = lock(&self.flush);
+        *flush = Flush { count: flush.count + 1, start, end };
+        self.unloaded.store(false, Ordering::Release);
+    }
+
+    pub(crate) fn has_unloaded(&self) -> bool {
+        self.unloaded.load(Ordering::Acquire)
+    }
+
+    /// Whether new counters must wait for memory.
+    pub(crate) fn memory_is_full(&self) -> bool {
+        self.options.table_bytes_max().is_some_and(|bytes_max| self.table.bytes() > bytes_max)
+    }
+
+    /// Whether those that exist must wait for memory, too.
+    pub(crate) fn memory_is_overfull(&self) -> bool {
+        self.options.table_bytes_max().is_some_and(|bytes_max| self.table.bytes() > bytes_max + bytes_max / 16)
     }
 }
 
@@ -416,4 +599,30 @@ pub struct Stats {
     pub sync_micros_last: u64,
     /// Whether commits are with the driver's thread because the disk is slow.
     pub sync_slow: bool,
+    /// What the ledger takes.
+    pub ledger: LedgerStats,
+    /// Bytes that journal and ledger take.
+    pub disk_bytes: u64,
+    /// Whether the disk, or the quota, was found full.
+    pub disk_full: bool,
+    /// About how many bytes the resident counters take.
+    pub resident_bytes: u64,
+    /// The limits in force.
+    pub memory_bytes_max: Option<u64>,
+    /// The limits in force.
+    pub disk_bytes_max: Option<u64>,
+    /// Seals since the start.
+    pub seals: u64,
+    /// Counters that left memory since the start.
+    pub evicted: u64,
+    /// Counters brought back from the ledger since the start, those that turned out not to exist included.
+    pub loaded: u64,
+    /// Pieces of compaction since the start.
+    pub compactions: u64,
+    /// How long they took in all.
+    pub compaction_micros: u64,
+    /// Whether one is under way.
+    pub compaction_running: bool,
+    /// Why compaction has ended for this life, if it has.
+    pub ledger_damage: Option<String>,
 }

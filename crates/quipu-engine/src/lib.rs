@@ -31,23 +31,35 @@ pub mod apply;
 pub mod journal;
 pub mod turn;
 
+mod load;
 mod open;
+mod overlay;
 mod seal;
+mod watermark;
 
+mod backup;
 mod engine;
 pub mod inspect;
+mod making;
+mod restore;
 mod steps;
 
 mod driver;
 
+pub use backup::{BackedUp, Backing, Backup, BackupError};
 pub use engine::{CloseError, Committed, Dead, Engine, Error, Handle, Stats};
 pub use journal::format::Position;
 pub use journal::{Damage, JournalError, Wait};
+pub use load::{Load, Loaded, Loading};
+pub use making::MakingError;
 pub use open::{OpenError, Recovery};
 pub use options::{
-    EXIT_JOURNAL_FAILED, Environment, Options, SEGMENT_BYTES_DEFAULT, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN,
+    EXIT_JOURNAL_FAILED, Environment, LEDGER_DIR, OpenLedger, Options, SEGMENT_BYTES_DEFAULT, SEGMENT_BYTES_MAX,
+    SEGMENT_BYTES_MIN,
 };
-pub use seal::Seal;
+pub use restore::{RestoreError, restore, restore_bytes};
+pub use seal::{Seal, SealError, Sealing};
 pub use steps::Steps;
-pub use system::{SystemClock, SystemDisk, SystemRng};
-pub use turn::{Turn, Watch};
+pub use system::{SystemClock, SystemDisk, SystemLedger, SystemRng};
+pub use turn::{NotRun, Turn, Watch};
+pub use watermark::{ShardMark, Watermark};

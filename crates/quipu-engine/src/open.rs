@@ -9,19 +9,21 @@
 
 use std::path::Path;
 
-use quipu_model::{Cell, Incarnation, LockError, Millis, NodeId, Vfs, Writer};
+use quipu_model::{Incarnation, LedgerError, LockError, NodeId, Vfs, Writer};
 
 use crate::admit::Policies;
-use crate::apply::table::Table;
-use crate::engine::Inner;
+use crate::engine::{Compaction, Inner};
 use crate::failpoint::step;
 use crate::journal::control::{Control, ControlFile};
 use crate::journal::format::{Entry, Position};
-use crate::journal::recover::{Found, Record, Tail, find_segments, open_control, replay, stream_damage};
+use crate::journal::recover::{Found, Tail, find_segments, open_control};
 use crate::journal::segments::Segment;
-use crate::journal::{Damage, Draft, Journal, JournalError, JournalOptions, io_error};
-use crate::options::{Environment, Options, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
-use crate::sync::{AtomicBool, AtomicU64, Mutex, OnceLock};
+use crate::journal::{Draft, Journal, JournalError, JournalOptions, io_error};
+use crate::load::Loads;
+use crate::options::{Environment, LEDGER_DIR, Options, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
+use crate::overlay::{Overlaid, lay_over, read_watermark};
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, OnceLock, Ordering};
+use crate::watermark::Watermark;
 
 /// The file whose lock marks a directory as in use.
 const LOCK_FILE: &str = "lock";
@@ -41,6 +43,14 @@ pub enum OpenError {
     /// The journal cannot be used as it is.
     #[error(transparent)]
     Journal(#[from] JournalError),
+    /// The ledger cannot be used as it is.
+    #[error("{}: {source}", .dir.join(LEDGER_DIR).display())]
+    Ledger {
+        /// Which data directory.
+        dir: std::path::PathBuf,
+        /// Why.
+        source: LedgerError,
+    },
     /// There is no space even to begin.
     #[error("no room to begin in {}: {reason}", .dir.display())]
     NoRoom {
@@ -63,6 +73,8 @@ pub struct Recovery {
     pub tail: Tail,
     /// Whether the last life ended with a clean stop.
     pub clean: bool,
+    /// Whether the directory is a copy of another: restored, or copied by hand. Then it goes on as a new incarnation, also after a clean stop.
+    pub copied: bool,
 }
 
 pub(crate) fn open(options: Options, environment: Environment) -> Result<Inner, OpenError> {
@@ -71,7 +83,7 @@ pub(crate) fn open(options: Options, environment: Environment) -> Result<Inner, 
         let bounds = format!("from {SEGMENT_BYTES_MIN} to {SEGMENT_BYTES_MAX}");
         return Err(OpenError::Options(format!("segment_bytes is {bytes}, it must be {bounds}")));
     }
-    let Environment { clock, rng, vfs, on_failure } = environment;
+    let Environment { clock, rng, vfs, open_ledger, on_failure } = environment;
     let dir = options.data.clone();
     vfs.create_dir(&dir).map_err(|e| io_error(&dir, "create", e))?;
     let lock = vfs.lock(&dir.join(LOCK_FILE)).map_err(|source| OpenError::InUse { dir: dir.clone(), source })?;
@@ -82,10 +94,12 @@ pub(crate) fn open(options: Options, environment: Environment) -> Result<Inner, 
     };
     step!("control");
     let Found { mut segments, leftovers } = find_segments(&*vfs, &dir, control.state())?;
-    let table = Table::new(options.table_shards, rng.next());
-    let mut restored = Restored { table: &table, time: Millis(0), records: 0 };
-    let tail = replay(&*vfs, control.state(), &segments, |record| restored.take(&segments, record))?;
-    let Restored { time, records, .. } = restored;
+    let ledger = open_ledger(&options).map_err(|source| OpenError::Ledger { dir: dir.clone(), source })?;
+    let at_rest = read_watermark(&*ledger, &dir, control.state())?;
+    step!("watermark");
+    let fresh = || Watermark::new(control.state().log, options.table_shards, rng.next());
+    let found = lay_over(&*vfs, &dir, control.state(), &segments, &*ledger, at_rest, fresh, |_| Ok(()))?;
+    let Overlaid { table, watermark, unloaded, time, records, flush, tail } = found;
     step!("replayed");
 
     for path in leftovers {
@@ -97,14 +111,18 @@ pub(crate) fn open(options: Options, environment: Environment) -> Result<Inner, 
         segment.reopen(&*vfs)?;
     }
     let clean = control.state().clean;
-    // After a crash a suffix of the last life may be lost that others have seen: a new incarnation.
-    let incarnation = if clean { control.state().incarnation } else { Incarnation(rng.next()) };
+    let identity = vfs.identity(control.path()).map_err(|e| io_error(control.path(), "look at", e))?;
+    let copied = ![0, identity].contains(&control.state().identity);
+    // After a crash a suffix of the last life may be lost that others have seen; and of a copied directory there may be two that go on from
+    // the same stop: a new incarnation.
+    let incarnation = if clean && !copied { control.state().incarnation } else { Incarnation(rng.next()) };
     let writer = Writer { node: control.state().node, incarnation };
     // Into both slots: a damaged one must not fall back to a clean stop that is no longer true.
     for _ in 0..2 {
         control.write(|control| {
             control.clean = false;
             control.incarnation = incarnation;
+            control.identity = identity;
         })?;
     }
     step!("incarnation");
@@ -112,10 +130,18 @@ pub(crate) fn open(options: Options, environment: Environment) -> Result<Inner, 
         segment_bytes: options.segment_bytes,
         ahead_bytes: options.ahead_bytes(),
         pending_bytes_max: options.pending_bytes_max,
+        disk_bytes_max: options.disk_bytes_max,
+        reserve_bytes: options.reserve_bytes,
     };
     let environment = (vfs, clock.clone());
     let journal = Journal::new(environment, &dir, journal_options, control, segments, &tail, on_failure);
+    let ledger_stats = ledger.stats();
+    journal.ledger_bytes.store(ledger_stats.disk_bytes, Ordering::Release);
+    journal.find_reserve()?;
     journal.prepare()?;
+    if journal.is_full() && journal.give_space()? {
+        journal.prepare()?;
+    }
     let inner = Inner {
         policies: Policies::new(options.durability, options.namespaces.iter().cloned()),
         table,
@@ -123,7 +149,18 @@ pub(crate) fn open(options: Options, environment: Environment) -> Result<Inner, 
         writer,
         clock,
         time: AtomicU64::new(time.0),
-        recovery: Recovery { records, tail, clean },
+        recovery: Recovery { records, tail, clean, copied },
+        unloaded: AtomicBool::new(unloaded && flush.end == Position(0)),
+        backing_up: Mutex::new(()),
+        ledger,
+        ledger_stats: Mutex::new(ledger_stats),
+        watermark: Mutex::new(watermark),
+        loads: Loads::default(),
+        batch_next: AtomicU32::new(0),
+        batch_sealed: AtomicU32::new(0),
+        evicted: AtomicU64::new(0),
+        flush: Mutex::new(flush),
+        compaction: Compaction::default(),
         kick: OnceLock::new(),
         closed: AtomicBool::new(false),
         closing: Mutex::new(false),
@@ -137,7 +174,8 @@ pub(crate) fn open(options: Options, environment: Environment) -> Result<Inner, 
 fn new_control(node: u64, log: u64) -> Control {
     let (start, base, synced) = (Position(0), Position(0), Position(0));
     let (node, incarnation) = (NodeId(node), Incarnation(0));
-    Control { clean: false, generation: 0, node, log, incarnation, start, previous: 0, first: 0, end: 0, base, synced }
+    let (previous, first, end, identity) = (0, 0, 0, 0);
+    Control { clean: false, generation: 0, node, log, incarnation, start, previous, first, end, base, synced, identity }
 }
 
 /// Segments that were prepared but not yet entered in the control file are entered now, once they are surely durable.
@@ -178,54 +216,5 @@ fn begin_life(inner: &Inner) -> Result<(), String> {
     match journal.failure() {
         Some(reason) => Err(reason.to_owned()),
         None => Ok(()),
-    }
-}
-
-struct Restored<'t> {
-    table: &'t Table,
-    time: Millis,
-    records: u64,
-}
-
-impl Restored<'_> {
-    /// Last record wins: every entry replaces what was known of its counter.
-    fn take(&mut self, segments: &[Segment], record: &Record<'_>) -> Result<(), Damage> {
-        self.time = self.time.max(record.body.time);
-        self.records += 1;
-        for entry in record.body.entries() {
-            match entry.map_err(|bad| stream_damage(segments, record.position, bad.to_string()))? {
-                Entry::Cell { name, epoch, value, expires_at, .. } => {
-                    let hash = self.table.hash(name);
-                    let mut shard = self.table.lock(self.table.shard_of(hash));
-                    let made = shard.put(hash, name, Cell { epoch, value, expires_at });
-                    self.table.note_counters(i64::from(made));
-                }
-                Entry::Gone { name, epoch } => {
-                    let hash = self.table.hash(name);
-                    let mut shard = self.table.lock(self.table.shard_of(hash));
-                    let gone = shard.remove(hash, name).is_some();
-                    shard.floor = shard.floor.max(epoch);
-                    self.table.note_counters(-i64::from(gone));
-                }
-                Entry::Flush { epoch } => self.each_shard(|shard| {
-                    let gone = shard.clear();
-                    shard.floor = shard.floor.max(epoch);
-                    -(gone as i64)
-                }),
-                Entry::Floor { epoch } => self.each_shard(|shard| {
-                    shard.floor = shard.floor.max(epoch);
-                    0
-                }),
-                Entry::Start { .. } => {}
-            }
-        }
-        Ok(())
-    }
-
-    fn each_shard(&self, mut change: impl FnMut(&mut crate::apply::table::Shard) -> i64) {
-        for index in 0..self.table.shard_count() {
-            let counters = change(&mut self.table.lock(index));
-            self.table.note_counters(counters);
-        }
     }
 }

@@ -4,10 +4,10 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use quipu_model::{Clock, Durability, Rng, Vfs};
+use quipu_model::{Clock, Durability, Ledger, LedgerError, Rng, Vfs};
 
 use crate::sync::Arc;
-use crate::system::{SystemClock, SystemDisk, SystemRng};
+use crate::system::{SystemClock, SystemDisk, SystemLedger, SystemRng};
 
 /// Segments are this long unless configured: long enough that a rotation is rare, short enough to be prepared in a moment.
 pub const SEGMENT_BYTES_DEFAULT: u64 = 16 << 20;
@@ -37,8 +37,14 @@ pub struct Options {
     pub pending_bytes_max: u64,
     /// Cells are sealed and the journal is cut when it has grown by this much.
     pub journal_bytes_max: u64,
-    /// Changed counters of memory namespaces are sealed this often.
+    /// What has changed is sealed at least this often.
     pub seal_every: Duration,
+    /// The engine takes about this much memory at most: counters that were not used lately rest in the ledger alone. `None`: no limit.
+    pub memory_bytes_max: Option<u64>,
+    /// Journal and ledger take this much of the disk at most; `None`: all of it.
+    pub disk_bytes_max: Option<u64>,
+    /// Disk space kept for a seal when there is none left: without it, a journal that has filled the disk could never be cut.
+    pub reserve_bytes: u64,
     /// Shards of the resident table, rounded up to a power of two.
     pub table_shards: usize,
 }
@@ -55,9 +61,26 @@ impl Options {
             ahead_bytes: None,
             pending_bytes_max: 64 << 20,
             journal_bytes_max: 256 << 20,
-            seal_every: Duration::from_secs(1),
+            seal_every: Duration::from_secs(60),
+            memory_bytes_max: None,
+            disk_bytes_max: None,
+            reserve_bytes: 8 << 20,
             table_shards: 1024,
         }
+    }
+
+    /// What resident counters may take: the limit without the blocks of the ledger and without what everything else takes, of which a part
+    /// grows with the load. Never less than an eighth: a limit that small is passed.
+    pub(crate) fn table_bytes_max(&self) -> Option<u64> {
+        self.memory_bytes_max.map(|bytes_max| {
+            let others = self.cache_bytes() + bytes_max / 8 + OTHERS_BYTES;
+            bytes_max.saturating_sub(others).max(bytes_max / 8)
+        })
+    }
+
+    /// Blocks of the ledger kept in memory: a sixteenth of the limit, which leaves the rest to the counters; the system caches files, too.
+    fn cache_bytes(&self) -> u64 {
+        self.memory_bytes_max.map_or(CACHE_BYTES_DEFAULT, |bytes_max| bytes_max / 16).min(CACHE_BYTES_DEFAULT)
     }
 
     pub(crate) fn ahead_bytes(&self) -> u64 {
@@ -65,8 +88,18 @@ impl Options {
     }
 }
 
+/// The program itself, a seal and a compaction under way, and what the allocator keeps of them in each thread's arena: measured at 30 MB beside
+/// counters and blocks with a limit of 64 MB, 8 of which an eighth of the limit covers.
+const OTHERS_BYTES: u64 = 20 << 20;
+
+/// Blocks of the ledger kept in memory when there is no limit.
+const CACHE_BYTES_DEFAULT: u64 = 64 << 20;
+
 /// Small segments are prepared several at a time, up to this many bytes.
 const AHEAD_BYTES_MIN: u64 = 1 << 20;
+
+/// Opens the ledger of a data directory, making it if there is none.
+pub type OpenLedger = Arc<dyn Fn(&Options) -> Result<Arc<dyn Ledger>, LedgerError> + Send + Sync>;
 
 /// What stands between the engine and the world.
 #[derive(Clone)]
@@ -77,6 +110,8 @@ pub struct Environment {
     pub rng: Arc<dyn Rng>,
     /// Disk.
     pub vfs: Arc<dyn Vfs>,
+    /// Opens the ledger in a data directory.
+    pub open_ledger: OpenLedger,
     /// Called once, when the journal can no longer be written or synced. Nothing is acknowledged after that.
     pub on_failure: Arc<dyn Fn(&str) + Send + Sync>,
 }
@@ -88,6 +123,10 @@ impl Environment {
             clock: Arc::new(SystemClock::default()),
             rng: Arc::new(SystemRng),
             vfs: Arc::new(SystemDisk),
+            open_ledger: Arc::new(|options| {
+                let dir = options.data.join(LEDGER_DIR);
+                Ok(Arc::new(SystemLedger::open(&dir, options.cache_bytes())?))
+            }),
             on_failure: Arc::new(|reason| {
                 // Nobody may be left to read it; a panic here would change the exit status.
                 let _ = writeln!(
@@ -100,6 +139,9 @@ impl Environment {
         }
     }
 }
+
+/// Where the ledger is in a data directory.
+pub const LEDGER_DIR: &str = "ledger";
 
 /// Exit status after a failed write or sync (EX_IOERR of sysexits).
 pub const EXIT_JOURNAL_FAILED: i32 = 74;

@@ -1,165 +1,203 @@
-//! Seals cells: writes them again at the head of the journal, so that what lies behind can be cut.
+//! Seals changed cells into the ledger, so that the journal can be cut and cells can leave memory.
 //!
-//! In: the resident table. Out: records that make everything before a marked place superfluous, and then the cut.
+//! In: slots that the ledger does not know. Out: a numbered batch of them, in ingestions each with a watermark; then the cut.
 //!
-//! It goes shard by shard, each under its own lock: a cell that changes before its shard's turn is written with the change, one that changes
-//! after has a newer record behind. Counters of memory namespaces, which no turn journals, reach the disk only through here.
+//! It goes shard by shard, each under its own lock. A shard's mark says which of its records the ledger has: a record beyond the mark is
+//! replayed over the ledger, one before it is not looked at. So an ingestion may hold more than the cut needs, and a crash between the two costs nothing.
+//!
+//! Invariants:
+//! - everything that an ingestion contains is synced in the journal first: the ledger is never ahead of what a crash leaves of the journal;
+//! - only the last ingestion of a seal moves the place where the journal may be cut;
+//! - a seal given up leaves its slots changed, as they were.
 //!
 //! Not here: when to seal (`driver`).
 
-use quipu_model::{Cell, Epoch, Millis, Refusal};
+use quipu_model::{LedgerError, Sealed};
 
-use crate::apply::table::Shard;
-use crate::engine::Inner;
+use crate::engine::{Flush, Inner};
 use crate::failpoint::step;
-use crate::journal::format::{ENTRY_BYTES_MAX, Entry, Position, RECORD_BYTES_MAX, RECORD_OVERHEAD_BYTES_MAX};
-use crate::journal::{Draft, JournalError};
+use crate::journal::format::Position;
+use crate::journal::{JournalError, Wait};
+use crate::sync::{Ordering, lock};
+use crate::watermark::{ShardMark, Watermark};
 
-/// A seal of all cells under way, one shard at a time.
+/// Cells are ingested when so many have been collected, so that a seal takes little memory however much has changed.
+const INGEST_CELLS: usize = 64 << 10;
+
+/// A seal of all changed cells under way.
 pub struct Seal {
+    batch: u32,
+    /// How many flushes there had been when it began; another one ends it.
+    flushes: u64,
+    /// Where the journal will be cut.
+    mark: Position,
     next_shard: usize,
-    /// The end of the newest record it wrote.
-    end: Position,
+    /// Collected and not ingested yet; the shards they are of are those since `ingested`.
+    cells: Vec<Sealed>,
+    ingested: usize,
+    has_ingested: bool,
+    watermark: Watermark,
+    /// The end of the newest record that the collected cells include.
+    newest: Position,
+}
+
+/// How far a step of a seal has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sealing {
+    /// Go on.
+    More,
+    /// Go on when the journal has come so far.
+    Waits(Wait),
+    /// Everything is in the ledger.
+    Done,
+}
+
+/// Why a seal was given up; its cells are changed as before.
+#[derive(Debug, thiserror::Error)]
+pub enum SealError {
+    /// The ledger did not take it.
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
+    /// A flush came in between: there is nothing left to seal.
+    #[error("everything was deleted meanwhile")]
+    Flushed,
+    /// The journal cannot be cut, or has failed.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// The journal has failed.
+    #[error(transparent)]
+    Dead(#[from] crate::engine::Dead),
 }
 
 impl Seal {
-    /// Marks where the journal will be cut. What stands there is the record of who writes, which must survive the cut.
-    pub(crate) fn begin(inner: &Inner) -> Result<Seal, Refusal> {
-        let mut draft = Draft::default();
-        draft.push(inner.now(), &Entry::Start { writer: inner.writer });
-        let record = draft.close().expect("an entry was pushed");
-        inner.journal.reserve_room(record.len())?;
-        let position = inner.journal.reserve_marked(record.len());
-        inner.journal.fill([(position, &draft.bytes()[record])]);
+    /// Marks where the journal will be cut: at its present end.
+    pub(crate) fn begin(inner: &Inner) -> Seal {
+        let mark = inner.journal.mark();
         step!("marked");
-        Ok(Seal { next_shard: 0, end: position })
+        let batch = inner.batch_next.fetch_add(1, Ordering::AcqRel) + 1;
+        let watermark = lock(&inner.watermark).clone();
+        let flushes = inner.flush().count;
+        let (cells, newest) = (Vec::new(), mark);
+        Seal { batch, flushes, mark, next_shard: 0, cells, ingested: 0, has_ingested: false, watermark, newest }
     }
 
-    /// Writes the next shard; true once all are written.
-    pub(crate) fn step(&mut self, inner: &Inner) -> Result<bool, Refusal> {
-        if self.next_shard < inner.table.shard_count() {
-            let end = seal_shard(inner, self.next_shard, Shard::cells_bytes_max, |shard, draft, now| {
-                if shard.floor != Epoch::FIRST {
-                    draft.push(now, &Entry::Floor { epoch: shard.floor });
-                }
-                // What is gone must be told too, or it would be back if there is no cut after all.
-                for (hash, name) in shard.take_unsealed(usize::MAX) {
-                    if shard.get(hash, &name).is_none() {
-                        draft.push(now, &Entry::Gone { name: &name, epoch: shard.floor });
-                    }
-                }
-                for (name, cell) in shard.cells() {
-                    draft.push(now, &written_again(name, cell));
-                }
-            })?;
-            self.end = self.end.max(end);
-            self.next_shard += 1;
+    /// Collects a shard, or ingests what was collected. After an error the seal is over.
+    pub(crate) fn step(&mut self, inner: &Inner) -> Result<Sealing, SealError> {
+        self.try_step(inner).inspect_err(|_| self.give_up(inner))
+    }
+
+    fn try_step(&mut self, inner: &Inner) -> Result<Sealing, SealError> {
+        let flush = inner.flush();
+        if flush.end > self.watermark.cleared {
+            return self.clear(inner, flush);
         }
-        Ok(self.next_shard == inner.table.shard_count())
-    }
-
-    /// The end of the newest record it wrote: what must be synced before the cut.
-    pub(crate) fn end(&self) -> Position {
-        self.end
-    }
-
-    /// Cuts the journal at the mark, if everything that was written again is synced.
-    pub(crate) fn finish(self, inner: &Inner) -> Result<(), JournalError> {
-        debug_assert_eq!(self.next_shard, inner.table.shard_count());
-        inner.journal.hand_over();
-        inner.journal.sync();
-        step!("sealed");
-        match inner.journal.marked() {
-            Some((position, previous)) if self.end <= inner.journal.synced() => inner.journal.cut(position, previous),
-            _ => Ok(()),
+        if self.next_shard < inner.table.shard_count() && self.cells.len() < INGEST_CELLS {
+            self.collect(inner)?;
+            return Ok(Sealing::More);
         }
-    }
-}
-
-/// Writes counters of memory namespaces in a shard that changed since they were last sealed, a bounded number of them; whether there
-/// are more.
-pub(crate) fn seal_unsealed(inner: &Inner, shard: usize) -> Result<bool, Refusal> {
-    let mut more = false;
-    seal_shard(inner, shard, Shard::unsealed_bytes_max, |shard, draft, now| {
-        for (hash, name) in shard.take_unsealed(PIECE_NAMES) {
-            let entry = match shard.get(hash, &name) {
-                Some(cell) => written_again(&name, cell),
-                None => Entry::Gone { name: &name, epoch: shard.floor },
-            };
-            draft.push(now, &entry);
+        let wait = Wait { written: self.newest, synced: self.newest };
+        if !inner.journal.reached(wait) {
+            return Ok(Sealing::Waits(wait));
         }
-        more = shard.has_unsealed();
-    })?;
-    Ok(more)
-}
+        self.ingest(inner)
+    }
 
-/// Drafts a record under the lock of a shard and gives it its place; returns where it ends. Room first: without it the shard is left
-/// as it was.
-fn seal_shard(
-    inner: &Inner,
-    index: usize,
-    bytes_max: impl Fn(&Shard) -> usize,
-    draft_shard: impl FnOnce(&mut Shard, &mut Draft, Millis),
-) -> Result<Position, Refusal> {
-    let now = inner.now();
-    let mut draft = Draft::default();
-    let (mut shard, bytes_max) = loop {
-        let shard = inner.table.lock(index);
-        let bytes_max = match bytes_max(&shard) {
-            0 => return Ok(Position(0)),
-            entries => RECORD_OVERHEAD_BYTES_MAX + entries,
+    /// Collects the next shard.
+    fn collect(&mut self, inner: &Inner) -> Result<(), SealError> {
+        let from = self.cells.len();
+        let mut shard = inner.table.lock(self.next_shard);
+        if inner.flush().count != self.flushes {
+            return Err(SealError::Flushed);
+        }
+        shard.collect(self.batch, &mut self.cells);
+        self.watermark.shards[self.next_shard] = ShardMark {
+            newest: shard.newest,
+            counters: shard.counters,
+            floor: shard.floor,
+            epoch_newest: shard.epoch_newest,
+            deadline: shard.deadline(),
         };
-        if bytes_max > RECORD_BYTES_MAX {
-            let reason = format!("{bytes_max} bytes of counters in one shard: open it with more table shards");
-            return Err(Refusal::NoRoom { reason });
-        }
-        match inner.journal.reserve_room(bytes_max) {
-            Ok(()) => break (shard, bytes_max),
-            Err(Refusal::Behind { .. }) => {
-                drop(shard);
-                inner.journal.drain()?;
-            }
-            Err(_) => {
-                drop(shard);
-                inner.journal.prepare_now(bytes_max)?;
-            }
-        }
-    };
-    draft_shard(&mut shard, &mut draft, now);
-    let record = draft.close();
-    let used = record.as_ref().map_or(0, |record| record.len());
-    let place = record.map(|record| {
-        let position = inner.journal.reserve(record.len());
-        shard.newest = position.plus(record.len() as u64);
-        (position, record)
-    });
-    let end = shard.newest;
-    drop(shard);
-    inner.journal.return_room(bytes_max - used);
-    if let Some((position, record)) = place {
-        inner.journal.fill([(position, &draft.bytes()[record])]);
+        self.newest = self.newest.max(shard.newest);
+        drop(shard);
+        self.next_shard += 1;
+        // Shards are in the ledger's order; within one, names are put in order once nobody has to wait for that.
+        self.cells[from..].sort_unstable_by(|a, b| (a.hash, &a.name).cmp(&(b.hash, &b.name)));
+        Ok(())
     }
-    Ok(end)
+
+    /// Hands the ledger what was collected.
+    fn ingest(&mut self, inner: &Inner) -> Result<Sealing, SealError> {
+        let last = self.next_shard == inner.table.shard_count();
+        if last {
+            let marked = inner.journal.marked().filter(|(position, _)| *position == self.mark);
+            let (position, previous) = marked.expect("the journal is synced beyond the mark, and nobody else marks it");
+            (self.watermark.position, self.watermark.previous) = (position, previous);
+        }
+        if last
+            && self.cells.is_empty()
+            && !self.has_ingested
+            && self.watermark.position == lock(&inner.watermark).position
+        {
+            // Nothing has happened since the last seal.
+            self.ingested = self.next_shard;
+            return Ok(Sealing::Done);
+        }
+        self.watermark.time = inner.now();
+        step!("collected");
+        inner.check_quota(self.cells.iter().map(sealed_bytes).sum())?;
+        inner.ledger.ingest(&self.cells, &self.watermark.encode())?;
+        step!("ingested");
+        self.cells.clear();
+        (self.ingested, self.has_ingested) = (self.next_shard, true);
+        *lock(&inner.watermark) = self.watermark.clone();
+        inner.note_ledger();
+        Ok(if last { Sealing::Done } else { Sealing::More })
+    }
+
+    /// Cuts the journal, and lets go of what is gone for good.
+    pub(crate) fn finish(self, inner: &Inner) -> Result<(), JournalError> {
+        debug_assert_eq!(self.ingested, inner.table.shard_count());
+        inner.batch_sealed.store(self.batch, Ordering::Release);
+        for index in 0..inner.table.shard_count() {
+            inner.table.with(index, |shard| shard.purge(self.batch));
+        }
+        step!("sealed");
+        inner.journal.cut(self.watermark.position, self.watermark.previous)
+    }
+
+    /// A flush since the last seal: the ledger forgets everything first, and says so, before anything new comes in.
+    fn clear(&mut self, inner: &Inner, flush: Flush) -> Result<Sealing, SealError> {
+        let wait = Wait { written: flush.end, synced: flush.end };
+        if !inner.journal.reached(wait) {
+            return Ok(Sealing::Waits(wait));
+        }
+        let mut watermark = self.watermark.clone();
+        watermark.cleared = flush.end;
+        for (index, mark) in watermark.shards.iter_mut().enumerate() {
+            // The record of the flush is replayed again, for what else it says. The floor is past the flush.
+            let (newest, floor) = (flush.start, inner.table.lock(index).floor);
+            *mark = ShardMark { newest, floor, ..ShardMark::default() };
+        }
+        inner.ledger.clear(&watermark.encode())?;
+        step!("cleared");
+        *lock(&inner.watermark) = watermark.clone();
+        inner.note_ledger();
+        self.watermark = watermark;
+        // What was collected before the flush is of no use any more.
+        if flush.count == self.flushes && self.next_shard == 0 { Ok(Sealing::More) } else { Err(SealError::Flushed) }
+    }
+
+    /// What was collected and did not reach the ledger is changed as before.
+    pub(crate) fn give_up(&self, inner: &Inner) {
+        for index in self.ingested..self.next_shard {
+            inner.table.with(index, |shard| shard.uncollect(self.batch));
+        }
+    }
 }
 
-/// So many counters are sealed by one record at most, under one hold of their shard's lock.
-const PIECE_NAMES: usize = 512;
-
-impl Shard {
-    /// The most bytes that all cells of the shard, what is gone, and its floor can take.
-    fn cells_bytes_max(&self) -> usize {
-        let floor = if self.floor == Epoch::FIRST { 0 } else { ENTRY_BYTES_MAX };
-        let gone: usize = self.unsealed().map(|name| ENTRY_BYTES_MAX + name.len()).sum();
-        floor + gone + self.cells().map(|(name, _)| ENTRY_BYTES_MAX + name.len()).sum::<usize>()
-    }
-
-    /// The most bytes that a piece of its unsealed counters can take.
-    fn unsealed_bytes_max(&self) -> usize {
-        self.unsealed().take(PIECE_NAMES).map(|name| ENTRY_BYTES_MAX + name.len()).sum()
-    }
-}
-
-fn written_again(name: &[u8], cell: Cell) -> Entry<'_> {
-    let Cell { epoch, value, expires_at } = cell;
-    Entry::Cell { name, epoch, value, expires_at, count: 0, sum: 0 }
+/// About what a cell takes at rest.
+fn sealed_bytes(sealed: &Sealed) -> u64 {
+    /// A hash, a value, an epoch, and the table's own bookkeeping.
+    const CELL_BYTES: u64 = 48;
+    CELL_BYTES + sealed.name.len() as u64
 }

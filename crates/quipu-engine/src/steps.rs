@@ -3,16 +3,25 @@
 //! The driver calls these from its threads; a simulator calls them in any order it likes, between any two steps of its workers, and
 //! so runs the shipped code.
 
-use quipu_model::{Name, Refusal};
+use std::path::Path;
 
+use quipu_model::{LedgerError, Name};
+
+use crate::backup::{Backup, BackupError};
 use crate::engine::Inner;
+use crate::failpoint::step;
 use crate::journal::format::Position;
 use crate::journal::{JournalError, Wait};
-use crate::seal::{Seal, seal_unsealed};
+use crate::load::{Load, Loading, sweep};
+use crate::seal::{Seal, SealError, Sealing};
+use crate::sync::Ordering;
 use crate::turn::Turn;
 
 /// So many counters are expired under one lock.
 const EXPIRE_RUN: usize = 64;
+
+/// A journal this short is not worth a seal, however little there is left of the disk: the reserve is enough for it.
+const SEAL_BYTES_MIN: u64 = 4 << 20;
 
 /// Steps of an engine.
 pub struct Steps<'e> {
@@ -39,9 +48,9 @@ impl<'e> Steps<'e> {
         self.inner.journal.failure().is_none() && self.inner.journal.reached(wait)
     }
 
-    /// Prepares segments if room is running out.
+    /// Prepares segments if room is running out, and keeps the reserve.
     pub fn prepare(&self) -> Result<(), JournalError> {
-        if self.inner.journal.room_is_low() { self.inner.journal.prepare() } else { Ok(()) }
+        self.inner.journal.prepare()
     }
 
     /// Lets the control file know how far the journal is synced.
@@ -74,29 +83,108 @@ impl<'e> Steps<'e> {
         overdue.len() - left
     }
 
-    /// Whether the journal has grown enough to seal all cells and cut it. Twice what the last seal left, so that sealing costs no more than
-    /// writing did.
+    /// Whether the journal has grown enough to be sealed and cut: by itself, or beside what is left of the disk. The cells of a seal take less than the
+    /// records they come from, so as long as there is as much space as journal, they fit. Not while a backup holds the journal: there would be no cut.
     pub fn wants_seal(&self) -> bool {
-        self.inner.journal.size().0 > self.inner.options.journal_bytes_max.max(2 * self.inner.journal.sealed_bytes())
+        let journal = &self.inner.journal;
+        let bytes = journal.size().0;
+        let is_long = bytes > self.inner.options.journal_bytes_max;
+        (is_long || (bytes > SEAL_BYTES_MIN && journal.free_bytes() < bytes)) && !journal.is_held()
     }
 
-    /// Begins to seal all cells.
-    pub fn seal_begin(&self) -> Result<Seal, Refusal> {
+    /// Begins to seal what has changed.
+    pub fn seal_begin(&self) -> Seal {
         Seal::begin(self.inner)
     }
 
-    /// Seals one more shard; true once all are.
-    pub fn seal_step(&self, seal: &mut Seal) -> Result<bool, Refusal> {
+    /// Seals a little more. After an error the seal is over.
+    pub fn seal_step(&self, seal: &mut Seal) -> Result<Sealing, SealError> {
         seal.step(self.inner)
     }
 
-    /// Makes the seal durable and cuts the journal.
+    /// Cuts the journal.
     pub fn seal_finish(&self, seal: Seal) -> Result<(), JournalError> {
         seal.finish(self.inner)
     }
 
-    /// Seals some changed counters of memory namespaces in a shard; whether there are more.
-    pub fn seal_unsealed(&self, shard: usize) -> Result<bool, Refusal> {
-        seal_unsealed(self.inner, shard)
+    /// Seals everything, in one go.
+    pub fn seal_all(&self) -> Result<(), SealError> {
+        self.inner.seal_all()
+    }
+
+    /// Begins a backup.
+    pub fn backup_begin(&self, dir: &Path) -> Result<Backup<'e>, BackupError> {
+        Backup::begin(self.inner, dir)
+    }
+
+    /// Asks for a load and leaves it to a later step.
+    pub fn ask(&self, load: Load) -> Loading {
+        self.inner.loads.ask(load, self.inner.clock.elapsed())
+    }
+
+    /// Loads what commands are waiting for; returns how many were served, and how many wait for memory.
+    pub fn load(&self) -> (usize, usize) {
+        self.inner.loads.run(self.inner)
+    }
+
+    /// Walks over all names for those who asked; returns how many did.
+    pub fn walk(&self) -> usize {
+        self.inner.loads.walk(self.inner)
+    }
+
+    /// Brings back counters of a shard that have expired at rest, for `expire` to remove; whether there were any.
+    pub fn sweep(&self, shard: usize) -> Result<bool, LedgerError> {
+        sweep(self.inner, shard)
+    }
+
+    /// Lets counters of a shard leave memory that the ledger knows and nobody has looked at since last time.
+    pub fn evict(&self, shard: usize) -> usize {
+        let inner = self.inner;
+        let evicted = inner.table.with(shard, |shard| {
+            let evicted = shard.evict(inner.batch_sealed());
+            if shard.unloaded {
+                // Under the lock: a flush, which holds all of them, says the opposite.
+                inner.unloaded.store(true, Ordering::Release);
+            }
+            evicted
+        });
+        if evicted > 0 {
+            step!("evicted");
+            inner.evicted.fetch_add(evicted as u64, Ordering::Relaxed);
+        }
+        evicted
+    }
+
+    /// Forgets names of a shard that are known not to exist.
+    pub fn purge(&self, shard: usize) {
+        let inner = self.inner;
+        inner.table.with(shard, |shard| {
+            if shard.wants_purge() {
+                shard.purge(inner.batch_sealed());
+            }
+        });
+    }
+
+    /// One bounded piece of compaction; whether there is more to do.
+    pub fn compact(&self) -> Result<bool, LedgerError> {
+        let inner = self.inner;
+        let began = inner.clock.elapsed();
+        inner.compaction.running.store(true, Ordering::Relaxed);
+        step!("compacting");
+        let compacted = inner.ledger.compact();
+        inner.compaction.running.store(false, Ordering::Relaxed);
+        let took = inner.clock.elapsed().saturating_sub(began);
+        if let Ok(true) = compacted {
+            step!("compacted");
+            inner.compaction.pieces.fetch_add(1, Ordering::Relaxed);
+            inner.compaction.micros.fetch_add(took.as_micros() as u64, Ordering::Relaxed);
+        }
+        inner.note_ledger();
+        compacted
+    }
+
+    /// About how many bytes the resident counters take.
+    pub fn resident_bytes(&self) -> u64 {
+        self.inner.table.bytes()
     }
 }

@@ -5,13 +5,13 @@
 #[cfg(feature = "shuttle")]
 pub(crate) use shuttle::sync::{
     Condvar, Mutex, MutexGuard,
-    atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering},
+    atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering},
 };
 pub(crate) use std::sync::{Arc, OnceLock, TryLockError};
 #[cfg(not(feature = "shuttle"))]
 pub(crate) use std::sync::{
     Condvar, Mutex, MutexGuard,
-    atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering},
+    atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering},
 };
 
 /// Locks. A poisoned lock means that a thread panicked half-way through a step: what it guards may be half-applied, so

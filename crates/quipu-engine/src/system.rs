@@ -1,13 +1,18 @@
-//! The machine behind the ports: its clocks, its random bytes, its disk.
+//! The machine behind the ports: its clocks, its random bytes, its disk, its ledger.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
-use quipu_model::{Clock, DirLock, LockError, Millis, Rng, Vfs, VfsFile};
+use quipu_model::{
+    Cell, Clock, Copied, DirLock, Ledger, LedgerError, LedgerStats, LockError, Millis, Rng, Sealed, Vfs, VfsFile, Visit,
+};
 
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::options::LEDGER_DIR;
 use crate::sync::Arc;
 
 /// The machine's clocks.
@@ -63,10 +68,8 @@ impl Vfs for SystemDisk {
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
         for entry in std::fs::read_dir(dir)? {
-            // A name that is not UTF-8 is none of ours.
-            if let Ok(name) = entry?.file_name().into_string() {
-                names.push(name);
-            }
+            // A name that is not UTF-8 is none of ours, but a directory with such a file is not empty.
+            names.push(entry?.file_name().to_string_lossy().into_owned());
         }
         Ok(names)
     }
@@ -87,6 +90,39 @@ impl Vfs for SystemDisk {
 
     fn remove(&self, path: &Path) -> io::Result<()> {
         std::fs::remove_file(path)
+    }
+
+    fn clear_dir(&self, dir: &Path, keep: &str) -> io::Result<()> {
+        for entry in std::fs::read_dir(dir)? {
+            let entry = entry?;
+            if entry.file_name() == keep {
+                continue;
+            }
+            // A link is removed, not what it points to.
+            if entry.file_type()?.is_dir() {
+                std::fs::remove_dir_all(entry.path())?;
+            } else {
+                std::fs::remove_file(entry.path())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn remove_dir(&self, dir: &Path) -> io::Result<()> {
+        std::fs::remove_dir(dir)
+    }
+
+    fn identity(&self, path: &Path) -> io::Result<u64> {
+        let metadata = std::fs::metadata(path)?;
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&metadata.dev().to_le_bytes());
+        bytes[8..].copy_from_slice(&metadata.ino().to_le_bytes());
+        Ok(xxh3_64(&bytes))
+    }
+
+    fn free_bytes(&self, dir: &Path) -> io::Result<u64> {
+        let disk = rustix::fs::statvfs(dir)?;
+        Ok(disk.f_bavail.saturating_mul(disk.f_frsize))
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
@@ -136,3 +172,133 @@ impl VfsFile for SystemFile {
 struct SystemLock(#[expect(dead_code, reason = "held for its lock")] File);
 
 impl DirLock for SystemLock {}
+
+/// The ledger on this machine's disk.
+pub struct SystemLedger(quipu_ledger::Ledger);
+
+impl SystemLedger {
+    /// Opens it, making it if there is none.
+    pub fn open(dir: &Path, cache_bytes: u64) -> Result<SystemLedger, LedgerError> {
+        quipu_ledger::Ledger::open(dir, quipu_ledger::LedgerOptions { cache_bytes }).map(SystemLedger).map_err(said)
+    }
+}
+
+impl SystemLedger {
+    /// Looks at the ledger of a data directory that nobody uses, and changes nothing: what would change it is refused.
+    pub fn look(data: &Path) -> Result<Arc<dyn Ledger>, LedgerError> {
+        let ledger = quipu_ledger::ReadOnlyLedger::open(&data.join(LEDGER_DIR)).map_err(said)?;
+        Ok(Arc::new(LookedAt(ledger)))
+    }
+
+    /// Compares every byte at rest in a data directory with its checksum; `progress` gets the bytes done and to do. Returns how many there were; a
+    /// directory without a ledger has none.
+    pub fn verify(data: &Path, progress: impl FnMut(u64, u64)) -> Result<u64, LedgerError> {
+        let dir = data.join(LEDGER_DIR);
+        // What is not a ledger yet is for whoever looks at it to judge; there is nothing to compare.
+        if quipu_ledger::ReadOnlyLedger::open(&dir).map_err(said)?.stats().tables == 0 {
+            return Ok(0);
+        }
+        quipu_ledger::Ledger::verify(&dir, progress).map(|verified| verified.bytes).map_err(said)
+    }
+}
+
+impl Ledger for SystemLedger {
+    fn watermark(&self) -> Result<Option<Vec<u8>>, LedgerError> {
+        self.0.watermark().map_err(said)
+    }
+
+    fn ingest(&self, cells: &[Sealed], watermark: &[u8]) -> Result<(), LedgerError> {
+        let cells = cells.iter().map(|sealed| (sealed.hash, &*sealed.name, sealed.cell));
+        self.0.ingest(cells, watermark).map(|_| ()).map_err(said)
+    }
+
+    fn clear(&self, watermark: &[u8]) -> Result<(), LedgerError> {
+        self.0.clear(watermark).map_err(said)
+    }
+
+    fn get(&self, hash: u64, name: &[u8]) -> Result<Option<Cell>, LedgerError> {
+        self.0.get(hash, name).map_err(said)
+    }
+
+    fn range(&self, from: u64, visit: &mut Visit<'_>) -> Result<(), LedgerError> {
+        for found in self.0.range(from) {
+            let (hash, name, cell) = found.map_err(said)?;
+            if visit(hash, &name, cell).is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn compact(&self) -> Result<bool, LedgerError> {
+        self.0.compact().map(|compacted| compacted.more).map_err(said)
+    }
+
+    fn copy_to(&self, data: &Path, copied: &mut Copied<'_>) -> Result<(), LedgerError> {
+        self.0.copy_to(&data.join(LEDGER_DIR), copied).map_err(said)
+    }
+
+    fn stats(&self) -> LedgerStats {
+        stats(self.0.stats())
+    }
+}
+
+struct LookedAt(quipu_ledger::ReadOnlyLedger);
+
+impl LookedAt {
+    fn refuse<T>() -> Result<T, LedgerError> {
+        Err(LedgerError::Io("it is only looked at".to_owned()))
+    }
+}
+
+impl Ledger for LookedAt {
+    fn watermark(&self) -> Result<Option<Vec<u8>>, LedgerError> {
+        self.0.watermark().map_err(said)
+    }
+
+    fn ingest(&self, _cells: &[Sealed], _watermark: &[u8]) -> Result<(), LedgerError> {
+        LookedAt::refuse()
+    }
+
+    fn clear(&self, _watermark: &[u8]) -> Result<(), LedgerError> {
+        LookedAt::refuse()
+    }
+
+    fn get(&self, hash: u64, name: &[u8]) -> Result<Option<Cell>, LedgerError> {
+        self.0.get(hash, name).map_err(said)
+    }
+
+    fn range(&self, _from: u64, _visit: &mut Visit<'_>) -> Result<(), LedgerError> {
+        LookedAt::refuse()
+    }
+
+    fn compact(&self) -> Result<bool, LedgerError> {
+        LookedAt::refuse()
+    }
+
+    fn copy_to(&self, data: &Path, copied: &mut Copied<'_>) -> Result<(), LedgerError> {
+        self.0.copy_to(&data.join(LEDGER_DIR), copied).map_err(said)
+    }
+
+    fn stats(&self) -> LedgerStats {
+        stats(self.0.stats())
+    }
+}
+
+fn stats(stats: quipu_ledger::LedgerStats) -> LedgerStats {
+    let quipu_ledger::LedgerStats { tables, runs, disk_bytes, memory_bytes, cache_bytes, .. } = stats;
+    LedgerStats { disk_bytes, memory_bytes: memory_bytes + cache_bytes, tables, runs }
+}
+
+/// What the engine would do about an error decides what it is.
+fn said(error: quipu_ledger::LedgerError) -> LedgerError {
+    let text = match std::error::Error::source(&error) {
+        Some(source) => format!("{error}: {source}"),
+        None => error.to_string(),
+    };
+    match error {
+        quipu_ledger::LedgerError::Full { .. } => LedgerError::Full(text),
+        quipu_ledger::LedgerError::Damaged { .. } => LedgerError::Damaged(text),
+        _ => LedgerError::Io(text),
+    }
+}

@@ -8,20 +8,25 @@
 //!
 //! Not here: committing (`journal`), arithmetic (`apply`).
 
-use quipu_model::{Cell, Command, Durability, Millis, Name, Refusal, Reply};
+use quipu_model::{Cell, Command, Durability, ListNames, Millis, Name, Refusal, Reply, Scan};
 
-use crate::admit::{Reach, reach, writes};
+use crate::admit::{Reach, creates, reach, writes};
+use crate::apply::table::Look;
 use crate::apply::{Held, Passing, Run, list_names, scan};
 use crate::engine::Inner;
 use crate::failpoint::step;
 use crate::journal::format::{Position, RECORD_BYTES_MAX, RECORD_OVERHEAD_BYTES_MAX};
 use crate::journal::{Draft, Wait};
+use crate::load::Load;
 
 /// A run ends after so many commands, so that a long pipeline on one counter does not keep others from its shard.
 const RUN_COMMANDS_MAX: usize = 64;
 
 /// Room is promised in pieces of this size, so that most commands of a turn ask nobody.
 const ROOM_PIECE_BYTES: usize = 4 << 10;
+
+/// So many counters are foreseen at once: about what a full read of short commands brings.
+const LOAD_NAMES_MAX: usize = 2_048;
 
 /// The steps of one turn of one worker.
 pub struct Turn<'e> {
@@ -40,6 +45,23 @@ pub struct Turn<'e> {
     /// Most bytes the present run may still need for what it has applied.
     promised: usize,
     wait: Wait,
+    /// The present run has deleted everything.
+    flushed: bool,
+}
+
+/// Why several commands were not run; nothing was applied.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NotRun {
+    /// They cannot be.
+    Refused(Refusal),
+    /// They can once these counters are loaded.
+    Load(Load),
+}
+
+impl From<Refusal> for NotRun {
+    fn from(refusal: Refusal) -> NotRun {
+        NotRun::Refused(refusal)
+    }
 }
 
 /// What WATCH remembers of a counter: the version of its shard, and when it would expire.
@@ -70,24 +92,27 @@ impl<'e> Turn<'e> {
             room: 0,
             promised: 0,
             wait: Wait::default(),
+            flushed: false,
         }
     }
 
-    /// Admits and applies one command.
-    pub fn run(&mut self, command: &Command<'_>) -> Reply {
+    /// Admits and applies one command. `Err`: it needs counters that are at rest; nothing was applied, and it can run again once they are
+    /// loaded.
+    pub fn run(&mut self, command: &Command<'_>) -> Result<Reply, Load> {
         match reach(command) {
             Reach::One(name) => self.run_one(command, name),
             Reach::Many(_) | Reach::All => match self.run_all(std::slice::from_ref(command), &[]) {
-                Ok(replies) => replies.and_then(|mut replies| replies.pop()).expect("one command, nothing watched"),
-                Err(refusal) => Reply::Refused(refusal),
+                Ok(replies) => Ok(replies.and_then(|mut replies| replies.pop()).expect("one command, nothing watched")),
+                Err(NotRun::Refused(refusal)) => Ok(Reply::Refused(refusal)),
+                Err(NotRun::Load(load)) => Err(load),
             },
             Reach::Walk => self.walk(command),
         }
     }
 
     /// Applies several commands as one: nobody sees a part of them, and after a crash all are there or none is. Refusals are per
-    /// command, as in Redis. `None` if something watched has changed; `Err` if there is no room for all of them.
-    pub fn run_all(&mut self, commands: &[Command<'_>], watches: &[Watch]) -> Result<Option<Vec<Reply>>, Refusal> {
+    /// command, as in Redis. `None` if something watched has changed; `Err` if there is no room for all of them, or some are at rest.
+    pub fn run_all(&mut self, commands: &[Command<'_>], watches: &[Watch]) -> Result<Option<Vec<Reply>>, NotRun> {
         self.release();
         let (mut shards, mut bytes, mut together) = (Vec::new(), 0, Durability::Memory);
         let (mut writing, mut flushing) = (false, false);
@@ -102,7 +127,7 @@ impl<'e> Turn<'e> {
         shards.extend(watches.iter().map(|watch| watch.shard));
         if bytes > RECORD_BYTES_MAX {
             let reason = format!("a transaction of {bytes} bytes is longer than a record may be");
-            return Err(Refusal::NoRoom { reason });
+            return Err(Refusal::NoRoom { reason }.into());
         }
         // A flush is journaled whatever its namespaces ask for.
         let has_room = self.admit(bytes, writing, together > Durability::Memory || flushing)?;
@@ -112,6 +137,9 @@ impl<'e> Turn<'e> {
             self.engine.check_open()?;
         }
         let changed = watches.iter().any(|watch| watch.has_changed(&mut held, self.now));
+        if !changed && let Some(load) = self.missing(&mut held, commands) {
+            return Err(NotRun::Load(load));
+        }
         self.held = Some(held);
         self.run_durability = together;
         let replies =
@@ -121,14 +149,18 @@ impl<'e> Turn<'e> {
     }
 
     /// Remembers the state of a counter, for [`Turn::run_all`] to compare.
-    pub fn watch(&mut self, name: Name<'_>) -> Watch {
+    pub fn watch(&mut self, name: Name<'_>) -> Result<Watch, Load> {
         self.release();
         let table = &self.engine.table;
         let hash = table.hash(name.bytes());
         let index = table.shard_of(hash);
-        let shard = table.lock(index);
-        let expires_at = shard.get(hash, name.bytes()).and_then(|cell| cell.expires_at).filter(|at| *at > self.now);
-        Watch { shard: index, version: shard.version, expires_at }
+        let mut shard = table.lock(index);
+        let expires_at = match shard.look(hash, name.bytes()) {
+            Look::Cell(cell) => cell.expires_at.filter(|at| *at > self.now),
+            Look::Absent => None,
+            Look::Unknown => return Err(Load::Names(vec![name.bytes().into()])),
+        };
+        Ok(Watch { shard: index, version: shard.version, expires_at })
     }
 
     /// Ends the present run: its record takes its place in the journal, then its locks are let go.
@@ -142,12 +174,17 @@ impl<'e> Turn<'e> {
                 let position = self.engine.journal.reserve(bytes);
                 newest = position.plus(bytes as u64);
                 held.each().for_each(|shard| shard.newest = newest);
+                if std::mem::take(&mut self.flushed) {
+                    self.engine.note_flush(position, newest);
+                }
                 self.room -= bytes;
                 self.unfilled.push((position, record));
             }
             // A read waits for the newest record of what it looked at.
             None => held.each().for_each(|shard| newest = newest.max(shard.newest)),
         }
+        // Only now: whoever counts them waits for what is reserved by then.
+        held.each().for_each(|shard| self.engine.table.note(shard));
         drop(held);
         self.wait_for(self.run_durability, newest);
         (self.run_commands, self.run_durability, self.promised) = (0, Durability::Memory, 0);
@@ -173,6 +210,11 @@ impl<'e> Turn<'e> {
         self.wait
     }
 
+    /// Makes the replies of this turn wait for this, too.
+    pub fn wait_also(&mut self, wait: Wait) {
+        self.wait = self.wait.and(wait);
+    }
+
     /// The engine's time in this turn.
     pub fn now(&self) -> Millis {
         self.now
@@ -182,38 +224,103 @@ impl<'e> Turn<'e> {
     pub(crate) fn expire(&mut self, name: Name<'_>) -> bool {
         let has_room = self.may_expire(name);
         if has_room {
-            self.cell(name);
+            // One that left memory meanwhile is noticed by whoever loads it.
+            let _ = self.cell(name);
         }
         has_room
     }
 
     /// Reads a counter's cell, in full, and the epoch that a new one would have.
-    pub(crate) fn cell(&mut self, name: Name<'_>) -> (Option<Cell>, quipu_model::Epoch) {
+    pub(crate) fn cell(&mut self, name: Name<'_>) -> Result<(Option<Cell>, quipu_model::Epoch), Load> {
         let shard = self.make_way(name);
         let has_room = self.may_expire(name);
         self.hold(shard);
         self.run_durability = self.run_durability.max(self.engine.policies.durability(name));
+        self.known(name, shard, false)?;
         let cell = self.with_run(None, has_room, |run| run.cell(name));
         let floor = self.held.as_mut().expect("the run is open").shard(shard).floor;
-        (cell, floor)
+        Ok((cell, floor))
     }
 
-    fn run_one(&mut self, command: &Command<'_>, name: Name<'_>) -> Reply {
+    fn run_one(&mut self, command: &Command<'_>, name: Name<'_>) -> Result<Reply, Load> {
         let shard = self.make_way(name);
         let durability = self.engine.policies.durability(name);
         let writing = writes(command);
         let has_room = match self.admit(Reach::One(name).record_bytes_max(), writing, durability > Durability::Memory) {
             Ok(has_room) => has_room,
-            Err(refusal) => return Reply::Refused(refusal),
+            Err(refusal) => return Ok(Reply::Refused(refusal)),
         };
         self.hold(shard);
         if writing && self.engine.is_closed() {
             // Under the lock: what was admitted before the close must not come after its mark.
-            return self.engine.check_open().map_or_else(Reply::Refused, |()| unreachable!("it is closed"));
+            return Ok(self.engine.check_open().map_or_else(Reply::Refused, |()| unreachable!("it is closed")));
         }
+        self.known(name, shard, creates(command))?;
         self.run_commands += 1;
         self.run_durability = self.run_durability.max(durability);
-        self.apply(command, None, has_room)
+        Ok(self.apply(command, None, has_room))
+    }
+
+    /// Whether it is known, without the ledger, if the counter exists; and whether there is memory for it, if it is to be made.
+    fn known(&mut self, name: Name<'_>, shard: usize, creates: bool) -> Result<(), Load> {
+        let full = creates && self.engine.memory_is_full();
+        let shard = self.held.as_mut().expect("the run is open").shard(shard);
+        if !shard.unloaded && !full {
+            return Ok(());
+        }
+        match shard.look(self.engine.table.hash(name.bytes()), name.bytes()) {
+            Look::Unknown => Err(Load::Names(vec![name.bytes().into()])),
+            Look::Absent if full => Err(Load::Memory),
+            _ => Ok(()),
+        }
+    }
+
+    /// What has to be loaded before these commands can run, as far as the held shards know.
+    fn missing(&self, held: &mut Held<'_>, commands: &[Command<'_>]) -> Option<Load> {
+        let full = self.engine.memory_is_full();
+        if !full && !held.each().any(|shard| shard.unloaded) {
+            return None;
+        }
+        let (table, mut unknown, mut lacking) = (&self.engine.table, Vec::new(), false);
+        for command in commands {
+            let mut see = |name: &Name<'_>| {
+                let hash = table.hash(name.bytes());
+                match held.shard(table.shard_of(hash)).look(hash, name.bytes()) {
+                    Look::Unknown => unknown.push(name.bytes().into()),
+                    Look::Absent => lacking |= full && creates(command),
+                    Look::Cell(_) => {}
+                }
+            };
+            match reach(command) {
+                Reach::One(name) => see(&name),
+                Reach::Many(names) => names.iter().for_each(see),
+                Reach::All | Reach::Walk => {}
+            }
+        }
+        match unknown.is_empty() {
+            false => Some(Load::Names(unknown)),
+            true => lacking.then_some(Load::Memory),
+        }
+    }
+
+    /// Adds the counters of a command that is about to come to a load, if they are not known: so that a pipeline waits once, not once a
+    /// command. A hint; the command itself will say what it needs.
+    pub fn foresee(&mut self, command: &Command<'_>, load: &mut Load) {
+        self.release();
+        let Load::Names(unknown) = load else { return };
+        let table = &self.engine.table;
+        let mut see = |name: &Name<'_>| {
+            let hash = table.hash(name.bytes());
+            let mut shard = table.lock(table.shard_of(hash));
+            if unknown.len() < LOAD_NAMES_MAX && shard.look(hash, name.bytes()) == Look::Unknown {
+                unknown.push(name.bytes().into());
+            }
+        };
+        match reach(command) {
+            Reach::One(name) => see(&name),
+            Reach::Many(names) => names.iter().for_each(see),
+            Reach::All | Reach::Walk => {}
+        }
     }
 
     /// Ends the present run unless it can go on with a command on this name; returns the name's shard.
@@ -251,35 +358,45 @@ impl<'e> Turn<'e> {
             may_expire,
             now: self.now,
             node: self.engine.writer.node,
+            flushed: &mut self.flushed,
         };
         work(&mut run)
     }
 
-    fn walk(&mut self, command: &Command<'_>) -> Reply {
+    fn walk(&mut self, command: &Command<'_>) -> Result<Reply, Load> {
         // A walk takes its time, and nobody's commit passes a place that is not filled.
         self.fill();
         let table = &self.engine.table;
-        let mut passing = Passing { table, newest: Position(0), hidden: false };
+        let mut passing = Passing { table, ledger: None, now: self.now, newest: Position(0), hidden: false };
+        // Before and after: counters may leave memory for the first time while the walk is on its way, and it has not looked for them.
+        let at_rest = || self.engine.has_unloaded();
         let reply = match command {
-            Command::Scan(scanned) => scan(&mut passing, table, scanned, self.now),
-            Command::ListNames(list) => list_names(&mut passing, table, list, self.now).unwrap_or_else(Reply::Refused),
+            Command::Scan(command @ Scan { cursor, pattern, count }) => {
+                let walked = (!at_rest()).then(|| scan(&mut passing, command)).filter(|_| !at_rest());
+                let pattern = || pattern.map(|pattern| pattern.0.into());
+                walked.ok_or_else(|| Load::Scan { cursor: *cursor, pattern: pattern(), count: *count })?
+            }
+            Command::ListNames(command @ ListNames { pattern, bytes_max }) => {
+                let walked = (!at_rest()).then(|| list_names(&mut passing, command)).filter(|_| !at_rest());
+                walked.ok_or_else(|| Load::List { pattern: pattern.0.into(), bytes_max: *bytes_max })?
+            }
             _ => {
                 // The number of counters includes everything applied so far.
                 let counters = table.counters();
                 passing.newest = self.engine.journal.reserved();
-                Reply::Integer(counters as i64)
+                Ok(Reply::Integer(counters as i64))
             }
         };
         if passing.hidden {
             passing.newest = passing.newest.max(self.note_time());
         }
         self.wait_for(self.engine.policies.strictest(), passing.newest);
-        reply
+        Ok(reply.unwrap_or_else(Reply::Refused))
     }
 
     /// Journals the time, and nothing else: what was shown as expired by then stays so, also if the clock goes back. Without room it
     /// does not, and the walk goes on.
-    fn note_time(&mut self) -> Position {
+    pub(crate) fn note_time(&mut self) -> Position {
         if !self.promise_what_is_there(RECORD_OVERHEAD_BYTES_MAX) {
             return Position(0);
         }
@@ -350,12 +467,7 @@ impl<'e> Turn<'e> {
     }
 
     fn wait_for(&mut self, durability: Durability, position: Position) {
-        let wait = match durability {
-            Durability::Memory => Wait::default(),
-            Durability::Relaxed => Wait { written: position, synced: Position(0) },
-            Durability::Durable => Wait { written: position, synced: position },
-        };
-        self.wait = self.wait.and(wait);
+        self.wait = self.wait.and(Wait::for_durability(durability, position));
     }
 }
 

@@ -21,11 +21,14 @@ const RUNS_WAITING_MAX: usize = 8;
 /// Ingestions after which the next one waits for a merge. The tree counts them in one byte of its version, so 255 would be the end of it.
 pub const RUNS_MAX: usize = 64;
 
+/// The same, when damage keeps them from being merged.
+pub const RUNS_DAMAGED_MAX: usize = 240;
+
 /// Tables of the first level, which a merge of ingestions may have to write anew.
 const FIRST_LEVEL_TABLES: u8 = 2;
 
 /// Bytes of a table: what the tree makes of an ingestion, too.
-const TABLE_BYTES: u64 = 64 << 20;
+const TABLE_BYTES: u64 = 32 << 20;
 
 /// What a piece of compaction did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

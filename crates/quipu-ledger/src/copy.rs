@@ -1,31 +1,59 @@
-//! Copies the ledger while it is in use.
+//! Copies the ledger: while it is in use, or one that nobody uses.
 //!
-//! In: a generation, pinned. Out: a directory that opens as a ledger in the state the generation had, durable when the call returns.
+//! In: a generation whose tables stay. Out: a directory that opens as a ledger in the state the generation had, durable when the call returns.
 //!
-//! Tables never change, so within one file system the copy holds them by a second name and takes no time and no space; across file systems
+//! Tables never change, so within one file system a copy may hold them by a second name and take no time and no space; across file systems
 //! they are copied. A crash on the way leaves a directory without FORMAT, which `open` takes for empty only while it has no watermark: a
 //! copy that did not finish cannot be mistaken for one.
 
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{self, Read, Write};
+use std::ops::ControlFlow;
 use std::path::Path;
+
+use quipu_model::Copied;
 
 use crate::LedgerError;
 use crate::ledger;
 use crate::manifest::{self, Manifest, TABLES};
 
-/// Writes a copy of the generation in `from`, as `manifest` has it, to `to`, which must be empty or absent.
-pub fn copy(from: &Path, manifest: &Manifest, number: u64, to: &Path) -> Result<(), LedgerError> {
+/// Bytes copied between two calls of whoever wants to know.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// How tables come into a copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tables {
+    /// By a second name where that is possible.
+    Linked,
+    /// With bytes of their own.
+    Copied,
+}
+
+/// Writes a copy of the generation in `from`, as `manifest` has it, to `to`, which must be empty or absent. `copied` hears of every piece, and may
+/// end it.
+pub fn copy(
+    from: &Path,
+    manifest: &Manifest,
+    number: u64,
+    to: &Path,
+    how: Tables,
+    copied: &mut Copied<'_>,
+) -> Result<(), LedgerError> {
     let making = |error| LedgerError::io("make", to, error);
     fs::create_dir_all(to).map_err(making)?;
     if fs::read_dir(to).map_err(making)?.next().is_some() {
-        return Err(LedgerError::io("copy to", to, std::io::ErrorKind::DirectoryNotEmpty.into()));
+        return Err(LedgerError::io("copy to", to, io::ErrorKind::DirectoryNotEmpty.into()));
     }
     let generation = ledger::generation_path(to, number);
     let tables = generation.join(TABLES);
     fs::create_dir_all(&tables).map_err(|error| LedgerError::io("make", &tables, error))?;
     for table in &manifest.tables {
-        link_or_copy(&manifest::table_path(from, table.id), &manifest::table_path(&generation, table.id))?;
+        let (source, target) = (manifest::table_path(from, table.id), manifest::table_path(&generation, table.id));
+        if how == Tables::Linked && fs::hard_link(&source, &target).is_ok() {
+            tell(copied, bytes_of(&source), &target)?;
+        } else {
+            copy_table(&source, &target, copied)?;
+        }
     }
     write_durably(&manifest::version_path(&generation, manifest.version), &manifest.bytes)?;
     write_durably(&manifest::current_path(&generation), &manifest.current)?;
@@ -45,13 +73,29 @@ pub fn write_durably(path: &Path, bytes: &[u8]) -> Result<(), LedgerError> {
     write().map_err(|error| LedgerError::io("write", path, error))
 }
 
-fn link_or_copy(from: &Path, to: &Path) -> Result<(), LedgerError> {
-    if fs::hard_link(from, to).is_ok() {
-        return Ok(());
+fn copy_table(from: &Path, to: &Path, copied: &mut Copied<'_>) -> Result<(), LedgerError> {
+    let reading = |error| LedgerError::reading(from, error);
+    let writing = |error| LedgerError::io("write", to, error);
+    let mut source = File::open(from).map_err(reading)?;
+    let mut target = File::create(to).map_err(writing)?;
+    let mut piece = vec![0; PIECE_BYTES];
+    loop {
+        let bytes = source.read(&mut piece).map_err(reading)?;
+        if bytes == 0 {
+            return target.sync_all().map_err(writing);
+        }
+        target.write_all(&piece[..bytes]).map_err(writing)?;
+        tell(copied, bytes as u64, to)?;
     }
-    let copy = || {
-        fs::copy(from, to)?;
-        File::open(to)?.sync_all()
-    };
-    copy().map_err(|error| LedgerError::io("copy", from, error))
+}
+
+fn tell(copied: &mut Copied<'_>, bytes: u64, to: &Path) -> Result<(), LedgerError> {
+    match copied(bytes) {
+        ControlFlow::Continue(()) => Ok(()),
+        ControlFlow::Break(()) => Err(LedgerError::io("copy to", to, io::ErrorKind::Interrupted.into())),
+    }
+}
+
+fn bytes_of(path: &Path) -> u64 {
+    fs::metadata(path).map_or(0, |metadata| metadata.len())
 }

@@ -8,14 +8,15 @@
 //!   ledger goes on with it.
 
 use std::fs;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use lsm_tree::{AbstractTree, Cache, Guard};
 use quipu_model::Cell;
 
-use crate::compact::{Compacted, RUNS_MAX, compact, is_due};
-use crate::copy::{copy, write_durably};
+use crate::compact::{Compacted, RUNS_DAMAGED_MAX, RUNS_MAX, compact, is_due};
+use crate::copy::{Tables, copy, write_durably};
 use crate::generation::{Generation, Ingested};
 use crate::manifest::Manifest;
 use crate::record::{self, WATERMARK};
@@ -23,7 +24,7 @@ use crate::verify::{Verified, verify};
 use crate::{LedgerError, archive};
 
 /// The file that says which layout the directory has.
-const FORMAT_FILE: &str = "FORMAT";
+pub(crate) const FORMAT_FILE: &str = "FORMAT";
 
 /// The layout this program writes, and the newest it reads.
 const FORMAT: u64 = 1;
@@ -48,7 +49,7 @@ pub struct LedgerOptions {
 }
 
 /// What the ledger takes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LedgerStats {
     /// Tables.
     pub tables: u64,
@@ -117,7 +118,15 @@ impl Ledger {
         let _writing = self.write();
         let mut generation = self.in_step()?;
         while generation.tree.l0_run_count() >= RUNS_MAX {
-            compact(&generation).inspect_err(|_| self.fall_in_step())?;
+            match compact(&generation) {
+                Ok(_) => {}
+                // Damage at rest keeps tables from being merged, not new ones from being written: what is counted now must go somewhere.
+                Err(LedgerError::Damaged { .. }) if generation.tree.l0_run_count() < RUNS_DAMAGED_MAX => break,
+                Err(error) => {
+                    self.fall_in_step();
+                    return Err(error);
+                }
+            }
             generation = self.generation();
         }
         generation.ingest(cells, watermark).inspect_err(|_| self.fall_in_step())
@@ -197,7 +206,9 @@ impl Ledger {
     }
 
     /// Writes a consistent copy to a directory that is empty or absent, while the ledger is in use.
-    pub fn copy_to(&self, dir: &Path) -> Result<(), LedgerError> {
+    ///
+    /// `copied` hears of every piece, by its bytes, and may end it. Within one file system tables are shared, since they never change.
+    pub fn copy_to(&self, dir: &Path, mut copied: impl FnMut(u64) -> ControlFlow<()>) -> Result<(), LedgerError> {
         let (generation, manifest, _pinned) = {
             let _writing = self.write();
             let generation = self.in_step()?;
@@ -206,7 +217,7 @@ impl Ledger {
             let manifest = Manifest::read(&generation.dir)?;
             (generation, manifest, pinned)
         };
-        copy(&generation.dir, &manifest, generation.number, dir)
+        copy(&generation.dir, &manifest, generation.number, dir, Tables::Linked, &mut copied)
     }
 
     fn write(&self) -> MutexGuard<'_, bool> {
@@ -290,7 +301,7 @@ pub(crate) fn write_format(dir: &Path) -> Result<(), LedgerError> {
 }
 
 /// Whether the directory says that it is a ledger, of a layout we know.
-fn read_format(dir: &Path) -> Result<bool, LedgerError> {
+pub(crate) fn read_format(dir: &Path) -> Result<bool, LedgerError> {
     let path = dir.join(FORMAT_FILE);
     let text = match fs::read(&path) {
         Ok(text) => text,
@@ -309,7 +320,7 @@ fn read_format(dir: &Path) -> Result<bool, LedgerError> {
 }
 
 /// Numbers of the generations in a directory, ascending.
-fn generations(dir: &Path) -> Result<Vec<u64>, LedgerError> {
+pub(crate) fn generations(dir: &Path) -> Result<Vec<u64>, LedgerError> {
     let mut numbers: Vec<u64> =
         list(dir)?.iter().filter_map(|name| name.strip_prefix('g').and_then(|digits| digits.parse().ok())).collect();
     numbers.sort_unstable();

@@ -28,6 +28,7 @@ mod error;
 mod generation;
 mod ledger;
 mod manifest;
+mod read_only;
 mod record;
 mod verify;
 
@@ -35,4 +36,5 @@ pub use compact::Compacted;
 pub use error::LedgerError;
 pub use generation::Ingested;
 pub use ledger::{Cells, Ledger, LedgerOptions, LedgerStats};
+pub use read_only::ReadOnlyLedger;
 pub use verify::Verified;

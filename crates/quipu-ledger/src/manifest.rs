@@ -27,6 +27,8 @@ const CURRENT: &str = "current";
 pub struct Manifest {
     pub version: u64,
     pub tables: Vec<TableEntry>,
+    /// Runs of the newest level: ingestions that were not merged yet.
+    pub runs: u64,
     /// The bytes of `current`.
     pub current: Vec<u8>,
     /// The bytes of the version's file.
@@ -37,6 +39,8 @@ pub struct Manifest {
 pub struct TableEntry {
     pub id: u64,
     pub checksum: u128,
+    /// What its cells' own numbers count from.
+    pub seqno: u64,
 }
 
 impl Manifest {
@@ -53,13 +57,13 @@ impl Manifest {
         }
         let file = fs::File::open(&path).map_err(|error| LedgerError::reading(&path, error))?;
         let sections = archive::sections(&file, &path)?;
-        let tables = sections
+        let (tables, runs) = sections
             .iter()
             .find(|section| section.name == b"tables")
             .and_then(|section| bytes.get(section.start as usize..(section.start + section.bytes) as usize))
             .and_then(parse_tables)
             .ok_or_else(|| LedgerError::damaged(&path, "its list of tables cannot be read"))?;
-        Ok(Manifest { version, tables, current, bytes })
+        Ok(Manifest { version, tables, runs, current, bytes })
     }
 
     /// The number of the version in force on disk.
@@ -96,20 +100,21 @@ fn parse_current(mut bytes: &[u8]) -> Option<(u64, u128)> {
     (bytes == [0]).then_some((version, checksum))
 }
 
-fn parse_tables(mut bytes: &[u8]) -> Option<Vec<TableEntry>> {
-    let mut tables = Vec::new();
+fn parse_tables(mut bytes: &[u8]) -> Option<(Vec<TableEntry>, u64)> {
+    let (mut tables, mut runs_newest) = (Vec::new(), None);
     let [levels] = take(&mut bytes)?;
     for _ in 0..levels {
         let [runs] = take(&mut bytes)?;
+        runs_newest.get_or_insert(u64::from(runs));
         for _ in 0..runs {
             for _ in 0..u32::from_le_bytes(take(&mut bytes)?) {
                 let id = u64::from_le_bytes(take(&mut bytes)?);
                 let [_checksum_type] = take(&mut bytes)?;
                 let checksum = u128::from_le_bytes(take(&mut bytes)?);
-                let _seqno: [u8; 8] = take(&mut bytes)?;
-                tables.push(TableEntry { id, checksum });
+                let seqno = u64::from_le_bytes(take(&mut bytes)?);
+                tables.push(TableEntry { id, checksum, seqno });
             }
         }
     }
-    bytes.is_empty().then_some(tables)
+    bytes.is_empty().then_some((tables, runs_newest.unwrap_or(0)))
 }

@@ -8,7 +8,8 @@ pub mod command;
 pub mod count;
 pub mod durability;
 pub mod epoch;
-pub mod kind;
+pub mod kept_name;
+mod kind;
 pub mod name;
 pub mod pattern;
 pub mod ports;
@@ -23,10 +24,13 @@ pub use command::{
 };
 pub use durability::Durability;
 pub use epoch::Epoch;
+pub use kept_name::{KEPT_BYTES_MAX, KeptName};
 pub use kind::Kind;
 pub use name::{NAME_BYTES_MAX, Name, NameTooLong};
 pub use pattern::Pattern;
-pub use ports::{Clock, DirLock, LockError, Rng, Vfs, VfsFile};
+pub use ports::{
+    Clock, Copied, DirLock, Ledger, LedgerError, LedgerStats, LockError, Rng, Sealed, Vfs, VfsFile, Visit,
+};
 pub use reading::Reading;
 pub use reply::{Refusal, Reply};
 pub use time::Millis;

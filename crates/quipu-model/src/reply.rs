@@ -51,6 +51,21 @@ pub enum Refusal {
         /// How much waits to be written.
         behind_bytes: u64,
     },
+    /// New counters are not taken: the memory limit is reached and nothing can leave memory.
+    #[error("the memory limit of {bytes_max} bytes is reached; existing counters go on counting")]
+    NoMemory {
+        /// The limit.
+        bytes_max: u64,
+    },
+    /// The counter at rest could not be read.
+    #[error("the counter could not be read: {reason}")]
+    AtRest {
+        /// What stands in the way.
+        reason: String,
+    },
+    /// A walk over all names inside a transaction, while some of them are at rest.
+    #[error("SCAN and KEYS are not possible inside a transaction while counters are at rest")]
+    WalkTogether,
     /// The answer would be larger than its bound.
     #[error("the reply would exceed {bytes_max} bytes; use SCAN")]
     ReplyTooLarge {

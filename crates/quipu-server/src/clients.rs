@@ -81,6 +81,11 @@ impl Client {
         lock(&self.details)
     }
 
+    /// Whether it talks from the machine the server runs on.
+    pub fn is_local(&self) -> bool {
+        self.peer.ip().to_canonical().is_loopback()
+    }
+
     /// The line of CLIENT LIST, in the order and words of Redis; what has no meaning here is what an idle Redis would say.
     pub fn line(&self, now: Millis) -> String {
         let details = self.details().clone();
@@ -129,6 +134,23 @@ mod tests {
         drop(first);
         let third = clients.admit(addr, addr, Millis(0), 2).unwrap();
         assert_eq!((second.id, third.id, clients.count()), (2, 3, 2));
+    }
+
+    #[test]
+    fn a_client_is_local_by_its_loopback_address_alone() {
+        let (clients, local) = (Clients::default(), SocketAddr::from(([127, 0, 0, 1], 1)));
+        for (peer, is_local) in [
+            ("127.0.0.1:9", true),
+            ("127.8.8.8:9", true),
+            ("[::1]:9", true),
+            ("[::ffff:127.0.0.1]:9", true),
+            ("192.168.0.7:9", false),
+            ("[::ffff:10.0.0.1]:9", false),
+            ("[2001:db8::1]:9", false),
+        ] {
+            let client = clients.admit(peer.parse().unwrap(), local, Millis(0), 1).unwrap();
+            assert_eq!(client.is_local(), is_local, "{peer}");
+        }
     }
 
     #[test]

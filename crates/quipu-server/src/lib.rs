@@ -15,6 +15,7 @@
 //!
 //! Not here: what bytes mean (`quipu-protocol`), what commands do (`quipu-engine`), flags and files (`quipu`).
 
+mod backup;
 mod clients;
 mod connection;
 mod http;

@@ -4,16 +4,19 @@
 //! - [`CrashDisk`]: a disk in memory that shows every state a loss of power could have left behind;
 //! - [`judge`]: whether what came back after a fault is something that was promised;
 //! - [`load`]: clients of a real server whose every request is accounted for; [`resp`] and [`program`]: what they talk to and
-//!   what is killed under them.
+//!   what is killed under them; [`small_disk`]: a disk to be filled.
 
 pub mod crash_disk;
 pub mod dice;
+pub mod file_ledger;
 pub mod judge;
 pub mod load;
 pub mod program;
 pub mod resp;
 pub mod sim_clock;
+pub mod small_disk;
 
 pub use crash_disk::{CrashDisk, Fault, Image, OpKind};
 pub use dice::Dice;
+pub use file_ledger::FileLedger;
 pub use sim_clock::SimClock;

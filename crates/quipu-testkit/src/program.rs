@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use quipu_model::Durability;
 use rustix::process::{Pid, Signal, kill_process};
@@ -25,6 +25,12 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 /// What the program says when it serves, before its address.
 const READY_MARK: &str = "resp://";
 
+/// What it says of the directory it was started on, before it serves.
+const FOUND_MARK: &str = "found ";
+
+/// Small segments unless told otherwise, so that a short life rotates and recycles them.
+const SEGMENT_BYTES: u64 = 64 << 10;
+
 /// How to start the program.
 #[derive(Debug, Clone)]
 pub struct Launch {
@@ -34,6 +40,8 @@ pub struct Launch {
     pub data: PathBuf,
     /// The server's default durability.
     pub durability: Durability,
+    /// Length of a journal segment.
+    pub segment_bytes: u64,
     /// More arguments, after those that every launch has.
     pub arguments: Vec<OsString>,
     /// Variables beside those of the test.
@@ -72,6 +80,8 @@ pub enum LaunchError {
 pub struct Program {
     child: Child,
     address: SocketAddr,
+    found: String,
+    ready_after: Duration,
     stderr: Option<JoinHandle<String>>, // ends with the process
 }
 
@@ -79,25 +89,33 @@ impl Launch {
     /// The program under test: `QUIPU_TEST_BIN` if it is set, else the one that was built with the test.
     pub fn new(built: &str, data: &Path, durability: Durability) -> Launch {
         let binary = std::env::var_os("QUIPU_TEST_BIN").map_or_else(|| PathBuf::from(built), PathBuf::from);
-        Launch { binary, data: data.to_path_buf(), durability, arguments: Vec::new(), variables: Vec::new() }
+        let (data, segment_bytes) = (data.to_path_buf(), SEGMENT_BYTES);
+        Launch { binary, data, durability, segment_bytes, arguments: Vec::new(), variables: Vec::new() }
     }
 
-    /// Starts it on free ports, with two workers and the smallest segments, and waits until it serves.
+    /// Starts it on free ports, with two workers, and waits until it serves.
     pub fn start(&self) -> Result<Program, LaunchError> {
+        let began = now();
         let mut child = self.spawn(Stdio::piped())?;
         let stderr = keep(child.stderr.take().expect("stderr was piped"));
-        let (found, ready) = mpsc::channel();
+        let (serves, ready) = mpsc::channel();
         let stdout = BufReader::new(child.stdout.take().expect("stdout was piped"));
         // Reads on after the address was found, so that the program never waits for a full pipe.
         thread::spawn(move || {
+            let mut found = String::new();
             for line in stdout.lines().map_while(Result::ok) {
+                if let Some(text) = line.trim().strip_prefix(FOUND_MARK) {
+                    found = text.trim().to_owned();
+                }
                 if let Some(address) = address_in(&line) {
-                    let _ = found.send(address);
+                    let _ = serves.send((address, found.clone()));
                 }
             }
         });
         match ready.recv_timeout(READY_TIMEOUT) {
-            Ok(address) => Ok(Program { child, address, stderr: Some(stderr) }),
+            Ok((address, found)) => {
+                Ok(Program { child, address, found, ready_after: began.elapsed(), stderr: Some(stderr) })
+            }
             Err(error) => {
                 if error == mpsc::RecvTimeoutError::Timeout {
                     let _ = child.kill();
@@ -126,7 +144,7 @@ impl Launch {
     fn spawn(&self, stdout: Stdio) -> Result<Child, LaunchError> {
         Command::new(&self.binary)
             .args(["serve", "--resp", "127.0.0.1:0", "--http", "127.0.0.1:0", "--workers", "2"])
-            .args(["--segment-bytes", "65536", "--durability", self.durability.word()])
+            .args(["--segment-bytes", &self.segment_bytes.to_string(), "--durability", self.durability.word()])
             .arg("--data")
             .arg(&self.data)
             .args(&self.arguments)
@@ -143,6 +161,30 @@ impl Program {
     /// Where it serves RESP.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// What it said of the directory it was started on.
+    pub fn found(&self) -> &str {
+        &self.found
+    }
+
+    /// How many records of the journal the start had to read; `None` if it does not say.
+    pub fn records_replayed(&self) -> Option<u64> {
+        let before = self.found.split(" records").next().filter(|before| before.len() < self.found.len())?;
+        before.rsplit(' ').next()?.parse().ok()
+    }
+
+    /// How long the start took until it served.
+    pub fn ready_after(&self) -> Duration {
+        self.ready_after
+    }
+
+    /// The most memory it has had in use at once (the kernel's high-water mark of its resident set), in bytes.
+    pub fn memory_bytes_most(&self) -> std::io::Result<u64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid()))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let kilobytes = line.and_then(|line| line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok());
+        kilobytes.map(|kilobytes| kilobytes << 10).ok_or_else(|| std::io::Error::other("the kernel does not say VmHWM"))
     }
 
     /// Its process id.
@@ -205,6 +247,12 @@ fn keep(mut stderr: impl Read + Send + 'static) -> JoinHandle<String> {
     })
 }
 
+/// For how long something took.
+#[allow(clippy::disallowed_methods, reason = "a real program is waited for, nothing here is simulated")]
+fn now() -> Instant {
+    Instant::now()
+}
+
 fn address_in(line: &str) -> Option<SocketAddr> {
     let after = &line[line.find(READY_MARK)? + READY_MARK.len()..];
     let end = after.find(|c: char| !c.is_ascii_digit() && !".:[]".contains(c)).unwrap_or(after.len());
@@ -233,6 +281,7 @@ mod tests {
             binary: "/bin/false".into(),
             data: "unused".into(),
             durability: Durability::Durable,
+            segment_bytes: SEGMENT_BYTES,
             arguments: Vec::new(),
             variables: Vec::new(),
         };

@@ -88,6 +88,11 @@ impl Client {
         self.stream.get_mut().write_all(&bytes)
     }
 
+    /// Sends requests that were encoded before, in one write.
+    pub fn send_encoded(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.stream.get_mut().write_all(bytes)
+    }
+
     /// Reads the next reply.
     pub fn receive(&mut self) -> io::Result<Value> {
         read_value(&mut self.stream, 0)

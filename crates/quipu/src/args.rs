@@ -27,7 +27,9 @@ Examples:
   quipu add likes:42                       1
   quipu add stock:7 -3                     -3
   quipu list likes:
-  quipu inspect ./quipu-data               is the journal whole?
+  quipu inspect ./quipu-data               are journal and ledger whole?
+  quipu backup /backup/monday              a copy of everything, while counting goes on
+  quipu restore /backup/monday --data ./quipu-data
   redis-cli -p 7379 INCR likes:42          every Redis client works";
 
 const SERVE_EXAMPLES: &str = "\
@@ -48,6 +50,24 @@ Examples:
 
     [namespace.views]
     durability = \"relaxed\"";
+
+const BACKUP_EXAMPLES: &str = "\
+The backup has everything that was acknowledged before it began. A running server makes it itself, for clients on its own \
+machine. Within one file system the backup shares the ledger's tables with the data directory, which costs nothing; to survive \
+the disk, name a place on another one.
+
+Examples:
+  quipu backup /backup/monday
+  quipu backup /backup/monday --server 127.0.0.1:7400
+  quipu backup /backup/monday --data ./quipu-data    the server is stopped
+  quipu inspect /backup/monday                       is it whole?";
+
+const RESTORE_EXAMPLES: &str = "\
+The restored directory goes on as a new writer, so the one it was copied from may live on.
+
+Examples:
+  quipu restore /backup/monday --data ./quipu-data
+  quipu serve --data ./quipu-data";
 
 /// Counters that lose nothing and count nothing twice.
 #[derive(Debug, Parser)]
@@ -80,6 +100,12 @@ pub enum Task {
     /// Look into the data directory of a stopped or crashed server; changes nothing
     #[command(after_help = "Examples:\n  quipu inspect ./quipu-data\n  quipu inspect ./quipu-data --dump | less")]
     Inspect(Inspect),
+    /// Copy everything to another directory, while the server goes on counting
+    #[command(after_help = BACKUP_EXAMPLES)]
+    Backup(Backup),
+    /// Make a data directory from a backup, after verifying all of it
+    #[command(after_help = RESTORE_EXAMPLES)]
+    Restore(Restore),
     /// Look at the configuration
     #[command(subcommand)]
     Config(ConfigTask),
@@ -105,7 +131,7 @@ pub struct Ask<T: Args> {
 #[derive(Debug, Args)]
 pub struct Target {
     /// Where the server listens
-    #[arg(long, value_name = "ADDRESS", env = "QUIPU_SERVER", default_value = SERVER_DEFAULT)]
+    #[arg(long, alias = "addr", value_name = "ADDRESS", env = "QUIPU_SERVER", default_value = SERVER_DEFAULT)]
     pub server: String,
     /// Its password, if it asks for one
     #[arg(long, env = "QUIPU_PASSWORD", hide_env_values = true)]
@@ -159,6 +185,28 @@ pub struct Inspect {
     /// Print every record
     #[arg(long)]
     pub dump: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Backup {
+    /// Where to: a directory that is empty or does not exist yet, on the server's machine
+    #[arg(value_name = "DIR")]
+    pub dir: PathBuf,
+    /// Back up this data directory of a stopped server instead of asking a running one
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
+    #[command(flatten)]
+    pub target: Target,
+}
+
+#[derive(Debug, Args)]
+pub struct Restore {
+    /// The backup
+    #[arg(value_name = "BACKUP")]
+    pub backup: PathBuf,
+    /// The data directory to make: empty, or not there yet
+    #[arg(long, value_name = "DIR")]
+    pub data: PathBuf,
 }
 
 /// The settings given as flags or variables, and the file that has the others.

@@ -1,4 +1,4 @@
-//! `quipu inspect`: is the journal of a stopped or crashed server whole, and what is in it?
+//! `quipu inspect`: are journal and ledger of a stopped or crashed server whole, do they fit, and what is in them?
 //!
 //! In: a data directory. Out: what its files say, and a verdict in the words with which the server would refuse it.
 //!
@@ -12,12 +12,14 @@ use std::process::ExitCode;
 use anyhow::{anyhow, bail};
 use quipu_engine::inspect::Inspection;
 use quipu_engine::journal::control::Control;
-use quipu_engine::journal::format::Entry;
+use quipu_engine::journal::format::{Before, Entry};
 use quipu_engine::journal::recover::{Record, Tail};
 use quipu_engine::journal::segments::Segment;
-use quipu_model::Epoch;
+use quipu_engine::{Damage, JournalError, SystemLedger};
+use quipu_model::{Epoch, LedgerStats};
 
 use crate::args;
+use crate::progress::Progress;
 use crate::read_only::ReadOnlyDisk;
 use crate::show;
 
@@ -27,14 +29,14 @@ const LOCK_FILE: &str = "lock";
 /// The locks of this machine, on Linux.
 const LOCKS: &str = "/proc/locks";
 
-/// Prints what is found; exit status 1 if the journal is damaged.
+/// Prints what is found; exit status 1 if the server would refuse it.
 pub fn inspect(target: &args::Inspect, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     let data = &target.data;
     if let Some(holder) = holder(data) {
         bail!("{} is in use: held by process {holder}; stop it to inspect its journal", data.display());
     }
     let mut written = Ok(());
-    let inspection = quipu_engine::inspect::inspect(&ReadOnlyDisk, data, |segment, record| {
+    let inspection = look(data, |segment, record| {
         if target.dump && written.is_ok() {
             written = dump(segment, record, out);
         }
@@ -46,8 +48,21 @@ pub fn inspect(target: &args::Inspect, out: &mut impl Write) -> anyhow::Result<E
     Ok(if inspection.verdict.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+/// Reads everything, and compares the ledger with its checksums on the way.
+pub fn look(
+    data: &Path,
+    visit: impl FnMut(&Segment, &Record<'_>) -> Result<(), Damage>,
+) -> Result<Inspection, JournalError> {
+    let open_ledger = || {
+        let progress = Progress::new("verifying the ledger", 0);
+        SystemLedger::verify(data, |done, bytes| progress.set(done, bytes))?;
+        SystemLedger::look(data)
+    };
+    quipu_engine::inspect::inspect(&ReadOnlyDisk, data, open_ledger, visit)
+}
+
 /// Who has the directory, if the machine tells.
-fn holder(data: &Path) -> Option<u32> {
+pub fn holder(data: &Path) -> Option<u32> {
     let path = data.join(LOCK_FILE);
     let inode = std::fs::metadata(&path).ok()?.ino();
     // The process that the file names, if it still has the file open: after a crash its number may be another's.
@@ -80,7 +95,7 @@ fn lock_holder(locks: &str, inode: u64, named: Option<u32>) -> Option<u32> {
 }
 
 fn report(data: &Path, inspection: &Inspection, out: &mut impl Write) -> io::Result<()> {
-    let Inspection { control, segments, records, verdict } = inspection;
+    let Inspection { control, segments, records, verdict, counters, .. } = inspection;
     writeln!(out, "{}", show::bold(&data.display().to_string()))?;
     if let Some(control) = control {
         print_control(control, out)?;
@@ -96,9 +111,13 @@ fn report(data: &Path, inspection: &Inspection, out: &mut impl Write) -> io::Res
     if control.is_some() {
         writeln!(out, "records     {records}")?;
     }
-    if let Ok(tail) = verdict {
+    if let (Some(_), Ok(tail)) = (control, verdict) {
         writeln!(out, "synced to   {}, at least", tail.synced)?;
         writeln!(out, "ends at     {}", tail.position)?;
+    }
+    print_ledger(inspection, out)?;
+    if let (Some(_), Ok(_)) = (control, verdict) {
+        writeln!(out, "counters    {counters}")?;
     }
     let verdict = match (control, verdict) {
         (_, Err(error)) => show::bad(&format!("damaged: {error}")),
@@ -113,12 +132,29 @@ fn report(data: &Path, inspection: &Inspection, out: &mut impl Write) -> io::Res
 }
 
 fn print_control(control: &Control, out: &mut impl Write) -> io::Result<()> {
-    let end = if control.clean { "a clean stop" } else { "a crash, or still running" };
+    let end = if control.clean { "a clean stop" } else { "a crash, or a backup of a running server" };
     writeln!(out, "node        {}", control.node)?;
     writeln!(out, "incarnation {}", control.incarnation)?;
     writeln!(out, "ended with  {end}")?;
     writeln!(out, "starts at   {}", control.start)?;
     writeln!(out, "control     generation {}, synced to {}", control.generation, control.synced)
+}
+
+/// What is at rest. A ledger that could not be opened has no figures; the verdict says why.
+fn print_ledger(inspection: &Inspection, out: &mut impl Write) -> io::Result<()> {
+    let Some(ledger) = &inspection.ledger else { return Ok(()) };
+    let LedgerStats { disk_bytes, tables, runs, .. } = ledger.stats();
+    writeln!(
+        out,
+        "ledger      {tables} tables, {disk_bytes} bytes, {runs} ingestions waiting to be merged; checksums right"
+    )?;
+    match &inspection.watermark {
+        Some(watermark) => {
+            let counters: u64 = watermark.shards.iter().map(|shard| shard.counters).sum();
+            writeln!(out, "sealed to   {}, {counters} counters, at {}", watermark.position, show::time(watermark.time))
+        }
+        None => writeln!(out, "sealed to   nothing was sealed yet"),
+    }
 }
 
 /// One line a record, one line an entry below it.
@@ -142,13 +178,14 @@ fn dump(segment: &Segment, record: &Record<'_>, out: &mut impl Write) -> io::Res
 
 fn shown(entry: &Entry<'_>) -> String {
     match entry {
-        Entry::Cell { name, epoch, value, expires_at, count, sum } => {
+        Entry::Cell { name, epoch, value, expires_at, count, sum, before } => {
             let expiry = expires_at.map(|at| format!(" expires {at}")).unwrap_or_default();
-            format!("cell {} = {value} epoch {}{expiry} count {count} sum {sum}", show::name(name), shown_epoch(*epoch))
+            let made = if *before == Before::Absent { " made" } else { "" };
+            let name = show::name(name);
+            format!("cell {name} = {value} epoch {}{expiry} count {count} sum {sum}{made}", shown_epoch(*epoch))
         }
-        Entry::Gone { name, epoch } => format!("gone {} epoch {}", show::name(name), shown_epoch(*epoch)),
+        Entry::Gone { name, epoch, .. } => format!("gone {} epoch {}", show::name(name), shown_epoch(*epoch)),
         Entry::Flush { epoch } => format!("flush epoch {}", shown_epoch(*epoch)),
-        Entry::Floor { epoch } => format!("floor epoch {}", shown_epoch(*epoch)),
         Entry::Start { writer } => format!("start {writer}"),
     }
 }

@@ -1,4 +1,4 @@
-//! The program `quipu`: serves counters, asks a running server, looks into a data directory.
+//! The program `quipu`: serves counters, asks a running server, looks into a data directory, copies one.
 //!
 //! In: a command line. Out: an exit status; 0 done, 1 it could not be done and stderr says why, 2 the command line makes no sense.
 //!
@@ -12,9 +12,12 @@ mod serve;
 mod client;
 mod resp_client;
 
+mod backup;
 mod inspect;
 mod read_only;
+mod restore;
 
+mod progress;
 mod show;
 
 use std::io::{self, BufWriter, Write};
@@ -35,6 +38,8 @@ fn main() -> ExitCode {
         Task::Serve(flags) => serve::serve(&flags, &mut out),
         Task::Config(ConfigTask::Check(flags)) => config::check::check(&flags, &mut out),
         Task::Inspect(target) => inspect::inspect(&target, &mut out),
+        Task::Backup(target) => backup::backup(&target, &mut out),
+        Task::Restore(target) => restore::restore(&target, &mut out),
         Task::Add(ask) => ask_server(&ask, &mut out),
         Task::Get(ask) => ask_server(&ask, &mut out),
         Task::Del(ask) => ask_server(&ask, &mut out),

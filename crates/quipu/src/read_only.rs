@@ -37,6 +37,22 @@ impl Vfs for ReadOnlyDisk {
         Err(refusal())
     }
 
+    fn clear_dir(&self, _dir: &Path, _keep: &str) -> io::Result<()> {
+        Err(refusal())
+    }
+
+    fn remove_dir(&self, _dir: &Path) -> io::Result<()> {
+        Err(refusal())
+    }
+
+    fn identity(&self, path: &Path) -> io::Result<u64> {
+        SystemDisk.identity(path)
+    }
+
+    fn free_bytes(&self, dir: &Path) -> io::Result<u64> {
+        SystemDisk.free_bytes(dir)
+    }
+
     fn sync_dir(&self, _dir: &Path) -> io::Result<()> {
         Err(refusal())
     }

@@ -70,6 +70,11 @@ impl Client {
         Ok(client)
     }
 
+    /// Lets replies take longer than usual.
+    pub fn wait_for(&mut self, time: Duration) -> io::Result<()> {
+        self.stream.get_ref().set_read_timeout(Some(time))
+    }
+
     /// Sends one command and returns its reply; an error reply is an error.
     pub fn call(&mut self, arguments: &[&[u8]]) -> anyhow::Result<Value> {
         let mut request = format!("*{}\r\n", arguments.len()).into_bytes();

@@ -95,8 +95,15 @@ fn found(engine: &Engine) -> String {
     if recovery.records == 0 && recovery.tail.torn.is_none() && recovery.tail.position.0 == 0 {
         return "nothing, a new directory".to_owned();
     }
-    let end = if recovery.clean { "a clean stop" } else { "a crash" };
+    let end = match (recovery.clean, recovery.copied) {
+        (true, _) => "a clean stop",
+        (false, true) => "no clean stop, as in a backup",
+        (false, false) => "a crash",
+    };
     let mut text = format!("{} counters in {} records after {end}", engine.stats().counters, recovery.records);
+    if recovery.copied {
+        text = format!("a copy of another directory, which goes on as a new writer: {text}");
+    }
     if let Some(torn) = &recovery.tail.torn {
         let (file, offset, reason) = (torn.file.display(), torn.offset, torn.reason);
         text.push_str(&format!("; torn tail cut in {file} at byte {offset}: {reason}"));

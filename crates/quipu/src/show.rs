@@ -3,6 +3,7 @@
 use std::io::IsTerminal;
 
 use comfy_table::{ContentArrangement, Table, presets};
+use quipu_model::Millis;
 
 /// A table with a head and no ruled box, readable by people and by `awk`; printed by [`lines`].
 pub fn table<const N: usize>(head: [&str; N]) -> Table {
@@ -49,6 +50,40 @@ pub fn name(bytes: &[u8]) -> String {
     }
 }
 
+/// A moment, in UTC, by the calendar.
+pub fn time(at: Millis) -> String {
+    let (seconds, mut days) = (at.0 / 1000 % SECONDS_PER_DAY, at.0 / 1000 / SECONDS_PER_DAY);
+    // Whole cycles first, so that a moment that makes no sense takes no time to write.
+    let mut year = 1970 + days / DAYS_PER_CYCLE * YEARS_PER_CYCLE;
+    days %= DAYS_PER_CYCLE;
+    while days >= days_of(year) {
+        days -= days_of(year);
+        year += 1;
+    }
+    let february = if days_of(year) == 366 { 29 } else { 28 };
+    let mut month = 1;
+    for length in [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31] {
+        if days < length {
+            break;
+        }
+        days -= length;
+        month += 1;
+    }
+    let (day, hour, minute, second) = (days + 1, seconds / 3600, seconds / 60 % 60, seconds % 60);
+    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC")
+}
+
+const SECONDS_PER_DAY: u64 = 24 * 60 * 60;
+
+/// The calendar repeats itself after so many years, which have so many days.
+const YEARS_PER_CYCLE: u64 = 400;
+const DAYS_PER_CYCLE: u64 = 146_097;
+
+fn days_of(year: u64) -> u64 {
+    let leap = year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
+    if leap { 366 } else { 365 }
+}
+
 fn painted(code: &str, text: &str) -> String {
     if is_terminal() && std::env::var_os("NO_COLOR").is_none() {
         format!("\x1b[{code}m{text}\x1b[0m")
@@ -74,5 +109,19 @@ mod tests {
         ] {
             assert_eq!(name(bytes), shown);
         }
+    }
+
+    #[test]
+    fn a_moment_is_told_by_the_calendar() {
+        for (seconds, shown) in [
+            (0, "1970-01-01 00:00:00 UTC"),
+            (951_827_696, "2000-02-29 12:34:56 UTC"),
+            (1_709_251_200, "2024-03-01 00:00:00 UTC"),
+            (1_798_761_599, "2026-12-31 23:59:59 UTC"),
+            (4_107_542_400, "2100-03-01 00:00:00 UTC"),
+        ] {
+            assert_eq!(time(Millis(seconds * 1000)), shown);
+        }
+        assert!(time(Millis(u64::MAX)).ends_with("UTC"));
     }
 }

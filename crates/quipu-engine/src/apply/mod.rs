@@ -11,6 +11,7 @@
 //! Not here: whether a command may run and has room (`admit`), when its reply may leave (`turn`).
 
 mod held;
+mod slots;
 pub mod table;
 mod walk;
 
@@ -20,10 +21,10 @@ use quipu_model::{
 };
 
 pub use self::held::Held;
-use self::table::Table;
-pub use self::walk::{Passing, Shards, list_names, scan};
+use self::table::{Look, Table};
+pub use self::walk::{Passing, list_names, scan};
 use crate::admit::Policies;
-use crate::journal::format::Entry;
+use crate::journal::format::{Before, Entry};
 use crate::journal::{AddResult, Draft};
 
 /// One run: some shards, held, and the record that tells of it.
@@ -44,6 +45,8 @@ pub struct Run<'r, 't> {
     pub now: Millis,
     /// Who raises epochs.
     pub node: NodeId,
+    /// Set by a flush.
+    pub flushed: &'r mut bool,
 }
 
 impl Run<'_, '_> {
@@ -78,17 +81,8 @@ impl Run<'_, '_> {
             }
             Command::Persist { name } => Reply::Integer(i64::from(self.persist(*name))),
             Command::ExpiryOf { name, form } => Reply::Integer(self.expiry_of(*name, *form)),
-            Command::Scan(command) => {
-                let reply = scan(self.held, self.table, command, self.now);
-                self.note_hidden();
-                reply
-            }
-            Command::ListNames(command) => {
-                let reply = list_names(self.held, self.table, command, self.now);
-                self.note_hidden();
-                reply?
-            }
-            Command::CountNames => Reply::Integer(self.table.counters() as i64),
+            Command::Scan(_) | Command::ListNames(_) => return Err(Refusal::WalkTogether),
+            Command::CountNames => Reply::Integer(self.held.each().map(|shard| shard.counters as i64).sum()),
             Command::Flush => {
                 self.flush();
                 Reply::Ok
@@ -224,20 +218,12 @@ impl Run<'_, '_> {
         // Past every counter's own epoch too: each of them is raised by being deleted.
         let newest = self.held.each().map(|shard| shard.floor.max(shard.epoch_newest)).max().unwrap_or(Epoch::FIRST);
         let epoch = newest.raised(self.now, self.node);
-        let mut gone = 0;
         for shard in self.held.each() {
-            gone += shard.clear();
+            shard.clear();
             shard.floor = epoch;
         }
-        self.table.note_counters(-(gone as i64));
+        *self.flushed = true;
         self.draft.push(self.now, &Entry::Flush { epoch });
-    }
-
-    /// What a walk has shown as expired stays so: the record tells the time.
-    fn note_hidden(&mut self) {
-        if std::mem::take(&mut self.held.hidden) && self.may_expire {
-            self.draft.touch(self.now);
-        }
     }
 
     // ---- cells ------------------------------------------------------------------------------------------------------------
@@ -249,7 +235,7 @@ impl Run<'_, '_> {
     /// The cell, unless it has expired; then it is removed.
     pub fn cell(&mut self, name: Name<'_>) -> Option<Cell> {
         let hash = self.table.hash(name.bytes());
-        let cell = self.held.shard(self.table.shard_of(hash)).get(hash, name.bytes())?;
+        let Look::Cell(cell) = self.held.shard(self.table.shard_of(hash)).look(hash, name.bytes()) else { return None };
         match cell.expires_at {
             Some(at) if at <= self.now => {
                 if self.may_expire {
@@ -280,19 +266,19 @@ impl Run<'_, '_> {
     }
 
     fn write_add(&mut self, name: Name<'_>, cell: Cell, delta: i64) {
-        let hash = self.put(name, cell);
-        if self.journaled(name) {
-            let result = AddResult { value: cell.value, expires_at: cell.expires_at, delta };
+        let (hash, before) = self.put(name, cell);
+        if let Some(before) = before {
+            let result = AddResult { value: cell.value, expires_at: cell.expires_at, delta, before };
             self.draft.push_add(self.now, hash, (name.bytes(), cell.epoch), result);
         }
         self.drop_if_past(name, cell);
     }
 
     fn write(&mut self, name: Name<'_>, cell: Cell) {
-        self.put(name, cell);
-        if self.journaled(name) {
+        let (_, before) = self.put(name, cell);
+        if let Some(before) = before {
             let Cell { epoch, value, expires_at } = cell;
-            let entry = Entry::Cell { name: name.bytes(), epoch, value, expires_at, count: 1, sum: 0 };
+            let entry = Entry::Cell { name: name.bytes(), epoch, value, expires_at, count: 1, sum: 0, before };
             self.draft.push(self.now, &entry);
         }
         self.drop_if_past(name, cell);
@@ -305,35 +291,32 @@ impl Run<'_, '_> {
         }
     }
 
-    fn put(&mut self, name: Name<'_>, cell: Cell) -> u64 {
+    /// Returns the hash, and what was before if that is to be journaled.
+    fn put(&mut self, name: Name<'_>, cell: Cell) -> (u64, Option<Before>) {
         let hash = self.table.hash(name.bytes());
-        let journaled = self.journaled(name);
-        let shard = self.held.shard(self.table.shard_of(hash));
-        let made = shard.put(hash, name.bytes(), cell);
-        if !journaled {
-            shard.note_unsealed(hash, name.bytes());
-        }
-        self.table.note_counters(i64::from(made));
-        hash
+        let existed = self.held.shard(self.table.shard_of(hash)).put(hash, name.bytes(), cell);
+        (hash, self.before(name, existed))
     }
 
     fn remove(&mut self, name: Name<'_>, epoch: Epoch) {
         let hash = self.table.hash(name.bytes());
-        let journaled = self.journaled(name);
         let shard = self.held.shard(self.table.shard_of(hash));
         shard.remove(hash, name.bytes());
         shard.floor = shard.floor.max(epoch);
-        if !journaled {
-            shard.note_unsealed(hash, name.bytes());
-        }
-        self.table.note_counters(-1);
-        if journaled {
-            self.draft.push(self.now, &Entry::Gone { name: name.bytes(), epoch });
+        if let Some(before) = self.before(name, true) {
+            self.draft.push(self.now, &Entry::Gone { name: name.bytes(), epoch, before });
         }
     }
 
-    fn journaled(&self, name: Name<'_>) -> bool {
-        self.together.unwrap_or_else(|| self.policies.durability(name)) > Durability::Memory
+    /// What a record says of whether the counter existed; `None` if there is no record.
+    fn before(&self, name: Name<'_>, existed: bool) -> Option<Before> {
+        let own = self.policies.durability(name);
+        match (self.together.unwrap_or(own) > Durability::Memory, own > Durability::Memory) {
+            (false, _) => None,
+            // What else happens to this counter is not journaled, so only the ledger will tell.
+            (true, false) => Some(Before::Unsure),
+            (true, true) => Some(if existed { Before::Present } else { Before::Absent }),
+        }
     }
 
     fn point(&self, when: When) -> Result<Millis, Refusal> {

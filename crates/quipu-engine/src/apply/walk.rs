@@ -1,123 +1,154 @@
-//! Walking over all names, a shard at a time.
+//! Walking over all names, a shard at a time: the resident ones and, where there are such, those at rest.
+//!
+//! A walk in the middle of which counters come, go, are sealed or leave memory still meets every name that is there all along: a shard is looked at before the
+//! ledger, and what leaves memory in between is in the ledger by then.
 
-use quipu_model::{Cell, ListNames, Millis, Refusal, Reply, Scan};
+use std::ops::{ControlFlow, Deref};
 
-use super::table::{ORDER_BITS, Shard, Table};
+use quipu_model::{Cell, KeptName, Ledger, ListNames, Millis, Refusal, Reply, Scan};
+
+use super::table::{ORDER_BITS, Table, order_key};
 use crate::journal::format::Position;
 
-/// Access to one shard after another: held all along by a transaction, locked in passing by a plain command.
-pub trait Shards {
-    /// Looks at a shard.
-    fn look<T>(&mut self, index: usize, look: impl FnOnce(&Shard) -> T) -> T;
+/// What a protocol puts around a name: a length and line ends.
+const NAME_OVERHEAD_BYTES: usize = 10;
 
-    /// A counter was left out because it has expired.
-    fn note_hidden(&mut self);
-}
-
-/// Locks each shard only while it is looked at, and notes the newest record of those it saw.
+/// A walk: locks each shard only while it is looked at.
 pub struct Passing<'t> {
     /// All shards.
     pub table: &'t Table,
-    /// The end of the newest record of any shard seen so far.
+    /// Where to look for what is at rest; without it, nothing is.
+    pub ledger: Option<&'t dyn Ledger>,
+    /// The time of the walk.
+    pub now: Millis,
+    /// The end of the newest record of any shard seen so far: what the walk's reply waits for.
     pub newest: Position,
     /// Whether a counter was left out because it has expired.
     pub hidden: bool,
 }
 
-impl Shards for Passing<'_> {
-    fn look<T>(&mut self, index: usize, look: impl FnOnce(&Shard) -> T) -> T {
-        let shard = self.table.lock(index);
-        self.newest = self.newest.max(shard.newest);
-        look(&shard)
-    }
-
-    fn note_hidden(&mut self) {
-        self.hidden = true;
-    }
+/// Names of one shard, in order.
+struct Page {
+    names: Vec<(u64, Box<[u8]>)>,
+    /// The order key to go on from.
+    next: u64,
 }
 
 /// One step over the names in the order of their hashes. A name there from the first step to the last is met.
-pub fn scan(shards: &mut impl Shards, table: &Table, command: &Scan<'_>, now: Millis) -> Reply {
-    let shard_bits = table.shard_count().trailing_zeros();
-    let mut names = Vec::new();
-    let mut left = command.count.max(1);
-    let mut from = command.cursor;
-    if from >> ORDER_BITS != 0 {
-        return Reply::Page(0, names);
-    }
+pub fn scan(passing: &mut Passing<'_>, command: &Scan<'_>) -> Result<Reply, Refusal> {
     let matcher = command.pattern.map(|pattern| pattern.matcher());
-    let mut index = (from >> (ORDER_BITS - shard_bits)) as usize;
-    while left > 0 && index < table.shard_count() {
-        let mut hidden = false;
-        let last = shards.look(index, |shard| {
-            let page = shard.names_from(from, left);
-            left = left.saturating_sub(page.len());
-            for (_, name) in &page {
-                if matcher.as_ref().is_none_or(|matcher| matcher.matches(name)) {
-                    let cell = shard.get(table.hash(name), name);
-                    match cell.is_some_and(|cell| is_alive(&cell, now)) {
-                        true => names.push(Box::from(*name)),
-                        false => hidden = true,
-                    }
-                }
-            }
-            page.iter().map(|(key, _)| *key).max()
-        });
-        if hidden {
-            shards.note_hidden();
-        }
-        match last {
-            // The page may have been cut short: go on behind its last key.
-            Some(last) if left == 0 => {
-                from = last + 1;
-                index = (from >> (ORDER_BITS - shard_bits)) as usize;
-            }
-            _ => {
-                index += 1;
-                from = (index as u64) << (ORDER_BITS - shard_bits);
-            }
-        }
+    let (mut names, mut left, mut from) = (Vec::new(), command.count.max(1), command.cursor);
+    while left > 0 && from >> ORDER_BITS == 0 {
+        let page = passing.page(from, left)?;
+        left = left.saturating_sub(page.names.len());
+        let found = page.names.into_iter().map(|(_, name)| name);
+        names.extend(found.filter(|name| matcher.as_ref().is_none_or(|matcher| matcher.matches(name))));
+        from = page.next;
     }
-    let done = index >= table.shard_count();
-    Reply::Page(if done { 0 } else { from }, names)
+    Ok(Reply::Page(if from >> ORDER_BITS == 0 { from } else { 0 }, names))
 }
 
 /// All names that match, or a refusal if they are too many bytes.
-pub fn list_names(
-    shards: &mut impl Shards,
-    table: &Table,
-    command: &ListNames<'_>,
-    now: Millis,
-) -> Result<Reply, Refusal> {
-    let (mut names, mut bytes) = (Vec::new(), 0);
+pub fn list_names(passing: &mut Passing<'_>, command: &ListNames<'_>) -> Result<Reply, Refusal> {
     let matcher = command.pattern.matcher();
-    for index in 0..table.shard_count() {
-        let mut hidden = false;
-        shards.look(index, |shard| {
-            for (name, cell) in shard.cells() {
-                if bytes <= command.bytes_max && matcher.matches(name) {
-                    if is_alive(&cell, now) {
-                        bytes += name.len() + NAME_OVERHEAD_BYTES;
-                        names.push(Box::from(name));
-                    } else {
-                        hidden = true;
-                    }
-                }
+    let (mut names, mut bytes, mut from) = (Vec::new(), 0, 0);
+    while from >> ORDER_BITS == 0 {
+        let page = passing.page(from, usize::MAX)?;
+        for (_, name) in page.names.into_iter().filter(|(_, name)| matcher.matches(name)) {
+            bytes += name.len() + NAME_OVERHEAD_BYTES;
+            if bytes > command.bytes_max {
+                return Err(Refusal::ReplyTooLarge { bytes_max: command.bytes_max });
             }
-        });
-        if hidden {
-            shards.note_hidden();
+            names.push(name);
         }
-        if bytes > command.bytes_max {
-            return Err(Refusal::ReplyTooLarge { bytes_max: command.bytes_max });
-        }
+        from = page.next;
     }
     Ok(Reply::Names(names))
 }
 
-/// What a protocol puts around a name: a length and line ends.
-const NAME_OVERHEAD_BYTES: usize = 10;
+impl Passing<'_> {
+    /// The next names of the shard in which this order key lies: about `count`, with all that share the last one's key.
+    fn page(&mut self, from: u64, count: usize) -> Result<Page, Refusal> {
+        let shard_bits = self.table.shard_count().trailing_zeros();
+        let index = (from >> (ORDER_BITS - shard_bits)) as usize;
+        let end = ((index + 1) as u64) << (ORDER_BITS - shard_bits);
+        let shard = self.table.lock(index);
+        self.newest = self.newest.max(shard.newest);
+        let names = shard.names().filter(|(hash, ..)| order_key(*hash) >= from);
+        let Some(ledger) = self.ledger.filter(|_| shard.unloaded) else {
+            let resident = names.collect();
+            return Ok(merge(resident, AtRest { cells: Vec::new(), end }, count, self.now, &mut self.hidden));
+        };
+        let resident = names.map(|(hash, name, cell)| (hash, KeptName::from(name), cell)).collect();
+        drop(shard);
+        let at_rest = AtRest::read(ledger, (from, end), count)?;
+        Ok(merge(resident, at_rest, count, self.now, &mut self.hidden))
+    }
+}
 
-fn is_alive(cell: &Cell, now: Millis) -> bool {
-    cell.expires_at.is_none_or(|at| at > now)
+/// Lays what is resident over what is at rest.
+fn merge<N: Deref<Target = [u8]> + Ord>(
+    mut resident: Vec<(u64, N, Option<Cell>)>,
+    at_rest: AtRest,
+    count: usize,
+    now: Millis,
+    hidden: &mut bool,
+) -> Page {
+    let mut is_alive = |cell: &Cell| {
+        let alive = cell.expires_at.is_none_or(|at| at > now);
+        *hidden |= !alive;
+        alive
+    };
+    let AtRest { mut cells, end: mut next } = at_rest;
+    if !cells.is_empty() {
+        resident.sort_unstable_by(|a, b| (a.0, &*a.1).cmp(&(b.0, &*b.1)));
+        // What is resident is as the table says, also if that is gone.
+        cells.retain(|(hash, name, _)| {
+            resident.binary_search_by(|other| (other.0, &*other.1).cmp(&(*hash, &**name))).is_err()
+        });
+    }
+    cells.retain(|(_, _, cell)| is_alive(cell));
+    resident.retain(|(hash, _, cell)| order_key(*hash) < next && cell.is_some_and(|cell| is_alive(&cell)));
+    if resident.len() + cells.len() > count {
+        let keys = resident.iter().map(|(hash, ..)| *hash).chain(cells.iter().map(|(hash, ..)| *hash));
+        let mut keys: Vec<u64> = keys.map(order_key).collect();
+        let (_, last, _) = keys.select_nth_unstable(count - 1);
+        next = *last + 1;
+    }
+    let cells = cells.into_iter().map(|(hash, name, _)| (order_key(hash), name));
+    let resident = resident.into_iter().map(|(hash, name, _)| (order_key(hash), name));
+    let mut names: Vec<(u64, Box<[u8]>)> = cells.filter(|(key, _)| *key < next).collect();
+    names.extend(resident.filter(|(key, _)| *key < next).map(|(key, name)| (key, Box::from(&*name))));
+    names.sort_unstable();
+    Page { names, next }
+}
+
+/// Cells of the ledger with order keys up to an end.
+struct AtRest {
+    cells: Vec<(u64, Box<[u8]>, Cell)>,
+    /// The order key behind them: that of the shard, or where the reading stopped.
+    end: u64,
+}
+
+impl AtRest {
+    fn read(ledger: &dyn Ledger, (from, end): (u64, u64), count: usize) -> Result<AtRest, Refusal> {
+        let mut at_rest = AtRest { cells: Vec::new(), end };
+        ledger
+            .range(from << (64 - ORDER_BITS), &mut |hash, name, cell| {
+                let key = order_key(hash);
+                if key >= end {
+                    return ControlFlow::Break(());
+                }
+                let full = at_rest.cells.len() >= count
+                    && at_rest.cells.last().is_some_and(|(last, ..)| order_key(*last) < key);
+                if full {
+                    at_rest.end = key;
+                    return ControlFlow::Break(());
+                }
+                at_rest.cells.push((hash, Box::from(name), cell));
+                ControlFlow::Continue(())
+            })
+            .map_err(|error| Refusal::AtRest { reason: error.to_string() })?;
+        Ok(at_rest)
+    }
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! control, 8192 bytes: two slots, at 0 and at 4096, written in turn; the valid one with the higher generation counts
-//!   0  u64  check        xxh3 over bytes 8..104
+//!   0  u64  check        xxh3 over bytes 8..112
 //!   8  [8]  magic        "QUIPUCTL"
 //!  16  u32  version      1
 //!  20  u32  clean        1 after a clean stop, else 0
@@ -17,7 +17,10 @@
 //!  80  u64  end          one more than the newest prepared segment
 //!  88  u64  base         position at which segment `end` will begin
 //!  96  u64  synced       the journal is known to be synced up to here
+//! 104  u64  identity     the file system's number of this very file, in the last life; in a copy of the file it is another's
 //! ```
+//!
+//! A directory in the making has `control.unfinished` instead, which becomes `control` when all else is durable.
 //!
 //! Invariants:
 //! - a slot is written only after everything it speaks of is durable, and the other slot stays whole meanwhile, so a torn
@@ -36,8 +39,12 @@ use crate::sync::Arc;
 /// Name of the file.
 pub const CONTROL_FILE: &str = "control";
 const CONTROL_FILE_NEW: &str = "control.new";
+
+/// Name of the file in a directory that a backup or restore is still filling.
+pub const CONTROL_FILE_UNFINISHED: &str = "control.unfinished";
+
 const MAGIC: &[u8; 8] = b"QUIPUCTL";
-const SLOT_BYTES: usize = 104;
+const SLOT_BYTES: usize = 112;
 const SLOT_OFFSETS: [u64; 2] = [0, 4096];
 const FILE_BYTES: usize = 8192;
 
@@ -66,6 +73,8 @@ pub struct Control {
     pub base: Position,
     /// Known to be synced up to here.
     pub synced: Position,
+    /// The file system's number of the control file in the last life; 0: there was none.
+    pub identity: u64,
 }
 
 impl Control {
@@ -85,6 +94,7 @@ impl Control {
             (80, self.end),
             (88, self.base.0),
             (96, self.synced.0),
+            (104, self.identity),
         ] {
             out[at..at + 8].copy_from_slice(&field.to_le_bytes());
         }
@@ -117,8 +127,22 @@ impl Control {
             end: u64_at(bytes, 80),
             base: Position(u64_at(bytes, 88)),
             synced: Position(u64_at(bytes, 96)),
+            identity: u64_at(bytes, 104),
         })
     }
+}
+
+/// Writes both slots and gives the file its name.
+fn put_in_force(vfs: &dyn Vfs, dir: &Path, file: &dyn VfsFile, new: &Path, state: Control) -> Result<(), JournalError> {
+    let mut bytes = vec![0; FILE_BYTES];
+    for offset in SLOT_OFFSETS {
+        bytes[offset as usize..offset as usize + SLOT_BYTES].copy_from_slice(&state.encode());
+    }
+    file.write_all_at(&bytes, 0).map_err(|e| io_error(new, "write", e))?;
+    file.sync_data().map_err(|e| io_error(new, "sync", e))?;
+    let path = dir.join(CONTROL_FILE);
+    vfs.rename(new, &path).map_err(|e| io_error(new, "rename", e))?;
+    vfs.sync_dir(dir).map_err(|e| io_error(dir, "sync", e))
 }
 
 /// A slot that cannot be used.
@@ -145,15 +169,22 @@ impl ControlFile {
             _ => {}
         }
         let file = vfs.create(&new).map_err(|e| io_error(&new, "create", e))?;
-        let mut bytes = vec![0; FILE_BYTES];
-        for offset in SLOT_OFFSETS {
-            bytes[offset as usize..offset as usize + SLOT_BYTES].copy_from_slice(&state.encode());
-        }
-        file.write_all_at(&bytes, 0).map_err(|e| io_error(&new, "write", e))?;
-        file.sync_data().map_err(|e| io_error(&new, "sync", e))?;
-        vfs.rename(&new, &path).map_err(|e| io_error(&new, "rename", e))?;
-        vfs.sync_dir(dir).map_err(|e| io_error(dir, "sync", e))?;
+        put_in_force(vfs, dir, &*file, &new, state)?;
         Ok(ControlFile { file, path, state })
+    }
+
+    /// Marks a directory as one in the making, durably: whoever opens it before [`ControlFile::finish`] refuses.
+    pub fn begin(vfs: &dyn Vfs, dir: &Path) -> Result<(), JournalError> {
+        let path = dir.join(CONTROL_FILE_UNFINISHED);
+        vfs.create(&path).map_err(|e| io_error(&path, "create", e))?;
+        vfs.sync_dir(dir).map_err(|e| io_error(dir, "sync", e))
+    }
+
+    /// Makes a directory that was in the making a data directory, at once and durably.
+    pub fn finish(vfs: &dyn Vfs, dir: &Path, state: Control) -> Result<(), JournalError> {
+        let path = dir.join(CONTROL_FILE_UNFINISHED);
+        let file = vfs.open(&path).map_err(|e| io_error(&path, "open", e))?;
+        put_in_force(vfs, dir, &*file, &path, state)
     }
 
     /// Opens the file; `None` if there is none. Refuses when neither slot can be read.
@@ -184,6 +215,11 @@ impl ControlFile {
                 Err(Damage { file: path, offset: 0, position: None, reason }.into())
             }
         }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// What is in force.

@@ -2,7 +2,7 @@
 
 use quipu_model::{Epoch, Millis};
 
-use super::format::{Entry, RECORD_HEADER_BYTES, put_time};
+use super::format::{Before, Entry, RECORD_HEADER_BYTES, put_time};
 
 /// The records of a turn, one after another; the last one may still grow.
 #[derive(Default)]
@@ -22,6 +22,7 @@ struct LastAdd {
     epoch: Epoch,
     count: u64,
     sum: i64,
+    before: Before,
 }
 
 impl Draft {
@@ -35,18 +36,18 @@ impl Draft {
     /// Adds the result of an add. Adds to one counter in a row become one entry: the newest value, their count and sum.
     pub fn push_add(&mut self, time: Millis, hash: u64, (name, epoch): (&[u8], Epoch), result: AddResult) {
         self.open(time);
-        let AddResult { value, expires_at, delta } = result;
+        let AddResult { value, expires_at, delta, mut before } = result;
         let (mut count, mut sum) = (1, delta);
         if let Some(last) = &self.last_add {
             // Equal hashes of different names would merge two counters: the hash is keyed and 64 bits wide, but names decide.
             let same = last.hash == hash && last.epoch == epoch && self.names(last.at, name);
             if let (true, Some(total)) = (same, last.sum.checked_add(delta)) {
-                (count, sum) = (last.count + 1, total);
+                (count, sum, before) = (last.count + 1, total, last.before);
                 self.bytes.truncate(last.at);
             }
         }
-        self.last_add = Some(LastAdd { at: self.bytes.len(), hash, epoch, count, sum });
-        Entry::Cell { name, epoch, value, expires_at, count, sum }.encode(&mut self.bytes);
+        self.last_add = Some(LastAdd { at: self.bytes.len(), hash, epoch, count, sum, before });
+        Entry::Cell { name, epoch, value, expires_at, count, sum, before }.encode(&mut self.bytes);
     }
 
     /// Opens a record that says nothing but the time, if none is open.
@@ -93,6 +94,8 @@ pub struct AddResult {
     pub expires_at: Option<Millis>,
     /// What was added.
     pub delta: i64,
+    /// Whether the counter existed before it.
+    pub before: Before,
 }
 
 #[cfg(test)]
@@ -102,7 +105,12 @@ mod tests {
 
     fn add(draft: &mut Draft, name: &[u8], value: i64, delta: i64) {
         let hash = name.len() as u64;
-        draft.push_add(Millis(1), hash, (name, Epoch::FIRST), AddResult { value, expires_at: None, delta });
+        draft.push_add(
+            Millis(1),
+            hash,
+            (name, Epoch::FIRST),
+            AddResult { value, expires_at: None, delta, before: Before::Present },
+        );
     }
 
     #[test]

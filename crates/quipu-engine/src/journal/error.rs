@@ -23,13 +23,19 @@ pub enum JournalError {
         /// What it answered.
         source: io::Error,
     },
+    /// The directory was being filled by a backup or a restore that did not come to its end.
+    #[error("{} is not whole: a backup or restore into it did not finish, or is still under way; remove the directory and begin again", dir.display())]
+    Unfinished {
+        /// Which directory.
+        dir: PathBuf,
+    },
     /// The bytes are not what was written.
     #[error(transparent)]
     Damage(#[from] Damage),
 }
 
 impl JournalError {
-    pub(super) fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         // Out of descriptors is as passing as out of space, and as little a reason to end the process.
         matches!(self, JournalError::Io { source, .. }
             if matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)

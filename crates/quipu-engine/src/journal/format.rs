@@ -24,11 +24,13 @@
 //!  24  …    body       time (varint, Unix milliseconds), then entries up to the end
 //!
 //! entry: a tag, then what the tag says
-//!   tag & 0x07   1 cell · 2 gone · 3 flush · 4 floor · 5 start
+//!   tag & 0x07   1 cell · 2 gone · 3 flush · 5 start
 //!   tag & 0x08   an expiry follows (cell)
 //!   tag & 0x10   an epoch follows (cell, gone); without it, the first epoch
+//!   tag & 0x20   the counter did not exist before (cell)
+//!   tag & 0x40   whether it existed only the ledger knows: a counter in memory mode, journaled with others (cell, gone)
 //!   name         varint length, bytes                       (cell, gone)
-//!   epoch        varint milliseconds, u64 node              (cell, gone if 0x10; flush, floor always)
+//!   epoch        varint milliseconds, u64 node              (cell, gone if 0x10; flush always)
 //!   value        zigzag varint, the running value           (cell)
 //!   expiry       varint, Unix milliseconds                  (cell if 0x08)
 //!   count, sum   varint, zigzag varint: how many operations this entry stands for and what they added (cell)
@@ -174,6 +176,36 @@ pub fn record_check(record: &[u8], log: u64, position: Position) -> u64 {
     xxh3_64_with_seed(&record[8..], log.wrapping_add(position.0))
 }
 
+/// Whether a counter existed before an entry: what keeps the number of counters exact when not all of them are read at start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Before {
+    /// It did.
+    Present,
+    /// It did not.
+    Absent,
+    /// What the journal tells of it is not all that happened to it: the ledger knows.
+    Unsure,
+}
+
+impl Before {
+    fn tag(self) -> u8 {
+        match self {
+            Before::Present => 0,
+            Before::Absent => WAS_ABSENT,
+            Before::Unsure => IS_UNSURE,
+        }
+    }
+
+    fn of(tag: u8) -> Result<Before, BadBody> {
+        match (tag & WAS_ABSENT != 0, tag & IS_UNSURE != 0) {
+            (false, false) => Ok(Before::Present),
+            (true, false) => Ok(Before::Absent),
+            (false, true) => Ok(Before::Unsure),
+            (true, true) => Err(BadBody),
+        }
+    }
+}
+
 /// One result in a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Entry<'a> {
@@ -187,10 +219,12 @@ pub enum Entry<'a> {
         value: i64,
         /// When it expires.
         expires_at: Option<Millis>,
-        /// How many operations this entry stands for; 0 when it was only written again.
+        /// How many operations this entry stands for.
         count: u64,
         /// What they added.
         sum: i64,
+        /// Whether the counter existed before.
+        before: Before,
     },
     /// A counter was deleted or has expired.
     Gone {
@@ -198,15 +232,12 @@ pub enum Entry<'a> {
         name: &'a [u8],
         /// The raised epoch: what comes after it.
         epoch: Epoch,
+        /// Whether the counter existed before: that, or unsure.
+        before: Before,
     },
     /// Every counter was deleted.
     Flush {
         /// The raised epoch, for all of them.
-        epoch: Epoch,
-    },
-    /// No counter made from here on has an epoch below this one.
-    Floor {
-        /// The newest epoch of the counters that are gone.
         epoch: Epoch,
     },
     /// A life of the node begins.
@@ -219,19 +250,20 @@ pub enum Entry<'a> {
 const CELL: u8 = 1;
 const GONE: u8 = 2;
 const FLUSH: u8 = 3;
-const FLOOR: u8 = 4;
 const START: u8 = 5;
 const TYPE_MASK: u8 = 0x07;
 const HAS_EXPIRY: u8 = 0x08;
 const HAS_EPOCH: u8 = 0x10;
+const WAS_ABSENT: u8 = 0x20;
+const IS_UNSURE: u8 = 0x40;
 
 impl Entry<'_> {
     /// Appends the entry.
     pub fn encode(&self, out: &mut Vec<u8>) {
         match *self {
-            Entry::Cell { name, epoch, value, expires_at, count, sum } => {
+            Entry::Cell { name, epoch, value, expires_at, count, sum, before } => {
                 let expiry = if expires_at.is_some() { HAS_EXPIRY } else { 0 };
-                put_named(out, CELL | expiry, name, epoch);
+                put_named(out, CELL | expiry | before.tag(), name, epoch);
                 put_zigzag(out, value);
                 if let Some(at) = expires_at {
                     put_varint(out, at.0);
@@ -239,13 +271,9 @@ impl Entry<'_> {
                 put_varint(out, count);
                 put_zigzag(out, sum);
             }
-            Entry::Gone { name, epoch } => put_named(out, GONE, name, epoch),
+            Entry::Gone { name, epoch, before } => put_named(out, GONE | before.tag(), name, epoch),
             Entry::Flush { epoch } => {
                 out.push(FLUSH);
-                put_epoch(out, epoch);
-            }
-            Entry::Floor { epoch } => {
-                out.push(FLOOR);
                 put_epoch(out, epoch);
             }
             Entry::Start { writer } => {
@@ -329,8 +357,8 @@ fn put_zigzag(out: &mut Vec<u8>, number: i64) {
 fn take_entry<'a>(rest: &mut &'a [u8]) -> Result<Entry<'a>, BadBody> {
     let tag = take(rest, 1)?[0];
     let known = match tag & TYPE_MASK {
-        CELL => TYPE_MASK | HAS_EXPIRY | HAS_EPOCH,
-        GONE => TYPE_MASK | HAS_EPOCH,
+        CELL => TYPE_MASK | HAS_EXPIRY | HAS_EPOCH | WAS_ABSENT | IS_UNSURE,
+        GONE => TYPE_MASK | HAS_EPOCH | IS_UNSURE,
         _ => TYPE_MASK,
     };
     if tag & !known != 0 {
@@ -342,14 +370,13 @@ fn take_entry<'a>(rest: &mut &'a [u8]) -> Result<Entry<'a>, BadBody> {
             let value = take_zigzag(rest)?;
             let expires_at = if tag & HAS_EXPIRY != 0 { Some(Millis(take_varint(rest)?)) } else { None };
             let (count, sum) = (take_varint(rest)?, take_zigzag(rest)?);
-            Ok(Entry::Cell { name, epoch, value, expires_at, count, sum })
+            Ok(Entry::Cell { name, epoch, value, expires_at, count, sum, before: Before::of(tag)? })
         }
         GONE => {
             let (name, epoch) = take_named(rest, tag)?;
-            Ok(Entry::Gone { name, epoch })
+            Ok(Entry::Gone { name, epoch, before: Before::of(tag)? })
         }
         FLUSH => Ok(Entry::Flush { epoch: take_epoch(rest)? }),
-        FLOOR => Ok(Entry::Floor { epoch: take_epoch(rest)? }),
         START => {
             let (node, incarnation) = (NodeId(take_u64(rest)?), Incarnation(take_u64(rest)?));
             Ok(Entry::Start { writer: Writer { node, incarnation } })
@@ -432,10 +459,9 @@ mod tests {
         ) {
             let name = name.as_slice();
             let entries = [
-                Entry::Cell { name, epoch, value, expires_at: expires.map(Millis), count, sum },
-                Entry::Gone { name, epoch },
+                Entry::Cell { name, epoch, value, expires_at: expires.map(Millis), count, sum, before: [Before::Present, Before::Absent, Before::Unsure][(count % 3) as usize] },
+                Entry::Gone { name, epoch, before: Before::Unsure },
                 Entry::Flush { epoch },
-                Entry::Floor { epoch },
                 Entry::Start { writer: Writer { node: NodeId(node), incarnation: Incarnation(count) } },
             ];
             let mut bytes = Vec::new();

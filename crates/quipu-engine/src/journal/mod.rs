@@ -39,6 +39,7 @@ use self::format::{Position, finish_record};
 use self::pending::{Filled, Pending};
 use self::recover::Tail;
 use self::segments::{Log, Segment};
+pub(crate) use self::tend::Hold;
 use self::tend::Tending;
 pub use self::waiters::Wait;
 use self::waiters::Waiters;
@@ -60,6 +61,10 @@ pub struct JournalOptions {
     pub ahead_bytes: u64,
     /// Most bytes applied but not yet handed over; beyond it, writes are refused.
     pub pending_bytes_max: u64,
+    /// Journal and ledger take this much of the disk at most.
+    pub disk_bytes_max: Option<u64>,
+    /// Disk space kept for a seal when there is none left.
+    pub reserve_bytes: u64,
 }
 
 /// The journal of a running node.
@@ -95,7 +100,9 @@ pub struct Journal {
     /// The last fsync was slow: commits belong to the driver's thread for now.
     slow: AtomicBool,
     fast_runs: AtomicU64,
-    sealed_bytes: AtomicU64,
+    /// Bytes of all files of the journal, and of the ledger: what the quota is about.
+    files_bytes: AtomicU64,
+    pub(crate) ledger_bytes: AtomicU64,
     /// For INFO.
     pub(crate) syncs: AtomicU64,
     /// For INFO.
@@ -115,6 +122,7 @@ impl Journal {
     ) -> Journal {
         let log =
             Log { segments: VecDeque::from(segments), written: tail.position, previous: tail.previous, mark: None };
+        let files_bytes = log.segments.iter().map(Segment::bytes).sum();
         let room = log.end().map_or(0, |end| end.0 - tail.position.0);
         let (control_state, segment_count) = (*control.state(), log.segments.len() as u64);
         Journal {
@@ -127,7 +135,14 @@ impl Journal {
             log: Mutex::new(log),
             handing: Mutex::new(()),
             syncing: Mutex::new(()),
-            tending: Mutex::new(Tending { control, spare: Vec::new(), full: None }),
+            tending: Mutex::new(Tending {
+                control,
+                spare: Vec::new(),
+                full: None,
+                reserve: false,
+                reserve_tried_at: None,
+                holds: 0,
+            }),
             written: AtomicU64::new(tail.position.0),
             // What is in the files but was not known to be synced may still be lost: it counts as synced only after a sync.
             synced: AtomicU64::new(tail.synced.0),
@@ -139,10 +154,16 @@ impl Journal {
             on_failure,
             slow: AtomicBool::new(false),
             fast_runs: AtomicU64::new(0),
-            sealed_bytes: AtomicU64::new(0),
+            files_bytes: AtomicU64::new(files_bytes),
+            ledger_bytes: AtomicU64::new(0),
             syncs: AtomicU64::new(0),
             sync_micros_last: AtomicU64::new(0),
         }
+    }
+
+    /// The disk it is on.
+    pub(crate) fn vfs(&self) -> &dyn Vfs {
+        &*self.vfs
     }
 
     // ---- room -------------------------------------------------------------------------------------------------------------

@@ -110,6 +110,9 @@ pub fn open_control(vfs: &dyn Vfs, dir: &Path) -> Result<Option<ControlFile>, Jo
         return Ok(Some(control));
     }
     let files = vfs.list(dir).map_err(|e| io_error(dir, "list", e))?;
+    if files.iter().any(|file| file == super::control::CONTROL_FILE_UNFINISHED) {
+        return Err(JournalError::Unfinished { dir: dir.to_owned() });
+    }
     match files.iter().find(|file| segment_number(file).is_some()) {
         None => Ok(None),
         Some(segment) => Err(Damage {
@@ -155,6 +158,8 @@ pub fn replay(
             format!("{found}, though the record at position {behind} says it was synced up to position {synced}");
         return Err(stream_damage(segments, tail.position, reason).into());
     }
+    // After a clean stop nothing was being written: what stands behind is what a recycled segment held before.
+    let reason = reason.filter(|_| !(control.clean && tail.position == control.synced));
     tail.torn = reason.map(|reason| {
         let at = stream_damage(segments, tail.position, String::new());
         Torn { file: at.file, offset: at.offset, reason }

@@ -20,7 +20,7 @@ use super::{Damage, JournalError, io_error};
 use crate::sync::Arc;
 
 /// Zeros are written to a new segment in pieces of this size.
-static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
+pub(super) static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
 
 /// The name of a segment file.
 pub fn segment_file(number: u64) -> String {

@@ -5,19 +5,26 @@
 //! Invariant: one thread at a time (`tending`), and whatever the control file is told is durable by then.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use quipu_model::Refusal;
+use quipu_model::{Refusal, Vfs};
 
-use super::control::ControlFile;
+use super::control::{Control, ControlFile};
 use super::format::{Position, SegmentHeader};
-use super::segments::{Mark, Segment, segment_file};
+use super::segments::{Mark, Segment, ZEROS, segment_file};
 use super::{Journal, JournalError, io_error};
 use crate::failpoint::step;
-use crate::sync::{Ordering, lock};
+use crate::sync::{Ordering, lock, try_lock};
 
 /// Segments that the cut freed are kept for the next ones up to this many bytes or two segments, whichever is more.
 const SPARE_BYTES: u64 = 64 << 20;
+
+/// Disk space kept for a seal when there is none left.
+const RESERVE_FILE: &str = "reserve";
+
+/// It is tried this often to have the reserve again: an attempt on a full disk writes until it is refused.
+const RESERVE_EVERY: Duration = Duration::from_secs(10);
 
 /// What tending works on.
 pub(super) struct Tending {
@@ -26,18 +33,58 @@ pub(super) struct Tending {
     pub(super) spare: Vec<PathBuf>,
     /// Why the last attempt to prepare a segment failed.
     pub(super) full: Option<String>,
+    /// Whether the reserve is there, and when it was last tried to make it.
+    pub(super) reserve: bool,
+    pub(super) reserve_tried_at: Option<Duration>,
+    /// How many are copying the journal, which is not cut meanwhile.
+    pub(super) holds: usize,
+}
+
+/// Keeps the journal from being cut, so that it can be copied; everything else goes on.
+pub(crate) struct Hold<'j> {
+    journal: &'j Journal,
+}
+
+impl Hold<'_> {
+    /// What the control file says, and the segments that hold the journal from its start to here.
+    pub(crate) fn extent(&self, end: Position) -> (Control, Vec<Segment>) {
+        let tending = lock(&self.journal.tending);
+        let control = *tending.control.state();
+        // Also where nothing follows the start yet: the next record goes into that segment.
+        let segments = lock(&self.journal.log).between(control.start, end.max(control.start.plus(1)));
+        (control, segments)
+    }
+}
+
+impl Drop for Hold<'_> {
+    fn drop(&mut self) {
+        lock(&self.journal.tending).holds -= 1;
+    }
 }
 
 impl Journal {
+    /// Keeps the journal from being cut while this is held.
+    pub(crate) fn hold(&self) -> Hold<'_> {
+        // A cut under way has the lock until it is done.
+        lock(&self.tending).holds += 1;
+        Hold { journal: self }
+    }
+
+    /// Whether someone keeps it from being cut.
+    pub(crate) fn is_held(&self) -> bool {
+        lock(&self.tending).holds > 0
+    }
+
     /// Prepares segments until there is room ahead again. A full disk is not an error here: writes are refused until it heals.
     pub fn prepare(&self) -> Result<(), JournalError> {
-        while self.room_is_low() {
+        // A worker may have found the disk full for want of more than is kept ahead; whether it still is, nobody else would find out.
+        while self.room_is_low() || self.is_full() {
             // One at a time, so that a worker in need gets its turn.
             if !self.prepare_one(&mut lock(&self.tending))? {
                 break;
             }
         }
-        Ok(())
+        self.keep_reserve(&mut lock(&self.tending))
     }
 
     /// Prepares segments for a worker that found no room for so many bytes, unless someone else just did or the disk is full.
@@ -65,6 +112,11 @@ impl Journal {
         lock(&self.tending).full.is_some()
     }
 
+    /// The same, without waiting for whoever tends at the moment: then it is not known to be.
+    pub fn is_full_hint(&self) -> bool {
+        try_lock(&self.tending).is_some_and(|tending| tending.full.is_some())
+    }
+
     /// Prepares one segment; false if the disk is full.
     fn prepare_one(&self, tending: &mut Tending) -> Result<bool, JournalError> {
         match self.try_prepare_one(tending) {
@@ -86,9 +138,16 @@ impl Journal {
             _ => {}
         }
         let spare = tending.spare.pop();
+        let recycled = spare.is_some();
+        if !recycled {
+            self.check_quota(bytes).map_err(|e| io_error(&path, "create", e))?;
+        }
         let segment = Segment::prepare(&*self.vfs, &self.dir, header, spare.as_deref()).inspect_err(|_| {
             // Nor does it keep the last of the space from others meanwhile.
             let _ = self.vfs.remove(&path);
+            if recycled {
+                self.files_bytes.fetch_sub(bytes, Ordering::AcqRel);
+            }
         })?;
         step!("prepared");
         tending.control.write(|control| {
@@ -96,10 +155,103 @@ impl Journal {
             control.base = segment.end;
         })?;
         let payload = segment.end.0 - segment.base.0;
+        if !recycled {
+            self.files_bytes.fetch_add(bytes, Ordering::AcqRel);
+        }
         lock(&self.log).segments.push_back(segment);
         self.segments.fetch_add(1, Ordering::AcqRel);
         self.room.fetch_add(payload as i64, Ordering::AcqRel);
         Ok(())
+    }
+
+    /// Whether so many bytes more are within the quota; an error of the kind that a full disk gives if not.
+    pub fn check_quota(&self, bytes: u64) -> io::Result<()> {
+        self.within_quota(self.disk_bytes() + bytes)
+    }
+
+    /// Whether the ledger may grow by so many bytes, with the journal as short as the cut after it leaves it: a seal must not be kept from giving back what the
+    /// journal has taken.
+    pub fn check_quota_cut(&self, bytes: u64) -> io::Result<()> {
+        let left = self.options.ahead_bytes + self.options.segment_bytes + self.options.reserve_bytes;
+        let files = self.files_bytes.load(Ordering::Acquire).min(left);
+        self.within_quota(files + self.ledger_bytes.load(Ordering::Acquire) + bytes)
+    }
+
+    fn within_quota(&self, bytes: u64) -> io::Result<()> {
+        let Some(bytes_max) = self.options.disk_bytes_max else { return Ok(()) };
+        if bytes <= bytes_max {
+            return Ok(());
+        }
+        let reason = format!("the quota of {bytes_max} bytes for journal and ledger (--max-disk) is used up");
+        Err(io::Error::new(io::ErrorKind::StorageFull, reason))
+    }
+
+    /// Bytes that files may still take, by the disk and by the quota. What the disk does not tell is taken to be enough.
+    pub fn free_bytes(&self) -> u64 {
+        let quota =
+            self.options.disk_bytes_max.map_or(u64::MAX, |bytes_max| bytes_max.saturating_sub(self.disk_bytes()));
+        self.vfs.free_bytes(&self.dir).unwrap_or(u64::MAX).min(quota)
+    }
+
+    /// Bytes that journal and ledger take, what is kept for later included.
+    pub fn disk_bytes(&self) -> u64 {
+        self.files_bytes.load(Ordering::Acquire) + self.ledger_bytes.load(Ordering::Acquire)
+    }
+
+    /// Takes disk space for the day when there is none, if there is some to take.
+    fn keep_reserve(&self, tending: &mut Tending) -> Result<(), JournalError> {
+        let (bytes, path) = (self.options.reserve_bytes, self.dir.join(RESERVE_FILE));
+        let (now, tried_at) = (self.clock.elapsed(), tending.reserve_tried_at);
+        let is_early = tried_at.is_some_and(|tried_at| now.saturating_sub(tried_at) < RESERVE_EVERY);
+        if tending.reserve || bytes == 0 || tending.full.is_some() || is_early {
+            return Ok(());
+        }
+        tending.reserve_tried_at = Some(now);
+        let taken = self.check_quota(bytes).and_then(|()| take_space(&*self.vfs, &path, bytes));
+        match taken.map_err(|e| io_error(&path, "create", e)) {
+            Ok(()) => {
+                tending.reserve = true;
+                self.files_bytes.fetch_add(bytes, Ordering::AcqRel);
+                Ok(())
+            }
+            // Then there is none; segments come first.
+            Err(error) if error.is_full() => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Finds what the last life kept for a full disk: on one, there is nothing else to seal with.
+    pub(crate) fn find_reserve(&self) -> Result<(), JournalError> {
+        let (mut tending, path) = (lock(&self.tending), self.dir.join(RESERVE_FILE));
+        match self.vfs.open(&path).and_then(|file| file.bytes()) {
+            Ok(bytes) if bytes > 0 && bytes == self.options.reserve_bytes => {
+                tending.reserve = true;
+                self.files_bytes.fetch_add(bytes, Ordering::AcqRel);
+                Ok(())
+            }
+            // Half made, or of a life with other options.
+            Ok(_) => self.vfs.remove(&path).map_err(|e| io_error(&path, "remove", e)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(io_error(&path, "open", error)),
+        }
+    }
+
+    /// Gives back disk space that is kept for later, for a seal that found none; whether there was any.
+    pub fn give_space(&self) -> Result<bool, JournalError> {
+        let mut tending = lock(&self.tending);
+        let mut freed = 0;
+        for path in std::mem::take(&mut tending.spare) {
+            self.vfs.remove(&path).map_err(|e| io_error(&path, "remove", e))?;
+            freed += self.options.segment_bytes;
+        }
+        if std::mem::take(&mut tending.reserve) {
+            let path = self.dir.join(RESERVE_FILE);
+            self.vfs.remove(&path).map_err(|e| io_error(&path, "remove", e))?;
+            freed += self.options.reserve_bytes;
+        }
+        self.files_bytes.fetch_sub(freed, Ordering::AcqRel);
+        step!("given");
+        Ok(freed > 0)
     }
 
     /// Lets the control file know how far the journal is synced; `clean` marks a clean stop.
@@ -116,24 +268,31 @@ impl Journal {
         })
     }
 
-    /// Takes a place for a record and marks it as one to cut at. Needs room, like every place.
-    pub fn reserve_marked(&self, bytes: usize) -> Position {
+    /// Marks the present end of the journal as a place to cut at.
+    pub fn mark(&self) -> Position {
         // Under the log's lock nothing is handed over, so the chain at this place is not missed.
         let mut log = lock(&self.log);
-        let position = self.reserve(bytes);
-        log.mark = Some(Mark { position, previous: None });
+        let position = self.reserved();
+        let previous = (log.written == position).then_some(log.previous);
+        log.mark = Some(Mark { position, previous });
         position
     }
 
-    /// The marked place and the chain there, once it was handed over.
+    /// The marked place and the chain there, once everything before it was handed over.
     pub fn marked(&self) -> Option<(Position, u32)> {
-        lock(&self.log).mark.and_then(|mark| Some((mark.position, mark.previous?)))
+        let log = lock(&self.log);
+        let mark = log.mark?;
+        let previous = mark.previous.or((log.written == mark.position).then_some(log.previous))?;
+        Some((mark.position, previous))
     }
 
-    /// Drops what lies before the mark. Everything that counts was written again behind it, and is synced.
+    /// Drops what lies before the mark: the ledger has all of it. Not while someone copies the journal; the next cut makes up for it.
     pub fn cut(&self, at: Position, previous: u32) -> Result<(), JournalError> {
         debug_assert!(at <= self.synced());
         let mut tending = lock(&self.tending);
+        if tending.holds > 0 || tending.control.state().start == at {
+            return Ok(());
+        }
         let freed: Vec<Segment> = {
             let log = lock(&self.log);
             log.segments.iter().take_while(|segment| segment.end <= at).cloned().collect()
@@ -147,24 +306,22 @@ impl Journal {
             control.synced = synced;
         })?;
         step!("cut");
-        self.sealed_bytes.store(self.reserved().0 - at.0, Ordering::Relaxed);
         lock(&self.log).segments.drain(..freed.len());
         self.start.store(at.0, Ordering::Release);
         self.segments.fetch_sub(freed.len() as u64, Ordering::AcqRel);
-        let keep = (SPARE_BYTES / self.options.segment_bytes).max(2) as usize;
+        // What was given up for a seal on a full disk is made up for first: a journal that takes it all again could never be cut.
+        let reserved = tending.reserve || self.options.reserve_bytes == 0;
+        let keep = if reserved { (SPARE_BYTES / self.options.segment_bytes).max(2) as usize } else { 0 };
         for segment in freed {
             if tending.spare.len() < keep && segment.bytes() == self.options.segment_bytes {
                 tending.spare.push(segment.path);
             } else {
                 self.vfs.remove(&segment.path).map_err(|e| io_error(&segment.path, "remove", e))?;
+                self.files_bytes.fetch_sub(segment.bytes(), Ordering::AcqRel);
             }
         }
+        step!("freed");
         Ok(())
-    }
-
-    /// How much the last seal left: bytes between the start and where its cells ended.
-    pub fn sealed_bytes(&self) -> u64 {
-        self.sealed_bytes.load(Ordering::Relaxed)
     }
 
     /// For INFO and the decision to seal: bytes between the start and what is reserved, and how many segments there are.
@@ -173,4 +330,28 @@ impl Journal {
         let start = self.start.load(Ordering::Acquire);
         (self.reserved().0.saturating_sub(start), self.segments.load(Ordering::Acquire) as usize)
     }
+}
+
+/// Makes a file that takes so many bytes, unless there is one. It need not survive anything.
+fn take_space(vfs: &dyn Vfs, path: &Path, bytes: u64) -> io::Result<()> {
+    if vfs.open(path).and_then(|file| file.bytes()).is_ok_and(|present| present == bytes) {
+        return Ok(());
+    }
+    match vfs.remove(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let fill = || {
+        let file = vfs.create(path)?;
+        let mut written = 0;
+        while written < bytes {
+            let piece = ZEROS.len().min((bytes - written) as usize);
+            file.write_all_at(&ZEROS[..piece], written)?;
+            written += piece as u64;
+        }
+        Ok(())
+    };
+    fill().inspect_err(|_| {
+        let _ = vfs.remove(path);
+    })
 }

@@ -2,6 +2,8 @@
 
 use std::task::Waker;
 
+use quipu_model::Durability;
+
 use super::format::Position;
 use crate::sync::{Mutex, lock};
 
@@ -15,6 +17,16 @@ pub struct Wait {
 }
 
 impl Wait {
+    /// What a reply that includes everything before this position waits for.
+    #[must_use]
+    pub fn for_durability(durability: Durability, position: Position) -> Wait {
+        match durability {
+            Durability::Memory => Wait::default(),
+            Durability::Relaxed => Wait { written: position, synced: Position(0) },
+            Durability::Durable => Wait { written: position, synced: position },
+        }
+    }
+
     /// Waits for both.
     #[must_use]
     pub fn and(self, other: Wait) -> Wait {

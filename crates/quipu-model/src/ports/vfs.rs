@@ -29,6 +29,18 @@ pub trait Vfs: Send + Sync {
     /// Removes a file.
     fn remove(&self, path: &Path) -> io::Result<()>;
 
+    /// Removes everything in a directory but the file of this name, the directories in it included.
+    fn clear_dir(&self, dir: &Path, keep: &str) -> io::Result<()>;
+
+    /// Removes an empty directory.
+    fn remove_dir(&self, dir: &Path) -> io::Result<()>;
+
+    /// A number that a file or directory keeps while it is there and that a copy of it does not share: by it a copied directory is recognised.
+    fn identity(&self, path: &Path) -> io::Result<u64>;
+
+    /// How many bytes more files in this directory may take, as far as the disk says.
+    fn free_bytes(&self, dir: &Path) -> io::Result<u64>;
+
     /// Makes what was created, renamed and removed in the directory durable.
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
 

@@ -58,6 +58,8 @@ pub enum ConnectionCommand<'a> {
     Unwatch,
     /// Removes all functions, of which there are none.
     FunctionFlush,
+    /// Writes a copy of everything to a directory of the server's machine.
+    Backup(&'a [u8]),
     /// Lists the parts of an operation.
     Help(&'static Spec),
 }
@@ -149,6 +151,10 @@ pub(super) fn ping<'a>(spec: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
 
 pub(super) fn echo<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
     connection(ConnectionCommand::Echo(arg(args, 1)))
+}
+
+pub(super) fn backup<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    connection(ConnectionCommand::Backup(arg(args, 1)))
 }
 
 pub(super) fn hello<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {

@@ -427,6 +427,17 @@ pub static TABLE: &[Spec] = &[
         read: counter::pttl,
     },
     Spec {
+        name: "quipu.backup",
+        arity: 2,
+        flags: &[Flag::Admin, Flag::NoMulti, Flag::Slow],
+        keys: Keys::NONE,
+        group: Group::Server,
+        since: "0.1.0",
+        summary: "Writes a copy of everything to a directory of the server's machine, while counting goes on",
+        parts: &[],
+        read: connection::backup,
+    },
+    Spec {
         name: "quipu.reset",
         arity: 2,
         flags: &[Flag::Write, Flag::DenyOom, Flag::Fast],

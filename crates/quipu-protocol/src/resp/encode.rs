@@ -88,10 +88,13 @@ impl<'a> Writer<'a> {
     /// An operation that was not applied.
     pub fn refusal(&mut self, refusal: &Refusal, command: &str) {
         match refusal {
-            Refusal::Overflow | Refusal::ReplyTooLarge { .. } => self.error(&format!("ERR {refusal}")),
+            Refusal::Overflow | Refusal::ReplyTooLarge { .. } | Refusal::AtRest { .. } | Refusal::WalkTogether => {
+                self.error(&format!("ERR {refusal}"));
+            }
             Refusal::ExpireTime => self.error(&format!("ERR {refusal} in '{command}' command")),
             Refusal::WrongKind => self.error(&format!("WRONGTYPE {refusal}")),
             Refusal::NoRoom { .. } => self.error(&format!("NOROOM {refusal}")),
+            Refusal::NoMemory { .. } => self.error(&format!("OOM {refusal}")),
             Refusal::Behind { .. } => self.error(&format!("TRYAGAIN {refusal}")),
         }
     }

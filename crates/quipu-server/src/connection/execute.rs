@@ -2,7 +2,7 @@
 //!
 //! In: a command that was found and may run. Out: its reply.
 
-use quipu_engine::Turn;
+use quipu_engine::{NotRun, Turn, Watch};
 use quipu_model::{Command, Reply};
 use quipu_protocol::command::{CommandError, ConnectionCommand, CounterRequest};
 use quipu_protocol::resp::Shape;
@@ -37,23 +37,24 @@ pub(super) fn now(
     match request {
         Request::Counter(CounterRequest { mut command, shape }) => {
             bound(&mut command, output_bytes_max);
-            let reply = turn.run(&command);
+            let reply = match session.take_loaded(turn).map_or_else(|| turn.run(&command), Ok) {
+                Ok(reply) => reply,
+                Err(load) => return Ending::Loads(load),
+            };
             Writer::new(out, session.state.version).reply(&reply, shape, spec.name);
             Ending::Waits
         }
         Request::Together(commands) => {
-            let outcome = turn.run_all(&commands, &[]);
+            let outcome = run_all(session, turn, &commands, &[]);
             let mut writer = Writer::new(out, session.state.version);
             match outcome {
                 Ok(replies) => together(&mut writer, &replies.unwrap_or_default(), spec),
-                Err(refusal) => writer.refusal(&refusal, spec.name),
+                Err(NotRun::Refused(refusal)) => writer.refusal(&refusal, spec.name),
+                Err(NotRun::Load(load)) => return Ending::Loads(load),
             }
             Ending::Waits
         }
-        Request::Connection(ConnectionCommand::Exec) => {
-            exec(session, turn, out);
-            Ending::Waits
-        }
+        Request::Connection(ConnectionCommand::Exec) => exec(session, turn, out),
         Request::Connection(command) => respond::respond(session, &command, turn, out),
     }
 }
@@ -68,21 +69,49 @@ enum Slot<'a> {
     Wrong(CommandError),
 }
 
+/// Runs commands as one, unless loading what they need has failed.
+fn run_all(
+    session: &mut Session,
+    turn: &mut Turn<'_>,
+    commands: &[Command<'_>],
+    watches: &[Watch],
+) -> Result<Option<Vec<Reply>>, NotRun> {
+    match session.take_loaded(turn) {
+        Some(Reply::Refused(refusal)) => Err(NotRun::Refused(refusal)),
+        _ => turn.run_all(commands, watches),
+    }
+}
+
 /// Runs a transaction as one step.
-fn exec(session: &mut Session, turn: &mut Turn<'_>, out: &mut Vec<u8>) {
+fn exec(session: &mut Session, turn: &mut Turn<'_>, out: &mut Vec<u8>) -> Ending {
     let watches = std::mem::take(&mut session.state.watches);
     let Some(transaction) = session.state.transaction.take() else {
-        return Writer::new(out, session.state.version).error("ERR EXEC without MULTI");
+        Writer::new(out, session.state.version).error("ERR EXEC without MULTI");
+        return Ending::Waits;
     };
     if transaction.spoiled {
         let text = "EXECABORT Transaction discarded because of previous errors.";
-        return Writer::new(out, session.state.version).error(text);
+        Writer::new(out, session.state.version).error(text);
+        return Ending::Waits;
     }
     let (slots, commands) = unpack(&transaction, session.shared.limits.output_bytes_max);
-    let mut replies = match turn.run_all(&commands, &watches) {
+    let mut replies = match run_all(session, turn, &commands, &watches) {
         Ok(Some(replies)) => replies.into_iter(),
-        Ok(None) => return Writer::new(out, session.state.version).null_array(),
-        Err(refusal) => return Writer::new(out, session.state.version).refusal(&refusal, "exec"),
+        Ok(None) => {
+            Writer::new(out, session.state.version).null_array();
+            return Ending::Waits;
+        }
+        Err(NotRun::Refused(refusal)) => {
+            Writer::new(out, session.state.version).refusal(&refusal, "exec");
+            return Ending::Waits;
+        }
+        Err(NotRun::Load(load)) => {
+            // As if it had not been asked for yet.
+            drop((slots, commands));
+            session.state.transaction = Some(transaction);
+            session.state.watches = watches;
+            return Ending::Loads(load);
+        }
     };
     Writer::new(out, session.state.version).array(slots.len());
     for slot in slots {
@@ -102,6 +131,7 @@ fn exec(session: &mut Session, turn: &mut Turn<'_>, out: &mut Vec<u8>) {
             }
         }
     }
+    Ending::Waits
 }
 
 fn unpack(transaction: &Transaction, output_bytes_max: usize) -> (Vec<Slot<'_>>, Vec<Command<'_>>) {

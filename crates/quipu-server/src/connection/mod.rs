@@ -6,6 +6,7 @@
 //! commit once for all of them, send all replies with one write.
 //!
 //! Invariants:
+//! - a command that needs counters at rest waits alone: what came before it is answered, what comes after it runs after it;
 //! - replies leave only after `committed` returned Ok; when it fails, the connection closes without them;
 //! - between turns a quiet connection holds no buffer: bytes are read into one that the worker's connections share, and only an
 //!   unfinished command is kept, in at most its own length and 4 KiB;
@@ -31,6 +32,7 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
 
+use crate::backup;
 use crate::clients::Client;
 use crate::shared::{Shared, tally};
 pub(crate) use respond::REDIS_VERSION;
@@ -76,7 +78,6 @@ struct Connection {
 }
 
 /// What a turn left to do.
-#[derive(Clone, Copy)]
 struct Turned {
     wait: Wait,
     ending: Ending,
@@ -139,14 +140,20 @@ impl Connection {
             match turned.ending {
                 Ending::Waits => return Ok(true),
                 Ending::Closes => return Ok(false),
-                Ending::Held => {
-                    // A worker is everybody's: whoever is ready goes before the rest of a long pipeline.
-                    tokio::task::yield_now().await;
-                    let input = std::mem::take(&mut self.input);
-                    turned = self.turn(&input);
-                    self.keep(input, turned.ending);
+                // A worker is everybody's: whoever is ready goes before the rest of a long pipeline.
+                Ending::Held => tokio::task::yield_now().await,
+                Ending::Loads(load) => {
+                    let loaded = self.shared.engine.load(load).await;
+                    self.session.note_loaded(loaded);
+                }
+                Ending::BacksUp(dir) => {
+                    let outcome = backup::back_up(&self.shared.engine, dir).await;
+                    self.session.note_backed_up(outcome);
                 }
             }
+            let input = std::mem::take(&mut self.input);
+            turned = self.turn(&input);
+            self.keep(input, &turned.ending);
         }
     }
 
@@ -186,13 +193,13 @@ impl Connection {
                 let turned = self.turn(received);
                 let rest = &received[self.session.consumed()..];
                 append(&mut self.input, rest);
-                self.note_partial(turned.ending, self.session.consumed() > 0);
+                self.note_partial(&turned.ending, self.session.consumed() > 0);
                 turned
             } else {
                 append(&mut self.input, received);
                 let input = std::mem::take(&mut self.input);
                 let turned = self.turn(&input);
-                self.keep(input, turned.ending);
+                self.keep(input, &turned.ending);
                 turned
             };
             Poll::Ready(Ok(Some(turned)))
@@ -206,7 +213,7 @@ impl Connection {
     }
 
     /// Keeps what the turn did not consume.
-    fn keep(&mut self, mut input: Vec<u8>, ending: Ending) {
+    fn keep(&mut self, mut input: Vec<u8>, ending: &Ending) {
         let consumed = self.session.consumed();
         if consumed == input.len() {
             // A quiet connection holds no buffer.
@@ -221,8 +228,8 @@ impl Connection {
     }
 
     /// The clock of an unfinished command starts with its first byte, and no later byte sets it back.
-    fn note_partial(&mut self, ending: Ending, progressed: bool) {
-        let unfinished = ending == Ending::Waits && !self.input.is_empty();
+    fn note_partial(&mut self, ending: &Ending, progressed: bool) {
+        let unfinished = *ending == Ending::Waits && !self.input.is_empty();
         self.partial = match self.partial {
             Some(since) if unfinished && !progressed => Some(since),
             _ => unfinished.then(Instant::now),

@@ -1,6 +1,11 @@
 //! Answers commands about the connection and the server.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
 use quipu_engine::Turn;
+use quipu_model::{Command, Name, Reply};
 use quipu_protocol::command::{ClientCommand, ConfigCommand, ConnectionCommand, Hello, describe, help};
 use quipu_protocol::{Version, Writer};
 
@@ -77,8 +82,7 @@ pub(super) fn respond(
             if session.state.watches.len() + names.len() > watches_max {
                 writer.error(&format!("ERR too many watched names: at most {watches_max}"));
             } else {
-                session.state.watches.extend(names.iter().map(|name| turn.watch(*name)));
-                writer.simple("OK");
+                return watch(session, names, turn, out);
             }
         }
         ConnectionCommand::Unwatch => {
@@ -86,8 +90,53 @@ pub(super) fn respond(
             writer.simple("OK");
         }
         ConnectionCommand::FunctionFlush => writer.simple("OK"),
+        ConnectionCommand::Backup(dir) => return back_up(session, dir, out),
     }
     Ending::Waits
+}
+
+/// Says what became of a backup, or asks for it to be made, if that may be.
+///
+/// It writes files wherever on the server's machine the server may: a choice for those who are on that machine, who could as well copy the
+/// files themselves. From elsewhere a password is not enough; a stolen one must not fill or litter another machine's disks.
+fn back_up(session: &mut Session, dir: &[u8], out: &mut Vec<u8>) -> Ending {
+    if let Some(outcome) = session.take_backed_up() {
+        let mut writer = Writer::new(out, session.state.version);
+        match outcome {
+            Ok(text) => writer.simple(&text),
+            Err(text) => writer.error(&format!("ERR {text}")),
+        }
+        return Ending::Waits;
+    }
+    let dir = PathBuf::from(OsStr::from_bytes(dir));
+    let mut writer = Writer::new(out, session.state.version);
+    if !session.client.is_local() {
+        writer.error("ERR a backup is made only for clients on the server's own machine: run it there, through a loopback address");
+    } else if !dir.is_absolute() {
+        writer.error("ERR a backup needs an absolute path, since the server is not where its client is");
+    } else {
+        return Ending::BacksUp(dir);
+    }
+    Ending::Waits
+}
+
+fn watch(session: &mut Session, names: &[Name<'_>], turn: &mut Turn<'_>, out: &mut Vec<u8>) -> Ending {
+    if let Some(Reply::Refused(refusal)) = session.take_loaded(turn) {
+        Writer::new(out, session.state.version).refusal(&refusal, "watch");
+        return Ending::Waits;
+    }
+    match names.iter().map(|name| turn.watch(*name)).collect::<Result<Vec<_>, _>>() {
+        Ok(watches) => {
+            session.state.watches.extend(watches);
+            Writer::new(out, session.state.version).simple("OK");
+            Ending::Waits
+        }
+        Err(mut load) => {
+            // All of them at once: each time it runs again it looks at every name.
+            turn.foresee(&Command::Exists { names: names.to_vec() }, &mut load);
+            Ending::Loads(load)
+        }
+    }
 }
 
 fn hello(session: &mut Session, hello: &Hello<'_>, out: &mut Vec<u8>) {

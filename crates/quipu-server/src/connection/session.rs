@@ -6,14 +6,17 @@
 //! - one reply per command, in order, unless the client asked for fewer;
 //! - before the password, only what `Flag::NoAuth` marks is carried out, and no more than 16 KiB are listened to.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use quipu_engine::{Turn, Wait, Watch};
+use quipu_engine::{Load, Loaded, Turn, Wait, Watch};
+use quipu_model::Reply;
 use quipu_protocol::command::{Flag, ReplyMode};
-use quipu_protocol::{Args, DecodeError, Decoder, Spec, Version, Writer, lookup};
+use quipu_protocol::{Args, DecodeError, Decoder, Request, Spec, Version, Writer, lookup};
 
 use super::execute;
 use super::transaction::Transaction;
+use crate::backup::Outcome;
 use crate::clients::Client;
 use crate::shared::{Shared, tally};
 
@@ -26,12 +29,16 @@ const UNAUTHENTICATED_BYTES_MAX: usize = quipu_protocol::Limits::UNAUTHENTICATED
 const TURN_WORK_MAX: usize = 4_096;
 
 /// How a turn ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 pub(super) enum Ending {
     /// Every whole command was run.
     Waits,
     /// The output is full or the turn's work is done: send, let others go first, then go on with the same input.
     Held,
+    /// The next command needs counters that are at rest: send, load them, then go on with the same input.
+    Loads(Load),
+    /// The next command is a backup: send, make it, then go on with the same input.
+    BacksUp(PathBuf),
     /// Send, then close.
     Closes,
 }
@@ -43,6 +50,10 @@ pub(super) struct Session {
     pub(super) state: State,
     decoder: Decoder,
     consumed: usize,
+    /// What loading came to for the command that comes next, if that is a reply already.
+    loaded: Option<(Reply, Wait)>,
+    /// What became of the backup that the command which comes next has asked for.
+    backed_up: Option<Outcome>,
     unauthenticated_bytes: usize,
 }
 
@@ -85,7 +96,8 @@ impl Replies {
 impl Session {
     pub fn new(client: Arc<Client>, shared: Arc<Shared>) -> Session {
         let state = State { authenticated: shared.password.is_none(), command: "NULL", ..State::default() };
-        Session { shared, client, state, decoder: Decoder::default(), consumed: 0, unauthenticated_bytes: 0 }
+        let (decoder, loaded, backed_up) = (Decoder::default(), None, None);
+        Session { shared, client, state, decoder, consumed: 0, loaded, backed_up, unauthenticated_bytes: 0 }
     }
 
     /// Runs the whole commands of the input in one turn of the engine, as many as a turn may.
@@ -117,10 +129,23 @@ impl Session {
                         work += 1;
                         continue;
                     }
-                    commands += 1;
+                    let bytes = frame.bytes;
                     let (ending, worked) = self.serve(&frame.args, &mut turn, out);
-                    if ending == Ending::Closes {
-                        break Ending::Closes;
+                    match ending {
+                        Ending::Loads(mut load) => {
+                            self.consumed -= bytes;
+                            self.foresee(&input[self.consumed + bytes..], &limits, &mut turn, &mut load);
+                            break Ending::Loads(load);
+                        }
+                        Ending::BacksUp(dir) => {
+                            self.consumed -= bytes;
+                            break Ending::BacksUp(dir);
+                        }
+                        Ending::Closes => {
+                            commands += 1;
+                            break Ending::Closes;
+                        }
+                        Ending::Waits | Ending::Held => commands += 1,
                     }
                     work += worked;
                 }
@@ -177,8 +202,8 @@ impl Session {
 
     /// Carries out one command and answers it; returns how much work that was.
     fn serve(&mut self, args: &Args<'_>, turn: &mut Turn<'_>, out: &mut Vec<u8>) -> (Ending, usize) {
-        let before = out.len();
-        if self.state.replies == Replies::NotTheNext {
+        let (before, replies) = (out.len(), self.state.replies);
+        if replies == Replies::NotTheNext {
             self.state.replies = Replies::NotThis;
         }
         let spec = lookup(args);
@@ -188,6 +213,12 @@ impl Session {
             Err(_) if !self.state.authenticated => self.refuse_stranger(out),
             Err(error) => self.refuse(&error.to_string(), out),
         };
+        if let Ending::Loads(_) | Ending::BacksUp(_) = ending {
+            // It was not run: nothing has changed, and nothing is said.
+            out.truncate(before);
+            self.state.replies = replies;
+            return (ending, work);
+        }
         if out.get(before) == Some(&b'-') {
             tally(&self.shared.tally.errors, 1);
         }
@@ -200,6 +231,51 @@ impl Session {
             }
         }
         (ending, work)
+    }
+
+    /// Adds to a load what the commands behind the one that needs it will need: so that a pipeline waits once, not once a command.
+    fn foresee(&self, rest: &[u8], limits: &quipu_protocol::Limits, turn: &mut Turn<'_>, load: &mut Load) {
+        // What waits for a walk or for memory brings nothing back.
+        if self.state.transaction.is_some() || !matches!(load, Load::Names(_)) {
+            return;
+        }
+        // A decoder of its own: the session's remembers how far it has come in a command that is not whole.
+        let (mut decoder, mut at) = (Decoder::default(), 0);
+        for _ in 0..TURN_WORK_MAX {
+            let Ok(Some(frame)) = decoder.decode(&rest[at..], limits) else { return };
+            at += frame.bytes;
+            match lookup(&frame.args).and_then(|spec| spec.parse(&frame.args)) {
+                Ok(Request::Counter(request)) => turn.foresee(&request.command, load),
+                Ok(Request::Together(commands)) => commands.iter().for_each(|command| turn.foresee(command, load)),
+                _ => {}
+            }
+        }
+    }
+
+    /// Takes what loading came to: a reply that the command gets when it is run again, or nothing, and then it can run.
+    pub fn note_loaded(&mut self, loaded: Loaded) {
+        self.loaded = match loaded {
+            Loaded::Again => None,
+            Loaded::Reply(reply, wait) => Some((reply, wait)),
+            Loaded::Refused(refusal) => Some((Reply::Refused(refusal), Wait::default())),
+        };
+    }
+
+    /// Takes what became of the backup, for when its command is run again.
+    pub fn note_backed_up(&mut self, outcome: Outcome) {
+        self.backed_up = Some(outcome);
+    }
+
+    /// What became of the backup that the command about to run has asked for; `None`: it has not been made yet.
+    pub fn take_backed_up(&mut self) -> Option<Outcome> {
+        self.backed_up.take()
+    }
+
+    /// The reply that loading has brought for the command that is about to run.
+    pub fn take_loaded(&mut self, turn: &mut Turn<'_>) -> Option<Reply> {
+        let (reply, wait) = self.loaded.take()?;
+        turn.wait_also(wait);
+        Some(reply)
     }
 
     /// What a command takes beyond its arguments.

@@ -40,7 +40,13 @@ impl Image {
     /// A running disk with these files, everything durable, nothing recorded, no locks held.
     #[must_use]
     pub fn into_disk(self) -> CrashDisk {
-        CrashDisk::from_image(&self)
+        CrashDisk::from_image(&self, 0)
+    }
+
+    /// The same, as it is after the files were copied to another machine: each is another file with the same bytes.
+    #[must_use]
+    pub fn into_copied_disk(self) -> CrashDisk {
+        CrashDisk::from_image(&self, 1)
     }
 
     /// The paths of all files, in order.

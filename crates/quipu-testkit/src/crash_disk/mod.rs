@@ -27,6 +27,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use quipu_model::{DirLock, LockError, Vfs, VfsFile};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 pub use self::faults::Fault;
 pub use self::image::Image;
@@ -64,6 +65,8 @@ struct State {
     kept: Vec<Media>, // kept[i] is the platter after i * KEPT_EVERY operations; never empty
     faults: Faults,
     capacity: Option<u64>,
+    /// Which of several copies this one is: files of different copies are different files.
+    copy: u64,
 }
 
 impl CrashDisk {
@@ -72,12 +75,13 @@ impl CrashDisk {
         CrashDisk::default()
     }
 
-    fn from_image(image: &Image) -> CrashDisk {
+    fn from_image(image: &Image, copy: u64) -> CrashDisk {
         let media = Media::from_image(image);
         let state = State {
             dirs: media.dirs.iter().map(|(dir, media)| (dir.clone(), media.entries.clone())).collect(),
             files: media.files.iter().map(|(id, media)| (*id, media.content.clone())).collect(),
             kept: vec![media],
+            copy,
             ..State::default()
         };
         CrashDisk { shared: Arc::new(Shared { state: Mutex::new(state), on_sync: Mutex::new(None) }) }
@@ -167,6 +171,7 @@ impl Default for State {
             kept: vec![Media::default()],
             faults: Faults::default(),
             capacity: None,
+            copy: 0,
         }
     }
 }
@@ -303,6 +308,33 @@ impl Vfs for CrashDisk {
         state.entries_mut(&dir)?.remove(&name);
         state.operations.push(Operation::Remove { dir, name, file });
         Ok(())
+    }
+
+    fn clear_dir(&self, dir: &Path, keep: &str) -> io::Result<()> {
+        let files = self.list(dir)?;
+        files.iter().filter(|file| *file != keep).try_for_each(|file| self.remove(&dir.join(file)))
+    }
+
+    fn remove_dir(&self, dir: &Path) -> io::Result<()> {
+        // Directories are not lost by crashes here, and do not come back: an empty one is as good as none.
+        match self.list(dir)?.is_empty() {
+            true => Ok(()),
+            false => Err(io::ErrorKind::DirectoryNotEmpty.into()),
+        }
+    }
+
+    /// By its path: a file here is copied only together with the whole disk, or through `create`, under another name.
+    fn identity(&self, path: &Path) -> io::Result<u64> {
+        let mut state = self.state();
+        if !state.dirs.contains_key(path) {
+            state.look_up(path)?;
+        }
+        Ok(xxh3_64_with_seed(path.as_os_str().as_encoded_bytes(), state.copy))
+    }
+
+    fn free_bytes(&self, _dir: &Path) -> io::Result<u64> {
+        let state = self.state();
+        Ok(state.capacity.map_or(u64::MAX, |capacity| capacity.saturating_sub(state.bytes_used())))
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {

@@ -14,7 +14,7 @@ use crate::judge::{
 use crate::resp::{Client, Value};
 
 /// Errors a healthy server may answer under load: it promises that the request was not applied.
-const REFUSALS: [&str; 2] = ["NOROOM", "TRYAGAIN"];
+pub(super) const REFUSALS: [&str; 3] = ["NOROOM", "TRYAGAIN", "OOM"];
 
 /// What may be missing after a life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,6 +46,8 @@ pub struct Account {
     owned: Vec<Sequence>, // one per client
     tally: Tally,
     violations: Vec<Violation>, // seen in replies, told with the next judgement
+    pairs_apart: usize,
+    offsets: Vec<i64>, // per pair, what a loss that was allowed has left between its counters
 }
 
 impl Default for Account {
@@ -67,12 +69,26 @@ impl Account {
             owned: (0..CLIENTS).map(|client| Sequence::new(format!("client {client}"))).collect(),
             tally: Tally::default(),
             violations: Vec::new(),
+            pairs_apart: 0,
+            offsets: vec![0; KEYS_PER_CLASS],
         }
+    }
+
+    /// How often both counters of a pair, only ever changed in one EXEC, came back from a loss that was allowed with different values.
+    pub fn pairs_apart(&self) -> usize {
+        self.pairs_apart
     }
 
     /// How many requests were taken in, in all lives.
     pub fn tally(&self) -> Tally {
         self.tally
+    }
+
+    /// The names of all counters that were ever asked for.
+    pub fn names(&self) -> Vec<String> {
+        let shared = self.rise.iter().chain(&self.drift).chain(&self.crop).chain(self.pairs.iter().flatten());
+        let owned = (0..CLIENTS).flat_map(|owner| (0..KEYS_OWNED).map(move |key| owned_key(owner, key)));
+        shared.map(|counter| counter.key().to_owned()).chain(owned).collect()
     }
 
     /// Takes in what a client asked in the life that ended.
@@ -96,13 +112,21 @@ impl Account {
             let value = read(client, counter.key())?;
             violations.extend(judge(counter, value.unwrap_or(0)));
         }
-        for pair in &mut self.pairs {
+        for (pair, offset) in self.pairs.iter_mut().zip(&mut self.offsets) {
             let mut values = [0; 2];
             for (counter, value) in pair.iter_mut().zip(&mut values) {
                 *value = read(client, counter.key())?.unwrap_or(0);
                 violations.extend(judge(counter, *value));
             }
-            violations.extend(together(&[pair[0].key(), pair[1].key()], &values));
+            let half = together(&[pair[0].key(), pair[1].key()], &values);
+            match loss {
+                Loss::Nothing => violations.extend(half),
+                // Sealed shard by shard, so each at its own moment: told, and not held against it.
+                Loss::Unsealed => {
+                    self.pairs_apart += usize::from(values[1] - values[0] != *offset);
+                    *offset = values[1] - values[0];
+                }
+            }
         }
         for (owner, sequence) in self.owned.iter_mut().enumerate() {
             let found = read_owned(client, owner)?;
@@ -165,7 +189,8 @@ impl Account {
                     counter.push(call(act, place));
                 }
                 if let Some(Some((_, values))) = &shown {
-                    let values: Vec<i64> = values.iter().map(|value| value.unwrap_or(0)).collect();
+                    let mut values: Vec<i64> = values.iter().map(|value| value.unwrap_or(0)).collect();
+                    values.iter_mut().skip(1).for_each(|value| *value -= self.offsets[*pair]);
                     let [a, b] = pair_keys(*pair);
                     self.violations.extend(together(&[&a, &b], &values));
                 }

@@ -60,11 +60,16 @@ impl Driver {
         self.stop.store(true, Ordering::SeqCst);
     }
 
+    /// Whether it was told to end.
+    pub(super) fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::SeqCst)
+    }
+
     /// Asks, in the calling thread, until the connection breaks or the driver is stopped.
     pub fn run(&self, address: SocketAddr, client: usize, dice: &Dice) -> Log {
         let mut log = Log { client, ..Log::default() };
         let outcome = Client::connect(address, REPLY_TIMEOUT).and_then(|mut connection| {
-            while !self.stop.load(Ordering::SeqCst) {
+            while !self.is_stopped() {
                 self.pipeline(&mut connection, client, dice, &mut log.requests)?;
             }
             Ok(())

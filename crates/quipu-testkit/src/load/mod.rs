@@ -12,14 +12,20 @@
 //! | `pair:N:a`, `:b` | all add to both in one EXEC | sum; always equal |
 //! | `own:C:N` | client C, by every command, alone or in one EXEC | the state after its acked operations and a prefix of the rest; others look on |
 //!
+//! Beside these few, a [`Crowd`]: more counters than fit in memory, so that most of them are at rest, each with its own account.
+//!
 //! Not here: what is done to the server (the suites).
 
 mod account;
+mod crowd;
 mod drive;
+mod figures;
 mod request;
 
 pub use self::account::{Account, Loss, Tally};
+pub use self::crowd::{Crowd, CrowdLog, Names, PIPELINE_MAX, names_seen};
 pub use self::drive::{Driver, Log, Logged};
+pub use self::figures::{Figures, info};
 pub use self::request::{CLIENTS, Class, Request};
 
 #[cfg(test)]

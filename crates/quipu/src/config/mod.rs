@@ -37,9 +37,13 @@ pub struct Configuration {
     pub server: quipu_server::Options,
 }
 
+/// A server has a limit unless it is told otherwise: some twenty million counters, and room for other programs on a small machine.
+const MEMORY_DEFAULT: u64 = 2 << 30;
+
 impl Default for Configuration {
     fn default() -> Configuration {
-        let engine = quipu_engine::Options::new(DATA_DEFAULT);
+        let memory_bytes_max = Some(MEMORY_DEFAULT);
+        let engine = quipu_engine::Options { memory_bytes_max, ..quipu_engine::Options::new(DATA_DEFAULT) };
         Configuration { engine, server: quipu_server::Options::default() }
     }
 }

@@ -3,7 +3,15 @@
 use std::time::Duration;
 
 /// Bytes per unit; a number alone counts bytes.
-const SIZES: [(&str, u64); 4] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
+const SIZES: [(&str, u64); 7] = [
+    ("GiB", 1 << 30),
+    ("GB", 1_000_000_000),
+    ("MiB", 1 << 20),
+    ("MB", 1_000_000),
+    ("KiB", 1 << 10),
+    ("KB", 1_000),
+    ("B", 1),
+];
 
 /// Milliseconds per unit.
 const TIMES: [(&str, u64); 4] = [("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
@@ -17,7 +25,7 @@ pub fn read_bytes(text: &str) -> Result<u64, String> {
     let factor = if unit.is_empty() { Some(1) } else { factor(&SIZES, unit) };
     factor
         .and_then(|factor| number.parse::<u64>().ok()?.checked_mul(factor))
-        .ok_or_else(|| format!("'{text}' is not a size: write 65536, 64KiB, 16MiB or 1GiB"))
+        .ok_or_else(|| format!("'{text}' is not a size: write 65536, 64KiB, 16MiB or 2GB"))
 }
 
 /// A length of time, in whole milliseconds.

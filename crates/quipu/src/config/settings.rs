@@ -19,6 +19,12 @@ const SECRET: &str = "***";
 /// Most workers. There is no use for more than there are cores; this is more than any machine has, and few enough to start.
 const WORKERS_MAX: usize = 1024;
 
+/// Least memory: what a server needs beside its counters.
+const MEMORY_BYTES_MIN: u64 = 16_000_000;
+
+/// Least disk: a few segments, the reserve for a seal, and a small ledger.
+const DISK_BYTES_MIN: u64 = 64_000_000;
+
 /// One setting.
 pub struct Setting {
     /// Its key in `[server]`.
@@ -201,9 +207,35 @@ pub static SETTINGS: &[Setting] = &[
     Setting {
         key: "seal_every",
         form: Form::Time,
-        help: "Changed counters of memory namespaces are sealed this often",
+        help: "What has changed is sealed at least this often; so old a memory namespace may be after a crash",
         take: |c, text| put(&mut c.engine.seal_every, read_nonzero(text)),
         show: |c| show_duration(c.engine.seal_every),
+    },
+    Setting {
+        key: "max_memory",
+        form: Form::Size,
+        help: "Memory for counters; those not used lately rest on disk. Or off",
+        take: |c, text| {
+            let bytes = read_bytes_or_off(text)?;
+            if bytes.is_some_and(|bytes| bytes < MEMORY_BYTES_MIN) {
+                return Err(format!("{text} is too little to work with: at least {}", show_bytes(MEMORY_BYTES_MIN)));
+            }
+            put(&mut c.engine.memory_bytes_max, Ok(bytes))
+        },
+        show: |c| show_bytes_or_off(c.engine.memory_bytes_max),
+    },
+    Setting {
+        key: "max_disk",
+        form: Form::Size,
+        help: "Disk space for journal and ledger; beyond it, writes are refused. Or off",
+        take: |c, text| {
+            let bytes = read_bytes_or_off(text)?;
+            if bytes.is_some_and(|bytes| bytes < DISK_BYTES_MIN) {
+                return Err(format!("{text} is too little to work with: at least {}", show_bytes(DISK_BYTES_MIN)));
+            }
+            put(&mut c.engine.disk_bytes_max, Ok(bytes))
+        },
+        show: |c| show_bytes_or_off(c.engine.disk_bytes_max),
     },
     Setting {
         key: "limits.connections",
@@ -356,6 +388,14 @@ fn read_nonzero(text: &str) -> Result<Duration, String> {
     }
 }
 
+fn read_bytes_or_off(text: &str) -> Result<Option<u64>, String> {
+    if text == "off" { Ok(None) } else { read_bytes(text).map(Some) }
+}
+
+fn show_bytes_or_off(bytes: Option<u64>) -> String {
+    bytes.map_or_else(|| "off".to_owned(), show_bytes)
+}
+
 fn read_switch(text: &str) -> Result<bool, String> {
     match text {
         "true" | "1" | "yes" | "on" => Ok(true),
@@ -400,6 +440,9 @@ mod tests {
             ("segment_bytes", "4095"),
             ("segment_bytes", "2GiB"),
             ("limits.http_connections", "18446744073709551615"),
+            ("max_memory", "1MB"),
+            ("max_disk", "1MB"),
+            ("max_disk", "much"),
             ("relaxed_window", "0ms"),
             ("limits.connections", "4294967296"),
             ("limits.frame_bytes", "4GiB"),

@@ -1,0 +1,187 @@
+//! Lays the journal over the ledger: what a start does with a directory, and what `inspect` finds in one.
+//!
+//! In: a ledger, a journal, and the control file that says where it begins. Out: the table they describe together; or why they do not fit, in the words
+//! with which a start is refused.
+//!
+//! Invariant: nothing is written.
+
+use std::path::Path;
+
+use quipu_model::{Cell, Epoch, Ledger, LedgerError, Millis, Vfs};
+
+use crate::apply::table::{Look, Table};
+use crate::engine::Flush;
+use crate::journal::control::Control;
+use crate::journal::format::{Before, Entry, Position};
+use crate::journal::recover::{Record, Tail, replay, stream_damage};
+use crate::journal::segments::Segment;
+use crate::journal::{Damage, JournalError};
+use crate::open::OpenError;
+use crate::options::LEDGER_DIR;
+use crate::watermark::Watermark;
+
+/// What ledger and journal describe together.
+pub(crate) struct Overlaid {
+    pub(crate) table: Table,
+    pub(crate) watermark: Watermark,
+    /// The ledger may have cells that are not in the table.
+    pub(crate) unloaded: bool,
+    /// The newest time in either.
+    pub(crate) time: Millis,
+    /// How many records were read.
+    pub(crate) records: u64,
+    /// The newest flush that the ledger has not carried out.
+    pub(crate) flush: Flush,
+    pub(crate) tail: Tail,
+}
+
+/// What the ledger knows, if it knows anything; an error if that does not fit the journal.
+pub(crate) fn read_watermark(
+    ledger: &dyn Ledger,
+    dir: &Path,
+    control: &Control,
+) -> Result<Option<Watermark>, OpenError> {
+    let refused = |source| OpenError::Ledger { dir: dir.to_owned(), source };
+    let damaged = |reason: String| refused(LedgerError::Damaged(reason));
+    let start = control.start;
+    let Some(bytes) = ledger.watermark().map_err(refused)? else {
+        return match start {
+            Position(0) => Ok(None),
+            start => Err(damaged(format!("it is empty, but the journal begins at position {start}"))),
+        };
+    };
+    let watermark = Watermark::decode(&bytes).ok_or_else(|| damaged("its watermark makes no sense".to_owned()))?;
+    if watermark.log != control.log {
+        return Err(damaged("it belongs to another data directory".to_owned()));
+    }
+    if start > watermark.position {
+        let position = watermark.position;
+        let reason =
+            format!("it knows the journal up to position {position}, but the journal begins at position {start}");
+        return Err(damaged(reason));
+    }
+    Ok(Some(watermark))
+}
+
+/// Reads the journal from its start, over what the ledger has of each shard; `visit` sees every whole record. A ledger that knows nothing yet gets
+/// a fresh watermark.
+#[expect(clippy::too_many_arguments, reason = "a directory, and what was found in it so far")]
+pub(crate) fn lay_over(
+    vfs: &dyn Vfs,
+    dir: &Path,
+    control: &Control,
+    segments: &[Segment],
+    ledger: &dyn Ledger,
+    at_rest: Option<Watermark>,
+    fresh: impl FnOnce() -> Watermark,
+    mut visit: impl FnMut(&Record<'_>) -> Result<(), Damage>,
+) -> Result<Overlaid, OpenError> {
+    let unloaded = at_rest.is_some();
+    let watermark = at_rest.unwrap_or_else(fresh);
+    let table = Table::new(watermark.shards.len(), watermark.seed);
+    for (index, mark) in watermark.shards.iter().enumerate() {
+        table.with(index, |shard| {
+            (shard.newest, shard.counters, shard.floor) = (mark.newest, mark.counters, mark.floor);
+            (shard.epoch_newest, shard.rest_deadline) = (mark.epoch_newest, mark.deadline);
+            shard.unloaded = unloaded;
+        });
+    }
+    let flush = Flush::default();
+    let mut restored =
+        Restored { table: &table, ledger, dir, watermark: &watermark, time: watermark.time, records: 0, flush };
+    let tail = replay(vfs, control, segments, |record| {
+        visit(record)?;
+        restored.take(segments, record)
+    })?;
+    let Restored { time, records, flush, .. } = restored;
+    if tail.position < watermark.newest() {
+        // What the ledger has was synced in the journal first.
+        let newest = watermark.newest();
+        let reason = format!("the journal ends here, though the ledger has what it said up to position {newest}");
+        return Err(JournalError::from(stream_damage(segments, tail.position, reason)).into());
+    }
+    Ok(Overlaid { table, watermark, unloaded, time, records, flush, tail })
+}
+
+/// Lays the journal over the ledger: every entry beyond what the ledger has of its shard replaces what was known of its counter.
+struct Restored<'t> {
+    table: &'t Table,
+    ledger: &'t dyn Ledger,
+    dir: &'t Path,
+    watermark: &'t Watermark,
+    time: Millis,
+    records: u64,
+    /// The newest flush that the ledger has not carried out.
+    flush: Flush,
+}
+
+impl Restored<'_> {
+    fn take(&mut self, segments: &[Segment], record: &Record<'_>) -> Result<(), Damage> {
+        self.time = self.time.max(record.body.time);
+        self.records += 1;
+        let end = record.position.plus(record.bytes as u64);
+        for entry in record.body.entries() {
+            match entry.map_err(|bad| stream_damage(segments, record.position, bad.to_string()))? {
+                Entry::Cell { name, epoch, value, expires_at, before, .. } => {
+                    let cell = Cell { epoch, value, expires_at };
+                    self.restore(end, name, Some(cell), before, Epoch::FIRST)?;
+                }
+                Entry::Gone { name, epoch, before } => self.restore(end, name, None, before, epoch)?,
+                Entry::Flush { epoch } => self.flush(record.position, end, epoch),
+                Entry::Start { .. } => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn restore(
+        &mut self,
+        end: Position,
+        name: &[u8],
+        cell: Option<Cell>,
+        before: Before,
+        floor: Epoch,
+    ) -> Result<(), Damage> {
+        let hash = self.table.hash(name);
+        let index = self.table.shard_of(hash);
+        if end <= self.watermark.shards[index].newest {
+            return Ok(());
+        }
+        self.table.with(index, |shard| {
+            let existed = match (shard.look(hash, name), before) {
+                (Look::Cell(_), _) => true,
+                (Look::Absent, _) => false,
+                (Look::Unknown, Before::Present) => true,
+                (Look::Unknown, Before::Absent) => false,
+                (Look::Unknown, Before::Unsure) => self.is_at_rest(hash, name)?,
+            };
+            shard.restore(hash, name, cell, existed);
+            shard.floor = shard.floor.max(floor);
+            shard.newest = end;
+            Ok(())
+        })
+    }
+
+    fn is_at_rest(&self, hash: u64, name: &[u8]) -> Result<bool, Damage> {
+        let found = self.ledger.get(hash, name);
+        found.map(|cell| cell.is_some()).map_err(|error| Damage {
+            file: self.dir.join(LEDGER_DIR),
+            offset: 0,
+            position: None,
+            reason: error.to_string(),
+        })
+    }
+
+    fn flush(&mut self, start: Position, end: Position, epoch: Epoch) {
+        for (index, _) in self.watermark.shards.iter().enumerate().filter(|(_, mark)| mark.newest < end) {
+            self.table.with(index, |shard| {
+                shard.clear();
+                shard.floor = shard.floor.max(epoch);
+                shard.newest = end;
+            });
+        }
+        if end > self.watermark.cleared {
+            self.flush = Flush { count: 0, start, end };
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! What the ledger knows: up to where in the journal, shard by shard.
+//!
+//! ```text
+//! watermark, one key of the ledger; little-endian
+//!   u8   version      1
+//!   u64  log          the directory's, as in the control file
+//!   u64  seed         of the hashes that order the ledger
+//!   u64  position     where the journal may be cut: everything before it is in the ledger
+//!   u32  previous     the chain there
+//!   u64  cleared      the end of the newest flush that the ledger has carried out
+//!   u64  time         of the seal, Unix milliseconds
+//!   u32  shards
+//!   per shard
+//!     u64      end of the newest record it includes
+//!     u64      counters
+//!     u64 u64  floor: the epoch of new counters (milliseconds, node)
+//!     u64 u64  no cell has a newer epoch
+//!     u64      no cell expires before; all ones: none expires
+//! ```
+
+use quipu_model::{Epoch, Millis, NodeId};
+
+use crate::journal::format::Position;
+
+const VERSION: u8 = 1;
+const HEAD_BYTES: usize = 1 + 8 + 8 + 8 + 4 + 8 + 8 + 4;
+const SHARD_BYTES: usize = 7 * 8;
+
+/// See the module.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Watermark {
+    /// Which directory's journal it speaks of.
+    pub log: u64,
+    /// Of the hashes that order the ledger.
+    pub seed: u64,
+    /// The journal may be cut here.
+    pub position: Position,
+    /// The chain there.
+    pub previous: u32,
+    /// The newest flush that the ledger has carried out.
+    pub cleared: Position,
+    /// When it was sealed.
+    pub time: Millis,
+    /// One per shard.
+    pub shards: Vec<ShardMark>,
+}
+
+/// What the ledger knows of a shard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ShardMark {
+    /// The end of the newest record whose result it has.
+    pub newest: Position,
+    /// How many counters there were then.
+    pub counters: u64,
+    /// The epoch that new counters begin with.
+    pub floor: Epoch,
+    /// No cell has a newer epoch.
+    pub epoch_newest: Epoch,
+    /// No cell expires before this; `None`: none expires.
+    pub deadline: Option<Millis>,
+}
+
+impl Watermark {
+    /// Of a ledger that knows nothing yet.
+    pub fn new(log: u64, shards: usize, seed: u64) -> Watermark {
+        let shards = vec![ShardMark::default(); shards.next_power_of_two()];
+        Watermark { log, seed, position: Position(0), previous: 0, cleared: Position(0), time: Millis(0), shards }
+    }
+
+    /// The end of the newest record that the ledger has the result of: what the journal was synced up to, at least.
+    pub fn newest(&self) -> Position {
+        self.shards.iter().map(|mark| mark.newest).fold(self.position.max(self.cleared), Position::max)
+    }
+
+    /// As bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(HEAD_BYTES + self.shards.len() * SHARD_BYTES);
+        out.push(VERSION);
+        for field in [self.log, self.seed, self.position.0] {
+            out.extend_from_slice(&field.to_le_bytes());
+        }
+        out.extend_from_slice(&self.previous.to_le_bytes());
+        for field in [self.cleared.0, self.time.0] {
+            out.extend_from_slice(&field.to_le_bytes());
+        }
+        out.extend_from_slice(&(self.shards.len() as u32).to_le_bytes());
+        for ShardMark { newest, counters, floor, epoch_newest, deadline } in &self.shards {
+            let deadline = deadline.map_or(u64::MAX, |at| at.0);
+            let (floor, epoch) = ([floor.millis, floor.node.0], [epoch_newest.millis, epoch_newest.node.0]);
+            for field in [newest.0, *counters, floor[0], floor[1], epoch[0], epoch[1], deadline] {
+                out.extend_from_slice(&field.to_le_bytes());
+            }
+        }
+        out
+    }
+
+    /// From bytes; `None` if they are not a watermark of this version.
+    pub fn decode(bytes: &[u8]) -> Option<Watermark> {
+        let (head, shards) = bytes.split_at_checked(HEAD_BYTES)?;
+        let u64_at = |bytes: &[u8], at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
+        let u32_at = |bytes: &[u8], at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
+        let count = u32_at(head, 45) as usize;
+        if head[0] != VERSION || !count.is_power_of_two() || shards.len() != count * SHARD_BYTES {
+            return None;
+        }
+        let epoch = |bytes: &[u8], at| Epoch { millis: u64_at(bytes, at), node: NodeId(u64_at(bytes, at + 8)) };
+        let mark = |bytes: &[u8]| ShardMark {
+            newest: Position(u64_at(bytes, 0)),
+            counters: u64_at(bytes, 8),
+            floor: epoch(bytes, 16),
+            epoch_newest: epoch(bytes, 32),
+            deadline: Some(Millis(u64_at(bytes, 48))).filter(|at| at.0 != u64::MAX),
+        };
+        Some(Watermark {
+            log: u64_at(head, 1),
+            seed: u64_at(head, 9),
+            position: Position(u64_at(head, 17)),
+            previous: u32_at(head, 25),
+            cleared: Position(u64_at(head, 29)),
+            time: Millis(u64_at(head, 37)),
+            shards: shards.chunks_exact(SHARD_BYTES).map(mark).collect(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_watermark_comes_back_as_it_went_in_and_nothing_else_does() {
+        let epoch = |n| Epoch { millis: n, node: NodeId(n + 1) };
+        let mark = |n| ShardMark {
+            newest: Position(n),
+            counters: n + 1,
+            floor: epoch(n + 2),
+            epoch_newest: epoch(n + 4),
+            deadline: (n % 2 == 0).then_some(Millis(n + 6)),
+        };
+        let (position, cleared) = (Position(5), Position(6));
+        let shards = (0..4).map(mark).collect();
+        let watermark = Watermark { log: 2, seed: 3, position, previous: 7, cleared, time: Millis(8), shards };
+        let bytes = watermark.encode();
+        assert_eq!(Watermark::decode(&bytes), Some(watermark));
+        for length in 0..bytes.len() {
+            assert_eq!(Watermark::decode(&bytes[..length]), None);
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! Looks into a ledger that nobody uses, and changes nothing: not even what a crash has left half done.
+//!
+//! In: a directory. Out: a cell by name and the watermark, as the ledger would have them if it were opened; a copy.
+//!
+//! The tree removes leftovers when it opens, so it is not opened here: its tables are, one by one. Of all versions of a key the newest counts,
+//! whichever table it is in; slower than the tree's own way, and looking at few keys is all that is asked.
+
+use std::ops::{Bound, ControlFlow};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use lsm_tree::{Cache, Checksum, DescriptorTable, InternalValue, Slice, Table, UserKey};
+use quipu_model::Cell;
+
+use crate::copy::{Tables, copy};
+use crate::ledger::{FORMAT_FILE, LedgerStats, generation_path, generations, read_format};
+use crate::manifest::{self, Manifest};
+use crate::record::{self, WATERMARK};
+use crate::{LedgerError, archive, error, verify};
+
+/// Bytes of blocks kept in memory: enough for the index of what is looked at.
+const CACHE_BYTES: u64 = 8 << 20;
+
+/// Most table files held open.
+const DESCRIPTORS_MAX: usize = 64;
+
+/// A ledger to look at.
+pub struct ReadOnlyLedger {
+    /// `None`: there is nothing at rest yet.
+    found: Option<Found>,
+}
+
+struct Found {
+    dir: PathBuf,
+    number: u64,
+    manifest: Manifest,
+    tables: Vec<Table>,
+}
+
+impl ReadOnlyLedger {
+    /// Looks into a directory; one that is absent or empty holds nothing, as a ledger made there would.
+    pub fn open(dir: &Path) -> Result<ReadOnlyLedger, LedgerError> {
+        if !dir.exists() {
+            return Ok(ReadOnlyLedger { found: None });
+        }
+        let formatted = read_format(dir)?;
+        let Some(number) = generations(dir)?.pop() else {
+            return match formatted {
+                true => Err(LedgerError::damaged(&generation_path(dir, 1), "it is missing")),
+                false => Ok(ReadOnlyLedger { found: None }),
+            };
+        };
+        let ledger = ReadOnlyLedger { found: Some(Found::open(generation_path(dir, number), number)?) };
+        match formatted {
+            true => Ok(ledger),
+            false if ledger.watermark()?.is_some() => {
+                Err(LedgerError::damaged(&dir.join(FORMAT_FILE), "it is missing"))
+            }
+            false => Ok(ReadOnlyLedger { found: None }),
+        }
+    }
+
+    /// What the newest batch said; nothing if there never was one.
+    pub fn watermark(&self) -> Result<Option<Vec<u8>>, LedgerError> {
+        Ok(self.newest(WATERMARK)?.map(|value| value.to_vec()))
+    }
+
+    /// The cell of a counter, if one is at rest.
+    pub fn get(&self, hash: u64, name: &[u8]) -> Result<Option<Cell>, LedgerError> {
+        let mut key = Vec::new();
+        record::cell_key(&mut key, hash, name);
+        let (Some(found), Some(value)) = (&self.found, self.newest(&key)?) else { return Ok(None) };
+        let cell = record::decode_cell(&value);
+        cell.map(Some).map_err(|error| LedgerError::damaged(&found.dir, error.to_string()))
+    }
+
+    /// What the ledger takes on disk.
+    pub fn stats(&self) -> LedgerStats {
+        let (mut stats, none) = (LedgerStats::default(), Vec::new());
+        let tables = self.found.as_ref().map_or(&none, |found| &found.tables);
+        for table in tables {
+            stats.tables += 1;
+            stats.cells += table.metadata.item_count;
+            stats.tombstones += table.tombstone_count();
+            stats.disk_bytes += table.path.metadata().map_or(0, |metadata| metadata.len());
+        }
+        stats.runs = self.found.as_ref().map_or(0, |found| found.manifest.runs);
+        stats
+    }
+
+    /// Writes a copy to a directory that is empty or absent; `copied` hears of every piece, by its bytes, and may end it. The copy shares nothing.
+    pub fn copy_to(&self, dir: &Path, mut copied: impl FnMut(u64) -> ControlFlow<()>) -> Result<(), LedgerError> {
+        match &self.found {
+            Some(Found { dir: from, number, manifest, .. }) => {
+                copy(from, manifest, *number, dir, Tables::Copied, &mut copied)
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn newest(&self, key: &[u8]) -> Result<Option<Slice>, LedgerError> {
+        let Some(found) = &self.found else { return Ok(None) };
+        let mut newest: Option<InternalValue> = None;
+        for table in found.tables.iter().filter(|table| table.metadata.key_range.contains_key(key)) {
+            let bound = UserKey::from(key);
+            for item in table.range((Bound::Included(bound.clone()), Bound::Included(bound))) {
+                let item = item.map_err(|error| found.read_error(error, table))?;
+                if newest.as_ref().is_none_or(|newest| newest.key.seqno < item.key.seqno) {
+                    newest = Some(item);
+                }
+            }
+        }
+        Ok(newest.filter(|item| !item.is_tombstone()).map(|item| item.value))
+    }
+}
+
+impl Found {
+    fn open(dir: PathBuf, number: u64) -> Result<Found, LedgerError> {
+        let manifest = Manifest::read(&dir)?;
+        let cache = Arc::new(Cache::with_capacity_bytes(CACHE_BYTES));
+        let descriptors = Arc::new(DescriptorTable::new(DESCRIPTORS_MAX));
+        let mut tables = Vec::with_capacity(manifest.tables.len());
+        for entry in &manifest.tables {
+            let path = manifest::table_path(&dir, entry.id);
+            archive::check_at_open(&path)?;
+            let (checksum, files) = (Checksum::from_raw(entry.checksum), Some(Arc::clone(&descriptors)));
+            let table = Table::recover(path, checksum, entry.seqno, 0, Arc::clone(&cache), files, false, false)
+                .map_err(|error| LedgerError::tree("open", &dir, error))?;
+            if table.id() != entry.id {
+                return Err(LedgerError::damaged(&table.path, format!("it holds table {}", table.id())));
+            }
+            tables.push(table);
+        }
+        Ok(Found { dir, number, manifest, tables })
+    }
+
+    /// An error of a table while it was read, with the place it comes from.
+    fn read_error(&self, error: lsm_tree::Error, table: &Table) -> LedgerError {
+        if error::is_damage(&error)
+            && let Err(damage) = verify::check_table(&table.path, table.checksum().into_u128(), &mut |_| ())
+        {
+            return damage;
+        }
+        LedgerError::tree("read", &self.dir, error)
+    }
+}

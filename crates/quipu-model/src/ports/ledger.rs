@@ -1,0 +1,82 @@
+//! Cells at rest on this node.
+//!
+//! What a ledger promises: an ingestion, watermark included, is there whole or not at all, whenever the machine stops; once it has returned it is
+//! durable. A failed one leaves everything as it was.
+
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use crate::{Cell, KeptName};
+
+/// A counter as it is sealed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sealed {
+    /// Hash of the name, which orders the ledger.
+    pub hash: u64,
+    /// The name.
+    pub name: KeptName,
+    /// The cell; `None`: the counter is gone.
+    pub cell: Option<Cell>,
+}
+
+/// Where cells rest.
+pub trait Ledger: Send + Sync {
+    /// What came with the newest ingestion.
+    fn watermark(&self) -> Result<Option<Vec<u8>>, LedgerError>;
+
+    /// Takes cells, in the order of (hash, name), each name once, and a watermark, as one.
+    fn ingest(&self, cells: &[Sealed], watermark: &[u8]) -> Result<(), LedgerError>;
+
+    /// Forgets all cells and takes a watermark, as one.
+    fn clear(&self, watermark: &[u8]) -> Result<(), LedgerError>;
+
+    /// The cell of a counter.
+    fn get(&self, hash: u64, name: &[u8]) -> Result<Option<Cell>, LedgerError>;
+
+    /// Visits cells in order, from a hash on, until it is told to stop.
+    fn range(&self, from: u64, visit: &mut Visit<'_>) -> Result<(), LedgerError>;
+
+    /// One bounded piece of compaction; whether there is more to do.
+    fn compact(&self) -> Result<bool, LedgerError>;
+
+    /// Writes a consistent copy into another data directory, which has none yet, while the ledger is in use. It is durable when this returns; what an
+    /// error leaves behind is the caller's to remove.
+    fn copy_to(&self, data: &Path, copied: &mut Copied<'_>) -> Result<(), LedgerError>;
+
+    /// What it takes.
+    fn stats(&self) -> LedgerStats;
+}
+
+/// What a ledger takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LedgerStats {
+    /// Bytes on disk.
+    pub disk_bytes: u64,
+    /// Bytes held in memory.
+    pub memory_bytes: u64,
+    /// Tables on disk.
+    pub tables: u64,
+    /// Ingestions that compaction has not merged yet.
+    pub runs: u64,
+}
+
+/// What is called for each cell of a range.
+pub type Visit<'v> = dyn FnMut(u64, &[u8], Cell) -> ControlFlow<()> + 'v;
+
+/// What is called for each piece of a copy, with its bytes; a break ends the copying with an error.
+pub type Copied<'c> = dyn FnMut(u64) -> ControlFlow<()> + 'c;
+
+/// Why a ledger could not do it; nothing was changed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LedgerError {
+    /// No space is left; try again when there is.
+    #[error("no space for the ledger: {0}")]
+    Full(String),
+    /// The bytes at rest are not what was written.
+    #[error("the ledger is damaged: {0}")]
+    Damaged(String),
+    /// The file system said no.
+    #[error("the ledger cannot be used: {0}")]
+    Io(String),
+}

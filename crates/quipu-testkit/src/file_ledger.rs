@@ -1,0 +1,173 @@
+//! A ledger of one small file on any `Vfs`: old or new after every crash, as the real one promises to be.
+//!
+//! The whole state is written anew by each ingestion, under a new name, and renamed over the old one. On a [`crate::CrashDisk`] its states are
+//! enumerated together with those of the journal.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use quipu_model::{Cell, Copied, Epoch, Ledger, LedgerError, LedgerStats, Millis, NodeId, Sealed, Vfs, VfsFile, Visit};
+
+const FILE: &str = "ledger.state";
+const FILE_NEW: &str = "ledger.state.new";
+
+type Cells = BTreeMap<(u64, Box<[u8]>), Cell>;
+
+/// See the module.
+pub struct FileLedger {
+    vfs: Arc<dyn Vfs>,
+    dir: PathBuf,
+    state: Mutex<(Cells, Option<Vec<u8>>)>,
+    /// Length of the file.
+    bytes: AtomicU64,
+}
+
+impl FileLedger {
+    /// Opens the ledger in a data directory.
+    pub fn open(vfs: Arc<dyn Vfs>, dir: &Path) -> Result<FileLedger, LedgerError> {
+        let failed = |error: io::Error| LedgerError::Io(error.to_string());
+        let (state, bytes) = match vfs.open(&dir.join(FILE)) {
+            Ok(file) => (read(&*file).map_err(failed)?, file.bytes().map_err(failed)?),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => (Some((Cells::new(), None)), 0),
+            Err(error) => return Err(failed(error)),
+        };
+        let state = state.ok_or_else(|| LedgerError::Damaged("the state cannot be read".to_owned()))?;
+        Ok(FileLedger { vfs, dir: dir.to_owned(), state: Mutex::new(state), bytes: AtomicU64::new(bytes) })
+    }
+
+    fn state(&self) -> MutexGuard<'_, (Cells, Option<Vec<u8>>)> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes a state and, if that went well, takes it.
+    fn replace(&self, cells: Cells, watermark: &[u8]) -> Result<(), LedgerError> {
+        let bytes = encode(&cells, watermark);
+        self.write(&bytes).map_err(|error| match error.kind() {
+            io::ErrorKind::StorageFull => LedgerError::Full(error.to_string()),
+            _ => LedgerError::Io(error.to_string()),
+        })?;
+        self.bytes.store(bytes.len() as u64, Ordering::Relaxed);
+        *self.state() = (cells, Some(watermark.to_vec()));
+        Ok(())
+    }
+
+    fn write(&self, bytes: &[u8]) -> io::Result<()> {
+        let new = self.dir.join(FILE_NEW);
+        match self.vfs.remove(&new) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let file = self.vfs.create(&new)?;
+        file.write_all_at(bytes, 0)?;
+        file.sync_data()?;
+        self.vfs.rename(&new, &self.dir.join(FILE))?;
+        self.vfs.sync_dir(&self.dir)
+    }
+}
+
+impl Ledger for FileLedger {
+    fn watermark(&self) -> Result<Option<Vec<u8>>, LedgerError> {
+        Ok(self.state().1.clone())
+    }
+
+    fn ingest(&self, cells: &[Sealed], watermark: &[u8]) -> Result<(), LedgerError> {
+        let in_order = cells.is_sorted_by(|a, b| (a.hash, &a.name) < (b.hash, &b.name));
+        assert!(in_order, "cells come in order, each once");
+        let mut all = self.state().0.clone();
+        for Sealed { hash, name, cell } in cells {
+            match cell {
+                Some(cell) => all.insert((*hash, Box::from(&**name)), *cell),
+                None => all.remove(&(*hash, Box::from(&**name))),
+            };
+        }
+        self.replace(all, watermark)
+    }
+
+    fn clear(&self, watermark: &[u8]) -> Result<(), LedgerError> {
+        self.replace(Cells::new(), watermark)
+    }
+
+    fn get(&self, hash: u64, name: &[u8]) -> Result<Option<Cell>, LedgerError> {
+        Ok(self.state().0.get(&(hash, name.into())).copied())
+    }
+
+    fn range(&self, from: u64, visit: &mut Visit<'_>) -> Result<(), LedgerError> {
+        let cells = self.state().0.clone();
+        for ((hash, name), cell) in cells.range((from, Box::from([]))..) {
+            if visit(*hash, name, *cell).is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn compact(&self) -> Result<bool, LedgerError> {
+        Ok(false)
+    }
+
+    fn copy_to(&self, data: &Path, copied: &mut Copied<'_>) -> Result<(), LedgerError> {
+        let copy = FileLedger::open(self.vfs.clone(), data)?;
+        let (cells, watermark) = self.state().clone();
+        if let Some(watermark) = watermark {
+            copy.replace(cells, &watermark)?;
+        }
+        match copied(copy.stats().disk_bytes) {
+            ControlFlow::Continue(()) => Ok(()),
+            ControlFlow::Break(()) => Err(LedgerError::Io("the copying was ended".to_owned())),
+        }
+    }
+
+    fn stats(&self) -> LedgerStats {
+        LedgerStats { disk_bytes: self.bytes.load(Ordering::Relaxed), ..LedgerStats::default() }
+    }
+}
+
+fn encode(cells: &Cells, watermark: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    out.extend_from_slice(&(watermark.len() as u64).to_le_bytes());
+    out.extend_from_slice(watermark);
+    for ((hash, name), cell) in cells {
+        let expires = cell.expires_at.map_or(u64::MAX, |at| at.0);
+        let fields = [*hash, cell.epoch.millis, cell.epoch.node.0, cell.value as u64, expires, name.len() as u64];
+        fields.iter().for_each(|field| out.extend_from_slice(&field.to_le_bytes()));
+        out.extend_from_slice(name);
+    }
+    out
+}
+
+fn read(file: &dyn VfsFile) -> io::Result<Option<(Cells, Option<Vec<u8>>)>> {
+    let mut bytes = vec![0; file.bytes()? as usize];
+    let mut done = 0;
+    while done < bytes.len() {
+        match file.read_at(&mut bytes[done..], done as u64)? {
+            0 => break,
+            read => done += read,
+        }
+    }
+    Ok(decode(&bytes))
+}
+
+fn decode(bytes: &[u8]) -> Option<(Cells, Option<Vec<u8>>)> {
+    let mut rest = bytes;
+    let take = |rest: &mut &[u8], bytes: usize| {
+        let (taken, left) = rest.split_at_checked(bytes)?;
+        *rest = left;
+        Some(taken.to_vec())
+    };
+    let number = |rest: &mut &[u8]| Some(u64::from_le_bytes(take(rest, 8)?.try_into().ok()?));
+    let watermark_bytes = number(&mut rest)? as usize;
+    let watermark = take(&mut rest, watermark_bytes)?;
+    let mut cells = Cells::new();
+    while !rest.is_empty() {
+        let [hash, millis, node, value, expires, name_bytes] = [(); 6].map(|()| number(&mut rest));
+        let name = take(&mut rest, name_bytes? as usize)?.into_boxed_slice();
+        let epoch = Epoch { millis: millis?, node: NodeId(node?) };
+        let expires_at = expires.filter(|at| *at != u64::MAX).map(Millis);
+        cells.insert((hash?, name), Cell { epoch, value: value? as i64, expires_at });
+    }
+    Some((cells, Some(watermark)))
+}

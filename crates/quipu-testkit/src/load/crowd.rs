@@ -1,0 +1,362 @@
+//! A crowd of counters, more than fit in memory: adds to any of them, and the account of each.
+//!
+//! In: the address of a RESP door. Out: violations, once the server has come back and every counter was read.
+//!
+//! All adds are above 0 and nothing is deleted, so each counter is judged exactly: found = what was acknowledged + some subset of the unknown adds,
+//! and never less than anyone was shown. Where acknowledged adds may be lost (mode memory), it is never less than was found after an earlier start:
+//! that had been sealed.
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::net::SocketAddr;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use super::account::{Loss, REFUSALS, Tally};
+use super::drive::Driver;
+use crate::Dice;
+use crate::judge::{Violation, reaches};
+use crate::resp::{Client, Value, encode};
+
+/// Deepest pipeline, in adds: deep enough that one load brings back many counters.
+pub const PIPELINE_MAX: usize = 200;
+
+/// How long a reply may take: longer than a counter waits for memory.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Counters created or read by one pipeline when all of them are.
+const SWEEP_NAMES: usize = 500;
+
+/// Names asked for in one step of SCAN.
+const SCAN_COUNT: &str = "1000";
+
+/// More violations than this say nothing new.
+const VIOLATIONS_MAX: usize = 20;
+
+/// Which counters: a number of names that a formula gives, of these lengths.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Names {
+    /// What every name begins with; the namespace is part of it.
+    pub prefix: &'static str,
+    /// How many.
+    pub count: usize,
+    /// How long, in bytes.
+    pub bytes: RangeInclusive<usize>,
+}
+
+/// The account of a crowd on one data directory.
+#[derive(Debug)]
+pub struct Crowd {
+    names: Names,
+    counters: Vec<Counter>,
+    unknown: HashMap<u32, Vec<i64>>, // adds without a reply since the counter was last read
+    tally: Tally,
+    violations: Vec<Violation>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Counter {
+    /// When it was last read after a start.
+    found: i64,
+    /// That and what was acknowledged since.
+    certain: i64,
+    /// The most that a reply has shown since.
+    shown: i64,
+}
+
+/// What one client asked of a crowd in one life.
+#[derive(Debug, Default)]
+pub struct CrowdLog {
+    adds: Vec<(u32, i64, Option<i64>)>,
+    refused: Vec<String>,
+    ended: Option<io::Error>,
+}
+
+impl Names {
+    /// The name of a number.
+    pub fn name(&self, number: usize) -> String {
+        let (least, most) = (*self.bytes.start(), *self.bytes.end());
+        // Lengths differ in no order, so that neighbours in number are not neighbours in length.
+        let bytes = least + number.wrapping_mul(7_919) % (most - least + 1);
+        let mut name = format!("{}{number:07}", self.prefix);
+        while name.len() < bytes {
+            name.push((b'a' + (number % 26) as u8) as char);
+        }
+        name
+    }
+
+    /// All of them.
+    pub fn all(&self) -> impl Iterator<Item = String> + '_ {
+        (0..self.count).map(|number| self.name(number))
+    }
+}
+
+impl Crowd {
+    /// Of an empty directory.
+    pub fn new(names: Names) -> Crowd {
+        let counters = vec![Counter::default(); names.count];
+        Crowd { names, counters, unknown: HashMap::new(), tally: Tally::default(), violations: Vec::new() }
+    }
+
+    /// Which counters.
+    pub fn names(&self) -> &Names {
+        &self.names
+    }
+
+    /// How many adds were taken in, in all lives.
+    pub fn tally(&self) -> Tally {
+        self.tally
+    }
+
+    /// What a counter must hold at least, by its number.
+    pub fn certain(&self, number: usize) -> i64 {
+        self.counters[number].certain
+    }
+
+    /// Adds 1 to every counter, all of which must be acknowledged.
+    pub fn fill(&mut self, client: &mut Client) -> io::Result<()> {
+        let numbers: Vec<usize> = (0..self.names.count).collect();
+        for numbers in numbers.chunks(SWEEP_NAMES) {
+            let mut log = CrowdLog::default();
+            pipeline(client, &self.names, numbers.iter().map(|&number| (number as u32, 1)), &mut log)?;
+            if let Some(text) = log.refused.first() {
+                return Err(io::Error::other(format!("an add was refused: {text}")));
+            }
+            self.take(log);
+        }
+        Ok(())
+    }
+
+    /// Adds 1 to every counter, some of which may be refused.
+    pub fn fill_some(&mut self, client: &mut Client) -> io::Result<()> {
+        let numbers: Vec<usize> = (0..self.names.count).collect();
+        for numbers in numbers.chunks(SWEEP_NAMES) {
+            let mut log = CrowdLog::default();
+            let sent = pipeline(client, &self.names, numbers.iter().map(|&number| (number as u32, 1)), &mut log);
+            self.take(log);
+            sent?;
+        }
+        Ok(())
+    }
+
+    /// Takes in what a client asked in the life that ended.
+    pub fn take(&mut self, log: CrowdLog) {
+        if let Some(kind @ (io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)) =
+            log.ended.as_ref().map(io::Error::kind)
+        {
+            self.complain("the crowd", format!("no reply: {kind:?}"));
+        }
+        for text in log.refused {
+            self.tally.refused += 1;
+            if !REFUSALS.iter().any(|refusal| text.starts_with(refusal)) {
+                self.complain("the crowd", format!("an add was answered {text:?}"));
+            }
+        }
+        for (number, delta, reply) in log.adds {
+            let counter = &mut self.counters[number as usize];
+            match reply {
+                None => {
+                    self.tally.unknown += 1;
+                    self.unknown.entry(number).or_default().push(delta);
+                }
+                Some(value) => {
+                    self.tally.acked += 1;
+                    counter.certain += delta;
+                    counter.shown = counter.shown.max(value);
+                }
+            }
+        }
+    }
+
+    /// Everything was deleted, and that was acknowledged.
+    pub fn flushed(&mut self) {
+        self.counters.fill(Counter::default());
+        self.unknown.clear();
+    }
+
+    /// Reads every counter and judges it; what was found is what the next life starts from. Returns also how many exist.
+    pub fn judge(&mut self, client: &mut Client, loss: Loss) -> io::Result<(usize, Vec<Violation>)> {
+        let mut violations = std::mem::take(&mut self.violations);
+        let found = read_all(client, &self.names)?;
+        for (number, value) in found.iter().enumerate() {
+            let (counter, value) = (self.counters[number], value.unwrap_or(0));
+            let unknown = self.unknown.get(&(number as u32)).map(Vec::as_slice).unwrap_or_default();
+            let what = match loss {
+                Loss::Nothing if value < counter.shown => {
+                    Some(format!("taken back: {} was shown before", counter.shown))
+                }
+                Loss::Nothing => (!reaches(i128::from(value - counter.certain), unknown.iter().copied()))
+                    .then(|| if value < counter.certain { "lost".to_owned() } else { "doubled".to_owned() }),
+                Loss::Unsealed => {
+                    let most = counter.certain + unknown.iter().sum::<i64>();
+                    (!(counter.found..=most).contains(&value)).then(|| format!("not from {} to {most}", counter.found))
+                }
+            };
+            if let Some(what) = what.filter(|_| violations.len() < VIOLATIONS_MAX) {
+                let what = format!("{what}: found {value}; {counter:?}, unknown {unknown:?}");
+                violations.push(Violation { key: self.names.name(number), what, tail: Vec::new() });
+            }
+            self.counters[number] = Counter { found: value, certain: value, shown: value };
+        }
+        self.unknown.clear();
+        Ok((found.iter().flatten().count(), violations))
+    }
+
+    fn complain(&mut self, key: &str, what: String) {
+        self.violations.push(Violation { key: key.to_owned(), what, tail: Vec::new() });
+    }
+}
+
+impl Driver {
+    /// Adds to counters of a crowd in pipelines, in the calling thread, until the connection breaks or the driver is stopped.
+    pub fn run_crowd(&self, address: SocketAddr, names: &Names, dice: &Dice) -> CrowdLog {
+        let mut log = CrowdLog::default();
+        let outcome = Client::connect(address, REPLY_TIMEOUT).and_then(|mut client| {
+            while !self.is_stopped() {
+                let depth = 1 + dice.below(PIPELINE_MAX);
+                let adds: Vec<_> = (0..depth).map(|_| (dice.below(names.count) as u32, dice.between(1..=9))).collect();
+                pipeline(&mut client, names, adds.into_iter(), &mut log)?;
+            }
+            Ok(())
+        });
+        log.ended = outcome.err();
+        log
+    }
+
+    /// Looks at counters of a crowd without changing any: reads, walks, counts, until the connection breaks or the driver is stopped. Returns what was
+    /// answered that cannot be.
+    pub fn look_at_crowd(&self, address: SocketAddr, names: &Names, dice: &Dice) -> Vec<String> {
+        let (mut cursor, mut wrong) = ("0".to_owned(), Vec::new());
+        let _broken = Client::connect(address, REPLY_TIMEOUT).and_then(|mut client| {
+            while !self.is_stopped() && wrong.len() < VIOLATIONS_MAX {
+                let reply = match dice.below(4) {
+                    0 => client.call(&["SCAN", &cursor, "COUNT", "100"])?,
+                    1 => client.call(&["DBSIZE"])?,
+                    _ => {
+                        let some: Vec<String> = (0..20).map(|_| names.name(dice.below(names.count))).collect();
+                        let words: Vec<&str> = std::iter::once("MGET").chain(some.iter().map(String::as_str)).collect();
+                        client.call(&words)?
+                    }
+                };
+                match &reply {
+                    Value::Array(Some(elements)) if elements.len() == 2 => {
+                        cursor = elements[0].number().unwrap_or(0).to_string();
+                    }
+                    Value::Array(Some(elements)) if elements.len() == 20 => {}
+                    Value::Integer(_) => {}
+                    Value::Error(text) if REFUSALS.iter().any(|refusal| text.starts_with(refusal)) => {}
+                    other => wrong.push(format!("{other:?}")),
+                }
+            }
+            Ok(())
+        });
+        wrong
+    }
+}
+
+/// Sends adds, all in one write, and notes what comes of each.
+fn pipeline(
+    client: &mut Client,
+    names: &Names,
+    adds: impl Iterator<Item = (u32, i64)>,
+    log: &mut CrowdLog,
+) -> io::Result<()> {
+    let (first, mut bytes) = (log.adds.len(), Vec::new());
+    for (number, delta) in adds {
+        encode(&["INCRBY".to_owned(), names.name(number as usize), delta.to_string()], &mut bytes);
+        log.adds.push((number, delta, None));
+    }
+    let mut place = first;
+    client.send_encoded(&bytes)?;
+    while place < log.adds.len() {
+        match client.receive()? {
+            Value::Integer(value) => {
+                log.adds[place].2 = Some(value);
+                place += 1;
+            }
+            // Not applied, or not an answer to this at all: there is nothing to account for, only to tell.
+            other => {
+                log.refused.push(other.error().map_or_else(|| format!("{other:?}"), str::to_owned));
+                log.adds.remove(place);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Reads every counter, in the order of their numbers; `None` for one that does not exist.
+fn read_all(client: &mut Client, names: &Names) -> io::Result<Vec<Option<i64>>> {
+    let (mut found, numbers) = (Vec::with_capacity(names.count), (0..names.count).collect::<Vec<_>>());
+    for numbers in numbers.chunks(SWEEP_NAMES) {
+        let mut words = vec!["MGET".to_owned()];
+        words.extend(numbers.iter().map(|&number| names.name(number)));
+        client.send(&[words])?;
+        let reply = client.receive()?;
+        if reply.elements().len() != numbers.len() {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, format!("MGET was answered {reply:?}")));
+        }
+        found.extend(reply.elements().iter().map(Value::number));
+    }
+    Ok(found)
+}
+
+/// A whole pass of SCAN. An error if a name comes twice.
+pub fn names_seen(client: &mut Client, pattern: Option<&str>) -> io::Result<HashSet<Vec<u8>>> {
+    let (mut seen, mut cursor) = (HashSet::new(), "0".to_owned());
+    loop {
+        let mut words = vec!["SCAN", &cursor, "COUNT", SCAN_COUNT];
+        words.extend(pattern.iter().flat_map(|pattern| ["MATCH", pattern]));
+        let reply = client.call(&words)?;
+        let [next, names] = reply.elements() else {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, format!("SCAN was answered {reply:?}")));
+        };
+        for name in names.elements() {
+            let Value::Bulk(Some(name)) = name else { continue };
+            if !seen.insert(name.clone()) {
+                return Err(io::Error::other(format!("SCAN shows {} twice", String::from_utf8_lossy(name))));
+            }
+        }
+        cursor = next.number().unwrap_or(0).to_string();
+        if cursor == "0" {
+            return Ok(seen);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_differ_and_have_the_lengths_asked_for() {
+        let names = Names { prefix: "crowd:", count: 5_000, bytes: 20..=60 };
+        let all: HashSet<String> = names.all().collect();
+        assert_eq!(all.len(), 5_000);
+        assert!(all.iter().all(|name| (20..=60).contains(&name.len())));
+        assert!((20..=60).all(|bytes| all.iter().any(|name| name.len() == bytes)));
+    }
+
+    #[test]
+    fn a_counter_is_what_was_acknowledged_and_perhaps_what_was_not() {
+        let names = Names { prefix: "c:", count: 1, bytes: 9..=9 };
+        let judged = |found: i64, loss: Loss| {
+            let mut crowd = Crowd::new(names.clone());
+            crowd.take(CrowdLog { adds: vec![(0, 2, Some(2)), (0, 5, None)], ..CrowdLog::default() });
+            let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+            let address = listener.local_addr().unwrap();
+            let server = std::thread::spawn(move || {
+                use std::io::{Read, Write};
+                let (mut stream, _) = listener.accept().unwrap();
+                let mut asked = [0; 256];
+                let _ = stream.read(&mut asked).unwrap();
+                stream.write_all(format!("*1\r\n${}\r\n{found}\r\n", found.to_string().len()).as_bytes()).unwrap();
+            });
+            let mut client = Client::connect(address, REPLY_TIMEOUT).unwrap();
+            let (_, violations) = crowd.judge(&mut client, loss).unwrap();
+            server.join().unwrap();
+            violations.len()
+        };
+        assert_eq!([1, 2, 3, 7, 9].map(|found| judged(found, Loss::Nothing)), [1, 0, 1, 0, 1]);
+        assert_eq!([-1, 0, 2, 7, 8].map(|found| judged(found, Loss::Unsealed)), [1, 0, 0, 0, 1]);
+    }
+}

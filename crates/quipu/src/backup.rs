@@ -1,0 +1,70 @@
+//! `quipu backup`: asks a running server for a copy of everything, or copies the directory of a stopped one.
+//!
+//! In: an empty place. Out: a data directory there; it is verified by `quipu inspect` and made into a new one by `quipu restore`.
+
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow, bail};
+use quipu_engine::journal::control::CONTROL_FILE;
+use quipu_engine::{BackedUp, Engine, Environment, Options};
+
+use crate::args;
+use crate::resp_client::{Client, Value};
+
+/// How long a server may take: 100 GB over a slow network take hours. Whoever has enough of waiting interrupts it.
+const BACKUP_TIME_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// A directory that is opened only to be copied gets no more than it needs to begin.
+const SEGMENT_BYTES: u64 = 64 << 10;
+
+/// Backs up and says what to do with it.
+pub fn backup(target: &args::Backup, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+    // The server is elsewhere, if only by its working directory.
+    let dir = std::path::absolute(&target.dir).with_context(|| format!("find {}", target.dir.display()))?;
+    match &target.data {
+        Some(data) => back_up_stopped(data, &dir, out)?,
+        None => ask_server(&target.target, &dir, out)?,
+    }
+    let dir = dir.display();
+    writeln!(out, "next: quipu inspect {dir}                  is it whole?")?;
+    writeln!(out, "      quipu restore {dir} --data DIR       when it is needed")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn ask_server(target: &args::Target, dir: &Path, out: &mut impl Write) -> anyhow::Result<()> {
+    let mut client = Client::connect(&target.server, target.password.as_deref())?;
+    client.wait_for(BACKUP_TIME_MAX).context("wait for a long reply")?;
+    match client.call(&[b"QUIPU.BACKUP", dir.as_os_str().as_bytes()])? {
+        Value::Simple(text) => Ok(writeln!(out, "{}", text.strip_prefix("OK ").unwrap_or(&text))?),
+        other => bail!("the server sent {other:?} for a backup"),
+    }
+}
+
+fn back_up_stopped(data: &Path, dir: &Path, out: &mut impl Write) -> anyhow::Result<()> {
+    let shown = data.display();
+    if !data.join(CONTROL_FILE).exists() {
+        bail!("{shown} holds no journal, so there is nothing to back up: is it the data directory of a server?");
+    }
+    let options = Options {
+        segment_bytes: SEGMENT_BYTES,
+        ahead_bytes: Some(SEGMENT_BYTES),
+        reserve_bytes: 0,
+        ..Options::new(data)
+    };
+    let engine = Engine::open_with(options, Environment::system()).map_err(|error| {
+        anyhow!("cannot open {shown}: {error}; of a running server ask for a backup without --data")
+    })?;
+    let backed_up = engine.backup(dir);
+    engine.close().with_context(|| format!("close {shown}"))?;
+    let BackedUp { position, journal_bytes, ledger_bytes } = backed_up?;
+    let dir = dir.display();
+    writeln!(
+        out,
+        "{dir} holds the journal up to position {position} ({journal_bytes} bytes) and the ledger ({ledger_bytes} bytes)"
+    )?;
+    Ok(())
+}

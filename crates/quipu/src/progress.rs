@@ -1,0 +1,37 @@
+//! How far a long copy or check has come, on stderr, for whoever watches a terminal.
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// What it is, how much is done of how much, how fast, and how long it will take.
+const TEMPLATE: &str = "{msg} [{bar:30}] {binary_bytes}/{binary_total_bytes}, {binary_bytes_per_sec}, {eta}";
+
+/// A bar, gone from the screen when it is dropped. Where stderr is no terminal there is none.
+pub struct Progress(ProgressBar);
+
+impl Progress {
+    /// Begins, at nothing of so many bytes.
+    pub fn new(what: &'static str, bytes: u64) -> Progress {
+        let bar = ProgressBar::new(bytes).with_message(what);
+        if let Ok(style) = ProgressStyle::with_template(TEMPLATE) {
+            bar.set_style(style.progress_chars("=> "));
+        }
+        Progress(bar)
+    }
+
+    /// So many bytes are done, of so many.
+    pub fn set(&self, done: u64, bytes: u64) {
+        self.0.set_length(bytes);
+        self.0.set_position(done);
+    }
+
+    /// So many bytes more are done.
+    pub fn add(&self, bytes: u64) {
+        self.0.inc(bytes);
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
+}
