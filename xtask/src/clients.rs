@@ -1,5 +1,7 @@
 //! Real clients against the real program: each script under `crates/quipu/tests/clients` gets a fresh server.
 //!
+//! One whose name ends in `_at_rest` is run twice on the same directory, with a clean stop between: first with the word `before`, then with `after`.
+//!
 //! A script takes the port, ends with status 0 if everything was as it ought to be, and says how many checks it made.
 
 use std::io::{BufRead, BufReader, Read};
@@ -62,9 +64,20 @@ fn checks(proof: &str) -> Option<usize> {
 
 fn against_server(script: &Path, tools: &Tools) -> anyhow::Result<Outcome> {
     let data = tempfile::tempdir().context("make a directory for the server")?;
-    let server = Server::start(data.path())?;
+    if !script.file_stem().is_some_and(|stem| stem.to_string_lossy().ends_with("_at_rest")) {
+        return one_life(script, None, data.path(), tools);
+    }
+    let before = one_life(script, Some("before"), data.path(), tools)?;
+    if !before.success {
+        return Ok(before);
+    }
+    one_life(script, Some("after"), data.path(), tools)
+}
+
+fn one_life(script: &Path, word: Option<&str>, data: &Path, tools: &Tools) -> anyhow::Result<Outcome> {
+    let server = Server::start(data)?;
     let mut command = Command::new(interpreter(script, tools)?);
-    command.arg(script).arg(server.port.to_string()).env("NODE_PATH", tools.node.join("node_modules"));
+    command.arg(script).arg(server.port.to_string()).args(word).env("NODE_PATH", tools.node.join("node_modules"));
     let name = script.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let mut outcome = run(&name, &command)?;
     // A server that did not survive its client, or cannot stop, has failed too.

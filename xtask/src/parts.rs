@@ -51,7 +51,11 @@ pub static PARTS: &[Part] = &[
     Part { name: "tools", work: Work::Tools },
     Part {
         name: "build",
-        work: Work::Cargo(&["build --release -p quipu", "test --workspace --features quipu/failpoints --no-run"]),
+        work: Work::Cargo(&[
+            "build --release -p quipu",
+            "test --release -p quipu --test scale --no-run",
+            "test --workspace --features quipu/failpoints --no-run",
+        ]),
     },
     Part {
         name: "fmt and clippy",
@@ -63,8 +67,11 @@ pub static PARTS: &[Part] = &[
     },
     Part {
         name: "unit and integration",
-        work: Work::Tests(&["test --workspace --features quipu/failpoints -- --show-output \
-             --skip crash_states:: --skip interleave:: --skip kill::"]),
+        work: Work::Tests(&[
+            "test --workspace --features quipu/failpoints --lib --bins --test it --test cli --test docs --test disk_errors \
+             -- --show-output --skip crash_states:: --skip interleave:: --skip kill::",
+            "test --workspace --features quipu/failpoints --doc",
+        ]),
     },
     Part {
         name: "crash states",
@@ -79,8 +86,26 @@ pub static PARTS: &[Part] = &[
         work: Work::Tests(&["test -p quipu-engine --features shuttle --test shuttle -- --show-output"]),
     },
     Part {
+        name: "failpoints",
+        // They wait for one another's steps more than they compute.
+        work: Work::Tests(&[
+            "test --workspace --features quipu/failpoints --test failpoints --test failpoints_backup -- --show-output --test-threads=4",
+        ]),
+    },
+    Part {
+        name: "full disk",
+        work: Work::Tests(&[
+            "test --workspace --features quipu/failpoints --test full_disk -- --show-output --test-threads=3",
+        ]),
+    },
+    Part {
         name: "kills",
         work: Work::Kills("test --workspace --features quipu/failpoints --test it -- --show-output kill::"),
+    },
+    Part {
+        name: "scale",
+        // One after another: what they measure is memory and time.
+        work: Work::Tests(&["test --release -p quipu --test scale -- --show-output --test-threads=1"]),
     },
     Part { name: "clients", work: Work::Clients },
     Part { name: "known-bad patches", work: Work::Patches },
@@ -164,4 +189,52 @@ pub fn chosen(only: Option<&str>) -> anyhow::Result<Vec<&'static Part>> {
         bail!("no part is called '{}'; there are: {}", only.unwrap_or_default(), names.join(", "));
     }
     Ok(parts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// All commands of all parts.
+    fn commands() -> Vec<&'static str> {
+        let each = PARTS.iter().flat_map(|part| match part.work {
+            Work::Tests(commands) => commands.to_vec(),
+            Work::Kills(command) => vec![command],
+            Work::Cargo(_) | Work::Tools | Work::Clients | Work::Patches => Vec::new(),
+        });
+        each.collect()
+    }
+
+    #[test]
+    fn every_test_target_of_the_workspace_is_run_by_some_part() {
+        let (commands, mut targets) = (commands(), Vec::new());
+        for krate in std::fs::read_dir(root().join("crates")).unwrap() {
+            let Ok(files) = std::fs::read_dir(krate.unwrap().path().join("tests")) else { continue };
+            for file in files {
+                let path = file.unwrap().path();
+                if path.extension().is_some_and(|extension| extension == "rs") || path.join("main.rs").exists() {
+                    targets.push(path.file_stem().unwrap().to_string_lossy().into_owned());
+                }
+            }
+        }
+        assert!(targets.len() > 5, "only {targets:?}");
+        for target in targets {
+            let words = ["--test", target.as_str()];
+            let named =
+                |command: &&str| command.split_whitespace().collect::<Vec<_>>().windows(2).any(|two| two == words);
+            assert!(commands.iter().any(named), "no part runs `--test {target}`");
+        }
+    }
+
+    #[test]
+    fn what_one_part_skips_another_runs() {
+        let commands = commands();
+        let skipped = commands.iter().flat_map(|command| command.split(" --skip ").skip(1)).map(|rest| rest.trim());
+        for name in skipped {
+            assert!(
+                commands.iter().any(|command| command.ends_with(&format!("--show-output {name}"))),
+                "{name} is only skipped"
+            );
+        }
+    }
 }

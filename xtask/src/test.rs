@@ -12,6 +12,9 @@ use crate::run::now;
 /// Kills over all modes unless told otherwise: minutes, not hours.
 const KILLS_DEFAULT: usize = 120;
 
+/// How long all parts may take together, unless more kills than that were asked for.
+const TIME_MAX: Duration = Duration::from_secs(45 * 60);
+
 /// What to test.
 pub struct Options {
     /// Kills over all modes.
@@ -50,6 +53,10 @@ pub fn test(options: &Options) -> anyhow::Result<()> {
         }
     }
     print_summary(&done);
+    let total: Duration = done.iter().map(|(_, took, _)| *took).sum();
+    if total > TIME_MAX && options.kills <= KILLS_DEFAULT {
+        bail!("all holds, but it took {} minutes; {} are the bound", minutes(total), minutes(TIME_MAX));
+    }
     Ok(())
 }
 

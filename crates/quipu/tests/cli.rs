@@ -60,14 +60,18 @@ fn crashed() -> (TempDir, PathBuf) {
     (root, data)
 }
 
+/// Every file below a directory, its bytes and when they were last changed.
 fn contents(data: &Path) -> BTreeMap<PathBuf, (Vec<u8>, std::time::SystemTime)> {
-    let files = std::fs::read_dir(data).unwrap().map(|entry| entry.unwrap().path());
-    files
-        .map(|path| {
+    let mut found = BTreeMap::new();
+    for path in std::fs::read_dir(data).unwrap().map(|entry| entry.unwrap().path()) {
+        if path.is_dir() {
+            found.append(&mut contents(&path));
+        } else {
             let modified = std::fs::metadata(&path).unwrap().modified().unwrap();
-            (path.clone(), (std::fs::read(&path).unwrap(), modified))
-        })
-        .collect()
+            found.insert(path.clone(), (std::fs::read(&path).unwrap(), modified));
+        }
+    }
+    found
 }
 
 fn first_segment(data: &Path) -> PathBuf {

@@ -10,7 +10,7 @@ use quipu_model::{
 };
 use quipu_testkit::CrashDisk;
 
-use crate::world::{BEGIN, DATA, World, small};
+use crate::world::{BEGIN, DATA, World, look, small};
 
 const YEAR: u64 = 365 * 24 * 3_600_000;
 
@@ -25,6 +25,11 @@ fn restarted(world: &World) -> (World, Engine) {
     let again = World::new(world.disk.kill(world.disk.operations()).into_disk(), 2);
     let engine = again.open(small(4096)).unwrap();
     (again, engine)
+}
+
+/// Everything into the ledger.
+fn seal(engine: &Engine) {
+    engine.steps().seal_all().unwrap();
 }
 
 fn name(text: &str) -> Name<'_> {
@@ -90,10 +95,7 @@ fn the_epoch_of_what_is_gone_survives_the_cut() {
     engine.set("d:a", 1).unwrap();
     engine.delete("d:a").unwrap();
     let gone = epoch(&engine);
-    let steps = engine.steps();
-    let mut seal = steps.seal_begin().unwrap();
-    while !steps.seal_step(&mut seal).unwrap() {}
-    steps.seal_finish(seal).unwrap();
+    seal(&engine);
     let (_, engine) = restarted(&world);
     engine.add("d:a", 1).unwrap();
     assert!(epoch(&engine) >= gone);
@@ -197,7 +199,7 @@ fn watched_counters_that_change_stop_a_transaction() {
     let add = |text| Command::Add { name: name(text), delta: 1 };
     let watch = || {
         let mut turn = engine.turn();
-        let watch = turn.watch(name("d:a"));
+        let watch = turn.watch(name("d:a")).unwrap();
         turn.finish();
         watch
     };
@@ -218,7 +220,8 @@ fn watched_counters_that_change_stop_a_transaction() {
 fn a_transaction_is_one_record_and_refuses_per_command() {
     let (world, engine) = world();
     engine.set("d:a", i64::MAX).unwrap();
-    let records = || inspect(&world.disk, DATA.as_ref(), |_, _| Ok(())).unwrap().records;
+    let records =
+        || inspect(&world.disk, DATA.as_ref(), look(&world.disk, DATA.as_ref()), |_, _| Ok(())).unwrap().records;
     let before = records();
     let commands = [
         Command::Add { name: name("d:a"), delta: 1 },
@@ -282,9 +285,7 @@ fn memory_counters_come_back_as_last_sealed_and_whole_after_a_clean_stop() {
     let (world, engine) = world();
     engine.add("m:a", 5).unwrap();
     engine.add("m:b", 5).unwrap();
-    let steps = engine.steps();
-    (0..steps.shards()).for_each(|shard| assert!(!steps.seal_unsealed(shard).unwrap()));
-    steps.hand_over();
+    seal(&engine);
     engine.add("m:a", 5).unwrap();
     engine.delete("m:b").unwrap();
     let (_, crashed) = restarted(&world);

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use quipu_engine::Engine;
-use quipu_model::Durability;
+use quipu_model::{Command, Durability, ListNames, Pattern, Reply};
 use quipu_testkit::{CrashDisk, Dice, Image};
 
 use crate::model::{State, view};
@@ -23,6 +23,8 @@ pub struct Tally {
     lives: usize,
     replies: usize,
     seals: usize,
+    evicted: usize,
+    loads: usize,
     torn: usize,
 }
 
@@ -35,7 +37,7 @@ fn every_crash_leaves_a_state_that_existed_and_keeps_what_was_shown() {
     }
     println!(
         "proof: crash states: {} distinct from {seeds} seeds, {} lives ({} after loss of power, {} after a kill, {} within recovery; \
-         {} torn tails cut, {} replies left, {} seals)",
+         {} torn tails cut, {} replies left, {} seals, {} evicted, {} loads)",
         tally.distinct.len(),
         tally.lives,
         tally.power,
@@ -44,6 +46,8 @@ fn every_crash_leaves_a_state_that_existed_and_keeps_what_was_shown() {
         tally.torn,
         tally.replies,
         tally.seals,
+        tally.evicted,
+        tally.loads,
     );
     if seeds >= 50 {
         assert!(tally.distinct.len() >= 10_000, "only {} distinct states", tally.distinct.len());
@@ -65,6 +69,8 @@ fn run_seed(seed: u64, tally: &mut Tally) {
         tally.lives += 1;
         tally.replies += trace.counts.replies;
         tally.seals += trace.counts.seals;
+        tally.evicted += trace.counts.evicted;
+        tally.loads += trace.counts.loads;
         let operations = world.disk.operations();
         for _ in 0..90 {
             // Before `before_life` the start itself was under way: the state that was there must still be.
@@ -130,6 +136,19 @@ pub fn judge(image: Image, judged: &Judged<'_>, dice: &Dice, tally: &mut Tally, 
         let had = judged.trace.memory.get(name);
         assert!(had.is_some_and(|had| had.contains(value)), "{context}: {name:?} never was {value}");
     }
+    // After every name was looked at, none that has expired is counted any more.
+    assert_eq!(engine.stats().counters as usize, found.len() + memory.len(), "{context}: the number of counters");
+    let walked = engine.execute(&Command::ListNames(ListNames { pattern: Pattern(b"*"), bytes_max: 1 << 20 }));
+    let Ok(Reply::Names(mut walked)) = walked else { panic!("{context}: {walked:?}") };
+    walked.sort_unstable();
+    assert!(
+        walked.iter().map(|name| &**name).eq(found
+            .keys()
+            .chain(memory.keys())
+            .map(|name| &**name)
+            .collect::<BTreeSet<_>>()),
+        "{context}: {walked:?}"
+    );
     // Again, in the middle of recovery: it converges.
     let operations = world.disk.operations();
     for _ in 0..2 {
@@ -153,7 +172,7 @@ pub fn judge(image: Image, judged: &Judged<'_>, dice: &Dice, tally: &mut Tally, 
 }
 
 /// Everything there is of one durability, or of all but memory.
-fn read_all(engine: &Engine, which: Durability) -> State {
+pub fn read_all(engine: &Engine, which: Durability) -> State {
     let wanted = |name: &&[u8]| (durability(name) == Durability::Memory) == (which == Durability::Memory);
     let readings = all_names().filter(wanted).map(|name| (name, engine.read(name).unwrap()));
     readings

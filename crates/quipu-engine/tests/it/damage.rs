@@ -7,7 +7,7 @@ use quipu_engine::inspect::inspect;
 use quipu_model::{Command, Name};
 use quipu_testkit::{CrashDisk, Image};
 
-use crate::world::{DATA, World, data, refusal, small};
+use crate::world::{DATA, World, data, look, refusal, seal_without_cut, small};
 
 const SEGMENT_BYTES: u64 = 4096;
 
@@ -21,8 +21,8 @@ struct Known {
     after: BTreeMap<String, i64>,
 }
 
-/// A directory with some records, all of them synced, and what is known of it. `clean` after a clean stop.
-fn directory(records: usize, clean: bool) -> (Image, Vec<Known>, Position) {
+/// A directory with some records, all of them synced, and what is known of it. `noted`: in the control file, too.
+fn directory(records: usize, noted: bool) -> (Image, Vec<Known>, Position) {
     let world = World::new(CrashDisk::new(), 11);
     let engine = world.open(small(SEGMENT_BYTES)).unwrap();
     let mut states = BTreeMap::new();
@@ -37,12 +37,12 @@ fn directory(records: usize, clean: bool) -> (Image, Vec<Known>, Position) {
             engine.steps().prepare().unwrap();
         }
     }
-    if clean {
-        engine.close().unwrap();
+    if noted {
+        engine.steps().note_synced().unwrap();
     }
     let image = world.disk.kill(world.disk.operations());
     let mut known = Vec::new();
-    let inspection = inspect(&world.disk, DATA.as_ref(), |segment, record| {
+    let inspection = inspect(&world.disk, DATA.as_ref(), look(&world.disk, DATA.as_ref()), |segment, record| {
         let end = record.position.plus(record.bytes as u64);
         known.push(Known {
             position: record.position,
@@ -102,8 +102,8 @@ fn a_journal_cut_at_any_byte_of_its_last_records_recovers_to_the_last_whole_one(
 #[test]
 fn one_flipped_bit_is_refused_below_a_synced_position_and_a_torn_tail_above_it() {
     let (mut flips, mut refused, mut torn) = (0, 0, 0);
-    for clean in [true, false] {
-        let (image, known, control_synced) = directory(12, clean);
+    for noted in [true, false] {
+        let (image, known, control_synced) = directory(12, noted);
         let whole = Ok(known.last().unwrap().after.clone());
         let journal_files: Vec<String> =
             image.files().map(|file| file.display().to_string()).filter(|file| file.ends_with(".seg")).collect();
@@ -119,7 +119,7 @@ fn one_flipped_bit_is_refused_below_a_synced_position_and_a_torn_tail_above_it()
                     let bytes = record.end.0 - record.position.0;
                     record.file == *file && (record.offset..record.offset + bytes).contains(&byte)
                 };
-                let context = format!("bit {bit} of {file}, clean {clean}");
+                let context = format!("bit {bit} of {file}, noted {noted}");
                 if byte < 64 {
                     // The header of the segment.
                     let text = result.expect_err(&context);
@@ -192,7 +192,7 @@ fn records_that_a_torn_tail_left_do_not_follow_those_of_a_later_life() {
     let first = engine.steps().reserved();
     for _ in 0..3 {
         let mut turn = engine.turn();
-        turn.run(&Command::Add { name: Name::new(name.as_bytes()).unwrap(), delta: 1 });
+        turn.run(&Command::Add { name: Name::new(name.as_bytes()).unwrap(), delta: 1 }).unwrap();
         turn.finish();
     }
     engine.steps().hand_over();
@@ -223,7 +223,8 @@ fn files_that_are_missing_truncated_newer_or_swapped_are_refused_by_name() {
         let text = refusal(world.open(small(SEGMENT_BYTES)));
         assert!(text.contains(file), "{what}: {text}");
         // `inspect` says the same, word for word.
-        let verdict = inspect(&world.disk, DATA.as_ref(), |_, _| Ok(())).unwrap().verdict;
+        let verdict =
+            inspect(&world.disk, DATA.as_ref(), look(&world.disk, DATA.as_ref()), |_, _| Ok(())).unwrap().verdict;
         assert_eq!(verdict.unwrap_err().to_string(), text, "{what}");
     };
     let second = "journal-0000000000000001.seg";
@@ -252,7 +253,7 @@ fn a_control_file_of_a_newer_version_is_refused_though_the_other_slot_is_old_eno
     let bytes = image.bytes_of(&control).unwrap();
     let generation = |slot: usize| u64::from_le_bytes(bytes[slot + 24..slot + 32].try_into().unwrap());
     let newest = if generation(0) > generation(4096) { 0 } else { 4096 };
-    let mut slot = bytes[newest..newest + 104].to_vec();
+    let mut slot = bytes[newest..newest + 112].to_vec();
     slot[16] = 2;
     let check = xxhash_rust::xxh3::xxh3_64(&slot[8..]);
     slot[..8].copy_from_slice(&check.to_le_bytes());
@@ -269,6 +270,54 @@ fn a_directory_in_use_is_refused() {
     world.open(small(SEGMENT_BYTES)).unwrap();
 }
 
+#[test]
+fn a_ledger_that_does_not_fit_the_journal_is_refused_by_name() {
+    let world = World::new(CrashDisk::new(), 4);
+    let engine = world.open(small(SEGMENT_BYTES)).unwrap();
+    let (ledger, control) = (data("ledger.state"), data("control"));
+    let write = |count: usize| {
+        for index in 0..count {
+            engine.add(format!("d:{}", index % 5), 1).unwrap();
+        }
+    };
+    write(50);
+    engine.steps().seal_all().unwrap();
+    let older = world.disk.kill(world.disk.operations());
+    write(50);
+    let (uncut, sealed) = (world.disk.kill(world.disk.operations()), seal_without_cut(&engine));
+    let whole = world.disk.kill(world.disk.operations());
+    engine.steps().seal_finish(sealed).unwrap();
+    let cut = world.disk.kill(world.disk.operations());
+    let opened = |image: Image| match World::new(image.into_disk(), 3).open(small(SEGMENT_BYTES)) {
+        Ok(engine) => Ok(engine.read("d:0").unwrap().value),
+        Err(error) => Err(error.to_string()),
+    };
+    assert_eq!(opened(whole.clone()), Ok(20), "sealed, but not cut");
+    assert_eq!(opened(cut.clone()), Ok(20));
+    let refused = |what: &str, image: Image, words: &str| {
+        let text = opened(image).expect_err(what);
+        assert!(text.contains("/data/ledger") && text.contains(words), "{what}: {text}");
+    };
+    let mut image = cut.clone();
+    image.remove(&ledger);
+    refused("missing", image, "it is empty, but the journal begins at position");
+    let mut image = cut.clone();
+    image.insert(&ledger, &older.bytes_of(&ledger).unwrap());
+    refused("older than the journal", image, "but the journal begins at position");
+    let other = other_directory();
+    let mut image = cut.clone();
+    image.insert(&ledger, &other.bytes_of(&ledger).unwrap());
+    refused("of another directory", image, "another data directory");
+    // An older journal under a newer ledger: what the ledger has is not in it.
+    let mut image = whole.clone();
+    for file in [data("journal-0000000000000000.seg"), data("journal-0000000000000001.seg"), control] {
+        image.insert(&file, &older.bytes_of(&file).unwrap());
+    }
+    let text = opened(image).expect_err("an older journal");
+    assert!(text.contains("journal-") && text.contains("though the ledger has"), "{text}");
+    assert_eq!(opened(uncut), Ok(20));
+}
+
 fn other_directory() -> Image {
     let world = World::new(CrashDisk::new(), 99);
     let engine = world.open(small(SEGMENT_BYTES)).unwrap();
@@ -276,5 +325,7 @@ fn other_directory() -> Image {
         engine.add("d:other", 1).unwrap();
         engine.steps().prepare().unwrap();
     }
+    // The journal stays whole beside the ledger.
+    seal_without_cut(&engine);
     world.disk.kill(world.disk.operations())
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use quipu_engine::{Engine, Error, Options};
+use quipu_engine::{Engine, Error, NotRun, Options};
 use quipu_model::{Command, Durability, Name, Refusal, Reply};
 use quipu_testkit::{CrashDisk, Fault, OpKind};
 
@@ -73,7 +73,7 @@ fn a_full_disk_refuses_writes_lets_reads_go_on_and_heals() {
     let adds: Vec<_> =
         names.iter().map(|n| Command::Add { name: Name::new(n.as_bytes()).unwrap(), delta: 1 }).collect();
     assert!(
-        matches!(engine.turn().run_all(&adds, &[]), Err(Refusal::NoRoom { .. })),
+        matches!(engine.turn().run_all(&adds, &[]), Err(NotRun::Refused(Refusal::NoRoom { .. }))),
         "all of a transaction or nothing"
     );
     assert!(!engine.read("d:1").unwrap().exists);
@@ -117,7 +117,7 @@ fn a_disk_that_does_not_keep_up_is_a_bounded_queue_and_then_refusals() {
     // Turn after turn is applied and filled while the disk takes nothing.
     let refused = loop {
         let mut turn = engine.turn();
-        let reply = turn.run(&command);
+        let reply = turn.run(&command).unwrap();
         waits.push(turn.finish());
         match reply {
             Reply::Integer(value) => applied = value,
@@ -132,7 +132,7 @@ fn a_disk_that_does_not_keep_up_is_a_bounded_queue_and_then_refusals() {
     assert!(applied > 100, "the queue has room for a burst: {applied}");
     let steps = engine.steps();
     assert!(!steps.reached(waits[0]), "nothing has been acknowledged meanwhile");
-    assert_eq!(engine.turn().run(&Command::CountNames), Reply::Integer(1), "what needs no disk goes on");
+    assert_eq!(engine.turn().run(&Command::CountNames), Ok(Reply::Integer(1)), "what needs no disk goes on");
     steps.hand_over();
     steps.sync();
     assert!(waits.iter().all(|wait| steps.reached(*wait)), "then the queue drains");

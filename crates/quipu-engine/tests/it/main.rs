@@ -4,11 +4,14 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
+mod backups;
+mod cold;
 mod commands;
 mod crash_states;
 mod damage;
 mod faults;
 mod golden;
+mod hazards;
 mod interleave;
 mod model;
 mod regressions;

@@ -6,9 +6,13 @@
 //! - it includes everything that a reply, of a write or a read, had shown when it left, as its namespace promises.
 
 use std::collections::BTreeMap;
+use std::future::Future;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use quipu_engine::{Engine, Position, Seal, Turn, Wait};
+use quipu_engine::{Backing, Backup, Engine, Loaded, Loading, NotRun, Position, Seal, Sealing, Turn, Wait};
 use quipu_model::{
     AddWithin, Command, Durability, Expiry, ExpiryCondition, ExpiryForm, Millis, Name, Reply, Set, SetCondition,
     SetExpiry, When,
@@ -29,7 +33,19 @@ pub struct Trace {
     pub shown: Vec<Shown>,
     /// Every value that a name in memory ever had.
     pub memory: BTreeMap<Vec<u8>, Vec<i64>>,
+    /// Backups that were begun.
+    pub backups: Vec<Taken>,
     pub counts: Counts,
+}
+
+/// A backup.
+pub struct Taken {
+    pub dir: PathBuf,
+    /// So many operations of the disk had returned, and the journal was reserved so far, when it began.
+    pub begun: usize,
+    pub least: Position,
+    /// So many had returned when it was done, and it holds the journal so far.
+    pub done: Option<(usize, Position)>,
 }
 
 /// A reply left when so many operations of the disk had returned, and had shown what stands before this position.
@@ -47,6 +63,9 @@ pub struct Counts {
     pub replies: usize,
     pub switches: usize,
     pub seals: usize,
+    pub evicted: usize,
+    pub loads: usize,
+    pub swept: usize,
     pub refused: usize,
 }
 
@@ -60,8 +79,15 @@ impl Trace {
 
 enum Worker<'e> {
     Idle,
-    Applied(Box<Turn<'e>>, Vec<Told>),
-    Waiting(Wait, Vec<Told>),
+    Applied(Box<Turn<'e>>, Vec<Told>, Option<Blocked>),
+    Waiting(Wait, Vec<Told>, Option<Blocked>),
+    Loading(Blocked),
+}
+
+/// Commands that wait for counters at rest.
+struct Blocked {
+    loading: Loading,
+    commands: Vec<Command<'static>>,
 }
 
 /// A reply that has not left yet: what it shows.
@@ -73,6 +99,15 @@ struct Told {
 
 /// Runs a life.
 pub fn live(world: &World, engine: &Engine, state: &State, workers: usize, steps: usize) -> Trace {
+    live_and(world, engine, state, workers, steps, false)
+}
+
+/// Runs a life in which backups are made, one after another.
+pub fn live_and_back_up(world: &World, engine: &Engine, state: &State, workers: usize, steps: usize) -> Trace {
+    live_and(world, engine, state, workers, steps, true)
+}
+
+fn live_and(world: &World, engine: &Engine, state: &State, workers: usize, steps: usize, backups: bool) -> Trace {
     let dice = world.dice.fork();
     let mut life = Life {
         world,
@@ -80,7 +115,14 @@ pub fn live(world: &World, engine: &Engine, state: &State, workers: usize, steps
         dice: &dice,
         state: state.clone(),
         newest: BTreeMap::new(),
-        trace: Trace { states: BTreeMap::new(), shown: Vec::new(), memory: BTreeMap::new(), counts: Counts::default() },
+        backup: None,
+        trace: Trace {
+            states: BTreeMap::new(),
+            shown: Vec::new(),
+            memory: BTreeMap::new(),
+            backups: Vec::new(),
+            counts: Counts::default(),
+        },
     };
     life.boundary();
     let mut workers: Vec<Worker<'_>> = (0..workers).map(|_| Worker::Idle).collect();
@@ -90,7 +132,11 @@ pub fn live(world: &World, engine: &Engine, state: &State, workers: usize, steps
         if world.has_failed() {
             break;
         }
-        if dice.chance(22) {
+        if backups && dice.chance(12) {
+            life.back_up();
+            continue;
+        }
+        if dice.chance(35) {
             life.background(&mut seal);
             continue;
         }
@@ -110,6 +156,7 @@ struct Life<'w, 'e> {
     state: State,
     /// Where the newest record of each name ends.
     newest: BTreeMap<Vec<u8>, Position>,
+    backup: Option<Backup<'e>>,
     trace: Trace,
 }
 
@@ -119,15 +166,15 @@ impl<'e> Life<'_, 'e> {
         *worker = match std::mem::replace(worker, Worker::Idle) {
             Worker::Idle => {
                 let mut turn = self.engine.turn();
-                let told = self.apply(&mut turn);
+                let (told, blocked) = self.apply(&mut turn);
                 turn.release();
-                Worker::Applied(Box::new(turn), told)
+                Worker::Applied(Box::new(turn), told, blocked)
             }
-            Worker::Applied(mut turn, told) => {
+            Worker::Applied(mut turn, told, blocked) => {
                 turn.fill();
-                Worker::Waiting(turn.finish(), told)
+                Worker::Waiting(turn.finish(), told, blocked)
             }
-            Worker::Waiting(wait, told) => {
+            Worker::Waiting(wait, told, blocked) => {
                 let steps = self.engine.steps();
                 if steps.reached(wait) {
                     let operations = self.world.disk.operations();
@@ -138,36 +185,70 @@ impl<'e> Life<'_, 'e> {
                         durability: told.durability,
                         what: told.what,
                     }));
-                    Worker::Idle
+                    blocked.map_or(Worker::Idle, Worker::Loading)
                 } else {
                     if self.dice.chance(50) {
                         steps.hand_over()
                     } else {
                         steps.sync()
                     }
-                    Worker::Waiting(wait, told)
+                    Worker::Waiting(wait, told, blocked)
+                }
+            }
+            Worker::Loading(mut blocked) => {
+                if self.dice.chance(50) {
+                    self.trace.counts.loads += self.engine.steps().load().0;
+                }
+                match Pin::new(&mut blocked.loading).poll(&mut Context::from_waker(Waker::noop())) {
+                    Poll::Pending => Worker::Loading(blocked),
+                    Poll::Ready(loaded) => {
+                        assert_eq!(loaded, Loaded::Again);
+                        let mut turn = self.engine.turn();
+                        let mut told = Vec::new();
+                        // It may have left memory again, or everything may have been deleted.
+                        let again = self.run(&mut turn, blocked.commands, &mut told).err();
+                        turn.release();
+                        Worker::Applied(Box::new(turn), told, again)
+                    }
                 }
             }
         };
     }
 
-    /// Applies a short pipeline and compares every reply with the model's.
-    fn apply(&mut self, turn: &mut Turn<'_>) -> Vec<Told> {
+    /// Applies a short pipeline, up to the first command that needs counters at rest.
+    fn apply(&mut self, turn: &mut Turn<'_>) -> (Vec<Told>, Option<Blocked>) {
         let mut told = Vec::new();
         for _ in 0..1 + self.dice.below(4) {
-            let commands: Vec<Command<'_>> =
+            let commands: Vec<Command<'static>> =
                 (0..if self.dice.chance(25) { 2 + self.dice.below(3) } else { 1 }).map(|_| draw(self.dice)).collect();
+            if let Err(blocked) = self.run(turn, commands, &mut told) {
+                return (told, Some(blocked));
+            }
+        }
+        (told, None)
+    }
+
+    /// Runs commands together and compares every reply with the model's.
+    fn run(
+        &mut self,
+        turn: &mut Turn<'_>,
+        commands: Vec<Command<'static>>,
+        told: &mut Vec<Told>,
+    ) -> Result<(), Blocked> {
+        {
             let now = turn.now();
-            let replies = if commands.len() == 1 {
-                vec![turn.run(&commands[0])]
+            let ran = if commands.len() == 1 {
+                turn.run(&commands[0]).map(|reply| vec![reply]).map_err(NotRun::Load)
             } else {
-                match turn.run_all(&commands, &[]) {
-                    Ok(replies) => replies.expect("nothing was watched"),
-                    Err(_) => {
-                        self.trace.counts.refused += 1;
-                        continue;
-                    }
+                turn.run_all(&commands, &[]).map(|replies| replies.expect("nothing was watched"))
+            };
+            let replies = match ran {
+                Ok(replies) => replies,
+                Err(NotRun::Refused(_)) => {
+                    self.trace.counts.refused += 1;
+                    return Ok(());
                 }
+                Err(NotRun::Load(load)) => return Err(Blocked { loading: self.engine.steps().ask(load), commands }),
             };
             // One run, one record: ended here so that the boundary after it is known.
             turn.release();
@@ -203,22 +284,53 @@ impl<'e> Life<'_, 'e> {
                 what: format!("{commands:?} -> {replies:?}"),
             });
         }
-        told
+        Ok(())
+    }
+
+    fn back_up(&mut self) {
+        let (steps, operations) = (self.engine.steps(), self.world.disk.operations());
+        let Some(backup) = &mut self.backup else {
+            let dir = PathBuf::from(format!("/backup-{}", self.trace.backups.len()));
+            self.backup = Some(steps.backup_begin(&dir).expect("the disk is good"));
+            self.trace.backups.push(Taken { dir, begun: operations, least: steps.reserved(), done: None });
+            return;
+        };
+        match backup.step().expect("the disk is good") {
+            Backing::More => {}
+            Backing::Waits(_) => {
+                if self.dice.chance(50) {
+                    steps.hand_over()
+                } else {
+                    steps.sync()
+                }
+            }
+            Backing::Done(done) => {
+                let taken = self.trace.backups.last_mut().expect("it was noted when it began");
+                taken.done = Some((self.world.disk.operations(), done.position));
+                self.backup = None;
+            }
+        }
     }
 
     fn background(&mut self, seal: &mut Option<Seal>) {
         let steps = self.engine.steps();
         let clock = &self.world.clock;
-        match self.dice.below(12) {
+        match self.dice.below(14) {
             0..2 => steps.hand_over(),
             2..4 => steps.sync(),
             4 => steps.prepare().expect("the disk is good"),
             5 => steps.note_synced().expect("the disk is good"),
             6 => {
-                steps.expire(self.dice.below(steps.shards()));
+                let shard = self.dice.below(steps.shards());
+                self.trace.counts.swept += usize::from(steps.sweep(shard).expect("the disk is good"));
+                steps.expire(shard);
             }
             7 => {
-                let _ = steps.seal_unsealed(self.dice.below(steps.shards()));
+                let shard = self.dice.below(steps.shards());
+                // Once lets stay what was used lately.
+                for _ in 0..2 {
+                    self.trace.counts.evicted += steps.evict(shard);
+                }
             }
             8 => clock.advance(Duration::from_millis(self.dice.below(400) as u64)),
             9 if self.dice.chance(10) => {
@@ -226,19 +338,26 @@ impl<'e> Life<'_, 'e> {
                 let wall = self.engine.now().0 + self.dice.below(3_600_000) as u64;
                 clock.set_wall(Millis(wall - 1_800_000));
             }
-            _ => match seal.take() {
-                None if steps.wants_seal() || self.dice.chance(8) => *seal = steps.seal_begin().ok(),
+            _ => (0..2).for_each(|_| match seal.take() {
+                None if steps.wants_seal() || self.dice.chance(40) => *seal = Some(steps.seal_begin()),
                 None => {}
                 Some(mut sealing) => match steps.seal_step(&mut sealing) {
-                    Ok(false) => *seal = Some(sealing),
-                    Ok(true) => {
+                    Ok(Sealing::More) => *seal = Some(sealing),
+                    Ok(Sealing::Waits(_)) => {
+                        if self.dice.chance(50) {
+                            steps.hand_over()
+                        } else {
+                            steps.sync()
+                        }
+                        *seal = Some(sealing);
+                    }
+                    Ok(Sealing::Done) => {
                         self.trace.counts.seals += 1;
-                        self.boundary();
                         steps.seal_finish(sealing).expect("the disk is good");
                     }
                     Err(_) => {}
                 },
-            },
+            }),
         }
         self.boundary();
     }

@@ -4,9 +4,9 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use quipu_engine::{Engine, Environment, OpenError, Options};
-use quipu_model::{Durability, Millis};
-use quipu_testkit::{CrashDisk, Dice, SimClock};
+use quipu_engine::{Engine, Environment, OpenError, OpenLedger, Options, Seal, Sealing};
+use quipu_model::{Durability, Ledger, LedgerError, Millis};
+use quipu_testkit::{CrashDisk, Dice, FileLedger, SimClock};
 
 /// Where the data is, in every world.
 pub const DATA: &str = "/data";
@@ -41,6 +41,7 @@ impl World {
             clock: self.clock.clone(),
             rng: self.dice.clone(),
             vfs: Arc::new(self.disk.clone()),
+            open_ledger: ledger_on(self.disk.clone()),
             on_failure: Arc::new(move |reason| {
                 *failure.lock().unwrap() = Some(reason.to_owned());
                 failed.store(true, Ordering::SeqCst);
@@ -52,9 +53,25 @@ impl World {
         Engine::open_with(options, self.environment())
     }
 
+    /// The wall's time.
+    pub fn clock_wall(&self) -> u64 {
+        quipu_model::Clock::wall(&*self.clock).0
+    }
+
     pub fn has_failed(&self) -> bool {
         self.failed.load(Ordering::SeqCst)
     }
+}
+
+/// A ledger on a simulated disk.
+pub fn ledger_on(disk: CrashDisk) -> OpenLedger {
+    Arc::new(move |options| Ok(Arc::new(FileLedger::open(Arc::new(disk.clone()), &options.data)?)))
+}
+
+/// Opens the ledger of a directory to look at it, as `inspect` wants it.
+pub fn look(disk: &CrashDisk, dir: &Path) -> impl FnOnce() -> Result<Arc<dyn Ledger>, LedgerError> {
+    let (disk, dir) = (Arc::new(disk.clone()), dir.to_owned());
+    move || Ok(Arc::new(FileLedger::open(disk, &dir)?))
 }
 
 /// Small everything, so that a short run rotates and cuts; `r:` is relaxed, `m:` in memory, all else durable.
@@ -65,6 +82,7 @@ pub fn small(segment_bytes: u64) -> Options {
         ahead_bytes: Some(2 * segment_bytes),
         journal_bytes_max: 6 * segment_bytes,
         table_shards: 4,
+        reserve_bytes: 0,
         ..Options::new(DATA)
     }
 }
@@ -78,5 +96,21 @@ pub fn refusal(result: Result<Engine, OpenError>) -> String {
     match result {
         Ok(_) => panic!("it opened"),
         Err(error) => error.to_string(),
+    }
+}
+
+/// Everything into the ledger, and the journal not cut yet.
+pub fn seal_without_cut(engine: &Engine) -> Seal {
+    let steps = engine.steps();
+    let mut seal = steps.seal_begin();
+    loop {
+        match steps.seal_step(&mut seal).unwrap() {
+            Sealing::More => {}
+            Sealing::Waits(_) => {
+                steps.hand_over();
+                steps.sync();
+            }
+            Sealing::Done => return seal,
+        }
     }
 }

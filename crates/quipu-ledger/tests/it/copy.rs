@@ -1,5 +1,7 @@
 //! A copy made in use is the ledger as it was at one watermark.
 
+use std::ops::ControlFlow;
+
 use quipu_ledger::{Ledger, LedgerError};
 use quipu_testkit::Dice;
 
@@ -24,7 +26,7 @@ fn a_copy_made_in_use_is_whole_and_lives_on_its_own() {
         while !writer.is_finished() {
             copies += 1;
             let to = dir.path().join(format!("copy{copies}"));
-            ledger.copy_to(&to).unwrap();
+            ledger.copy_to(&to, |_| ControlFlow::Continue(())).unwrap();
             Ledger::verify(&to, |_, _| ()).unwrap();
             Ledger::verify(&dir.path().join("ledger"), |_, _| ()).unwrap();
             let copy = open(&to).unwrap();
@@ -55,6 +57,6 @@ fn a_copy_made_in_use_is_whole_and_lives_on_its_own() {
 fn a_copy_is_not_made_over_something() {
     let dir = tempfile::tempdir().unwrap();
     let ledger = open(&dir.path().join("ledger")).unwrap();
-    let error = ledger.copy_to(&dir.path().join("ledger")).unwrap_err();
+    let error = ledger.copy_to(&dir.path().join("ledger"), |_| ControlFlow::Continue(())).unwrap_err();
     assert!(matches!(error, LedgerError::Io { .. }), "{error}");
 }

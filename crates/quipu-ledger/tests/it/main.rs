@@ -10,6 +10,7 @@ mod full;
 mod kill;
 mod life;
 mod model;
+mod read_only;
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -11,11 +11,11 @@ use quipu_model::{DirLock, LockError, Vfs, VfsFile};
 use crate::door::Door;
 
 /// Long enough for a reply that is not held back to arrive, many times over.
-const MOMENT: Duration = Duration::from_millis(300);
+pub const MOMENT: Duration = Duration::from_millis(300);
 
 /// How a sync of this disk ends.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Sync {
+pub enum Sync {
     Passes,
     Waits,
     Fails,
@@ -23,14 +23,14 @@ enum Sync {
 
 /// A disk whose syncs a test holds back or fails.
 #[derive(Clone)]
-struct Gate(Arc<(Mutex<Sync>, Condvar)>);
+pub struct Gate(Arc<(Mutex<Sync>, Condvar)>);
 
 impl Gate {
-    fn open() -> Gate {
+    pub fn open() -> Gate {
         Gate(Arc::new((Mutex::new(Sync::Passes), Condvar::new())))
     }
 
-    fn set(&self, sync: Sync) {
+    pub fn set(&self, sync: Sync) {
         *self.0.0.lock().unwrap() = sync;
         self.0.1.notify_all();
     }
@@ -40,7 +40,7 @@ impl Gate {
         if *state == Sync::Fails { Err(io::Error::other("the disk failed")) } else { Ok(()) }
     }
 
-    fn environment(&self) -> Environment {
+    pub fn environment(&self) -> Environment {
         let gated = Gated { disk: SystemDisk, gate: self.clone() };
         Environment { vfs: Arc::new(gated), on_failure: Arc::new(|_| {}), ..Environment::system() }
     }
@@ -76,6 +76,19 @@ impl Vfs for Gated {
     fn remove(&self, path: &Path) -> io::Result<()> {
         self.disk.remove(path)
     }
+    fn clear_dir(&self, dir: &Path, keep: &str) -> io::Result<()> {
+        self.disk.clear_dir(dir, keep)
+    }
+    fn remove_dir(&self, dir: &Path) -> io::Result<()> {
+        self.disk.remove_dir(dir)
+    }
+    fn identity(&self, path: &Path) -> io::Result<u64> {
+        self.disk.identity(path)
+    }
+    fn free_bytes(&self, dir: &Path) -> io::Result<u64> {
+        self.disk.free_bytes(dir)
+    }
+
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         self.disk.sync_dir(dir)
     }

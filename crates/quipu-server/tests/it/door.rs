@@ -42,7 +42,7 @@ impl Door {
         Door::serve(engine, directory, |_| {})
     }
 
-    fn serve(engine: Engine, directory: TempDir, change: impl FnOnce(&mut Options)) -> Door {
+    pub fn serve(engine: Engine, directory: TempDir, change: impl FnOnce(&mut Options)) -> Door {
         let mut options = Options {
             resp: "127.0.0.1:0".parse().unwrap(),
             http: Some("127.0.0.1:0".parse().unwrap()),

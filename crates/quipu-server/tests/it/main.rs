@@ -4,11 +4,14 @@
 #![allow(clippy::unwrap_used)]
 
 mod auth;
+mod backup;
+mod cold;
 mod commands;
 mod commit;
 mod door;
 mod files;
 mod hostile;
 mod http;
+
 mod stop;
 mod transactions;

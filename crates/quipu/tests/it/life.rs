@@ -7,27 +7,65 @@ use std::time::Duration;
 use quipu_model::Durability;
 use quipu_testkit::Dice;
 use quipu_testkit::judge::Violation;
-use quipu_testkit::load::{Account, CLIENTS, Driver, Log, Loss};
+use quipu_testkit::load::{Account, CLIENTS, CrowdLog, Driver, Figures, Log, Loss, Names};
 use quipu_testkit::program::{Launch, Program};
 use quipu_testkit::resp::Client;
 
 /// How long a reply may take when the program is asked what it holds.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
+pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Clients that add to the crowd.
+const CROWD_CLIENTS: usize = 2;
 
 /// The program under test on this directory.
 pub fn launch(data: &Path, durability: Durability) -> Launch {
     Launch::new(env!("CARGO_BIN_EXE_quipu"), data, durability)
 }
 
+/// The same with little of everything, so that a life of a second seals, cuts, evicts, loads and compacts many times.
+pub fn launch_tight(data: &Path, durability: Durability) -> Launch {
+    let mut launch = launch(data, durability);
+    let words = ["--seal-every", "100ms", "--max-memory", "16MB", "--journal-bytes-max", "1MB"];
+    launch.arguments = words.map(Into::into).to_vec();
+    launch
+}
+
+/// A connection to a program that serves.
+pub fn connect(program: &Program) -> Client {
+    Client::connect(program.address(), ANSWER_TIMEOUT).expect("a program that serves accepts")
+}
+
 /// Judges what the program holds after the life before.
 pub fn judge(program: &Program, account: &mut Account, loss: Loss) -> Vec<Violation> {
-    let mut client = Client::connect(program.address(), ANSWER_TIMEOUT).expect("a program that serves accepts");
-    account.judge(&mut client, loss).expect("a program that serves answers")
+    account.judge(&mut connect(program), loss).expect("a program that serves answers")
 }
 
 /// Loads the program from all clients, does something to it after a while, and returns once every client has ended.
 pub fn load<T>(program: Program, length: Duration, dice: &Dice, end: impl FnOnce(Program) -> T) -> (T, Vec<Log>) {
+    let (outcome, loaded) = load_all(program, length, dice, None, end);
+    (outcome, loaded.logs)
+}
+
+/// What was asked in a life, and what the program did beside answering.
+#[derive(Debug, Default)]
+pub struct Loaded {
+    pub logs: Vec<Log>,
+    pub crowd: Vec<CrowdLog>,
+    /// What those who only looked were answered that cannot be.
+    pub wrong: Vec<String>,
+    pub figures: Figures,
+}
+
+/// The same, with a crowd of counters beside the few, and someone who looks at it.
+pub fn load_all<T>(
+    program: Program,
+    length: Duration,
+    dice: &Dice,
+    names: Option<&Names>,
+    end: impl FnOnce(Program) -> T,
+) -> (T, Loaded) {
     let (driver, address) = (Driver::new(), program.address());
+    let mut teller = connect(&program);
     thread::scope(|scope| {
         let clients: Vec<_> = (0..CLIENTS)
             .map(|client| {
@@ -35,12 +73,28 @@ pub fn load<T>(program: Program, length: Duration, dice: &Dice, end: impl FnOnce
                 scope.spawn(move || driver.run(address, client, &dice))
             })
             .collect();
+        let adders: Vec<_> = (0..if names.is_some() { CROWD_CLIENTS } else { 0 })
+            .map(|_| {
+                let (driver, dice) = (driver.clone(), dice.fork());
+                scope.spawn(move || driver.run_crowd(address, names.expect("there is a crowd"), &dice))
+            })
+            .collect();
+        let looker = names.map(|names| {
+            let (driver, dice) = (driver.clone(), dice.fork());
+            scope.spawn(move || driver.look_at_crowd(address, names, &dice))
+        });
         // Not to wait for anything: how long the program is left alone is what the dice decide.
         thread::sleep(length);
+        let figures = Figures::ask(&mut teller).expect("a program that serves tells of itself");
         let outcome = end(program);
         driver.stop();
-        let logs = clients.into_iter().map(|client| client.join().expect("a client does not panic")).collect();
-        (outcome, logs)
+        let loaded = Loaded {
+            logs: clients.into_iter().map(|client| client.join().expect("a client does not panic")).collect(),
+            crowd: adders.into_iter().map(|client| client.join().expect("a client does not panic")).collect(),
+            wrong: looker.map(|client| client.join().expect("a client does not panic")).unwrap_or_default(),
+            figures,
+        };
+        (outcome, loaded)
     })
 }
 
@@ -49,4 +103,10 @@ pub fn seed() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     let given = std::env::var("QUIPU_SEED").ok().map(|text| text.parse().expect("QUIPU_SEED is a number"));
     given.unwrap_or_else(|| RandomState::new().hash_one("seed"))
+}
+
+/// A number that a variable gives, or this one.
+pub fn number_from(variable: &str, default: usize) -> usize {
+    std::env::var(variable)
+        .map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{variable} is a number, not '{text}'")))
 }

@@ -1,5 +1,7 @@
 //! The program from outside: started, loaded, killed, stopped, started again.
 
+mod at_rest;
+mod backup;
 mod kill;
 mod life;
 mod second;
