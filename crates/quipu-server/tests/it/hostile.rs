@@ -197,6 +197,14 @@ fn a_client_that_never_reads_is_closed_and_held_to_its_output() {
     let mut heard = Vec::new();
     let _ = deaf.set_read_timeout(Some(Duration::from_secs(5)));
     let _ = deaf.read_to_end(&mut heard);
-    let info = bystander.send("INFO clients\r\n").bulk();
-    assert!(info.contains("connected_clients:1\r\n"), "{info}");
+    // The socket is closed a moment before the client is struck off; on a busy machine that is a moment longer.
+    let mut info = String::new();
+    for _ in 0..500 {
+        info = bystander.send("INFO clients\r\n").bulk();
+        if info.contains("connected_clients:1\r\n") {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("it is still held: {info}");
 }
