@@ -9,12 +9,14 @@ pub mod count;
 pub mod durability;
 pub mod epoch;
 pub mod kept_name;
-mod kind;
+pub mod kind;
+pub mod memory_store;
 pub mod name;
 pub mod pattern;
 pub mod ports;
 pub mod reading;
 pub mod reply;
+pub mod shared;
 pub mod time;
 pub mod writer;
 
@@ -26,8 +28,10 @@ pub use durability::Durability;
 pub use epoch::Epoch;
 pub use kept_name::{KEPT_BYTES_MAX, KeptName};
 pub use kind::Kind;
+pub use memory_store::MemoryStore;
 pub use name::{NAME_BYTES_MAX, Name, NameTooLong};
 pub use pattern::Pattern;
+pub use ports::{Answer, BoxError, Call, Cursor, Page, Store, StoreError, Writers};
 pub use ports::{
     Clock, Copied, DirLock, Ledger, LedgerError, LedgerStats, LockError, Rng, Sealed, Vfs, VfsFile, Visit,
 };

@@ -2,6 +2,7 @@
 //!
 //! - [`Dice`] and [`SimClock`]: chance and time that a seed decides;
 //! - [`CrashDisk`]: a disk in memory that shows every state a loss of power could have left behind;
+//! - [`mod@store_suite`]: what every shared store must pass, plain and behind a [`FaultyStore`];
 //! - [`judge`]: whether what came back after a fault is something that was promised;
 //! - [`load`]: clients of a real server whose every request is accounted for; [`resp`] and [`program`]: what they talk to and
 //!   what is killed under them; [`small_disk`]: a disk to be filled.
@@ -15,8 +16,10 @@ pub mod program;
 pub mod resp;
 pub mod sim_clock;
 pub mod small_disk;
+pub mod store_suite;
 
 pub use crash_disk::{CrashDisk, Fault, Image, OpKind};
 pub use dice::Dice;
 pub use file_ledger::FileLedger;
 pub use sim_clock::SimClock;
+pub use store_suite::{FaultyStore, store_suite};

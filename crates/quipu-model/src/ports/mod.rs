@@ -1,4 +1,4 @@
-//! The ports to time, chance, disk and cells at rest.
+//! The ports to time, chance, disk, cells at rest, and the store where nodes meet.
 //!
 //! The engine asks the world for nothing but through these, so that a simulator can stop the clock, choose the dice, tear
 //! a write and lose a directory entry, and the shipped code runs all the same.
@@ -6,9 +6,11 @@
 mod clock;
 mod ledger;
 mod rng;
+pub mod store;
 mod vfs;
 
 pub use clock::Clock;
 pub use ledger::{Copied, Ledger, LedgerError, LedgerStats, Sealed, Visit};
 pub use rng::Rng;
+pub use store::{Answer, BoxError, Call, Cursor, Page, Store, StoreError, Writers};
 pub use vfs::{DirLock, LockError, Vfs, VfsFile};

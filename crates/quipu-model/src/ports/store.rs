@@ -1,0 +1,185 @@
+//! The store: where nodes meet.
+//!
+//! In: running values, rows computed by [`shared`](crate::shared), claims and registrations. Out: verdicts, rows, and the store's
+//! time.
+//!
+//! What every store promises:
+//! - each call on one counter, one token or one writer is atomic, and its effect is seen by every later call;
+//! - it compares, copies and replaces; the only numbers it makes are its clock and [`Version::puts`](crate::shared::Version);
+//! - an answer is the truth; an error says whether the call may have been carried out, now or later;
+//! - a call may be repeated.
+//!
+//! [`MemoryStore`](crate::MemoryStore) is this contract, executable. Futures are boxed and of std alone, so that an adapter may use any
+//! runtime, a simulator may answer late, and the engine may hold any store behind one pointer. A future does nothing before it is polled,
+//! and one that is dropped half-way is a call of unknown outcome.
+//!
+//! Not here: retries, caches, batches and metrics: the engine does these once for all stores.
+
+use std::error::Error;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+
+use crate::shared::{
+    Claim, ClaimEnd, ClaimVerdict, EndVerdict, Put, RegisterVerdict, Registration, Seen, Snapshot, SwapVerdict, Token,
+    Verdict, Version,
+};
+use crate::{Millis, Name, Writer};
+
+/// Most cells in one put. Enough to spread a round trip thin; few enough that a script or a transaction holding them is short.
+pub const PUTS_MAX: usize = 1_024;
+
+/// Most names in one page of a scan, for the same reason.
+pub const SCAN_NAMES_MAX: usize = 1_024;
+
+/// An answer that may take its time.
+pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
+
+/// A cause, of whatever type the driver has.
+pub type BoxError = Box<dyn Error + Send + Sync>;
+
+/// Where nodes meet.
+pub trait Store: Send + Sync {
+    /// Puts cells, at most [`PUTS_MAX`]; a verdict each, in order. Cells of one counter are put in order, each put is atomic by
+    /// itself: after an error of unknown outcome any of them may have been put.
+    fn put<'a>(&'a self, puts: &'a [(Name<'a>, Put)]) -> Answer<'a, Vec<Verdict>>;
+
+    /// The counter's row, as of one moment, or the default row if there is none; and the store's time. The row has passed
+    /// [`Snapshot::checked`].
+    fn read<'a>(&'a self, name: Name<'a>) -> Answer<'a, Seen>;
+
+    /// Replaces the row that has this version by another, or by none.
+    fn swap<'a>(&'a self, name: Name<'a>, version: Version, next: Option<&'a Snapshot>) -> Answer<'a, SwapVerdict>;
+
+    /// Names of rows, at most [`SCAN_NAMES_MAX`], from the beginning or from where the last page ended. A row that is there from the
+    /// first page to the last is named at least once; a page may be empty and not the last.
+    fn scan<'a>(&'a self, from: Option<&'a Cursor>, names_max: usize) -> Answer<'a, Page>;
+
+    /// Claims a token, by [`claim`](crate::shared::claim::claim).
+    fn claim<'a>(&'a self, claim: &'a Claim) -> Answer<'a, ClaimVerdict>;
+
+    /// Ends a claim, by [`end`](crate::shared::claim::end).
+    fn end_claim<'a>(
+        &'a self,
+        token: &'a Token,
+        owner: Writer,
+        attempt: u64,
+        end: &'a ClaimEnd,
+    ) -> Answer<'a, EndVerdict>;
+
+    /// All registrations, and the store's time.
+    fn writers(&self) -> Answer<'_, Writers>;
+
+    /// Puts a registration in the place of the one that has this version (0: of none).
+    fn register<'a>(&'a self, version: u64, next: &'a Registration) -> Answer<'a, RegisterVerdict>;
+
+    /// Removes the registration that has this version.
+    fn unregister(&self, writer: Writer, version: u64) -> Answer<'_, RegisterVerdict>;
+
+    /// The store's clock. All expiry, leases and grace are by this one. It does not go back by more than its machine's does.
+    fn clock(&self) -> Answer<'_, Millis>;
+}
+
+/// Where a scan goes on: bytes of the store's own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cursor(pub Box<[u8]>);
+
+/// One step of a scan.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Page {
+    /// Names, some perhaps met before.
+    pub names: Vec<Box<[u8]>>,
+    /// Where to go on; none after the last page.
+    pub next: Option<Cursor>,
+}
+
+/// The registry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Writers {
+    /// All of it, in any order.
+    pub registrations: Vec<Registration>,
+    /// The store's clock.
+    pub at: Millis,
+}
+
+/// Which call failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Call {
+    /// [`Store::put`].
+    Put,
+    /// [`Store::read`].
+    Read,
+    /// [`Store::swap`].
+    Swap,
+    /// [`Store::scan`].
+    Scan,
+    /// [`Store::claim`].
+    Claim,
+    /// [`Store::end_claim`].
+    EndClaim,
+    /// [`Store::writers`].
+    Writers,
+    /// [`Store::register`].
+    Register,
+    /// [`Store::unregister`].
+    Unregister,
+    /// [`Store::clock`].
+    Clock,
+}
+
+impl fmt::Display for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Call::Put => "put",
+            Call::Read => "read",
+            Call::Swap => "swap",
+            Call::Scan => "scan",
+            Call::Claim => "claim",
+            Call::EndClaim => "end of a claim",
+            Call::Writers => "list of writers",
+            Call::Register => "registration",
+            Call::Unregister => "removal of a registration",
+            Call::Clock => "clock",
+        })
+    }
+}
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// Certainly not applied, and it will not be.
+    #[error("the store did not apply the {call}")]
+    NotApplied {
+        /// Which call.
+        call: Call,
+        /// Why.
+        source: BoxError,
+    },
+    /// May have been applied, or may be later: ask again. Whatever a driver says that is not known to mean otherwise.
+    #[error("the store may have applied the {call}")]
+    Unknown {
+        /// Which call.
+        call: Call,
+        /// Why.
+        source: BoxError,
+    },
+}
+
+/// A call that asks for more than its bound.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{asked} asked for, at most {most} are allowed")]
+pub struct TooMany {
+    /// How many were asked for.
+    pub asked: usize,
+    /// The bound.
+    pub most: usize,
+}
+
+/// Refuses a call past its bound, certainly not applied: what every adapter checks first.
+pub fn within(call: Call, asked: usize, most: usize) -> Result<(), StoreError> {
+    if asked <= most {
+        return Ok(());
+    }
+    Err(StoreError::NotApplied { call, source: Box::new(TooMany { asked, most }) })
+}

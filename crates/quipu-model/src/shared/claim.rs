@@ -1,0 +1,218 @@
+//! Tokens on a shared store: who applies a mutation that may have been sent to several nodes.
+//!
+//! In: what the store has under a token, and a claim. Out: whether the claimant may apply it, or what became of it.
+//!
+//! Invariants:
+//! - at most one attempt ever holds a token, until it gives it back unapplied;
+//! - once a reply is kept, every claim of that token with that payload gets it, until the window ends;
+//! - a claim that arrives after its own window is refused, so that a late one cannot begin a second life.
+//!
+//! An attempt whose claim is of unknown outcome sends the same claim again. A claim left behind by a crash is ended by its node, which
+//! finds the reply in its journal, or knows by its absence that nothing was applied.
+//!
+//! Not here: when a token is too old to be claimed at all, and what a reply's bytes mean (the engine).
+
+use crate::{Millis, Writer};
+
+/// Longest token. A UUID has 36 bytes; a few times that leaves room for a prefix and no room to store data in tokens.
+pub const TOKEN_BYTES_MAX: usize = 128;
+
+/// Longest reply kept with a token: a name of 512 bytes, a value, and room to spare.
+pub const CLAIM_REPLY_BYTES_MAX: usize = 1_024;
+
+/// The idempotency id of one mutation.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Token(Box<[u8]>); // at most TOKEN_BYTES_MAX bytes
+
+/// A token over [`TOKEN_BYTES_MAX`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("token is too long: {bytes} bytes, at most {TOKEN_BYTES_MAX} are allowed")]
+pub struct TokenTooLong {
+    /// Length of the token that was refused.
+    pub bytes: usize,
+}
+
+/// A claim to a token.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Claim {
+    /// Which token.
+    pub token: Token,
+    /// Who will apply it.
+    pub owner: Writer,
+    /// Which try of the owner's: drawn for each command it runs.
+    pub attempt: u64,
+    /// Digest of what is to be applied: the same token must mean the same.
+    pub payload: u64,
+    /// When the window ends, by the store's clock.
+    pub forget_at: Millis,
+    /// The reply, at most [`CLAIM_REPLY_BYTES_MAX`] bytes; none while it is in flight.
+    pub reply: Option<Box<[u8]>>,
+}
+
+/// What a store answers to a claim.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ClaimVerdict {
+    /// Apply it, then end the claim.
+    Claimed,
+    /// Another attempt has it.
+    InFlight {
+        /// Whose.
+        owner: Writer,
+        /// Which. An owner that meets an attempt of its own that it knows to be over ends it first.
+        attempt: u64,
+    },
+    /// It was applied: this is the reply.
+    Done {
+        /// The reply.
+        reply: Box<[u8]>,
+    },
+    /// The token was used for something else.
+    Mismatch,
+    /// The claim's own window is over.
+    TooLate,
+}
+
+/// How a claim ends.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ClaimEnd {
+    /// Applied, with this reply.
+    Done(Box<[u8]>),
+    /// Not applied, and it never will be by this attempt.
+    GivenBack,
+}
+
+/// What a store answers to the end of a claim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EndVerdict {
+    /// It is so, now or since an earlier try.
+    Ended,
+    /// The token is not with this attempt.
+    NotHeld,
+}
+
+impl Token {
+    /// Checks the length; every byte is allowed.
+    pub fn new(bytes: &[u8]) -> Result<Token, TokenTooLong> {
+        if bytes.len() > TOKEN_BYTES_MAX {
+            return Err(TokenTooLong { bytes: bytes.len() });
+        }
+        Ok(Token(bytes.into()))
+    }
+
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// Claims a token. `known` is what the store has under it.
+pub fn claim(known: &mut Option<Claim>, asked: &Claim, at: Millis) -> ClaimVerdict {
+    if asked.forget_at <= at {
+        return ClaimVerdict::TooLate;
+    }
+    match known {
+        Some(known) if known.forget_at > at => {
+            if known.payload != asked.payload {
+                return ClaimVerdict::Mismatch;
+            }
+            match &known.reply {
+                Some(reply) => ClaimVerdict::Done { reply: reply.clone() },
+                None if (known.owner, known.attempt) == (asked.owner, asked.attempt) => ClaimVerdict::Claimed,
+                None => ClaimVerdict::InFlight { owner: known.owner, attempt: known.attempt },
+            }
+        }
+        _ => {
+            *known = Some(Claim { reply: None, ..asked.clone() });
+            ClaimVerdict::Claimed
+        }
+    }
+}
+
+/// Ends an attempt's claim. Named by owner and attempt, so that a late end cannot end another's.
+pub fn end(known: &mut Option<Claim>, owner: Writer, attempt: u64, end: &ClaimEnd) -> EndVerdict {
+    let held = known.as_mut().filter(|known| (known.owner, known.attempt) == (owner, attempt));
+    match (held, end) {
+        (Some(held), ClaimEnd::Done(reply)) => {
+            held.reply.get_or_insert_with(|| reply.clone());
+            EndVerdict::Ended
+        }
+        (Some(held), ClaimEnd::GivenBack) if held.reply.is_none() => {
+            *known = None;
+            EndVerdict::Ended
+        }
+        _ => EndVerdict::NotHeld,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Incarnation, NodeId};
+
+    const NOW: Millis = Millis(10);
+
+    fn asked(node: u64, attempt: u64) -> Claim {
+        let owner = Writer { node: NodeId(node), incarnation: Incarnation(1) };
+        let token = Token::new(b"order-1").unwrap();
+        Claim { token, owner, attempt, payload: 5, forget_at: Millis(100), reply: None }
+    }
+
+    fn done() -> ClaimEnd {
+        ClaimEnd::Done((*b"ok").into())
+    }
+
+    #[test]
+    fn one_attempt_gets_the_token_and_everyone_else_its_reply() {
+        let mut known = None;
+        let (first, other) = (asked(1, 1), asked(2, 2));
+        assert_eq!(claim(&mut known, &first, NOW), ClaimVerdict::Claimed);
+        assert_eq!(claim(&mut known, &first, NOW), ClaimVerdict::Claimed, "asked again after a lost answer");
+        let in_flight = ClaimVerdict::InFlight { owner: first.owner, attempt: 1 };
+        assert_eq!(claim(&mut known, &other, NOW), in_flight);
+        assert_eq!(claim(&mut known, &asked(1, 3), NOW), in_flight, "the same node, another try");
+        assert_eq!(end(&mut known, other.owner, 2, &done()), EndVerdict::NotHeld);
+        assert_eq!(end(&mut known, first.owner, 1, &done()), EndVerdict::Ended);
+        for again in [&first, &other] {
+            assert_eq!(claim(&mut known, again, NOW), ClaimVerdict::Done { reply: (*b"ok").into() });
+        }
+        assert_eq!(
+            end(&mut known, first.owner, 1, &ClaimEnd::GivenBack),
+            EndVerdict::NotHeld,
+            "what is done stays done"
+        );
+        assert_eq!(end(&mut known, first.owner, 1, &done()), EndVerdict::Ended);
+    }
+
+    #[test]
+    fn a_token_means_one_thing() {
+        let mut known = None;
+        claim(&mut known, &asked(1, 1), NOW);
+        assert_eq!(claim(&mut known, &Claim { payload: 6, ..asked(2, 2) }, NOW), ClaimVerdict::Mismatch);
+    }
+
+    #[test]
+    fn a_token_given_back_may_be_claimed_and_a_late_end_of_the_first_try_ends_nothing() {
+        let mut known = None;
+        let (first, other) = (asked(1, 1), asked(2, 2));
+        claim(&mut known, &first, NOW);
+        assert_eq!(end(&mut known, first.owner, 1, &ClaimEnd::GivenBack), EndVerdict::Ended);
+        assert_eq!(claim(&mut known, &other, NOW), ClaimVerdict::Claimed);
+        assert_eq!(end(&mut known, first.owner, 1, &ClaimEnd::GivenBack), EndVerdict::NotHeld);
+        assert_eq!(claim(&mut known, &first, NOW), ClaimVerdict::InFlight { owner: other.owner, attempt: 2 });
+    }
+
+    #[test]
+    fn a_token_is_forgotten_after_its_window_and_a_late_claim_is_refused() {
+        let mut known = None;
+        claim(&mut known, &asked(1, 1), NOW);
+        assert_eq!(claim(&mut known, &asked(2, 2), Millis(100)), ClaimVerdict::TooLate);
+        let next = Claim { forget_at: Millis(200), ..asked(2, 2) };
+        assert_eq!(claim(&mut known, &next, Millis(100)), ClaimVerdict::Claimed);
+    }
+
+    #[test]
+    fn a_token_is_refused_one_byte_past_the_bound() {
+        assert!(Token::new(&[1; TOKEN_BYTES_MAX]).is_ok());
+        assert_eq!(Token::new(&[1; TOKEN_BYTES_MAX + 1]), Err(TokenTooLong { bytes: TOKEN_BYTES_MAX + 1 }));
+    }
+}

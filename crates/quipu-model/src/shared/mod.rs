@@ -1,0 +1,46 @@
+//! The shared-store protocol: how nodes that meet in one store keep one sum.
+//!
+//! In: what a store shows of a counter, and what a node wants. Out: verdicts, the next snapshot to swap in, and what a writer
+//! goes on with. Everything here is a pure function of its arguments; a store holds, compares and replaces these values and
+//! computes nothing itself.
+//!
+//! Invariants, for one counter, over everything that puts, swaps, crashes and retired writers can do:
+//! - each add is in exactly one place: in the row's sum, in what a swap has taken from it, or owed by its writer;
+//! - what a writer owes is its running value less what the store kept of it, and the row remembers what it kept for `grace`;
+//! - every step may be repeated, delayed and reordered, and its answer lost.
+//!
+//! What it takes for granted: no message is under way, and no writer with a lease goes without comparing its own cells with
+//! the store, for as long as half of `grace` (what a row kept is dated by the read its swap was computed from); and a writer puts only under an epoch that the store has shown it, or
+//! [`Epoch::FIRST`](crate::Epoch::FIRST).
+//!
+//! Not here: when to put, swap, renew and retire, and what to journal before (the engine); where rows live (the adapters).
+
+pub mod snapshot;
+
+pub mod put;
+
+pub mod swap;
+
+pub mod attempt;
+
+pub mod carry;
+
+pub mod read;
+
+pub mod retire;
+
+pub mod registry;
+
+pub mod claim;
+
+pub use attempt::{Attempt, Fate};
+pub use carry::{Lapsed, Own, Told};
+pub use claim::{Claim, ClaimEnd, ClaimVerdict, EndVerdict, Token, TokenTooLong};
+pub use put::{Put, Verdict};
+pub use read::{TooWide, Total, read};
+pub use registry::{Holder, RegisterVerdict, Registration, RenewError, Stage, Step};
+pub use snapshot::{CellId, Held, Seen, Seq, Shard, Snapshot, SnapshotError, Spent, SwapId, Version};
+pub use swap::{By, Change, Computed, Next, SwapRefused, SwapVerdict, compute};
+
+#[cfg(test)]
+mod properties;

@@ -1,0 +1,187 @@
+//! What a store answers to a running value.
+//!
+//! In: a row, a put, the store's clock. Out: a verdict, and the row with the cell in it if the verdict is `Newest`.
+//!
+//! Invariants:
+//! - puts of one epoch commute, associate and repeat harmlessly: the newest per cell stays;
+//! - a verdict says what the store holds or kept, never something it worked out: an adapter compares and copies;
+//! - a verdict given for one epoch of a cell says nothing of another: whoever asked compares before acting on it.
+//!
+//! Not here: what a writer does about a verdict (`carry`).
+
+use crate::shared::{CellId, Held, Seq, Snapshot, Version};
+use crate::{Epoch, Millis};
+
+/// What a writer says of one of its cells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Put {
+    /// Which cell.
+    pub cell: CellId,
+    /// The epoch it counts under.
+    pub epoch: Epoch,
+    /// Where in the writer's sequence this was said. The same seq always says the same.
+    pub seq: Seq,
+    /// The running value.
+    pub value: i128,
+}
+
+/// What a store answers to one put. One variant per thing that the writer does next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is in the row, now or since an earlier try.
+    Newest,
+    /// The row knows a newer one of this cell. Nothing changed, nothing to do.
+    Older,
+    /// The writer was retired. This much of the put's epoch was kept, and is or was counted; no more will be under this incarnation.
+    Closed {
+        /// The newest that was kept.
+        seq: Seq,
+        /// Its value; 0 if nothing was kept under the put's epoch.
+        value: i128,
+    },
+    /// The put's epoch has ended.
+    Stale {
+        /// The row's epoch.
+        epoch: Epoch,
+        /// What was kept of this cell when the put's epoch ended; 0 if it was not there.
+        kept: i128,
+        /// The expiry by which the put's epoch ended, if the row knows that it did.
+        expired: Option<Millis>,
+    },
+    /// The row must move first: it is due to expire, or it lost what it knew of the put's epoch. Read, swap, put again.
+    Behind {
+        /// The row's epoch.
+        epoch: Epoch,
+    },
+}
+
+/// Puts a cell into a row; `None` is a row that the store does not have.
+pub fn put(row: &mut Option<Snapshot>, put: &Put, at: Millis) -> Verdict {
+    let Some(row) = row else {
+        let version = Version { born_at: at, ..Version::ABSENT };
+        let mut made = Snapshot { version, epoch: put.epoch, ..Snapshot::default() };
+        keep(&mut made, put);
+        *row = Some(made);
+        return Verdict::Newest;
+    };
+    let verdict = judge(row, put, at);
+    if verdict == Verdict::Newest && row.cells.get(&put.cell).is_none_or(|held| held.seq < put.seq) {
+        keep(row, put);
+    }
+    verdict
+}
+
+/// The verdict on a put, without putting it.
+pub fn judge(row: &Snapshot, put: &Put, at: Millis) -> Verdict {
+    if row.due(at) || put.epoch > row.epoch {
+        return Verdict::Behind { epoch: row.epoch };
+    }
+    if put.epoch == row.epoch { judge_present(row, put) } else { judge_past(row, put) }
+}
+
+fn judge_present(row: &Snapshot, put: &Put) -> Verdict {
+    match (row.cells.get(&put.cell), row.spent.get(&put.cell)) {
+        (Some(held), _) if held.closed => Verdict::Closed { seq: held.seq, value: held.value },
+        (Some(held), _) if put.seq < held.seq => Verdict::Older,
+        (Some(_), _) => Verdict::Newest,
+        (None, Some(spent)) if spent.closed && spent.epoch == put.epoch => {
+            Verdict::Closed { seq: spent.seq, value: spent.value }
+        }
+        // A writer retired in an earlier epoch stays so: it would be an open cell that nobody closes again.
+        (None, Some(spent)) if spent.closed => Verdict::Closed { seq: spent.seq, value: 0 },
+        (None, _) => Verdict::Newest,
+    }
+}
+
+fn judge_past(row: &Snapshot, put: &Put) -> Verdict {
+    if row.cells.contains_key(&put.cell) {
+        return Verdict::Older;
+    }
+    match row.spent.get(&put.cell) {
+        Some(spent) if spent.epoch > put.epoch => Verdict::Older,
+        Some(spent) => {
+            // What was kept under an epoch before the put's is no part of the put: the writer knew, and began anew.
+            let same = spent.epoch == put.epoch;
+            let kept = if same { spent.value } else { 0 };
+            if spent.closed {
+                return Verdict::Closed { seq: spent.seq, value: kept };
+            }
+            Verdict::Stale { epoch: row.epoch, kept, expired: spent.expired.filter(|_| same) }
+        }
+        None => Verdict::Stale { epoch: row.epoch, kept: 0, expired: None },
+    }
+}
+
+fn keep(row: &mut Snapshot, put: &Put) {
+    row.cells.insert(put.cell, Held { seq: put.seq, value: put.value, closed: false });
+    row.version.puts = row.version.puts.wrapping_add(1);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shared::{Shard, Spent};
+    use crate::{Incarnation, NodeId, Writer};
+
+    const CELL: CellId = CellId { writer: Writer { node: NodeId(1), incarnation: Incarnation(1) }, shard: Shard(0) };
+    const NOW: Millis = Millis(1_000);
+
+    fn epoch(millis: u64) -> Epoch {
+        Epoch { millis, node: NodeId(0) }
+    }
+
+    fn say(epoch_millis: u64, seq: u64, value: i128) -> Put {
+        Put { cell: CELL, epoch: epoch(epoch_millis), seq: Seq(seq), value }
+    }
+
+    fn spent(epoch_millis: u64, value: i128, closed: bool) -> Snapshot {
+        let spent = Spent { epoch: epoch(epoch_millis), seq: Seq(3), value, closed, expired: None, at: NOW };
+        Snapshot { epoch: epoch(30), spent: [(CELL, spent)].into(), ..Snapshot::default() }
+    }
+
+    #[test]
+    fn the_newest_stays_and_a_repeat_changes_nothing() {
+        let mut row = None;
+        assert_eq!(put(&mut row, &say(0, 2, 20), NOW), Verdict::Newest);
+        assert_eq!(put(&mut row, &say(0, 1, 10), NOW), Verdict::Older);
+        let before = row.clone();
+        assert_eq!(put(&mut row, &say(0, 2, 20), NOW), Verdict::Newest);
+        assert_eq!(row, before, "not even its version");
+        assert_eq!(put(&mut row, &say(0, 3, 5), NOW), Verdict::Newest, "newest is by seq, not by value");
+        let row = row.unwrap();
+        assert_eq!((row.sum(), row.version.born_at), (5, NOW), "and the row knows when it was made");
+    }
+
+    #[test]
+    fn a_put_of_an_ended_epoch_is_told_what_was_kept_of_that_epoch() {
+        let row = spent(10, 7, false);
+        assert_eq!(judge(&row, &say(10, 9, 12), NOW), Verdict::Stale { epoch: epoch(30), kept: 7, expired: None });
+        assert_eq!(judge(&row, &say(20, 9, 12), NOW), Verdict::Stale { epoch: epoch(30), kept: 0, expired: None });
+        assert_eq!(judge(&row, &say(5, 2, 12), NOW), Verdict::Older, "the writer has been told of a later epoch");
+    }
+
+    #[test]
+    fn a_late_put_of_a_writer_that_moved_on_is_older() {
+        let mut row = Some(spent(10, 7, false));
+        assert_eq!(put(&mut row, &say(30, 5, 1), NOW), Verdict::Newest);
+        assert_eq!(judge(row.as_ref().unwrap(), &say(10, 4, 9), NOW), Verdict::Older);
+    }
+
+    #[test]
+    fn closed_is_told_before_stale_and_for_good() {
+        let row = spent(10, 7, true);
+        assert_eq!(judge(&row, &say(10, 9, 12), NOW), Verdict::Closed { seq: Seq(3), value: 7 });
+        assert_eq!(judge(&row, &say(20, 9, 12), NOW), Verdict::Closed { seq: Seq(3), value: 0 });
+        assert_eq!(judge(&row, &say(30, 9, 12), NOW), Verdict::Closed { seq: Seq(3), value: 0 });
+        let folded = Snapshot { epoch: epoch(10), base: Some(7), ..spent(10, 7, true) };
+        assert_eq!(judge(&folded, &say(10, 9, 12), NOW), Verdict::Closed { seq: Seq(3), value: 7 });
+    }
+
+    #[test]
+    fn a_row_that_is_due_or_behind_moves_first() {
+        let row = Snapshot { epoch: epoch(10), expires_at: Some(NOW), ..Snapshot::default() };
+        assert_eq!(judge(&row, &say(10, 1, 1), NOW), Verdict::Behind { epoch: epoch(10) });
+        assert_eq!(judge(&row, &say(10, 1, 1), Millis(999)), Verdict::Newest);
+        assert_eq!(judge(&row, &say(11, 1, 1), Millis(999)), Verdict::Behind { epoch: epoch(10) });
+    }
+}

@@ -1,0 +1,82 @@
+//! Retiring a writer's cells, on one row.
+//!
+//! In: a row and a writer. Out: the row with its cells closed, or folded into the base.
+//!
+//! Invariants:
+//! - neither step changes the counter's value, and each may be repeated, at any time, in any order;
+//! - only closed cells are folded: a cell that can still grow would be counted again from its beginning;
+//! - a folded cell is remembered for `grace`, so that a put under way then is still told Closed, and with what.
+//!
+//! Not here: which writers, and when (`registry`).
+
+use std::collections::BTreeMap;
+
+use crate::shared::{CellId, Held, Snapshot, Spent};
+use crate::{Millis, Writer};
+
+/// Closes the open cells of a writer; how many there were.
+pub(super) fn close(row: &mut Snapshot, writer: Writer) -> i64 {
+    let mut closed = 0;
+    for (_, held) in row.cells.iter_mut().filter(|(id, held)| id.writer == writer && !held.closed) {
+        held.closed = true;
+        closed += 1;
+    }
+    closed
+}
+
+/// Folds the closed cells of a writer; how many there were.
+pub(super) fn fold(row: &mut Snapshot, writer: Writer, at: Millis) -> i64 {
+    let (folded, rest) = std::mem::take(&mut row.cells)
+        .into_iter()
+        .partition::<BTreeMap<CellId, Held>, _>(|(id, held)| id.writer == writer && held.closed);
+    row.cells = rest;
+    for (&id, &Held { seq, value, .. }) in &folded {
+        row.base = Some(row.base.unwrap_or(0).saturating_add(value));
+        row.spent.insert(id, Spent { epoch: row.epoch, seq, value, closed: true, expired: None, at });
+    }
+    i64::try_from(folded.len()).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shared::{Put, Seq, Shard, Verdict, put};
+    use crate::{Epoch, Incarnation, NodeId};
+
+    const GONE: Writer = Writer { node: NodeId(1), incarnation: Incarnation(1) };
+    const OTHER: Writer = Writer { node: NodeId(2), incarnation: Incarnation(1) };
+    const NOW: Millis = Millis(5);
+
+    fn say(writer: Writer, seq: u64, value: i128) -> Put {
+        Put { cell: CellId { writer, shard: Shard(0) }, epoch: Epoch::FIRST, seq: Seq(seq), value }
+    }
+
+    fn row() -> Snapshot {
+        let mut row = None;
+        put::put(&mut row, &say(GONE, 1, 5), NOW);
+        put::put(&mut row, &say(OTHER, 1, 2), NOW);
+        row.unwrap()
+    }
+
+    #[test]
+    fn closing_and_folding_keep_the_sum_and_repeat_harmlessly() {
+        let mut row = row();
+        assert_eq!(fold(&mut row, GONE, NOW), 0, "an open cell is not folded");
+        assert_eq!((close(&mut row, GONE), row.sum()), (1, 7));
+        assert_eq!((close(&mut row, GONE), row.sum()), (0, 7));
+        assert_eq!((fold(&mut row, GONE, NOW), row.sum(), row.base), (1, 7, Some(5)));
+        assert_eq!((fold(&mut row, GONE, NOW), row.sum(), row.base), (0, 7, Some(5)));
+        assert_eq!(row.cells.len(), 1);
+    }
+
+    #[test]
+    fn a_zombie_is_told_what_was_kept_before_and_after_the_fold() {
+        let mut row = Some(row());
+        let kept = Verdict::Closed { seq: Seq(1), value: 5 };
+        close(row.as_mut().unwrap(), GONE);
+        assert_eq!(put::put(&mut row, &say(GONE, 2, 9), NOW), kept);
+        fold(row.as_mut().unwrap(), GONE, NOW);
+        assert_eq!(put::put(&mut row, &say(GONE, 2, 9), NOW), kept);
+        assert_eq!(row.unwrap().sum(), 7);
+    }
+}

@@ -1,0 +1,284 @@
+//! One counter as the store holds it: its row.
+//!
+//! In: rows as a store decodes them. Out: their sum, and the same row after its epoch ended.
+//!
+//! Invariants:
+//! - `cells` are all of the row's own epoch; what older epochs held is in `spent`, one entry per cell, of its newest epoch;
+//! - the counter's value is `base` + the sum of `cells`, open and closed alike;
+//! - a version never comes back within `grace`: `swaps` rises with every swap, `puts` changes with every put that moved a cell.
+//!
+//! Not here: how puts are judged (`put`) and swaps computed (`swap`).
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::{Epoch, Millis, Writer};
+
+/// How many swaps a row can name. A swap of unknown outcome is looked up here, so this many others may overtake the asking;
+/// it is asked for within a round trip or two, and 32 names of 16 bytes cost less than one cell's key in most stores.
+pub const SWAPS_KEPT: usize = 32;
+
+/// Latest epoch a row may have: the largest time any client can name. Far enough from the end of u64 that raising it cannot
+/// wrap.
+pub const EPOCH_MILLIS_MAX: u64 = i64::MAX as u64;
+
+/// Position in a writer's sequence. Rises with everything a writer says of a cell, through all epochs of the counter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Seq(pub u64);
+
+/// One of a counter's independent sub-counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Shard(pub u16);
+
+/// Whose cell, of which shard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CellId {
+    /// Who alone writes it.
+    pub writer: Writer,
+    /// Which of the writer's shards.
+    pub shard: Shard,
+}
+
+/// A cell in a row: the newest that its writer said under the row's epoch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Held {
+    /// When the writer said it, in its own sequence.
+    pub seq: Seq,
+    /// The running value. Wider than a reply: what a writer carries on may be the difference of two i64.
+    pub value: i128,
+    /// Whether the writer was retired: still counted, never changed again.
+    pub closed: bool,
+}
+
+/// What became of a cell that no longer counts by itself: what the store kept of it when its epoch ended or it was folded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Spent {
+    /// The epoch under which it counted.
+    pub epoch: Epoch,
+    /// The newest that was kept.
+    pub seq: Seq,
+    /// Its running value then: the part that was counted. The writer owes the rest.
+    pub value: i128,
+    /// Whether its writer was retired.
+    pub closed: bool,
+    /// The expiry by which its epoch ended, if it did so by expiring.
+    pub expired: Option<Millis>,
+    /// When this was written, by the store's clock: kept for `grace` from here.
+    pub at: Millis,
+}
+
+/// Names one swap. Random, so that whoever asked knows their own again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct SwapId(pub u128);
+
+/// Which state of a row was seen. A swap is carried out only on the very state it was computed from.
+///
+/// A store makes `puts` in whatever way never shows the same number for two states with the same `swaps`: a count of puts that
+/// moved a cell, or the sum of the cells' sequence numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Version {
+    /// When the row was made, by the store's clock: one that is made anew after it was forgotten is not the same row.
+    pub born_at: Millis,
+    /// How many swaps the row has seen.
+    pub swaps: u64,
+    /// Changes with every put that moved a cell.
+    pub puts: u64,
+}
+
+impl Version {
+    /// The version of a counter that has no row.
+    pub const ABSENT: Version = Version { born_at: Millis(0), swaps: 0, puts: 0 };
+}
+
+/// A counter's row. The default is that of a counter the store does not know.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Snapshot {
+    /// Which state of the row this is.
+    pub version: Version,
+    /// The newest epoch: only its cells count.
+    pub epoch: Epoch,
+    /// What was set, and what was folded into it; none if the counter is made of cells alone.
+    pub base: Option<i128>,
+    /// When it expires, by the store's clock.
+    pub expires_at: Option<Millis>,
+    /// When it was last deleted or noticed to have expired.
+    pub gone_at: Option<Millis>,
+    /// The cells of this epoch.
+    pub cells: BTreeMap<CellId, Held>,
+    /// What was kept of cells that no longer count by themselves.
+    pub spent: BTreeMap<CellId, Spent>,
+    /// The last swaps, newest last, at most [`SWAPS_KEPT`]; the newest has the number `version.swaps`.
+    pub swaps: Vec<SwapId>,
+}
+
+/// A row, and the time at the store when it was read.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Seen {
+    /// The row.
+    pub snapshot: Snapshot,
+    /// The store's clock.
+    pub at: Millis,
+}
+
+/// A row that no store of ours wrote.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SnapshotError {
+    /// An epoch that cannot be raised any more.
+    #[error("the row's epoch is beyond the range of time")]
+    Epoch,
+    /// Spent cells of an epoch that has not been.
+    #[error("the row remembers cells of an epoch it has not reached")]
+    Spent,
+    /// More swaps named than there were, or than are kept.
+    #[error("the row names {named} swaps of {swaps}")]
+    Swaps {
+        /// How many it names.
+        named: usize,
+        /// How many there were.
+        swaps: u64,
+    },
+}
+
+impl Snapshot {
+    /// The row, if it can be one: what an adapter asks of every row that it decodes.
+    pub fn checked(self) -> Result<Snapshot, SnapshotError> {
+        if self.epoch.millis > EPOCH_MILLIS_MAX {
+            return Err(SnapshotError::Epoch);
+        }
+        if self.spent.values().any(|spent| spent.epoch > self.epoch) {
+            return Err(SnapshotError::Spent);
+        }
+        let named = self.swaps.len();
+        if named > SWAPS_KEPT || named as u64 > self.version.swaps {
+            return Err(SnapshotError::Swaps { named, swaps: self.version.swaps });
+        }
+        Ok(self)
+    }
+
+    /// Whether there is a counter: it was set, or somebody's cell counts.
+    pub fn exists(&self) -> bool {
+        self.base.is_some() || !self.cells.is_empty()
+    }
+
+    /// The value, whether or not it fits a reply.
+    pub fn sum(&self) -> i128 {
+        // No real sum comes near the end of i128; one that a damaged store makes up must not end the process, and stays too wide
+        // for any reply.
+        self.cells.values().fold(self.base.unwrap_or(0), |sum, held| sum.saturating_add(held.value))
+    }
+
+    /// Whether its time is over, though nobody has moved the row yet.
+    pub fn due(&self, at: Millis) -> bool {
+        self.expires_at.is_some_and(|expires_at| expires_at <= at)
+    }
+
+    /// The row as it counts at that time: if it is due, the next life of the counter, the same for everyone who looks.
+    pub fn as_of(&self, at: Millis) -> Cow<'_, Snapshot> {
+        match self.expires_at {
+            Some(expires_at) if expires_at <= at => {
+                let mut next = self.clone();
+                next.end(self.epoch.expired(expires_at), at, Some(expires_at));
+                next.gone_at = Some(at);
+                Cow::Owned(next)
+            }
+            _ => Cow::Borrowed(self),
+        }
+    }
+
+    /// Ends the row's epoch: what its cells hold at this moment is what the store kept of them.
+    pub(super) fn end(&mut self, epoch: Epoch, at: Millis, expired: Option<Millis>) {
+        debug_assert!(epoch > self.epoch, "an epoch only rises");
+        for (id, Held { seq, value, closed }) in std::mem::take(&mut self.cells) {
+            self.spent.insert(id, Spent { epoch: self.epoch, seq, value, closed, expired, at });
+        }
+        self.epoch = epoch;
+        self.base = None;
+        self.expires_at = None;
+    }
+
+    /// Forgets what was kept so long ago that no writer can still ask.
+    pub(super) fn prune(&mut self, at: Millis, grace: Duration) {
+        self.spent.retain(|_, spent| !past(spent.at, grace, at));
+    }
+
+    /// Gives the row its next version, and the swap that makes it a name.
+    pub(super) fn sign(&mut self, id: SwapId) {
+        self.version.swaps = self.version.swaps.saturating_add(1);
+        self.swaps.push(id);
+        let surplus = self.swaps.len().saturating_sub(SWAPS_KEPT);
+        self.swaps.drain(..surplus);
+    }
+}
+
+/// Whether `for_long` has gone by since then.
+pub(super) fn past(since: Millis, for_long: Duration, now: Millis) -> bool {
+    later(since, for_long) <= now
+}
+
+/// The time that long after.
+pub(super) fn later(since: Millis, by: Duration) -> Millis {
+    Millis(since.0.saturating_add(u64::try_from(by.as_millis()).unwrap_or(u64::MAX)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Incarnation, NodeId};
+
+    fn id(node: u64) -> CellId {
+        CellId { writer: Writer { node: NodeId(node), incarnation: Incarnation(1) }, shard: Shard(0) }
+    }
+
+    fn row() -> Snapshot {
+        let held = Held { seq: Seq(4), value: 7, closed: false };
+        Snapshot {
+            base: Some(10),
+            expires_at: Some(Millis(500)),
+            cells: [(id(1), held), (id(2), Held { closed: true, ..held })].into(),
+            ..Snapshot::default()
+        }
+    }
+
+    #[test]
+    fn open_and_closed_cells_count() {
+        assert_eq!(row().sum(), 24);
+        assert!(row().exists() && !Snapshot::default().exists());
+    }
+
+    #[test]
+    fn a_row_past_its_expiry_is_the_next_life_whenever_one_looks() {
+        assert_eq!(*row().as_of(Millis(499)), row());
+        let (soon, late) = (row().as_of(Millis(500)).into_owned(), row().as_of(Millis(9_000)).into_owned());
+        assert_eq!(soon.epoch, Epoch { millis: 500, node: NodeId(0) });
+        assert_eq!((soon.epoch, soon.sum(), soon.exists()), (late.epoch, 0, false));
+        assert_eq!(late.spent[&id(1)].expired, Some(Millis(500)));
+        assert!(late.spent[&id(2)].closed);
+        assert_eq!(*late.as_of(Millis(10_000)), late, "it expires once");
+    }
+
+    #[test]
+    fn a_row_names_a_bounded_number_of_swaps() {
+        let mut row = Snapshot::default();
+        for id in 1..=SWAPS_KEPT as u128 + 3 {
+            row.sign(SwapId(id));
+        }
+        assert_eq!(row.swaps.len(), SWAPS_KEPT);
+        assert_eq!((row.swaps[0], row.version.swaps), (SwapId(4), SWAPS_KEPT as u64 + 3));
+        row.clone().checked().unwrap();
+        row.swaps.push(SwapId(0));
+        assert!(matches!(row.checked(), Err(SnapshotError::Swaps { .. })));
+    }
+
+    #[test]
+    fn rows_that_cannot_be_are_refused_before_anything_is_computed_from_them() {
+        let late = Epoch { millis: EPOCH_MILLIS_MAX + 1, node: NodeId(0) };
+        assert_eq!(Snapshot { epoch: late, ..row() }.checked(), Err(SnapshotError::Epoch));
+        let spent = Spent { epoch: late, seq: Seq(1), value: 1, closed: false, expired: None, at: Millis(0) };
+        assert_eq!(Snapshot { spent: [(id(1), spent)].into(), ..row() }.checked(), Err(SnapshotError::Spent));
+        assert_eq!(row().checked(), Ok(row()));
+        let wide = Held { seq: Seq(1), value: i128::MAX, closed: false };
+        assert_eq!(Snapshot { cells: [(id(1), wide)].into(), ..row() }.sum(), i128::MAX);
+    }
+}

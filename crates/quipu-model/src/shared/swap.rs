@@ -1,0 +1,252 @@
+//! Everything that is not an add, computed on a row as it was seen.
+//!
+//! In: a row, the store's time, who asks, and the change. Out: the row to swap in, and the reply to give once it is in.
+//!
+//! Invariants:
+//! - a row that is due has expired first, whatever the change: all nodes compute the same next epoch;
+//! - a change of value ends the epoch, and what it takes of each cell is what the row held: it is in the reply, in full;
+//! - a change of expiry alone keeps the epoch, so that no writer has to begin anew;
+//! - a refused change computes no row.
+//!
+//! Not here: sending it, and finding out what became of it (`attempt`).
+
+use std::time::Duration;
+
+use crate::shared::snapshot::past;
+use crate::shared::{Seen, Snapshot, SwapId, TooWide, Version, retire};
+use crate::{Epoch, Expiry, ExpiryCondition, Millis, NodeId, Reply, SetExpiry, When, Writer};
+
+/// Who swaps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct By {
+    /// The swap's name: drawn anew for every computation, used again only to send the very same row again.
+    pub id: SwapId,
+    /// The node that raises the epoch.
+    pub node: NodeId,
+    /// How long rows remember what they kept.
+    pub grace: Duration,
+}
+
+/// What is to change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    /// Sets the value; replies `Ok`, or `Value` with the value before.
+    Set {
+        /// The new value.
+        value: i64,
+        /// What happens to the expiry.
+        expiry: SetExpiry,
+        /// Reply with the value before, and refuse if that does not fit.
+        reply_old: bool,
+    },
+    /// Sets to 0, keeping the expiry; replies `Integer`, the value before.
+    Reset,
+    /// Deletes; replies `Value`, the value before.
+    Take,
+    /// Deletes; replies `Integer`, how many existed.
+    Delete,
+    /// Replies `Integer`: 1 if the expiry was set.
+    Expire {
+        /// When.
+        when: When,
+        /// Under which condition.
+        condition: ExpiryCondition,
+    },
+    /// Replies `Integer`: 1 if there was an expiry to remove.
+    Persist,
+    /// Reads and changes the expiry; replies `Value`.
+    ReadAndExpire(Expiry),
+    /// Moves a row that is due into its next epoch; replies `Ok`.
+    Lapse,
+    /// Moves a row that does not know of an epoch up to it, for a writer that does; replies `Ok`. If the row is older than the epoch,
+    /// it lost it: what it holds was taken when that epoch began and does not count again, and what was set since is lost, which an
+    /// audit reports. If it is younger, the row that knew was forgotten in between, and what it holds counts on.
+    CatchUp(Epoch),
+    /// Closes the cells of a retired writer; replies `Integer`, how many.
+    Close(Writer),
+    /// Folds the closed cells of a retired writer into the base; replies `Integer`, how many.
+    Fold(Writer),
+    /// Removes the row of a counter that has been gone for `grace`; replies `Integer`: 1 if it was.
+    Forget,
+}
+
+/// What a change comes to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Computed {
+    /// What to swap in.
+    pub next: Next,
+    /// What to reply once it is in, or at once if there is nothing to swap.
+    pub reply: Reply,
+}
+
+/// What to swap in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Next {
+    /// Nothing: the row is already as it should be.
+    Same,
+    /// This row.
+    Row(Snapshot),
+    /// No row.
+    Gone,
+}
+
+/// What a store answers to a swap.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SwapVerdict {
+    /// It is in.
+    Swapped,
+    /// The row is not the one that was seen, and this call changed nothing. If the swap was sent more than once, an earlier copy may
+    /// be what moved it: the row's list of swaps says ([`Attempt::fate`](crate::shared::Attempt::fate)).
+    Moved,
+}
+
+/// Why a change is refused. Nothing was swapped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SwapRefused {
+    /// The value before has to be in the reply and does not fit.
+    #[error(transparent)]
+    TooWide(#[from] TooWide),
+    /// An expiry outside the range of time.
+    #[error("invalid expire time")]
+    ExpireTime,
+}
+
+/// Computes a change.
+pub fn compute(seen: &Seen, by: &By, change: &Change) -> Result<Computed, SwapRefused> {
+    let at = seen.at;
+    let mut row = seen.snapshot.as_of(at).into_owned();
+    let reply = apply(&mut row, at, by, change)?;
+    if let Change::Forget = change {
+        let gone = forgettable(&seen.snapshot, at, by.grace);
+        return Ok(Computed {
+            next: if gone { Next::Gone } else { Next::Same },
+            reply: Reply::Integer(i64::from(gone)),
+        });
+    }
+    // An expiry that is already past deletes at once.
+    if row.due(at) {
+        row = row.as_of(at).into_owned();
+    }
+    if row == seen.snapshot {
+        return Ok(Computed { next: Next::Same, reply });
+    }
+    if seen.snapshot.version == Version::ABSENT {
+        row.version.born_at = at;
+    }
+    row.prune(at, by.grace);
+    row.sign(by.id);
+    Ok(Computed { next: Next::Row(row), reply })
+}
+
+fn apply(row: &mut Snapshot, at: Millis, by: &By, change: &Change) -> Result<Reply, SwapRefused> {
+    Ok(match *change {
+        Change::Set { value, expiry, reply_old } => {
+            let reply = if reply_old { Reply::Value(before(row)?) } else { Reply::Ok };
+            let expires_at = match expiry {
+                SetExpiry::Remove => None,
+                SetExpiry::Keep => row.expires_at,
+                SetExpiry::At(when) => Some(point(when, at)?),
+            };
+            begin(row, at, by, value, expires_at);
+            reply
+        }
+        Change::Reset => match before(row)? {
+            Some(value) => {
+                let expires_at = row.expires_at;
+                begin(row, at, by, 0, expires_at);
+                Reply::Integer(value)
+            }
+            None => Reply::Integer(0),
+        },
+        Change::Take => {
+            let value = before(row)?;
+            delete(row, at, by);
+            Reply::Value(value)
+        }
+        Change::Delete => Reply::Integer(i64::from(delete(row, at, by))),
+        Change::Expire { when, condition } => {
+            let expires_at = point(when, at)?;
+            let wanted = row.exists() && met(condition, row.expires_at, expires_at);
+            if wanted {
+                row.expires_at = Some(expires_at);
+            }
+            Reply::Integer(i64::from(wanted))
+        }
+        Change::Persist => Reply::Integer(i64::from(row.expires_at.take().is_some())),
+        Change::ReadAndExpire(expiry) => {
+            let expires_at = match expiry {
+                Expiry::Keep => row.expires_at,
+                Expiry::Remove => None,
+                Expiry::At(when) => Some(point(when, at)?),
+            };
+            let value = before(row)?;
+            row.expires_at = expires_at.filter(|_| value.is_some());
+            Reply::Value(value)
+        }
+        Change::Lapse | Change::Forget => Reply::Ok,
+        Change::CatchUp(epoch) => {
+            if epoch > row.epoch {
+                let kept = row.exists().then(|| row.sum()).filter(|_| row.version.born_at.0 > epoch.millis);
+                let expires_at = row.expires_at.filter(|_| kept.is_some());
+                row.end(epoch, at, None);
+                (row.base, row.expires_at, row.gone_at) = (kept, expires_at, Some(at));
+            }
+            Reply::Ok
+        }
+        Change::Close(writer) => Reply::Integer(retire::close(row, writer)),
+        Change::Fold(writer) => Reply::Integer(retire::fold(row, writer, at)),
+    })
+}
+
+/// Ends the epoch and begins the next with a value.
+fn begin(row: &mut Snapshot, at: Millis, by: &By, value: i64, expires_at: Option<Millis>) {
+    row.end(row.epoch.raised(at, by.node), at, None);
+    row.base = Some(i128::from(value));
+    row.expires_at = expires_at;
+}
+
+fn delete(row: &mut Snapshot, at: Millis, by: &By) -> bool {
+    let existed = row.exists();
+    if existed {
+        row.end(row.epoch.raised(at, by.node), at, None);
+        row.gone_at = Some(at);
+    }
+    existed
+}
+
+fn before(row: &Snapshot) -> Result<Option<i64>, TooWide> {
+    let sum = row.sum();
+    if row.exists() { i64::try_from(sum).map(Some).map_err(|_| TooWide { sum }) } else { Ok(None) }
+}
+
+fn forgettable(row: &Snapshot, at: Millis, grace: Duration) -> bool {
+    row.version != Version::ABSENT
+        && !row.exists()
+        && row.gone_at.is_none_or(|gone_at| past(gone_at, grace, at))
+        && row.spent.values().all(|spent| past(spent.at, grace, at))
+}
+
+fn met(condition: ExpiryCondition, present: Option<Millis>, wanted: Millis) -> bool {
+    match condition {
+        ExpiryCondition::Always => true,
+        ExpiryCondition::IfNone => present.is_none(),
+        ExpiryCondition::IfSome => present.is_some(),
+        // No expiry counts as never: nothing is later, everything is earlier.
+        ExpiryCondition::IfLater => present.is_some_and(|present| wanted > present),
+        ExpiryCondition::IfEarlier => present.is_none_or(|present| wanted < present),
+        ExpiryCondition::IfSomeEarlier => present.is_some_and(|present| wanted < present),
+    }
+}
+
+fn point(when: When, at: Millis) -> Result<Millis, SwapRefused> {
+    let millis = match when {
+        When::At(millis) => Some(millis),
+        When::In(millis) => i64::try_from(at.0).ok().and_then(|at| at.checked_add(millis)),
+    };
+    // A point before 1970 is as past as any.
+    millis.map(|millis| Millis(millis.max(0).unsigned_abs())).ok_or(SwapRefused::ExpireTime)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,48 @@
+//! Waits for a future on this thread, with nothing but std: for stores that need no runtime.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Unpark>) {
+        self.0.unpark();
+    }
+}
+
+/// The future's output, once it has one.
+pub fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut context = Context::from_waker(&waker);
+    let mut future = pin!(future);
+    loop {
+        match future.as_mut().poll(&mut context) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => thread::park(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_future_that_is_woken_from_another_thread_is_waited_for() {
+        let mut woken = false;
+        let value = block_on(std::future::poll_fn(|context| {
+            if woken {
+                return Poll::Ready(7);
+            }
+            woken = true;
+            let waker = context.waker().clone();
+            thread::spawn(move || waker.wake());
+            Poll::Pending
+        }));
+        assert_eq!(value, 7);
+    }
+}

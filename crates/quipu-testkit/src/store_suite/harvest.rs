@@ -1,0 +1,322 @@
+//! Nodes that meet in one store behind faults, and whether each add was counted once.
+//!
+//! In: a store, a seed. Out: a [`Harvest`] that adds up, or a panic that names the seed.
+//!
+//! Three nodes add to two counters, put what changed in one call, compare themselves with the rows, and begin new lives; anyone resets a
+//! counter, closes and folds a writer, and applies tokened adds that were sent to every node. Whatever the store answered, in the end
+//!
+//! > acknowledged adds = what resets returned + the final values, and each token was applied once.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use quipu_model::shared::{
+    Attempt, By, CellId, Change, Claim, ClaimEnd, ClaimVerdict, Fate, Next, Own, Put, Seq, Shard, Snapshot, SwapId,
+    SwapVerdict, Token, Told, Verdict, compute,
+};
+use quipu_model::{Incarnation, Millis, Name, NodeId, Reply, Store, StoreError, Writer};
+
+use super::FaultyStore;
+use crate::Dice;
+
+const COUNTERS: [&[u8]; 2] = [b"harvest:a", b"harvest:b"];
+const NODES: usize = 3;
+
+/// Steps of one schedule: some ten swaps and a hundred puts.
+const STEPS: usize = 160;
+
+/// Rounds without faults after which everyone must have settled: two answers per cell, and a few for retired ones.
+const ROUNDS: usize = 12;
+
+/// Tries of one swap before its client gives up; faults are a third of the calls at most, so this many in a row do not happen.
+const TRIES: usize = 100;
+
+/// How many of a hundred calls meet a fault.
+const FAULTS_PERCENT: usize = 30;
+
+const GRACE: Duration = Duration::from_secs(3_600);
+
+/// What a schedule came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Harvest {
+    /// All adds.
+    pub added: i128,
+    /// What resets returned.
+    pub returned: i128,
+    /// What the counters held in the end.
+    pub left: i128,
+    /// How often a writer began anew under another epoch or incarnation.
+    pub carried: u64,
+}
+
+/// Runs one schedule and judges it. The store must know nothing of the counters and tokens named `harvest`.
+pub async fn harvest<S: Store>(store: S, seed: u64) -> Harvest {
+    let store = FaultyStore::new(store, seed, FAULTS_PERCENT);
+    let mut run = Run::new(&store, seed);
+    for _ in 0..STEPS {
+        run.step().await;
+    }
+    store.calm().await;
+    run.settle().await;
+    run.judge().await
+}
+
+struct Run<'s, S> {
+    store: &'s FaultyStore<S>,
+    seed: u64,
+    dice: Dice,
+    nodes: Vec<Vec<Life>>, // the last life of each is the present
+    seq: u64,
+    ids: u64,
+    tokens: BTreeMap<u64, u64>, // how often each was applied
+    total: Harvest,
+}
+
+/// One incarnation of a node, as its journal has it.
+struct Life {
+    writer: Writer,
+    cells: BTreeMap<usize, Mine>, // by counter
+}
+
+#[derive(Default)]
+struct Mine {
+    own: Own,
+    newest: Option<Put>,
+    settled: bool,
+}
+
+impl<'s, S: Store> Run<'s, S> {
+    fn new(store: &'s FaultyStore<S>, seed: u64) -> Run<'s, S> {
+        let dice = Dice::new(seed ^ 0x5eed);
+        let nodes = (0..NODES).map(|_| Vec::new()).collect();
+        let (tokens, total) = (BTreeMap::new(), Harvest::default());
+        let mut run = Run { store, seed, dice, nodes, seq: 0, ids: 0, tokens, total };
+        (0..NODES).for_each(|node| run.begin(node));
+        run
+    }
+
+    fn begin(&mut self, node: usize) {
+        self.ids += 1;
+        let writer = Writer { node: NodeId(node as u64 + 1), incarnation: Incarnation(self.ids) };
+        self.nodes[node].push(Life { writer, cells: BTreeMap::new() });
+    }
+
+    async fn step(&mut self) {
+        let (node, counter) = (self.dice.below(NODES), self.dice.below(COUNTERS.len()));
+        match self.dice.below(100) {
+            0..=34 => {
+                let delta = self.dice.between(-3..=9);
+                self.add(node, counter, delta);
+            }
+            35..=69 => {
+                let life = self.dice.below(self.nodes[node].len());
+                self.put(node, life).await;
+            }
+            70..=77 => self.compare(node, counter).await,
+            78..=79 => self.begin(node),
+            80..=87 => self.apply_token(counter).await,
+            88..=91 => {
+                let life = self.dice.below(self.nodes[node].len());
+                let writer = self.nodes[node][life].writer;
+                let change = if self.dice.chance(50) { Change::Close(writer) } else { Change::Fold(writer) };
+                self.swap(node, counter, change).await;
+            }
+            _ => {
+                if let Reply::Integer(value) = self.swap(node, counter, Change::Reset).await {
+                    self.total.returned += i128::from(value);
+                }
+            }
+        }
+    }
+
+    fn add(&mut self, node: usize, counter: usize, delta: i64) {
+        self.total.added += i128::from(delta);
+        if let Some(life) = self.nodes[node].last_mut() {
+            let mine = life.cells.entry(counter).or_default();
+            mine.own = mine.own.added(delta).expect("adds of the suite are small");
+            mine.settled = false;
+        }
+    }
+
+    /// Puts what a life has to say, of all counters in one call.
+    async fn put(&mut self, node: usize, life: usize) {
+        let mut asked = Vec::new();
+        let Some(Life { writer, cells }) = self.nodes[node].get_mut(life) else { return };
+        for (&counter, mine) in cells.iter_mut() {
+            self.seq += 1;
+            // The same again as often as something newer: what a timeout leaves to do.
+            let again = mine.newest.filter(|_| self.dice.chance(30));
+            if let Some(put) = again.or_else(|| mine.own.put(cell(*writer), Seq(self.seq))) {
+                mine.newest = mine.newest.filter(|newest| newest.seq > put.seq).or(Some(put));
+                asked.push((counter, put));
+            }
+        }
+        let puts: Vec<_> = asked.iter().map(|(counter, put)| (name(*counter), *put)).collect();
+        let Ok(verdicts) = self.store.put(&puts).await else { return };
+        for ((counter, put), verdict) in asked.into_iter().zip(verdicts) {
+            self.told(node, counter, &put, &verdict).await;
+        }
+    }
+
+    async fn told(&mut self, node: usize, counter: usize, put: &Put, verdict: &Verdict) {
+        let Some(at) = self.nodes[node].iter().position(|life| life.writer == put.cell.writer) else { return };
+        let Some(mine) = self.nodes[node][at].cells.get_mut(&counter) else { return };
+        if *verdict == Verdict::Newest && mine.newest == Some(*put) {
+            mine.settled = (put.epoch, put.value) == (mine.own.epoch, mine.own.value);
+        }
+        let told = mine.own.told(put, verdict);
+        self.act(node, at, counter, told).await;
+    }
+
+    /// Compares a counter of all lives with its row.
+    async fn compare(&mut self, node: usize, counter: usize) {
+        for writer in self.nodes[node].iter().map(|life| life.writer).collect::<Vec<_>>() {
+            let Ok(seen) = self.store.read(name(counter)).await else { continue };
+            let Some(at) = self.nodes[node].iter().position(|life| life.writer == writer) else { continue };
+            let Some(mine) = self.nodes[node][at].cells.get(&counter) else { continue };
+            let told = mine.own.shown(cell(writer), &seen.snapshot, seen.at);
+            self.act(node, at, counter, told).await;
+        }
+    }
+
+    async fn act(&mut self, node: usize, at: usize, counter: usize, told: Told) {
+        match told {
+            Told::Stay => {}
+            Told::Open(own) => {
+                self.total.carried += 1;
+                self.nodes[node][at].cells.insert(counter, Mine { own, newest: None, settled: !own.said });
+            }
+            Told::Reborn(rest) => {
+                self.total.carried += 1;
+                if at + 1 == self.nodes[node].len() {
+                    self.begin(node);
+                }
+                self.nodes[node][at].cells.remove(&counter);
+                if let Some(present) = self.nodes[node].last_mut() {
+                    let mine = present.cells.entry(counter).or_insert_with(|| {
+                        let own = Own { epoch: rest.epoch, ..Own::default() };
+                        Mine { own, newest: None, settled: true }
+                    });
+                    mine.own = mine.own.join(rest);
+                    mine.settled = !mine.own.said;
+                }
+            }
+            // Nothing expires and nothing is lost here, so a row is never behind one who was told of it.
+            Told::Move => panic!("seed {}: a row is behind its writer", self.seed),
+        }
+    }
+
+    /// Reads, computes and swaps until it is known what became of it.
+    async fn swap(&mut self, node: usize, counter: usize, change: Change) -> Reply {
+        let node = NodeId(node as u64 + 1);
+        for _ in 0..TRIES {
+            let Ok(seen) = self.store.read(name(counter)).await else { continue };
+            self.ids += 1;
+            let by = By { id: SwapId(u128::from(self.ids)), node, grace: GRACE };
+            let computed = compute(&seen, &by, &change).expect("values of the suite fit a reply");
+            let Next::Row(next) = &computed.next else { return computed.reply };
+            let attempt = Attempt::on(&seen, by.id);
+            // Others act between a read and its swap.
+            if self.dice.chance(30) {
+                let life = self.dice.below(self.nodes[0].len());
+                Box::pin(self.put(0, life)).await;
+            }
+            if self.carried_out(counter, &attempt, next).await {
+                return computed.reply;
+            }
+        }
+        panic!("seed {}: {change:?} was tried {TRIES} times", self.seed)
+    }
+
+    /// Sends one swap until it is known that it was or never will be carried out.
+    async fn carried_out(&self, counter: usize, attempt: &Attempt, next: &Snapshot) -> bool {
+        for _ in 0..TRIES {
+            match self.store.swap(name(counter), attempt.version, Some(next)).await {
+                Ok(SwapVerdict::Swapped) => return true,
+                Err(StoreError::NotApplied { .. }) => continue,
+                // It may have been an earlier copy that moved the row.
+                Ok(SwapVerdict::Moved) | Err(_) => {}
+            }
+            let Ok(seen) = self.store.read(name(counter)).await else { continue };
+            match attempt.fate(&seen.snapshot) {
+                Fate::Swapped => return true,
+                Fate::Never => return false,
+                Fate::Open => {}
+                Fate::Forgotten => panic!("seed {}: a swap was forgotten", self.seed),
+            }
+        }
+        panic!("seed {}: one swap was sent {TRIES} times", self.seed)
+    }
+
+    /// A client sends one tokened add to every node, in any order, as after timeouts.
+    async fn apply_token(&mut self, counter: usize) {
+        self.ids += 1;
+        let number = self.ids;
+        let token = Token::new(format!("harvest:{number}").as_bytes()).expect("it is short");
+        self.tokens.insert(number, 0);
+        let mut nodes: Vec<usize> = (0..NODES).chain([self.dice.below(NODES)]).collect();
+        self.dice.shuffle(&mut nodes);
+        for node in nodes {
+            self.ids += 1;
+            let Some(owner) = self.nodes[node].last().map(|life| life.writer) else { continue };
+            let forget_at = Millis(u64::MAX / 4);
+            let claim = Claim { token: token.clone(), owner, attempt: self.ids, payload: 1, forget_at, reply: None };
+            // A claim of unknown outcome is sent again; one that nobody answers is refused to its client.
+            let mut verdict = None;
+            for _ in 0..3 {
+                verdict = self.store.claim(&claim).await.ok();
+                if verdict.is_some() {
+                    break;
+                }
+            }
+            if verdict == Some(ClaimVerdict::Claimed) {
+                self.add(node, counter, 1);
+                *self.tokens.entry(number).or_default() += 1;
+                let done = ClaimEnd::Done(number.to_string().into_bytes().into());
+                for _ in 0..TRIES {
+                    if self.store.end_claim(&token, owner, claim.attempt, &done).await.is_ok() {
+                        break;
+                    }
+                }
+            }
+            if let Some(ClaimVerdict::Done { reply }) = verdict {
+                assert_eq!(*reply, *number.to_string().as_bytes(), "seed {}: a token has one reply", self.seed);
+            }
+        }
+    }
+
+    /// Everybody puts until nobody has anything left to say.
+    async fn settle(&mut self) {
+        for _ in 0..ROUNDS {
+            for node in 0..NODES {
+                for life in (0..self.nodes[node].len()).rev() {
+                    self.put(node, life).await;
+                }
+            }
+        }
+        let lives = self.nodes.iter().flatten();
+        let unsettled = lives.flat_map(|life| life.cells.values()).filter(|mine| mine.own.said && !mine.settled);
+        assert_eq!(unsettled.count(), 0, "seed {}: everybody settles once the faults stop", self.seed);
+    }
+
+    async fn judge(mut self) -> Harvest {
+        for counter in 0..COUNTERS.len() {
+            let seen = self.store.read(name(counter)).await.expect("faults have stopped");
+            self.total.left += seen.snapshot.sum();
+        }
+        let Harvest { added, returned, left, .. } = self.total;
+        assert_eq!(returned + left, added, "seed {}: returned {returned}, left {left}, added {added}", self.seed);
+        for (token, applied) in self.tokens {
+            assert!(applied <= 1, "seed {}: token {token} was applied {applied} times", self.seed);
+        }
+        self.total
+    }
+}
+
+fn name(counter: usize) -> Name<'static> {
+    Name::new(COUNTERS[counter]).expect("it is short")
+}
+
+fn cell(writer: Writer) -> CellId {
+    CellId { writer, shard: Shard(0) }
+}

@@ -1,0 +1,160 @@
+//! What a store answers besides puts and swaps: scans, claims, registrations, its clock.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use quipu_model::ports::store::SCAN_NAMES_MAX;
+use quipu_model::shared::claim::{CLAIM_REPLY_BYTES_MAX, TOKEN_BYTES_MAX};
+use quipu_model::shared::registry::renew;
+use quipu_model::shared::{
+    Claim, ClaimEnd, ClaimVerdict, EndVerdict, Holder, RegisterVerdict, Registration, Stage, Token,
+};
+use quipu_model::{Epoch, Millis, Store, StoreError};
+
+use super::cells::{name, put, said, writer};
+
+/// Names to scan: several pages, and enough that a store of several parts has some in each.
+const NAMES: u32 = 300;
+
+pub(super) async fn prove(store: &impl Store) {
+    a_scan_names_every_row(store).await;
+    a_scan_past_the_bound_is_refused(store).await;
+    a_token_is_held_by_one_attempt_and_its_reply_by_all(store).await;
+    a_token_given_back_may_be_claimed_again(store).await;
+    a_reply_past_the_bound_is_refused(store).await;
+    a_registration_is_replaced_only_as_it_was_seen(store).await;
+    the_clock_is_the_one_that_rows_are_read_by(store).await;
+}
+
+async fn a_scan_names_every_row(store: &impl Store) {
+    let names: BTreeSet<Box<[u8]>> = (0..NAMES).map(|n| format!("scan:{n}").into_bytes().into()).collect();
+    for at in &names {
+        put(store, at, said(1, Epoch::FIRST, 1, 1)).await;
+    }
+    let mut met = BTreeSet::new();
+    let mut from = None;
+    // A page may be small or empty; one that never ends is not a scan.
+    for _ in 0..100 * NAMES {
+        let page = store.scan(from.as_ref(), 7).await.expect("a store scans");
+        met.extend(page.names);
+        from = page.next;
+        if from.is_none() {
+            break;
+        }
+    }
+    assert!(from.is_none(), "a scan ends");
+    assert!(met.is_superset(&names), "every row is named: {} of {NAMES}", met.intersection(&names).count());
+}
+
+async fn a_scan_past_the_bound_is_refused(store: &impl Store) {
+    assert!(store.scan(None, SCAN_NAMES_MAX).await.is_ok());
+    match store.scan(None, SCAN_NAMES_MAX + 1).await {
+        Err(StoreError::NotApplied { .. }) => {}
+        other => panic!("a page past the bound: {other:?}"),
+    }
+}
+
+fn token(bytes: &[u8]) -> Token {
+    Token::new(bytes).expect("tokens of the suite are short")
+}
+
+async fn claimed(store: &impl Store, bytes: &[u8], node: u64, attempt: u64) -> Claim {
+    let Millis(now) = store.clock().await.expect("a store has a clock");
+    let (token, forget_at) = (token(bytes), Millis(now + 3_600_000));
+    Claim { token, owner: writer(node), attempt, payload: u64::MAX, forget_at, reply: None }
+}
+
+async fn claim(store: &impl Store, claim: &Claim) -> ClaimVerdict {
+    store.claim(claim).await.expect("a store answers claims")
+}
+
+async fn a_token_is_held_by_one_attempt_and_its_reply_by_all(store: &impl Store) {
+    let longest = [0xfe; TOKEN_BYTES_MAX];
+    let (first, other) = (claimed(store, &longest, 1, u64::MAX).await, claimed(store, &longest, 2, 2).await);
+    let late = Claim { forget_at: Millis(1), ..other.clone() };
+    assert_eq!(claim(store, &late).await, ClaimVerdict::TooLate, "a claim after its own window");
+    for _ in 0..2 {
+        assert_eq!(claim(store, &first).await, ClaimVerdict::Claimed, "claimed, and asked again");
+    }
+    let in_flight = ClaimVerdict::InFlight { owner: first.owner, attempt: u64::MAX };
+    assert_eq!(claim(store, &other).await, in_flight);
+    assert_eq!(claim(store, &Claim { payload: 6, ..other.clone() }).await, ClaimVerdict::Mismatch);
+    let reply: Box<[u8]> = (0..CLAIM_REPLY_BYTES_MAX).map(|n| n as u8).collect();
+    let done = ClaimEnd::Done(reply.clone());
+    let end = |owner, attempt, end| store.end_claim(&first.token, owner, attempt, end);
+    assert_eq!(end(other.owner, 2, &done).await.expect("a store answers"), EndVerdict::NotHeld);
+    for _ in 0..2 {
+        assert_eq!(end(first.owner, u64::MAX, &done).await.expect("a store answers"), EndVerdict::Ended);
+    }
+    assert_eq!(end(first.owner, u64::MAX, &ClaimEnd::GivenBack).await.expect("a store answers"), EndVerdict::NotHeld);
+    for again in [&first, &other] {
+        assert_eq!(claim(store, again).await, ClaimVerdict::Done { reply: reply.clone() });
+    }
+}
+
+async fn a_token_given_back_may_be_claimed_again(store: &impl Store) {
+    let (first, other) = (claimed(store, b"back", 1, 1).await, claimed(store, b"back", 2, 2).await);
+    claim(store, &first).await;
+    let back = store.end_claim(&first.token, first.owner, 1, &ClaimEnd::GivenBack).await.expect("a store answers");
+    assert_eq!(back, EndVerdict::Ended);
+    assert_eq!(claim(store, &other).await, ClaimVerdict::Claimed);
+    assert_eq!(claim(store, &first).await, ClaimVerdict::InFlight { owner: other.owner, attempt: 2 });
+}
+
+async fn a_reply_past_the_bound_is_refused(store: &impl Store) {
+    let held = claimed(store, b"reply", 1, 1).await;
+    claim(store, &held).await;
+    let done = ClaimEnd::Done(vec![0; CLAIM_REPLY_BYTES_MAX + 1].into());
+    match store.end_claim(&held.token, held.owner, 1, &done).await {
+        Err(StoreError::NotApplied { .. }) => {}
+        other => panic!("a reply past the bound: {other:?}"),
+    }
+    assert_eq!(claim(store, &held).await, ClaimVerdict::Claimed, "it is still in flight");
+}
+
+async fn a_registration_is_replaced_only_as_it_was_seen(store: &impl Store) {
+    let now = store.clock().await.expect("a store has a clock");
+    let me = (writer(1), Holder(u64::MAX));
+    let first = renew(None, me, true, now, Duration::from_secs(10)).expect("nobody knows it yet");
+    let register = async |version, next: &Registration| store.register(version, next).await.expect("a store answers");
+    assert_eq!(register(0, &first).await, RegisterVerdict::Registered);
+    assert_eq!(register(0, &first).await, RegisterVerdict::Moved, "there is one now");
+    let retired = Registration { version: 2, ..first.closed(now) };
+    let renewed = renew(Some(&first), me, false, now, Duration::from_secs(20)).expect("it is live");
+    assert_eq!(register(1, &renewed).await, RegisterVerdict::Registered);
+    assert_eq!(register(1, &retired).await, RegisterVerdict::Moved, "renewing and retiring cannot both win");
+    let released = renewed.released();
+    assert_eq!(register(2, &released).await, RegisterVerdict::Registered);
+    let mut known = vec![released];
+    for (node, stage) in [
+        (2, Stage::Retiring { since: now }),
+        (3, Stage::Closed { since: now }),
+        (u64::MAX, Stage::Folded { since: Millis(0) }),
+    ] {
+        let other = Registration { writer: writer(node), stage, ..first };
+        assert_eq!(register(0, &other).await, RegisterVerdict::Registered);
+        known.push(other);
+    }
+    let mut listed = store.writers().await.expect("a store lists").registrations;
+    listed.sort_unstable_by_key(|registration| registration.writer);
+    assert_eq!(listed, known, "registrations come back as they were put");
+
+    let remove = async |version| store.unregister(writer(2), version).await.expect("a store answers");
+    assert_eq!(remove(2).await, RegisterVerdict::Moved);
+    assert_eq!(remove(1).await, RegisterVerdict::Registered);
+    assert_eq!(remove(1).await, RegisterVerdict::Moved, "it is gone");
+    assert_eq!(store.writers().await.expect("a store lists").registrations.len(), known.len() - 1);
+}
+
+async fn the_clock_is_the_one_that_rows_are_read_by(store: &impl Store) {
+    let before = store.clock().await.expect("a store has a clock");
+    let seen = store.read(name(b"clock")).await.expect("a store reads");
+    let listed = store.writers().await.expect("a store lists");
+    let after = store.clock().await.expect("a store has a clock");
+    assert!(before > Millis(0), "a clock shows the time");
+    assert!(
+        before <= seen.at && seen.at <= listed.at && listed.at <= after,
+        "one clock: {before}, {}, {after}",
+        seen.at
+    );
+}
