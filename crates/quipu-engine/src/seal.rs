@@ -144,7 +144,7 @@ impl Seal {
         }
         self.watermark.time = inner.now();
         step!("collected");
-        inner.check_quota(self.cells.iter().map(sealed_bytes).sum())?;
+        inner.check_quota(INGESTION_BYTES + self.cells.iter().map(sealed_bytes).sum::<u64>())?;
         inner.ledger.ingest(&self.cells, &self.watermark.encode())?;
         step!("ingested");
         self.cells.clear();
@@ -195,9 +195,12 @@ impl Seal {
     }
 }
 
-/// About what a cell takes at rest.
+/// About what an ingestion takes beside its cells: the watermark and a table's own bookkeeping.
+const INGESTION_BYTES: u64 = 128 << 10;
+
+/// About what a cell takes at rest, rather more than less.
 fn sealed_bytes(sealed: &Sealed) -> u64 {
-    /// A hash, a value, an epoch, and the table's own bookkeeping.
-    const CELL_BYTES: u64 = 48;
+    /// A hash, a value, an epoch, and its share of index and filter.
+    const CELL_BYTES: u64 = 64;
     CELL_BYTES + sealed.name.len() as u64
 }

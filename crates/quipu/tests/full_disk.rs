@@ -335,10 +335,16 @@ fn a_quota_refuses_by_its_name_and_a_larger_one_heals() {
     }
     let (_, text) = refusal.unwrap_or_else(|| panic!("{} counters of 500 bytes, and no refusal", acked.len()));
     assert!(text.contains("--max-disk") && text.contains("quota"), "the refusal names the quota: {text}");
-    let used = info(&mut client, "quipu").expect("it tells of itself")["disk_bytes"].parse::<u64>().expect("a number");
-    assert!(used <= 64_000_000, "{used} bytes are more than the quota");
+    // A seal or a merge under way has its new tables beside what they replace; once it is done, all of it is within the quota.
+    let (began, quota) = (now(), 64_000_000);
+    let mut used = u64::MAX;
+    while (used > quota || bytes_in(&data) > quota + (2 << 20)) && began.elapsed() < Duration::from_secs(60) {
+        std::thread::sleep(Duration::from_millis(50));
+        used = info(&mut client, "quipu").expect("it tells of itself")["disk_bytes"].parse().expect("a number");
+    }
+    assert!(used <= quota, "{used} bytes are more than the quota");
     let on_disk = bytes_in(&data);
-    assert!(on_disk <= 64_000_000 + (2 << 20), "{on_disk} bytes on disk are more than the quota");
+    assert!(on_disk <= quota + (2 << 20), "{on_disk} bytes on disk are more than the quota");
     assert_eq!(client.call(&["GET", &likes(acked[0])]).expect("it answers").number(), Some(1), "reads go on");
     // What is not journaled needs no room.
     for value in 1..=1_000 {

@@ -313,7 +313,8 @@ impl Journal {
         let reserved = tending.reserve || self.options.reserve_bytes == 0;
         let keep = if reserved { (SPARE_BYTES / self.options.segment_bytes).max(2) as usize } else { 0 };
         for segment in freed {
-            if tending.spare.len() < keep && segment.bytes() == self.options.segment_bytes {
+            let spares = tending.spare.len() < keep && self.check_quota(0).is_ok();
+            if spares && segment.bytes() == self.options.segment_bytes {
                 tending.spare.push(segment.path);
             } else {
                 self.vfs.remove(&segment.path).map_err(|e| io_error(&segment.path, "remove", e))?;

@@ -227,7 +227,7 @@ pub static SETTINGS: &[Setting] = &[
     Setting {
         key: "max_disk",
         form: Form::Size,
-        help: "Disk space for journal and ledger; beyond it, writes are refused. Or off",
+        help: "Disk space for journal and ledger, less what a seal or merge under way needs; beyond it, writes are refused. Or off",
         take: |c, text| {
             let bytes = read_bytes_or_off(text)?;
             if bytes.is_some_and(|bytes| bytes < DISK_BYTES_MIN) {
