@@ -26,6 +26,8 @@ pub enum Work {
     Tests(&'static [&'static str]),
     /// The kill suite, so many times.
     Kills(&'static str),
+    /// The simulation of many nodes, over so many seeds.
+    Seeds(&'static str),
     /// Real clients against the release build.
     Clients,
     /// The tests of the tests.
@@ -82,6 +84,10 @@ pub static PARTS: &[Part] = &[
         work: Work::Tests(&["test --workspace --features quipu/failpoints --test it -- --show-output interleave::"]),
     },
     Part {
+        name: "simulation",
+        work: Work::Seeds("test --workspace --features quipu/failpoints --test seeds -- --show-output"),
+    },
+    Part {
         name: "shuttle",
         work: Work::Tests(&["test -p quipu-engine --features shuttle --test shuttle -- --show-output"]),
     },
@@ -110,6 +116,9 @@ pub static PARTS: &[Part] = &[
     Part { name: "clients", work: Work::Clients },
     Part { name: "known-bad patches", work: Work::Patches },
 ];
+
+/// Seeds of the simulation: about a minute.
+const SEEDS: &str = "2500";
 
 /// Durability modes of the kill suite; each gets the same number of kills.
 const KILL_MODES: usize = 3;
@@ -142,6 +151,7 @@ impl Part {
                 let per_mode = kills.div_ceil(KILL_MODES).to_string();
                 self.tests(command, &[("QUIPU_KILLS", &per_mode)], &mut found)?;
             }
+            Work::Seeds(command) => self.tests(command, &[("QUIPU_SIM_SEEDS", SEEDS)], &mut found)?,
             Work::Clients => found = clients::clients()?,
             Work::Patches => {
                 let caught = patches::patches(None)?;
@@ -199,7 +209,7 @@ mod tests {
     fn commands() -> Vec<&'static str> {
         let each = PARTS.iter().flat_map(|part| match part.work {
             Work::Tests(commands) => commands.to_vec(),
-            Work::Kills(command) => vec![command],
+            Work::Kills(command) | Work::Seeds(command) => vec![command],
             Work::Cargo(_) | Work::Tools | Work::Clients | Work::Patches => Vec::new(),
         });
         each.collect()

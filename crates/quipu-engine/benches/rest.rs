@@ -148,7 +148,7 @@ fn add_all(engine: &Engine, counters: usize) {
         for index in first..(first + 256).min(counters) {
             let name = name(index);
             let name = Name::new(name.as_bytes()).expect("it is short");
-            turn.run(&Command::Add { name, delta: 1 }).expect("nothing is at rest yet");
+            turn.run(&Command::Add { name, delta: 1, shard_key: None }).expect("nothing is at rest yet");
         }
         let wait = turn.finish();
         // The sync thread may be at it.

@@ -1,4 +1,4 @@
-//! The threads of a real engine: they sync, tend, load, walk and compact.
+//! The threads of a real engine: they sync, tend, load, walk and compact; with a shared store they also settle, fetch and swap.
 //!
 //! The sync thread makes relaxed writes durable within their window, and does all commits while the disk is slow. The tend thread prepares
 //! segments, removes expired counters, seals, lets counters leave memory, and keeps the control file fresh. The load thread brings counters back, the walk
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use quipu_model::LedgerError;
 
-use crate::engine::Inner;
+use crate::engine::{Inner, block_on};
 use crate::journal::JournalError;
 use crate::options::LEDGER_DIR;
 use crate::seal::SealError;
@@ -44,6 +44,25 @@ const THREADS: [(&str, Work); 5] = [
     ("quipu-compact", compact_thread),
 ];
 
+/// With a shared store, each of these waits for its answers by itself.
+const SHARING_THREADS: [(&str, Work); 4] = [
+    ("quipu-settle", settle_thread),
+    ("quipu-fetch", fetch_thread),
+    ("quipu-swap", swap_thread),
+    ("quipu-retire", retire_thread),
+];
+
+/// The settle thread looks around so often in the shortest `settle_every`, within these bounds: each time it looks at every shard.
+const SETTLE_LOOKS: u32 = 8;
+const SETTLE_EVERY_MIN: Duration = Duration::from_millis(2);
+const SETTLE_EVERY_MAX: Duration = Duration::from_millis(100);
+
+/// Fetches and swaps are asked for; without being asked the threads look around this often for what is to be tried again.
+const ASKED_EVERY: Duration = Duration::from_millis(10);
+
+/// Writers are gone for days before anything is done about them.
+const RETIRE_EVERY: Duration = Duration::from_secs(1);
+
 /// The control file learns this often how far the journal is synced.
 const NOTE_EVERY: Duration = Duration::from_secs(1);
 
@@ -66,6 +85,10 @@ struct Asked {
     load: bool,
     walk: bool,
     compact: bool,
+    settle: bool,
+    fetch: bool,
+    swap: bool,
+    retire: bool,
     stop: bool,
 }
 
@@ -88,6 +111,16 @@ impl Kick {
     /// Asks for a walk over all names.
     pub fn walk(&self) {
         self.ask(|asked| &mut asked.walk);
+    }
+
+    /// Asks for rows of the shared store.
+    pub fn fetch(&self) {
+        self.ask(|asked| &mut asked.fetch);
+    }
+
+    /// Asks for swaps and claims at the shared store.
+    pub fn swap(&self) {
+        self.ask(|asked| &mut asked.swap);
     }
 
     /// Whether the threads were told to end: then nobody else commits.
@@ -125,7 +158,8 @@ impl Driver {
     pub fn start(inner: Arc<Inner>) -> Driver {
         let kick = Arc::new(Kick { asked: Mutex::new(Asked::default()), changed: Condvar::new() });
         let _ = inner.kick.set(kick.clone());
-        let threads = THREADS.iter().map(|(name, work)| spawn(name, &inner, &kick, *work)).collect();
+        let sharing: &[(&str, Work)] = if inner.shared.is_some() { &SHARING_THREADS } else { &[] };
+        let threads = THREADS.iter().chain(sharing).map(|(name, work)| spawn(name, &inner, &kick, *work)).collect();
         Driver { inner, kick, threads: Mutex::new(threads) }
     }
 
@@ -172,6 +206,40 @@ fn sync_thread(inner: &Inner, kick: &Kick) {
     while kick.wait(inner.options.relaxed_window, |asked| &mut asked.sync) {
         steps.hand_over();
         steps.sync();
+    }
+}
+
+fn settle_thread(inner: &Inner, kick: &Kick) {
+    let Some(sharing) = inner.sharing() else { return };
+    let settle_every = inner.options.sharing.settle_every_min() / SETTLE_LOOKS;
+    let settle_every = settle_every.clamp(SETTLE_EVERY_MIN, SETTLE_EVERY_MAX);
+    while kick.wait(settle_every, |asked| &mut asked.settle) {
+        block_on(async {
+            sharing.renew().await;
+            while sharing.settle().await > 0 {}
+            sharing.audit().await;
+        });
+    }
+}
+
+fn fetch_thread(inner: &Inner, kick: &Kick) {
+    let Some(sharing) = inner.sharing() else { return };
+    while kick.wait(ASKED_EVERY, |asked| &mut asked.fetch) {
+        while block_on(sharing.fetch()) > 0 {}
+    }
+}
+
+fn swap_thread(inner: &Inner, kick: &Kick) {
+    let Some(sharing) = inner.sharing() else { return };
+    while kick.wait(ASKED_EVERY, |asked| &mut asked.swap) {
+        while block_on(async { sharing.swap().await + sharing.claim().await }) > 0 {}
+    }
+}
+
+fn retire_thread(inner: &Inner, kick: &Kick) {
+    let Some(sharing) = inner.sharing() else { return };
+    while kick.wait(RETIRE_EVERY, |asked| &mut asked.retire) {
+        while block_on(sharing.retire()) > 0 {}
     }
 }
 
@@ -265,6 +333,10 @@ impl Tender {
         if !full || now.saturating_sub(self.prepared_at) >= FULL_RETRY_EVERY {
             self.prepared_at = now;
             steps.prepare()?;
+        }
+        if let Some(sharing) = inner.sharing() {
+            // Here, since this thread never waits for the store.
+            sharing.excuse();
         }
         for shard in 0..steps.shards() {
             while steps.expire(shard) > 0 {}

@@ -3,14 +3,16 @@
 //! Doors take [`Engine::turn`] and await [`Engine::committed`]; programs that embed the engine call `add`, `read` and the like, which
 //! do both and block. Nothing here knows a socket or a runtime.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::path::Path;
 use std::pin::Pin;
 use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
 
 use quipu_model::{
-    Clock, Command, DirLock, Durability, Kind, Ledger, LedgerError, LedgerStats, Millis, Name, NameTooLong, Reading,
-    Refusal, Reply, Set, SetCondition, SetExpiry, Writer,
+    Clock, Command, DirLock, Durability, Incarnation, Kind, Ledger, LedgerError, LedgerStats, Millis, Name,
+    NameTooLong, Reading, Refusal, Reply, Set, SetCondition, SetExpiry, Writer,
 };
 
 use crate::admit::Policies;
@@ -23,6 +25,7 @@ use crate::load::{Load, Loaded, Loading, Loads};
 use crate::open::{OpenError, Recovery, open};
 use crate::options::{Environment, Options};
 use crate::seal::{Seal, SealError, Sealing};
+use crate::sharing::{Shared, Sharing};
 use crate::steps::Steps;
 use crate::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Mutex, OnceLock, Ordering, lock};
 use crate::turn::Turn;
@@ -68,6 +71,10 @@ pub(crate) struct Inner {
     pub(crate) backing_up: Mutex<()>,
     /// What compaction has done.
     pub(crate) compaction: Compaction,
+    /// Lives that were registered with a shared store and are not over, and when they were; each is here before its record is in the journal.
+    pub(crate) joined: Mutex<BTreeMap<Incarnation, Millis>>,
+    /// What is shared with other nodes, and with whom.
+    pub(crate) shared: Option<Shared>,
     /// Wakes the driver's threads.
     pub(crate) kick: std::sync::OnceLock<Arc<Kick>>,
     pub(crate) closed: AtomicBool,
@@ -109,6 +116,9 @@ pub enum Error {
     /// Perhaps applied; the journal failed before it was durable.
     #[error(transparent)]
     Dead(#[from] Dead),
+    /// Perhaps applied; the shared store did not answer.
+    #[error("the shared store did not say what became of it: it was applied once or not at all")]
+    Unknown,
 }
 
 /// The journal has failed: whether an operation survives is unknown until the next start has read the journal.
@@ -147,25 +157,29 @@ impl Engine {
     /// Reads a counter; one that does not exist reads as 0.
     pub fn read(&self, name: impl AsRef<[u8]>) -> Result<Reading, Error> {
         let name = Name::new(name.as_ref())?;
+        let mut since = None;
         let (cell, floor, as_of) = loop {
             let mut turn = self.turn();
-            let (found, as_of) = (turn.cell(name), turn.now());
+            since.into_iter().for_each(|since| turn.rows_since(since));
+            let (found, as_of) = (turn.read(name), turn.now());
             let wait = turn.finish();
             match found {
-                Ok((cell, floor)) => {
+                Ok(found) => {
+                    let (cell, floor) = found?;
                     self.wait(wait)?;
                     break (cell, floor, as_of);
                 }
-                Err(load) => {
-                    self.load_now(load)?.map_or((), |reply| unreachable!("loading a name has no reply: {reply:?}"))
-                }
+                Err(load) => self
+                    .load_now(load, &mut since)?
+                    .map_or((), |reply| unreachable!("loading a name has no reply: {reply:?}")),
             }
         };
         Ok(Reading {
             kind: Kind::Count,
             value: cell.map_or(0, |cell| cell.value),
             exists: cell.is_some(),
-            exact: true,
+            // What other nodes have added since their rows were fetched is not in it.
+            exact: self.inner.shared.is_none(),
             as_of,
             epoch: cell.map_or(floor, |cell| cell.epoch),
             expires_at: cell.and_then(|cell| cell.expires_at),
@@ -203,8 +217,10 @@ impl Engine {
 
     /// Applies any command and waits until its reply may be told.
     pub fn execute(&self, command: &Command<'_>) -> Result<Reply, Error> {
+        let mut since = None;
         let reply = loop {
             let mut turn = self.turn();
+            since.into_iter().for_each(|since| turn.rows_since(since));
             let ran = turn.run(command);
             let wait = turn.finish();
             match ran {
@@ -213,7 +229,7 @@ impl Engine {
                     break reply;
                 }
                 Err(load) => {
-                    if let Some(reply) = self.load_now(load)? {
+                    if let Some(reply) = self.load_now(load, &mut since)? {
                         break reply;
                     }
                 }
@@ -243,6 +259,9 @@ impl Engine {
         // The threads first: none of them may write after the mark of a clean stop.
         if let Some(driver) = &self.driver {
             driver.stop();
+            if let Some(sharing) = self.sharing() {
+                block_on(sharing.release());
+            }
         }
         self.inner.close()
     }
@@ -261,11 +280,15 @@ impl Engine {
 
     /// Brings counters back from the ledger, or walks it.
     pub fn load(&self, load: Load) -> Loading {
-        let walks = load.walks();
+        let ask = match &load {
+            Load::Names(_) | Load::Memory => Kick::load,
+            Load::Scan { .. } | Load::List { .. } => Kick::walk,
+            Load::Rows(_) => Kick::fetch,
+            Load::Swap(_) | Load::Once(_) => Kick::swap,
+        };
         let loading = self.inner.loads.ask(load, self.inner.clock.elapsed());
         match self.inner.kick.get() {
-            Some(kick) if !kick.is_stopped() && walks => kick.walk(),
-            Some(kick) if !kick.is_stopped() => kick.load(),
+            Some(kick) if !kick.is_stopped() => ask(kick),
             // No threads, or none any more: whoever asks does it.
             _ => {
                 self.steps().load();
@@ -283,6 +306,11 @@ impl Engine {
     /// The halves of a commit and the work of the background, one step at a time, for a simulator.
     pub fn steps(&self) -> Steps<'_> {
         Steps::new(&self.inner)
+    }
+
+    /// What this node does with its shared store, if it has one.
+    pub fn sharing(&self) -> Option<Sharing<'_>> {
+        self.inner.sharing()
     }
 
     /// What the start found.
@@ -322,11 +350,16 @@ impl Engine {
     }
 
     /// Loads and waits for it; the reply, if the load itself has one.
-    fn load_now(&self, load: Load) -> Result<Option<Reply>, Error> {
+    fn load_now(&self, load: Load, since: &mut Option<Duration>) -> Result<Option<Reply>, Error> {
         let loading = self.load(load);
         match block_on(loading) {
             Loaded::Again => Ok(None),
+            Loaded::Fetched(at) => {
+                *since = Some(at);
+                Ok(None)
+            }
             Loaded::Refused(refusal) => Err(refusal.into()),
+            Loaded::Unknown => Err(Error::Unknown),
             Loaded::Reply(reply, wait) => {
                 self.wait(wait)?;
                 Ok(Some(reply))
@@ -358,6 +391,10 @@ impl Inner {
     pub(crate) fn now(&self) -> Millis {
         let wall = self.clock.wall().0;
         Millis(self.time.fetch_max(wall, Ordering::AcqRel).max(wall))
+    }
+
+    pub(crate) fn sharing(&self) -> Option<Sharing<'_>> {
+        self.shared.as_ref().map(|shared| Sharing::new(self, shared))
     }
 
     pub(crate) fn committed(&self, wait: Wait) -> Committed<'_> {
@@ -494,7 +531,7 @@ impl Handle {
     /// Adds, and returns the value after it once it is as durable as the namespace asks.
     pub fn add(&self, delta: i64) -> Result<i64, Error> {
         let name = Name::new(&self.name).expect("the length was checked when the handle was made");
-        match self.engine.execute(&Command::Add { name, delta })? {
+        match self.engine.execute(&Command::Add { name, delta, shard_key: None })? {
             Reply::Integer(value) => Ok(value),
             other => unreachable!("an add replies with a number, not {other:?}"),
         }

@@ -31,6 +31,8 @@ pub mod apply;
 pub mod journal;
 pub mod turn;
 
+pub mod sharing;
+
 mod load;
 mod open;
 mod overlay;
@@ -43,6 +45,7 @@ pub mod inspect;
 mod making;
 mod restore;
 mod steps;
+pub mod survey;
 
 mod driver;
 
@@ -59,6 +62,7 @@ pub use options::{
 };
 pub use restore::{RestoreError, restore, restore_bytes};
 pub use seal::{Seal, SealError, Sealing};
+pub use sharing::{Once, Pick, SHARDS_MAX, SharePolicy, Sharing, SharingOptions, SharingStats, Standing, Swap};
 pub use steps::Steps;
 pub use system::{SystemClock, SystemDisk, SystemLedger, SystemRng};
 pub use turn::{NotRun, Turn, Watch};

@@ -9,6 +9,7 @@
 //! - what was read before a flush is not put into the table after it;
 //! - while memory is full nothing is loaded: whoever asks waits until some was given back, and is refused after a while.
 
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::ops::ControlFlow;
 use std::pin::Pin;
@@ -23,6 +24,8 @@ use crate::engine::Inner;
 use crate::failpoint::step;
 use crate::journal::Wait;
 use crate::journal::format::Position;
+use crate::sharing::own::Owned;
+use crate::sharing::{Once, Swap};
 use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, lock};
 
 /// So long a command waits for memory before it is refused: several seals, on a disk that works.
@@ -54,13 +57,12 @@ pub enum Load {
         /// How many bytes of them at most.
         bytes_max: usize,
     },
-}
-
-impl Load {
-    /// Whether it walks over all names instead of bringing some back.
-    pub fn walks(&self) -> bool {
-        matches!(self, Load::Scan { .. } | Load::List { .. })
-    }
+    /// What the shared store has of these counters.
+    Rows(Vec<KeptName>),
+    /// A change that the shared store carries out.
+    Swap(Box<Swap>),
+    /// An add with a token, which is claimed at the shared store first.
+    Once(Box<Once>),
 }
 
 /// What loading came to.
@@ -68,10 +70,21 @@ impl Load {
 pub enum Loaded {
     /// What was missing is here: run the command again.
     Again,
+    /// Rows are here that were asked for then, or later: run the command again, with [`Turn::rows_since`](crate::Turn::rows_since).
+    Fetched(Duration),
     /// The walk's reply, and what it must wait for.
     Reply(Reply, Wait),
     /// It cannot be done; nothing was applied.
     Refused(Refusal),
+    /// Nobody can tell whether it was done: there is no reply.
+    Unknown,
+}
+
+impl Loaded {
+    /// A reply that waits for nothing.
+    pub(crate) fn reply(reply: Reply) -> Loaded {
+        Loaded::Reply(reply, Wait::default())
+    }
 }
 
 /// Loads that wait for their thread. Each is asked for by a connection or a thread that waits for it, so there are no more than of those.
@@ -79,6 +92,10 @@ pub enum Loaded {
 pub struct Loads {
     counters: Mutex<Vec<Arc<Job>>>,
     walks: Mutex<Vec<Arc<Job>>>,
+    /// For the shared store: rows, until they have landed; swaps and claims, until someone takes them.
+    rows: Mutex<Vec<Arc<Job>>>,
+    swaps: Mutex<Vec<Arc<Job>>>,
+    onces: Mutex<Vec<Arc<Job>>>,
     loaded: AtomicU64,
     /// Somebody has waited for memory in vain, and there is none yet.
     starved: AtomicBool,
@@ -86,9 +103,12 @@ pub struct Loads {
     loading: Mutex<()>,
 }
 
-struct Job {
+/// A load, and who waits for it.
+pub(crate) struct Job {
     load: Load,
     asked_at: Duration,
+    /// Of the rows that are waited for, those that have landed.
+    landed: Mutex<BTreeSet<KeptName>>,
     state: Mutex<JobState>,
 }
 
@@ -104,9 +124,15 @@ pub struct Loading(Arc<Job>);
 impl Loads {
     /// Asks for a load, at a time.
     pub fn ask(&self, load: Load, asked_at: Duration) -> Loading {
-        let walks = load.walks();
-        let job = Arc::new(Job { load, asked_at, state: Mutex::default() });
-        lock(if walks { &self.walks } else { &self.counters }).push(job.clone());
+        let queue = match &load {
+            Load::Names(_) | Load::Memory => &self.counters,
+            Load::Scan { .. } | Load::List { .. } => &self.walks,
+            Load::Rows(_) => &self.rows,
+            Load::Swap(_) => &self.swaps,
+            Load::Once(_) => &self.onces,
+        };
+        let job = Arc::new(Job { load, asked_at, landed: Mutex::default(), state: Mutex::default() });
+        lock(queue).push(job.clone());
         Loading(job)
     }
 
@@ -142,6 +168,50 @@ impl Loads {
         (done, left)
     }
 
+    // ---- for the shared store ---------------------------------------------------------------------------------------------------
+
+    /// Counters whose rows are waited for.
+    pub(crate) fn wanted_rows(&self) -> BTreeSet<KeptName> {
+        let mut rows = lock(&self.rows);
+        // Whoever asked may have gone away since.
+        rows.retain(|job| Arc::strong_count(job) > 1);
+        rows.iter().flat_map(|job| job.awaited()).collect()
+    }
+
+    /// A row has landed that was asked for then; takes those who wait for nothing else. Whoever asked later waits for the next one.
+    pub(crate) fn landed_rows(&self, name: &KeptName, asked_at: Duration) -> Vec<Arc<Job>> {
+        let mut rows = lock(&self.rows);
+        rows.extract_if(.., |job| job.asked_at <= asked_at && job.land(name)).collect()
+    }
+
+    /// Takes those who wait for this row, among others.
+    pub(crate) fn take_rows(&self, name: &KeptName) -> Vec<Arc<Job>> {
+        lock(&self.rows).extract_if(.., |job| job.rows().contains(name)).collect()
+    }
+
+    /// Takes those who have waited for rows for that long.
+    pub(crate) fn late_rows(&self, now: Duration, wait: Duration) -> Vec<Arc<Job>> {
+        let mut rows = lock(&self.rows);
+        rows.extract_if(.., |job| now.saturating_sub(job.asked_at) >= wait).collect()
+    }
+
+    /// Takes the swaps that are waited for.
+    pub(crate) fn take_swaps(&self) -> Vec<Arc<Job>> {
+        std::mem::take(&mut *lock(&self.swaps))
+    }
+
+    /// Takes an add with a token.
+    pub(crate) fn take_once(&self) -> Option<Arc<Job>> {
+        let mut onces = lock(&self.onces);
+        if onces.is_empty() { None } else { Some(onces.remove(0)) }
+    }
+
+    /// Brings a counter back, if it is at rest.
+    pub(crate) fn bring_back(&self, inner: &Inner, name: &[u8]) -> Result<(), LedgerError> {
+        let _loading = lock(&self.loading);
+        load_name(inner, inner.table.hash(name), name)
+    }
+
     /// How many counters were looked for in the ledger.
     pub fn loaded(&self) -> u64 {
         self.loaded.load(Ordering::Relaxed)
@@ -159,7 +229,42 @@ impl Loads {
 }
 
 impl Job {
-    fn finish(&self, loaded: Loaded) {
+    /// The rows that are waited for.
+    pub(crate) fn rows(&self) -> &[KeptName] {
+        if let Load::Rows(names) = &self.load { names } else { &[] }
+    }
+
+    /// The rows that have not landed yet.
+    fn awaited(&self) -> Vec<KeptName> {
+        let landed = lock(&self.landed);
+        self.rows().iter().filter(|name| !landed.contains(*name)).cloned().collect()
+    }
+
+    /// A row has landed; whether that was the last one that is waited for.
+    fn land(&self, name: &KeptName) -> bool {
+        if !self.rows().contains(name) {
+            return false;
+        }
+        lock(&self.landed).insert(name.clone());
+        self.awaited().is_empty()
+    }
+
+    /// Its rows are here.
+    pub(crate) fn fetched(&self) {
+        self.finish(Loaded::Fetched(self.asked_at));
+    }
+
+    /// The swap that is waited for.
+    pub(crate) fn swap(&self) -> Option<&Swap> {
+        if let Load::Swap(swap) = &self.load { Some(swap) } else { None }
+    }
+
+    /// The add with a token that is waited for.
+    pub(crate) fn once(&self) -> Option<&Once> {
+        if let Load::Once(once) = &self.load { Some(once) } else { None }
+    }
+
+    pub(crate) fn finish(&self, loaded: Loaded) {
         let mut state = lock(&self.state);
         state.loaded = Some(loaded);
         if let Some(waker) = state.waker.take() {
@@ -180,7 +285,7 @@ fn walk(inner: &Inner, load: &Load) -> Loaded {
         Load::List { pattern, bytes_max } => {
             list_names(&mut passing, &ListNames { pattern: Pattern(pattern), bytes_max: *bytes_max })
         }
-        Load::Names(_) | Load::Memory => return Loaded::Again,
+        Load::Names(_) | Load::Memory | Load::Rows(_) | Load::Swap(_) | Load::Once(_) => return Loaded::Again,
     };
     if passing.hidden {
         // What was shown as expired stays so.
@@ -222,14 +327,24 @@ fn load_name(inner: &Inner, hash: u64, name: &[u8]) -> Result<(), LedgerError> {
     };
     step!("loading");
     let cell = inner.ledger.get(hash, name)?;
+    let own = match inner.shared {
+        Some(_) => inner.ledger.own(hash, name)?,
+        None => None,
+    };
+    let own = own.map(|bytes| Owned::decode(&bytes).ok_or_else(own_damage)).transpose()?.map(Box::new);
     inner.loads.loaded.fetch_add(1, Ordering::Relaxed);
     table.with(index, |shard| {
         if inner.flush().count == flushes {
-            shard.load(hash, name, cell);
+            shard.load(hash, name, cell, own);
         }
     });
     step!("loaded");
     Ok(())
+}
+
+/// What is at rest of own cells makes no sense.
+pub(crate) fn own_damage() -> LedgerError {
+    LedgerError::Damaged("what this node says of a counter on a shared store makes no sense".to_owned())
 }
 
 /// Brings back counters of a shard that have expired at rest, so that they are removed; whether there were any.

@@ -22,6 +22,7 @@ use crate::journal::{Draft, Journal, JournalError, JournalOptions, io_error};
 use crate::load::Loads;
 use crate::options::{Environment, LEDGER_DIR, Options, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
 use crate::overlay::{Overlaid, lay_over, read_watermark};
+use crate::sharing::Shared;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, OnceLock, Ordering};
 use crate::watermark::Watermark;
 
@@ -83,7 +84,7 @@ pub(crate) fn open(options: Options, environment: Environment) -> Result<Inner, 
         let bounds = format!("from {SEGMENT_BYTES_MIN} to {SEGMENT_BYTES_MAX}");
         return Err(OpenError::Options(format!("segment_bytes is {bytes}, it must be {bounds}")));
     }
-    let Environment { clock, rng, vfs, open_ledger, on_failure } = environment;
+    let Environment { clock, rng, vfs, open_ledger, store, on_failure } = environment;
     let dir = options.data.clone();
     vfs.create_dir(&dir).map_err(|e| io_error(&dir, "create", e))?;
     let lock = vfs.lock(&dir.join(LOCK_FILE)).map_err(|source| OpenError::InUse { dir: dir.clone(), source })?;
@@ -99,7 +100,12 @@ pub(crate) fn open(options: Options, environment: Environment) -> Result<Inner, 
     step!("watermark");
     let fresh = || Watermark::new(control.state().log, options.table_shards, rng.next());
     let found = lay_over(&*vfs, &dir, control.state(), &segments, &*ledger, at_rest, fresh, |_| Ok(()))?;
-    let Overlaid { table, watermark, unloaded, time, records, flush, tail } = found;
+    let Overlaid { table, watermark, unloaded, time, records, flush, tail, joined } = found;
+    if store.is_none() && !joined.is_empty() {
+        let reason =
+            "its counters are shared with other nodes: it cannot be opened without the store that it has joined";
+        return Err(OpenError::Options(format!("{}: {reason}", dir.display())));
+    }
     step!("replayed");
 
     for path in leftovers {
@@ -115,7 +121,9 @@ pub(crate) fn open(options: Options, environment: Environment) -> Result<Inner, 
     let copied = ![0, identity].contains(&control.state().identity);
     // After a crash a suffix of the last life may be lost that others have seen; and of a copied directory there may be two that go on from
     // the same stop: a new incarnation.
-    let incarnation = if clean && !copied { control.state().incarnation } else { Incarnation(rng.next()) };
+    let last = (clean && !copied).then_some(control.state().incarnation);
+    // On a shared store the life of a clean stop is gone on with once the store has confirmed it; until then another one adds.
+    let incarnation = last.filter(|_| store.is_none()).unwrap_or_else(|| Incarnation(rng.next()));
     let writer = Writer { node: control.state().node, incarnation };
     // Into both slots: a damaged one must not fall back to a clean stop that is no longer true.
     for _ in 0..2 {
@@ -142,6 +150,7 @@ pub(crate) fn open(options: Options, environment: Environment) -> Result<Inner, 
     if journal.is_full() && journal.give_space()? {
         journal.prepare()?;
     }
+    let shared = store.map(|store| Shared::new(store, options.sharing.clone(), rng.clone(), writer, last));
     let inner = Inner {
         policies: Policies::new(options.durability, options.namespaces.iter().cloned()),
         table,
@@ -161,6 +170,8 @@ pub(crate) fn open(options: Options, environment: Environment) -> Result<Inner, 
         evicted: AtomicU64::new(0),
         flush: Mutex::new(flush),
         compaction: Compaction::default(),
+        joined: Mutex::new(joined),
+        shared,
         kick: OnceLock::new(),
         closed: AtomicBool::new(false),
         closing: Mutex::new(false),

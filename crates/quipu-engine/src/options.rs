@@ -4,8 +4,9 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use quipu_model::{Clock, Durability, Ledger, LedgerError, Rng, Vfs};
+use quipu_model::{Clock, Durability, Ledger, LedgerError, Rng, Store, Vfs};
 
+use crate::sharing::SharingOptions;
 use crate::sync::Arc;
 use crate::system::{SystemClock, SystemDisk, SystemLedger, SystemRng};
 
@@ -47,6 +48,8 @@ pub struct Options {
     pub reserve_bytes: u64,
     /// Shards of the resident table, rounded up to a power of two.
     pub table_shards: usize,
+    /// How counters are shared, if the environment has a store.
+    pub sharing: SharingOptions,
 }
 
 impl Options {
@@ -66,6 +69,7 @@ impl Options {
             disk_bytes_max: None,
             reserve_bytes: 8 << 20,
             table_shards: 1024,
+            sharing: SharingOptions::default(),
         }
     }
 
@@ -112,6 +116,8 @@ pub struct Environment {
     pub vfs: Arc<dyn Vfs>,
     /// Opens the ledger in a data directory.
     pub open_ledger: OpenLedger,
+    /// Where nodes meet; `None`: this one is alone.
+    pub store: Option<Arc<dyn Store>>,
     /// Called once, when the journal can no longer be written or synced. Nothing is acknowledged after that.
     pub on_failure: Arc<dyn Fn(&str) + Send + Sync>,
 }
@@ -127,6 +133,7 @@ impl Environment {
                 let dir = options.data.join(LEDGER_DIR);
                 Ok(Arc::new(SystemLedger::open(&dir, options.cache_bytes())?))
             }),
+            store: None,
             on_failure: Arc::new(|reason| {
                 // Nobody may be left to read it; a panic here would change the exit status.
                 let _ = writeln!(

@@ -5,9 +5,10 @@
 //!
 //! Invariant: nothing is written.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
-use quipu_model::{Cell, Epoch, Ledger, LedgerError, Millis, Vfs};
+use quipu_model::{Cell, Epoch, Incarnation, Ledger, LedgerError, Millis, Vfs};
 
 use crate::apply::table::{Look, Table};
 use crate::engine::Flush;
@@ -18,6 +19,7 @@ use crate::journal::segments::Segment;
 use crate::journal::{Damage, JournalError};
 use crate::open::OpenError;
 use crate::options::LEDGER_DIR;
+use crate::sharing::own::Owned;
 use crate::watermark::Watermark;
 
 /// What ledger and journal describe together.
@@ -33,6 +35,8 @@ pub(crate) struct Overlaid {
     /// The newest flush that the ledger has not carried out.
     pub(crate) flush: Flush,
     pub(crate) tail: Tail,
+    /// Lives that were registered with a shared store, and when.
+    pub(crate) joined: BTreeMap<Incarnation, Millis>,
 }
 
 /// What the ledger knows, if it knows anything; an error if that does not fit the journal.
@@ -87,20 +91,20 @@ pub(crate) fn lay_over(
         });
     }
     let flush = Flush::default();
-    let mut restored =
-        Restored { table: &table, ledger, dir, watermark: &watermark, time: watermark.time, records: 0, flush };
+    let (time, joined) = (watermark.time, watermark.joined.clone());
+    let mut restored = Restored { table: &table, ledger, dir, watermark: &watermark, time, records: 0, flush, joined };
     let tail = replay(vfs, control, segments, |record| {
         visit(record)?;
         restored.take(segments, record)
     })?;
-    let Restored { time, records, flush, .. } = restored;
+    let Restored { time, records, flush, joined, .. } = restored;
     if tail.position < watermark.newest() {
         // What the ledger has was synced in the journal first.
         let newest = watermark.newest();
         let reason = format!("the journal ends here, though the ledger has what it said up to position {newest}");
         return Err(JournalError::from(stream_damage(segments, tail.position, reason)).into());
     }
-    Ok(Overlaid { table, watermark, unloaded, time, records, flush, tail })
+    Ok(Overlaid { table, watermark, unloaded, time, records, flush, tail, joined })
 }
 
 /// Lays the journal over the ledger: every entry beyond what the ledger has of its shard replaces what was known of its counter.
@@ -113,6 +117,7 @@ struct Restored<'t> {
     records: u64,
     /// The newest flush that the ledger has not carried out.
     flush: Flush,
+    joined: BTreeMap<Incarnation, Millis>,
 }
 
 impl Restored<'_> {
@@ -122,12 +127,17 @@ impl Restored<'_> {
         let end = record.position.plus(record.bytes as u64);
         for entry in record.body.entries() {
             match entry.map_err(|bad| stream_damage(segments, record.position, bad.to_string()))? {
-                Entry::Cell { name, epoch, value, expires_at, before, .. } => {
+                Entry::Cell { name, epoch, value, expires_at, before, own, .. } => {
                     let cell = Cell { epoch, value, expires_at };
-                    self.restore(end, name, Some(cell), before, Epoch::FIRST)?;
+                    let own = owned(own).map_err(|bad| stream_damage(segments, record.position, bad))?;
+                    self.restore(end, name, Some(cell), before, Epoch::FIRST, own)?;
                 }
-                Entry::Gone { name, epoch, before } => self.restore(end, name, None, before, epoch)?,
+                Entry::Gone { name, epoch, before, own } => {
+                    let own = owned(own).map_err(|bad| stream_damage(segments, record.position, bad))?;
+                    self.restore(end, name, None, before, epoch, own)?;
+                }
                 Entry::Flush { epoch } => self.flush(record.position, end, epoch),
+                Entry::Joined { writer, at } => drop(self.joined.insert(writer.incarnation, at)),
                 Entry::Start { .. } => {}
             }
         }
@@ -141,6 +151,7 @@ impl Restored<'_> {
         cell: Option<Cell>,
         before: Before,
         floor: Epoch,
+        own: Option<Box<Owned>>,
     ) -> Result<(), Damage> {
         let hash = self.table.hash(name);
         let index = self.table.shard_of(hash);
@@ -155,7 +166,7 @@ impl Restored<'_> {
                 (Look::Unknown, Before::Absent) => false,
                 (Look::Unknown, Before::Unsure) => self.is_at_rest(hash, name)?,
             };
-            shard.restore(hash, name, cell, existed);
+            shard.restore(hash, name, cell, existed, own);
             shard.floor = shard.floor.max(floor);
             shard.newest = end;
             Ok(())
@@ -183,5 +194,15 @@ impl Restored<'_> {
         if end > self.watermark.cleared {
             self.flush = Flush { count: 0, start, end };
         }
+    }
+}
+
+/// What this node says of a counter on a shared store, from an entry.
+fn owned(bytes: &[u8]) -> Result<Option<Box<Owned>>, String> {
+    match bytes {
+        [] => Ok(None),
+        bytes => Owned::decode(bytes)
+            .map(|owned| Some(Box::new(owned)))
+            .ok_or_else(|| "own cells that make no sense".to_owned()),
     }
 }

@@ -109,7 +109,7 @@ impl Seal {
         if inner.flush().count != self.flushes {
             return Err(SealError::Flushed);
         }
-        shard.collect(self.batch, &mut self.cells);
+        shard.collect(self.batch, inner.batch_sealed(), &mut self.cells);
         self.watermark.shards[self.next_shard] = ShardMark {
             newest: shard.newest,
             counters: shard.counters,
@@ -143,6 +143,7 @@ impl Seal {
             return Ok(Sealing::Done);
         }
         self.watermark.time = inner.now();
+        self.watermark.joined = lock(&inner.joined).clone();
         step!("collected");
         inner.check_quota(INGESTION_BYTES + self.cells.iter().map(sealed_bytes).sum::<u64>())?;
         inner.ledger.ingest(&self.cells, &self.watermark.encode())?;
@@ -173,6 +174,7 @@ impl Seal {
         }
         let mut watermark = self.watermark.clone();
         watermark.cleared = flush.end;
+        watermark.joined = lock(&inner.joined).clone();
         for (index, mark) in watermark.shards.iter_mut().enumerate() {
             // The record of the flush is replayed again, for what else it says. The floor is past the flush.
             let (newest, floor) = (flush.start, inner.table.lock(index).floor);

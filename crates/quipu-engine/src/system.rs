@@ -7,7 +7,8 @@ use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
 use quipu_model::{
-    Cell, Clock, Copied, DirLock, Ledger, LedgerError, LedgerStats, LockError, Millis, Rng, Sealed, Vfs, VfsFile, Visit,
+    Cell, Clock, Copied, DirLock, Ledger, LedgerError, LedgerStats, LockError, Millis, Rng, Sealed, Vfs, VfsFile,
+    Visit, VisitOwn,
 };
 
 use xxhash_rust::xxh3::xxh3_64;
@@ -208,8 +209,9 @@ impl Ledger for SystemLedger {
     }
 
     fn ingest(&self, cells: &[Sealed], watermark: &[u8]) -> Result<(), LedgerError> {
+        let own = cells.iter().filter_map(|sealed| Some((sealed.hash, &*sealed.name, sealed.own.as_deref()?)));
         let cells = cells.iter().map(|sealed| (sealed.hash, &*sealed.name, sealed.cell));
-        self.0.ingest(cells, watermark).map(|_| ()).map_err(said)
+        self.0.ingest_with(cells, own, watermark).map(|_| ()).map_err(said)
     }
 
     fn clear(&self, watermark: &[u8]) -> Result<(), LedgerError> {
@@ -228,6 +230,14 @@ impl Ledger for SystemLedger {
             }
         }
         Ok(())
+    }
+
+    fn own(&self, hash: u64, name: &[u8]) -> Result<Option<Box<[u8]>>, LedgerError> {
+        self.0.own(hash, name).map_err(said)
+    }
+
+    fn range_own(&self, from: u64, visit: &mut VisitOwn<'_>) -> Result<(), LedgerError> {
+        self.0.range_own(from, visit).map_err(said)
     }
 
     fn compact(&self) -> Result<bool, LedgerError> {
@@ -268,8 +278,16 @@ impl Ledger for LookedAt {
         self.0.get(hash, name).map_err(said)
     }
 
-    fn range(&self, _from: u64, _visit: &mut Visit<'_>) -> Result<(), LedgerError> {
-        LookedAt::refuse()
+    fn range(&self, from: u64, visit: &mut Visit<'_>) -> Result<(), LedgerError> {
+        self.0.range(from, visit).map_err(said)
+    }
+
+    fn own(&self, hash: u64, name: &[u8]) -> Result<Option<Box<[u8]>>, LedgerError> {
+        self.0.own(hash, name).map_err(said)
+    }
+
+    fn range_own(&self, from: u64, visit: &mut VisitOwn<'_>) -> Result<(), LedgerError> {
+        self.0.range_own(from, visit).map_err(said)
     }
 
     fn compact(&self) -> Result<bool, LedgerError> {

@@ -8,6 +8,8 @@
 //!
 //! Not here: committing (`journal`), arithmetic (`apply`).
 
+use std::time::Duration;
+
 use quipu_model::{Cell, Command, Durability, ListNames, Millis, Name, Refusal, Reply, Scan};
 
 use crate::admit::{Reach, creates, reach, writes};
@@ -15,9 +17,10 @@ use crate::apply::table::Look;
 use crate::apply::{Held, Passing, Run, list_names, scan};
 use crate::engine::Inner;
 use crate::failpoint::step;
-use crate::journal::format::{Position, RECORD_BYTES_MAX, RECORD_OVERHEAD_BYTES_MAX};
+use crate::journal::format::{ENTRY_BYTES_MAX, Entry, Position, RECORD_BYTES_MAX, RECORD_OVERHEAD_BYTES_MAX};
 use crate::journal::{Draft, Wait};
 use crate::load::Load;
+use crate::sharing::{Demand, Seeing, Share, demand, names_of};
 
 /// A run ends after so many commands, so that a long pipeline on one counter does not keep others from its shard.
 const RUN_COMMANDS_MAX: usize = 64;
@@ -47,6 +50,10 @@ pub struct Turn<'e> {
     wait: Wait,
     /// The present run has deleted everything.
     flushed: bool,
+    /// The clock that only runs forward, for what a shared store knows.
+    elapsed: Duration,
+    /// Rows that were asked for since then are fresh, whatever freshness is asked for.
+    rows_since: Option<Duration>,
 }
 
 /// Why several commands were not run; nothing was applied.
@@ -93,12 +100,26 @@ impl<'e> Turn<'e> {
             promised: 0,
             wait: Wait::default(),
             flushed: false,
+            elapsed: if engine.shared.is_some() { engine.clock.elapsed() } else { Duration::ZERO },
+            rows_since: None,
         }
     }
 
     /// Admits and applies one command. `Err`: it needs counters that are at rest; nothing was applied, and it can run again once they are
     /// loaded.
     pub fn run(&mut self, command: &Command<'_>) -> Result<Reply, Load> {
+        if let Some(shared) = &self.engine.shared
+            && let Some(refusal) = shared.refusal()
+        {
+            return Ok(Reply::Refused(refusal));
+        }
+        if self.engine.shared.is_some() {
+            match demand(command) {
+                Demand::Adds | Demand::Reads => {}
+                Demand::Swaps(swap) => return Err(Load::Swap(swap.into())),
+                Demand::OneOwner(what) => return Ok(Reply::Refused(Refusal::OneOwner { what })),
+            }
+        }
         match reach(command) {
             Reach::One(name) => self.run_one(command, name),
             Reach::Many(_) | Reach::All => match self.run_all(std::slice::from_ref(command), &[]) {
@@ -114,12 +135,13 @@ impl<'e> Turn<'e> {
     /// command, as in Redis. `None` if something watched has changed; `Err` if there is no room for all of them, or some are at rest.
     pub fn run_all(&mut self, commands: &[Command<'_>], watches: &[Watch]) -> Result<Option<Vec<Reply>>, NotRun> {
         self.release();
+        self.check_shared(commands, watches)?;
         let (mut shards, mut bytes, mut together) = (Vec::new(), 0, Durability::Memory);
         let (mut writing, mut flushing) = (false, false);
         for command in commands {
             let reach = reach(command);
             reach.shards(&self.engine.table, &mut shards);
-            bytes += reach.record_bytes_max();
+            bytes += reach.record_bytes_max(self.own_bytes_max());
             together = together.max(reach.durability(&self.engine.policies));
             writing |= writes(command);
             flushing |= matches!(command, Command::Flush);
@@ -140,6 +162,24 @@ impl<'e> Turn<'e> {
         if !changed && let Some(load) = self.missing(&mut held, commands) {
             return Err(NotRun::Load(load));
         }
+        if let Some(shared) = &self.engine.shared {
+            let mut rows = Vec::new();
+            for command in commands {
+                let adds = matches!(demand(command), Demand::Adds);
+                for name in names_of(command) {
+                    let hash = self.engine.table.hash(name.bytes());
+                    let shard = held.shard(self.engine.table.shard_of(hash));
+                    match shared.look(shard.own(hash, name.bytes()), *name, adds, (self.elapsed, self.rows_since)) {
+                        Seeing::Known => {}
+                        Seeing::Fetch => rows.push(name.bytes().into()),
+                        Seeing::Refuse(refusal) => return Err(refusal.into()),
+                    }
+                }
+            }
+            if !rows.is_empty() {
+                return Err(NotRun::Load(Load::Rows(rows)));
+            }
+        }
         self.held = Some(held);
         self.run_durability = together;
         let replies =
@@ -150,6 +190,7 @@ impl<'e> Turn<'e> {
 
     /// Remembers the state of a counter, for [`Turn::run_all`] to compare.
     pub fn watch(&mut self, name: Name<'_>) -> Result<Watch, Load> {
+        // On a shared store it is refused when it comes to be compared.
         self.release();
         let table = &self.engine.table;
         let hash = table.hash(name.bytes());
@@ -161,6 +202,58 @@ impl<'e> Turn<'e> {
             Look::Unknown => return Err(Load::Names(vec![name.bytes().into()])),
         };
         Ok(Watch { shard: index, version: shard.version, expires_at })
+    }
+
+    /// Works on a counter that is shared. Refused if it is at rest, or there is no room to write down what changes.
+    pub(crate) fn share<T>(&mut self, name: Name<'_>, work: impl FnOnce(&mut Share<'_>) -> T) -> Result<T, Refusal> {
+        let shard = self.make_way(name);
+        let durability = self.engine.policies.durability(name);
+        let bytes = Reach::One(name).record_bytes_max(self.own_bytes_max());
+        self.admit(bytes, true, durability > Durability::Memory)?;
+        self.hold(shard);
+        self.engine.check_open()?;
+        self.known(name, shard, false).map_err(|_| Refusal::AtRest { reason: "it has left memory".to_owned() })?;
+        self.run_commands += 1;
+        self.run_durability = self.run_durability.max(durability);
+        Ok(self.with_run(None, true, |run| run.share(name, work)))
+    }
+
+    /// Writes down something that is no counter's.
+    pub(crate) fn note(&mut self, entry: &Entry<'_>) -> Result<(), Refusal> {
+        self.release();
+        self.promise(RECORD_OVERHEAD_BYTES_MAX + ENTRY_BYTES_MAX)?;
+        self.draft.push(self.now, entry);
+        let record = self.draft.close().expect("an entry was pushed");
+        let position = self.engine.journal.reserve(record.len());
+        self.room -= record.len();
+        self.promised = 0;
+        self.unfilled.push((position, record));
+        Ok(())
+    }
+
+    /// What a transaction on shared counters may not have in it.
+    fn check_shared(&self, commands: &[Command<'_>], watches: &[Watch]) -> Result<(), Refusal> {
+        let Some(shared) = &self.engine.shared else { return Ok(()) };
+        if let Some(refusal) = shared.refusal() {
+            return Err(refusal);
+        }
+        if !watches.is_empty() {
+            return Err(Refusal::OneOwner { what: "WATCH" });
+        }
+        for command in commands {
+            match demand(command) {
+                Demand::Adds | Demand::Reads => {}
+                Demand::OneOwner(what) => return Err(Refusal::OneOwner { what }),
+                Demand::Swaps(_) => {
+                    return Err(Refusal::OneOwner { what: "a change that is not an add, in a transaction," });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn own_bytes_max(&self) -> usize {
+        self.engine.shared.as_ref().map_or(0, |shared| shared.own_bytes_max())
     }
 
     /// Ends the present run: its record takes its place in the journal, then its locks are let go.
@@ -210,6 +303,11 @@ impl<'e> Turn<'e> {
         self.wait
     }
 
+    /// Takes rows for fresh that were asked for since then: what [`Loaded::Fetched`](crate::Loaded::Fetched) says.
+    pub fn rows_since(&mut self, since: Duration) {
+        self.rows_since = Some(since);
+    }
+
     /// Makes the replies of this turn wait for this, too.
     pub fn wait_also(&mut self, wait: Wait) {
         self.wait = self.wait.and(wait);
@@ -230,6 +328,26 @@ impl<'e> Turn<'e> {
         has_room
     }
 
+    /// Reads a counter's cell, in full, and the epoch that a new one would have. On a shared store it is as fresh as its namespace asks, or refused.
+    pub(crate) fn read(&mut self, name: Name<'_>) -> Result<Result<(Option<Cell>, quipu_model::Epoch), Refusal>, Load> {
+        let shard = self.make_way(name);
+        if let Some(shared) = &self.engine.shared {
+            if let Some(refusal) = shared.refusal() {
+                return Ok(Err(refusal));
+            }
+            self.hold(shard);
+            self.known(name, shard, false)?;
+            let hash = self.engine.table.hash(name.bytes());
+            let owned = self.held.as_mut().expect("the run is open").shard(shard).own(hash, name.bytes());
+            match shared.look(owned, name, false, (self.elapsed, self.rows_since)) {
+                Seeing::Known => {}
+                Seeing::Fetch => return Err(Load::Rows(vec![name.bytes().into()])),
+                Seeing::Refuse(refusal) => return Ok(Err(refusal)),
+            }
+        }
+        self.cell(name).map(Ok)
+    }
+
     /// Reads a counter's cell, in full, and the epoch that a new one would have.
     pub(crate) fn cell(&mut self, name: Name<'_>) -> Result<(Option<Cell>, quipu_model::Epoch), Load> {
         let shard = self.make_way(name);
@@ -246,7 +364,8 @@ impl<'e> Turn<'e> {
         let shard = self.make_way(name);
         let durability = self.engine.policies.durability(name);
         let writing = writes(command);
-        let has_room = match self.admit(Reach::One(name).record_bytes_max(), writing, durability > Durability::Memory) {
+        let bytes = Reach::One(name).record_bytes_max(self.own_bytes_max());
+        let has_room = match self.admit(bytes, writing, durability > Durability::Memory) {
             Ok(has_room) => has_room,
             Err(refusal) => return Ok(Reply::Refused(refusal)),
         };
@@ -256,6 +375,15 @@ impl<'e> Turn<'e> {
             return Ok(self.engine.check_open().map_or_else(Reply::Refused, |()| unreachable!("it is closed")));
         }
         self.known(name, shard, creates(command))?;
+        if let Some(shared) = &self.engine.shared {
+            let hash = self.engine.table.hash(name.bytes());
+            let owned = self.held.as_mut().expect("the run is open").shard(shard).own(hash, name.bytes());
+            match shared.look(owned, name, matches!(demand(command), Demand::Adds), (self.elapsed, self.rows_since)) {
+                Seeing::Known => {}
+                Seeing::Fetch => return Err(Load::Rows(vec![name.bytes().into()])),
+                Seeing::Refuse(refusal) => return Ok(Reply::Refused(refusal)),
+            }
+        }
         self.run_commands += 1;
         self.run_durability = self.run_durability.max(durability);
         Ok(self.apply(command, None, has_room))
@@ -307,12 +435,25 @@ impl<'e> Turn<'e> {
     /// command. A hint; the command itself will say what it needs.
     pub fn foresee(&mut self, command: &Command<'_>, load: &mut Load) {
         self.release();
-        let Load::Names(unknown) = load else { return };
-        let table = &self.engine.table;
+        let (unknown, rows) = match load {
+            Load::Names(unknown) => (unknown, None),
+            Load::Rows(unknown) => (unknown, self.engine.shared.as_ref()),
+            _ => return,
+        };
+        let (table, times) = (&self.engine.table, (self.elapsed, self.rows_since));
+        let adds = matches!(command, Command::Add { .. });
         let mut see = |name: &Name<'_>| {
             let hash = table.hash(name.bytes());
             let mut shard = table.lock(table.shard_of(hash));
-            if unknown.len() < LOAD_NAMES_MAX && shard.look(hash, name.bytes()) == Look::Unknown {
+            let look = shard.look(hash, name.bytes());
+            let wanted = match rows {
+                None => look == Look::Unknown,
+                Some(shared) => {
+                    let owned = shard.own(hash, name.bytes());
+                    look != Look::Unknown && matches!(shared.look(owned, *name, adds, times), Seeing::Fetch)
+                }
+            };
+            if unknown.len() < LOAD_NAMES_MAX && wanted {
                 unknown.push(name.bytes().into());
             }
         };
@@ -359,6 +500,7 @@ impl<'e> Turn<'e> {
             now: self.now,
             node: self.engine.writer.node,
             flushed: &mut self.flushed,
+            picking: self.engine.shared.as_ref().map(|shared| shared.picking(self.elapsed)),
         };
         work(&mut run)
     }
@@ -424,7 +566,8 @@ impl<'e> Turn<'e> {
     /// Whether a counter that is found expired can be removed.
     fn may_expire(&mut self, name: Name<'_>) -> bool {
         let journaled = self.engine.policies.durability(name) > Durability::Memory;
-        self.admit(Reach::One(name).record_bytes_max(), false, journaled).unwrap_or(false)
+        let bytes = Reach::One(name).record_bytes_max(self.own_bytes_max());
+        self.admit(bytes, false, journaled).unwrap_or(false)
     }
 
     /// Makes sure that there is room for so many bytes more than the present run was promised.

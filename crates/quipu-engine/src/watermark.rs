@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! watermark, one key of the ledger; little-endian
-//!   u8   version      1
+//!   u8   version      1, or 2 with lives
 //!   u64  log          the directory's, as in the control file
 //!   u64  seed         of the hashes that order the ledger
 //!   u64  position     where the journal may be cut: everything before it is in the ledger
@@ -16,13 +16,20 @@
 //!     u64 u64  floor: the epoch of new counters (milliseconds, node)
 //!     u64 u64  no cell has a newer epoch
 //!     u64      no cell expires before; all ones: none expires
+//!   per life that was registered with a shared store and is not over
+//!     u64      incarnation
+//!     u64      when it was registered, by the store's clock
 //! ```
 
-use quipu_model::{Epoch, Millis, NodeId};
+use std::collections::BTreeMap;
+
+use quipu_model::{Epoch, Incarnation, Millis, NodeId};
 
 use crate::journal::format::Position;
 
 const VERSION: u8 = 1;
+const VERSION_WITH_LIVES: u8 = 2;
+const LIFE_BYTES: usize = 2 * 8;
 const HEAD_BYTES: usize = 1 + 8 + 8 + 8 + 4 + 8 + 8 + 4;
 const SHARD_BYTES: usize = 7 * 8;
 
@@ -43,6 +50,8 @@ pub struct Watermark {
     pub time: Millis,
     /// One per shard.
     pub shards: Vec<ShardMark>,
+    /// Lives that were registered with a shared store, and when.
+    pub joined: BTreeMap<Incarnation, Millis>,
 }
 
 /// What the ledger knows of a shard.
@@ -64,7 +73,8 @@ impl Watermark {
     /// Of a ledger that knows nothing yet.
     pub fn new(log: u64, shards: usize, seed: u64) -> Watermark {
         let shards = vec![ShardMark::default(); shards.next_power_of_two()];
-        Watermark { log, seed, position: Position(0), previous: 0, cleared: Position(0), time: Millis(0), shards }
+        let (start, joined) = (Position(0), BTreeMap::new());
+        Watermark { log, seed, position: start, previous: 0, cleared: start, time: Millis(0), shards, joined }
     }
 
     /// The end of the newest record that the ledger has the result of: what the journal was synced up to, at least.
@@ -75,7 +85,7 @@ impl Watermark {
     /// As bytes.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(HEAD_BYTES + self.shards.len() * SHARD_BYTES);
-        out.push(VERSION);
+        out.push(if self.joined.is_empty() { VERSION } else { VERSION_WITH_LIVES });
         for field in [self.log, self.seed, self.position.0] {
             out.extend_from_slice(&field.to_le_bytes());
         }
@@ -91,18 +101,32 @@ impl Watermark {
                 out.extend_from_slice(&field.to_le_bytes());
             }
         }
+        for (incarnation, at) in &self.joined {
+            out.extend_from_slice(&incarnation.0.to_le_bytes());
+            out.extend_from_slice(&at.0.to_le_bytes());
+        }
         out
     }
 
     /// From bytes; `None` if they are not a watermark of this version.
     pub fn decode(bytes: &[u8]) -> Option<Watermark> {
-        let (head, shards) = bytes.split_at_checked(HEAD_BYTES)?;
+        let (head, rest) = bytes.split_at_checked(HEAD_BYTES)?;
         let u64_at = |bytes: &[u8], at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
         let u32_at = |bytes: &[u8], at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
         let count = u32_at(head, 45) as usize;
-        if head[0] != VERSION || !count.is_power_of_two() || shards.len() != count * SHARD_BYTES {
+        if !count.is_power_of_two() {
             return None;
         }
+        let (shards, lives) = rest.split_at_checked(count.checked_mul(SHARD_BYTES)?)?;
+        let whole = match head[0] {
+            VERSION => lives.is_empty(),
+            VERSION_WITH_LIVES => !lives.is_empty() && lives.len() % LIFE_BYTES == 0,
+            _ => false,
+        };
+        if !whole {
+            return None;
+        }
+        let life = |bytes: &[u8]| (Incarnation(u64_at(bytes, 0)), Millis(u64_at(bytes, 8)));
         let epoch = |bytes: &[u8], at| Epoch { millis: u64_at(bytes, at), node: NodeId(u64_at(bytes, at + 8)) };
         let mark = |bytes: &[u8]| ShardMark {
             newest: Position(u64_at(bytes, 0)),
@@ -119,6 +143,7 @@ impl Watermark {
             cleared: Position(u64_at(head, 29)),
             time: Millis(u64_at(head, 37)),
             shards: shards.chunks_exact(SHARD_BYTES).map(mark).collect(),
+            joined: lives.chunks_exact(LIFE_BYTES).map(life).collect(),
         })
     }
 }
@@ -139,11 +164,17 @@ mod tests {
         };
         let (position, cleared) = (Position(5), Position(6));
         let shards = (0..4).map(mark).collect();
-        let watermark = Watermark { log: 2, seed: 3, position, previous: 7, cleared, time: Millis(8), shards };
-        let bytes = watermark.encode();
-        assert_eq!(Watermark::decode(&bytes), Some(watermark));
-        for length in 0..bytes.len() {
-            assert_eq!(Watermark::decode(&bytes[..length]), None);
+        let joined = BTreeMap::new();
+        let watermark = Watermark { log: 2, seed: 3, position, previous: 7, cleared, time: Millis(8), shards, joined };
+        let lives = [(Incarnation(1), Millis(2)), (Incarnation(3), Millis(4))].into();
+        for watermark in [watermark.clone(), Watermark { joined: lives, ..watermark }] {
+            let bytes = watermark.encode();
+            assert_eq!(Watermark::decode(&bytes), Some(watermark.clone()));
+            // All but the first life are whole watermarks, too: how many there are is known from the length.
+            let whole = |length: usize| watermark.joined.len() == 2 && length + LIFE_BYTES == bytes.len();
+            for length in (0..bytes.len()).filter(|length| !whole(*length)) {
+                assert_eq!(Watermark::decode(&bytes[..length]), None);
+            }
         }
     }
 }

@@ -33,6 +33,7 @@ fn open(disk: &CrashDisk, seed: u64) -> Engine {
             let disk = disk.clone();
             Arc::new(move |options| Ok(Arc::new(FileLedger::open(Arc::new(disk.clone()), &options.data)?)))
         },
+        store: None,
         on_failure: Arc::new(|reason| panic!("{reason}")),
     };
     Engine::open_with(options, environment).unwrap()
@@ -121,7 +122,11 @@ fn transactions_do_not_block_each_other_for_ever_and_are_whole() {
             let pair = |first: &'static [u8], second: &'static [u8]| {
                 let engine = engine.clone();
                 thread::spawn(move || {
-                    let adds = [first, second].map(|name| Command::Add { name: Name::new(name).unwrap(), delta: 1 });
+                    let adds = [first, second].map(|name| Command::Add {
+                        name: Name::new(name).unwrap(),
+                        delta: 1,
+                        shard_key: None,
+                    });
                     let mut turn = engine.turn();
                     turn.run_all(&adds, &[]).unwrap().unwrap();
                     shuttle::future::block_on(engine.committed(turn.finish())).unwrap();

@@ -104,13 +104,15 @@ impl Generation {
     }
 
     /// Writes sorted cells and the watermark as one unit.
-    pub fn ingest<N: AsRef<[u8]>>(
+    pub fn ingest<'b, N: AsRef<[u8]>>(
         &self,
         cells: impl IntoIterator<Item = (u64, N, Option<Cell>)>,
+        own: impl IntoIterator<Item = (u64, N, &'b [u8])>,
         watermark: &[u8],
     ) -> Result<Ingested, LedgerError> {
         let first_new = self.tree.next_table_id();
-        let written = self.write(cells, watermark).map_err(|error| LedgerError::tree("write to", &self.dir, error));
+        let written =
+            self.write(cells, own, watermark).map_err(|error| LedgerError::tree("write to", &self.dir, error));
         match written {
             Ok(cells) => Ok(Ingested { cells, bytes: self.bytes_since(first_new) }),
             Err(error) => {
@@ -120,9 +122,10 @@ impl Generation {
         }
     }
 
-    fn write<N: AsRef<[u8]>>(
+    fn write<'b, N: AsRef<[u8]>>(
         &self,
         cells: impl IntoIterator<Item = (u64, N, Option<Cell>)>,
+        own: impl IntoIterator<Item = (u64, N, &'b [u8])>,
         watermark: &[u8],
     ) -> lsm_tree::Result<u64> {
         let mut ingestion = self.tree.ingestion()?;
@@ -140,6 +143,15 @@ impl Generation {
                 None => ingestion.write_tombstone(&key[..])?,
             }
             count += 1;
+            std::mem::swap(&mut key, &mut before);
+        }
+        for (hash, name, own) in own {
+            record::own_key(&mut key, hash, name.as_ref());
+            assert!(before < key, "what a node says is sealed in order, each name once");
+            match own {
+                [] => ingestion.write_tombstone(&key[..])?,
+                own => ingestion.write(&key[..], own)?,
+            }
             std::mem::swap(&mut key, &mut before);
         }
         ingestion.write(WATERMARK, watermark)?;

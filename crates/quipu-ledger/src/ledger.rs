@@ -19,7 +19,7 @@ use crate::compact::{Compacted, RUNS_DAMAGED_MAX, RUNS_MAX, compact, is_due};
 use crate::copy::{Tables, copy, write_durably};
 use crate::generation::{Generation, Ingested};
 use crate::manifest::Manifest;
-use crate::record::{self, WATERMARK};
+use crate::record::{self, CELL, OWN, WATERMARK};
 use crate::verify::{Verified, verify};
 use crate::{LedgerError, archive};
 
@@ -115,6 +115,19 @@ impl Ledger {
         cells: impl IntoIterator<Item = (u64, N, Option<Cell>)>,
         watermark: &[u8],
     ) -> Result<Ingested, LedgerError> {
+        self.ingest_with(cells, std::iter::empty::<(u64, N, &[u8])>(), watermark)
+    }
+
+    /// The same, with what this node says of counters on a shared store, sorted alike; empty: nothing any more.
+    ///
+    /// # Panics
+    /// If either is not sorted.
+    pub fn ingest_with<'b, N: AsRef<[u8]>>(
+        &self,
+        cells: impl IntoIterator<Item = (u64, N, Option<Cell>)>,
+        own: impl IntoIterator<Item = (u64, N, &'b [u8])>,
+        watermark: &[u8],
+    ) -> Result<Ingested, LedgerError> {
         let _writing = self.write();
         let mut generation = self.in_step()?;
         while generation.tree.l0_run_count() >= RUNS_MAX {
@@ -129,7 +142,7 @@ impl Ledger {
             }
             generation = self.generation();
         }
-        generation.ingest(cells, watermark).inspect_err(|_| self.fall_in_step())
+        generation.ingest(cells, own, watermark).inspect_err(|_| self.fall_in_step())
     }
 
     /// What the newest batch said; nothing if there never was one.
@@ -154,8 +167,35 @@ impl Ledger {
         let generation = self.generation();
         let mut from = Vec::new();
         record::cell_key(&mut from, from_hash, b"");
-        let items = generation.range(&from, WATERMARK);
+        let items = generation.range(&from, &[CELL + 1]);
         Cells { items, generation }
+    }
+
+    /// What this node says of a counter on a shared store.
+    pub fn own(&self, hash: u64, name: &[u8]) -> Result<Option<Box<[u8]>>, LedgerError> {
+        let mut key = Vec::with_capacity(16 + name.len());
+        record::own_key(&mut key, hash, name);
+        Ok(self.generation().get(&key)?.map(|value| Box::from(&*value)))
+    }
+
+    /// All of that from a hash on, by hash, then name, as it is now; a break ends it.
+    pub fn range_own(
+        &self,
+        from_hash: u64,
+        mut visit: impl FnMut(u64, &[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Result<(), LedgerError> {
+        let generation = self.generation();
+        let mut from = Vec::new();
+        record::own_key(&mut from, from_hash, b"");
+        for item in generation.range(&from, &[OWN + 1]) {
+            let (key, value) = item.into_inner().map_err(|error| generation.read_error(error, None))?;
+            let (hash, name) =
+                record::decode_key(&key).map_err(|error| LedgerError::damaged(&generation.dir, error.to_string()))?;
+            if visit(hash, name, &value).is_break() {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Takes all counters away, and sets the watermark with it: after a crash both are done or neither is. No tombstones: the cells stay
@@ -269,7 +309,7 @@ impl Iterator for Cells {
 
     fn next(&mut self) -> Option<Self::Item> {
         Some(match self.items.next()?.into_inner() {
-            Ok((key, value)) => record::decode_cell_key(&key)
+            Ok((key, value)) => record::decode_key(&key)
                 .and_then(|(hash, name)| Ok((hash, name.into(), record::decode_cell(&value)?)))
                 .map_err(|error| LedgerError::damaged(&self.generation.dir, error.to_string())),
             Err(error) => Err(self.generation.read_error(error, None)),
@@ -334,7 +374,7 @@ fn make_generation(dir: &Path, number: u64, watermark: Option<&[u8]>, cache: &Ar
     let unfinished = path.with_extension(&UNFINISHED[1..]);
     let made =
         Generation::create(unfinished.clone(), number, Arc::clone(cache)).and_then(|generation| match watermark {
-            Some(watermark) => generation.ingest::<&[u8]>([], watermark).map(|_| ()),
+            Some(watermark) => generation.ingest::<&[u8]>([], [], watermark).map(|_| ()),
             None => Ok(()),
         });
     if let Err(error) = made {

@@ -28,6 +28,7 @@ mod error;
 mod generation;
 mod ledger;
 mod manifest;
+mod merge;
 mod read_only;
 mod record;
 mod verify;

@@ -1,9 +1,9 @@
 //! Looks into a ledger that nobody uses, and changes nothing: not even what a crash has left half done.
 //!
-//! In: a directory. Out: a cell by name and the watermark, as the ledger would have them if it were opened; a copy.
+//! In: a directory. Out: a cell by name, all of them in order, and the watermark, as the ledger would have them if it were opened; a copy.
 //!
 //! The tree removes leftovers when it opens, so it is not opened here: its tables are, one by one. Of all versions of a key the newest counts,
-//! whichever table it is in; slower than the tree's own way, and looking at few keys is all that is asked.
+//! whichever table it is in; for few keys that is slower than the tree's own way, and for all of them (`merge`) it is the same.
 
 use std::ops::{Bound, ControlFlow};
 use std::path::{Path, PathBuf};
@@ -15,7 +15,8 @@ use quipu_model::Cell;
 use crate::copy::{Tables, copy};
 use crate::ledger::{FORMAT_FILE, LedgerStats, generation_path, generations, read_format};
 use crate::manifest::{self, Manifest};
-use crate::record::{self, WATERMARK};
+use crate::merge::Merge;
+use crate::record::{self, CELL, OWN, RecordError, WATERMARK};
 use crate::{LedgerError, archive, error, verify};
 
 /// Bytes of blocks kept in memory: enough for the index of what is looked at.
@@ -74,6 +75,41 @@ impl ReadOnlyLedger {
         cell.map(Some).map_err(|error| LedgerError::damaged(&found.dir, error.to_string()))
     }
 
+    /// What this node says of a counter on a shared store.
+    pub fn own(&self, hash: u64, name: &[u8]) -> Result<Option<Box<[u8]>>, LedgerError> {
+        let mut key = Vec::new();
+        record::own_key(&mut key, hash, name);
+        Ok(self.newest(&key)?.map(|value| Box::from(&*value)))
+    }
+
+    /// Visits all cells from a hash on, by hash, then name; a break ends it.
+    pub fn range(
+        &self,
+        from_hash: u64,
+        mut visit: impl FnMut(u64, &[u8], Cell) -> ControlFlow<()>,
+    ) -> Result<(), LedgerError> {
+        let mut from = Vec::new();
+        record::cell_key(&mut from, from_hash, b"");
+        self.walk(&from, &[CELL + 1], |key, value| {
+            let (hash, name) = record::decode_key(key)?;
+            Ok(visit(hash, name, record::decode_cell(value)?))
+        })
+    }
+
+    /// Visits what this node says of counters on a shared store, likewise.
+    pub fn range_own(
+        &self,
+        from_hash: u64,
+        mut visit: impl FnMut(u64, &[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Result<(), LedgerError> {
+        let mut from = Vec::new();
+        record::own_key(&mut from, from_hash, b"");
+        self.walk(&from, &[OWN + 1], |key, value| {
+            let (hash, name) = record::decode_key(key)?;
+            Ok(visit(hash, name, value))
+        })
+    }
+
     /// What the ledger takes on disk.
     pub fn stats(&self) -> LedgerStats {
         let (mut stats, none) = (LedgerStats::default(), Vec::new());
@@ -96,6 +132,23 @@ impl ReadOnlyLedger {
             }
             None => Ok(()),
         }
+    }
+
+    fn walk(
+        &self,
+        from: &[u8],
+        end: &[u8],
+        mut visit: impl FnMut(&[u8], &[u8]) -> Result<ControlFlow<()>, RecordError>,
+    ) -> Result<(), LedgerError> {
+        let Some(found) = &self.found else { return Ok(()) };
+        for record in Merge::new(&found.tables, from, end) {
+            let (key, value) = record.map_err(|(error, table)| found.read_error(error, table))?;
+            let went = visit(&key, &value).map_err(|error| LedgerError::damaged(&found.dir, error.to_string()))?;
+            if went.is_break() {
+                break;
+            }
+        }
+        Ok(())
     }
 
     fn newest(&self, key: &[u8]) -> Result<Option<Slice>, LedgerError> {

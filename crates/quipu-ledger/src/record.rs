@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! key    'c'  hash, 8 bytes, big-endian  name          a cell; sorted by hash, then name
+//!        'o'  hash, 8 bytes, big-endian  name          what this node says of the counter on a shared store; likewise
 //!        'w'                                           the watermark
 //!
 //! value  of a cell
@@ -10,7 +11,7 @@
 //!        │ 1 byte        │ varint   │ varint, if e  │ 8 bytes LE,  │ varint,     │
 //!        │ format, flags │ (zigzag) │               │ if n         │ if x        │
 //!        └───────────────┴──────────┴───────────────┴──────────────┴─────────────┘
-//!        of the watermark: bytes of the engine, as they are
+//!        of the other two: bytes of the engine, as they are
 //! ```
 //!
 //! A varint has 7 bits a byte, least first; all but its last byte have the high bit set. What is zero is left out, so a counter that was only
@@ -20,6 +21,9 @@ use quipu_model::{Cell, Epoch, Millis, NodeId};
 
 /// First byte of the key of a cell.
 pub const CELL: u8 = b'c';
+
+/// First byte of the key of what this node says on a shared store.
+pub const OWN: u8 = b'o';
 
 /// The key of the watermark. Greater than that of every cell, so that it is the last of each ingestion.
 pub const WATERMARK: &[u8] = b"w";
@@ -44,18 +48,27 @@ pub struct RecordError(&'static str);
 
 /// Writes the key of a cell over whatever `key` held.
 pub fn cell_key(key: &mut Vec<u8>, hash: u64, name: &[u8]) {
+    key_of(key, CELL, hash, name);
+}
+
+/// Writes the key of what this node says of a counter over whatever `key` held.
+pub fn own_key(key: &mut Vec<u8>, hash: u64, name: &[u8]) {
+    key_of(key, OWN, hash, name);
+}
+
+fn key_of(key: &mut Vec<u8>, first: u8, hash: u64, name: &[u8]) {
     key.clear();
-    key.push(CELL);
+    key.push(first);
     key.extend_from_slice(&hash.to_be_bytes());
     key.extend_from_slice(name);
 }
 
-/// The hash and the name in the key of a cell.
-pub fn decode_cell_key(key: &[u8]) -> Result<(u64, &[u8]), RecordError> {
+/// The hash and the name in the key of a cell, or of what this node says of a counter.
+pub fn decode_key(key: &[u8]) -> Result<(u64, &[u8]), RecordError> {
     let (prefix, name) =
-        key.split_first_chunk::<KEY_PREFIX_BYTES>().ok_or(RecordError("the key of a cell is too short"))?;
-    let [CELL, hash @ ..] = prefix else {
-        return Err(RecordError("the key is not that of a cell"));
+        key.split_first_chunk::<KEY_PREFIX_BYTES>().ok_or(RecordError("the key of a counter is too short"))?;
+    let [CELL | OWN, hash @ ..] = prefix else {
+        return Err(RecordError("the key is not that of a counter"));
     };
     Ok((u64::from_be_bytes(*hash), name))
 }
@@ -181,8 +194,8 @@ mod tests {
         assert!(decode_cell(b"\x20\x00").is_err());
         assert!(decode_cell(b"\x18\x00").is_err());
         assert!(decode_cell(b"\x10\xff\xff\xff\xff\xff\xff\xff\xff\xff\x02").is_err());
-        assert!(decode_cell_key(b"c1234567").is_err());
-        assert!(decode_cell_key(b"w12345678").is_err());
+        assert!(decode_key(b"c1234567").is_err());
+        assert!(decode_key(b"w12345678").is_err());
     }
 
     proptest! {
@@ -201,14 +214,14 @@ mod tests {
             };
             let (key_a, key_b) = (key(&a), key(&b));
             prop_assert_eq!(key_a.cmp(&key_b), a.cmp(&b));
-            prop_assert_eq!(decode_cell_key(&key_a), Ok((a.0, &a.1[..])));
+            prop_assert_eq!(decode_key(&key_a), Ok((a.0, &a.1[..])));
             prop_assert!(&key_a[..] < WATERMARK);
         }
 
         #[test]
         fn any_bytes_are_a_cell_or_an_error(bytes: Vec<u8>) {
             let _ = decode_cell(&bytes);
-            let _ = decode_cell_key(&bytes);
+            let _ = decode_key(&bytes);
         }
     }
 }

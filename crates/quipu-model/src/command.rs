@@ -13,6 +13,8 @@ pub enum Command<'a> {
         name: Name<'a>,
         /// By how much; may be negative.
         delta: i64,
+        /// What picks the shard, where a shared counter's namespace says that the command does.
+        shard_key: Option<&'a [u8]>,
     },
     /// Adds if the result stays within bounds; replies `Pair(value, applied delta)`.
     AddWithin(AddWithin<'a>),

@@ -31,9 +31,9 @@ pub use kind::Kind;
 pub use memory_store::MemoryStore;
 pub use name::{NAME_BYTES_MAX, Name, NameTooLong};
 pub use pattern::Pattern;
-pub use ports::{Answer, BoxError, Call, Cursor, Page, Store, StoreError, Writers};
+pub use ports::{Answer, BoxError, Call, Cursor, PUTS_MAX, Page, SCAN_NAMES_MAX, Store, StoreError, Writers};
 pub use ports::{
-    Clock, Copied, DirLock, Ledger, LedgerError, LedgerStats, LockError, Rng, Sealed, Vfs, VfsFile, Visit,
+    Clock, Copied, DirLock, Ledger, LedgerError, LedgerStats, LockError, Rng, Sealed, Vfs, VfsFile, Visit, VisitOwn,
 };
 pub use reading::Reading;
 pub use reply::{Refusal, Reply};

@@ -30,7 +30,11 @@ pub struct MemoryStore {
     state: Mutex<State>,
 }
 
-#[derive(Default)]
+/// All that a store held at one moment, for a simulation in which stores lose data.
+#[derive(Clone)]
+pub struct Kept(State);
+
+#[derive(Clone, Default)]
 struct State {
     rows: BTreeMap<Box<[u8]>, Snapshot>,
     claims: BTreeMap<Token, Claim>,
@@ -42,6 +46,22 @@ impl MemoryStore {
     /// An empty store that goes by this clock.
     pub fn new(clock: Arc<dyn Clock>) -> MemoryStore {
         MemoryStore { clock, state: Mutex::default() }
+    }
+
+    /// What it holds now.
+    pub fn keep(&self) -> Kept {
+        Kept(self.state().clone())
+    }
+
+    /// Goes back to what it held then; only its time goes on.
+    pub fn go_back(&self, kept: &Kept) {
+        let mut state = self.state();
+        *state = State { at: state.at, ..kept.0.clone() };
+    }
+
+    /// Looks at a row as it is.
+    pub fn look<T>(&self, name: Name<'_>, look: impl FnOnce(Option<&Snapshot>) -> T) -> T {
+        look(self.state().rows.get(name.bytes()))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -198,8 +218,8 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::shared::{Holder, Stage};
-    use crate::{Incarnation, NodeId};
+    use crate::shared::{CellId, Holder, Seq, Shard, Stage};
+    use crate::{Epoch, Incarnation, NodeId};
 
     struct Hand(AtomicU64);
 
@@ -228,6 +248,21 @@ mod tests {
 
     fn writer(node: u64) -> Writer {
         Writer { node: NodeId(node), incarnation: Incarnation(1) }
+    }
+
+    #[test]
+    fn a_store_goes_back_to_what_it_held_and_its_time_goes_on() {
+        let (store, clock) = store();
+        let (name, id) = (Name::new(b"a").unwrap(), Writer { node: NodeId(1), incarnation: Incarnation(1) });
+        let cell = CellId { writer: id, shard: Shard(0) };
+        let put = |seq, value| (name, Put { cell, epoch: Epoch::FIRST, seq: Seq(seq), value, total: value });
+        now(store.put(&[put(1, 5)])).unwrap();
+        let kept = store.keep();
+        now(store.put(&[put(2, 8)])).unwrap();
+        clock.0.store(2_000, Ordering::SeqCst);
+        store.go_back(&kept);
+        assert_eq!(store.look(name, |row| row.map(Snapshot::sum)), Some(5));
+        assert_eq!(now(store.clock()).unwrap(), Millis(2_000));
     }
 
     #[test]

@@ -66,6 +66,36 @@ pub enum Refusal {
     /// A walk over all names inside a transaction, while some of them are at rest.
     #[error("SCAN and KEYS are not possible inside a transaction while counters are at rest")]
     WalkTogether,
+    /// The sum over all writers does not fit a reply.
+    #[error("the sum over all writers does not fit a 64-bit reply")]
+    TooWide,
+    /// The command needs an owner that decides alone, which a counter on a shared store does not have.
+    #[error("{what} needs a single owner, which a counter on a shared store does not have")]
+    OneOwner {
+        /// What was asked for.
+        what: &'static str,
+    },
+    /// The counter's namespace picks the shard by a key, and the command names none.
+    #[error("this namespace says pick = \"hash\": an add names its shard with SHARDKEY; nothing was applied")]
+    NoShardKey,
+    /// The store does not answer, and without it the command cannot be carried out.
+    #[error("the shared store does not answer; nothing was applied, adds go on")]
+    StoreDown,
+    /// This node may not count: another one has its identity, or it was away for too long.
+    #[error("{reason}")]
+    Fenced {
+        /// Why, and what to do about it.
+        reason: String,
+    },
+    /// Another node is carrying out the command with this token; its reply will be there soon.
+    #[error("the token is in use by writer {owner}; nothing was applied, try again")]
+    TokenInUse {
+        /// Who has it.
+        owner: crate::Writer,
+    },
+    /// The token was used for something else, or its time is over.
+    #[error("the token was used for another command, or its time is over; nothing was applied")]
+    TokenSpent,
     /// The answer would be larger than its bound.
     #[error("the reply would exceed {bytes_max} bytes; use SCAN")]
     ReplyTooLarge {

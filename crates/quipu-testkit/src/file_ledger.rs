@@ -10,18 +10,28 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use quipu_model::{Cell, Copied, Epoch, Ledger, LedgerError, LedgerStats, Millis, NodeId, Sealed, Vfs, VfsFile, Visit};
+use quipu_model::{
+    Cell, Copied, Epoch, Ledger, LedgerError, LedgerStats, Millis, NodeId, Sealed, Vfs, VfsFile, Visit, VisitOwn,
+};
 
 const FILE: &str = "ledger.state";
 const FILE_NEW: &str = "ledger.state.new";
 
-type Cells = BTreeMap<(u64, Box<[u8]>), Cell>;
+type Keyed<T> = BTreeMap<(u64, Box<[u8]>), T>;
+
+/// All of it.
+#[derive(Clone, Default)]
+struct State {
+    cells: Keyed<Cell>,
+    own: Keyed<Box<[u8]>>,
+    watermark: Option<Vec<u8>>,
+}
 
 /// See the module.
 pub struct FileLedger {
     vfs: Arc<dyn Vfs>,
     dir: PathBuf,
-    state: Mutex<(Cells, Option<Vec<u8>>)>,
+    state: Mutex<State>,
     /// Length of the file.
     bytes: AtomicU64,
 }
@@ -32,26 +42,26 @@ impl FileLedger {
         let failed = |error: io::Error| LedgerError::Io(error.to_string());
         let (state, bytes) = match vfs.open(&dir.join(FILE)) {
             Ok(file) => (read(&*file).map_err(failed)?, file.bytes().map_err(failed)?),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => (Some((Cells::new(), None)), 0),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => (Some(State::default()), 0),
             Err(error) => return Err(failed(error)),
         };
         let state = state.ok_or_else(|| LedgerError::Damaged("the state cannot be read".to_owned()))?;
         Ok(FileLedger { vfs, dir: dir.to_owned(), state: Mutex::new(state), bytes: AtomicU64::new(bytes) })
     }
 
-    fn state(&self) -> MutexGuard<'_, (Cells, Option<Vec<u8>>)> {
+    fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Writes a state and, if that went well, takes it.
-    fn replace(&self, cells: Cells, watermark: &[u8]) -> Result<(), LedgerError> {
-        let bytes = encode(&cells, watermark);
+    fn replace(&self, state: State) -> Result<(), LedgerError> {
+        let bytes = encode(&state);
         self.write(&bytes).map_err(|error| match error.kind() {
             io::ErrorKind::StorageFull => LedgerError::Full(error.to_string()),
             _ => LedgerError::Io(error.to_string()),
         })?;
         self.bytes.store(bytes.len() as u64, Ordering::Relaxed);
-        *self.state() = (cells, Some(watermark.to_vec()));
+        *self.state() = state;
         Ok(())
     }
 
@@ -71,34 +81,54 @@ impl FileLedger {
 
 impl Ledger for FileLedger {
     fn watermark(&self) -> Result<Option<Vec<u8>>, LedgerError> {
-        Ok(self.state().1.clone())
+        Ok(self.state().watermark.clone())
     }
 
     fn ingest(&self, cells: &[Sealed], watermark: &[u8]) -> Result<(), LedgerError> {
         let in_order = cells.is_sorted_by(|a, b| (a.hash, &a.name) < (b.hash, &b.name));
         assert!(in_order, "cells come in order, each once");
-        let mut all = self.state().0.clone();
-        for Sealed { hash, name, cell } in cells {
+        let mut all = self.state().clone();
+        for Sealed { hash, name, cell, own } in cells {
+            let key = || (*hash, Box::from(&**name));
             match cell {
-                Some(cell) => all.insert((*hash, Box::from(&**name)), *cell),
-                None => all.remove(&(*hash, Box::from(&**name))),
+                Some(cell) => all.cells.insert(key(), *cell),
+                None => all.cells.remove(&key()),
             };
+            match own.as_deref() {
+                Some([]) => drop(all.own.remove(&key())),
+                Some(own) => drop(all.own.insert(key(), own.into())),
+                None => {}
+            }
         }
-        self.replace(all, watermark)
+        self.replace(State { watermark: Some(watermark.to_vec()), ..all })
     }
 
     fn clear(&self, watermark: &[u8]) -> Result<(), LedgerError> {
-        self.replace(Cells::new(), watermark)
+        self.replace(State { watermark: Some(watermark.to_vec()), ..State::default() })
     }
 
     fn get(&self, hash: u64, name: &[u8]) -> Result<Option<Cell>, LedgerError> {
-        Ok(self.state().0.get(&(hash, name.into())).copied())
+        Ok(self.state().cells.get(&(hash, name.into())).copied())
     }
 
     fn range(&self, from: u64, visit: &mut Visit<'_>) -> Result<(), LedgerError> {
-        let cells = self.state().0.clone();
+        let cells = self.state().cells.clone();
         for ((hash, name), cell) in cells.range((from, Box::from([]))..) {
             if visit(*hash, name, *cell).is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn own(&self, hash: u64, name: &[u8]) -> Result<Option<Box<[u8]>>, LedgerError> {
+        Ok(self.state().own.get(&(hash, name.into())).cloned())
+    }
+
+    fn range_own(&self, from: u64, visit: &mut VisitOwn<'_>) -> Result<(), LedgerError> {
+        let all = self.state().own.clone();
+        for ((hash, name), own) in all.range((from, Box::from([]))..) {
+            if visit(*hash, name, own).is_break() {
                 break;
             }
         }
@@ -111,9 +141,9 @@ impl Ledger for FileLedger {
 
     fn copy_to(&self, data: &Path, copied: &mut Copied<'_>) -> Result<(), LedgerError> {
         let copy = FileLedger::open(self.vfs.clone(), data)?;
-        let (cells, watermark) = self.state().clone();
-        if let Some(watermark) = watermark {
-            copy.replace(cells, &watermark)?;
+        let state = self.state().clone();
+        if state.watermark.is_some() {
+            copy.replace(state)?;
         }
         match copied(copy.stats().disk_bytes) {
             ControlFlow::Continue(()) => Ok(()),
@@ -126,20 +156,28 @@ impl Ledger for FileLedger {
     }
 }
 
-fn encode(cells: &Cells, watermark: &[u8]) -> Vec<u8> {
+fn encode(State { cells, own, watermark }: &State) -> Vec<u8> {
     let mut out = Vec::new();
-    out.extend_from_slice(&(watermark.len() as u64).to_le_bytes());
+    let number = |out: &mut Vec<u8>, number: u64| out.extend_from_slice(&number.to_le_bytes());
+    let watermark = watermark.as_deref().unwrap_or_default();
+    number(&mut out, watermark.len() as u64);
     out.extend_from_slice(watermark);
+    number(&mut out, cells.len() as u64);
     for ((hash, name), cell) in cells {
         let expires = cell.expires_at.map_or(u64::MAX, |at| at.0);
         let fields = [*hash, cell.epoch.millis, cell.epoch.node.0, cell.value as u64, expires, name.len() as u64];
-        fields.iter().for_each(|field| out.extend_from_slice(&field.to_le_bytes()));
+        fields.iter().for_each(|field| number(&mut out, *field));
         out.extend_from_slice(name);
+    }
+    for ((hash, name), own) in own {
+        [*hash, name.len() as u64, own.len() as u64].iter().for_each(|field| number(&mut out, *field));
+        out.extend_from_slice(name);
+        out.extend_from_slice(own);
     }
     out
 }
 
-fn read(file: &dyn VfsFile) -> io::Result<Option<(Cells, Option<Vec<u8>>)>> {
+fn read(file: &dyn VfsFile) -> io::Result<Option<State>> {
     let mut bytes = vec![0; file.bytes()? as usize];
     let mut done = 0;
     while done < bytes.len() {
@@ -151,7 +189,7 @@ fn read(file: &dyn VfsFile) -> io::Result<Option<(Cells, Option<Vec<u8>>)>> {
     Ok(decode(&bytes))
 }
 
-fn decode(bytes: &[u8]) -> Option<(Cells, Option<Vec<u8>>)> {
+fn decode(bytes: &[u8]) -> Option<State> {
     let mut rest = bytes;
     let take = |rest: &mut &[u8], bytes: usize| {
         let (taken, left) = rest.split_at_checked(bytes)?;
@@ -160,14 +198,20 @@ fn decode(bytes: &[u8]) -> Option<(Cells, Option<Vec<u8>>)> {
     };
     let number = |rest: &mut &[u8]| Some(u64::from_le_bytes(take(rest, 8)?.try_into().ok()?));
     let watermark_bytes = number(&mut rest)? as usize;
-    let watermark = take(&mut rest, watermark_bytes)?;
-    let mut cells = Cells::new();
-    while !rest.is_empty() {
+    let watermark = Some(take(&mut rest, watermark_bytes)?);
+    let mut state = State { watermark, ..State::default() };
+    for _ in 0..number(&mut rest)? {
         let [hash, millis, node, value, expires, name_bytes] = [(); 6].map(|()| number(&mut rest));
         let name = take(&mut rest, name_bytes? as usize)?.into_boxed_slice();
         let epoch = Epoch { millis: millis?, node: NodeId(node?) };
         let expires_at = expires.filter(|at| *at != u64::MAX).map(Millis);
-        cells.insert((hash?, name), Cell { epoch, value: value? as i64, expires_at });
+        state.cells.insert((hash?, name), Cell { epoch, value: value? as i64, expires_at });
     }
-    Some((cells, Some(watermark)))
+    while !rest.is_empty() {
+        let [hash, name_bytes, own_bytes] = [(); 3].map(|()| number(&mut rest));
+        let name = take(&mut rest, name_bytes? as usize)?.into_boxed_slice();
+        let own = take(&mut rest, own_bytes? as usize)?.into_boxed_slice();
+        state.own.insert((hash?, name), own);
+    }
+    Some(state)
 }

@@ -10,7 +10,7 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, Parser, Subcommand};
 
 use crate::config::settings::{Form, SETTINGS, Setting};
-use crate::config::{Given, Origin};
+use crate::config::{DATA_DEFAULT, Given, Origin};
 
 /// The address that client commands talk to unless told otherwise: where `quipu serve` listens by default.
 const SERVER_DEFAULT: &str = "127.0.0.1:7379";
@@ -28,6 +28,8 @@ Examples:
   quipu add stock:7 -3                     -3
   quipu list likes:
   quipu inspect ./quipu-data               are journal and ledger whole?
+  quipu audit                              do they say the same, and are their numbers right?
+  quipu writers                            the lives of this node, on a shared store
   quipu backup /backup/monday              a copy of everything, while counting goes on
   quipu restore /backup/monday --data ./quipu-data
   redis-cli -p 7379 INCR likes:42          every Redis client works";
@@ -69,6 +71,22 @@ Examples:
   quipu restore /backup/monday --data ./quipu-data
   quipu serve --data ./quipu-data";
 
+const WRITERS_EXAMPLES: &str = "\
+A writer is a node in one of its lives: a start goes on with the last one after a clean stop and begins a new one after a crash. \
+What a life that is over has not settled, the next one settles for it.
+
+Examples:
+  quipu writers
+  quipu writers --data /var/lib/quipu --json";
+
+const AUDIT_EXAMPLES: &str = "\
+Compares what ledger and journal say with each other and with the numbers kept in them: counters, values, epochs, expiry, hashes, \
+own cells. Of a running node, what is found is a moment of it.
+
+Examples:
+  quipu audit
+  quipu audit --data /var/lib/quipu --json";
+
 /// Counters that lose nothing and count nothing twice.
 #[derive(Debug, Parser)]
 #[command(name = "quipu", version, after_help = EXAMPLES)]
@@ -100,6 +118,12 @@ pub enum Task {
     /// Look into the data directory of a stopped or crashed server; changes nothing
     #[command(after_help = "Examples:\n  quipu inspect ./quipu-data\n  quipu inspect ./quipu-data --dump | less")]
     Inspect(Inspect),
+    /// Print the lives of a node and what each still says on a shared store; changes nothing
+    #[command(after_help = WRITERS_EXAMPLES)]
+    Writers(Directory),
+    /// Count everything in a data directory again and compare; changes nothing, exit status 1 if something has drifted
+    #[command(after_help = AUDIT_EXAMPLES)]
+    Audit(Directory),
     /// Copy everything to another directory, while the server goes on counting
     #[command(after_help = BACKUP_EXAMPLES)]
     Backup(Backup),
@@ -185,6 +209,17 @@ pub struct Inspect {
     /// Print every record
     #[arg(long)]
     pub dump: bool,
+}
+
+/// A data directory to be looked at; its server may run.
+#[derive(Debug, Args)]
+pub struct Directory {
+    /// The data directory
+    #[arg(long, value_name = "DIR", env = "QUIPU_DATA", default_value = DATA_DEFAULT)]
+    pub data: PathBuf,
+    /// Print JSON, on one line
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Debug, Args)]

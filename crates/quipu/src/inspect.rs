@@ -178,7 +178,7 @@ fn dump(segment: &Segment, record: &Record<'_>, out: &mut impl Write) -> io::Res
 
 fn shown(entry: &Entry<'_>) -> String {
     match entry {
-        Entry::Cell { name, epoch, value, expires_at, count, sum, before } => {
+        Entry::Cell { name, epoch, value, expires_at, count, sum, before, .. } => {
             let expiry = expires_at.map(|at| format!(" expires {at}")).unwrap_or_default();
             let made = if *before == Before::Absent { " made" } else { "" };
             let name = show::name(name);
@@ -186,6 +186,7 @@ fn shown(entry: &Entry<'_>) -> String {
         }
         Entry::Gone { name, epoch, .. } => format!("gone {} epoch {}", show::name(name), shown_epoch(*epoch)),
         Entry::Flush { epoch } => format!("flush epoch {}", shown_epoch(*epoch)),
+        Entry::Joined { writer, at } => format!("joined {writer} at {at}"),
         Entry::Start { writer } => format!("start {writer}"),
     }
 }

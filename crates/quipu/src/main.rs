@@ -12,11 +12,15 @@ mod serve;
 mod client;
 mod resp_client;
 
+mod audit;
 mod backup;
 mod inspect;
 mod read_only;
 mod restore;
+mod survey;
+mod writers;
 
+mod json;
 mod progress;
 mod show;
 
@@ -38,6 +42,8 @@ fn main() -> ExitCode {
         Task::Serve(flags) => serve::serve(&flags, &mut out),
         Task::Config(ConfigTask::Check(flags)) => config::check::check(&flags, &mut out),
         Task::Inspect(target) => inspect::inspect(&target, &mut out),
+        Task::Writers(target) => writers::writers(&target, &mut out),
+        Task::Audit(target) => audit::audit(&target, &mut out),
         Task::Backup(target) => backup::backup(&target, &mut out),
         Task::Restore(target) => restore::restore(&target, &mut out),
         Task::Add(ask) => ask_server(&ask, &mut out),

@@ -5,22 +5,34 @@ use indicatif::{ProgressBar, ProgressStyle};
 /// What it is, how much is done of how much, how fast, and how long it will take.
 const TEMPLATE: &str = "{msg} [{bar:30}] {binary_bytes}/{binary_total_bytes}, {binary_bytes_per_sec}, {eta}";
 
+/// The same, where counters are counted.
+const COUNTERS_TEMPLATE: &str = "{msg} [{bar:30}] {human_pos}/{human_len}, {per_sec}, {eta}";
+
 /// A bar, gone from the screen when it is dropped. Where stderr is no terminal there is none.
 pub struct Progress(ProgressBar);
 
 impl Progress {
     /// Begins, at nothing of so many bytes.
     pub fn new(what: &'static str, bytes: u64) -> Progress {
-        let bar = ProgressBar::new(bytes).with_message(what);
-        if let Ok(style) = ProgressStyle::with_template(TEMPLATE) {
+        Progress::with_template(TEMPLATE, what, bytes)
+    }
+
+    /// Begins, at nothing of so many counters.
+    pub fn of_counters(what: &'static str, counters: u64) -> Progress {
+        Progress::with_template(COUNTERS_TEMPLATE, what, counters)
+    }
+
+    fn with_template(template: &str, what: &'static str, all: u64) -> Progress {
+        let bar = ProgressBar::new(all).with_message(what);
+        if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style.progress_chars("=> "));
         }
         Progress(bar)
     }
 
-    /// So many bytes are done, of so many.
-    pub fn set(&self, done: u64, bytes: u64) {
-        self.0.set_length(bytes);
+    /// So many are done, of so many.
+    pub fn set(&self, done: u64, all: u64) {
+        self.0.set_length(all);
         self.0.set_position(done);
     }
 

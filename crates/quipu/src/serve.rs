@@ -26,7 +26,7 @@ pub fn serve(flags: &ServeFlags, out: &mut impl Write) -> anyhow::Result<ExitCod
         tell(&effective);
         return Ok(ExitCode::FAILURE);
     }
-    let Configuration { engine: options, server } = effective.configuration;
+    let Configuration { engine: options, server, .. } = effective.configuration;
     let data = options.data.display().to_string();
     // The error says everything in its own words, which `inspect` shares.
     let engine = Engine::open(options).map_err(|error| anyhow!("cannot open {data}: {error}"))?;

@@ -6,9 +6,11 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
-use quipu_model::Durability;
+use quipu_engine::{Engine, Environment, LEDGER_DIR, Options, Standing, SystemClock, SystemLedger, Watermark};
+use quipu_model::{Cell, Durability, Epoch, Ledger, MemoryStore, NodeId, Sealed, Store};
 use quipu_testkit::program::{Launch, LaunchError, Program};
 use quipu_testkit::resp::Client;
 use tempfile::TempDir;
@@ -258,6 +260,169 @@ fn a_directory_without_a_journal_and_one_that_is_not_there_are_told_apart() {
     let output = quipu(&["inspect", data.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(1));
     assert!(!data.exists());
+}
+
+/// A directory of a node that was on a shared store: two counters of its own, with 7 and 5 in them.
+fn shared() -> (TempDir, PathBuf) {
+    let (root, data) = directory();
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new(Arc::new(SystemClock::default())));
+    let environment = Environment { store: Some(store), ..Environment::system() };
+    let engine = Engine::open_driven(Options::new(&data), environment).unwrap();
+    let sharing = || engine.sharing().expect("there is a store");
+    while sharing().standing() != Standing::Live {
+        std::thread::yield_now();
+    }
+    engine.add("likes:1", 7).unwrap();
+    engine.add("likes:2", 5).unwrap();
+    while sharing().unsettled() > 0 {
+        std::thread::yield_now();
+    }
+    engine.close().unwrap();
+    (root, data)
+}
+
+/// Changes what is at rest in a directory, and lets its ledger say that nothing has happened.
+fn tamper(data: &Path, name: &[u8], change: impl FnOnce(&mut Sealed)) {
+    let ledger = SystemLedger::open(&data.join(LEDGER_DIR), 1 << 20).unwrap();
+    let bytes = ledger.watermark().unwrap().expect("something was sealed");
+    let seed = Watermark::decode(&bytes).expect("it makes sense").seed;
+    let hash = xxhash_rust::xxh3::xxh3_64_with_seed(name, seed);
+    let cell = ledger.get(hash, name).unwrap();
+    let mut sealed = Sealed { hash, name: name.into(), cell, own: None };
+    change(&mut sealed);
+    ledger.ingest(&[sealed], &bytes).unwrap();
+}
+
+#[test]
+fn the_writers_of_a_directory_are_told_with_what_they_say() {
+    let (_root, data) = shared();
+    let (before, text) = (contents(&data), data.to_str().unwrap());
+    let told_of = told(&["writers", "--data", text]);
+    assert!(
+        told_of.contains("last stop    a clean stop\n") && told_of.ends_with("everything is settled\n"),
+        "{told_of}"
+    );
+    let row: Vec<&str> = told_of.lines().nth(5).expect("one life has cells").split_whitespace().collect();
+    assert_eq!(row[1..], ["present", "2", "2", "0", "12"], "{told_of}");
+    let json = told(&["writers", "--data", text, "--json"]);
+    let life = format!(
+        "{{\"incarnation\":\"{}\",\"life\":\"present\",\"counters\":2,\"cells\":2,\"unsettled\":0,\"sum\":12}}",
+        row[0]
+    );
+    assert!(json.ends_with(&format!("\"clean\":true,\"process\":null,\"writers\":[{life}]}}\n")), "{json}");
+    assert_eq!(contents(&data), before, "looking changes nothing");
+
+    let (_root, data) = crashed();
+    let alone = told(&["writers", "--data", data.to_str().unwrap()]);
+    assert!(alone.contains("last stop    a crash\n"), "{alone}");
+    assert!(alone.ends_with("nothing was said on a shared store\n"), "{alone}");
+}
+
+#[test]
+fn an_audit_is_clean_or_names_each_drift_and_exits_1() {
+    let (_root, data) = shared();
+    let (before, text) = (contents(&data), data.to_str().unwrap());
+    let clean = told(&["audit", "--data", text]);
+    assert_eq!(clean, format!("{text}\ncounters  2\nsum       12\nown       2\nclean\n"));
+    let json = told(&["audit", "--data", text, "--json"]);
+    assert!(
+        json.ends_with("\"clean\":true,\"counters\":2,\"sum\":12,\"own\":2,\"drifts\":[],\"drifts_more\":0}\n"),
+        "{json}"
+    );
+    assert_eq!(contents(&data), before, "an audit changes nothing");
+
+    tamper(&data, b"likes:1", |sealed| sealed.own = Some([0xff].into()));
+    tamper(&data, b"likes:odd one", |sealed| {
+        sealed.cell = Some(Cell { epoch: Epoch { millis: 9, node: NodeId(1) }, value: 1, expires_at: None });
+    });
+    let drifted = quipu(&["audit", "--data", text]);
+    assert_eq!(drifted.status.code(), Some(1));
+    let shown = stdout(&drifted);
+    for (counter, what) in
+        [("likes:1", "own cells"), ("\"likes:odd one\"", "epoch"), ("-", "counters at rest in shard")]
+    {
+        let is_row = |line: &str| line.strip_prefix(counter).is_some_and(|rest| rest.trim_start().starts_with(what));
+        assert!(shown.lines().any(is_row), "{counter}: {shown}");
+    }
+    assert!(shown.contains("a record that can be read") && shown.ends_with("4 drifts\n"), "{shown}");
+    let json = quipu(&["audit", "--data", text, "--json"]);
+    assert_eq!(json.status.code(), Some(1));
+    let told = stdout(&json);
+    assert!(told.contains("{\"counter\":\"likes:1\",\"what\":\"own cells\",\"expected\":"), "{told}");
+    assert!(
+        told.contains("{\"counter\":\"likes:odd one\",\"what\":\"epoch\",\"expected\":\"the first or older\""),
+        "{told}"
+    );
+    assert!(told.contains("{\"counter\":null,\"what\":\"counters at rest in shard "), "{told}");
+    let writers = quipu(&["writers", "--data", text]);
+    assert_eq!(writers.status.code(), Some(1));
+    assert!(
+        stderr(&writers).contains("what it says of likes:1 on a shared store makes no sense"),
+        "{}",
+        stderr(&writers)
+    );
+}
+
+#[test]
+fn damage_keeps_a_directory_from_being_audited_in_the_words_of_inspect() {
+    let (_root, data) = crashed();
+    flip_bit(&first_segment(&data), SEGMENT_HEADER_BYTES + 30);
+    let text = data.to_str().unwrap();
+    let inspected = stdout(&quipu(&["inspect", text]));
+    let verdict = inspected.lines().last().and_then(|line| line.strip_prefix("damaged: ")).expect("a verdict");
+    let before = contents(&data);
+    for (task, doing) in [("audit", "audit"), ("writers", "look at the writers of")] {
+        let refused = quipu(&[task, "--data", text]);
+        assert_eq!(refused.status.code(), Some(1));
+        assert_eq!(stderr(&refused), format!("quipu: cannot {doing} {text}: {verdict}\n"));
+        assert_eq!(stdout(&refused), "");
+    }
+    assert_eq!(contents(&data), before);
+
+    // At rest: the block that holds the cells.
+    let (_root, data) = shared();
+    let table = std::fs::read_dir(data.join("ledger/g000001/tables")).unwrap().next().unwrap().unwrap().path();
+    flip_bit(&table, 40);
+    let refused = quipu(&["audit", "--data", data.to_str().unwrap()]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(stderr(&refused).contains(table.to_str().unwrap()), "{}", stderr(&refused));
+}
+
+#[test]
+fn a_directory_in_use_is_audited_while_its_server_counts() {
+    let (_root, data) = directory();
+    let mut launch = Launch::new(PROGRAM, &data, Durability::Relaxed);
+    // It seals and cuts its journal all the time.
+    launch.arguments = ["--journal-bytes-max", "256KiB"].map(Into::into).to_vec();
+    let program = launch.start().expect("the program starts");
+    let (address, text) = (program.address(), data.to_str().unwrap());
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut client = Client::connect(address, Duration::from_secs(10)).expect("it serves");
+            for number in (0..).take_while(|_| !done.load(std::sync::atomic::Ordering::Relaxed)) {
+                client.call(&["INCR", &format!("likes:{}", number % 500)]).expect("it counts");
+            }
+        });
+        let audits: Vec<Output> = (0..20).map(|_| quipu(&["audit", "--data", text])).collect();
+        let writers = quipu(&["writers", "--data", text]);
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+        for audit in &audits {
+            assert!(audit.status.success() && stdout(audit).ends_with("clean\n"), "{}{}", stdout(audit), stderr(audit));
+        }
+        let expected = format!("last stop    none, process {} is running\n", program.pid());
+        assert!(stdout(&writers).contains(&expected), "{}{}", stdout(&writers), stderr(&writers));
+    });
+}
+
+#[test]
+fn a_directory_without_a_journal_is_neither_clean_nor_drifted() {
+    let (root, _data) = directory();
+    for task in ["audit", "writers"] {
+        let refused = quipu(&[task, "--data", root.path().to_str().unwrap()]);
+        assert_eq!(refused.status.code(), Some(1));
+        assert!(stderr(&refused).ends_with("there is no journal\n"), "{}", stderr(&refused));
+    }
 }
 
 #[test]

@@ -6,7 +6,8 @@
 //! - everything that is not an add raises the epoch;
 //! - a command refused leaves table and record as they were;
 //! - a counter that expired is removed by the command that notices it, in the same record, so that nobody sees it again
-//!   whatever the clock does later.
+//!   whatever the clock does later;
+//! - on a shared store an add changes this node's own cell and what is shown alike; nothing else comes here from a command.
 //!
 //! Not here: whether a command may run and has room (`admit`), when its reply may leave (`turn`).
 
@@ -26,6 +27,7 @@ pub use self::walk::{Passing, list_names, scan};
 use crate::admit::Policies;
 use crate::journal::format::{Before, Entry};
 use crate::journal::{AddResult, Draft};
+use crate::sharing::{Picking, Share};
 
 /// One run: some shards, held, and the record that tells of it.
 pub struct Run<'r, 't> {
@@ -47,6 +49,8 @@ pub struct Run<'r, 't> {
     pub node: NodeId,
     /// Set by a flush.
     pub flushed: &'r mut bool,
+    /// With a shared store: who adds, and to which shard.
+    pub picking: Option<Picking<'r>>,
 }
 
 impl Run<'_, '_> {
@@ -57,7 +61,7 @@ impl Run<'_, '_> {
 
     fn try_apply(&mut self, command: &Command<'_>) -> Result<Reply, Refusal> {
         Ok(match command {
-            Command::Add { name, delta } => Reply::Integer(self.add(*name, *delta)?),
+            Command::Add { name, delta, shard_key } => Reply::Integer(self.add(*name, *delta, *shard_key)?),
             Command::AddWithin(add) => self.add_within(add)?,
             Command::Read { name } => Reply::Value(self.value(*name)),
             Command::ReadMany { names } => Reply::Values(names.iter().map(|name| self.value(*name)).collect()),
@@ -95,12 +99,68 @@ impl Run<'_, '_> {
         self.cell(name);
     }
 
-    fn add(&mut self, name: Name<'_>, delta: i64) -> Result<i64, Refusal> {
+    fn add(&mut self, name: Name<'_>, delta: i64, shard_key: Option<&[u8]>) -> Result<i64, Refusal> {
         let before = self.cell(name);
         let value = count::add(before.map_or(0, |cell| cell.value), delta)?;
+        if self.picking.is_some() {
+            self.add_own(name, before, delta, shard_key)?;
+        }
         let cell = self.with_value(name, before, value);
         self.write_add(name, cell, delta);
         Ok(value)
+    }
+
+    /// Adds to this node's own cell of a shared counter.
+    fn add_own(
+        &mut self,
+        name: Name<'_>,
+        shown: Option<Cell>,
+        delta: i64,
+        shard_key: Option<&[u8]>,
+    ) -> Result<(), Refusal> {
+        let Some(picking) = &self.picking else { return Ok(()) };
+        let picked = picking.pick(name, shard_key)?;
+        let hash = self.table.hash(name.bytes());
+        let shard = self.held.shard(self.table.shard_of(hash));
+        let (own, cell) = shard.take_own(hash, name.bytes());
+        let mut own = own.unwrap_or_else(|| Box::new(picking.plain(cell)));
+        let expires_at = shown.and_then(|cell| cell.expires_at);
+        let added = picking.add(&mut own, picked, expires_at, delta);
+        let due = picking.due(name);
+        shard.give_own(hash, name.bytes(), own);
+        if added {
+            shard.unsettled.entry(name.bytes().into()).or_insert(due);
+        }
+        if added { Ok(()) } else { Err(Refusal::Overflow) }
+    }
+
+    /// Works on a shared counter: what this node says of it, and what it shows.
+    pub fn share<T>(&mut self, name: Name<'_>, work: impl FnOnce(&mut Share<'_>) -> T) -> T {
+        let picking = self.picking.as_ref().expect("only with a shared store");
+        let hash = self.table.hash(name.bytes());
+        let shard = self.held.shard(self.table.shard_of(hash));
+        let (own, before) = shard.take_own(hash, name.bytes());
+        let is_plain = own.is_none() && before.is_some();
+        let mut own = own.unwrap_or_else(|| Box::new(picking.plain(before)));
+        let mut share = picking.share(&mut own, before);
+        share.changed = is_plain;
+        let worked = work(&mut share);
+        let Share { shown, changed, confirmed, .. } = share;
+        let epoch = own.epoch;
+        shard.give_own(hash, name.bytes(), own);
+        match shown {
+            Some(cell) if changed => self.write_shown(name, cell),
+            None if changed => self.remove(name, before.map_or(epoch, |cell| cell.epoch)),
+            _ => {
+                if shown != before {
+                    shard.show(hash, name.bytes(), shown);
+                }
+                if confirmed {
+                    shard.touch(hash, name.bytes());
+                }
+            }
+        }
+        worked
     }
 
     fn add_within(&mut self, add: &AddWithin<'_>) -> Result<Reply, Refusal> {
@@ -239,11 +299,25 @@ impl Run<'_, '_> {
         match cell.expires_at {
             Some(at) if at <= self.now => {
                 if self.may_expire {
+                    self.lapse_own(name);
                     self.remove(name, cell.epoch.expired(at));
                 }
                 None
             }
             _ => Some(cell),
+        }
+    }
+
+    /// By this node's clock the counter's time is over; the store has the last word.
+    fn lapse_own(&mut self, name: Name<'_>) {
+        let Some(picking) = &self.picking else { return };
+        let (hash, now) = (self.table.hash(name.bytes()), self.now);
+        let shard = self.held.shard(self.table.shard_of(hash));
+        let Some(owned) = shard.own(hash, name.bytes()) else { return };
+        owned.lapse(now, picking.present());
+        owned.outdate();
+        if owned.is_unsettled() {
+            shard.unsettled.entry(name.bytes().into()).or_insert(std::time::Duration::ZERO);
         }
     }
 
@@ -268,24 +342,45 @@ impl Run<'_, '_> {
     fn write_add(&mut self, name: Name<'_>, cell: Cell, delta: i64) {
         let (hash, before) = self.put(name, cell);
         if let Some(before) = before {
-            let result = AddResult { value: cell.value, expires_at: cell.expires_at, delta, before };
+            let own = self.own_bytes(name);
+            let result = AddResult { value: cell.value, expires_at: cell.expires_at, delta, before, own: &own };
             self.draft.push_add(self.now, hash, (name.bytes(), cell.epoch), result);
         }
         self.drop_if_past(name, cell);
     }
 
     fn write(&mut self, name: Name<'_>, cell: Cell) {
+        self.write_shown(name, cell);
+        self.drop_if_past(name, cell);
+    }
+
+    fn write_shown(&mut self, name: Name<'_>, cell: Cell) {
         let (_, before) = self.put(name, cell);
         if let Some(before) = before {
             let Cell { epoch, value, expires_at } = cell;
-            let entry = Entry::Cell { name: name.bytes(), epoch, value, expires_at, count: 1, sum: 0, before };
+            let own = self.own_bytes(name);
+            let entry =
+                Entry::Cell { name: name.bytes(), epoch, value, expires_at, count: 1, sum: 0, before, own: &own };
             self.draft.push(self.now, &entry);
         }
-        self.drop_if_past(name, cell);
+    }
+
+    /// What this node says of a counter on a shared store, as bytes; none without one.
+    fn own_bytes(&mut self, name: Name<'_>) -> Vec<u8> {
+        if self.picking.is_none() {
+            return Vec::new();
+        }
+        let hash = self.table.hash(name.bytes());
+        let owned = self.held.shard(self.table.shard_of(hash)).own(hash, name.bytes());
+        owned.map(|owned| owned.encode()).unwrap_or_default()
     }
 
     /// An expiry that is already past deletes at once, as in Redis.
     fn drop_if_past(&mut self, name: Name<'_>, cell: Cell) {
+        // On a shared store the time is the store's.
+        if self.picking.is_some() {
+            return;
+        }
         if let Some(at) = cell.expires_at.filter(|at| *at <= self.now) {
             self.remove(name, cell.epoch.expired(at));
         }
@@ -304,7 +399,8 @@ impl Run<'_, '_> {
         shard.remove(hash, name.bytes());
         shard.floor = shard.floor.max(epoch);
         if let Some(before) = self.before(name, true) {
-            self.draft.push(self.now, &Entry::Gone { name: name.bytes(), epoch, before });
+            let own = self.own_bytes(name);
+            self.draft.push(self.now, &Entry::Gone { name: name.bytes(), epoch, before, own: &own });
         }
     }
 
@@ -314,6 +410,7 @@ impl Run<'_, '_> {
         match (self.together.unwrap_or(own) > Durability::Memory, own > Durability::Memory) {
             (false, _) => None,
             // What else happens to this counter is not journaled, so only the ledger will tell.
+            (true, _) if self.picking.is_some() => Some(Before::Unsure),
             (true, false) => Some(Before::Unsure),
             (true, true) => Some(if existed { Before::Present } else { Before::Absent }),
         }

@@ -9,6 +9,7 @@
 use hashbrown::HashTable;
 use quipu_model::{Cell, KeptName};
 
+use crate::sharing::own::Owned;
 use crate::sync::{Arc, Mutex, lock};
 
 /// Slots of a chunk: few enough that a shard with one counter costs little, enough that a list of chunks is short.
@@ -31,6 +32,8 @@ pub struct Slot {
     pub at_rest: bool,
     /// Looked at since the last eviction came by.
     pub used: bool,
+    /// With a shared store: what this node says there. The cell is then what it shows: its own cells over what it knows of others.
+    pub own: Option<Box<Owned>>,
 }
 
 /// Room for [`CHUNK_SLOTS`] slots; its capacity never changes.
@@ -180,7 +183,7 @@ mod tests {
     use super::*;
 
     fn slot(hash: u64, name: &[u8], batch: u32) -> Slot {
-        Slot { hash, name: name.into(), cell: None, batch, changed: false, at_rest: false, used: false }
+        Slot { hash, name: name.into(), cell: None, batch, changed: false, at_rest: false, used: false, own: None }
     }
 
     proptest! {

@@ -7,15 +7,19 @@
 //! - a shard's `version` is raised by every change in it, its `newest` is the end of its newest record;
 //! - `deadlines` holds exactly the resident cells that expire;
 //! - a slot that is `changed` says something the ledger does not, and stays; one that is not may leave memory once its batch is in the ledger;
-//! - a counter that is gone keeps its slot, without a cell, for as long as the ledger may still have it.
+//! - a counter that is gone keeps its slot, without a cell, for as long as the ledger may still have it, or this node says something of it on a shared store;
+//! - `unsettled` holds the names of which this node says something that a shared store has not confirmed, all of them resident;
+//!   what leaves memory before that is found again by a walk.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use quipu_model::{Cell, Epoch, KEPT_BYTES_MAX, KeptName, Millis, Sealed};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::slots::{Slot, Slots, SpareChunks};
 use crate::journal::format::Position;
+use crate::sharing::own::Owned;
 use crate::sync::{Arc, AtomicI64, Mutex, MutexGuard, Ordering, lock};
 
 /// Order keys have 53 bits, so that a cursor is a whole number in every client, those that count in doubles included.
@@ -29,6 +33,9 @@ const DEADLINE_BYTES: usize = 48;
 
 /// Names known not to exist, per shard, beyond which they are let go.
 const ABSENT_MAX: usize = 256;
+
+/// So many counters of a shard stay in memory until a shared store has confirmed them; while it is down, more than these may leave.
+const UNSETTLED_KEPT: usize = 64;
 
 /// All shards.
 pub struct Table {
@@ -125,7 +132,11 @@ pub enum Look {
 pub struct Shard {
     slots: Slots,
     deadlines: BTreeSet<(Millis, KeptName)>,
-    /// Bytes that names take outside the slots.
+    /// What a shared store has not confirmed, and when it is to be put.
+    pub unsettled: BTreeMap<KeptName, Duration>,
+    /// Something that was not confirmed has left memory.
+    pub left_unsettled: bool,
+    /// Bytes that names, and what this node says of them on a shared store, take outside the slots.
     names_bytes: usize,
     /// Slots that only say that a name does not exist, at most; they are let go when there are many.
     absent: usize,
@@ -154,6 +165,8 @@ impl Shard {
         Shard {
             slots,
             deadlines: BTreeSet::new(),
+            unsettled: BTreeMap::new(),
+            left_unsettled: false,
             names_bytes: 0,
             absent: 0,
             noted: (0, 0),
@@ -199,7 +212,7 @@ impl Shard {
         let slot = self.slots.slot_mut(at);
         let before = slot.cell.take();
         slot.changed = true;
-        if !slot.at_rest {
+        if !slot.at_rest && slot.own.is_none() {
             // The ledger has nothing to forget.
             self.slots.remove(at);
             self.names_bytes -= name_bytes(name);
@@ -211,31 +224,89 @@ impl Shard {
 
     /// Takes what a record of the journal says of a counter that existed before it or not. Whether the ledger has it is not known then, so it is
     /// taken to.
-    pub fn restore(&mut self, hash: u64, name: &[u8], cell: Option<Cell>, existed: bool) {
+    pub fn restore(&mut self, hash: u64, name: &[u8], cell: Option<Cell>, existed: bool, own: Option<Box<Owned>>) {
+        self.names_bytes += own.as_ref().map_or(0, |own| own.bytes());
         let slot = self.find_or_insert(hash, name);
         let before = std::mem::replace(&mut slot.cell, cell);
+        let own_before = std::mem::replace(&mut slot.own, own);
         (slot.changed, slot.at_rest) = (true, true);
+        self.names_bytes -= own_before.map_or(0, |own| own.bytes());
         self.epoch_newest = self.epoch_newest.max(cell.map_or(Epoch::FIRST, |cell| cell.epoch));
         self.move_deadline(before.and_then(|c| c.expires_at), cell.and_then(|c| c.expires_at), name);
         self.counters = (self.counters + u64::from(cell.is_some())).saturating_sub(u64::from(existed));
     }
 
     /// Takes what the ledger says of a name that is not here.
-    pub fn load(&mut self, hash: u64, name: &[u8], cell: Option<Cell>) {
+    pub fn load(&mut self, hash: u64, name: &[u8], cell: Option<Cell>, own: Option<Box<Owned>>) {
         if self.find(hash, name).is_some() {
             return;
         }
+        self.names_bytes += own.as_ref().map_or(0, |own| own.bytes());
         self.absent += usize::from(cell.is_none());
         self.move_deadline(None, cell.and_then(|cell| cell.expires_at), name);
         self.epoch_newest = self.epoch_newest.max(cell.map_or(Epoch::FIRST, |cell| cell.epoch));
         let slot = self.find_or_insert(hash, name);
-        (slot.cell, slot.at_rest) = (cell, cell.is_some());
+        (slot.cell, slot.at_rest) = (cell, cell.is_some() || own.is_some());
+        slot.own = own;
+    }
+
+    // ---- with a shared store ----------------------------------------------------------------------------------------------------
+
+    /// What this node says of a name on a shared store, if it is here.
+    pub fn own(&mut self, hash: u64, name: &[u8]) -> Option<&mut Owned> {
+        self.find(hash, name)?.own.as_deref_mut()
+    }
+
+    /// Takes out what this node says of a name whose state is known, for [`Shard::give_own`] to put back. Of a counter of the days before the
+    /// store nothing is said yet; then there is only its cell.
+    pub fn take_own(&mut self, hash: u64, name: &[u8]) -> (Option<Box<Owned>>, Option<Cell>) {
+        let slot = self.find_or_insert(hash, name);
+        let (own, cell) = (slot.own.take(), slot.cell);
+        self.names_bytes -= own.as_ref().map_or(0, |own| own.bytes());
+        (own, cell)
+    }
+
+    /// Puts back what this node says.
+    pub fn give_own(&mut self, hash: u64, name: &[u8], own: Box<Owned>) {
+        self.names_bytes += own.bytes();
+        self.find_or_insert(hash, name).own = Some(own);
+    }
+
+    /// Shows something else: foreign cells have changed, which is nothing to write down.
+    pub fn show(&mut self, hash: u64, name: &[u8], cell: Option<Cell>) {
+        self.version += 1;
+        self.epoch_newest = self.epoch_newest.max(cell.map_or(Epoch::FIRST, |cell| cell.epoch));
+        let slot = self.find_or_insert(hash, name);
+        let before = std::mem::replace(&mut slot.cell, cell);
+        // Whoever was told must not be told less when the counter comes back from the ledger.
+        slot.changed |= before != cell;
+        self.absent += usize::from(cell.is_none());
+        self.move_deadline(before.and_then(|c| c.expires_at), cell.and_then(|c| c.expires_at), name);
+        self.counters += u64::from(cell.is_some());
+        self.counters -= u64::from(before.is_some());
+    }
+
+    /// Something is worth sealing that is not worth a record.
+    pub fn touch(&mut self, hash: u64, name: &[u8]) {
+        if let Some(slot) = self.find(hash, name) {
+            slot.changed = true;
+        }
+    }
+
+    /// Names of which this node says something, or did before there was a store.
+    pub fn own_names(&self) -> impl Iterator<Item = &KeptName> {
+        let said = |slot: &&Slot| match &slot.own {
+            Some(own) => !own.cells.is_empty(),
+            None => slot.cell.is_some(),
+        };
+        self.slots.iter().filter(said).map(|slot| &slot.name)
     }
 
     /// Removes everything, at rest too: the ledger is not asked any more.
     pub fn clear(&mut self) {
         self.version += 1;
         self.deadlines = BTreeSet::new();
+        self.unsettled = BTreeMap::new();
         self.slots.clear();
         (self.names_bytes, self.absent, self.counters) = (0, 0, 0);
         (self.unloaded, self.rest_deadline) = (false, None);
@@ -243,15 +314,20 @@ impl Shard {
 
     // ---- seal and evict -------------------------------------------------------------------------------------------------------
 
-    /// What the ledger does not know yet, in no order. The slots belong to this batch from here on.
-    pub fn collect(&mut self, batch: u32, out: &mut Vec<Sealed>) {
+    /// What the ledger does not know yet, in no order. The slots belong to this batch from here on; `sealed` is the newest that is in the ledger.
+    pub fn collect(&mut self, batch: u32, sealed: u32, out: &mut Vec<Sealed>) {
         self.collections += 1;
         let from = out.len();
-        for slot in self.slots.iter_mut().filter(|slot| slot.changed) {
+        // What a seal that was never finished has collected is still to be sealed.
+        for slot in self.slots.iter_mut().filter(|slot| slot.changed || slot.batch > sealed) {
             (slot.changed, slot.batch) = (false, batch);
-            if slot.cell.is_some() || slot.at_rest {
+            // Of a counter that is gone and of which nothing is said any more the ledger need not know.
+            let silent = |own: &Owned| own.cells.is_empty() && slot.cell.is_none();
+            let own: Option<Box<[u8]>> =
+                slot.own.as_ref().map(|own| if silent(own) { Box::default() } else { own.encode().into() });
+            if slot.cell.is_some() || slot.at_rest || own.as_ref().is_some_and(|own| !own.is_empty()) {
                 slot.at_rest = true;
-                out.push(Sealed { hash: slot.hash, name: slot.name.clone(), cell: slot.cell });
+                out.push(Sealed { hash: slot.hash, name: slot.name.clone(), cell: slot.cell, own });
             }
         }
         let deadlines = out[from..].iter().filter_map(|sealed| sealed.cell?.expires_at);
@@ -273,11 +349,21 @@ impl Shard {
     /// Lets slots go that the ledger knows, all that were not looked at since last time. `batch`: the newest that is in the ledger.
     pub fn evict(&mut self, batch: u32) -> usize {
         let mut gone = Vec::new();
+        let few = self.unsettled.len() <= UNSETTLED_KEPT;
         self.slots.retain(
-            |slot| slot.changed || slot.batch > batch || std::mem::take(&mut slot.used),
-            |slot| gone.push((slot.cell, slot.name)),
+            |slot| {
+                let busy = slot.own.as_ref().is_some_and(|own| own.busy > 0 || few && own.is_unsettled());
+                slot.changed || slot.batch > batch || std::mem::take(&mut slot.used) || busy
+            },
+            |slot| gone.push((slot.cell, slot.name, slot.own)),
         );
-        for (cell, name) in &gone {
+        for (cell, name, own) in &gone {
+            if let Some(own) = own {
+                self.names_bytes -= own.bytes();
+                self.unloaded |= !own.cells.is_empty();
+                // A store that is down must not fill the memory; a walk over everything at rest finds it again.
+                self.left_unsettled |= self.unsettled.remove(name).is_some();
+            }
             // What is known not to exist need not be asked for anew, as far as this slot is concerned.
             self.unloaded |= cell.is_some();
             // One that was brought back to be removed, and was not yet, is looked for again.
@@ -294,12 +380,13 @@ impl Shard {
         let (mut bytes, mut absent) = (0, 0);
         self.slots.retain(
             |slot| {
-                let settled = slot.cell.is_none() && !slot.changed && slot.batch <= batch;
-                let stays = !settled || std::mem::take(&mut slot.used);
+                let says = slot.own.as_ref().is_some_and(|own| own.busy > 0 || !own.cells.is_empty());
+                let known = slot.cell.is_none() && !slot.changed && slot.batch <= batch && !says;
+                let stays = !known || std::mem::take(&mut slot.used);
                 absent += usize::from(stays && slot.cell.is_none());
                 stays
             },
-            |slot| bytes += name_bytes(&slot.name),
+            |slot| bytes += name_bytes(&slot.name) + slot.own.as_ref().map_or(0, |own| own.bytes()),
         );
         self.names_bytes -= bytes;
         self.absent = absent;
@@ -322,6 +409,11 @@ impl Shard {
         self.slots.iter().map(|slot| (slot.hash, &*slot.name, slot.cell))
     }
 
+    /// What this node says of resident names on a shared store.
+    pub fn owned(&self) -> impl Iterator<Item = (u64, &[u8], &Owned)> {
+        self.slots.iter().filter_map(|slot| Some((slot.hash, &*slot.name, slot.own.as_deref()?)))
+    }
+
     /// Names of cells that have expired, the longest expired first, at most `count` of them.
     pub fn overdue(&self, now: Millis, count: usize) -> impl Iterator<Item = KeptName> {
         self.deadlines.iter().take_while(move |(at, _)| *at <= now).take(count).map(|(_, name)| name.clone())
@@ -335,7 +427,8 @@ impl Shard {
         let at = self.slots.find(hash, name).unwrap_or_else(|| {
             self.names_bytes += name_bytes(name);
             let (changed, at_rest, used) = (false, false, true);
-            self.slots.insert(Slot { hash, name: name.into(), cell: None, batch: 0, changed, at_rest, used })
+            let (cell, own) = (None, None);
+            self.slots.insert(Slot { hash, name: name.into(), cell, batch: 0, changed, at_rest, used, own })
         });
         self.slots.slot_mut(at)
     }
@@ -403,7 +496,7 @@ mod tests {
             let known = |shard: &mut Shard, ledger: &BTreeMap<u8, Cell>, n: u8| {
                 let hash = table.hash(&[n]);
                 if shard.look(hash, &[n]) == Look::Unknown {
-                    shard.load(hash, &[n], ledger.get(&n).copied());
+                    shard.load(hash, &[n], ledger.get(&n).copied(), None);
                 }
                 shard.look(hash, &[n])
             };
@@ -423,7 +516,7 @@ mod tests {
                     Op::Seal(works) => {
                         batch += 1;
                         let mut sealed = Vec::new();
-                        shard.collect(batch, &mut sealed);
+                        shard.collect(batch, done, &mut sealed);
                         if works {
                             for Sealed { name, cell, .. } in sealed {
                                 match cell {

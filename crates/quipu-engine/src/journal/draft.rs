@@ -34,9 +34,9 @@ impl Draft {
     }
 
     /// Adds the result of an add. Adds to one counter in a row become one entry: the newest value, their count and sum.
-    pub fn push_add(&mut self, time: Millis, hash: u64, (name, epoch): (&[u8], Epoch), result: AddResult) {
+    pub fn push_add(&mut self, time: Millis, hash: u64, (name, epoch): (&[u8], Epoch), result: AddResult<'_>) {
         self.open(time);
-        let AddResult { value, expires_at, delta, mut before } = result;
+        let AddResult { value, expires_at, delta, mut before, own } = result;
         let (mut count, mut sum) = (1, delta);
         if let Some(last) = &self.last_add {
             // Equal hashes of different names would merge two counters: the hash is keyed and 64 bits wide, but names decide.
@@ -47,7 +47,7 @@ impl Draft {
             }
         }
         self.last_add = Some(LastAdd { at: self.bytes.len(), hash, epoch, count, sum, before });
-        Entry::Cell { name, epoch, value, expires_at, count, sum, before }.encode(&mut self.bytes);
+        Entry::Cell { name, epoch, value, expires_at, count, sum, before, own }.encode(&mut self.bytes);
     }
 
     /// Opens a record that says nothing but the time, if none is open.
@@ -87,7 +87,7 @@ impl Draft {
 
 /// What an add did.
 #[derive(Debug, Clone, Copy)]
-pub struct AddResult {
+pub struct AddResult<'o> {
     /// The value after it.
     pub value: i64,
     /// The counter's expiry after it.
@@ -96,6 +96,8 @@ pub struct AddResult {
     pub delta: i64,
     /// Whether the counter existed before it.
     pub before: Before,
+    /// What this node says of it on a shared store; empty without one.
+    pub own: &'o [u8],
 }
 
 #[cfg(test)]
@@ -109,7 +111,7 @@ mod tests {
             Millis(1),
             hash,
             (name, Epoch::FIRST),
-            AddResult { value, expires_at: None, delta, before: Before::Present },
+            AddResult { value, expires_at: None, delta, before: Before::Present, own: &[] },
         );
     }
 

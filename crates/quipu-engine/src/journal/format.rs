@@ -24,17 +24,20 @@
 //!  24  …    body       time (varint, Unix milliseconds), then entries up to the end
 //!
 //! entry: a tag, then what the tag says
-//!   tag & 0x07   1 cell · 2 gone · 3 flush · 5 start
+//!   tag & 0x07   1 cell · 2 gone · 3 flush · 4 joined · 5 start
 //!   tag & 0x08   an expiry follows (cell)
 //!   tag & 0x10   an epoch follows (cell, gone); without it, the first epoch
 //!   tag & 0x20   the counter did not exist before (cell)
-//!   tag & 0x40   whether it existed only the ledger knows: a counter in memory mode, journaled with others (cell, gone)
+//!   tag & 0x40   whether it existed only the ledger knows: a counter in memory mode, journaled with others, or shared (cell, gone)
+//!   tag & 0x80   what this node says of it on a shared store follows at the end (cell, gone)
 //!   name         varint length, bytes                       (cell, gone)
 //!   epoch        varint milliseconds, u64 node              (cell, gone if 0x10; flush always)
 //!   value        zigzag varint, the running value           (cell)
 //!   expiry       varint, Unix milliseconds                  (cell if 0x08)
 //!   count, sum   varint, zigzag varint: how many operations this entry stands for and what they added (cell)
-//!   writer       u64 node, u64 incarnation                  (start)
+//!   own          varint length, bytes of `sharing::own`     (cell, gone if 0x80)
+//!   writer       u64 node, u64 incarnation                  (joined, start)
+//!   time         varint, Unix milliseconds of the store     (joined)
 //! ```
 //!
 //! Why both a seed by position and a chain: the position keeps a record of a recycled segment from passing for a new one, and
@@ -225,6 +228,8 @@ pub enum Entry<'a> {
         sum: i64,
         /// Whether the counter existed before.
         before: Before,
+        /// What this node says of it on a shared store; empty without one.
+        own: &'a [u8],
     },
     /// A counter was deleted or has expired.
     Gone {
@@ -234,11 +239,20 @@ pub enum Entry<'a> {
         epoch: Epoch,
         /// Whether the counter existed before: that, or unsure.
         before: Before,
+        /// What this node says of it on a shared store; empty without one.
+        own: &'a [u8],
     },
     /// Every counter was deleted.
     Flush {
         /// The raised epoch, for all of them.
         epoch: Epoch,
+    },
+    /// A life of the node is about to be registered with a shared store.
+    Joined {
+        /// Which.
+        writer: Writer,
+        /// When, by the store's clock.
+        at: Millis,
     },
     /// A life of the node begins.
     Start {
@@ -250,36 +264,46 @@ pub enum Entry<'a> {
 const CELL: u8 = 1;
 const GONE: u8 = 2;
 const FLUSH: u8 = 3;
+const JOINED: u8 = 4;
 const START: u8 = 5;
 const TYPE_MASK: u8 = 0x07;
 const HAS_EXPIRY: u8 = 0x08;
 const HAS_EPOCH: u8 = 0x10;
 const WAS_ABSENT: u8 = 0x20;
 const IS_UNSURE: u8 = 0x40;
+const HAS_OWN: u8 = 0x80;
 
 impl Entry<'_> {
     /// Appends the entry.
     pub fn encode(&self, out: &mut Vec<u8>) {
         match *self {
-            Entry::Cell { name, epoch, value, expires_at, count, sum, before } => {
+            Entry::Cell { name, epoch, value, expires_at, count, sum, before, own } => {
                 let expiry = if expires_at.is_some() { HAS_EXPIRY } else { 0 };
-                put_named(out, CELL | expiry | before.tag(), name, epoch);
+                put_named(out, CELL | expiry | before.tag() | own_tag(own), name, epoch);
                 put_zigzag(out, value);
                 if let Some(at) = expires_at {
                     put_varint(out, at.0);
                 }
                 put_varint(out, count);
                 put_zigzag(out, sum);
+                put_own(out, own);
             }
-            Entry::Gone { name, epoch, before } => put_named(out, GONE | before.tag(), name, epoch),
+            Entry::Gone { name, epoch, before, own } => {
+                put_named(out, GONE | before.tag() | own_tag(own), name, epoch);
+                put_own(out, own);
+            }
             Entry::Flush { epoch } => {
                 out.push(FLUSH);
                 put_epoch(out, epoch);
             }
+            Entry::Joined { writer, at } => {
+                out.push(JOINED);
+                put_writer(out, writer);
+                put_varint(out, at.0);
+            }
             Entry::Start { writer } => {
                 out.push(START);
-                out.extend_from_slice(&writer.node.0.to_le_bytes());
-                out.extend_from_slice(&writer.incarnation.0.to_le_bytes());
+                put_writer(out, writer);
             }
         }
     }
@@ -327,6 +351,17 @@ pub fn put_time(out: &mut Vec<u8>, time: Millis) {
 #[error("an entry of a form this program does not know")]
 pub struct BadBody;
 
+fn own_tag(own: &[u8]) -> u8 {
+    if own.is_empty() { 0 } else { HAS_OWN }
+}
+
+fn put_own(out: &mut Vec<u8>, own: &[u8]) {
+    if !own.is_empty() {
+        put_varint(out, own.len() as u64);
+        out.extend_from_slice(own);
+    }
+}
+
 fn put_named(out: &mut Vec<u8>, tag: u8, name: &[u8], epoch: Epoch) {
     let first = epoch == Epoch::FIRST;
     out.push(if first { tag } else { tag | HAS_EPOCH });
@@ -335,6 +370,11 @@ fn put_named(out: &mut Vec<u8>, tag: u8, name: &[u8], epoch: Epoch) {
     if !first {
         put_epoch(out, epoch);
     }
+}
+
+fn put_writer(out: &mut Vec<u8>, writer: Writer) {
+    out.extend_from_slice(&writer.node.0.to_le_bytes());
+    out.extend_from_slice(&writer.incarnation.0.to_le_bytes());
 }
 
 fn put_epoch(out: &mut Vec<u8>, epoch: Epoch) {
@@ -357,8 +397,8 @@ fn put_zigzag(out: &mut Vec<u8>, number: i64) {
 fn take_entry<'a>(rest: &mut &'a [u8]) -> Result<Entry<'a>, BadBody> {
     let tag = take(rest, 1)?[0];
     let known = match tag & TYPE_MASK {
-        CELL => TYPE_MASK | HAS_EXPIRY | HAS_EPOCH | WAS_ABSENT | IS_UNSURE,
-        GONE => TYPE_MASK | HAS_EPOCH | IS_UNSURE,
+        CELL => TYPE_MASK | HAS_EXPIRY | HAS_EPOCH | WAS_ABSENT | IS_UNSURE | HAS_OWN,
+        GONE => TYPE_MASK | HAS_EPOCH | IS_UNSURE | HAS_OWN,
         _ => TYPE_MASK,
     };
     if tag & !known != 0 {
@@ -370,19 +410,29 @@ fn take_entry<'a>(rest: &mut &'a [u8]) -> Result<Entry<'a>, BadBody> {
             let value = take_zigzag(rest)?;
             let expires_at = if tag & HAS_EXPIRY != 0 { Some(Millis(take_varint(rest)?)) } else { None };
             let (count, sum) = (take_varint(rest)?, take_zigzag(rest)?);
-            Ok(Entry::Cell { name, epoch, value, expires_at, count, sum, before: Before::of(tag)? })
+            let (before, own) = (Before::of(tag)?, take_own(rest, tag)?);
+            Ok(Entry::Cell { name, epoch, value, expires_at, count, sum, before, own })
         }
         GONE => {
             let (name, epoch) = take_named(rest, tag)?;
-            Ok(Entry::Gone { name, epoch, before: Before::of(tag)? })
+            Ok(Entry::Gone { name, epoch, before: Before::of(tag)?, own: take_own(rest, tag)? })
         }
         FLUSH => Ok(Entry::Flush { epoch: take_epoch(rest)? }),
-        START => {
-            let (node, incarnation) = (NodeId(take_u64(rest)?), Incarnation(take_u64(rest)?));
-            Ok(Entry::Start { writer: Writer { node, incarnation } })
+        JOINED => {
+            let writer = take_writer(rest)?;
+            Ok(Entry::Joined { writer, at: Millis(take_varint(rest)?) })
         }
+        START => Ok(Entry::Start { writer: take_writer(rest)? }),
         _ => Err(BadBody),
     }
+}
+
+fn take_own<'a>(rest: &mut &'a [u8], tag: u8) -> Result<&'a [u8], BadBody> {
+    if tag & HAS_OWN == 0 {
+        return Ok(&[]);
+    }
+    let bytes = usize::try_from(take_varint(rest)?).map_err(|_| BadBody)?;
+    if bytes == 0 { Err(BadBody) } else { take(rest, bytes) }
 }
 
 fn take_named<'a>(rest: &mut &'a [u8], tag: u8) -> Result<(&'a [u8], Epoch), BadBody> {
@@ -393,6 +443,10 @@ fn take_named<'a>(rest: &mut &'a [u8], tag: u8) -> Result<(&'a [u8], Epoch), Bad
     let name = take(rest, bytes)?;
     let epoch = if tag & HAS_EPOCH != 0 { take_epoch(rest)? } else { Epoch::FIRST };
     Ok((name, epoch))
+}
+
+fn take_writer(rest: &mut &[u8]) -> Result<Writer, BadBody> {
+    Ok(Writer { node: NodeId(take_u64(rest)?), incarnation: Incarnation(take_u64(rest)?) })
 }
 
 fn take_epoch(rest: &mut &[u8]) -> Result<Epoch, BadBody> {
@@ -456,12 +510,14 @@ mod tests {
         fn entries_come_back_as_they_went_in(
             name in proptest::collection::vec(any::<u8>(), 0..=512), epoch in epochs(), value: i64,
             expires in proptest::option::of(any::<u64>()), count: u64, sum: i64, node: u64, time: u64,
+            own in proptest::collection::vec(any::<u8>(), 0..200),
         ) {
-            let name = name.as_slice();
+            let (name, own) = (name.as_slice(), own.as_slice());
             let entries = [
-                Entry::Cell { name, epoch, value, expires_at: expires.map(Millis), count, sum, before: [Before::Present, Before::Absent, Before::Unsure][(count % 3) as usize] },
-                Entry::Gone { name, epoch, before: Before::Unsure },
+                Entry::Cell { name, epoch, value, expires_at: expires.map(Millis), count, sum, before: [Before::Present, Before::Absent, Before::Unsure][(count % 3) as usize], own },
+                Entry::Gone { name, epoch, before: Before::Unsure, own },
                 Entry::Flush { epoch },
+                Entry::Joined { writer: Writer { node: NodeId(node), incarnation: Incarnation(count) }, at: Millis(time) },
                 Entry::Start { writer: Writer { node: NodeId(node), incarnation: Incarnation(count) } },
             ];
             let mut bytes = Vec::new();
@@ -469,7 +525,7 @@ mod tests {
             for entry in &entries {
                 let before = bytes.len();
                 entry.encode(&mut bytes);
-                prop_assert!(bytes.len() - before <= ENTRY_BYTES_MAX + name.len());
+                prop_assert!(bytes.len() - before <= ENTRY_BYTES_MAX + name.len() + 2 + own.len());
             }
             let body = Body::decode(&bytes).unwrap();
             prop_assert_eq!(body.time, Millis(time));

@@ -8,7 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use quipu_model::{Refusal, Vfs};
+use quipu_model::{Incarnation, Refusal, Vfs};
 
 use super::control::{Control, ControlFile};
 use super::format::{Position, SegmentHeader};
@@ -252,6 +252,11 @@ impl Journal {
         self.files_bytes.fetch_sub(freed, Ordering::AcqRel);
         step!("given");
         Ok(freed > 0)
+    }
+
+    /// Lets the control file know of a life that began after the start.
+    pub fn note_incarnation(&self, incarnation: Incarnation) -> Result<(), JournalError> {
+        lock(&self.tending).control.write(|control| control.incarnation = incarnation)
     }
 
     /// Lets the control file know how far the journal is synced; `clean` marks a clean stop.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use quipu_engine::{Engine, Error, Load, Loaded, Options};
 use quipu_model::{
     Cell, Command, Copied, Durability, Ledger, LedgerError, LedgerStats, ListNames, Name, Pattern, Refusal, Reply,
-    Scan, Sealed, Set, SetCondition, SetExpiry, Visit, When,
+    Scan, Sealed, Set, SetCondition, SetExpiry, Visit, VisitOwn, When,
 };
 use quipu_testkit::{CrashDisk, FileLedger};
 
@@ -48,6 +48,14 @@ impl Ledger for Watched {
 
     fn range(&self, from: u64, visit: &mut Visit<'_>) -> Result<(), LedgerError> {
         self.ledger.range(from, visit)
+    }
+
+    fn own(&self, hash: u64, name: &[u8]) -> Result<Option<Box<[u8]>>, LedgerError> {
+        self.ledger.own(hash, name)
+    }
+
+    fn range_own(&self, from: u64, visit: &mut VisitOwn<'_>) -> Result<(), LedgerError> {
+        self.ledger.range_own(from, visit)
     }
 
     fn compact(&self) -> Result<bool, LedgerError> {
@@ -254,7 +262,10 @@ fn new_counters_are_refused_when_memory_is_full_and_the_others_count_on() {
     let made = engine.stats().counters;
     assert_eq!(engine.add("d:0", 1).unwrap(), 2);
     assert_eq!(engine.read("d:none").unwrap().value, 0);
-    let together = [Command::Add { name: name("d:1"), delta: 1 }, Command::Add { name: name("d:none"), delta: 1 }];
+    let together = [
+        Command::Add { name: name("d:1"), delta: 1, shard_key: None },
+        Command::Add { name: name("d:none"), delta: 1, shard_key: None },
+    ];
     assert!(engine.turn().run_all(&together, &[]).is_err(), "all or none");
     assert_eq!(engine.read("d:1").unwrap().value, 1);
     // Sealed, they can leave, and there is memory again.

@@ -196,7 +196,7 @@ fn an_expiry_out_of_range_is_refused() {
 fn watched_counters_that_change_stop_a_transaction() {
     let (_, engine) = world();
     engine.add("d:a", 1).unwrap();
-    let add = |text| Command::Add { name: name(text), delta: 1 };
+    let add = |text| Command::Add { name: name(text), delta: 1, shard_key: None };
     let watch = || {
         let mut turn = engine.turn();
         let watch = turn.watch(name("d:a")).unwrap();
@@ -224,10 +224,10 @@ fn a_transaction_is_one_record_and_refuses_per_command() {
         || inspect(&world.disk, DATA.as_ref(), look(&world.disk, DATA.as_ref()), |_, _| Ok(())).unwrap().records;
     let before = records();
     let commands = [
-        Command::Add { name: name("d:a"), delta: 1 },
-        Command::Add { name: name("d:b"), delta: 1 },
+        Command::Add { name: name("d:a"), delta: 1, shard_key: None },
+        Command::Add { name: name("d:b"), delta: 1, shard_key: None },
         set("r:c", 4, SetExpiry::Remove),
-        Command::Add { name: name("m:d"), delta: 5 },
+        Command::Add { name: name("m:d"), delta: 5, shard_key: None },
     ];
     let mut turn = engine.turn();
     let replies = turn.run_all(&commands, &[]).unwrap().unwrap();

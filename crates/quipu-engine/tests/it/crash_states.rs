@@ -1,14 +1,16 @@
 //! Loss of power at any moment, in any of its forms: the disk's states are enumerated, each is opened and judged.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
-use quipu_engine::Engine;
-use quipu_model::{Command, Durability, ListNames, Pattern, Reply};
+use quipu_engine::survey::{Audit, audit};
+use quipu_engine::{Engine, OpenError};
+use quipu_model::{Command, Durability, ListNames, Pattern, Reply, Vfs};
 use quipu_testkit::{CrashDisk, Dice, Image};
 
 use crate::model::{State, view};
 use crate::sim::{Trace, all_names, durability, live};
-use crate::world::{World, small};
+use crate::world::{DATA, World, look, small};
 
 /// Seeds that once failed stay here, in front of the others.
 const KEPT_SEEDS: [u64; 0] = [];
@@ -109,8 +111,13 @@ pub struct Judged<'a> {
 
 /// Opens an image, compares it with what existed, then crashes the opening itself a few times. Returns a disk to live on.
 pub fn judge(image: Image, judged: &Judged<'_>, dice: &Dice, tally: &mut Tally, context: &str) -> (CrashDisk, State) {
+    let audited = audit_of(&image.clone().into_disk());
     let world = World::new(image.into_disk(), dice.roll());
     let engine = world.open(small(judged.segment_bytes)).unwrap_or_else(|e| panic!("{context}: refused: {e}"));
+    if let Some(audited) = audited.unwrap_or_else(|e| panic!("{context}: not audited: {e}")) {
+        assert!(audited.is_clean(), "{context}: {audited:?}");
+        assert_eq!(audited.counters, engine.stats().counters, "{context}: the number of counters that an audit found");
+    }
     let recovery = engine.recovery().clone();
     tally.torn += usize::from(recovery.tail.torn.is_some());
     let tail = recovery.tail.position;
@@ -169,6 +176,15 @@ pub fn judge(image: Image, judged: &Judged<'_>, dice: &Dice, tally: &mut Tally, 
     drop(engine);
     let disk = world.disk.kill(world.disk.operations()).into_disk();
     (disk, expected.into_iter().chain(memory).collect())
+}
+
+/// What an audit finds on a disk.
+fn audit_of(disk: &CrashDisk) -> Result<Option<Audit>, OpenError> {
+    let dir = Path::new(DATA);
+    if disk.list(dir).is_err() {
+        return Ok(None);
+    }
+    audit(disk, dir, &mut || look(disk, dir)(), &mut |_, _| ())
 }
 
 /// Everything there is of one durability, or of all but memory.

@@ -192,7 +192,7 @@ fn records_that_a_torn_tail_left_do_not_follow_those_of_a_later_life() {
     let first = engine.steps().reserved();
     for _ in 0..3 {
         let mut turn = engine.turn();
-        turn.run(&Command::Add { name: Name::new(name.as_bytes()).unwrap(), delta: 1 }).unwrap();
+        turn.run(&Command::Add { name: Name::new(name.as_bytes()).unwrap(), delta: 1, shard_key: None }).unwrap();
         turn.finish();
     }
     engine.steps().hand_over();

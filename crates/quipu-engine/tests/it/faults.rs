@@ -70,8 +70,10 @@ fn a_full_disk_refuses_writes_lets_reads_go_on_and_heals() {
     assert_eq!(engine.read("d:a").unwrap().value, acked, "reads go on, and the refused add is not in them");
     assert_eq!(engine.add("m:a", 1).unwrap(), 1, "what is not journaled needs no room");
     let names: Vec<String> = (0..30).map(|index| format!("d:{index}")).collect();
-    let adds: Vec<_> =
-        names.iter().map(|n| Command::Add { name: Name::new(n.as_bytes()).unwrap(), delta: 1 }).collect();
+    let adds: Vec<_> = names
+        .iter()
+        .map(|n| Command::Add { name: Name::new(n.as_bytes()).unwrap(), delta: 1, shard_key: None })
+        .collect();
     assert!(
         matches!(engine.turn().run_all(&adds, &[]), Err(NotRun::Refused(Refusal::NoRoom { .. }))),
         "all of a transaction or nothing"
@@ -93,8 +95,10 @@ fn writing_that_overtakes_the_preparing_of_segments_prepares_them_itself() {
     let engine = world.open(small(4096)).unwrap();
     // Nobody tends here, and each of these is longer than a segment.
     let names: Vec<String> = (0..200).map(|index| format!("d:{index}")).collect();
-    let adds: Vec<_> =
-        names.iter().map(|n| Command::Add { name: Name::new(n.as_bytes()).unwrap(), delta: 1 }).collect();
+    let adds: Vec<_> = names
+        .iter()
+        .map(|n| Command::Add { name: Name::new(n.as_bytes()).unwrap(), delta: 1, shard_key: None })
+        .collect();
     for round in 1..=5 {
         let mut turn = engine.turn();
         let replies = turn.run_all(&adds, &[]).unwrap().unwrap();
@@ -112,7 +116,7 @@ fn a_disk_that_does_not_keep_up_is_a_bounded_queue_and_then_refusals() {
     let options =
         Options { pending_bytes_max: 20_000, segment_bytes: 65536, ahead_bytes: Some(1 << 20), ..small(65536) };
     let engine = world.open(options).unwrap();
-    let command = Command::Add { name: Name::new(b"d:a").unwrap(), delta: 1 };
+    let command = Command::Add { name: Name::new(b"d:a").unwrap(), delta: 1, shard_key: None };
     let (mut applied, mut waits) = (0, Vec::new());
     // Turn after turn is applied and filled while the disk takes nothing.
     let refused = loop {

@@ -30,7 +30,11 @@ fn write(engine: &Engine, world: &World) {
     engine.add("gone", 1).unwrap();
     engine.delete("gone").unwrap();
     world.clock.advance(Duration::from_millis(5));
-    let adds = [(b"a:1", 1), (b"b:1", 2)].map(|(name, delta)| Command::Add { name: Name::new(name).unwrap(), delta });
+    let adds = [(b"a:1", 1), (b"b:1", 2)].map(|(name, delta)| Command::Add {
+        name: Name::new(name).unwrap(),
+        delta,
+        shard_key: None,
+    });
     let mut turn = engine.turn();
     turn.run_all(&adds, &[]).unwrap().unwrap();
     turn.finish();

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use quipu_engine::{Engine, Environment, Load, Options};
 use quipu_model::{
-    Cell, Command, Copied, Ledger, LedgerError, LedgerStats, ListNames, Name, Pattern, Reply, Sealed, Visit,
+    Cell, Command, Copied, Ledger, LedgerError, LedgerStats, ListNames, Name, Pattern, Reply, Sealed, Visit, VisitOwn,
 };
 use quipu_testkit::{CrashDisk, FileLedger};
 
@@ -72,6 +72,14 @@ impl Ledger for Hooked {
             }
             visit(hash, name, cell)
         })
+    }
+
+    fn own(&self, hash: u64, name: &[u8]) -> Result<Option<Box<[u8]>>, LedgerError> {
+        self.ledger.own(hash, name)
+    }
+
+    fn range_own(&self, from: u64, visit: &mut VisitOwn<'_>) -> Result<(), LedgerError> {
+        self.ledger.range_own(from, visit)
     }
 
     fn compact(&self) -> Result<bool, LedgerError> {
@@ -322,7 +330,7 @@ fn a_large_transaction_that_found_the_disk_full_is_tried_again_when_there_is_spa
     engine.add("d:a", 1).unwrap();
     world.disk.capacity(Some(world.disk.bytes_used()));
     let names: Vec<String> = (0..1_000).map(|index| format!("d:{index}")).collect();
-    let adds: Vec<_> = names.iter().map(|text| Command::Add { name: name(text), delta: 1 }).collect();
+    let adds: Vec<_> = names.iter().map(|text| Command::Add { name: name(text), delta: 1, shard_key: None }).collect();
     assert!(engine.turn().run_all(&adds, &[]).is_err(), "it needs more room than there is");
     world.disk.capacity(None);
     for _ in 0..3 {
@@ -366,7 +374,7 @@ fn damage_in_the_ledger_does_not_end_sealing_and_with_it_the_server() {
     let mut turn = engine.turn();
     for index in 0..20_000 {
         let text = format!("a:{index}");
-        turn.run(&Command::Add { name: name(&text), delta: 1 }).unwrap();
+        turn.run(&Command::Add { name: name(&text), delta: 1, shard_key: None }).unwrap();
     }
     turn.finish();
     engine.close().unwrap();
@@ -395,12 +403,12 @@ fn the_number_of_counters_waits_for_every_record_that_it_includes() {
     let world = World::new(CrashDisk::new(), 1);
     let engine = world.open(Options { table_shards: 64, pending_bytes_max: 1 << 30, ..small(1 << 20) }).unwrap();
     let begin = engine.steps().reserved();
-    engine.turn().run(&Command::Add { name: name("d:00000000"), delta: 1 }).unwrap();
+    engine.turn().run(&Command::Add { name: name("d:00000000"), delta: 1, shard_key: None }).unwrap();
     // Every record is as long as this one: a new counter each, all names of one length, the clock stands still.
     let record_bytes = engine.steps().reserved().0 - begin.0;
     for count in 2..=3 {
         let text = format!("d:x000000{count}");
-        engine.turn().run(&Command::Add { name: name(&text), delta: 1 }).unwrap();
+        engine.turn().run(&Command::Add { name: name(&text), delta: 1, shard_key: None }).unwrap();
         assert_eq!(engine.steps().reserved().0 - begin.0, count * record_bytes);
     }
     let (adding, stop) = (engine.clone(), Arc::new(AtomicBool::new(false)));
@@ -411,7 +419,7 @@ fn the_number_of_counters_waits_for_every_record_that_it_includes() {
                 break;
             }
             let text = format!("d:{index:08}");
-            adding.turn().run(&Command::Add { name: name(&text), delta: 1 }).unwrap();
+            adding.turn().run(&Command::Add { name: name(&text), delta: 1, shard_key: None }).unwrap();
         }
     });
     let mut worst = None;

@@ -15,5 +15,7 @@ mod hazards;
 mod interleave;
 mod model;
 mod regressions;
+mod sharing;
 mod sim;
+mod survey;
 mod world;

@@ -29,7 +29,7 @@ pub fn apply(state: &mut State, command: &Command<'_>, now: Millis) -> Reply {
         When::At(millis) => millis.max(0) as u64,
     };
     match command {
-        Command::Add { name, delta } => {
+        Command::Add { name, delta, .. } => {
             let (value, expiry) = get(state, *name).unwrap_or_default();
             let Some(value) = value.checked_add(*delta) else { return Reply::Refused(Refusal::Overflow) };
             put(state, *name, (value, expiry));

@@ -77,7 +77,7 @@ fn a_finished_seal_cuts_although_a_turn_is_under_way() {
     let before = engine.stats().journal_bytes;
     let seal = seal_without_cut(&engine);
     let mut turn = engine.turn();
-    turn.run(&Command::Add { name: name("d:0"), delta: 1 }).unwrap();
+    turn.run(&Command::Add { name: name("d:0"), delta: 1, shard_key: None }).unwrap();
     turn.release();
     engine.steps().seal_finish(seal).unwrap();
     assert!(engine.stats().journal_bytes < before / 2);
@@ -89,7 +89,7 @@ fn a_transaction_fails_when_what_it_watched_has_expired_though_nobody_noticed() 
     engine.execute(&set("d:a", 5, SetExpiry::At(When::In(10)))).unwrap();
     let watch = engine.turn().watch(name("d:a")).unwrap();
     world.clock.advance(Duration::from_millis(20));
-    let add = [Command::Add { name: name("d:a"), delta: 10 }];
+    let add = [Command::Add { name: name("d:a"), delta: 10, shard_key: None }];
     assert_eq!(engine.turn().run_all(&add, &[watch]).unwrap(), None);
     let gone = engine.turn().watch(name("d:a")).unwrap();
     assert_eq!(engine.turn().run_all(&add, &[gone]).unwrap(), Some(vec![Reply::Integer(10)]), "it was gone before");
@@ -139,10 +139,10 @@ fn the_room_promised_is_enough_for_every_command() {
 fn a_walk_does_not_hold_up_the_commits_of_others() {
     let (_, engine) = open(8192);
     let mut walker = engine.turn();
-    walker.run(&Command::Add { name: name("d:a"), delta: 1 }).unwrap();
+    walker.run(&Command::Add { name: name("d:a"), delta: 1, shard_key: None }).unwrap();
     walker.run(&Command::ListNames(ListNames { pattern: Pattern(b"*"), bytes_max: 1000 })).unwrap();
     let mut other = engine.turn();
-    other.run(&Command::Add { name: name("d:b"), delta: 1 }).unwrap();
+    other.run(&Command::Add { name: name("d:b"), delta: 1, shard_key: None }).unwrap();
     let wait = other.finish();
     let steps = engine.steps();
     steps.hand_over();
@@ -160,10 +160,10 @@ fn who_waits_behind_a_turn_that_is_dropped_is_woken() {
     }
     let (_, engine) = open(8192);
     let mut first = engine.turn();
-    first.run(&Command::Add { name: name("d:a"), delta: 1 }).unwrap();
+    first.run(&Command::Add { name: name("d:a"), delta: 1, shard_key: None }).unwrap();
     first.release();
     let mut second = engine.turn();
-    second.run(&Command::Add { name: name("d:b"), delta: 1 }).unwrap();
+    second.run(&Command::Add { name: name("d:b"), delta: 1, shard_key: None }).unwrap();
     let woken = Arc::new(Count(AtomicUsize::new(0)));
     let waker = Waker::from(woken.clone());
     let mut committed = pin!(engine.committed(second.finish()));
@@ -251,7 +251,7 @@ fn a_full_disk_is_not_asked_again_by_every_command() {
 fn what_is_not_journaled_goes_on_on_a_full_disk_several_at_a_time_too() {
     let (_, engine) = on_a_full_disk();
     assert_eq!(engine.delete("m:a"), Ok(true));
-    let adds = ["m:a", "m:b"].map(|text| Command::Add { name: name(text), delta: 1 });
+    let adds = ["m:a", "m:b"].map(|text| Command::Add { name: name(text), delta: 1, shard_key: None });
     assert_eq!(engine.turn().run_all(&adds, &[]), Ok(Some(vec![Reply::Integer(1); 2])));
     let mut flushed = engine.turn();
     // A flush is journaled whatever it deletes, and there may be a little room left for it.
@@ -264,10 +264,10 @@ fn what_is_not_journaled_goes_on_on_a_full_disk_several_at_a_time_too() {
 fn a_worker_that_prepares_segments_does_not_hold_up_the_others() {
     let (world, engine) = open(4096);
     let mut turn = engine.turn();
-    turn.run(&Command::Add { name: name("d:a"), delta: 1 }).unwrap();
+    turn.run(&Command::Add { name: name("d:a"), delta: 1, shard_key: None }).unwrap();
     turn.release();
     let mut other = engine.turn();
-    other.run(&Command::Add { name: name("r:a"), delta: 1 }).unwrap();
+    other.run(&Command::Add { name: name("r:a"), delta: 1, shard_key: None }).unwrap();
     let wait = other.finish();
     // While it syncs a new segment, another hands over: the places before the other's record must not be empty.
     let reached = Arc::new(AtomicUsize::new(0));
@@ -277,7 +277,7 @@ fn a_worker_that_prepares_segments_does_not_hold_up_the_others() {
         seen.fetch_max(1 + usize::from(watching.steps().reached(wait)), Ordering::SeqCst);
     })));
     for index in 0..500 {
-        turn.run(&Command::Add { name: name(&format!("d:{index}")), delta: 1 }).unwrap();
+        turn.run(&Command::Add { name: name(&format!("d:{index}")), delta: 1, shard_key: None }).unwrap();
         if reached.load(Ordering::SeqCst) > 0 {
             break;
         }

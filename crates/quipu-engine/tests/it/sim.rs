@@ -423,8 +423,8 @@ fn draw(dice: &Dice) -> Command<'static> {
         _ => Expiry::At(when()),
     };
     match dice.below(40) {
-        0..14 => Command::Add { name: name(), delta: dice.between(-3..=9) },
-        14 => Command::Add { name: name(), delta: i64::MAX - 5 },
+        0..14 => Command::Add { name: name(), delta: dice.between(-3..=9), shard_key: None },
+        14 => Command::Add { name: name(), delta: i64::MAX - 5, shard_key: None },
         15 => Command::AddWithin(AddWithin {
             name: name(),
             delta: dice.between(-9..=9),

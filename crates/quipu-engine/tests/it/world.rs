@@ -42,6 +42,7 @@ impl World {
             rng: self.dice.clone(),
             vfs: Arc::new(self.disk.clone()),
             open_ledger: ledger_on(self.disk.clone()),
+            store: None,
             on_failure: Arc::new(move |reason| {
                 *failure.lock().unwrap() = Some(reason.to_owned());
                 failed.store(true, Ordering::SeqCst);

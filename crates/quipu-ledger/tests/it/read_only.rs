@@ -6,6 +6,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use quipu_ledger::{Ledger, ReadOnlyLedger};
+use quipu_model::Cell;
 use quipu_testkit::Dice;
 
 use crate::{Model, apply, batch, compact_all, ingest, key, open, read_all};
@@ -61,6 +62,7 @@ fn what_is_looked_at_is_what_would_be_opened_and_stays_as_it_is() {
             let (hash, name) = key(number);
             assert_eq!(looked.get(hash, &name).unwrap(), model.get(&(hash, name)).copied(), "round {round}, {number}");
         }
+        assert_eq!(walked(&looked, 0), model.clone().into_iter().collect::<Vec<_>>(), "round {round}");
         let copy = root.path().join(format!("copy-{round}"));
         let mut bytes = 0;
         looked
@@ -101,4 +103,82 @@ fn a_ledger_without_its_format_or_generation_is_refused_as_it_would_be_when_open
     let dir = made("no-table");
     fs::remove_file(fs::read_dir(dir.join("g000001/tables")).unwrap().next().unwrap().unwrap().path()).unwrap();
     assert!(refused(&dir).contains("tables"));
+}
+
+/// Every cell from a hash on, in the order in which it was shown.
+fn walked(looked: &ReadOnlyLedger, from_hash: u64) -> Vec<((u64, Vec<u8>), Cell)> {
+    let mut cells = Vec::new();
+    looked
+        .range(from_hash, |hash, name, cell| {
+            cells.push(((hash, name.to_vec()), cell));
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+    cells
+}
+
+/// Every counter from a hash on of which this node says something, with that.
+type Own = Vec<((u64, Vec<u8>), Vec<u8>)>;
+
+#[test]
+fn a_walk_shows_what_the_real_ledger_shows_after_overwrites_tombstones_and_compaction() {
+    for seed in 0..8 {
+        let (dice, root) = (Dice::new(seed), tempfile::tempdir().unwrap());
+        let dir = root.path().join("ledger");
+        let ledger = open(&dir).unwrap();
+        for round in 0..24u64 {
+            let cells = batch(&dice, 300, 400);
+            let own: BTreeMap<(u64, Vec<u8>), Vec<u8>> = (0..100)
+                .map(|_| {
+                    (key(dice.below(400)), vec![round as u8; if dice.chance(25) { 0 } else { 1 + dice.below(40) }])
+                })
+                .collect();
+            let cells = cells.iter().map(|((hash, name), cell)| (*hash, &name[..], *cell));
+            let own = own.iter().map(|((hash, name), own)| (*hash, &name[..], &own[..]));
+            ledger.ingest_with(cells, own, &round.to_le_bytes()).unwrap();
+            match dice.below(4) {
+                0 => compact_all(&ledger).unwrap(),
+                1 => drop(ledger.compact().unwrap()),
+                _ => {}
+            }
+            // Nobody writes meanwhile, so it may be looked at while it is open.
+            let looked = ReadOnlyLedger::open(&dir).unwrap();
+            for from in [0, dice.roll(), key(dice.below(400)).0, u64::MAX] {
+                let real: Vec<_> = ledger.range(from).map(|item| item.unwrap()).collect();
+                let real: Vec<_> = real.into_iter().map(|(hash, name, cell)| ((hash, name.into_vec()), cell)).collect();
+                assert_eq!(walked(&looked, from), real, "seed {seed}, round {round}, from {from:x}");
+                let (mut real, mut seen) = (Own::new(), Own::new());
+                let note = |into: &mut Own, hash, name: &[u8], own: &[u8]| {
+                    into.push(((hash, name.to_vec()), own.to_vec()));
+                    ControlFlow::Continue(())
+                };
+                ledger.range_own(from, |hash, name, own| note(&mut real, hash, name, own)).unwrap();
+                looked.range_own(from, |hash, name, own| note(&mut seen, hash, name, own)).unwrap();
+                assert_eq!(seen, real, "seed {seed}, round {round}, from {from:x}");
+            }
+        }
+        let mut some = 0;
+        let looked = ReadOnlyLedger::open(&dir).unwrap();
+        looked
+            .range(0, |_, _, _| {
+                some += 1;
+                if some == 3 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            })
+            .unwrap();
+        assert_eq!(some, 3, "it ends when it is told to");
+    }
+}
+
+#[test]
+fn damage_is_met_by_a_walk_and_told_with_its_file() {
+    let root = tempfile::tempdir().unwrap();
+    let dir = root.path().join("ledger");
+    ingest(&open(&dir).unwrap(), &batch(&Dice::new(1), 2_000, 2_000), b"w").unwrap();
+    let table = fs::read_dir(dir.join("g000001/tables")).unwrap().next().unwrap().unwrap().path();
+    let mut bytes = fs::read(&table).unwrap();
+    bytes[5_000] ^= 1;
+    fs::write(&table, bytes).unwrap();
+    let looked = ReadOnlyLedger::open(&dir).unwrap();
+    let error = looked.range(0, |_, _, _| ControlFlow::Continue(())).unwrap_err().to_string();
+    assert!(error.contains(table.to_str().unwrap()), "{error}");
 }

@@ -17,6 +17,8 @@ pub struct Sealed {
     pub name: KeptName,
     /// The cell; `None`: the counter is gone.
     pub cell: Option<Cell>,
+    /// With a shared store, what this node says of the counter there: bytes of the engine. Empty: nothing any more. `None`: nothing new.
+    pub own: Option<Box<[u8]>>,
 }
 
 /// Where cells rest.
@@ -35,6 +37,12 @@ pub trait Ledger: Send + Sync {
 
     /// Visits cells in order, from a hash on, until it is told to stop.
     fn range(&self, from: u64, visit: &mut Visit<'_>) -> Result<(), LedgerError>;
+
+    /// What this node says of a counter on a shared store.
+    fn own(&self, hash: u64, name: &[u8]) -> Result<Option<Box<[u8]>>, LedgerError>;
+
+    /// Visits all of that in order, from a hash on, until it is told to stop.
+    fn range_own(&self, from: u64, visit: &mut VisitOwn<'_>) -> Result<(), LedgerError>;
 
     /// One bounded piece of compaction; whether there is more to do.
     fn compact(&self) -> Result<bool, LedgerError>;
@@ -62,6 +70,9 @@ pub struct LedgerStats {
 
 /// What is called for each cell of a range.
 pub type Visit<'v> = dyn FnMut(u64, &[u8], Cell) -> ControlFlow<()> + 'v;
+
+/// What is called for each counter of which this node says something on a shared store.
+pub type VisitOwn<'v> = dyn FnMut(u64, &[u8], &[u8]) -> ControlFlow<()> + 'v;
 
 /// What is called for each piece of a copy, with its bytes; a break ends the copying with an error.
 pub type Copied<'c> = dyn FnMut(u64) -> ControlFlow<()> + 'c;

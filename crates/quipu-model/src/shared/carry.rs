@@ -1,11 +1,13 @@
 //! What a writer goes on with when its epoch has ended or its incarnation was retired.
 //!
-//! In: what a writer says of a cell, and what the store told or showed. Out: what it opens with: its running value less what the
-//! store kept.
+//! In: what a writer says of a cell, and what the store told or showed. Out: what it opens with, its running value less what the
+//! store kept; or that this life of it is over.
 //!
 //! Invariants:
 //! - a writer journals what it opens with before it puts anything under it; after a crash it goes on from there;
 //! - acted on once: a verdict on a put of another epoch or incarnation than the cell now has is no news;
+//! - only the present life of a node carries. One that is over settles what it owes by [`Change::Late`](crate::shared::Change::Late),
+//!   which counts it once however many heirs bring it;
 //! - what a store that is not asked yet may contradict is not put: a cell that lapsed by the node's own clock waits until the
 //!   row shows its epoch.
 //!
@@ -20,8 +22,10 @@ use crate::{Epoch, Millis};
 pub struct Own {
     /// The epoch it adds under.
     pub epoch: Epoch,
-    /// The running value.
+    /// The running value under that epoch.
     pub value: i128,
+    /// The running value over all epochs, less what has expired.
+    pub total: i128,
     /// Whether there is anything to say: a cell that opened with 0 and was not added to does not make a counter exist.
     pub said: bool,
     /// When the counter expires, as far as this node knows.
@@ -46,10 +50,15 @@ pub struct Lapsed {
 pub enum Told {
     /// Nothing.
     Stay,
-    /// Journals this and goes on with it, under the same incarnation.
+    /// Journals this and goes on with it, under the same incarnation. If the cell had lapsed, this is what the lapse came to, for every
+    /// life alike; ask again. Else it is what the present life carries; one that is over swaps
+    /// [`Change::Late`](crate::shared::Change::Late) of the cell as it was, and drops it once that is in.
     Open(Own),
-    /// In one record: drops the cell, and adds this to the same cell of its next incarnation.
-    Reborn(Own),
+    /// The writer was retired: this life is over. It begins another, and settles this cell late.
+    Over,
+    /// The store knows a newer one of this cell than its writer does, which went back to an older state or has a twin. A life that
+    /// is over has nothing left to say of it and drops it; the present life may not go on under this incarnation.
+    Outdone,
     /// The row has to move before the store can say: [`Change::Lapse`](crate::shared::Change::Lapse) if it is due, else
     /// [`Change::CatchUp`](crate::shared::Change::CatchUp) to the cell's epoch.
     Move,
@@ -59,13 +68,15 @@ impl Own {
     /// The cell after an add, or `None` if its running value cannot grow by that much.
     #[must_use]
     pub fn added(self, delta: i64) -> Option<Own> {
-        Some(Own { value: self.value.checked_add(i128::from(delta))?, said: true, ..self })
+        let delta = i128::from(delta);
+        let (value, total) = (self.value.checked_add(delta)?, self.total.saturating_add(delta));
+        Some(Own { value, total, said: true, ..self })
     }
 
     /// What there is to put, under the next number of the writer's sequence.
     pub fn put(&self, cell: CellId, seq: Seq) -> Option<Put> {
         let ready = self.said && self.lapsed.is_none();
-        ready.then_some(Put { cell, epoch: self.epoch, seq, value: self.value })
+        ready.then_some(Put { cell, epoch: self.epoch, seq, value: self.value, total: self.total })
     }
 
     /// The cell of a node that knows of an expiry, once that time has come: what was added before expires, what comes after counts in
@@ -77,6 +88,7 @@ impl Own {
             Some(expires_at) if expires_at <= now && self.lapsed.is_none() => Own {
                 epoch: self.epoch.expired(expires_at),
                 lapsed: Some(Lapsed { epoch: self.epoch, value: self.value, expires_at }),
+                total: self.total,
                 ..Own::default()
             },
             _ => self,
@@ -89,7 +101,8 @@ impl Own {
         if self.epoch == row.epoch && self.lapsed.is_none() { Own { expires_at: row.expires_at, ..self } } else { self }
     }
 
-    /// What a verdict on a put of this cell means for it.
+    /// What a verdict on a put of this cell means for it. Never `Outdone`: that a put was overtaken says nothing of a newer one. The
+    /// caller, who knows which seq was the newest, takes [`Verdict::Older`] on that one as such.
     pub fn told(&self, put: &Put, verdict: &Verdict) -> Told {
         if put.epoch != self.epoch || self.lapsed.is_some() {
             return Told::Stay;
@@ -97,73 +110,77 @@ impl Own {
         match *verdict {
             Verdict::Newest | Verdict::Older => Told::Stay,
             Verdict::Behind { .. } => Told::Move,
-            Verdict::Closed { value, .. } => {
-                Told::Reborn(Own { expires_at: self.expires_at, ..self.less(value, self.epoch) })
-            }
+            Verdict::Closed { .. } => Told::Over,
             Verdict::Stale { epoch, kept, expired } => {
                 // Who knew of the expiry made its adds for a life that is over. Who did not meant them to count.
                 let knew = expired.is_some() && expired == self.expires_at;
-                Told::Open(self.less(if knew { self.value } else { kept }, epoch))
+                let carried = self.less(kept, epoch);
+                Told::Open(if knew { carried.less(carried.value, epoch).without(carried.value) } else { carried })
             }
         }
     }
 
-    /// What a row means for this cell: as [`Own::told`], and also for a cell that lapsed.
-    pub fn shown(&self, cell: CellId, row: &Snapshot, at: Millis) -> Told {
-        let Some(lapsed) = self.lapsed else {
-            // The newest there can be, so that only what bars the cell altogether is told.
-            let put = Put { cell, epoch: self.epoch, seq: Seq(u64::MAX), value: self.value };
-            return self.told(&put, &judge(row, &put, at));
-        };
-        if row.due(at) {
+    /// What a row means for this cell: as [`Own::told`], and also for one that lapsed, or that the store knows better. `seq` is the
+    /// newest that its writer gave to it, under whatever epoch; 0 if none.
+    pub fn shown(&self, cell: CellId, seq: Seq, row: &Snapshot, at: Millis) -> Told {
+        if row.newest(cell).is_some_and(|newest| newest > seq) {
+            return Told::Outdone;
+        }
+        if let Some(lapsed) = self.lapsed {
+            return self.decided(&lapsed, cell, row, at);
+        }
+        let put = Put { cell, epoch: self.epoch, seq, value: self.value, total: self.total };
+        match judge(row, &put, at) {
+            Verdict::Older => Told::Outdone,
+            verdict => self.told(&put, &verdict),
+        }
+    }
+
+    /// What a lapse came to, as soon as the row can tell: the next life alone, or both parts under the epoch that went on.
+    fn decided(&self, lapsed: &Lapsed, cell: CellId, row: &Snapshot, at: Millis) -> Told {
+        if row.due(at) || row.epoch < lapsed.epoch {
             return Told::Move;
         }
-        if row.epoch == self.epoch {
-            return Told::Open(Own { lapsed: None, ..*self }.informed(row));
-        }
-        let before = Own { epoch: lapsed.epoch, value: lapsed.value, said: true, ..Own::default() };
-        let expired = row
+        let confirmed = row
             .spent
             .get(&cell)
             .is_some_and(|spent| spent.epoch == lapsed.epoch && spent.expired == Some(lapsed.expires_at));
-        if expired {
-            // Nothing was ever put under the epoch that this node came to by itself.
-            return Told::Open(self.less(0, row.epoch));
+        // Another heir has found it confirmed: its next life began as this one does.
+        let spent = row.spent.get(&cell).filter(|spent| spent.epoch == self.epoch);
+        let held = row.cells.get(&cell).filter(|_| row.epoch == self.epoch).map(|held| (held.total, held.value));
+        if let Some((total, value)) = held.or(spent.map(|spent| (spent.total, spent.value))) {
+            let total = total.saturating_sub(value).saturating_add(self.value);
+            return Told::Open(Own { lapsed: None, total, ..*self }.informed(row));
+        }
+        if confirmed || row.epoch == self.epoch {
+            // All that the row has not counted has expired, but for what was added since.
+            let counted = row.counted(cell, self.epoch);
+            let total = row.total(cell).unwrap_or(0).saturating_add(self.value.saturating_sub(counted));
+            return Told::Open(Own { lapsed: None, total, ..*self }.informed(row));
         }
         if lapsed.epoch == row.epoch && row.expires_at == Some(lapsed.expires_at) {
             // This node's clock is ahead of the store's: wait.
             return Told::Stay;
         }
-        if lapsed.epoch == row.epoch {
-            // The expiry was taken back or put off before its time.
-            let own = before.plus(self.value).informed(row);
-            return match own.shown(cell, row, at) {
-                Told::Stay => Told::Open(own),
-                told => told,
-            };
-        }
-        match before.shown(cell, row, at) {
-            Told::Open(own) => Told::Open(own.plus(self.value)),
-            Told::Reborn(own) => Told::Reborn(own.plus(self.value)),
-            told => told,
-        }
-    }
-
-    /// This cell of a new incarnation, with what an older one left to it.
-    #[must_use]
-    pub fn join(self, rest: Own) -> Own {
-        // What was added under a later epoch must not expire with this one: better to carry all of it than to lose that.
-        let expires_at = self.expires_at.filter(|_| rest.value == 0 || rest.epoch <= self.epoch);
-        Own { said: self.said || rest.said, expires_at, ..self.plus(rest.value) }
+        // The expiry was taken back or put off before its time, or the epoch ended otherwise.
+        let (epoch, value, total) = (lapsed.epoch, lapsed.value, self.total);
+        let before = Own { epoch, value, total, said: true, ..Own::default() };
+        Told::Open(before.plus(self.value).informed(row))
     }
 
     /// What is left of the cell, less what was kept of it, under an epoch.
     fn less(&self, kept: i128, epoch: Epoch) -> Own {
         let value = self.value.saturating_sub(kept);
-        Own { epoch, value, said: value != 0, ..Own::default() }
+        Own { epoch, value, total: self.total, said: value != 0, ..Own::default() }
     }
 
-    fn plus(self, value: i128) -> Own {
+    /// Without what has expired.
+    fn without(self, expired: i128) -> Own {
+        Own { total: self.total.saturating_sub(expired), ..self }
+    }
+
+    /// With more of the same epoch.
+    pub(super) fn plus(self, value: i128) -> Own {
         let value = self.value.saturating_add(value);
         Own { value, said: self.said || value != 0, ..self }
     }

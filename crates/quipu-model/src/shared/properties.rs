@@ -1,5 +1,7 @@
 //! Laws of the protocol, over rows, puts and schedules that chance makes up.
 
+mod lives;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -21,10 +23,25 @@ fn epoch(millis: u64) -> Epoch {
     Epoch { millis, node: NodeId(0) }
 }
 
-/// What a writer says at one place of its sequence: always the same.
+/// The running value at one place of a writer's sequence.
+fn running(seq: u64) -> i128 {
+    i128::from(seq * 31 % 17) - 5
+}
+
+/// What a writer says at one place of its sequence: always the same. Its life began under epoch 9, and of each epoch that ended the third was kept.
 fn said(node: u64, shard: u16, at: u64, seq: u64) -> Put {
-    let value = i128::from(seq * 31 % 17) - 5;
-    Put { cell: cell(node, shard), epoch: epoch(at), seq: Seq(seq), value }
+    let (value, before) = (running(seq), running(3) * i128::from(at - 9));
+    Put { cell: cell(node, shard), epoch: epoch(at), seq: Seq(seq), value, total: before + value }
+}
+
+/// What the row has counted of a cell before that epoch, whose life is nowhere behind the row.
+fn before(row: &Snapshot, cell: CellId, epoch: Epoch) -> i128 {
+    match (row.cells.get(&cell), row.spent.get(&cell)) {
+        (Some(held), _) => held.total - held.value,
+        (None, Some(spent)) if spent.epoch == epoch => spent.total - spent.value,
+        (None, Some(spent)) => spent.total,
+        (None, None) => 0,
+    }
 }
 
 fn any_put() -> impl Strategy<Value = Put> {
@@ -37,13 +54,13 @@ fn any_row() -> impl Strategy<Value = Snapshot> {
     (vec((0..3_u64, 0..2_u16, 0..6_u64, any::<bool>()), 0..5), vec(spent, 0..4), any::<Option<i8>>()).prop_map(
         |(cells, spent, base)| {
             let held = |(node, shard, seq, closed)| {
-                let Put { cell, seq, value, .. } = said(node, shard, 11, seq);
-                (cell, Held { seq, value, closed })
+                let Put { cell, seq, value, total, .. } = said(node, shard, 11, seq);
+                (cell, Held { seq, value, total, closed })
             };
             let kept = |(node, shard, at, closed): (u64, u16, u64, bool)| {
-                let Put { cell, epoch, seq, value } = said(node, shard, at, 3);
+                let Put { cell, epoch, seq, value, total } = said(node, shard, at, 3);
                 // What is spent in the row's own epoch was folded, and so was closed.
-                (cell, Spent { epoch, seq, value, closed: closed || at == 11, expired: None, at: NOW })
+                (cell, Spent { epoch, seq, value, total, closed: closed || at == 11, expired: None, at: NOW })
             };
             let cells: BTreeMap<_, _> = cells.into_iter().map(held).collect();
             let spent = spent.into_iter().map(kept).filter(|(cell, _)| !cells.contains_key(cell)).collect();
@@ -63,7 +80,7 @@ fn after(row: &Snapshot, puts: &[Put]) -> Snapshot {
 }
 
 fn swapped(row: &Snapshot, change: Change) -> (Snapshot, Reply) {
-    let by = By { id: SwapId(1), node: NodeId(7), grace: GRACE };
+    let by = By { id: SwapId(1), node: NodeId(7), grace: GRACE, registered: &crate::shared::NOBODY };
     let seen = Seen { snapshot: row.clone(), at: NOW };
     let computed = compute(&seen, &by, &change).expect("values of the properties fit a reply");
     match computed.next {
@@ -71,6 +88,12 @@ fn swapped(row: &Snapshot, change: Change) -> (Snapshot, Reply) {
         Next::Same => (row.clone(), computed.reply),
         Next::Gone => (Snapshot::default(), computed.reply),
     }
+}
+
+/// The row after lives that are over have settled, whatever its version.
+fn late(row: &Snapshot, puts: &[Put]) -> Snapshot {
+    let settle = |row, put: &Put| swapped(&row, Change::Late { put: *put, expires_at: None }).0;
+    Snapshot { version: Version::ABSENT, swaps: Vec::new(), ..puts.iter().fold(row.clone(), settle) }
 }
 
 proptest! {
@@ -119,20 +142,72 @@ proptest! {
         row in any_row(), node in 0..3_u64, shard in 0..2_u16, at in 9..12_u64, value in -50..50_i128,
     ) {
         // A writer's cell is always ahead of what the row has of it.
-        let own = Own { epoch: epoch(at), value, said: true, ..Own::default() };
         let cell = cell(node, shard);
+        let total = before(&row, cell, epoch(at)) + value;
+        let own = Own { epoch: epoch(at), value, total, said: true, ..Own::default() };
         prop_assume!(row.cells.get(&cell).is_none_or(|_| at == 11));
         prop_assume!(row.spent.get(&cell).is_none_or(|spent| spent.epoch.millis <= at));
         let held = row.cells.get(&cell).map_or(0, |held| held.value);
         let taken = row.spent.get(&cell).filter(|spent| spent.epoch == own.epoch).map_or(0, |spent| spent.value);
-        let owed = match own.shown(cell, &row, NOW) {
+        let settled = late(&row, &[own.put(cell, Seq(7)).unwrap()]);
+        let owed = match own.shown(cell, Seq(6), &row, NOW) {
             Told::Stay => own.value - held,
-            Told::Open(own) | Told::Reborn(own) => own.value,
-            Told::Move => unreachable!("the row is neither due nor behind"),
+            Told::Open(own) => own.value,
+            Told::Over => settled.sum() - row.sum(),
+            Told::Move | Told::Outdone => unreachable!("the row is neither due nor behind, nor ahead"),
         };
         prop_assert_eq!(owed + held + taken, value);
+        prop_assert_eq!(settled.sum(), row.sum() + owed, "the same, if that life is over");
         let seen = Seen { snapshot: row.clone(), at: NOW };
-        prop_assert_eq!(i128::from(read(&seen, NOW, &[(cell, own)]).unwrap().value), row.sum() + owed);
+        prop_assert_eq!(i128::from(read(&seen, NOW, &[(cell, Seq(6), own)]).unwrap().value), row.sum() + owed);
+    }
+
+    #[test]
+    fn settling_late_twice_is_once(row in any_row(), said in any_put()) {
+        let once = late(&row, &[said]);
+        prop_assert_eq!(late(&once, &[said]), once);
+    }
+
+    #[test]
+    fn of_what_heirs_settle_late_in_any_order_and_number_the_newest_counts(
+        row in any_row(), node in 0..3_u64, shard in 0..2_u16, at in 9..12_u64, seqs in vec(0..8_u64, 1..6),
+    ) {
+        let by = |seq| said(node, shard, at, seq);
+        let newest = late(&row, &[by(*seqs.iter().max().unwrap())]);
+        let all = late(&row, &seqs.iter().map(|&seq| by(seq)).collect::<Vec<_>>());
+        prop_assert_eq!(all.sum(), newest.sum());
+        prop_assert_eq!((all.cells, all.spent), (newest.cells, newest.spent));
+    }
+
+    #[test]
+    fn what_different_lives_settle_late_commutes(row in any_row(), a in any_put(), b in any_put()) {
+        prop_assume!(a.cell != b.cell);
+        prop_assert_eq!(late(&row, &[a, b]), late(&row, &[b, a]));
+    }
+
+    #[test]
+    fn settling_late_and_puts_that_are_no_newer_commute(row in any_row(), last in any_put(), puts in vec(any_put(), 0..6)) {
+        let before = |said: &Put| said.epoch == last.epoch && said.seq <= last.seq;
+        let puts: Vec<Put> = puts.into_iter().filter(|said| said.cell != last.cell || before(said)).collect();
+        let (first, then) = (late(&after(&row, &puts), &[last]), after(&late(&row, &[last]), &puts));
+        prop_assert_eq!(first.sum(), then.sum());
+        // Whether its cell is closed too is left to its retirement, if there was no news.
+        let values = |row: Snapshot| row.cells.into_iter().map(|(id, held)| (id, held.seq, held.value)).collect::<Vec<_>>();
+        prop_assert_eq!(values(first), values(then));
+    }
+
+    #[test]
+    fn settling_late_and_a_reset_add_up_in_any_order(row in any_row(), puts in vec(any_put(), 0..4), which in 0..2) {
+        let swap = |row: &Snapshot| match swapped(row, if which == 0 { Change::Reset } else { Change::Take }) {
+            (next, Reply::Value(value)) => (next, i128::from(value.unwrap_or(0))),
+            (next, Reply::Integer(value)) => (next, i128::from(value)),
+            (_, other) => panic!("no value in {other:?}"),
+        };
+        let whole = late(&row, &puts).sum();
+        for at in 0..=puts.len() {
+            let (next, returned) = swap(&late(&row, &puts[..at]));
+            prop_assert_eq!(returned + late(&next, &puts[at..]).sum(), whole);
+        }
     }
 
     #[test]
@@ -184,7 +259,7 @@ proptest! {
         for look in looks {
             let counts = row.as_of(Millis(look));
             let (lapsed, swapped) = (own.lapse(Millis(look)), {
-                let by = By { id: SwapId(u128::from(look)), node: NodeId(look), grace: GRACE };
+                let by = By { id: SwapId(u128::from(look)), node: NodeId(look), grace: GRACE, registered: &crate::shared::NOBODY };
                 let seen = Seen { snapshot: row.clone(), at: Millis(look) };
                 match compute(&seen, &by, &Change::Lapse).unwrap().next {
                     Next::Row(next) => next,
@@ -223,6 +298,8 @@ enum Event {
     Look,
     Swap(bool),
     Retire(usize, bool),
+    Begin(usize),
+    Late(usize),
 }
 
 fn any_event() -> impl Strategy<Value = Event> {
@@ -235,13 +312,16 @@ fn any_event() -> impl Strategy<Value = Event> {
         1 => Just(Event::Look),
         2 => any::<bool>().prop_map(Event::Swap),
         1 => (0..2_usize, any::<bool>()).prop_map(|(writer, fold)| Event::Retire(writer, fold)),
+        1 => (0..2_usize).prop_map(Event::Begin),
+        2 => any::<usize>().prop_map(Event::Late),
     ]
 }
 
-/// Two writers, each with one cell that is reborn when it is retired.
+/// Two nodes, each with one cell of its present life, and heirs without number of the lives before.
 struct Two {
     row: Option<Snapshot>,
     writers: [(CellId, Own, u64); 2],
+    over: Vec<Put>, // what each life said last
     puts: Vec<Put>,
     verdicts: Vec<(Put, Verdict)>,
     seen: Seen, // what the next swap is computed from; others may act in between
@@ -254,7 +334,7 @@ impl Two {
         let writer = |node| (cell(node, 0), Own::default(), 0);
         let writers = [writer(1), writer(2)];
         let (puts, verdicts) = (Vec::new(), Vec::new());
-        Two { row: None, writers, puts, verdicts, seen: Seen::default(), harvested: 0, ids: 0 }
+        Two { row: None, writers, over: Vec::new(), puts, verdicts, seen: Seen::default(), harvested: 0, ids: 0 }
     }
 
     fn happen(&mut self, event: Event) {
@@ -285,26 +365,39 @@ impl Two {
                 self.seen = Seen { snapshot: self.row.clone().unwrap_or_default(), at: NOW };
                 self.swap(if fold { Change::Fold(writer) } else { Change::Close(writer) });
             }
-            Event::Deliver(_) | Event::Repeat(_) | Event::Hear(_) => {}
+            Event::Begin(writer) => self.begin(writer),
+            Event::Late(at) if !self.over.is_empty() => self.settle_late(at % self.over.len()),
+            Event::Deliver(_) | Event::Repeat(_) | Event::Hear(_) | Event::Late(_) => {}
         }
     }
 
+    /// The present life of a node is over.
+    fn begin(&mut self, writer: usize) {
+        let (cell, own, seq) = &mut self.writers[writer];
+        self.over.extend(own.put(*cell, Seq(*seq + 1)));
+        self.puts.extend(self.over.last());
+        cell.writer.incarnation.0 += 1;
+        (*own, *seq) = (Own { epoch: own.epoch, ..Own::default() }, 0);
+    }
+
+    fn settle_late(&mut self, at: usize) {
+        self.seen = Seen { snapshot: self.row.clone().unwrap_or_default(), at: NOW };
+        self.swap(Change::Late { put: self.over[at], expires_at: None });
+    }
+
     fn hear(&mut self, said: &Put, verdict: &Verdict) {
-        let Some((cell, own, _)) = self.writers.iter_mut().find(|(cell, ..)| *cell == said.cell) else { return };
-        match own.told(said, verdict) {
-            Told::Open(next) => *own = next,
-            Told::Reborn(rest) => {
-                cell.writer.incarnation.0 += 1;
-                *own = rest;
-            }
+        let Some(writer) = self.writers.iter().position(|(cell, ..)| *cell == said.cell) else { return };
+        match self.writers[writer].1.told(said, verdict) {
+            Told::Open(next) => self.writers[writer].1 = next,
+            Told::Over => self.begin(writer),
             Told::Stay => {}
-            Told::Move => unreachable!("nothing expires here, and nothing is lost"),
+            Told::Move | Told::Outdone => unreachable!("nothing expires here, and nobody goes back"),
         }
     }
 
     fn swap(&mut self, change: Change) {
         self.ids += 1;
-        let by = By { id: SwapId(self.ids), node: NodeId(9), grace: GRACE };
+        let by = By { id: SwapId(self.ids), node: NodeId(9), grace: GRACE, registered: &crate::shared::NOBODY };
         let computed = compute(&self.seen, &by, &change).unwrap();
         let present = self.row.as_ref().map_or(Version::ABSENT, |row| row.version);
         if present != self.seen.snapshot.version {
@@ -330,6 +423,7 @@ impl Two {
                 self.hear(&said, &verdict);
             }
         }
+        (0..self.over.len()).for_each(|at| self.settle_late(at));
     }
 }
 

@@ -21,8 +21,10 @@ pub struct Put {
     pub epoch: Epoch,
     /// Where in the writer's sequence this was said. The same seq always says the same.
     pub seq: Seq,
-    /// The running value.
+    /// The running value under that epoch.
     pub value: i128,
+    /// The running value of the whole life, over all epochs, less what has expired: what tells one who comes late how much of it the row has not counted.
+    pub total: i128,
 }
 
 /// What a store answers to one put. One variant per thing that the writer does next.
@@ -30,9 +32,10 @@ pub struct Put {
 pub enum Verdict {
     /// It is in the row, now or since an earlier try.
     Newest,
-    /// The row knows a newer one of this cell. Nothing changed, nothing to do.
+    /// The row knows a newer one of this cell. Nothing changed, nothing to do, if the put was overtaken by another. Told of a put with
+    /// the newest seq that its writer has given, it means [`Told::Outdone`](crate::shared::Told::Outdone): whoever asked knows that seq.
     Older,
-    /// The writer was retired. This much of the put's epoch was kept, and is or was counted; no more will be under this incarnation.
+    /// The writer was retired. This much of the put's epoch was kept, and is or was counted; no more will be by puts of this incarnation.
     Closed {
         /// The newest that was kept.
         seq: Seq,
@@ -106,6 +109,9 @@ fn judge_past(row: &Snapshot, put: &Put) -> Verdict {
             if spent.closed {
                 return Verdict::Closed { seq: spent.seq, value: kept };
             }
+            if same && spent.seq > put.seq {
+                return Verdict::Older;
+            }
             Verdict::Stale { epoch: row.epoch, kept, expired: spent.expired.filter(|_| same) }
         }
         None => Verdict::Stale { epoch: row.epoch, kept: 0, expired: None },
@@ -113,7 +119,7 @@ fn judge_past(row: &Snapshot, put: &Put) -> Verdict {
 }
 
 fn keep(row: &mut Snapshot, put: &Put) {
-    row.cells.insert(put.cell, Held { seq: put.seq, value: put.value, closed: false });
+    row.cells.insert(put.cell, Held { seq: put.seq, value: put.value, total: put.total, closed: false });
     row.version.puts = row.version.puts.wrapping_add(1);
 }
 
@@ -131,11 +137,12 @@ mod tests {
     }
 
     fn say(epoch_millis: u64, seq: u64, value: i128) -> Put {
-        Put { cell: CELL, epoch: epoch(epoch_millis), seq: Seq(seq), value }
+        Put { cell: CELL, epoch: epoch(epoch_millis), seq: Seq(seq), value, total: value }
     }
 
     fn spent(epoch_millis: u64, value: i128, closed: bool) -> Snapshot {
-        let spent = Spent { epoch: epoch(epoch_millis), seq: Seq(3), value, closed, expired: None, at: NOW };
+        let spent =
+            Spent { epoch: epoch(epoch_millis), seq: Seq(3), value, total: value, closed, expired: None, at: NOW };
         Snapshot { epoch: epoch(30), spent: [(CELL, spent)].into(), ..Snapshot::default() }
     }
 
@@ -158,6 +165,19 @@ mod tests {
         assert_eq!(judge(&row, &say(10, 9, 12), NOW), Verdict::Stale { epoch: epoch(30), kept: 7, expired: None });
         assert_eq!(judge(&row, &say(20, 9, 12), NOW), Verdict::Stale { epoch: epoch(30), kept: 0, expired: None });
         assert_eq!(judge(&row, &say(5, 2, 12), NOW), Verdict::Older, "the writer has been told of a later epoch");
+    }
+
+    #[test]
+    fn of_an_ended_epoch_the_newest_by_seq_stays_too() {
+        let row = spent(10, 7, false);
+        assert_eq!(
+            judge(&row, &say(10, 2, 12), NOW),
+            Verdict::Older,
+            "seq 3 was kept: nothing is owed, and nothing owing"
+        );
+        assert_eq!(judge(&row, &say(10, 3, 7), NOW), Verdict::Stale { epoch: epoch(30), kept: 7, expired: None });
+        let row = spent(10, 7, true);
+        assert_eq!(judge(&row, &say(10, 2, 12), NOW), Verdict::Closed { seq: Seq(3), value: 7 });
     }
 
     #[test]

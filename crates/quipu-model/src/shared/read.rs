@@ -10,7 +10,7 @@
 //!
 //! Not here: how old a row may be, and fetching it (the engine).
 
-use crate::shared::{CellId, Own, Seen, Told};
+use crate::shared::{CellId, Own, Put, Seen, Seq, Snapshot, Told, late};
 use crate::{Epoch, Millis};
 
 /// A counter as one node sees it.
@@ -37,27 +37,40 @@ pub struct TooWide {
 }
 
 /// Reads a counter at a time, by this node's idea of the store's clock.
-pub fn read(seen: &Seen, now: Millis, own: &[(CellId, Own)]) -> Result<Total, TooWide> {
+///
+/// Each own cell comes with the newest seq that was given to it, as in [`Own::shown`].
+pub fn read(seen: &Seen, now: Millis, own: &[(CellId, Seq, Own)]) -> Result<Total, TooWide> {
     let now = now.max(seen.at);
     let row = seen.snapshot.as_of(now);
     let (mut sum, mut exists) = (row.sum(), row.exists());
     let mut newer: Option<Own> = None; // what this node says of an epoch that the row has not reached
-    for (cell, own) in own {
-        let own = own.lapse(now);
-        let (mine, replaces) = match own.shown(*cell, &row, now) {
-            Told::Stay | Told::Move => (own, true),
-            Told::Open(opened) => (opened, true),
-            Told::Reborn(rest) => (rest, false),
-        };
+    for &(cell, seq, own) in own {
+        let mut mine = own.lapse(now);
+        let mut told = mine.shown(cell, seq, &row, now);
+        if let (Told::Open(decided), Some(_)) = (told, mine.lapsed) {
+            (mine, told) = (decided, decided.shown(cell, seq, &row, now));
+        }
+        match told {
+            Told::Stay | Told::Move => {}
+            Told::Open(opened) => mine = opened,
+            Told::Over if mine.said => {
+                let (rest, counts) = owed(&row, &mine, cell, now);
+                (sum, exists) = (sum.saturating_add(rest), exists || counts);
+                continue;
+            }
+            Told::Over | Told::Outdone => continue,
+        }
         if mine.epoch > row.epoch {
             newer = Some(match newer {
                 Some(newer) if newer.epoch > mine.epoch => newer,
-                Some(newer) if newer.epoch == mine.epoch => newer.join(mine),
+                Some(newer) if newer.epoch == mine.epoch => {
+                    Own { said: newer.said || mine.said, ..newer.plus(mine.value) }
+                }
                 _ => mine,
             });
             continue;
         }
-        let held = row.cells.get(cell).filter(|_| replaces).map_or(0, |held| held.value);
+        let held = row.cells.get(&cell).map_or(0, |held| held.value);
         sum = sum.saturating_sub(held).saturating_add(mine.value);
         exists |= mine.said;
     }
@@ -67,6 +80,15 @@ pub fn read(seen: &Seen, now: Millis, own: &[(CellId, Own)]) -> Result<Total, To
     }
     let value = i64::try_from(sum).map_err(|_| TooWide { sum })?;
     Ok(Total { value, exists, epoch, expires_at, behind: newer.is_some() })
+}
+
+/// What a retired cell will add once it is settled late, and whether the counter then exists.
+fn owed(row: &Snapshot, own: &Own, cell: CellId, now: Millis) -> (i128, bool) {
+    let mut settled = row.clone();
+    // What was added since the newest seq has none yet; it will be newer than what the row has.
+    let put = Put { cell, epoch: own.epoch, seq: Seq(u64::MAX), value: own.value, total: own.total };
+    late::settle(&mut settled, &put, own.expires_at, now);
+    (settled.sum().saturating_sub(row.sum()), settled.exists())
 }
 
 #[cfg(test)]
@@ -88,17 +110,25 @@ mod tests {
     fn seen(cells: &[(u64, i128)]) -> Seen {
         let mut row = None;
         for &(node, value) in cells {
-            put::put(&mut row, &Put { cell: id(node), epoch: epoch(10), seq: Seq(1), value }, NOW);
+            put::put(&mut row, &Put { cell: id(node), epoch: epoch(10), seq: Seq(1), value, total: value }, NOW);
         }
         Seen { snapshot: row.unwrap_or_default(), at: NOW }
     }
 
+    /// A cell under the first epoch of its life.
     fn own(epoch_millis: u64, value: i128) -> Own {
-        Own { epoch: epoch(epoch_millis), value, said: true, ..Own::default() }
+        lived(epoch_millis, value, value)
     }
 
+    /// A cell of a life that has counted under other epochs before.
+    fn lived(epoch_millis: u64, value: i128, total: i128) -> Own {
+        Own { epoch: epoch(epoch_millis), value, total, said: true, ..Own::default() }
+    }
+
+    /// Own cells whose newest seq is 1.
     fn value(seen: &Seen, own: &[(CellId, Own)]) -> i64 {
-        read(seen, NOW, own).unwrap().value
+        let own: Vec<_> = own.iter().map(|&(cell, own)| (cell, Seq(1), own)).collect();
+        read(seen, NOW, &own).unwrap().value
     }
 
     #[test]
@@ -112,22 +142,51 @@ mod tests {
     #[test]
     fn of_an_own_cell_of_an_ended_epoch_counts_what_no_swap_took() {
         let mut seen = seen(&[(2, 7)]);
-        let spent = Spent { epoch: epoch(5), seq: Seq(1), value: 4, closed: false, expired: None, at: NOW };
+        let spent = Spent { epoch: epoch(5), seq: Seq(1), value: 4, total: 4, closed: false, expired: None, at: NOW };
         seen.snapshot.spent.insert(id(1), spent);
         assert_eq!(value(&seen, &[(id(1), own(5, 6))]), 9);
-        assert_eq!(value(&seen, &[(id(1), own(6, 6))]), 13);
+        assert_eq!(value(&seen, &[(id(1), lived(6, 6, 4 + 6))]), 13);
     }
 
     #[test]
     fn of_an_own_closed_cell_only_the_rest_is_added() {
         let mut seen = seen(&[(1, 5), (2, 7)]);
-        seen.snapshot.cells.insert(id(1), Held { seq: Seq(1), value: 5, closed: true });
+        seen.snapshot.cells.insert(id(1), Held { seq: Seq(1), value: 5, total: 5, closed: true });
         assert_eq!(value(&seen, &[(id(1), own(10, 8))]), 15);
+        seen.snapshot.cells.remove(&id(1));
+        seen.snapshot.base = Some(5);
+        let folded = Spent { epoch: epoch(10), seq: Seq(1), value: 5, total: 5, closed: true, expired: None, at: NOW };
+        seen.snapshot.spent.insert(id(1), folded);
+        assert_eq!(value(&seen, &[(id(1), own(10, 8))]), 15, "folded");
+        seen.snapshot.spent.insert(id(1), Spent { epoch: epoch(5), expired: Some(Millis(9)), ..folded });
+        assert_eq!(value(&seen, &[(id(1), own(5, 8))]), 15, "of an epoch that expired, and it did not know");
+        let knew = Own { expires_at: Some(Millis(9)), ..own(5, 8) };
+        assert_eq!(value(&seen, &[(id(1), knew)]), 12, "and it did: as it will be settled");
+    }
+
+    #[test]
+    fn a_retired_cell_that_says_nothing_makes_no_counter() {
+        let closed = Spent { epoch: epoch(5), seq: Seq(1), value: 5, total: 5, closed: true, expired: None, at: NOW };
+        let snapshot = Snapshot { epoch: epoch(10), spent: [(id(1), closed)].into(), ..Snapshot::default() };
+        let seen = Seen { snapshot, at: NOW };
+        let silent = Own { epoch: epoch(10), total: 5, ..Own::default() };
+        assert!(!read(&seen, NOW, &[(id(1), Seq(1), silent)]).unwrap().exists);
+        assert!(read(&seen, NOW, &[(id(1), Seq(1), lived(10, 0, 5))]).unwrap().exists);
+    }
+
+    #[test]
+    fn of_an_own_cell_that_the_store_knows_better_the_rows_value_counts() {
+        let mut seen = seen(&[(1, 5), (2, 7)]);
+        seen.snapshot.cells.insert(id(1), Held { seq: Seq(2), value: 6, total: 6, closed: false });
+        assert_eq!(value(&seen, &[(id(1), own(10, 4))]), 13);
+        let spent = Spent { epoch: epoch(5), seq: Seq(2), value: 9, total: 9, closed: false, expired: None, at: NOW };
+        seen.snapshot.spent.insert(id(3), spent);
+        assert_eq!(value(&seen, &[(id(3), own(5, 8))]), 13, "nothing is taken back either");
     }
 
     #[test]
     fn a_row_of_an_epoch_known_to_be_over_is_not_mixed_with_the_newer_one() {
-        let total = read(&seen(&[(2, 7)]), NOW, &[(id(1), own(20, 3)), (id(3), own(10, 5))]).unwrap();
+        let total = read(&seen(&[(2, 7)]), NOW, &[(id(1), Seq(1), own(20, 3)), (id(3), Seq(1), own(10, 5))]).unwrap();
         assert_eq!((total.value, total.behind, total.epoch), (3, true, epoch(20)));
     }
 
@@ -136,11 +195,21 @@ mod tests {
         let mut seen = seen(&[(1, 5), (2, 7)]);
         seen.snapshot.expires_at = Some(Millis(1_500));
         let mine = own(10, 9).informed(&seen.snapshot);
-        assert_eq!(read(&seen, Millis(1_499), &[(id(1), mine)]).unwrap().value, 16);
-        let after = read(&seen, Millis(1_500), &[(id(1), mine)]).unwrap();
+        assert_eq!(read(&seen, Millis(1_499), &[(id(1), Seq(1), mine)]).unwrap().value, 16);
+        let after = read(&seen, Millis(1_500), &[(id(1), Seq(1), mine)]).unwrap();
         assert_eq!((after.value, after.exists, after.behind), (0, false, false));
+        let closed = Snapshot {
+            cells: [(id(1), Held { seq: Seq(1), value: 5, total: 5, closed: true })].into(),
+            ..seen.snapshot.clone()
+        };
+        let closed = Seen { snapshot: closed, at: NOW };
         let since = mine.lapse(Millis(1_500)).added(2).unwrap();
-        assert_eq!(read(&seen, Millis(1_600), &[(id(1), since)]).unwrap().value, 2);
+        assert_eq!(read(&seen, Millis(1_600), &[(id(1), Seq(1), since)]).unwrap().value, 2);
+        assert_eq!(
+            read(&closed, Millis(1_600), &[(id(1), Seq(1), since)]).unwrap().value,
+            2,
+            "of a life that is over too"
+        );
     }
 
     #[test]

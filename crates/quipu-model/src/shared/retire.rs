@@ -30,9 +30,9 @@ pub(super) fn fold(row: &mut Snapshot, writer: Writer, at: Millis) -> i64 {
         .into_iter()
         .partition::<BTreeMap<CellId, Held>, _>(|(id, held)| id.writer == writer && held.closed);
     row.cells = rest;
-    for (&id, &Held { seq, value, .. }) in &folded {
+    for (&id, &Held { seq, value, total, .. }) in &folded {
         row.base = Some(row.base.unwrap_or(0).saturating_add(value));
-        row.spent.insert(id, Spent { epoch: row.epoch, seq, value, closed: true, expired: None, at });
+        row.spent.insert(id, Spent { epoch: row.epoch, seq, value, total, closed: true, expired: None, at });
     }
     i64::try_from(folded.len()).unwrap_or(i64::MAX)
 }
@@ -48,7 +48,7 @@ mod tests {
     const NOW: Millis = Millis(5);
 
     fn say(writer: Writer, seq: u64, value: i128) -> Put {
-        Put { cell: CellId { writer, shard: Shard(0) }, epoch: Epoch::FIRST, seq: Seq(seq), value }
+        Put { cell: CellId { writer, shard: Shard(0) }, epoch: Epoch::FIRST, seq: Seq(seq), value, total: value }
     }
 
     fn row() -> Snapshot {

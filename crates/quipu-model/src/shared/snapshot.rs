@@ -10,7 +10,7 @@
 //! Not here: how puts are judged (`put`) and swaps computed (`swap`).
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::{Epoch, Millis, Writer};
@@ -47,7 +47,9 @@ pub struct Held {
     pub seq: Seq,
     /// The running value. Wider than a reply: what a writer carries on may be the difference of two i64.
     pub value: i128,
-    /// Whether the writer was retired: still counted, never changed again.
+    /// The running value of the writer's whole life, over all epochs.
+    pub total: i128,
+    /// Whether the writer's life is over: still counted, and no longer changed by puts.
     pub closed: bool,
 }
 
@@ -60,7 +62,9 @@ pub struct Spent {
     pub seq: Seq,
     /// Its running value then: the part that was counted. The writer owes the rest.
     pub value: i128,
-    /// Whether its writer was retired.
+    /// The running value of the writer's whole life then.
+    pub total: i128,
+    /// Whether its writer's life is over.
     pub closed: bool,
     /// The expiry by which its epoch ended, if it did so by expiring.
     pub expired: Option<Millis>,
@@ -190,17 +194,48 @@ impl Snapshot {
     /// Ends the row's epoch: what its cells hold at this moment is what the store kept of them.
     pub(super) fn end(&mut self, epoch: Epoch, at: Millis, expired: Option<Millis>) {
         debug_assert!(epoch > self.epoch, "an epoch only rises");
-        for (id, Held { seq, value, closed }) in std::mem::take(&mut self.cells) {
-            self.spent.insert(id, Spent { epoch: self.epoch, seq, value, closed, expired, at });
+        for (id, Held { seq, value, total, closed }) in std::mem::take(&mut self.cells) {
+            self.spent.insert(id, Spent { epoch: self.epoch, seq, value, total, closed, expired, at });
         }
         self.epoch = epoch;
         self.base = None;
         self.expires_at = None;
     }
 
-    /// Forgets what was kept so long ago that no writer can still ask.
-    pub(super) fn prune(&mut self, at: Millis, grace: Duration) {
-        self.spent.retain(|_, spent| !past(spent.at, grace, at));
+    /// Moves the row up to an epoch that it does not know. If the row is older than that epoch, it lost it, and what it holds was
+    /// taken when the epoch began. If it is younger, the row that knew was forgotten in between, and what it holds counts on.
+    pub(super) fn catch_up(&mut self, epoch: Epoch, at: Millis) {
+        if epoch <= self.epoch {
+            return;
+        }
+        let kept = self.exists().then(|| self.sum()).filter(|_| self.version.born_at.0 > epoch.millis);
+        let expires_at = self.expires_at.filter(|_| kept.is_some());
+        self.end(epoch, at, None);
+        (self.base, self.expires_at, self.gone_at) = (kept, expires_at, Some(at));
+    }
+
+    /// What the row has, or kept, of a cell under an epoch.
+    pub(super) fn counted(&self, cell: CellId, epoch: Epoch) -> i128 {
+        let held = self.cells.get(&cell).filter(|_| self.epoch == epoch).map(|held| held.value);
+        let spent = self.spent.get(&cell).filter(|spent| spent.epoch == epoch).map(|spent| spent.value);
+        held.or(spent).unwrap_or(0)
+    }
+
+    /// What the newest that the row knows of a cell says of the writer's whole life.
+    pub(super) fn total(&self, cell: CellId) -> Option<i128> {
+        let held = self.cells.get(&cell).map(|held| (held.seq, held.total));
+        held.max(self.spent.get(&cell).map(|spent| (spent.seq, spent.total))).map(|(_, total)| total)
+    }
+
+    /// The newest that the row knows of a cell, counted or spent, of any epoch.
+    pub fn newest(&self, cell: CellId) -> Option<Seq> {
+        let (held, spent) = (self.cells.get(&cell).map(|held| held.seq), self.spent.get(&cell).map(|spent| spent.seq));
+        held.max(spent)
+    }
+
+    /// Forgets what was kept so long ago, of a writer that nobody knows any more, that none of its heirs can still ask.
+    pub(super) fn prune(&mut self, at: Millis, grace: Duration, registered: &BTreeSet<Writer>) {
+        self.spent.retain(|id, spent| !past(spent.at, grace, at) || registered.contains(&id.writer));
     }
 
     /// Gives the row its next version, and the swap that makes it a name.
@@ -232,7 +267,7 @@ mod tests {
     }
 
     fn row() -> Snapshot {
-        let held = Held { seq: Seq(4), value: 7, closed: false };
+        let held = Held { seq: Seq(4), value: 7, total: 7, closed: false };
         Snapshot {
             base: Some(10),
             expires_at: Some(Millis(500)),
@@ -275,10 +310,10 @@ mod tests {
     fn rows_that_cannot_be_are_refused_before_anything_is_computed_from_them() {
         let late = Epoch { millis: EPOCH_MILLIS_MAX + 1, node: NodeId(0) };
         assert_eq!(Snapshot { epoch: late, ..row() }.checked(), Err(SnapshotError::Epoch));
-        let spent = Spent { epoch: late, seq: Seq(1), value: 1, closed: false, expired: None, at: Millis(0) };
+        let spent = Spent { epoch: late, seq: Seq(1), value: 1, total: 1, closed: false, expired: None, at: Millis(0) };
         assert_eq!(Snapshot { spent: [(id(1), spent)].into(), ..row() }.checked(), Err(SnapshotError::Spent));
         assert_eq!(row().checked(), Ok(row()));
-        let wide = Held { seq: Seq(1), value: i128::MAX, closed: false };
+        let wide = Held { seq: Seq(1), value: i128::MAX, total: i128::MAX, closed: false };
         assert_eq!(Snapshot { cells: [(id(1), wide)].into(), ..row() }.sum(), i128::MAX);
     }
 }

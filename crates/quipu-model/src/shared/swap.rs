@@ -5,27 +5,34 @@
 //! Invariants:
 //! - a row that is due has expired first, whatever the change: all nodes compute the same next epoch;
 //! - a change of value ends the epoch, and what it takes of each cell is what the row held: it is in the reply, in full;
+//! - what is only counted late, closed or folded takes nothing, and keeps the epoch;
 //! - a change of expiry alone keeps the epoch, so that no writer has to begin anew;
 //! - a refused change computes no row.
 //!
 //! Not here: sending it, and finding out what became of it (`attempt`).
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::shared::snapshot::past;
-use crate::shared::{Seen, Snapshot, SwapId, TooWide, Version, retire};
+use crate::shared::{Put, Seen, Snapshot, SwapId, TooWide, Version, late, retire};
 use crate::{Epoch, Expiry, ExpiryCondition, Millis, NodeId, Reply, SetExpiry, When, Writer};
 
 /// Who swaps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct By {
+pub struct By<'w> {
     /// The swap's name: drawn anew for every computation, used again only to send the very same row again.
     pub id: SwapId,
     /// The node that raises the epoch.
     pub node: NodeId,
-    /// How long rows remember what they kept.
+    /// How long rows remember what they kept of writers that nobody knows any more.
     pub grace: Duration,
+    /// Writers that the registry knows, in whatever stage: what rows kept of these is not forgotten, however long they are away.
+    pub registered: &'w BTreeSet<Writer>,
 }
+
+/// A registry that knows nobody.
+pub static NOBODY: BTreeSet<Writer> = BTreeSet::new();
 
 /// What is to change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,6 +69,17 @@ pub enum Change {
     /// it lost it: what it holds was taken when that epoch began and does not count again, and what was set since is lost, which an
     /// audit reports. If it is younger, the row that knew was forgotten in between, and what it holds counts on.
     CatchUp(Epoch),
+    /// Counts what a life that is over said last and the row does not know, and closes the cell; replies `Integer`: 1 if there was
+    /// any news, 0 if the store knew as much, and then there is nothing to wait for, even if the row has to move for another reason.
+    ///
+    /// A seq says the same whoever brings it, so a life that is over gives none that its writer might have given to something else:
+    /// it brings the newest it gave, or, if there were adds since, one more than that.
+    Late {
+        /// What it said last.
+        put: Put,
+        /// The expiry that it knew of.
+        expires_at: Option<Millis>,
+    },
     /// Closes the cells of a retired writer; replies `Integer`, how many.
     Close(Writer),
     /// Folds the closed cells of a retired writer into the base; replies `Integer`, how many.
@@ -113,12 +131,12 @@ pub enum SwapRefused {
 }
 
 /// Computes a change.
-pub fn compute(seen: &Seen, by: &By, change: &Change) -> Result<Computed, SwapRefused> {
+pub fn compute(seen: &Seen, by: &By<'_>, change: &Change) -> Result<Computed, SwapRefused> {
     let at = seen.at;
     let mut row = seen.snapshot.as_of(at).into_owned();
     let reply = apply(&mut row, at, by, change)?;
     if let Change::Forget = change {
-        let gone = forgettable(&seen.snapshot, at, by.grace);
+        let gone = forgettable(&seen.snapshot, at, by);
         return Ok(Computed {
             next: if gone { Next::Gone } else { Next::Same },
             reply: Reply::Integer(i64::from(gone)),
@@ -134,12 +152,12 @@ pub fn compute(seen: &Seen, by: &By, change: &Change) -> Result<Computed, SwapRe
     if seen.snapshot.version == Version::ABSENT {
         row.version.born_at = at;
     }
-    row.prune(at, by.grace);
+    row.prune(at, by.grace, by.registered);
     row.sign(by.id);
     Ok(Computed { next: Next::Row(row), reply })
 }
 
-fn apply(row: &mut Snapshot, at: Millis, by: &By, change: &Change) -> Result<Reply, SwapRefused> {
+fn apply(row: &mut Snapshot, at: Millis, by: &By<'_>, change: &Change) -> Result<Reply, SwapRefused> {
     Ok(match *change {
         Change::Set { value, expiry, reply_old } => {
             let reply = if reply_old { Reply::Value(before(row)?) } else { Reply::Ok };
@@ -186,21 +204,17 @@ fn apply(row: &mut Snapshot, at: Millis, by: &By, change: &Change) -> Result<Rep
         }
         Change::Lapse | Change::Forget => Reply::Ok,
         Change::CatchUp(epoch) => {
-            if epoch > row.epoch {
-                let kept = row.exists().then(|| row.sum()).filter(|_| row.version.born_at.0 > epoch.millis);
-                let expires_at = row.expires_at.filter(|_| kept.is_some());
-                row.end(epoch, at, None);
-                (row.base, row.expires_at, row.gone_at) = (kept, expires_at, Some(at));
-            }
+            row.catch_up(epoch, at);
             Reply::Ok
         }
+        Change::Late { put, expires_at } => Reply::Integer(i64::from(late::settle(row, &put, expires_at, at))),
         Change::Close(writer) => Reply::Integer(retire::close(row, writer)),
         Change::Fold(writer) => Reply::Integer(retire::fold(row, writer, at)),
     })
 }
 
 /// Ends the epoch and begins the next with a value.
-fn begin(row: &mut Snapshot, at: Millis, by: &By, value: i64, expires_at: Option<Millis>) {
+fn begin(row: &mut Snapshot, at: Millis, by: &By<'_>, value: i64, expires_at: Option<Millis>) {
     row.end(row.epoch.raised(at, by.node), at, None);
     row.base = Some(i128::from(value));
     row.expires_at = expires_at;
@@ -220,11 +234,12 @@ fn before(row: &Snapshot) -> Result<Option<i64>, TooWide> {
     if row.exists() { i64::try_from(sum).map(Some).map_err(|_| TooWide { sum }) } else { Ok(None) }
 }
 
-fn forgettable(row: &Snapshot, at: Millis, grace: Duration) -> bool {
+fn forgettable(row: &Snapshot, at: Millis, by: &By<'_>) -> bool {
+    let grace = by.grace;
     row.version != Version::ABSENT
         && !row.exists()
         && row.gone_at.is_none_or(|gone_at| past(gone_at, grace, at))
-        && row.spent.values().all(|spent| past(spent.at, grace, at))
+        && row.spent.iter().all(|(id, spent)| past(spent.at, grace, at) && !by.registered.contains(&id.writer))
 }
 
 fn met(condition: ExpiryCondition, present: Option<Millis>, wanted: Millis) -> bool {

@@ -1,41 +1,59 @@
 //! A node: its lives, what each says of the counter, and what it does about what it is told.
 //!
 //! Everything in here is journaled before anything leaves, as the engine does it: a crash takes nothing but what was heard and not yet
-//! acted on.
+//! acted on. A seq is given to every change of what the present life says, put or not, so that no two states of it share one; a life that
+//! is over gives none.
 
 use quipu_model::shared::{CellId, Own, Put, Seq, Shard, Snapshot, Told, Verdict};
 use quipu_model::{Epoch, Incarnation, Millis, NodeId, Writer};
 
-use crate::account::Account;
+use crate::account::{Account, Books};
 
+#[derive(Clone)]
 pub struct Node {
     pub id: NodeId,
+    pub machine: usize,   // a copy of a node is on another
     pub lives: Vec<Life>, // the last one is the present
-    seq: u64,
-    incarnation: u64,
 }
 
+#[derive(Clone)]
 pub struct Life {
     pub cell: CellId,
     pub own: Own,
-    pub put: Option<Put>, // the newest that was sent
-    pub settled: bool,    // the store has it, and nothing was added since
-    pub heard_at: Millis, // when the row was last compared
+    pub seq: Seq,      // of what it says, under whatever epoch
+    pub settled: bool, // the store has it
+    pub books: Books,  // the account's
+}
+
+/// What has to happen at the store.
+pub enum Need {
+    Nothing,
+    /// Look at the row again.
+    Look,
+    /// The row has to move.
+    Move(Epoch),
+    /// A cell of a life that is over is settled late.
+    Late,
 }
 
 impl Node {
-    pub fn new(id: u64) -> Node {
-        let mut node = Node { id: NodeId(id), lives: Vec::new(), seq: 0, incarnation: 0 };
-        node.begin(Epoch::FIRST, Millis(0));
+    pub fn new(machine: usize, account: &mut Account) -> Node {
+        let mut node = Node { id: NodeId(machine as u64 + 1), machine, lives: Vec::new() };
+        node.begin(Epoch::FIRST, account);
         node
     }
 
     /// A new life. What the old ones said and the store has not confirmed is still to be put.
-    pub fn begin(&mut self, epoch: Epoch, now: Millis) {
-        self.incarnation += 1;
-        let writer = Writer { node: self.id, incarnation: Incarnation(self.incarnation) };
-        let cell = CellId { writer, shard: Shard(0) };
-        self.lives.push(Life { cell, own: Own { epoch, ..Own::default() }, put: None, settled: true, heard_at: now });
+    pub fn begin(&mut self, epoch: Epoch, account: &mut Account) {
+        account.lives += 1;
+        let writer = Writer { node: self.id, incarnation: Incarnation(account.lives) };
+        self.lives.push(Life {
+            cell: CellId { writer, shard: Shard(0) },
+            own: Own { epoch, ..Own::default() },
+            seq: Seq(0),
+            settled: true,
+            books: Books::default(),
+        });
     }
 
     pub fn present(&mut self) -> &mut Life {
@@ -44,89 +62,104 @@ impl Node {
 
     pub fn add(&mut self, delta: i64, now: Millis) {
         let life = self.present();
-        life.own = life.own.lapse(now).added(delta).expect("adds are small");
-        life.settled = false;
+        life.say(life.own.lapse(now).added(delta).expect("adds are small"));
+        life.books.added += i128::from(delta);
+        life.books.adds += 1;
     }
 
-    /// The next put of a life, if it has something to say.
-    pub fn say(&mut self, life: usize) -> Option<Put> {
-        self.seq += 1;
-        let seq = Seq(self.seq);
-        let life = &mut self.lives[life];
-        let put = life.own.put(life.cell, seq)?;
-        life.put = Some(put);
+    /// What a life has to say.
+    pub fn put(&self, life: usize, account: &mut Account) -> Option<Put> {
+        let life = &self.lives[life];
+        let put = life.own.put(life.cell, life.seq)?;
+        account.said(&put, &life.books);
         Some(put)
     }
 
-    /// A verdict arrived; whether the row has to move.
-    pub fn told(&mut self, put: &Put, verdict: &Verdict, account: &mut Account) -> Result<Option<Epoch>, String> {
+    /// A verdict arrived.
+    pub fn told(&mut self, put: &Put, verdict: &Verdict, account: &mut Account) -> Result<Need, String> {
         // A verdict for a life that is over or a put before a crash finds nobody.
-        let Some(at) = self.lives.iter().position(|life| life.cell == put.cell) else { return Ok(None) };
+        let Some(at) = self.lives.iter().position(|life| life.cell == put.cell) else { return Ok(Need::Nothing) };
         let life = &mut self.lives[at];
         // By seq, never by value: an older put may happen to say the same as the cell does now, and be overtaken by one between.
-        let newest = life.put == Some(*put) && life.own.lapsed.is_none();
-        if *verdict == Verdict::Newest && newest && (put.epoch, put.value) == (life.own.epoch, life.own.value) {
-            life.settled = true;
-        }
-        let told = life.own.told(put, verdict);
+        let newest = put.seq == life.seq;
+        life.settled |= newest && *verdict == Verdict::Newest;
+        let told = match verdict {
+            Verdict::Older if newest => Told::Outdone,
+            verdict => life.own.told(put, verdict),
+        };
         self.act(at, told, account)
     }
 
     /// The row was read.
-    pub fn shown(
-        &mut self,
-        at: usize,
-        row: &Snapshot,
-        now: Millis,
-        account: &mut Account,
-    ) -> Result<Option<Epoch>, String> {
+    pub fn shown(&mut self, at: usize, row: &Snapshot, now: Millis, account: &mut Account) -> Result<Need, String> {
         let life = &mut self.lives[at];
         life.own = life.own.informed(row);
-        let told = life.own.shown(life.cell, row, now);
+        let told = life.own.shown(life.cell, life.seq, row, now);
         self.act(at, told, account)
     }
 
-    /// Notes when a life was last compared.
-    pub fn heard(&mut self, cell: CellId, now: Millis) {
-        self.lives.iter_mut().filter(|life| life.cell == cell).for_each(|life| life.heard_at = now);
+    fn act(&mut self, at: usize, told: Told, account: &mut Account) -> Result<Need, String> {
+        let over = at + 1 < self.lives.len();
+        let life = &mut self.lives[at];
+        Ok(match told {
+            Told::Stay => Need::Nothing,
+            Told::Move => Need::Move(life.own.lapsed.map_or(life.own.epoch, |lapsed| lapsed.epoch)),
+            Told::Open(own) if !over || life.own.lapsed.is_some() => {
+                account.opened(life.cell, &life.own, &own, &mut life.books)?;
+                let decided = life.own.lapsed.is_some();
+                if over {
+                    life.decide(own)
+                } else {
+                    life.say(own)
+                }
+                if decided { Need::Look } else { Need::Nothing }
+            }
+            Told::Open(_) => Need::Late,
+            Told::Over => {
+                if !over {
+                    let epoch = life.own.epoch;
+                    self.begin(epoch, account);
+                }
+                Need::Late
+            }
+            Told::Outdone if over => {
+                self.end(at, account);
+                Need::Nothing
+            }
+            Told::Outdone => return Err(format!("{:?} is outdone, and has no twin", life.cell)),
+        })
     }
 
-    fn act(&mut self, at: usize, told: Told, account: &mut Account) -> Result<Option<Epoch>, String> {
-        let before = self.lives[at].own;
-        match told {
-            Told::Stay => {}
-            Told::Move => return Ok(Some(before.epoch)),
-            Told::Open(own) => {
-                account.opened(self.lives[at].cell, &before, &own)?;
-                self.lives[at].own = own;
-                self.lives[at].settled = !own.said;
-            }
-            Told::Reborn(rest) => {
-                account.reborn += 1;
-                if at + 1 == self.lives.len() {
-                    self.begin(rest.epoch, self.lives[at].heard_at);
-                    self.present().own.expires_at = rest.expires_at;
-                }
-                self.lives.remove(at);
-                let present = self.present();
-                present.own = present.own.join(rest);
-                present.settled = !present.own.said;
-            }
-        }
-        Ok(None)
+    /// A life has nothing left to say.
+    pub fn end(&mut self, at: usize, account: &mut Account) {
+        let life = self.lives.remove(at);
+        account.over(self.machine, &life);
     }
 
     /// Old lives that have nothing left to say are over.
-    pub fn bury(&mut self) {
-        let present = self.lives.len() - 1;
-        let mut at = 0;
-        self.lives.retain(|life| {
-            at += 1;
-            at > present || !life.settled || life.own.lapsed.is_some()
-        });
+    pub fn bury(&mut self, account: &mut Account) {
+        for at in (0..self.lives.len() - 1).rev() {
+            if self.lives[at].settled && self.lives[at].own.lapsed.is_none() {
+                self.end(at, account);
+            }
+        }
     }
 
     pub fn settled(&self) -> bool {
         self.lives.iter().all(|life| life.settled && life.own.lapsed.is_none())
+    }
+}
+
+impl Life {
+    /// Says something else from here on.
+    fn say(&mut self, own: Own) {
+        self.seq.0 += 1;
+        self.decide(own);
+    }
+
+    /// Says what a lapse came to under the number that the lapse has, under which nothing was ever put: the next one may be that of something
+    /// else, if this is not the last state that the life had.
+    fn decide(&mut self, own: Own) {
+        (self.own, self.settled) = (own, !own.said && own.lapsed.is_none());
     }
 }

@@ -27,21 +27,20 @@ const OPTION_SHOWN_BYTES_MAX: usize = 128;
 
 type Parsed<'a> = Result<Request<'a>, CommandError>;
 
-pub(super) fn incr<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
-    plain(Command::Add { name: name(args, 1)?, delta: 1 })
+pub(super) fn incr<'a>(spec: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    add(spec, args, 1)
 }
 
-pub(super) fn decr<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
-    plain(Command::Add { name: name(args, 1)?, delta: -1 })
+pub(super) fn decr<'a>(spec: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    add(spec, args, -1)
 }
 
-pub(super) fn incrby<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
-    plain(Command::Add { name: name(args, 1)?, delta: integer(arg(args, 2))? })
+pub(super) fn incrby<'a>(spec: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    add(spec, args, integer(arg(args, 2))?)
 }
 
-pub(super) fn decrby<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
-    let delta = integer(arg(args, 2))?.checked_neg().ok_or(CommandError::DecrementOverflow)?;
-    plain(Command::Add { name: name(args, 1)?, delta })
+pub(super) fn decrby<'a>(spec: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    add(spec, args, integer(arg(args, 2))?.checked_neg().ok_or(CommandError::DecrementOverflow)?)
 }
 
 pub(super) fn get<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
@@ -286,6 +285,10 @@ pub(super) fn flush<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
 
 fn plain(command: Command<'_>) -> Parsed<'_> {
     Ok(Request::Counter(CounterRequest { command, shape: Shape::Plain }))
+}
+
+fn add<'a>(spec: &'static Spec, args: &Args<'a>, delta: i64) -> Parsed<'a> {
+    plain(Command::Add { name: name(args, 1)?, delta, shard_key: spec.shard_key(args) })
 }
 
 fn set_expiring<'a>(unit: Unit, spec: &'static Spec, args: &Args<'a>) -> Parsed<'a> {

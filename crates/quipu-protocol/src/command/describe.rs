@@ -44,7 +44,7 @@ pub fn describe(question: &Introspection<'_>, out: &mut Writer<'_>) {
 fn info(spec: &Spec, out: &mut Writer<'_>) {
     out.array(10);
     out.bulk(spec.name.as_bytes());
-    out.integer(spec.arity.into());
+    out.integer(spec.arity_told().into());
     let flags: Vec<&str> = spec.flags.iter().filter_map(|flag| flag.word()).collect();
     out.set(flags.len());
     flags.iter().for_each(|flag| out.simple(flag));

@@ -12,6 +12,9 @@ const NAME_BYTES_MAX: usize = 24;
 /// How much of an unknown command is repeated in its error. Redis's number.
 const SHOWN_BYTES_MAX: usize = 128;
 
+/// The option that picks a shard. Redis has none of this name.
+const SHARD_KEY: &[u8] = b"SHARDKEY";
+
 /// One operation.
 pub struct Spec {
     /// In lower case; a part of an operation is `client|setname`.
@@ -55,6 +58,8 @@ pub enum Flag {
     NoMulti,
     /// Takes far longer than others, or as long as there is much to look at; a worker does others' work before its next.
     Slow,
+    /// May name what picks the shard of a shared counter, at its end and beyond its arity: `SHARDKEY key`.
+    ShardKey,
     /// Walks the names of counters, which within a transaction would keep everybody else from all of them meanwhile.
     Walk,
 }
@@ -70,7 +75,7 @@ impl Flag {
             Flag::Admin => "admin",
             Flag::NoAuth => "no_auth",
             Flag::NoMulti => "no_multi",
-            Flag::Slow | Flag::Walk => return None,
+            Flag::Slow | Flag::ShardKey | Flag::Walk => return None,
         })
     }
 }
@@ -152,11 +157,25 @@ impl Spec {
         self.parts.iter().find(|part| part.part_name().as_bytes().eq_ignore_ascii_case(name))
     }
 
-    fn takes(&self, count: usize) -> bool {
+    /// The arity that clients are told: options make it open at the end.
+    pub(super) fn arity_told(&self) -> i16 {
+        if self.is(Flag::ShardKey) { -self.arity } else { self.arity }
+    }
+
+    fn takes(&self, args: &Args<'_>) -> bool {
         // Arguments are bounded far below what an i64 holds.
-        let count = count as i64;
+        let count = args.len() as i64;
         let arity = i64::from(self.arity);
-        if arity >= 0 { count == arity } else { count >= -arity }
+        match arity {
+            ..0 => count >= -arity,
+            _ => count == arity || self.shard_key(args).is_some(),
+        }
+    }
+
+    /// What follows SHARDKEY behind the other arguments, if that is offered and there.
+    pub(super) fn shard_key<'a>(&self, args: &Args<'a>) -> Option<&'a [u8]> {
+        let at = usize::try_from(self.arity).ok().filter(|at| self.is(Flag::ShardKey) && args.len() == at + 2)?;
+        args.get(at).filter(|word| word.eq_ignore_ascii_case(SHARD_KEY)).and_then(|_| args.get(at + 1))
     }
 }
 
@@ -178,7 +197,7 @@ pub fn lookup(args: &Args<'_>) -> Result<&'static Spec, CommandError> {
     let Some(spec) = find(TABLE, name) else {
         return Err(absent::find(name).unwrap_or_else(|| unknown(name, args)));
     };
-    if !spec.takes(args.len()) {
+    if !spec.takes(args) {
         return Err(CommandError::Arity(spec.name));
     }
     let Some(given) = args.get(1).filter(|_| !spec.parts.is_empty()) else { return Ok(spec) };
@@ -188,7 +207,7 @@ pub fn lookup(args: &Args<'_>) -> Result<&'static Spec, CommandError> {
             container: spec.name.to_ascii_uppercase(),
         });
     };
-    if !part.takes(args.len()) {
+    if !part.takes(args) {
         return Err(CommandError::Arity(part.name));
     }
     Ok(part)

@@ -66,7 +66,7 @@ pub static TABLE: &[Spec] = &[
     Spec {
         name: "decr",
         arity: 2,
-        flags: &[Flag::Write, Flag::DenyOom, Flag::Fast],
+        flags: &[Flag::Write, Flag::DenyOom, Flag::Fast, Flag::ShardKey],
         keys: Keys::ONE,
         group: Group::String,
         since: "1.0.0",
@@ -77,7 +77,7 @@ pub static TABLE: &[Spec] = &[
     Spec {
         name: "decrby",
         arity: 3,
-        flags: &[Flag::Write, Flag::DenyOom, Flag::Fast],
+        flags: &[Flag::Write, Flag::DenyOom, Flag::Fast, Flag::ShardKey],
         keys: Keys::ONE,
         group: Group::String,
         since: "1.0.0",
@@ -264,7 +264,7 @@ pub static TABLE: &[Spec] = &[
     Spec {
         name: "incr",
         arity: 2,
-        flags: &[Flag::Write, Flag::DenyOom, Flag::Fast],
+        flags: &[Flag::Write, Flag::DenyOom, Flag::Fast, Flag::ShardKey],
         keys: Keys::ONE,
         group: Group::String,
         since: "1.0.0",
@@ -275,7 +275,7 @@ pub static TABLE: &[Spec] = &[
     Spec {
         name: "incrby",
         arity: 3,
-        flags: &[Flag::Write, Flag::DenyOom, Flag::Fast],
+        flags: &[Flag::Write, Flag::DenyOom, Flag::Fast, Flag::ShardKey],
         keys: Keys::ONE,
         group: Group::String,
         since: "1.0.0",

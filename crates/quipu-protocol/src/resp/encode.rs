@@ -88,14 +88,23 @@ impl<'a> Writer<'a> {
     /// An operation that was not applied.
     pub fn refusal(&mut self, refusal: &Refusal, command: &str) {
         match refusal {
-            Refusal::Overflow | Refusal::ReplyTooLarge { .. } | Refusal::AtRest { .. } | Refusal::WalkTogether => {
+            Refusal::Overflow
+            | Refusal::ReplyTooLarge { .. }
+            | Refusal::AtRest { .. }
+            | Refusal::WalkTogether
+            | Refusal::TooWide
+            | Refusal::OneOwner { .. }
+            | Refusal::NoShardKey
+            | Refusal::TokenSpent => {
                 self.error(&format!("ERR {refusal}"));
             }
             Refusal::ExpireTime => self.error(&format!("ERR {refusal} in '{command}' command")),
             Refusal::WrongKind => self.error(&format!("WRONGTYPE {refusal}")),
             Refusal::NoRoom { .. } => self.error(&format!("NOROOM {refusal}")),
             Refusal::NoMemory { .. } => self.error(&format!("OOM {refusal}")),
-            Refusal::Behind { .. } => self.error(&format!("TRYAGAIN {refusal}")),
+            Refusal::Behind { .. } | Refusal::TokenInUse { .. } => self.error(&format!("TRYAGAIN {refusal}")),
+            Refusal::StoreDown => self.error(&format!("STOREDOWN {refusal}")),
+            Refusal::Fenced { .. } => self.error(&format!("FENCED {refusal}")),
         }
     }
 

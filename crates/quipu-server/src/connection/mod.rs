@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use quipu_engine::Wait;
+use quipu_engine::{Loaded, Wait};
 use rustix::net::SendFlags;
 use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
@@ -144,6 +144,10 @@ impl Connection {
                 Ending::Held => tokio::task::yield_now().await,
                 Ending::Loads(load) => {
                     let loaded = self.shared.engine.load(load).await;
+                    if loaded == Loaded::Unknown {
+                        // A reply would say that it was applied, or that it was not.
+                        return Ok(false);
+                    }
                     self.session.note_loaded(loaded);
                 }
                 Ending::BacksUp(dir) => {

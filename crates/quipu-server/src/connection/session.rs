@@ -52,6 +52,8 @@ pub(super) struct Session {
     consumed: usize,
     /// What loading came to for the command that comes next, if that is a reply already.
     loaded: Option<(Reply, Wait)>,
+    /// Rows that it has waited for were asked for then, or later.
+    rows_since: Option<std::time::Duration>,
     /// What became of the backup that the command which comes next has asked for.
     backed_up: Option<Outcome>,
     unauthenticated_bytes: usize,
@@ -97,7 +99,17 @@ impl Session {
     pub fn new(client: Arc<Client>, shared: Arc<Shared>) -> Session {
         let state = State { authenticated: shared.password.is_none(), command: "NULL", ..State::default() };
         let (decoder, loaded, backed_up) = (Decoder::default(), None, None);
-        Session { shared, client, state, decoder, consumed: 0, loaded, backed_up, unauthenticated_bytes: 0 }
+        Session {
+            shared,
+            client,
+            state,
+            decoder,
+            consumed: 0,
+            loaded,
+            rows_since: None,
+            backed_up,
+            unauthenticated_bytes: 0,
+        }
     }
 
     /// Runs the whole commands of the input in one turn of the engine, as many as a turn may.
@@ -236,7 +248,7 @@ impl Session {
     /// Adds to a load what the commands behind the one that needs it will need: so that a pipeline waits once, not once a command.
     fn foresee(&self, rest: &[u8], limits: &quipu_protocol::Limits, turn: &mut Turn<'_>, load: &mut Load) {
         // What waits for a walk or for memory brings nothing back.
-        if self.state.transaction.is_some() || !matches!(load, Load::Names(_)) {
+        if self.state.transaction.is_some() || !matches!(load, Load::Names(_) | Load::Rows(_)) {
             return;
         }
         // A decoder of its own: the session's remembers how far it has come in a command that is not whole.
@@ -255,7 +267,11 @@ impl Session {
     /// Takes what loading came to: a reply that the command gets when it is run again, or nothing, and then it can run.
     pub fn note_loaded(&mut self, loaded: Loaded) {
         self.loaded = match loaded {
-            Loaded::Again => None,
+            Loaded::Again | Loaded::Unknown => None,
+            Loaded::Fetched(since) => {
+                self.rows_since = Some(since);
+                None
+            }
             Loaded::Reply(reply, wait) => Some((reply, wait)),
             Loaded::Refused(refusal) => Some((Reply::Refused(refusal), Wait::default())),
         };
@@ -273,6 +289,9 @@ impl Session {
 
     /// The reply that loading has brought for the command that is about to run.
     pub fn take_loaded(&mut self, turn: &mut Turn<'_>) -> Option<Reply> {
+        if let Some(since) = self.rows_since.take() {
+            turn.rows_since(since);
+        }
         let (reply, wait) = self.loaded.take()?;
         turn.wait_also(wait);
         Some(reply)

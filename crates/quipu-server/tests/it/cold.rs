@@ -19,7 +19,7 @@ fn at_rest(count: usize) -> Door {
     for index in 0..count {
         let text = format!("n:{index}");
         let name = quipu_model::Name::new(text.as_bytes()).unwrap();
-        turn.run(&quipu_model::Command::Add { name, delta: index as i64 }).unwrap();
+        turn.run(&quipu_model::Command::Add { name, delta: index as i64, shard_key: None }).unwrap();
     }
     turn.finish();
     engine.close().unwrap();

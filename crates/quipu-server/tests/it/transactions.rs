@@ -11,6 +11,10 @@ fn a_transaction_is_one_step() {
             format!("+OK\r\n{queued}*5\r\n:1\r\n$1\r\n1\r\n+OK\r\n+PONG\r\n:0\r\n")
         })
         .ask("MGET a b c", "*3\r\n$1\r\n1\r\n$1\r\n2\r\n$1\r\n3\r\n")
+        .ask(
+            "MULTI\nINCRBY s 4 SHARDKEY u:1\nDECR s SHARDKEY u:2\nEXEC",
+            "+OK\r\n+QUEUED\r\n+QUEUED\r\n*2\r\n:4\r\n:3\r\n",
+        )
         .ask("MULTI\nEXEC", "+OK\r\n*0\r\n")
         .ask("MULTI\nINCR a\nDISCARD\nGET a", "+OK\r\n+QUEUED\r\n+OK\r\n$1\r\n1\r\n")
         .ask("EXEC\nDISCARD", "-ERR EXEC without MULTI\r\n-ERR DISCARD without MULTI\r\n");
@@ -24,6 +28,7 @@ fn a_mistake_while_queueing_spoils_it_and_one_while_running_does_not() {
     door.client()
         .ask("MULTI\nINCR a\nFOO\nINCR a\nEXEC", format!("+OK\r\n+QUEUED\r\n{unknown}+QUEUED\r\n{abort}"))
         .ask("GET a", "$-1\r\n")
+        .ask("MULTI\nINCR a b c\nEXEC", format!("+OK\r\n-ERR wrong number of arguments for 'incr' command\r\n{abort}"))
         .ask("MULTI\nINCR\nEXEC", format!("+OK\r\n-ERR wrong number of arguments for 'incr' command\r\n{abort}"))
         .ask(
             "MULTI\nKEYS *\nSCAN 0\nEXEC",

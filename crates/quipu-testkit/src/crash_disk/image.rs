@@ -49,6 +49,12 @@ impl Image {
         CrashDisk::from_image(&self, 1)
     }
 
+    /// The same, as the copy of this number: two of the same number have the same files, as a machine and its snapshot have.
+    #[must_use]
+    pub fn into_disk_of(self, copy: u64) -> CrashDisk {
+        CrashDisk::from_image(&self, copy)
+    }
+
     /// The paths of all files, in order.
     pub fn files(&self) -> impl Iterator<Item = &Path> {
         self.files.keys().map(PathBuf::as_path)

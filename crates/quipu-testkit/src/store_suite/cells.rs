@@ -17,7 +17,7 @@ pub(super) fn cell(node: u64) -> CellId {
 }
 
 pub(super) fn said(node: u64, epoch: Epoch, seq: u64, value: i128) -> Put {
-    Put { cell: cell(node), epoch, seq: Seq(seq), value }
+    Put { cell: cell(node), epoch, seq: Seq(seq), value, total: value }
 }
 
 /// One put, one verdict.

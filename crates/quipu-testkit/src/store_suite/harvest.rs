@@ -2,8 +2,9 @@
 //!
 //! In: a store, a seed. Out: a [`Harvest`] that adds up, or a panic that names the seed.
 //!
-//! Three nodes add to two counters, put what changed in one call, compare themselves with the rows, and begin new lives; anyone resets a
-//! counter, closes and folds a writer, and applies tokened adds that were sent to every node. Whatever the store answered, in the end
+//! Three nodes add to two counters, put what changed in one call, compare themselves with the rows, and begin new lives; a life that is
+//! over may have two heirs; anyone resets a counter, closes and folds a writer, and applies tokened adds that were sent to every node.
+//! Whatever the store answered, in the end
 //!
 //! > acknowledged adds = what resets returned + the final values, and each token was applied once.
 
@@ -45,8 +46,10 @@ pub struct Harvest {
     pub returned: i128,
     /// What the counters held in the end.
     pub left: i128,
-    /// How often a writer began anew under another epoch or incarnation.
+    /// How often a writer began anew under another epoch.
     pub carried: u64,
+    /// How often a cell of a life that was over was settled late, and the store had not known as much.
+    pub late: u64,
 }
 
 /// Runs one schedule and judges it. The store must know nothing of the counters and tokens named `harvest`.
@@ -66,23 +69,35 @@ struct Run<'s, S> {
     seed: u64,
     dice: Dice,
     nodes: Vec<Vec<Life>>, // the last life of each is the present
-    seq: u64,
     ids: u64,
     tokens: BTreeMap<u64, u64>, // how often each was applied
     total: Harvest,
 }
 
 /// One incarnation of a node, as its journal has it.
+#[derive(Clone)]
 struct Life {
     writer: Writer,
     cells: BTreeMap<usize, Mine>, // by counter
 }
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Mine {
     own: Own,
-    newest: Option<Put>,
+    seq: Seq,            // the newest that was given, under whatever epoch
+    newest: Option<Put>, // what was said with it, unless there is something newer to say
     settled: bool,
+}
+
+impl Mine {
+    /// What there is to say, with a seq of its own if that has not been said before: two heirs of one life say the same.
+    fn say(&mut self, cell: CellId) -> Option<Put> {
+        if self.newest.is_none() {
+            self.newest = self.own.put(cell, Seq(self.seq.0 + 1));
+            self.seq = self.newest.map_or(self.seq, |put| put.seq);
+        }
+        self.newest
+    }
 }
 
 impl<'s, S: Store> Run<'s, S> {
@@ -90,7 +105,7 @@ impl<'s, S: Store> Run<'s, S> {
         let dice = Dice::new(seed ^ 0x5eed);
         let nodes = (0..NODES).map(|_| Vec::new()).collect();
         let (tokens, total) = (BTreeMap::new(), Harvest::default());
-        let mut run = Run { store, seed, dice, nodes, seq: 0, ids: 0, tokens, total };
+        let mut run = Run { store, seed, dice, nodes, ids: 0, tokens, total };
         (0..NODES).for_each(|node| run.begin(node));
         run
     }
@@ -99,6 +114,19 @@ impl<'s, S: Store> Run<'s, S> {
         self.ids += 1;
         let writer = Writer { node: NodeId(node as u64 + 1), incarnation: Incarnation(self.ids) };
         self.nodes[node].push(Life { writer, cells: BTreeMap::new() });
+    }
+
+    /// A second heir of a life that is over: a cloned machine, a backup beside its successor.
+    fn inherit(&mut self, node: usize) {
+        let heir = (node + 1) % NODES;
+        let over = self.nodes[node].len() - 1;
+        if over == 0 {
+            return;
+        }
+        let life = self.nodes[node][self.dice.below(over)].clone();
+        if self.nodes[heir].iter().all(|known| known.writer != life.writer) {
+            self.nodes[heir].insert(0, life);
+        }
     }
 
     async fn step(&mut self) {
@@ -113,7 +141,8 @@ impl<'s, S: Store> Run<'s, S> {
                 self.put(node, life).await;
             }
             70..=77 => self.compare(node, counter).await,
-            78..=79 => self.begin(node),
+            78 => self.begin(node),
+            79 => self.inherit(node),
             80..=87 => self.apply_token(counter).await,
             88..=91 => {
                 let life = self.dice.below(self.nodes[node].len());
@@ -134,7 +163,7 @@ impl<'s, S: Store> Run<'s, S> {
         if let Some(life) = self.nodes[node].last_mut() {
             let mine = life.cells.entry(counter).or_default();
             mine.own = mine.own.added(delta).expect("adds of the suite are small");
-            mine.settled = false;
+            (mine.newest, mine.settled) = (None, false);
         }
     }
 
@@ -143,13 +172,7 @@ impl<'s, S: Store> Run<'s, S> {
         let mut asked = Vec::new();
         let Some(Life { writer, cells }) = self.nodes[node].get_mut(life) else { return };
         for (&counter, mine) in cells.iter_mut() {
-            self.seq += 1;
-            // The same again as often as something newer: what a timeout leaves to do.
-            let again = mine.newest.filter(|_| self.dice.chance(30));
-            if let Some(put) = again.or_else(|| mine.own.put(cell(*writer), Seq(self.seq))) {
-                mine.newest = mine.newest.filter(|newest| newest.seq > put.seq).or(Some(put));
-                asked.push((counter, put));
-            }
+            asked.extend(mine.say(cell(*writer)).map(|put| (counter, put)));
         }
         let puts: Vec<_> = asked.iter().map(|(counter, put)| (name(*counter), *put)).collect();
         let Ok(verdicts) = self.store.put(&puts).await else { return };
@@ -161,10 +184,12 @@ impl<'s, S: Store> Run<'s, S> {
     async fn told(&mut self, node: usize, counter: usize, put: &Put, verdict: &Verdict) {
         let Some(at) = self.nodes[node].iter().position(|life| life.writer == put.cell.writer) else { return };
         let Some(mine) = self.nodes[node][at].cells.get_mut(&counter) else { return };
-        if *verdict == Verdict::Newest && mine.newest == Some(*put) {
-            mine.settled = (put.epoch, put.value) == (mine.own.epoch, mine.own.value);
-        }
-        let told = mine.own.told(put, verdict);
+        let newest = mine.newest == Some(*put);
+        mine.settled |= newest && *verdict == Verdict::Newest;
+        let told = match verdict {
+            Verdict::Older if newest => Told::Outdone,
+            verdict => mine.own.told(put, verdict),
+        };
         self.act(node, at, counter, told).await;
     }
 
@@ -174,35 +199,44 @@ impl<'s, S: Store> Run<'s, S> {
             let Ok(seen) = self.store.read(name(counter)).await else { continue };
             let Some(at) = self.nodes[node].iter().position(|life| life.writer == writer) else { continue };
             let Some(mine) = self.nodes[node][at].cells.get(&counter) else { continue };
-            let told = mine.own.shown(cell(writer), &seen.snapshot, seen.at);
+            let told = mine.own.shown(cell(writer), mine.seq, &seen.snapshot, seen.at);
             self.act(node, at, counter, told).await;
         }
     }
 
     async fn act(&mut self, node: usize, at: usize, counter: usize, told: Told) {
+        let over = at + 1 < self.nodes[node].len();
         match told {
             Told::Stay => {}
-            Told::Open(own) => {
+            Told::Open(own) if !over => {
                 self.total.carried += 1;
-                self.nodes[node][at].cells.insert(counter, Mine { own, newest: None, settled: !own.said });
+                let mine = self.nodes[node][at].cells.entry(counter).or_default();
+                *mine = Mine { own, seq: mine.seq, newest: None, settled: !own.said };
             }
-            Told::Reborn(rest) => {
-                self.total.carried += 1;
-                if at + 1 == self.nodes[node].len() {
-                    self.begin(node);
-                }
-                self.nodes[node][at].cells.remove(&counter);
-                if let Some(present) = self.nodes[node].last_mut() {
-                    let mine = present.cells.entry(counter).or_insert_with(|| {
-                        let own = Own { epoch: rest.epoch, ..Own::default() };
-                        Mine { own, newest: None, settled: true }
-                    });
-                    mine.own = mine.own.join(rest);
-                    mine.settled = !mine.own.said;
-                }
+            Told::Over if !over => {
+                self.begin(node);
+                self.settle_late(node, at, counter).await;
             }
+            Told::Open(_) | Told::Over => self.settle_late(node, at, counter).await,
+            Told::Outdone if over => drop(self.nodes[node][at].cells.remove(&counter)),
+            Told::Outdone => panic!("seed {}: a present life has no twin here", self.seed),
             // Nothing expires and nothing is lost here, so a row is never behind one who was told of it.
             Told::Move => panic!("seed {}: a row is behind its writer", self.seed),
+        }
+    }
+
+    /// A life that is over settles a cell on the row, and is done with it.
+    async fn settle_late(&mut self, node: usize, at: usize, counter: usize) {
+        let Life { writer, cells } = &mut self.nodes[node][at];
+        let writer = *writer;
+        if let Some(put) = cells.get_mut(&counter).and_then(|mine| mine.say(cell(writer))) {
+            let late = Change::Late { put, expires_at: None };
+            let reply = Box::pin(self.swap(node, counter, late)).await;
+            self.total.late += u64::from(reply == Reply::Integer(1));
+        }
+        // Others acted meanwhile, perhaps for this very cell.
+        if let Some(life) = self.nodes[node].iter_mut().find(|life| life.writer == writer) {
+            life.cells.remove(&counter);
         }
     }
 
@@ -212,7 +246,8 @@ impl<'s, S: Store> Run<'s, S> {
         for _ in 0..TRIES {
             let Ok(seen) = self.store.read(name(counter)).await else { continue };
             self.ids += 1;
-            let by = By { id: SwapId(u128::from(self.ids)), node, grace: GRACE };
+            let by =
+                By { id: SwapId(u128::from(self.ids)), node, grace: GRACE, registered: &quipu_model::shared::NOBODY };
             let computed = compute(&seen, &by, &change).expect("values of the suite fit a reply");
             let Next::Row(next) = &computed.next else { return computed.reply };
             let attempt = Attempt::on(&seen, by.id);

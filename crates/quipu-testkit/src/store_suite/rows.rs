@@ -15,7 +15,7 @@ const GRACE: Duration = Duration::from_secs(3_600);
 /// Reads, computes, swaps; what there was before, the swap's name, and the reply.
 async fn change(store: &impl Store, at: &[u8], id: u128, change: Change) -> (Seen, Snapshot, Reply) {
     let seen = read(store, at).await;
-    let by = By { id: SwapId(id), node: NodeId(7), grace: GRACE };
+    let by = By { id: SwapId(id), node: NodeId(7), grace: GRACE, registered: &quipu_model::shared::NOBODY };
     let computed = compute(&seen, &by, &change).expect("changes of the suite are computed");
     if let Next::Row(next) = &computed.next {
         let verdict = store.swap(name(at), seen.snapshot.version, Some(next)).await.expect("a store swaps");
@@ -35,6 +35,7 @@ pub(super) async fn prove(store: &impl Store) {
     a_counter_without_a_row_is_swapped_in_once(store).await;
     a_put_of_an_ended_epoch_is_told_what_was_kept_at_the_swap(store).await;
     a_retired_writer_is_told_so_before_and_after_the_fold(store).await;
+    what_a_life_that_is_over_owes_is_settled_once(store).await;
     a_row_that_is_due_moves_first(store).await;
     a_forgotten_row_is_gone(store).await;
 }
@@ -45,6 +46,7 @@ async fn a_row_comes_back_as_it_was_swapped_in(store: &impl Store) {
         epoch: Epoch { millis: 5, node: NodeId(9) },
         seq: Seq(u64::MAX / 2),
         value,
+        total: value,
         closed,
         expired,
         at: Millis(1_700_000_000_000),
@@ -56,8 +58,11 @@ async fn a_row_comes_back_as_it_was_swapped_in(store: &impl Store) {
         expires_at: Some(Millis(i64::MAX as u64)),
         gone_at: Some(Millis(1_650_000_000_000)),
         cells: [
-            (cell(1), Held { seq: Seq(3), value: i128::from(i64::MAX) * 3, closed: false }),
-            (cell(2), Held { seq: Seq(4), value: -1, closed: true }),
+            (
+                cell(1),
+                Held { seq: Seq(3), value: i128::from(i64::MAX) * 3, total: i128::from(i64::MAX) * 3, closed: false },
+            ),
+            (cell(2), Held { seq: Seq(4), value: -1, total: -1, closed: true }),
         ]
         .into(),
         spent: [(cell(3), spent(-7, false, Some(Millis(77)))), (cell(4), spent(i128::from(i64::MAX) * 5, true, None))]
@@ -82,7 +87,7 @@ async fn a_swap_is_carried_out_on_the_very_row_that_was_seen(store: &impl Store)
     let at = b"very";
     put(store, at, said(1, Epoch::FIRST, 1, 5)).await;
     let seen = read(store, at).await;
-    let by = By { id: SwapId(1), node: NodeId(7), grace: GRACE };
+    let by = By { id: SwapId(1), node: NodeId(7), grace: GRACE, registered: &quipu_model::shared::NOBODY };
     let Next::Row(next) = compute(&seen, &by, &Change::Reset).expect("it fits").next else { panic!("a reset swaps") };
     put(store, at, said(2, Epoch::FIRST, 1, 3)).await;
     let verdict = store.swap(name(at), seen.snapshot.version, Some(&next)).await.expect("a store answers");
@@ -99,7 +104,7 @@ async fn a_swap_sent_twice_is_carried_out_once_and_recognised(store: &impl Store
     let seen = read(store, at).await;
     let attempt = Attempt::on(&seen, SwapId(1));
     assert_eq!(attempt.fate(&seen.snapshot), Fate::Open);
-    let by = By { id: SwapId(1), node: NodeId(7), grace: GRACE };
+    let by = By { id: SwapId(1), node: NodeId(7), grace: GRACE, registered: &quipu_model::shared::NOBODY };
     let Next::Row(next) = compute(&seen, &by, &Change::Reset).expect("it fits").next else { panic!("a reset swaps") };
     for expected in [SwapVerdict::Swapped, SwapVerdict::Moved] {
         let verdict = store.swap(name(at), seen.snapshot.version, Some(&next)).await.expect("a store answers");
@@ -130,6 +135,8 @@ async fn a_put_of_an_ended_epoch_is_told_what_was_kept_at_the_swap(store: &impl 
     let (_, first, _) = change(store, at, 1, Change::Reset).await;
     let stale = |row: &Snapshot, kept| Verdict::Stale { epoch: row.epoch, kept, expired: None };
     assert_eq!(put(store, at, said(1, Epoch::FIRST, 2, 8)).await, stale(&first, 5));
+    assert_eq!(put(store, at, said(1, Epoch::FIRST, 1, 5)).await, stale(&first, 5), "the very put that was kept");
+    assert_eq!(put(store, at, said(1, Epoch::FIRST, 0, 9)).await, Verdict::Older, "one before it: nothing is owed");
     assert_eq!(put(store, at, said(2, Epoch::FIRST, 1, 8)).await, stale(&first, 0), "it was not there");
     let (_, second, _) = change(store, at, 2, Change::Reset).await;
     assert_eq!(put(store, at, said(1, Epoch::FIRST, 2, 8)).await, stale(&second, 5), "two swaps before it heard");
@@ -155,6 +162,27 @@ async fn a_retired_writer_is_told_so_before_and_after_the_fold(store: &impl Stor
     assert_eq!(put(store, at, said(1, Epoch::FIRST, 2, 9)).await, closed, "closed is told before stale");
     let later = Verdict::Closed { seq: Seq(1), value: 0 };
     assert_eq!(put(store, at, said(1, row.epoch, 3, 4)).await, later, "and for good");
+}
+
+async fn what_a_life_that_is_over_owes_is_settled_once(store: &impl Store) {
+    let at = b"late";
+    let late = |epoch, seq, value| Change::Late { put: said(1, epoch, seq, value), expires_at: None };
+    put(store, at, said(1, Epoch::FIRST, 1, 5)).await;
+    let (_, row, reply) = change(store, at, 1, late(Epoch::FIRST, 2, 7)).await;
+    assert_eq!((reply, row.sum()), (Reply::Integer(1), 7), "in the place of what the row had");
+    assert_eq!(put(store, at, said(1, Epoch::FIRST, 3, 9)).await, Verdict::Closed { seq: Seq(2), value: 7 });
+    change(store, at, 2, Change::Reset).await;
+    for (id, news) in [(3, 1), (4, 0)] {
+        let (_, row, reply) = change(store, at, id, late(Epoch::FIRST, 4, 10)).await;
+        assert_eq!(
+            (reply, row.sum()),
+            (Reply::Integer(news), 3),
+            "what the reset did not take, by any number of heirs"
+        );
+    }
+    let (_, row, reply) = change(store, at, 5, late(Epoch::FIRST, 3, 9)).await;
+    assert_eq!((reply, row.sum(), row.cells.len()), (Reply::Integer(0), 3, 0), "an older one is no news");
+    assert_eq!(put(store, at, said(1, row.epoch, 5, 1)).await, Verdict::Closed { seq: Seq(4), value: 0 });
 }
 
 async fn a_row_that_is_due_moves_first(store: &impl Store) {

@@ -4,15 +4,11 @@
 
 use std::path::Path;
 
-use quipu_model::{Durability, Kind};
-use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use super::namespace::NAMESPACE_KEYS;
 use super::settings::{Form, SETTINGS};
-use super::{Configuration, Effective, Mistake, Origin};
-
-/// Keys of a namespace.
-const NAMESPACE_KEYS: [&str; 2] = ["durability", "kind"];
+use super::{Effective, Mistake, Origin};
 
 /// A mistyped key is close to a known one if so many letters differ.
 const TYPO_LETTERS_MAX: usize = 2;
@@ -92,28 +88,18 @@ impl Reader<'_> {
 
     fn namespace(&mut self, name: &str, table: &DeTable<'_>) {
         for (key, value) in table {
-            let at = key.span().start;
-            match key.get_ref().as_ref() {
-                "durability" => {
-                    match word(value).and_then(|text| text.parse::<Durability>().map_err(|e| e.to_string())) {
-                        Ok(durability) => {
-                            let origin = self.origin(at);
-                            self.effective.namespace(name, durability, origin);
-                        }
-                        Err(error) => self.mistake(at, format!("in [namespace.{name}]: {error}")),
-                    }
-                }
-                "kind" => match word(value) {
-                    Ok(kind) if kind == Kind::Count.word() => {}
-                    Ok(kind) => {
-                        let known = Kind::Count.word();
-                        self.mistake(at, format!("in [namespace.{name}]: unknown kind '{kind}': it is {known}"));
-                    }
-                    Err(error) => self.mistake(at, format!("in [namespace.{name}]: {error}")),
-                },
-                other => {
-                    let hint = nearest(other, NAMESPACE_KEYS.into_iter());
-                    self.mistake(at, format!("unknown key '{other}' in [namespace.{name}]{hint}"));
+            let (at, word) = (key.span().start, key.get_ref().as_ref());
+            let Some(key) = NAMESPACE_KEYS.iter().find(|known| known.key == word) else {
+                let hint = nearest(word, NAMESPACE_KEYS.iter().map(|known| known.key));
+                self.mistake(at, format!("unknown key '{word}' in [namespace.{name}]{hint}"));
+                continue;
+            };
+            let origin = self.origin(at);
+            match written(key.form, value.get_ref()) {
+                Ok(text) => self.effective.take_of_namespace(name, key, &text, origin),
+                Err(found) => {
+                    let expected = key.form.expected();
+                    self.mistake(at, format!("in [namespace.{name}]: '{word}' must be {expected}, not {found}"));
                 }
             }
         }
@@ -134,8 +120,10 @@ impl Reader<'_> {
 /// A value as it would be given to a flag; if its type is wrong, what it is instead.
 fn written(form: Form, value: &DeValue<'_>) -> Result<String, String> {
     match (form, value) {
-        (Form::Text | Form::Size | Form::Time, DeValue::String(text)) => Ok(text.as_ref().to_owned()),
-        (Form::Number | Form::Size, DeValue::Integer(integer)) => {
+        (Form::Text | Form::Size | Form::Time | Form::NumberOrAuto, DeValue::String(text)) => {
+            Ok(text.as_ref().to_owned())
+        }
+        (Form::Number | Form::Size | Form::NumberOrAuto, DeValue::Integer(integer)) => {
             // Written in any base, and possibly too long for any number.
             let number = i128::from_str_radix(integer.as_str(), integer.radix());
             Ok(number.map_or_else(|_| integer.as_str().to_owned(), |number| number.to_string()))
@@ -143,11 +131,6 @@ fn written(form: Form, value: &DeValue<'_>) -> Result<String, String> {
         (Form::Switch, DeValue::Boolean(switch)) => Ok(switch.to_string()),
         (_, other) => Err(article(other.type_str())),
     }
-}
-
-fn word<'v>(value: &'v Spanned<DeValue<'_>>) -> Result<&'v str, String> {
-    let value = value.get_ref();
-    value.as_str().ok_or_else(|| format!("expected a string, not {}", article(value.type_str())))
 }
 
 fn article(noun: &str) -> String {
@@ -177,12 +160,4 @@ fn letters_different(a: &str, b: &str) -> usize {
         }
     }
     row[b.len()]
-}
-
-/// Namespaces are kept in the order of their names, whatever the order in the file.
-pub(super) fn put_namespace(configuration: &mut Configuration, name: &str, durability: Durability) {
-    let namespaces = &mut configuration.engine.namespaces;
-    namespaces.retain(|(known, _)| **known != *name.as_bytes());
-    namespaces.push((name.as_bytes().into(), durability));
-    namespaces.sort();
 }

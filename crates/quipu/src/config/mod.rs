@@ -8,6 +8,7 @@
 
 pub mod check;
 mod file;
+mod namespace;
 mod quantity;
 pub mod settings;
 
@@ -19,13 +20,12 @@ use std::fmt;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use quipu_model::Durability;
-
+use self::namespace::{NAMESPACE_KEYS, Namespace, NamespaceKey, Shards};
 use self::settings::{SETTINGS, Setting};
 use crate::args::ServeFlags;
 
 /// Where data goes unless told otherwise.
-const DATA_DEFAULT: &str = "./quipu-data";
+pub const DATA_DEFAULT: &str = "./quipu-data";
 
 /// Longest configuration file that is read: room for ten thousand namespaces, not for a disk image named by mistake.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -35,6 +35,10 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 pub struct Configuration {
     pub engine: quipu_engine::Options,
     pub server: quipu_server::Options,
+    /// What a namespace has that does not say otherwise; as a number it is in the engine's options once everything was read.
+    shards: Shards,
+    /// By name; likewise.
+    namespaces: BTreeMap<String, Namespace>,
 }
 
 /// A server has a limit unless it is told otherwise: some twenty million counters, and room for other programs on a small machine.
@@ -44,7 +48,20 @@ impl Default for Configuration {
     fn default() -> Configuration {
         let memory_bytes_max = Some(MEMORY_DEFAULT);
         let engine = quipu_engine::Options { memory_bytes_max, ..quipu_engine::Options::new(DATA_DEFAULT) };
-        Configuration { engine, server: quipu_server::Options::default() }
+        let (server, shards, namespaces) = Default::default();
+        Configuration { engine, server, shards, namespaces }
+    }
+}
+
+impl Configuration {
+    /// Tells the engine of namespaces and shards. Last, since a namespace has from the server what it leaves open.
+    fn fill_in_namespaces(&mut self) {
+        let each = || self.namespaces.iter().map(|(name, namespace)| (name.as_bytes().into(), namespace));
+        let durable = each().filter_map(|(name, namespace)| Some((name, namespace.durability?))).collect();
+        let sharing = each().filter_map(|(name, namespace)| Some((name, namespace.share_policy(self)?))).collect();
+        self.engine.namespaces = durable;
+        self.engine.sharing.namespaces = sharing;
+        self.engine.sharing.shards = self.shards.count();
     }
 }
 
@@ -112,6 +129,7 @@ impl Effective {
         for given in &flags.given {
             effective.take(given.setting, &given.text, given.origin.clone());
         }
+        effective.configuration.fill_in_namespaces();
         effective.check_whole();
         effective.mistakes.sort();
         effective
@@ -123,12 +141,27 @@ impl Effective {
             let origin = self.origin(setting.key);
             (format!("server.{}", setting.key), (setting.show)(&self.configuration), origin)
         });
-        let namespaces = self.configuration.engine.namespaces.iter().map(|(name, durability)| {
-            let key = namespace_key(&String::from_utf8_lossy(name));
-            let origin = self.origin(&key);
-            (key, durability.to_string(), origin)
+        let namespaces = self.configuration.namespaces.iter().flat_map(|(name, namespace)| {
+            NAMESPACE_KEYS.iter().filter_map(move |key| self.namespace_line(name, namespace, key))
         });
         settings.chain(namespaces).collect()
+    }
+
+    /// What a namespace says, or has from the server where it says nothing.
+    fn namespace_line(
+        &self,
+        name: &str,
+        namespace: &Namespace,
+        key: &NamespaceKey,
+    ) -> Option<(String, String, Origin)> {
+        let full = namespace_key(name, key);
+        match (key.show)(namespace) {
+            Some(value) => Some((full.clone(), value, self.origin(&full))),
+            None => {
+                let setting = SETTINGS.iter().find(|setting| setting.key == key.key)?;
+                Some((full, (setting.show)(&self.configuration), self.origin(setting.key)))
+            }
+        }
     }
 
     fn origin(&self, key: &str) -> Origin {
@@ -144,9 +177,17 @@ impl Effective {
         }
     }
 
-    fn namespace(&mut self, name: &str, durability: Durability, origin: Origin) {
-        file::put_namespace(&mut self.configuration, name, durability);
-        self.origins.insert(namespace_key(name), origin);
+    fn take_of_namespace(&mut self, name: &str, key: &NamespaceKey, text: &str, origin: Origin) {
+        let namespace = self.configuration.namespaces.entry(name.to_owned()).or_default();
+        match (key.take)(namespace, text) {
+            Ok(()) => {
+                self.origins.insert(namespace_key(name, key), origin);
+            }
+            Err(text) => {
+                let text = format!("in [namespace.{name}]: {}: {text}", key.key);
+                self.mistakes.push(Mistake { origin, text });
+            }
+        }
     }
 
     /// What no setting alone can know.
@@ -162,8 +203,8 @@ impl Effective {
     }
 }
 
-fn namespace_key(name: &str) -> String {
-    format!("namespace.{name}.durability")
+fn namespace_key(name: &str, key: &NamespaceKey) -> String {
+    format!("namespace.{name}.{}", key.key)
 }
 
 fn read_file(path: &Path) -> Result<String, String> {

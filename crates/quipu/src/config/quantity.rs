@@ -37,6 +37,14 @@ pub fn read_duration(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| format!("'{text}' is not a time: write 50ms, 10s, 5m or 1h"))
 }
 
+/// A length of time within bounds.
+pub fn read_duration_between(text: &str, (least, most): (Duration, Duration)) -> Result<Duration, String> {
+    match read_duration(text)? {
+        duration if (least..=most).contains(&duration) => Ok(duration),
+        _ => Err(format!("'{text}' is not a time from {} to {}", show_duration(least), show_duration(most))),
+    }
+}
+
 /// A length of time, or none.
 pub fn read_timeout(text: &str) -> Result<Option<Duration>, String> {
     if text == OFF {
@@ -106,6 +114,14 @@ mod tests {
         assert_eq!(read_timeout("off"), Ok(None));
         assert_eq!(read_timeout("0s"), Ok(None));
         assert_eq!(show_timeout(None), "off");
+    }
+
+    #[test]
+    fn bounds_are_part_of_the_range() {
+        let bounds = (Duration::ZERO, Duration::from_secs(60));
+        assert_eq!(read_duration_between("0ms", bounds), Ok(Duration::ZERO));
+        assert_eq!(read_duration_between("1m", bounds), Ok(Duration::from_secs(60)));
+        assert_eq!(read_duration_between("61s", bounds), Err("'61s' is not a time from 0ms to 1m".to_owned()));
     }
 
     #[test]

@@ -11,6 +11,7 @@ use quipu_engine::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
 use quipu_server::Password;
 
 use super::Configuration;
+use super::namespace::{read_freshness, read_pick, read_settle_every, read_shards, show_pick, show_shards};
 use super::quantity::{read_bytes, read_duration, read_timeout, show_bytes, show_duration, show_timeout};
 
 /// What stands for a secret wherever a configuration is shown.
@@ -50,6 +51,8 @@ pub enum Form {
     Size,
     /// A text with a unit.
     Time,
+    /// A whole number, or a word for leaving it to the program.
+    NumberOrAuto,
     /// True or false.
     Switch,
 }
@@ -62,6 +65,7 @@ impl Form {
             Form::Number => "NUMBER",
             Form::Size => "SIZE",
             Form::Time => "TIME",
+            Form::NumberOrAuto => "NUMBER",
             Form::Switch => "BOOL",
         }
     }
@@ -73,6 +77,7 @@ impl Form {
             Form::Number => "a whole number",
             Form::Size => "a whole number of bytes or a string such as \"16MiB\"",
             Form::Time => "a string such as \"50ms\" or \"10s\"",
+            Form::NumberOrAuto => "a whole number or \"auto\"",
             Form::Switch => "true or false",
         }
     }
@@ -236,6 +241,34 @@ pub static SETTINGS: &[Setting] = &[
             put(&mut c.engine.disk_bytes_max, Ok(bytes))
         },
         show: |c| show_bytes_or_off(c.engine.disk_bytes_max),
+    },
+    Setting {
+        key: "settle_every",
+        form: Form::Time,
+        help: "With a shared store: what has changed is put there this long after",
+        take: |c, text| put(&mut c.engine.sharing.settle_every, read_settle_every(text)),
+        show: |c| show_duration(c.engine.sharing.settle_every),
+    },
+    Setting {
+        key: "freshness",
+        form: Form::Time,
+        help: "With a shared store: what is known of other nodes may be this old when a counter is read",
+        take: |c, text| put(&mut c.engine.sharing.freshness, read_freshness(text)),
+        show: |c| show_duration(c.engine.sharing.freshness),
+    },
+    Setting {
+        key: "shards",
+        form: Form::NumberOrAuto,
+        help: "With a shared store: cells that a counter has there for each writer, or auto",
+        take: |c, text| put(&mut c.shards, read_shards(text)),
+        show: |c| show_shards(c.shards),
+    },
+    Setting {
+        key: "pick",
+        form: Form::Text,
+        help: "With several such cells: which one an add goes to: writer (always the same), random, hash (of the SHARDKEY of the command), time (the second)",
+        take: |c, text| put(&mut c.engine.sharing.pick, read_pick(text)),
+        show: |c| show_pick(c.engine.sharing.pick).to_owned(),
     },
     Setting {
         key: "limits.connections",
@@ -444,6 +477,13 @@ mod tests {
             ("max_disk", "1MB"),
             ("max_disk", "much"),
             ("relaxed_window", "0ms"),
+            ("settle_every", "9ms"),
+            ("settle_every", "61m"),
+            ("freshness", "3601s"),
+            ("shards", "0"),
+            ("shards", "65"),
+            ("shards", "Auto"),
+            ("pick", "any"),
             ("limits.connections", "4294967296"),
             ("limits.frame_bytes", "4GiB"),
             ("limits.idle_timeout", "1500ms"),

@@ -1,5 +1,10 @@
 //! What is in force, and what is told when something is wrong.
 
+use std::time::Duration;
+
+use quipu_engine::{Pick, SharePolicy};
+use quipu_model::Durability;
+
 use super::*;
 
 fn flags(file: &str, given: &[(&str, &str, Origin)]) -> (tempfile::TempDir, ServeFlags) {
@@ -36,7 +41,7 @@ fn a_flag_goes_before_a_variable_before_the_file_before_the_default() {
     let effective =
         gather(file, &[("segment_bytes", "128KiB", variable.clone()), ("relaxed_window", "5ms", flag.clone())]);
     assert_eq!(effective.mistakes, []);
-    let Configuration { engine, server } = &effective.configuration;
+    let Configuration { engine, server, .. } = &effective.configuration;
     assert_eq!(server.workers.get(), 2);
     assert_eq!(engine.segment_bytes, 128 << 10);
     assert_eq!(engine.relaxed_window, std::time::Duration::from_millis(5));
@@ -62,7 +67,7 @@ durability = \"memory\"
 ";
     let effective = gather(file, &[]);
     assert_eq!(effective.mistakes, []);
-    let Configuration { engine, server } = &effective.configuration;
+    let Configuration { engine, server, .. } = &effective.configuration;
     assert_eq!(server.limits.idle_time_max, Some(std::time::Duration::from_secs(300)));
     assert_eq!(
         engine.namespaces,
@@ -85,24 +90,81 @@ limits.args = -1
 [namespace.views]
 durability = \"sometimes\"
 kind = \"top\"
-shards = 4
+shard = 4
+shards = 65
+freshness = 5
+settle_every = \"5ms\"
+pick = \"any\"
 
 [surplus]
 x = 1
 ";
     let told = mistakes(file);
     let lines: Vec<usize> = told.iter().map(|(line, _)| *line).collect();
-    assert_eq!(lines, [2, 3, 4, 5, 6, 7, 10, 11, 12, 14], "{told:#?}");
+    assert_eq!(lines, [2, 3, 4, 5, 6, 7, 10, 11, 12, 13, 14, 15, 16, 18], "{told:#?}");
     let text = |line: usize| told.iter().find(|mistake| mistake.0 == line).map(|mistake| mistake.1.as_str()).unwrap();
     assert_eq!(text(2), "unknown key 'durabilty' in [server], did you mean 'durability'?");
     assert_eq!(text(3), "'workers' must be a whole number, not a string");
     assert_eq!(text(5), "'relaxed_window' must be a string such as \"50ms\" or \"10s\", not an integer");
     assert_eq!(text(6), "unknown key 'limits.conections' in [server], did you mean 'limits.connections'?");
     assert_eq!(text(7), "limits.args: '-1' is not a number from 1 to 18446744073709551615");
-    assert_eq!(text(10), "in [namespace.views]: unknown durability 'sometimes': it is memory, relaxed or durable");
-    assert_eq!(text(11), "in [namespace.views]: unknown kind 'top': it is count");
-    assert_eq!(text(12), "unknown key 'shards' in [namespace.views]");
-    assert_eq!(text(14), "unknown key 'surplus'");
+    let in_views = |line| text(line).strip_prefix("in [namespace.views]: ").expect("it says where");
+    assert_eq!(in_views(10), "durability: unknown durability 'sometimes': it is memory, relaxed or durable");
+    assert_eq!(in_views(11), "kind: unknown kind 'top': it is count");
+    assert_eq!(text(12), "unknown key 'shard' in [namespace.views], did you mean 'shards'?");
+    assert_eq!(in_views(13), "shards: '65' is not a number from 1 to 64, or auto");
+    assert_eq!(in_views(14), "'freshness' must be a string such as \"50ms\" or \"10s\", not an integer");
+    assert_eq!(in_views(15), "settle_every: '5ms' is not a time from 10ms to 1h");
+    assert_eq!(in_views(16), "pick: unknown pick 'any': it is writer, random, hash or time");
+    assert_eq!(text(18), "unknown key 'surplus'");
+}
+
+#[test]
+fn a_namespace_is_shared_as_the_server_says_where_it_says_nothing() {
+    let file = "\
+[namespace.votes]
+shards = 8
+pick = \"hash\"
+[namespace.views]
+freshness = \"0s\"
+[namespace.likes]
+durability = \"relaxed\"
+[server]
+shards = \"auto\"
+settle_every = \"2s\"
+";
+    let flag = Origin::Flag("freshness".to_owned());
+    let effective = gather(file, &[("freshness", "500ms", flag.clone())]);
+    assert_eq!(effective.mistakes, []);
+    let quipu_engine::SharingOptions { settle_every, freshness, shards, pick, namespaces, .. } =
+        &effective.configuration.engine.sharing;
+    let (two, half) = (Duration::from_secs(2), Duration::from_millis(500));
+    assert_eq!((*settle_every, *freshness, *shards, *pick), (two, half, 1, Pick::Writer));
+    let policy = |freshness, shards, pick| SharePolicy { settle_every: two, freshness, shards, pick };
+    assert_eq!(
+        *namespaces,
+        [
+            (b"views"[..].into(), policy(Duration::ZERO, 1, Pick::Writer)),
+            (b"votes"[..].into(), policy(half, 8, Pick::Hash)),
+        ]
+    );
+    let lines = effective.lines();
+    let row = |key: &str| lines.iter().find(|line| line.0 == key).map(|line| (line.1.as_str(), line.2.to_string()));
+    let shown = |key: &str| row(key).map(|row| row.0);
+    let from = |key: &str| row(key).map(|row| row.1);
+    assert_eq!(shown("server.shards"), Some("auto"));
+    assert_eq!(shown("namespace.votes.shards"), Some("8"));
+    assert!(from("namespace.votes.shards").unwrap().ends_with("quipu.toml:2"));
+    assert_eq!(
+        (shown("namespace.votes.freshness"), from("namespace.votes.freshness")),
+        (Some("500ms"), Some(flag.to_string()))
+    );
+    assert!(from("namespace.views.settle_every").unwrap().ends_with("quipu.toml:10"));
+    assert_eq!(
+        (shown("namespace.likes.pick"), from("namespace.likes.pick")),
+        (Some("writer"), Some("default".to_owned()))
+    );
+    assert_eq!(row("namespace.likes.kind"), None, "it says nothing of that, and nor does the server");
 }
 
 #[test]

@@ -9,8 +9,14 @@ fn epoch(millis: u64) -> Epoch {
     Epoch { millis, node: NodeId(0) }
 }
 
+/// A cell under the first epoch of its life.
 fn own(epoch_millis: u64, value: i128) -> Own {
-    Own { epoch: epoch(epoch_millis), value, said: true, ..Own::default() }
+    lived(epoch_millis, value, value)
+}
+
+/// A cell of a life that has counted under other epochs before.
+fn lived(epoch_millis: u64, value: i128, total: i128) -> Own {
+    Own { epoch: epoch(epoch_millis), value, total, said: true, ..Own::default() }
 }
 
 fn knowing(expires_at: u64) -> Own {
@@ -27,7 +33,8 @@ fn row(millis: u64) -> Snapshot {
 
 fn with_spent(mut row: Snapshot, value: i128, expired: Option<u64>) -> Snapshot {
     let expired = expired.map(Millis);
-    row.spent.insert(CELL, Spent { epoch: epoch(10), seq: Seq(1), value, closed: false, expired, at: NOW });
+    row.spent
+        .insert(CELL, Spent { epoch: epoch(10), seq: Seq(1), value, total: value, closed: false, expired, at: NOW });
     row
 }
 
@@ -38,7 +45,7 @@ fn stale(kept: i128, expired: Option<u64>) -> Verdict {
 #[test]
 fn a_writer_told_stale_opens_with_what_the_store_did_not_keep() {
     let cell = own(10, 12);
-    assert_eq!(cell.told(&put(&cell), &stale(7, None)), Told::Open(own(30, 5)));
+    assert_eq!(cell.told(&put(&cell), &stale(7, None)), Told::Open(lived(30, 5, 12)));
     let Told::Open(nothing) = cell.told(&put(&cell), &stale(12, None)) else { panic!("it moves on") };
     assert_eq!((nothing.epoch, nothing.put(CELL, Seq(2))), (epoch(30), None), "nothing to say, so no cell is made");
 }
@@ -57,60 +64,120 @@ fn a_writer_told_stale_twice_carries_what_is_left_each_time() {
     let Told::Open(second) = cell.told(&put(&cell), &stale(7, None)) else { panic!("it moves on") };
     let second = second.added(4).unwrap();
     let again = Verdict::Stale { epoch: epoch(40), kept: 6, expired: None };
-    assert_eq!(second.told(&put(&second), &again), Told::Open(own(40, 3)));
+    assert_eq!(second.told(&put(&second), &again), Told::Open(lived(40, 3, 16)));
 }
 
 #[test]
-fn a_writer_told_closed_leaves_the_rest_to_its_next_incarnation() {
+fn the_life_of_a_writer_told_closed_is_over() {
     let cell = own(10, 12);
-    let closed = Verdict::Closed { seq: Seq(1), value: 7 };
-    let Told::Reborn(rest) = cell.told(&put(&cell), &closed) else { panic!("it is reborn") };
-    assert_eq!(rest, own(10, 5));
-    assert_eq!(own(30, 2).join(rest), own(30, 7));
+    assert_eq!(cell.told(&put(&cell), &Verdict::Closed { seq: Seq(1), value: 7 }), Told::Over);
+    let overtaken = Verdict::Closed { seq: Seq(9), value: 7 };
     assert_eq!(
-        knowing(500).join(own(30, 2)).expires_at,
-        None,
-        "what is of a later epoch does not expire with this one"
+        cell.told(&put(&cell), &overtaken),
+        Told::Over,
+        "by a put of its own, perhaps: that says nothing of the newest"
     );
+}
+
+#[test]
+fn a_cell_that_the_store_knows_better_is_outdone() {
+    let cell = own(10, 12);
+    let held = |closed| {
+        let mut row = row(10);
+        row.cells.insert(CELL, Held { seq: Seq(5), value: 4, total: 4, closed });
+        row
+    };
+    for (closed, known) in [(false, Told::Stay), (true, Told::Over)] {
+        assert_eq!(cell.shown(CELL, Seq(4), &held(closed), NOW), Told::Outdone);
+        assert_eq!(cell.shown(CELL, Seq(5), &held(closed), NOW), known, "what was added since has no seq yet");
+    }
+    let mut ended = with_spent(row(30), 4, None);
+    assert_eq!(cell.shown(CELL, Seq(0), &ended, NOW), Told::Outdone, "never less than nothing is carried");
+    assert_eq!(cell.shown(CELL, Seq(1), &ended, NOW), Told::Open(lived(30, 8, 12)));
+    assert_eq!(
+        own(5, 12).shown(CELL, Seq(1), &ended, NOW),
+        Told::Outdone,
+        "its writer was under a later epoch already"
+    );
+    ended.cells.insert(CELL, Held { seq: Seq(2), value: 1, total: 5, closed: false });
+    assert_eq!(cell.shown(CELL, Seq(1), &ended, NOW), Told::Outdone, "or is under one now");
 }
 
 #[test]
 fn adds_made_before_an_expiry_expire_if_the_node_knew_and_carry_if_not() {
     let knew = knowing(30);
     let Told::Open(next) = knew.told(&put(&knew), &stale(2, Some(30))) else { panic!("it moves on") };
-    assert_eq!((next.epoch, next.value), (epoch(30), 0));
+    assert_eq!((next.epoch, next.value, next.total), (epoch(30), 0, 2), "what the store kept is all that counts");
     let other = knowing(29);
-    assert_eq!(other.told(&put(&other), &stale(2, Some(30))), Told::Open(own(30, 3)));
+    assert_eq!(other.told(&put(&other), &stale(2, Some(30))), Told::Open(lived(30, 3, 5)));
     let unaware = own(10, 5);
-    assert_eq!(unaware.told(&put(&unaware), &stale(2, Some(30))), Told::Open(own(30, 3)));
+    assert_eq!(unaware.told(&put(&unaware), &stale(2, Some(30))), Told::Open(lived(30, 3, 5)));
 }
 
 #[test]
 fn a_cell_lapses_by_the_nodes_clock_and_waits_for_the_store() {
     assert_eq!(knowing(500).lapse(Millis(499)), knowing(500));
     let lapsed = knowing(500).lapse(Millis(500)).added(2).unwrap();
-    assert_eq!((lapsed.epoch, lapsed.value), (epoch(500), 2));
+    assert_eq!((lapsed.epoch, lapsed.value, lapsed.total), (epoch(500), 2, 7), "nothing has expired yet");
     assert_eq!(lapsed.put(CELL, Seq(2)), None, "not put before the row shows the epoch");
     assert_eq!(lapsed.lapse(Millis(9_999)), lapsed);
 
     let due = Snapshot { expires_at: Some(Millis(500)), ..row(10) };
-    assert_eq!(lapsed.shown(CELL, &due, Millis(499)), Told::Stay, "the store's clock is behind");
-    assert_eq!(lapsed.shown(CELL, &due, Millis(500)), Told::Move);
-    assert_eq!(lapsed.shown(CELL, &row(500), NOW), Told::Open(own(500, 2)));
-    assert_eq!(lapsed.shown(CELL, &with_spent(row(700), 3, Some(500)), NOW), Told::Open(own(700, 2)));
+    assert_eq!(lapsed.shown(CELL, Seq(1), &due, Millis(499)), Told::Stay, "the store's clock is behind");
+    assert_eq!(lapsed.shown(CELL, Seq(1), &due, Millis(500)), Told::Move);
+    assert_eq!(lapsed.shown(CELL, Seq(1), &row(500), NOW), Told::Open(own(500, 2)), "5 have expired");
+    let later = with_spent(row(700), 3, Some(500));
+    assert_eq!(lapsed.shown(CELL, Seq(1), &later, NOW), Told::Open(lived(500, 2, 5)), "or only 2: 3 were kept");
+    assert_eq!(
+        lived(500, 2, 5).shown(CELL, Seq(1), &later, NOW),
+        Told::Open(lived(700, 2, 5)),
+        "and then what is carried"
+    );
 }
 
 #[test]
 fn a_lapse_that_the_store_contradicts_loses_nothing() {
     let lapsed = knowing(500).lapse(Millis(500)).added(2).unwrap();
-    assert_eq!(lapsed.shown(CELL, &row(10), NOW), Told::Open(own(10, 7)), "the expiry was taken back");
-    let ended = with_spent(row(20), 3, None);
-    assert_eq!(lapsed.shown(CELL, &ended, NOW), Told::Open(own(20, 4)), "it was set before its time");
-    let ended = with_spent(row(700), 3, None);
-    assert_eq!(lapsed.shown(CELL, &ended, NOW), Told::Open(own(700, 4)));
+    assert_eq!(lapsed.shown(CELL, Seq(1), &row(10), NOW), Told::Open(own(10, 7)), "the expiry was taken back");
+    for millis in [20, 700] {
+        let ended = with_spent(row(millis), 3, None);
+        assert_eq!(lapsed.shown(CELL, Seq(1), &ended, NOW), Told::Open(own(10, 7)), "it was set before its time");
+        assert_eq!(own(10, 7).shown(CELL, Seq(1), &ended, NOW), Told::Open(lived(millis, 4, 7)));
+    }
     let mut closed = row(10);
-    closed.cells.insert(CELL, Held { seq: Seq(1), value: 4, closed: true });
-    assert_eq!(lapsed.shown(CELL, &closed, NOW), Told::Reborn(own(10, 3)));
+    closed.cells.insert(CELL, Held { seq: Seq(1), value: 4, total: 4, closed: true });
+    assert_eq!(lapsed.shown(CELL, Seq(1), &closed, NOW), Told::Open(own(10, 7)), "for a life that is over too");
+    assert_eq!(own(10, 7).shown(CELL, Seq(1), &closed, NOW), Told::Over);
+}
+
+#[test]
+fn a_lapse_that_another_heir_has_decided_is_outdone() {
+    let lapsed = knowing(500).lapse(Millis(500)).added(2).unwrap();
+    let called_off = with_spent(row(500), 7, Some(500));
+    assert_eq!(lapsed.shown(CELL, Seq(0), &called_off, NOW), Told::Outdone, "all of it was put, and has expired");
+    let mut confirmed = row(500);
+    confirmed.cells.insert(CELL, Held { seq: Seq(2), value: 2, total: 2, closed: false });
+    assert_eq!(lapsed.shown(CELL, Seq(1), &confirmed, NOW), Told::Outdone);
+}
+
+#[test]
+fn a_lapse_that_another_heir_found_confirmed_is_confirmed_and_begins_as_its_did() {
+    // 3 were kept of 5, and the other knew of one add less since.
+    let lapsed = knowing(500).lapse(Millis(500)).added(2).unwrap().added(1).unwrap();
+    let (value, total) = (2, 3 + 2);
+    let mut counts = with_spent(row(500), 3, Some(500));
+    counts.cells.insert(CELL, Held { seq: Seq(2), value, total, closed: true });
+    let spent = Spent { epoch: epoch(500), seq: Seq(2), value, total, closed: true, expired: None, at: NOW };
+    let [folded, ended] = [500, 700].map(|millis| Snapshot { spent: [(CELL, spent)].into(), ..row(millis) });
+    for row in [counts, folded, ended] {
+        assert_eq!(lapsed.shown(CELL, Seq(3), &row, NOW), Told::Open(lived(500, 3, 3 + 3)), "{row:?}");
+    }
+}
+
+#[test]
+fn a_row_that_lost_the_epoch_of_a_lapse_moves_first() {
+    let lapsed = knowing(500).lapse(Millis(500)).added(2).unwrap();
+    assert_eq!(lapsed.shown(CELL, Seq(1), &row(5), NOW), Told::Move);
 }
 
 #[test]

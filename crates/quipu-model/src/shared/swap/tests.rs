@@ -6,12 +6,12 @@ const GRACE: Duration = Duration::from_secs(100);
 const WRITER: Writer = Writer { node: NodeId(1), incarnation: Incarnation(1) };
 const CELL: CellId = CellId { writer: WRITER, shard: Shard(0) };
 
-fn by(id: u128) -> By {
-    By { id: SwapId(id), node: NodeId(9), grace: GRACE }
+fn by(id: u128) -> By<'static> {
+    By { id: SwapId(id), node: NodeId(9), grace: GRACE, registered: &crate::shared::NOBODY }
 }
 
 fn seen(value: i128, at: u64) -> Seen {
-    let cells = [(CELL, Held { seq: Seq(1), value, closed: false })].into();
+    let cells = [(CELL, Held { seq: Seq(1), value, total: value, closed: false })].into();
     Seen {
         snapshot: Snapshot { cells, version: Version { puts: 1, ..Version::ABSENT }, ..Snapshot::default() },
         at: Millis(at),
@@ -127,7 +127,7 @@ fn a_deleted_row_stays_for_grace_and_no_longer() {
     assert_eq!(compute(&at(50 + grace), &by(2), &Change::Forget).unwrap().next, Next::Gone);
 
     let mut revived = Some(deleted);
-    let say = Put { cell: CELL, epoch: revived.as_ref().unwrap().epoch, seq: Seq(2), value: 1 };
+    let say = Put { cell: CELL, epoch: revived.as_ref().unwrap().epoch, seq: Seq(2), value: 1, total: 1 };
     assert_eq!(put::put(&mut revived, &say, Millis(60)), Verdict::Newest);
     let revived = Seen { snapshot: revived.unwrap(), at: Millis(50 + grace) };
     assert_eq!(compute(&revived, &by(2), &Change::Forget).unwrap().next, Next::Same);
@@ -140,12 +140,32 @@ fn what_was_kept_of_a_cell_is_remembered_through_later_swaps_for_grace() {
         now.at = Millis(at);
         now.snapshot = row(&compute(&now, &by(id), &Change::Reset).unwrap()).clone();
     }
-    let say = Put { cell: CELL, epoch: Epoch::FIRST, seq: Seq(9), value: 12 };
+    let say = Put { cell: CELL, epoch: Epoch::FIRST, seq: Seq(9), value: 12, total: 12 };
     let stale = Verdict::Stale { epoch: now.snapshot.epoch, kept: 7, expired: None };
     assert_eq!(put::judge(&now.snapshot, &say, now.at), stale, "two swaps before the writer heard of the first");
     now.at = Millis(50 + GRACE.as_millis() as u64);
     let pruned = compute(&now, &by(4), &Change::Reset).unwrap();
     assert!(row(&pruned).spent.is_empty());
+}
+
+#[test]
+fn what_was_kept_of_a_registered_writer_is_remembered_however_long_it_is_away() {
+    let deleted = row(&compute(&seen(7, 50), &by(1), &Change::Delete).unwrap()).clone();
+    let later = Seen { snapshot: deleted, at: Millis(50 + 10 * GRACE.as_millis() as u64) };
+    let (known, other) = (BTreeSet::from([WRITER]), Writer { node: NodeId(2), ..WRITER });
+    let by_one_who_knows = By { registered: &known, ..by(2) };
+    assert_eq!(
+        compute(&later, &by_one_who_knows, &Change::Forget).unwrap().next,
+        Next::Same,
+        "nor is the row forgotten"
+    );
+    let set = compute(&later, &by_one_who_knows, &GETSET).unwrap();
+    assert_eq!(row(&set).spent[&CELL].value, 7);
+
+    let others = BTreeSet::from([other]);
+    let by_one_who_does_not = By { registered: &others, ..by(2) };
+    assert_eq!(compute(&later, &by_one_who_does_not, &Change::Forget).unwrap().next, Next::Gone);
+    assert!(row(&compute(&later, &by_one_who_does_not, &GETSET).unwrap()).spent.is_empty());
 }
 
 #[test]

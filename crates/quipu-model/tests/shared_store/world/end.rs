@@ -1,12 +1,13 @@
 //! The end of a run: faults stop, everybody settles, and the books are closed. And the books in between.
 
-use quipu_model::shared::put::put;
-use quipu_model::shared::{Seen, read};
+use std::collections::HashMap;
+
+use quipu_model::shared::{CellId, Seen, read};
 
 use super::World;
 use crate::account::Account;
 use crate::client::Client;
-use crate::node::Node;
+use crate::node::{Life, Need, Node};
 
 /// Rounds without faults after which everybody must have settled: a few answers per life, and a life per retirement.
 const ROUNDS: usize = 60;
@@ -27,7 +28,7 @@ impl World {
                 self.settle_client(client);
             }
             for node in 0..self.nodes.len() {
-                self.hear(node, None);
+                self.hear(node);
                 for life in (0..self.nodes[node].lives.len()).rev() {
                     self.settle_life(node, life);
                 }
@@ -62,19 +63,30 @@ impl World {
         if self.nodes[node].lives.get(life).is_none_or(|life| life.settled) {
             return;
         }
-        if let Some(asked) = self.nodes[node].say(life) {
-            let verdict = put(&mut self.row, &asked, self.now);
+        if let Some(asked) = self.nodes[node].put(life, &mut self.account) {
+            let verdict = self.put(&asked);
             self.note(format_args!("node {node} settles {asked:?}: {verdict:?}"));
             let told = self.nodes[node].told(&asked, &verdict, &mut self.account);
-            self.moved_on(node, told);
+            match told {
+                Ok(Need::Late) => {
+                    if let Some(sent) = self.late(node, asked.cell) {
+                        self.swap(&sent);
+                    }
+                }
+                told => self.go_on(node, asked.cell, told),
+            }
         }
     }
 
-    pub(super) fn judge_end(&self) -> Result<(), String> {
+    pub(super) fn judge_end(&mut self) -> Result<(), String> {
         if !self.nodes.iter().all(Node::settled) {
             return Err("somebody never settled".to_owned());
         }
-        let Account { added, set, taken, returned, expired, .. } = self.account;
+        for node in &self.nodes {
+            node.lives.iter().for_each(|life| self.account.over(node.machine, life));
+        }
+        self.account.settled()?;
+        let Account { set, taken, returned, expired, .. } = self.account;
         if returned != taken {
             return Err(format!("swaps took {taken} and returned {returned}"));
         }
@@ -82,12 +94,12 @@ impl World {
         let sum = row.as_of(self.now).sum();
         if sum != self.account.due() {
             return Err(format!(
-                "added {added}, set {set}, returned {returned}, expired {expired}: not {sum}, but {}",
+                "set {set}, returned {returned}, expired {expired}: not {sum}, but {}",
                 self.account.due()
             ));
         }
         for node in &self.nodes {
-            let own: Vec<_> = node.lives.iter().map(|life| (life.cell, life.own)).collect();
+            let own: Vec<_> = node.lives.iter().map(|life| (life.cell, life.seq, life.own)).collect();
             let seen = Seen { snapshot: row.clone(), at: self.now };
             match read(&seen, self.now, &own) {
                 Ok(total) if total.behind || i128::from(total.value) == sum => {}
@@ -102,12 +114,19 @@ impl World {
         if self.faults.expire || self.broken.is_some() {
             return;
         }
-        let own: Vec<_> = self.nodes.iter().flat_map(|node| &node.lives).map(|life| (life.cell, life.own)).collect();
+        // Of those who go on for one life, the one who knows most of it.
+        let mut lives: HashMap<CellId, &Life> = HashMap::new();
+        for life in self.nodes.iter().flat_map(|node| &node.lives) {
+            let known = lives.entry(life.cell).or_insert(life);
+            *known = if life.seq > known.seq { life } else { known };
+        }
+        let own: Vec<_> = lives.values().map(|life| (life.cell, life.seq, life.own)).collect();
+        let due = self.account.due_with(lives.into_values());
         let seen = Seen { snapshot: self.row.clone().unwrap_or_default(), at: self.now };
         match read(&seen, self.now, &own) {
-            Ok(total) if total.behind || i128::from(total.value) == self.account.due() => {}
+            Ok(total) if total.behind || i128::from(total.value) == due => {}
             other => {
-                self.broken = Some(format!("after this step {other:?}, and it should come to {}", self.account.due()));
+                self.broken = Some(format!("after this step {other:?}, and it should come to {due}"));
             }
         }
     }

@@ -3,22 +3,28 @@
 mod end;
 mod swaps;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::time::Duration;
 
 use quipu_model::shared::put::put;
-use quipu_model::shared::{Change, Put, Seen, Snapshot, Verdict, Version};
-use quipu_model::{Epoch, Millis};
+use quipu_model::shared::{CellId, Change, Put, Seen, Snapshot, Verdict, Version};
+use quipu_model::{Epoch, Millis, Writer};
 
 use crate::account::Account;
 use crate::client::Client;
 use crate::dice::Dice;
-use crate::node::Node;
+use crate::node::{Need, Node};
 
-const NODES: u64 = 3;
+const NODES: usize = 3;
+/// With those that are there twice.
+const NODES_MAX: usize = 6;
 const CLIENTS: usize = 2;
 /// Enough that a counter is swapped several times while a slow put is under way.
 const STEPS: usize = 140;
+
+/// A cell is settled within this many looks at the row: it moves, a lapse is decided, the cell is settled, and known to be.
+const LOOKS_MAX: usize = 6;
 
 /// Longest step of the clock, in milliseconds: a few of them are a short grace.
 const STRIDE: u64 = 20;
@@ -28,6 +34,8 @@ pub struct Faults {
     pub retire: bool,
     pub expire: bool,
     pub short_grace: bool,
+    pub heirs: bool,   // a node is there twice: whoever starts goes on for the lives before
+    pub restore: bool, // a node goes back to an older copy of itself, or that is there beside it
 }
 
 enum Message {
@@ -52,6 +60,8 @@ pub struct World {
     now: Millis,
     row: Option<Snapshot>,
     nodes: Vec<Node>,
+    backups: Vec<Option<Node>>,         // of each
+    registry: BTreeMap<Writer, Millis>, // when somebody was last there to write
     clients: Vec<Client>,
     network: Vec<(Millis, Message)>,
     swap_ids: u128,
@@ -65,17 +75,21 @@ impl World {
     pub fn run(seed: u64, faults: Faults, writing: bool) -> World {
         // The short one is over once or twice in a run, the long one never.
         let grace = Duration::from_millis(if faults.short_grace { 100 } else { 1_000_000 });
+        let mut account = Account::default();
+        let nodes: Vec<Node> = (0..NODES).map(|machine| Node::new(machine, &mut account)).collect();
         let mut world = World {
             dice: Dice::new(seed),
             faults,
             grace,
             now: Millis(1),
             row: None,
-            nodes: (1..=NODES).map(Node::new).collect(),
+            backups: nodes.iter().map(|_| None).collect(),
+            nodes,
+            registry: BTreeMap::new(),
             clients: (0..CLIENTS).map(|_| Client::default()).collect(),
             network: Vec::new(),
             swap_ids: 0,
-            account: Account::default(),
+            account,
             log: String::new(),
             writing,
             broken: None,
@@ -109,9 +123,11 @@ impl World {
             18..=31 => self.send_put(node),
             32..=58 => self.deliver(),
             59..=81 => self.act_as_client(),
-            82..=85 => self.hear(node, None),
+            82..=85 => self.hear(node),
             86..=87 => self.crash(node),
             88..=89 => self.lose(),
+            90..=91 if self.faults.restore => self.restore(node),
+            92..=94 if self.faults.restore => self.backups[node] = Some(self.nodes[node].clone()),
             _ => self.pass_time(),
         }
         self.check_between();
@@ -120,7 +136,6 @@ impl World {
     fn add(&mut self, node: usize) {
         let delta = self.dice.below(9) as i64 - 2;
         self.note(format_args!("node {node} adds {delta}"));
-        self.account.added += i128::from(delta);
         // Nodes' ideas of the store's clock are a little ahead of it, each by its own.
         let now = Millis(self.now.0 + node as u64 * 8);
         self.nodes[node].add(delta, now);
@@ -128,9 +143,7 @@ impl World {
 
     fn send_put(&mut self, node: usize) {
         let life = self.dice.below(self.nodes[node].lives.len());
-        // Sometimes the very same put as before, as after a timeout.
-        let again = self.nodes[node].lives[life].put.filter(|_| self.dice.chance(25));
-        if let Some(put) = again.or_else(|| self.nodes[node].say(life)) {
+        if let Some(put) = self.nodes[node].put(life, &mut self.account) {
             self.note(format_args!("node {node} sends {put:?}"));
             self.network.push((self.now, Message::Put(node, put)));
         }
@@ -148,7 +161,7 @@ impl World {
         let again = self.dice.chance(15);
         match &message {
             Message::Put(node, asked) => {
-                let verdict = put(&mut self.row, asked, self.now);
+                let verdict = self.put(asked);
                 self.note(format_args!("{asked:?} arrives: {verdict:?}"));
                 let reply = Message::Told(*node, *asked, verdict);
                 self.network.push((self.now, reply));
@@ -156,13 +169,21 @@ impl World {
             Message::Told(node, put, verdict) => {
                 let told = self.nodes[*node].told(put, verdict, &mut self.account);
                 self.note(format_args!("node {node} hears of {put:?}: {verdict:?}"));
-                self.moved_on(*node, told);
+                self.go_on(*node, put.cell, told);
             }
             Message::Swap(sent) => self.swap(sent),
         }
         if again {
             self.network.push((sent, message));
         }
+    }
+
+    /// A put arrives at the store.
+    fn put(&mut self, asked: &Put) -> Verdict {
+        let verdict = put(&mut self.row, asked, self.now);
+        let seen = self.row.as_ref().map_or(Ok(()), |row| self.account.see(row));
+        self.broken = self.broken.take().or(seen.err());
+        verdict
     }
 
     fn lose(&mut self) {
@@ -173,54 +194,100 @@ impl World {
     }
 
     fn crash(&mut self, node: usize) {
+        if self.copies() {
+            self.copy(node, self.nodes[node].clone());
+            if self.dice.chance(50) {
+                return; // and it never crashed: somebody else holds its present life to be over
+            }
+        }
         self.note(format_args!("node {node} crashes"));
+        self.start(node);
+    }
+
+    fn copies(&mut self) -> bool {
+        self.faults.heirs && self.nodes.len() < NODES_MAX && self.dice.chance(50)
+    }
+
+    /// What a node is or was is there once more, with its backup.
+    fn copy(&mut self, of: usize, node: Node) {
+        let machine = self.nodes.len();
+        self.note(format_args!("node {of} is there once more, as node {machine}"));
+        self.account.heirs += 1;
+        self.nodes.push(Node { machine, ..node });
+        self.backups.push(self.backups[of].clone());
+        self.start(machine);
+    }
+
+    /// A node goes back to an older copy of itself: what it said since may have arrived or be under way, what it did not say is lost. Or the copy
+    /// starts beside it.
+    fn restore(&mut self, node: usize) {
+        let registered = self.registered();
+        let known = |node: &Node| node.lives.iter().all(|life| registered.contains(&life.cell.writer));
+        let Some(backup) = self.backups[node].clone().filter(known) else { return };
+        self.account.restored += 1;
+        if self.copies() {
+            return self.copy(node, backup);
+        }
+        self.note(format_args!("node {node} is restored"));
+        self.nodes[node] = Node { machine: node, ..backup };
+        self.account.went_back(node, &self.nodes[node].lives);
+        self.start(node);
+    }
+
+    /// A node starts: as a new life, and those before are over.
+    fn start(&mut self, node: usize) {
         let known = self.nodes[node].present().own;
         let epoch = if known.lapsed.is_none() && self.dice.chance(70) { known.epoch } else { Epoch::FIRST };
-        let now = self.now;
-        self.nodes[node].begin(epoch, now);
+        self.nodes[node].begin(epoch, &mut self.account);
         self.network.retain(|(_, message)| !matches!(message, Message::Told(told, ..) if *told == node));
     }
 
-    /// A node compares its lives with the row, and has compared them once the row could tell.
-    fn hear(&mut self, node: usize, only_before: Option<Millis>) {
-        let cells: Vec<_> = self.nodes[node].lives.iter().map(|life| (life.cell, life.heard_at)).collect();
-        for (cell, heard_at) in cells {
-            if only_before.is_some_and(|before| heard_at >= before) {
-                continue;
-            }
-            while let Some(row) = self.row.clone()
-                && let Some(at) = self.nodes[node].lives.iter().position(|life| life.cell == cell)
-            {
-                self.note(format_args!("node {node} compares {cell:?}"));
-                match self.nodes[node].shown(at, &row, self.now, &mut self.account) {
-                    Ok(Some(epoch)) => self.move_row(node, epoch),
-                    Ok(None) => {
-                        self.nodes[node].heard(cell, self.now);
-                        break;
-                    }
-                    Err(violation) => {
-                        self.broken = Some(violation);
-                        return;
-                    }
-                }
+    /// A node compares its lives with the row.
+    fn hear(&mut self, node: usize) {
+        let cells: Vec<_> = self.nodes[node].lives.iter().map(|life| life.cell).collect();
+        cells.into_iter().for_each(|cell| self.compare(node, cell));
+        self.nodes[node].bury(&mut self.account);
+    }
+
+    fn compare(&mut self, node: usize, cell: CellId) {
+        for _ in 0..LOOKS_MAX {
+            let at = self.nodes[node].lives.iter().position(|life| life.cell == cell);
+            let (Some(row), Some(at), None) = (self.row.clone(), at, &self.broken) else { return };
+            self.note(format_args!("node {node} compares {cell:?}"));
+            match self.nodes[node].shown(at, &row, self.now, &mut self.account) {
+                Ok(Need::Look) => {}
+                Ok(Need::Move(epoch)) => self.move_row(node, epoch),
+                Ok(Need::Late) => return self.go_on(node, cell, Ok(Need::Late)),
+                Ok(Need::Nothing) => return,
+                Err(violation) => self.broken = Some(violation),
             }
         }
-        self.nodes[node].bury();
+        self.broken = Some(format!("node {node} is told to settle {cell:?} again and again"));
     }
 
     fn pass_time(&mut self) {
-        self.now.0 += 1 + self.dice.below(STRIDE as usize) as u64;
-        // What the protocol takes for granted: nothing is under way, and nobody unheard, for as long as half of grace.
+        self.registered();
+        // Now and then nobody is there for so long that all who left before are forgotten.
+        let long = self.faults.short_grace && self.dice.chance(10);
+        let stride = if long { self.grace.as_millis() as u64 } else { STRIDE };
+        self.now.0 += 1 + self.dice.below(stride as usize) as u64;
         let Some(before) = self.now.0.checked_sub(self.grace.as_millis() as u64 / 2 - STRIDE).map(Millis) else {
             return;
         };
+        // What the protocol takes for granted: nothing stays under way for longer.
         self.network.retain(|(sent, _)| *sent >= before);
         for client in 0..self.clients.len() {
             self.give_up_before(client, before);
         }
-        for node in 0..self.nodes.len() {
-            self.hear(node, Some(before));
-        }
+    }
+
+    /// Whom the registry knows: who is there, and for `grace` who was, as if each went out at once by the steps that take as long. Nobody comes
+    /// back after that.
+    fn registered(&mut self) -> BTreeSet<Writer> {
+        let there = self.nodes.iter().flat_map(|node| &node.lives).map(|life| (life.cell.writer, self.now));
+        self.registry.extend(there);
+        let (now, grace) = (self.now.0, self.grace.as_millis() as u64);
+        self.registry.iter().filter(|(_, at)| at.0 + grace > now).map(|(writer, _)| *writer).collect()
     }
 
     fn note(&mut self, what: std::fmt::Arguments<'_>) {

@@ -1,11 +1,12 @@
 //! The clients' steps: read, compute, send, find out; and what a swap does when it arrives.
 
 use quipu_model::shared::put::{judge, put};
-use quipu_model::shared::{Attempt, By, Change, Fate, Next, Seen, SwapId, Verdict, Version, compute};
+use quipu_model::shared::{Attempt, By, CellId, Change, Fate, Next, Seen, SwapId, Verdict, Version, compute};
 use quipu_model::{Epoch, Expiry, ExpiryCondition, Millis, NodeId, Reply, SetExpiry, When, Writer};
 
 use super::{Message, Sent, World};
 use crate::client::{Client, Found, returned};
+use crate::node::Need;
 
 impl World {
     pub(super) fn act_as_client(&mut self) {
@@ -84,7 +85,7 @@ impl World {
         if self.dice.chance(30) && seen.snapshot.version != Version::ABSENT {
             let node = self.dice.below(self.nodes.len());
             let life = self.nodes[node].lives.len() - 1;
-            if let Some(own) = self.nodes[node].say(life)
+            if let Some(own) = self.nodes[node].put(life, &mut self.account)
                 && judge(&seen.snapshot, &own, self.now) == Verdict::Newest
             {
                 let mut row = Some(seen.snapshot);
@@ -99,14 +100,17 @@ impl World {
     pub(super) fn send_swap(&mut self, client: usize) {
         let Client::Read { change, seen, version } = std::mem::take(&mut self.clients[client]) else { return };
         self.swap_ids += 1;
-        let by = By { id: SwapId(self.swap_ids), node: NodeId(100 + client as u64), grace: self.grace };
+        let (registered, node) = (self.registered(), NodeId(100 + client as u64));
+        let by = By { id: SwapId(self.swap_ids), node, grace: self.grace, registered: &registered };
         let computed = compute(&seen, &by, &change).expect("values are small and times near");
         match &computed.next {
             Next::Same => self.finish(client, &change, &computed.reply),
-            // Carried out at once: what has been gone for grace is asked about by nobody.
+            // Carried out at once, and not while a put is under way that was told what the row knows: see "How it fails" in the design.
             Next::Gone => {
-                if self.row.as_ref().is_some_and(|row| row.version == version) {
+                let under_way = self.network.iter().any(|(_, message)| matches!(message, Message::Put(..)));
+                if !under_way && self.row.as_ref().is_some_and(|row| row.version == version) {
                     self.note(format_args!("the row is forgotten"));
+                    self.account.forgotten += 1;
                     self.row = None;
                 }
             }
@@ -161,28 +165,58 @@ impl World {
         };
         let takes = matches!(change, Change::Set { .. } | Change::Reset | Change::Take);
         let expires = matches!(change, Change::Expire { .. }) && before.epoch != next.epoch;
-        self.account.swapped(before, next, set, takes, before.due(seen.at) || expires);
+        let mut noted = self.account.swapped(before, next, (set, takes, before.due(seen.at) || expires));
+        if let Change::Late { put, expires_at } = change {
+            noted = noted.and_then(|()| self.account.late(&before.as_of(seen.at), next, put, *expires_at));
+        }
+        self.broken = self.broken.take().or(noted.err());
         self.row = Some(next.clone());
     }
 
-    /// A node was told of a put. If the row has to move, it moves it now or the next time it is told.
-    pub(super) fn moved_on(&mut self, node: usize, told: Result<Option<Epoch>, String>) {
+    /// A node was told of one of its cells. What has to happen at the store happens now or the next time it is told.
+    pub(super) fn go_on(&mut self, node: usize, cell: CellId, told: Result<Need, String>) {
         match told {
-            Ok(Some(epoch)) if self.dice.chance(60) => self.move_row(node, epoch),
+            Ok(Need::Move(epoch)) if self.dice.chance(60) => self.move_row(node, epoch),
+            Ok(Need::Late) => {
+                let sent = self.late(node, cell);
+                self.network.extend(sent.map(|sent| (sent.seen.at, Message::Swap(sent))));
+            }
             Ok(_) => {}
             Err(violation) => self.broken = Some(violation),
         }
-        self.nodes[node].bury();
+        self.nodes[node].bury(&mut self.account);
+    }
+
+    /// The swap that settles a cell of a life that is over. If the store knows as much already, the life is done with it.
+    pub(super) fn late(&mut self, node: usize, cell: CellId) -> Option<Box<Sent>> {
+        let at = self.nodes[node].lives.iter().position(|life| life.cell == cell)?;
+        let expires_at = self.nodes[node].lives[at].own.expires_at;
+        let change = self.nodes[node].put(at, &mut self.account).map(|put| Change::Late { put, expires_at });
+        match change.map(|change| self.computed(node, change)) {
+            Some((sent, Reply::Integer(1))) => sent,
+            _ => {
+                self.nodes[node].end(at, &mut self.account);
+                None
+            }
+        }
     }
 
     pub(super) fn move_row(&mut self, node: usize, epoch: Epoch) {
-        let seen = Seen { snapshot: self.row.clone().unwrap_or_default(), at: self.now };
-        let change = if seen.snapshot.due(seen.at) { Change::Lapse } else { Change::CatchUp(epoch) };
-        self.swap_ids += 1;
-        let by = By { id: SwapId(self.swap_ids), node: self.nodes[node].id, grace: self.grace };
-        let computed = compute(&seen, &by, &change).expect("it has no reply to fit");
-        if let Next::Row(next) = computed.next {
-            self.swap(&Sent { version: seen.snapshot.version, next, seen, change });
+        let due = self.row.as_ref().is_some_and(|row| row.due(self.now));
+        let change = if due { Change::Lapse } else { Change::CatchUp(epoch) };
+        if let (Some(sent), _) = self.computed(node, change) {
+            self.swap(&sent);
         }
+    }
+
+    /// What a node sends to change the row as it is now, if it has to, and the reply.
+    fn computed(&mut self, node: usize, change: Change) -> (Option<Box<Sent>>, Reply) {
+        let seen = Seen { snapshot: self.row.clone().unwrap_or_default(), at: self.now };
+        self.swap_ids += 1;
+        let (registered, node) = (self.registered(), self.nodes[node].id);
+        let by = By { id: SwapId(self.swap_ids), node, grace: self.grace, registered: &registered };
+        let computed = compute(&seen, &by, &change).expect("it has no reply to fit");
+        let Next::Row(next) = computed.next else { return (None, computed.reply) };
+        (Some(Box::new(Sent { version: seen.snapshot.version, next, seen, change })), computed.reply)
     }
 }

@@ -42,6 +42,8 @@ fn mistakes_are_told_in_the_words_of_redis() {
         ("INCR", "ERR wrong number of arguments for 'incr' command"),
         ("incr a b", "ERR wrong number of arguments for 'incr' command"),
         ("INCRBY a", "ERR wrong number of arguments for 'incrby' command"),
+        ("DECR a b c", "ERR wrong number of arguments for 'decr' command"),
+        ("DECRBY a 1 b", "ERR wrong number of arguments for 'decrby' command"),
         ("INCRBY a x", "ERR value is not an integer or out of range"),
         ("INCRBY a +1", "ERR value is not an integer or out of range"),
         ("INCRBY a 01", "ERR value is not an integer or out of range"),
@@ -146,6 +148,11 @@ fn what_only_quipu_refuses_says_what_to_do_instead() {
         ("INCREX a ENX", "ERR syntax error"),
         ("INCREX a BYINT 1 BYINT 1", "ERR syntax error"),
         ("INCREX a EX 0", "ERR invalid expire time in 'increx' command"),
+        ("INCR a SHARDKEY", "ERR wrong number of arguments for 'incr' command"),
+        ("INCR a SHARDKEY b c", "ERR wrong number of arguments for 'incr' command"),
+        ("INCRBY a SHARDKEY b", "ERR wrong number of arguments for 'incrby' command"),
+        ("INCRBY a 1 SHARDKEY b SHARDKEY c", "ERR wrong number of arguments for 'incrby' command"),
+        ("GET a SHARDKEY b", "ERR wrong number of arguments for 'get' command"),
         ("CLIENT SETINFO foo x", "ERR Unrecognized option 'foo'"),
         ("CLIENT SETINFO lib-name \"a b\"", "ERR lib-name cannot contain spaces, newlines or special characters."),
     ] {
@@ -189,8 +196,22 @@ fn options_reach_the_model() {
         assert_eq!(request, counter(expire));
     });
     parsed("DECRBY a 9223372036854775807", |request| {
-        assert_eq!(request, counter(Command::Add { name: a, delta: -i64::MAX }));
+        assert_eq!(request, counter(Command::Add { name: a, delta: -i64::MAX, shard_key: None }));
     });
+    parsed("INCRBY SHARDKEY 1", |request| {
+        let name = Name::new(b"SHARDKEY").unwrap();
+        assert_eq!(request, counter(Command::Add { name, delta: 1, shard_key: None }), "a counter may have that name");
+    });
+    for (line, delta) in [
+        ("INCR a shardkey u:1", 1),
+        ("DECR a SHARDKEY u:1", -1),
+        ("INCRBY a 7 SHARDKEY u:1", 7),
+        ("DECRBY a 7 ShardKey u:1", -7),
+    ] {
+        parsed(line, |request| {
+            assert_eq!(request, counter(Command::Add { name: a, delta, shard_key: Some(b"u:1") }), "{line}");
+        });
+    }
     parsed("SCAN 0 COUNT 1000000 TYPE hash", |request| match request {
         Request::Counter(CounterRequest { command: Command::Scan(scan), shape: Shape::NoNames }) => {
             assert_eq!(scan.count, 2_000, "a page has a bound");
@@ -267,6 +288,7 @@ fn word() -> impl Strategy<Value = Vec<u8>> {
         "GET",
         "KEEPTTL",
         "PERSIST",
+        "SHARDKEY",
         "BYINT",
         "LBOUND",
         "UBOUND",

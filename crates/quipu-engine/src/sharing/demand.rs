@@ -1,0 +1,204 @@
+//! What a command asks of a shared counter, and whether what is known of it is enough.
+
+use std::time::Duration;
+
+use quipu_model::shared::{Change, Shard};
+use quipu_model::{Cell, Command, Expiry, Incarnation, KeptName, Millis, Name, NodeId, Refusal, SetCondition};
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::own::{OLD_CELLS_MAX, Owned};
+use super::share::{self, Share};
+use super::{Pick, SHARDS_MAX, Shared, Swap};
+use crate::sync::Ordering;
+
+/// What a command asks of the store.
+pub enum Demand {
+    /// Nothing: it adds.
+    Adds,
+    /// To know what others say.
+    Reads,
+    /// A change that only the store can order.
+    Swaps(Swap),
+    /// Somebody who decides alone.
+    OneOwner(&'static str),
+}
+
+/// Whether what is known of a counter is enough.
+pub enum Seeing {
+    /// It is.
+    Known,
+    /// Not before its row was fetched.
+    Fetch,
+    /// It is not, and the store does not answer.
+    Refuse(Refusal),
+}
+
+/// What a command asks of the store.
+pub fn demand(command: &Command<'_>) -> Demand {
+    let swaps = |name: &Name<'_>, change| Demand::Swaps(Swap { names: vec![kept(name)], change });
+    match command {
+        Command::Add { .. } => Demand::Adds,
+        Command::AddWithin(add) => match (add.lower, add.upper, add.expiry) {
+            (i64::MIN, i64::MAX, Expiry::Keep) => Demand::OneOwner("INCREX"),
+            _ => Demand::OneOwner("an add with bounds or an expiry"),
+        },
+        Command::Set(set) if set.condition != SetCondition::Always => Demand::OneOwner("SET with NX or XX"),
+        Command::Set(set) => {
+            let (value, expiry, reply_old) = (set.value, set.expiry, set.reply_old);
+            swaps(&set.name, Change::Set { value, expiry, reply_old })
+        }
+        Command::Take { name } => swaps(name, Change::Take),
+        Command::Reset { name } => swaps(name, Change::Reset),
+        Command::Delete { names } => {
+            Demand::Swaps(Swap { names: names.iter().map(kept).collect(), change: Change::Delete })
+        }
+        Command::Expire { name, when, condition } => swaps(name, Change::Expire { when: *when, condition: *condition }),
+        Command::Persist { name } => swaps(name, Change::Persist),
+        Command::ReadAndExpire { expiry: Expiry::Keep, .. } => Demand::Reads,
+        Command::ReadAndExpire { name, expiry } => swaps(name, Change::ReadAndExpire(*expiry)),
+        Command::Flush => Demand::OneOwner("deleting everything"),
+        Command::Read { .. }
+        | Command::ReadMany { .. }
+        | Command::Exists { .. }
+        | Command::KindOf { .. }
+        | Command::ExpiryOf { .. }
+        | Command::Scan(_)
+        | Command::ListNames(_)
+        | Command::CountNames => Demand::Reads,
+    }
+}
+
+/// The counters that a command reads or adds to.
+pub fn names_of<'c, 'a>(command: &'c Command<'a>) -> &'c [Name<'a>] {
+    match command {
+        Command::ReadMany { names } | Command::Exists { names } | Command::Delete { names } => names,
+        Command::Add { name, .. }
+        | Command::Read { name }
+        | Command::ReadAndExpire { name, .. }
+        | Command::KindOf { name }
+        | Command::ExpiryOf { name, .. } => std::slice::from_ref(name),
+        _ => &[],
+    }
+}
+
+fn kept(name: &Name<'_>) -> KeptName {
+    name.bytes().into()
+}
+
+impl Shared {
+    /// Whether what is known of a counter is enough for a command. A counter that is read often is fetched before that is too old.
+    pub(crate) fn look(
+        &self,
+        owned: Option<&mut Owned>,
+        name: Name<'_>,
+        adds: bool,
+        (now, since): (Duration, Option<Duration>),
+    ) -> Seeing {
+        let freshness = self.options.policy(name).freshness;
+        let Some(owned) = owned else { return Seeing::Fetch };
+        if owned.too_wide {
+            return Seeing::Refuse(Refusal::TooWide);
+        }
+        if let (Some(at), Some(since)) = (owned.fetched_at, since)
+            && at >= since
+        {
+            return Seeing::Known;
+        }
+        let excused = owned.excused_until.is_some_and(|until| until > now);
+        match owned.fetched_at.map(|at| now.saturating_sub(at)) {
+            Some(age) if age <= freshness => {
+                if age > freshness / 2 {
+                    self.fetch_ahead(name.bytes());
+                }
+                Seeing::Known
+            }
+            // An add counts whatever the others do; what it replies is as old as that.
+            Some(_) if adds => {
+                self.fetch_ahead(name.bytes());
+                Seeing::Known
+            }
+            _ if adds && excused => Seeing::Known,
+            // Something is known, from before a restart or a reset.
+            _ if excused && (!owned.cells.is_empty() || owned.fetched_at.is_some()) => Seeing::Known,
+            _ if excused => Seeing::Refuse(Refusal::StoreDown),
+            _ => Seeing::Fetch,
+        }
+    }
+
+    /// The present life has a cell.
+    fn note_added(&self) {
+        // Read first: it is true almost always, and a line that nobody writes is in every core's cache.
+        if !self.has_added.load(Ordering::Acquire) {
+            self.has_added.store(true, Ordering::Release);
+        }
+    }
+
+    /// Who adds, and how.
+    pub(crate) fn picking(&self, now: Duration) -> Picking<'_> {
+        Picking { shared: self, present: self.present(), now }
+    }
+}
+
+/// Who adds, and to which shard.
+pub struct Picking<'s> {
+    shared: &'s Shared,
+    present: Incarnation,
+    now: Duration,
+}
+
+impl Picking<'_> {
+    /// The node's present life.
+    pub fn present(&self) -> Incarnation {
+        self.present
+    }
+
+    /// A counter of the days before the store.
+    pub fn plain(&self, cell: Option<Cell>) -> Owned {
+        share::plain(cell, self.present)
+    }
+
+    /// A counter under its lock.
+    pub fn share<'o>(&self, owned: &'o mut Owned, shown: Option<Cell>) -> Share<'o> {
+        let node: NodeId = self.shared.node();
+        Share { owned, shown, changed: false, confirmed: false, node, present: self.present }
+    }
+
+    /// When an add is to be put.
+    pub fn due(&self, name: Name<'_>) -> Duration {
+        self.now + self.shared.options.policy(name).settle_every
+    }
+
+    /// Adds to the cell of a shard; false if that cannot hold it.
+    pub fn add(&self, owned: &mut Owned, shard: Shard, expires_at: Option<Millis>, delta: i64) -> bool {
+        let cells_max = usize::from(self.shared.options.shards_max()) + OLD_CELLS_MAX;
+        if owned.cell(self.present, shard).is_none() && owned.cells.len() >= cells_max {
+            return false;
+        }
+        self.shared.note_added();
+        let cell = owned.open(self.present, shard, expires_at);
+        match cell.own.added(delta) {
+            Some(own) => {
+                cell.say(own);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Which shard an add goes to. Refused if the command has to name a key for that and does not.
+    pub fn pick(&self, name: Name<'_>, shard_key: Option<&[u8]>) -> Result<Shard, Refusal> {
+        let policy = self.shared.options.policy(name);
+        let shards = u64::from(policy.shards.clamp(1, SHARDS_MAX));
+        if shards == 1 {
+            return Ok(Shard(0));
+        }
+        let number = match policy.pick {
+            Pick::Writer => self.shared.node().0,
+            Pick::Random => self.shared.random(),
+            // Without a seed, so that every node takes the same shard for the same key.
+            Pick::Hash => xxh3_64(shard_key.ok_or(Refusal::NoShardKey)?),
+            Pick::Time => self.now.as_secs(),
+        };
+        Ok(Shard((number % shards) as u16))
+    }
+}

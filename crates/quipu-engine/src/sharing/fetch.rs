@@ -1,0 +1,128 @@
+//! Rows come from the store, one flight per counter.
+//!
+//! In: commands that wait for a row, and counters that were read lately. Out: what the counters show; then whoever waits runs again.
+//!
+//! Invariants:
+//! - a row replaces all that was known of other writers: cells of two rows are never mixed;
+//! - a row that was overtaken by something newer on its way is not shown; it is asked for again.
+
+use std::collections::BTreeSet;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use quipu_model::shared::Seen;
+use quipu_model::{KeptName, Refusal};
+
+use super::settle::named;
+use super::{Busy, Sharing};
+use crate::apply::table::Look;
+use crate::load::Loaded;
+use crate::sync::{Ordering, lock};
+use crate::turn::Turn;
+
+/// Rows asked for at once: enough to hide the way to the store and back, few enough to leave it air.
+const ROWS_MAX: usize = 64;
+
+/// Counters kept in mind for being fetched ahead.
+pub(super) const AHEAD_MAX: usize = 4_096;
+
+impl Sharing<'_> {
+    /// Fetches what is waited for, then what was read lately; how many rows.
+    pub async fn fetch(self) -> usize {
+        if !self.shared.may_call("read", self.elapsed()) {
+            return 0;
+        }
+        let mut names: BTreeSet<KeptName> = self.inner.loads.wanted_rows();
+        {
+            let mut ahead = lock(&self.shared.ahead);
+            while let Some(name) = (names.len() < ROWS_MAX).then(|| ahead.pop_first()).flatten() {
+                names.insert(name);
+            }
+        }
+        let names: Vec<KeptName> = names.into_iter().take(ROWS_MAX).collect();
+        let flights = names.iter().map(|name| Box::pin(self.fetch_one(name)) as Flight<'_>).collect();
+        join(flights).await;
+        names.len()
+    }
+
+    pub(super) async fn fetch_one(&self, name: &KeptName) {
+        let asked_at = self.elapsed();
+        // Known to the table, so that it can be shown and stays while the row is on its way.
+        let turn = match self.enter(name) {
+            Ok(turn) => turn,
+            // It has left memory: whoever waits brings it back first.
+            Err(Refusal::AtRest { .. }) => return self.turned_away(name, &Loaded::Again),
+            Err(refusal) => return self.turned_away(name, &Loaded::Refused(refusal)),
+        };
+        let _busy = Busy::hold(self.inner, name);
+        let seen = self.shared.store.read(named(name)).await;
+        self.shared.called("read", self.elapsed(), &seen);
+        match seen {
+            Ok(seen) => {
+                self.shared.figures.rows.fetch_add(1, Ordering::Relaxed);
+                self.see(name, &seen, asked_at, turn);
+            }
+            // Who waits is served with what is known; a store that is down is not asked by each of them.
+            Err(_) => self.excuse_one(name, self.elapsed() + self.shared.options.fetch_wait),
+        }
+        for job in self.inner.loads.landed_rows(name, asked_at) {
+            job.fetched();
+        }
+    }
+
+    /// Makes sure that a counter is known to the table; the turn of what is known of it.
+    pub(super) fn enter(&self, name: &KeptName) -> Result<u32, Refusal> {
+        let (table, hash) = (&self.inner.table, self.inner.table.hash(name));
+        {
+            let mut shard = table.lock(table.shard_of(hash));
+            if shard.look(hash, name) == Look::Absent && shard.own(hash, name).is_none() {
+                shard.give_own(hash, name, Box::default());
+            }
+            if let Some(owned) = shard.own(hash, name) {
+                return Ok(owned.turn);
+            }
+        }
+        // From before the store: that it is this node's is written down first.
+        let mut turn = Turn::new(self.inner);
+        let known = turn.share(named(name), |share| share.owned.turn);
+        turn.finish();
+        known
+    }
+
+    /// Shows a row, unless something newer has come in between; whether it did.
+    pub(super) fn see(&self, name: &KeptName, seen: &Seen, asked_at: Duration, known: u32) -> bool {
+        let now = self.elapsed();
+        let mut turn = Turn::new(self.inner);
+        let seen = turn.share(named(name), |share| {
+            (share.owned.turn == known)
+                .then(|| share.see(seen, asked_at, &|incarnation| self.footing(incarnation, now)))
+        });
+        turn.finish();
+        let seen = seen.ok().flatten();
+        if let Some(left) = seen {
+            self.heed(name, left);
+        }
+        self.enqueue(name);
+        seen.is_some()
+    }
+
+    /// Whoever waits for this row hears that there is none.
+    fn turned_away(&self, name: &KeptName, loaded: &Loaded) {
+        for job in self.inner.loads.take_rows(name) {
+            job.finish(loaded.clone());
+        }
+    }
+}
+
+type Flight<'f> = Pin<Box<dyn Future<Output = ()> + 'f>>;
+
+/// Waits for all of them at once.
+async fn join(mut flights: Vec<Flight<'_>>) {
+    std::future::poll_fn(|context| {
+        flights.retain_mut(|flight| flight.as_mut().poll(context).is_pending());
+        if flights.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+}

@@ -1,0 +1,462 @@
+//! Who this node is to the store, and that it is still there.
+//!
+//! In: the registry. Out: a lease on the present life and on older ones that still owe something; a new life when the present one was retired.
+//!
+//! ```text
+//! start ──► joining: a new life, drawn and synced, adds; nothing of it leaves the node
+//!              │ it has added nothing yet, the last one was stopped cleanly, and the store confirms that: goes on as that
+//!              │ else: is registered
+//!              ▼
+//!            live ── retired meanwhile ──► the next life; the old one is settled late
+//!              │
+//!              └── its id written to by someone else ──► fenced
+//! ```
+//!
+//! Invariants:
+//! - a life is in the journal, synced, before it adds; that it is about to be registered is, too, before it is;
+//! - the cells of an older life are this node's to act for while it holds that life's registration, or once that life is on its way out;
+//! - nothing is put after the lease has run out by this node's clock, counted from before the asking.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use quipu_model::shared::{RegisterVerdict, Registration, RenewError, Stage, registry};
+use quipu_model::{Incarnation, Millis, StoreError, Writer, Writers};
+
+use super::{Shared, Sharing};
+use crate::journal::Wait;
+use crate::journal::format::Entry;
+use crate::sync::{Arc, Ordering, lock};
+use crate::turn::Turn;
+
+/// A lease is renewed this often over its length, so that one lost answer does not end it.
+const RENEWALS: u32 = 3;
+
+/// Where a node stands with its store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Standing {
+    /// Not registered yet; adds go on.
+    Joining,
+    /// Registered.
+    Live,
+    /// Nothing is counted any more.
+    Fenced {
+        /// Why, and what to do about it.
+        reason: String,
+    },
+}
+
+/// What is known of an older life of this node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Heir {
+    /// Its cells were met; the registry has not been asked.
+    Wanted,
+    /// Someone else holds it: perhaps a process that is gone, whose lease runs out; `alive` once its registration was seen to be renewed.
+    Elsewhere { version: u64, alive: bool },
+    /// Its registration is held, until then; since so many passes of the audit had begun.
+    Held { until: Duration, since: u64 },
+    /// All of it is settled; it is to be retired.
+    Done,
+    /// It is being retired, and this node has known that since so many passes of the audit had begun: what it still owes is settled late.
+    Late { since: u64 },
+    /// Retired by this node, with nothing left to say.
+    Over,
+    /// The store has forgotten what it knew of it.
+    Lost,
+}
+
+impl Heir {
+    /// Since how many passes of the audit had begun it is acted for.
+    fn since(self) -> Option<u64> {
+        match self {
+            Heir::Held { since, .. } | Heir::Late { since } => Some(since),
+            _ => None,
+        }
+    }
+
+    /// Whether it is for this node to settle, if not at this very moment.
+    pub fn is_ours(self) -> bool {
+        matches!(self, Heir::Held { .. } | Heir::Done | Heir::Late { .. })
+    }
+
+    /// Whether this node may act for it now.
+    pub fn acts(self, now: Duration) -> bool {
+        match self {
+            Heir::Held { until, .. } => until > now,
+            Heir::Done | Heir::Late { .. } => true,
+            Heir::Wanted | Heir::Elsewhere { .. } | Heir::Over | Heir::Lost => false,
+        }
+    }
+}
+
+/// See the module.
+pub struct Lease {
+    pub standing: Standing,
+    /// Until when it may put, by the clock that only runs forward.
+    pub until: Duration,
+    pub heirs: BTreeMap<Incarnation, Heir>,
+    /// The present life was retired.
+    pub over: bool,
+    /// The life of the last clean stop, if the store confirms it.
+    kept: Option<Incarnation>,
+    /// The newest version of the present registration that was confirmed, and that was tried.
+    confirmed: Option<u64>,
+    tried: u64,
+    renew_at: Duration,
+    /// When the present life was last renewed, by the store's clock.
+    renewed: Millis,
+}
+
+impl Lease {
+    pub fn new(kept: Option<Incarnation>) -> Lease {
+        Lease {
+            standing: Standing::Joining,
+            until: Duration::ZERO,
+            heirs: BTreeMap::new(),
+            over: false,
+            kept,
+            confirmed: None,
+            tried: 0,
+            renew_at: Duration::ZERO,
+            renewed: Millis(0),
+        }
+    }
+}
+
+impl Shared {
+    /// What is known of an older life; one that was not known is asked for.
+    pub(crate) fn heir(&self, incarnation: Incarnation) -> Heir {
+        *lock(&self.lease).heirs.entry(incarnation).or_insert(Heir::Wanted)
+    }
+
+    /// Whether this node may put now.
+    pub(crate) fn may_put(&self, now: Duration) -> bool {
+        let lease = lock(&self.lease);
+        lease.standing == Standing::Live && !lease.over && lease.until > now
+    }
+
+    /// The present life was retired.
+    pub(crate) fn note_over(&self) {
+        lock(&self.lease).over = true;
+    }
+
+    /// Nothing is counted from here on.
+    pub(crate) fn fence(&self, reason: String) {
+        lock(&self.lease).standing = Standing::Fenced { reason };
+    }
+}
+
+impl Sharing<'_> {
+    /// Where this node stands.
+    pub fn standing(self) -> Standing {
+        lock(&self.shared.lease).standing.clone()
+    }
+
+    /// Whether older lives of this node are still to be settled or retired by it.
+    pub fn has_heirs(self) -> bool {
+        lock(&self.shared.lease).heirs.values().any(|heir| *heir == Heir::Wanted || heir.is_ours())
+    }
+
+    /// Registers, or renews what is registered, if it is time; whether this node may put.
+    pub async fn renew(self) -> bool {
+        let now = self.elapsed();
+        let due = {
+            let lease = lock(&self.shared.lease);
+            let fenced = matches!(lease.standing, Standing::Fenced { .. });
+            let asked = lease.heirs.values().any(|heir| matches!(heir, Heir::Wanted | Heir::Done));
+            !fenced && (lease.over || asked || lease.renew_at <= now)
+        };
+        if due && self.shared.may_call("renew", now) {
+            let renewed = self.try_renew(now).await;
+            self.shared.called("renew", self.elapsed(), &renewed);
+        }
+        self.shared.may_put(self.elapsed())
+    }
+
+    async fn try_renew(&self, asked_at: Duration) -> Result<(), StoreError> {
+        let Writers { registrations, at } = self.shared.store.writers().await?;
+        let registered = registrations.iter().map(|registration| registration.writer).collect();
+        *lock(&self.shared.registered) = Arc::new(registered);
+        self.notice_loss(&registrations);
+        let joining = {
+            let lease = lock(&self.shared.lease);
+            lease.standing == Standing::Joining || lease.over
+        };
+        if !joining {
+            self.extend(&registrations, at, asked_at).await?;
+        }
+        if joining || lock(&self.shared.lease).over {
+            self.join(&registrations, at, asked_at).await?;
+        }
+        self.inherit(&registrations, at, asked_at).await?;
+        lock(&self.shared.lease).renew_at = asked_at + self.shared.options.lease / RENEWALS;
+        Ok(())
+    }
+
+    /// A store that shows an older registration than it has confirmed has gone back: everything is put again, and nothing is folded until that is done.
+    fn notice_loss(&self, registrations: &[Registration]) {
+        let known = find(registrations, self.writer(self.shared.present()));
+        let mut lease = lock(&self.shared.lease);
+        let (Some(confirmed), false) = (lease.confirmed, lease.over) else { return };
+        if known.is_none_or(|known| known.version < confirmed) {
+            lease.confirmed = None;
+            for heir in lease.heirs.values_mut().filter(|heir| **heir == Heir::Done) {
+                // What was confirmed may be what was lost.
+                *heir = Heir::Wanted;
+            }
+            drop(lease);
+            self.shared.figures.losses.fetch_add(1, Ordering::Relaxed);
+            self.audit_again(true);
+        }
+    }
+
+    /// Begins to put: as the life that was stopped cleanly, if the store confirms it and nothing was added since, or as the present one, or as a new one.
+    async fn join(&self, registrations: &[Registration], at: Millis, asked_at: Duration) -> Result<(), StoreError> {
+        let kept = lock(&self.shared.lease).kept.filter(|_| !self.shared.has_added.load(Ordering::Acquire));
+        if let Some(incarnation) = kept {
+            let known = find(registrations, self.writer(incarnation)).filter(|known| known.stage == Stage::Live);
+            // One that nobody has heard of, or that someone else holds, is not gone on with.
+            if let Some(next) = known.and_then(|known| self.renewed(Some(known), incarnation, false, at).ok()) {
+                if self.register(known, &next).await? && self.inner.journal.note_incarnation(incarnation).is_ok() {
+                    self.begin(incarnation, &next, asked_at);
+                }
+                return Ok(());
+            }
+        }
+        lock(&self.shared.lease).kept = None;
+        let over = lock(&self.shared.lease).over;
+        if over && !self.draw().await {
+            return Ok(());
+        }
+        let present = self.shared.present();
+        let known = find(registrations, self.writer(present));
+        match self.renewed(known, present, true, at) {
+            Ok(next) => {
+                if self.announce(present, at).await && self.register(known, &next).await? {
+                    self.begin(present, &next, asked_at);
+                }
+            }
+            // An heir of it was faster: a copy of the data directory. What it has added so far is settled late.
+            Err(_) => lock(&self.shared.lease).over = true,
+        }
+        Ok(())
+    }
+
+    /// Says that the present life goes on.
+    async fn extend(&self, registrations: &[Registration], at: Millis, asked_at: Duration) -> Result<(), StoreError> {
+        let (present, known) = {
+            let present = self.shared.present();
+            (present, find(registrations, self.writer(present)))
+        };
+        let (tried, renewed) = {
+            let lease = lock(&self.shared.lease);
+            (lease.tried, lease.renewed)
+        };
+        let taken = known.filter(|known| known.stage == Stage::Live && known.version > tried);
+        if taken.is_some_and(|known| known.holder != Some(self.shared.holder)) {
+            // Away for longer than its lease, and an heir with a copy of its data directory acts for it since.
+            lock(&self.shared.lease).over = true;
+            return Ok(());
+        }
+        // Others retire; only someone who takes itself for this process renews.
+        if taken.is_some() {
+            self.shared.fence(format!(
+                "another process writes as {}: a copy of this machine or of its data directory is running; stop one of them, and start it on a restored directory",
+                self.writer(present)
+            ));
+            return Ok(());
+        }
+        // A store that lost the registration gets it again, unless it is so long ago that it may have been forgotten in good order.
+        let forgotten = renewed.0.saturating_add(millis(self.shared.options.grace)) <= at.0;
+        match self.renewed(known, present, !forgotten, at) {
+            Ok(next) => {
+                if self.register(known, &next).await? {
+                    self.confirm(&next, asked_at);
+                }
+            }
+            Err(_) => lock(&self.shared.lease).over = true,
+        }
+        Ok(())
+    }
+
+    /// Takes over older lives that still owe something, and retires those that do not.
+    async fn inherit(&self, registrations: &[Registration], at: Millis, asked_at: Duration) -> Result<(), StoreError> {
+        let heirs: Vec<(Incarnation, Heir)> =
+            lock(&self.shared.lease).heirs.iter().map(|(incarnation, heir)| (*incarnation, *heir)).collect();
+        for (incarnation, heir) in heirs {
+            if matches!(heir, Heir::Over | Heir::Lost) || incarnation == self.shared.present() {
+                continue;
+            }
+            let known = find(registrations, self.writer(incarnation));
+            let next = match known.map(|known| known.stage) {
+                None if self.is_forgotten(incarnation, at) => Heir::Lost,
+                // As long as the registry knows it, rows remember what they kept of it.
+                Some(Stage::Retiring { .. } | Stage::Closed { .. } | Stage::Folded { .. }) => match heir {
+                    Heir::Done => self.over(incarnation),
+                    Heir::Late { .. } => heir,
+                    _ => Heir::Late { since: self.passes() },
+                },
+                None | Some(Stage::Live) => match (self.renewed(known, incarnation, true, at), heir) {
+                    (Ok(next), Heir::Done) => {
+                        let retiring = Registration { stage: Stage::Retiring { since: at }, ..next };
+                        if self.register(known, &retiring).await? { self.over(incarnation) } else { heir }
+                    }
+                    (Ok(next), heir) => {
+                        match self.announce(incarnation, at).await && self.register(known, &next).await? {
+                            true => {
+                                let (until, now) = (asked_at + self.shared.options.lease, self.elapsed());
+                                // What was not looked at before, or while it had run out, is looked at from here on.
+                                match heir {
+                                    Heir::Held { since, until: before } if before > now => Heir::Held { until, since },
+                                    _ => Heir::Held { until, since: self.passes() },
+                                }
+                            }
+                            false => heir,
+                        }
+                    }
+                    (Err(_), _) => {
+                        let version = known.map_or(0, |known| known.version);
+                        let alive = matches!(heir, Heir::Elsewhere { version: seen, alive } if alive || seen < version);
+                        Heir::Elsewhere { version, alive }
+                    }
+                },
+            };
+            {
+                let mut lease = lock(&self.shared.lease);
+                // What the audit has found out meanwhile goes before.
+                if lease.heirs.get(&incarnation) != Some(&heir) {
+                    continue;
+                }
+                lease.heirs.insert(incarnation, next);
+            }
+            // Its cells are looked at again as soon as they may be acted for.
+            if next.since().is_some() && next.since() != heir.since() {
+                self.audit_again(false);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the store may have forgotten a life in good order, rather than never have heard of it.
+    fn is_forgotten(&self, incarnation: Incarnation, at: Millis) -> bool {
+        let joined = lock(&self.inner.joined).get(&incarnation).copied();
+        // It is removed when it was closed for `grace`, and folded for as long again.
+        joined.is_some_and(|joined| joined.0.saturating_add(millis(2 * self.shared.options.grace)) <= at.0)
+    }
+
+    /// An older life has nothing left to say.
+    fn over(&self, incarnation: Incarnation) -> Heir {
+        lock(&self.inner.joined).remove(&incarnation);
+        Heir::Over
+    }
+
+    /// Before a clean stop: nobody holds the present life any more, so that a restart may go on with it at once.
+    pub async fn release(self) {
+        let present = self.shared.present();
+        let live = lock(&self.shared.lease).standing == Standing::Live;
+        if !live {
+            return;
+        }
+        // What fails here costs a restart the wait for the lease to run out, or a new life.
+        let Ok(Writers { registrations, .. }) = self.shared.store.writers().await else { return };
+        if let Some(known) =
+            find(&registrations, self.writer(present)).filter(|known| known.holder == Some(self.shared.holder))
+        {
+            let _ = self.register(Some(known), &known.released()).await;
+        }
+        lock(&self.shared.lease).until = Duration::ZERO;
+    }
+
+    /// Draws the next life and makes it durable; false if the journal has no room for it now.
+    async fn draw(&self) -> bool {
+        let drawn = Incarnation(self.shared.random());
+        let noted = self.inner.journal.note_incarnation(drawn).is_ok();
+        if !noted || !self.write(&Entry::Start { writer: self.writer(drawn) }).await {
+            return false;
+        }
+        let before = self.shared.present();
+        let mut lease = lock(&self.shared.lease);
+        (lease.over, lease.standing, lease.confirmed, lease.tried) = (false, Standing::Joining, None, 0);
+        lease.heirs.insert(before, Heir::Wanted);
+        self.shared.present.store(drawn.0, Ordering::Release);
+        true
+    }
+
+    /// Writes down that a life is about to be registered; false if the journal has no room for it now.
+    async fn announce(&self, incarnation: Incarnation, at: Millis) -> bool {
+        if lock(&self.inner.joined).contains_key(&incarnation) {
+            return true;
+        }
+        // Here before it is there: a seal in between must not miss it.
+        lock(&self.inner.joined).insert(incarnation, at);
+        let written = self.write(&Entry::Joined { writer: self.writer(incarnation), at }).await;
+        if !written {
+            lock(&self.inner.joined).remove(&incarnation);
+        }
+        written
+    }
+
+    async fn write(&self, entry: &Entry<'_>) -> bool {
+        let mut turn = Turn::new(self.inner);
+        let noted = turn.note(entry).is_ok();
+        turn.finish();
+        let end = self.inner.journal.reserved();
+        noted && self.inner.committed(Wait { written: end, synced: end }).await.is_ok()
+    }
+
+    /// Goes on as this life.
+    fn begin(&self, incarnation: Incarnation, next: &Registration, asked_at: Duration) {
+        // What another one has added at the last moment is found by the audit.
+        self.shared.present.store(incarnation.0, Ordering::Release);
+        {
+            let mut lease = lock(&self.shared.lease);
+            (lease.over, lease.kept) = (false, None);
+            lease.heirs.remove(&incarnation);
+            if lease.standing == Standing::Joining {
+                lease.standing = Standing::Live;
+            }
+        }
+        self.confirm(next, asked_at);
+        self.audit_again(false);
+    }
+
+    fn confirm(&self, next: &Registration, asked_at: Duration) {
+        let lease_for = self.shared.options.lease;
+        let mut lease = lock(&self.shared.lease);
+        (lease.until, lease.confirmed) = (asked_at + lease_for, Some(next.version));
+        lease.tried = next.version;
+        lease.renewed = Millis(next.lease_until.0.saturating_sub(millis(lease_for)));
+    }
+
+    fn renewed(
+        &self,
+        known: Option<&Registration>,
+        incarnation: Incarnation,
+        first: bool,
+        at: Millis,
+    ) -> Result<Registration, RenewError> {
+        registry::renew(known, (self.writer(incarnation), self.shared.holder), first, at, self.shared.options.lease)
+    }
+
+    /// Puts a registration in the place of another; whether it is in.
+    async fn register(&self, known: Option<&Registration>, next: &Registration) -> Result<bool, StoreError> {
+        if next.writer.incarnation == self.shared.present() {
+            let mut lease = lock(&self.shared.lease);
+            lease.tried = lease.tried.max(next.version);
+        }
+        let version = known.map_or(0, |known| known.version);
+        Ok(self.shared.store.register(version, next).await? == RegisterVerdict::Registered)
+    }
+
+    fn writer(&self, incarnation: Incarnation) -> Writer {
+        Writer { node: self.shared.node, incarnation }
+    }
+}
+
+fn find(registrations: &[Registration], writer: Writer) -> Option<&Registration> {
+    registrations.iter().find(|registration| registration.writer == writer)
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,294 @@
+//! Many nodes: own cells go to the store, rows come back, and what is not an add is swapped there.
+//!
+//! In: the node's own cells, as the journal has them, and commands that cannot be carried out without the store. Out: puts, swaps and registrations; what a
+//! counter is shown as.
+//!
+//! ```text
+//! settle   own cells that changed ─► put ─► verdicts ─► carry, or settle late
+//! fetch    commands that wait for a row, counters read lately ─► read ─► shown value
+//! swap     SET GETSET DEL EXPIRE … ─► read ─► compute ─► swap ─► reply
+//! lease    who this node is, and that it is still there
+//! audit    all own cells, again
+//! retire   writers that are gone
+//! ```
+//!
+//! Each is a future of one bounded round and may be dropped wherever it waits: what the store did meanwhile is found out by asking it again. The
+//! driver's threads run them on a machine, a simulator polls them one answer at a time.
+//!
+//! Invariants:
+//! - nothing leaves the node that is not synced in its journal, except of memory namespaces;
+//! - nothing is put without a lease; nothing is done for an older life without holding its registration;
+//! - no lock is held while the store is waited for.
+//!
+//! Not here: what verdicts and rows mean (`quipu_model::shared`), applying adds (`apply`).
+
+pub mod own;
+
+mod audit;
+mod claim;
+mod demand;
+mod fetch;
+mod lease;
+mod options;
+mod retire;
+mod settle;
+mod share;
+mod swap;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use quipu_model::shared::Holder;
+use quipu_model::{Incarnation, KeptName, NodeId, Refusal, Rng, Store, Writer};
+
+pub use self::claim::Once;
+pub use self::demand::{Demand, Picking, Seeing, demand, names_of};
+pub use self::lease::Standing;
+pub use self::options::{Pick, SHARDS_MAX, SharePolicy, SharingOptions};
+pub use self::share::Share;
+pub use self::swap::Swap;
+use crate::engine::Inner;
+use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, lock};
+
+/// The first wait after an error of the store, and the longest. Jitter keeps nodes that failed together from coming back together.
+const BACKOFF_MIN: Duration = Duration::from_millis(20);
+const BACKOFF_MAX: Duration = Duration::from_secs(5);
+
+/// What all handles share of it.
+pub(crate) struct Shared {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) options: SharingOptions,
+    rng: Arc<dyn Rng>,
+    node: NodeId,
+    holder: Holder,
+    /// The present incarnation.
+    present: AtomicU64,
+    /// Whether it has cells.
+    has_added: AtomicBool,
+    lease: Mutex<lease::Lease>,
+    /// Writers that the registry knew when it was last read.
+    registered: Mutex<Arc<BTreeSet<Writer>>>,
+    /// Counters read lately, to be fetched before their time is up.
+    ahead: Mutex<BTreeSet<KeptName>>,
+    swaps: Mutex<Vec<swap::Swapping>>,
+    /// What has to be done for own cells by a swap.
+    chores: Mutex<BTreeSet<KeptName>>,
+    audit: Mutex<audit::Audit>,
+    retiring: Mutex<Option<retire::Walk>>,
+    /// When the store may be asked again after an error, by call.
+    pauses: Mutex<BTreeMap<&'static str, Pause>>,
+    figures: Figures,
+}
+
+/// What has happened since the start.
+#[derive(Default)]
+struct Figures {
+    puts: AtomicU64,
+    rows: AtomicU64,
+    swaps: AtomicU64,
+    carries: AtomicU64,
+    late: AtomicU64,
+    closed: AtomicU64,
+    folded: AtomicU64,
+    errors: AtomicU64,
+    losses: AtomicU64,
+}
+
+/// What sharing has come to since the start, for INFO and metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SharingStats {
+    /// Cells put.
+    pub puts: u64,
+    /// Rows read.
+    pub rows: u64,
+    /// Swaps carried out.
+    pub swaps: u64,
+    /// Cells that went on under another epoch.
+    pub carries: u64,
+    /// Cells of older lives settled late.
+    pub late: u64,
+    /// Cells of retired writers closed.
+    pub closed: u64,
+    /// Cells of retired writers folded.
+    pub folded: u64,
+    /// Calls that failed.
+    pub errors: u64,
+    /// Times the store was found to have lost something.
+    pub losses: u64,
+    /// Counters of which the store has not confirmed everything.
+    pub unsettled: u64,
+}
+
+#[derive(Clone, Copy)]
+struct Pause {
+    until: Duration,
+    length: Duration,
+}
+
+/// What an engine does with its store, one bounded round at a time.
+#[derive(Clone, Copy)]
+pub struct Sharing<'e> {
+    inner: &'e Inner,
+    shared: &'e Shared,
+}
+
+impl Shared {
+    pub(crate) fn new(
+        store: Arc<dyn Store>,
+        options: SharingOptions,
+        rng: Arc<dyn Rng>,
+        writer: Writer,
+        kept: Option<Incarnation>,
+    ) -> Shared {
+        let holder = Holder(rng.next());
+        Shared {
+            store,
+            options,
+            rng,
+            node: writer.node,
+            holder,
+            present: AtomicU64::new(writer.incarnation.0),
+            has_added: AtomicBool::new(false),
+            lease: Mutex::new(lease::Lease::new(kept)),
+            registered: Mutex::default(),
+            ahead: Mutex::default(),
+            swaps: Mutex::default(),
+            chores: Mutex::default(),
+            audit: Mutex::default(),
+            retiring: Mutex::default(),
+            pauses: Mutex::default(),
+            figures: Figures::default(),
+        }
+    }
+
+    /// The node's present life.
+    pub(crate) fn present(&self) -> Incarnation {
+        Incarnation(self.present.load(Ordering::Acquire))
+    }
+
+    /// Writers that the registry knew when it was last read: what rows kept of them is not forgotten.
+    fn registered(&self) -> Arc<BTreeSet<Writer>> {
+        lock(&self.registered).clone()
+    }
+
+    pub(crate) fn node(&self) -> NodeId {
+        self.node
+    }
+
+    pub(crate) fn random(&self) -> u64 {
+        self.rng.next()
+    }
+
+    /// Most bytes that what this node says of one counter takes.
+    pub(crate) fn own_bytes_max(&self) -> usize {
+        4 + (usize::from(self.options.shards_max()) + own::OLD_CELLS_MAX) * own::CELL_BYTES_MAX
+    }
+
+    /// Why no command is carried out, if none is.
+    pub(crate) fn refusal(&self) -> Option<Refusal> {
+        match &lock(&self.lease).standing {
+            Standing::Fenced { reason } => Some(Refusal::Fenced { reason: reason.clone() }),
+            Standing::Joining | Standing::Live => None,
+        }
+    }
+
+    /// Wants a counter's row, though nobody waits for it.
+    pub(crate) fn fetch_ahead(&self, name: &[u8]) {
+        let mut ahead = lock(&self.ahead);
+        if ahead.len() < fetch::AHEAD_MAX {
+            ahead.insert(name.into());
+        }
+    }
+
+    /// Something has to be done for own cells of this counter that only a swap can do.
+    fn chore(&self, name: &[u8]) {
+        lock(&self.chores).insert(name.into());
+    }
+
+    /// Whether a kind of call may be made again.
+    fn may_call(&self, call: &'static str, now: Duration) -> bool {
+        lock(&self.pauses).get(call).is_none_or(|pause| pause.until <= now)
+    }
+
+    /// A call went well, or did not: then the next one waits, each time twice as long, by chance a little more or less.
+    fn called<T, E>(&self, call: &'static str, now: Duration, result: &Result<T, E>) {
+        let mut pauses = lock(&self.pauses);
+        match result {
+            Ok(_) => drop(pauses.remove(call)),
+            Err(_) => {
+                self.figures.errors.fetch_add(1, Ordering::Relaxed);
+                let length = pauses.get(call).map_or(BACKOFF_MIN, |pause| (pause.length * 2).min(BACKOFF_MAX));
+                pauses.insert(call, Pause { until: now + jittered(length, self.rng.next()), length });
+            }
+        }
+    }
+}
+
+/// Between a half and one and a half of it.
+fn jittered(length: Duration, random: u64) -> Duration {
+    length / 2 + length.mul_f64((random >> 11) as f64 / (1u64 << 53) as f64)
+}
+
+impl<'e> Sharing<'e> {
+    pub(crate) fn new(inner: &'e Inner, shared: &'e Shared) -> Sharing<'e> {
+        Sharing { inner, shared }
+    }
+
+    fn elapsed(&self) -> Duration {
+        self.inner.clock.elapsed()
+    }
+
+    /// How many resident counters there are of which the store has not confirmed everything.
+    pub fn unsettled(self) -> usize {
+        let table = &self.inner.table;
+        (0..table.shard_count()).map(|shard| table.lock(shard).unsettled.len()).sum()
+    }
+
+    /// What has happened so far.
+    pub fn stats(self) -> SharingStats {
+        let figures = &self.shared.figures;
+        let get = |figure: &AtomicU64| figure.load(Ordering::Relaxed);
+        SharingStats {
+            puts: get(&figures.puts),
+            rows: get(&figures.rows),
+            swaps: get(&figures.swaps),
+            carries: get(&figures.carries),
+            late: get(&figures.late),
+            closed: get(&figures.closed),
+            folded: get(&figures.folded),
+            errors: get(&figures.errors),
+            losses: get(&figures.losses),
+            unsettled: self.unsettled() as u64,
+        }
+    }
+}
+
+/// Keeps a counter in memory while the store is asked about it.
+struct Busy<'e> {
+    inner: &'e Inner,
+    name: KeptName,
+}
+
+impl<'e> Busy<'e> {
+    /// `None` if the counter is not in memory.
+    fn hold(inner: &'e Inner, name: &KeptName) -> Option<Busy<'e>> {
+        let hash = inner.table.hash(name);
+        let mut shard = inner.table.lock(inner.table.shard_of(hash));
+        shard.own(hash, name)?.busy += 1;
+        Some(Busy { inner, name: name.clone() })
+    }
+}
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        // What panicked may have held this very lock.
+        if std::thread::panicking() {
+            return;
+        }
+        let hash = self.inner.table.hash(&self.name);
+        let mut shard = self.inner.table.lock(self.inner.table.shard_of(hash));
+        if let Some(owned) = shard.own(hash, &self.name) {
+            owned.busy = owned.busy.saturating_sub(1);
+        }
+    }
+}

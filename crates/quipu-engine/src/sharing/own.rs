@@ -1,0 +1,335 @@
+//! What this node says of one shared counter: its own cells, and how far the store knows them.
+//!
+//! ```text
+//! bytes, in the journal and at rest; varints have 7 bits a byte, least first
+//!   varint  cells
+//!   per cell
+//!     u8      flags        1 said · 2 an epoch · 4 an expiry · 8 lapsed · 16 settled · 32 a total that is not the value
+//!     u64     incarnation  little-endian
+//!     varint  shard
+//!     varint  seq
+//!     epoch                varint milliseconds, u64 node   if 2
+//!     varint  value        zigzag of 128 bits
+//!     varint  total        zigzag of 128 bits              if 32
+//!     varint  expires_at                                   if 4
+//!     epoch, value, expires_at of the life that lapsed     if 8
+//! ```
+//!
+//! Invariants:
+//! - a cell's seq rises with every change of what it says, so the same seq always says the same;
+//! - that a cell is settled is written down late or never, so one that says so is: after a restart the others are put again, which changes nothing.
+
+use std::time::Duration;
+
+use quipu_model::shared::{CellId, Lapsed, Own, Put, Seq, Shard};
+use quipu_model::{Epoch, Incarnation, Millis, NodeId, Writer};
+
+/// Cells of older lives that one counter may have beside its present shards. Each is a crash that came before the last one was settled.
+pub const OLD_CELLS_MAX: usize = 16;
+
+/// Most bytes that one cell takes: flags, incarnation, shard, seq, total, and twice epoch, value and expiry.
+pub const CELL_BYTES_MAX: usize = 1 + 8 + 3 + 10 + 19 + 2 * (18 + 19 + 10);
+
+/// No cells, as bytes.
+pub const SILENT: &[u8] = &[0];
+
+const SAID: u8 = 1;
+const HAS_EPOCH: u8 = 2;
+const HAS_EXPIRY: u8 = 4;
+const HAS_LAPSED: u8 = 8;
+const SETTLED: u8 = 16;
+const HAS_TOTAL: u8 = 32;
+
+/// This node's cells of one counter.
+#[derive(Debug, Clone, Default)]
+pub struct Owned {
+    /// What it says, of its present life and of those before.
+    pub cells: Vec<OwnCell>,
+    /// The newest epoch that the store has shown: what a new cell opens under.
+    pub epoch: Epoch,
+    /// When the row was asked for that the shown value comes from.
+    pub fetched_at: Option<Duration>,
+    /// Until then what is known is shown, however old: the store was asked in vain.
+    pub excused_until: Option<Duration>,
+    /// Raised by whatever makes a row that is still on its way older than what is known.
+    pub turn: u32,
+    /// A row is on its way.
+    pub fetching: bool,
+    /// How many calls to the store are about this counter: so long it stays in memory.
+    pub busy: u32,
+    /// The sum over all writers does not fit a reply.
+    pub too_wide: bool,
+}
+
+/// One of this node's cells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OwnCell {
+    /// Of which life.
+    pub incarnation: Incarnation,
+    /// Which shard.
+    pub shard: Shard,
+    /// The newest that it says.
+    pub seq: Seq,
+    /// What it says.
+    pub own: Own,
+    /// The store has confirmed the newest.
+    pub settled: bool,
+    /// The store is to confirm it anew, this or a newer one.
+    pub doubted: bool,
+}
+
+impl OwnCell {
+    /// Its name in a row.
+    pub fn id(&self, node: NodeId) -> CellId {
+        CellId { writer: Writer { node, incarnation: self.incarnation }, shard: self.shard }
+    }
+
+    /// What there is to put.
+    pub fn put(&self, node: NodeId) -> Option<Put> {
+        self.own.put(self.id(node), self.seq)
+    }
+
+    /// Says something else from here on.
+    pub fn say(&mut self, own: Own) {
+        (self.own, self.seq, self.settled) = (own, Seq(self.seq.0 + 1), !own.said && own.lapsed.is_none());
+        self.doubted &= !self.settled;
+    }
+
+    /// The store is to confirm it anew.
+    pub fn doubt(&mut self) {
+        self.settled = !self.own.said && self.own.lapsed.is_none();
+        self.doubted = !self.settled;
+    }
+}
+
+impl Owned {
+    /// Whether there is anything that the store may not know.
+    pub fn is_unsettled(&self) -> bool {
+        self.cells.iter().any(|cell| !cell.settled)
+    }
+
+    /// The cell of a life and shard.
+    pub fn cell(&mut self, incarnation: Incarnation, shard: Shard) -> Option<&mut OwnCell> {
+        self.cells.iter_mut().find(|cell| cell.incarnation == incarnation && cell.shard == shard)
+    }
+
+    /// The cell of a life and shard, opened if there is none: under the newest epoch that the store has shown, with the expiry that the counter
+    /// is known to have.
+    pub fn open(&mut self, incarnation: Incarnation, shard: Shard, expires_at: Option<Millis>) -> &mut OwnCell {
+        let at = self.cells.iter().position(|cell| cell.incarnation == incarnation && cell.shard == shard);
+        let at = at.unwrap_or_else(|| {
+            // Its sisters may have lapsed already: then the new one is of the life that began.
+            let sister = self.cells.iter().find(|cell| cell.incarnation == incarnation).map(|cell| cell.own);
+            let own = match sister {
+                Some(Own { epoch, expires_at, lapsed: None, .. }) => Own { epoch, expires_at, ..Own::default() },
+                _ => Own { epoch: self.epoch, expires_at, ..Own::default() },
+            };
+            self.cells.push(OwnCell { incarnation, shard, seq: Seq(0), own, settled: true, doubted: false });
+            self.cells.len() - 1
+        });
+        &mut self.cells[at]
+    }
+
+    /// Those cells, as a reading wants them.
+    pub fn listed(&self, node: NodeId, which: impl Fn(&OwnCell) -> bool) -> Vec<(CellId, Seq, Own)> {
+        self.cells.iter().filter(|cell| which(cell)).map(|cell| (cell.id(node), cell.seq, cell.own)).collect()
+    }
+
+    /// The counter's time is over by this node's clock: what was added before expires, unless the store says otherwise.
+    pub fn lapse(&mut self, now: Millis, present: Incarnation) {
+        // An older life adds nothing any more, so there is nothing to keep apart; and it may have other heirs, so its seq stays as it is.
+        for cell in self.cells.iter_mut().filter(|cell| cell.incarnation == present) {
+            let lapsed = cell.own.lapse(now);
+            if lapsed != cell.own {
+                cell.say(lapsed);
+            }
+        }
+    }
+
+    /// A row that is on its way is older than what is known now; the next reading asks anew.
+    pub fn outdate(&mut self) {
+        (self.turn, self.fetched_at) = (self.turn.wrapping_add(1), None);
+    }
+
+    /// About how many bytes it takes in memory.
+    pub fn bytes(&self) -> usize {
+        size_of::<Owned>() + self.cells.capacity() * size_of::<OwnCell>()
+    }
+
+    /// As bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(1 + self.cells.len() * 40);
+        put_varint(&mut out, self.cells.len() as u128);
+        for OwnCell { incarnation, shard, seq, own, settled, .. } in &self.cells {
+            let flag = |condition, flag| if condition { flag } else { 0 };
+            out.push(
+                flag(own.said, SAID)
+                    | flag(own.epoch != Epoch::FIRST, HAS_EPOCH)
+                    | flag(own.expires_at.is_some(), HAS_EXPIRY)
+                    | flag(own.lapsed.is_some(), HAS_LAPSED)
+                    | flag(*settled, SETTLED)
+                    | flag(own.total != own.value, HAS_TOTAL),
+            );
+            out.extend_from_slice(&incarnation.0.to_le_bytes());
+            put_varint(&mut out, u128::from(shard.0));
+            put_varint(&mut out, u128::from(seq.0));
+            if own.epoch != Epoch::FIRST {
+                put_epoch(&mut out, own.epoch);
+            }
+            put_value(&mut out, own.value);
+            if own.total != own.value {
+                put_value(&mut out, own.total);
+            }
+            if let Some(at) = own.expires_at {
+                put_varint(&mut out, u128::from(at.0));
+            }
+            if let Some(Lapsed { epoch, value, expires_at }) = own.lapsed {
+                put_epoch(&mut out, epoch);
+                put_value(&mut out, value);
+                put_varint(&mut out, u128::from(expires_at.0));
+            }
+        }
+        out
+    }
+
+    /// From bytes; `None` if they are not of this form.
+    pub fn decode(bytes: &[u8]) -> Option<Owned> {
+        let mut rest = bytes;
+        let count = usize::try_from(take_varint(&mut rest)?).ok()?;
+        let mut cells = Vec::new();
+        for _ in 0..count {
+            let flags = take(&mut rest, 1)?[0];
+            if flags & !(SAID | HAS_EPOCH | HAS_EXPIRY | HAS_LAPSED | SETTLED | HAS_TOTAL) != 0 {
+                return None;
+            }
+            let incarnation = Incarnation(take_u64(&mut rest)?);
+            let shard = Shard(u16::try_from(take_varint(&mut rest)?).ok()?);
+            let seq = Seq(take_number(&mut rest)?);
+            let epoch = if flags & HAS_EPOCH != 0 { take_epoch(&mut rest)? } else { Epoch::FIRST };
+            let value = take_value(&mut rest)?;
+            let total = if flags & HAS_TOTAL != 0 { take_value(&mut rest)? } else { value };
+            let expires_at = if flags & HAS_EXPIRY != 0 { Some(Millis(take_number(&mut rest)?)) } else { None };
+            let lapsed = if flags & HAS_LAPSED != 0 {
+                let (epoch, value) = (take_epoch(&mut rest)?, take_value(&mut rest)?);
+                Some(Lapsed { epoch, value, expires_at: Millis(take_number(&mut rest)?) })
+            } else {
+                None
+            };
+            let own = Own { epoch, value, total, said: flags & SAID != 0, expires_at, lapsed };
+            cells.push(OwnCell { incarnation, shard, seq, own, settled: flags & SETTLED != 0, doubted: false });
+        }
+        rest.is_empty().then(|| Owned { cells, ..Owned::default() })
+    }
+}
+
+fn put_epoch(out: &mut Vec<u8>, epoch: Epoch) {
+    put_varint(out, u128::from(epoch.millis));
+    out.extend_from_slice(&epoch.node.0.to_le_bytes());
+}
+
+fn put_value(out: &mut Vec<u8>, value: i128) {
+    put_varint(out, ((value << 1) ^ (value >> 127)) as u128);
+}
+
+fn put_varint(out: &mut Vec<u8>, mut number: u128) {
+    while number >= 0x80 {
+        out.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    out.push(number as u8);
+}
+
+fn take_epoch(rest: &mut &[u8]) -> Option<Epoch> {
+    Some(Epoch { millis: take_number(rest)?, node: NodeId(take_u64(rest)?) })
+}
+
+fn take_value(rest: &mut &[u8]) -> Option<i128> {
+    let number = take_varint(rest)?;
+    Some((number >> 1) as i128 ^ -((number & 1) as i128))
+}
+
+fn take_number(rest: &mut &[u8]) -> Option<u64> {
+    u64::try_from(take_varint(rest)?).ok()
+}
+
+fn take_varint(rest: &mut &[u8]) -> Option<u128> {
+    let mut number = 0u128;
+    for shift in (0..128).step_by(7) {
+        let byte = take(rest, 1)?[0];
+        let bits = u128::from(byte & 0x7f);
+        if shift == 126 && bits > 3 {
+            return None;
+        }
+        number |= bits << shift;
+        if byte & 0x80 == 0 {
+            return Some(number);
+        }
+    }
+    None
+}
+
+fn take_u64(rest: &mut &[u8]) -> Option<u64> {
+    Some(u64::from_le_bytes(take(rest, 8)?.try_into().ok()?))
+}
+
+fn take<'a>(rest: &mut &'a [u8], bytes: usize) -> Option<&'a [u8]> {
+    let (taken, left) = rest.split_at_checked(bytes)?;
+    *rest = left;
+    Some(taken)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn epochs() -> impl Strategy<Value = Epoch> {
+        (any::<u64>(), any::<u64>()).prop_map(|(millis, node)| Epoch { millis, node: NodeId(node) })
+    }
+
+    fn cells() -> impl Strategy<Value = OwnCell> {
+        let lapsed = (epochs(), any::<i128>(), any::<u64>()).prop_map(|(epoch, value, at)| Lapsed {
+            epoch,
+            value,
+            expires_at: Millis(at),
+        });
+        let own = (epochs(), any::<i128>(), any::<bool>(), any::<Option<u64>>(), proptest::option::of(lapsed))
+            .prop_map(|(epoch, value, said, at, lapsed)| Own {
+                epoch,
+                value,
+                total: value.wrapping_mul(3),
+                said,
+                expires_at: at.map(Millis),
+                lapsed,
+            });
+        (any::<u64>(), any::<u16>(), any::<u64>(), own, any::<bool>()).prop_map(
+            |(incarnation, shard, seq, own, settled)| OwnCell {
+                incarnation: Incarnation(incarnation),
+                shard: Shard(shard),
+                seq: Seq(seq),
+                own,
+                settled,
+                doubted: false,
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn own_cells_come_back_as_they_went_in_and_nothing_else_does(cells in proptest::collection::vec(cells(), 0..5)) {
+            let owned = Owned { cells, ..Owned::default() };
+            let bytes = owned.encode();
+            prop_assert!(bytes.len() <= 2 + owned.cells.len() * CELL_BYTES_MAX);
+            prop_assert_eq!(Owned::decode(&bytes).map(|owned| owned.cells), Some(owned.cells));
+            for length in 0..bytes.len() {
+                prop_assert!(Owned::decode(&bytes[..length]).is_none());
+            }
+        }
+
+        #[test]
+        fn any_bytes_are_refused_or_read_without_a_panic(bytes: Vec<u8>) {
+            let _ = Owned::decode(&bytes);
+        }
+    }
+}

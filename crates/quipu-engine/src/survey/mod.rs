@@ -1,0 +1,104 @@
+//! Walks all that a data directory holds, the journal's over the ledger's, and changes nothing: for `quipu writers` and `quipu audit`.
+//!
+//! In: a directory. Out: every counter, and what this node says of each on a shared store, as a start would find them; or what would keep it
+//! from starting, in the same words.
+//!
+//! A directory in use may be read, too: what is found is a state that existed, or an error, and after an error the caller reads again.
+
+mod audit;
+mod writers;
+
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use quipu_model::{Cell, Ledger, LedgerError, Vfs};
+
+pub use self::audit::{Audit, Drift, audit};
+pub use self::writers::{Life, Writers, writers};
+use crate::apply::table::{Look, Table};
+use crate::journal::control::Control;
+use crate::journal::recover::{Record, find_segments, open_control};
+use crate::open::OpenError;
+use crate::overlay::{Overlaid, lay_over, read_watermark};
+use crate::sharing::own::Owned;
+use crate::sync::Arc;
+use crate::watermark::Watermark;
+
+/// Opens the ledger of a directory, to be looked at.
+pub type LookAtLedger<'l> = dyn FnMut() -> Result<Arc<dyn Ledger>, LedgerError> + 'l;
+
+/// What is called for each cell at rest: hash, name, cell, and whether it counts.
+type VisitCell<'v> = dyn FnMut(u64, &[u8], Cell, bool) + 'v;
+
+/// What is called for each counter of which this node says something on a shared store: hash, name, and what, if that makes sense.
+type VisitOwned<'v> = dyn FnMut(u64, &[u8], Option<&Owned>) + 'v;
+
+/// What ledger and journal of a directory hold together.
+struct Survey {
+    control: Control,
+    ledger: Arc<dyn Ledger>,
+    /// What the ledger knows; of one that knows nothing, a fresh one.
+    watermark: Watermark,
+    table: Table,
+}
+
+impl Survey {
+    /// Reads the journal over the ledger; `visit` sees what the ledger knows and every whole record. `None`: there is no journal.
+    fn open(
+        vfs: &dyn Vfs,
+        dir: &Path,
+        open_ledger: &mut LookAtLedger<'_>,
+        mut visit: impl FnMut(&Watermark, &Record<'_>),
+    ) -> Result<Option<Survey>, OpenError> {
+        vfs.list(dir).map_err(|error| crate::journal::io_error(dir, "list", error))?;
+        let Some(control) = open_control(vfs, dir)?.map(|control| *control.state()) else { return Ok(None) };
+        let segments = find_segments(vfs, dir, &control)?.segments;
+        let ledger = open_ledger().map_err(|source| refused(dir, source))?;
+        let at_rest = read_watermark(&*ledger, dir, &control)?;
+        // Any order of hashes does where there are none to agree with.
+        let fresh = || Watermark::new(control.log, 1, 0);
+        let known = at_rest.clone().unwrap_or_else(fresh);
+        let overlaid = lay_over(vfs, dir, &control, &segments, &*ledger, at_rest, fresh, |record| {
+            visit(&known, record);
+            Ok(())
+        })?;
+        let Overlaid { table, watermark, .. } = overlaid;
+        Ok(Some(Survey { control, ledger, watermark, table }))
+    }
+
+    /// Every cell at rest; one counts if the journal has nothing newer of its counter.
+    fn at_rest(&self, visit: &mut VisitCell<'_>) -> Result<(), LedgerError> {
+        self.ledger.range(0, &mut |hash, name, cell| {
+            let shard = self.table.shard_of(hash);
+            visit(hash, name, cell, self.table.lock(shard).look(hash, name) == Look::Unknown);
+            ControlFlow::Continue(())
+        })
+    }
+
+    /// What this node says of each counter on a shared store: as it is at rest, unless the journal has something newer.
+    fn own(&self, visit: &mut VisitOwned<'_>) -> Result<(), LedgerError> {
+        self.ledger.range_own(0, &mut |hash, name, bytes| {
+            let mut shard = self.table.lock(self.table.shard_of(hash));
+            let newer = shard.own(hash, name).is_some();
+            // Unless everything was deleted since.
+            let counts = shard.unloaded && !newer;
+            drop(shard);
+            match Owned::decode(bytes) {
+                None => visit(hash, name, None),
+                Some(owned) if counts => visit(hash, name, Some(&owned)),
+                Some(_) => {}
+            }
+            ControlFlow::Continue(())
+        })?;
+        for shard in 0..self.table.shard_count() {
+            for (hash, name, owned) in self.table.lock(shard).owned() {
+                visit(hash, name, Some(owned));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn refused(dir: &Path, source: LedgerError) -> OpenError {
+    OpenError::Ledger { dir: dir.to_owned(), source }
+}

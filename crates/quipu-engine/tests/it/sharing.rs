@@ -1,0 +1,181 @@
+//! Nodes on one shared store, with the threads of real engines; the simulation does the rest.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use quipu_engine::{Engine, Environment, Error, Options, Pick, SharePolicy, SharingOptions, Standing, SystemClock};
+use quipu_model::{Clock, Command, MemoryStore, Name, Refusal, Reply, Set, SetCondition, SetExpiry, Store};
+use quipu_testkit::store_suite::block_on;
+
+/// What a store takes to be told of an add, and a node to hear of it, many times over.
+const SOON: Duration = Duration::from_secs(20);
+
+struct Nodes {
+    store: Arc<dyn Store>,
+    dir: tempfile::TempDir,
+}
+
+impl Nodes {
+    fn new() -> Nodes {
+        Nodes {
+            store: Arc::new(MemoryStore::new(Arc::new(SystemClock::default()))),
+            dir: tempfile::tempdir().expect("a temporary directory"),
+        }
+    }
+
+    fn open(&self, node: u32) -> Engine {
+        self.open_with(node, |_| ())
+    }
+
+    fn open_with(&self, node: u32, change: impl FnOnce(&mut SharingOptions)) -> Engine {
+        let mut options = Options::new(self.dir.path().join(node.to_string()));
+        options.table_shards = 8;
+        options.sharing = SharingOptions {
+            settle_every: Duration::from_millis(20),
+            freshness: Duration::from_millis(20),
+            lease: Duration::from_secs(1),
+            ..SharingOptions::default()
+        };
+        change(&mut options.sharing);
+        Engine::open_driven(options, Environment { store: Some(self.store.clone()), ..Environment::system() })
+            .expect("it opens")
+    }
+}
+
+fn eventually(what: &str, mut check: impl FnMut() -> bool) {
+    let clock = SystemClock::default();
+    let began = clock.elapsed();
+    while !check() {
+        assert!(clock.elapsed() - began < SOON, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn three_nodes_add_and_each_shows_the_sum() {
+    let nodes = Nodes::new();
+    let engines: Vec<Engine> = (0..3).map(|node| nodes.open(node)).collect();
+    for (engine, delta) in engines.iter().zip([1, 10, 100]) {
+        for _ in 0..5 {
+            engine.add("likes:1", delta).unwrap();
+        }
+    }
+    for engine in &engines {
+        eventually("all nodes show the sum", || engine.read("likes:1").unwrap().value == 555);
+    }
+    engines.iter().for_each(|engine| engine.close().unwrap());
+}
+
+#[test]
+fn what_a_reset_returns_and_what_is_left_is_what_was_added() {
+    let nodes = Nodes::new();
+    let engines: Vec<Engine> = (0..3).map(|node| nodes.open(node)).collect();
+    let mut returned = 0;
+    std::thread::scope(|scope| {
+        for engine in &engines {
+            scope.spawn(|| (0..500).for_each(|_| assert!(engine.add("likes:1", 1).is_ok())));
+        }
+        for round in 0..20 {
+            returned += engines[round % 3].reset("likes:1").unwrap();
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    });
+    for engine in &engines {
+        eventually("all nodes show the rest", || engine.read("likes:1").unwrap().value == 1_500 - returned);
+    }
+    engines.iter().for_each(|engine| engine.close().unwrap());
+}
+
+#[test]
+fn a_node_that_comes_back_goes_on_and_one_that_crashed_settles_what_it_owed() {
+    let nodes = Nodes::new();
+    let (first, second) = (nodes.open(1), nodes.open(2));
+    first.add("likes:1", 5).unwrap();
+    eventually("the other hears of it", || second.read("likes:1").unwrap().value == 5);
+    first.close().unwrap();
+    drop(first);
+    let first = nodes.open(1);
+    assert_eq!(first.add("likes:1", 1).unwrap(), 6);
+    eventually("the other hears of it", || second.read("likes:1").unwrap().value == 6);
+    assert_eq!(second.reset("likes:1").unwrap(), 6);
+    assert_eq!(second.add("likes:1", 2).unwrap(), 2);
+    eventually("the first hears of the reset", || first.read("likes:1").unwrap().value == 2);
+}
+
+#[test]
+fn what_needs_one_owner_is_refused_by_name() {
+    let nodes = Nodes::new();
+    let engine = nodes.open(1);
+    let name = Name::new(b"stock:1").unwrap();
+    let set = Set { name, value: 1, condition: SetCondition::IfAbsent, expiry: SetExpiry::Remove, reply_old: false };
+    for command in [Command::Set(set), Command::Flush] {
+        assert!(matches!(engine.execute(&command), Err(Error::Refused(Refusal::OneOwner { .. }))), "{command:?}");
+    }
+    assert_eq!(engine.execute(&Command::Add { name, delta: 3, shard_key: None }).unwrap(), Reply::Integer(3));
+    assert!(engine.delete("stock:1").unwrap());
+    assert!(!engine.read("stock:1").unwrap().exists);
+}
+
+#[test]
+fn a_shard_key_picks_the_same_shard_on_every_node_and_where_it_must_be_named_it_must() {
+    let nodes = Nodes::new();
+    let hashed = |sharing: &mut SharingOptions| {
+        let (settle_every, freshness) = (sharing.settle_every, sharing.freshness);
+        let policy = SharePolicy { settle_every, freshness, shards: 8, pick: Pick::Hash };
+        sharing.namespaces = vec![(b"votes"[..].into(), policy)];
+    };
+    let engines = [1, 2].map(|node| nodes.open_with(node, hashed));
+    for engine in &engines {
+        let sharing = || engine.sharing().expect("there is a store");
+        eventually("it has joined", || sharing().standing() == Standing::Live);
+    }
+    fn add(delta: i64, shard_key: Option<&[u8]>) -> Command<'_> {
+        Command::Add { name: Name::new(b"votes:1").unwrap(), delta, shard_key }
+    }
+    let refused = engines[0].execute(&add(7, None));
+    assert!(matches!(&refused, Err(Error::Refused(Refusal::NoShardKey))), "{refused:?}");
+    assert!(refused.err().unwrap().to_string().contains("SHARDKEY"));
+    assert!(!engines[0].read("votes:1").unwrap().exists, "nothing was applied");
+    for engine in &engines {
+        for key in 0..32 {
+            engine.execute(&add(1, Some(format!("user:{key}").as_bytes()))).unwrap();
+            engine.execute(&add(100, Some(b"user:7"))).unwrap();
+        }
+        // Elsewhere it is taken, and picks nothing.
+        let elsewhere = Command::Add { name: Name::new(b"likes:1").unwrap(), delta: 1, shard_key: Some(b"user:7") };
+        engine.execute(&elsewhere).unwrap();
+    }
+    eventually("all of it is in the store", || {
+        row_of(&nodes, b"votes:1").iter().map(|cell| cell.1).sum::<i128>() == 6_464
+    });
+    let mut by_shard = row_of(&nodes, b"votes:1");
+    by_shard.sort();
+    let (pairs, rest) = by_shard.as_chunks::<2>();
+    assert!(rest.is_empty() && pairs.len() > 1, "{by_shard:?}");
+    assert!(pairs.iter().all(|[first, second]| first == second), "both nodes picked alike: {by_shard:?}");
+    assert_eq!(pairs.iter().filter(|[cell, _]| cell.1 >= 3_200).count(), 1, "one key, one shard: {by_shard:?}");
+    eventually("the other namespace is there", || row_of(&nodes, b"likes:1").len() == 2);
+    assert!(row_of(&nodes, b"likes:1").iter().all(|cell| *cell == (0, 1)));
+}
+
+/// Shard and value of each cell in a counter's row.
+fn row_of(nodes: &Nodes, name: &[u8]) -> Vec<(u16, i128)> {
+    let seen = block_on(nodes.store.read(Name::new(name).unwrap())).unwrap();
+    seen.snapshot.cells.iter().map(|(id, held)| (id.shard.0, held.value)).collect()
+}
+
+#[test]
+fn counters_from_before_the_store_are_brought_along() {
+    let nodes = Nodes::new();
+    let alone = Engine::open(Options { table_shards: 8, ..Options::new(nodes.dir.path().join("1")) }).unwrap();
+    (0..100).for_each(|n| assert!(alone.add(format!("old:{n}"), n).is_ok()));
+    alone.reset("old:7").unwrap();
+    alone.close().unwrap();
+    drop(alone);
+    let (first, second) = (nodes.open(1), nodes.open(2));
+    for n in [0, 3, 7, 99] {
+        let expected = if n == 7 { 0 } else { n };
+        eventually("the other has them", || second.read(format!("old:{n}")).unwrap().value == expected);
+    }
+    assert_eq!(first.add("old:3", 1).unwrap(), 4);
+}

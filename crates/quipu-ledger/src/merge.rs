@@ -1,0 +1,119 @@
+//! Merges tables by key: what the tree would show of them, without opening it.
+//!
+//! In: tables in any order, each sorted. Out: every key once, in order, with its newest value; keys that are gone are not among them.
+//!
+//! A table is read from where the walk comes to its first key, so that of the tables of one level, which do not overlap, one is read at a time.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::collections::binary_heap::PeekMut;
+use std::ops::Bound;
+
+use lsm_tree::{InternalValue, Table, UserKey, UserValue};
+
+/// A walk over the keys of several tables.
+pub struct Merge<'t> {
+    /// Tables that the walk has not come to, the first to come last.
+    ahead: Vec<&'t Table>,
+    /// The next record of each table that it has come to: the smallest key first, of equal ones the newest.
+    reading: BinaryHeap<Reverse<Head<'t>>>,
+    from: UserKey,
+    end: UserKey,
+}
+
+/// Records of a table, with the table that an error is of.
+type Records<'t> = Box<dyn Iterator<Item = lsm_tree::Result<InternalValue>> + 't>;
+
+struct Head<'t> {
+    next: InternalValue,
+    records: Records<'t>,
+    table: &'t Table,
+}
+
+/// A table that could not be read on.
+pub type Failed<'t> = (lsm_tree::Error, &'t Table);
+
+impl<'t> Merge<'t> {
+    /// All keys from `from` up to, not including, `end`.
+    pub fn new(tables: &'t [Table], from: &[u8], end: &[u8]) -> Merge<'t> {
+        let (from, end) = (UserKey::from(from), UserKey::from(end));
+        let reaches = |table: &&Table| *table.metadata.key_range.min() < end && *table.metadata.key_range.max() >= from;
+        let mut ahead: Vec<&Table> = tables.iter().filter(reaches).collect();
+        ahead.sort_by(|a, b| b.metadata.key_range.min().cmp(a.metadata.key_range.min()));
+        Merge { ahead, reading: BinaryHeap::new(), from, end }
+    }
+
+    fn try_next(&mut self) -> Result<Option<(UserKey, UserValue)>, Failed<'t>> {
+        loop {
+            self.come_to_tables()?;
+            let Some(newest) = self.take()? else { return Ok(None) };
+            while self.reading.peek().is_some_and(|Reverse(head)| head.next.key.user_key == newest.key.user_key) {
+                self.take()?;
+            }
+            if !newest.is_tombstone() {
+                return Ok(Some((newest.key.user_key, newest.value)));
+            }
+        }
+    }
+
+    /// Begins to read the tables that may hold the next key.
+    fn come_to_tables(&mut self) -> Result<(), Failed<'t>> {
+        while let Some(table) = self.ahead.last() {
+            let reached = self
+                .reading
+                .peek()
+                .is_none_or(|Reverse(head)| head.next.key.user_key >= *table.metadata.key_range.min());
+            if !reached {
+                break;
+            }
+            let (table, bounds) = (*table, (Bound::Included(self.from.clone()), Bound::Excluded(self.end.clone())));
+            self.ahead.pop();
+            let mut records: Records<'t> = Box::new(table.range(bounds));
+            if let Some(next) = records.next() {
+                let next = next.map_err(|error| (error, table))?;
+                self.reading.push(Reverse(Head { next, records, table }));
+            }
+        }
+        Ok(())
+    }
+
+    /// The next record of all tables that are read, older versions of a key included.
+    fn take(&mut self) -> Result<Option<InternalValue>, Failed<'t>> {
+        let Some(mut first) = self.reading.peek_mut() else { return Ok(None) };
+        let table = first.0.table;
+        let taken = match first.0.records.next().transpose().map_err(|error| (error, table))? {
+            Some(next) => std::mem::replace(&mut first.0.next, next),
+            None => PeekMut::pop(first).0.next,
+        };
+        Ok(Some(taken))
+    }
+}
+
+impl<'t> Iterator for Merge<'t> {
+    type Item = Result<(UserKey, UserValue), Failed<'t>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.try_next().transpose()
+    }
+}
+
+impl Ord for Head<'_> {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        // Of one key the newest is the least.
+        self.next.key.cmp(&other.next.key)
+    }
+}
+
+impl PartialOrd for Head<'_> {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Head<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.next.key == other.next.key
+    }
+}
+
+impl Eq for Head<'_> {}

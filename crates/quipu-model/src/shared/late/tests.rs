@@ -1,0 +1,240 @@
+use std::time::Duration;
+
+use super::*;
+use crate::shared::put::{judge, put};
+use crate::shared::{By, CellId, Change, Next, Seen, Seq, Shard, SwapId, Verdict, Version, compute};
+use crate::{Epoch, Incarnation, NodeId, Reply, Writer};
+
+const CELL: CellId = CellId { writer: Writer { node: NodeId(1), incarnation: Incarnation(1) }, shard: Shard(0) };
+const OTHER: CellId = CellId { shard: Shard(1), ..CELL };
+const NOW: Millis = Millis(1_000);
+const BY: By<'static> =
+    By { id: SwapId(7), node: NodeId(9), grace: Duration::from_secs(100), registered: &crate::shared::NOBODY };
+
+fn epoch(millis: u64) -> Epoch {
+    Epoch { millis, node: NodeId(0) }
+}
+
+/// What a life said under its first epoch.
+fn said(epoch_millis: u64, seq: u64, value: i128) -> Put {
+    lived((epoch_millis, value), seq, value)
+}
+
+/// What a life said that has counted under other epochs before.
+fn lived((epoch_millis, value): (u64, i128), seq: u64, total: i128) -> Put {
+    Put { cell: CELL, epoch: epoch(epoch_millis), seq: Seq(seq), value, total }
+}
+
+/// A row of epoch 30 with a value of 100.
+fn row() -> Snapshot {
+    let version = Version { born_at: Millis(1), swaps: 3, puts: 0 };
+    Snapshot { version, epoch: epoch(30), base: Some(100), ..Snapshot::default() }
+}
+
+fn held(closed: bool) -> Snapshot {
+    Snapshot { cells: [(CELL, Held { seq: Seq(4), value: 7, total: 7, closed })].into(), ..row() }
+}
+
+fn spent(epoch_millis: u64, closed: bool, expired: Option<u64>) -> Snapshot {
+    let (epoch, expired) = (epoch(epoch_millis), expired.map(Millis));
+    Snapshot {
+        spent: [(CELL, Spent { epoch, seq: Seq(4), value: 7, total: 7, closed, expired, at: Millis(900) })].into(),
+        ..row()
+    }
+}
+
+/// The row after a life that is over has settled, which is told twice.
+fn settled(row: &Snapshot, put: Put, expires_at: Option<u64>) -> Snapshot {
+    let change = Change::Late { put, expires_at: expires_at.map(Millis) };
+    let computed = compute(&Seen { snapshot: row.clone(), at: NOW }, &BY, &change).unwrap();
+    let Next::Row(next) = computed.next else { panic!("{put:?} is no news to {row:?}") };
+    assert_eq!((computed.reply, next.version.swaps), (Reply::Integer(1), row.version.swaps + 1));
+    no_news(&next, put, expires_at);
+    next
+}
+
+fn no_news(row: &Snapshot, put: Put, expires_at: Option<u64>) {
+    let change = Change::Late { put, expires_at: expires_at.map(Millis) };
+    let computed = compute(&Seen { snapshot: row.clone(), at: NOW }, &BY, &change).unwrap();
+    assert_eq!((computed.next, computed.reply), (Next::Same, Reply::Integer(0)), "{put:?} on {row:?}");
+}
+
+#[test]
+fn a_cell_that_still_counts_is_replaced_and_closed() {
+    for closed in [false, true] {
+        let next = settled(&held(closed), said(30, 5, 9), None);
+        assert_eq!((next.sum(), next.cells[&CELL]), (109, Held { seq: Seq(5), value: 9, total: 9, closed: true }));
+        no_news(&held(closed), said(30, 4, 7), None);
+        no_news(&held(closed), said(30, 3, 9), None);
+    }
+}
+
+#[test]
+fn a_cell_that_was_folded_counts_on_in_the_base() {
+    let next = settled(&spent(30, true, None), said(30, 6, 9), None);
+    assert_eq!((next.sum(), next.cells.len()), (102, 0));
+    assert_eq!((next.spent[&CELL].seq, next.spent[&CELL].value, next.spent[&CELL].at), (Seq(6), 9, NOW));
+    no_news(&spent(30, true, None), said(30, 4, 7), None);
+}
+
+#[test]
+fn a_cell_that_the_row_never_had_is_put_closed() {
+    for (row, total) in [(row(), 9), (spent(10, false, None), 7 + 9), (spent(10, true, None), 7 + 9)] {
+        let next = settled(&row, lived((30, 9), 5, total), None);
+        assert_eq!((next.sum(), next.cells[&CELL]), (109, Held { seq: Seq(5), value: 9, total, closed: true }));
+    }
+    let made = settled(&Snapshot::default(), said(0, 1, 3), None);
+    assert_eq!((made.sum(), made.version.born_at), (3, NOW), "nor had there been a row");
+}
+
+#[test]
+fn of_an_ended_epoch_what_the_store_did_not_keep_counts_now() {
+    for closed in [false, true] {
+        let next = settled(&spent(10, closed, None), said(10, 5, 9), None);
+        assert_eq!((next.sum(), next.epoch, next.cells.len()), (102, epoch(30), 0));
+        no_news(&spent(10, closed, None), said(10, 4, 7), None);
+    }
+    let less = settled(&spent(10, false, None), said(10, 5, 3), None);
+    assert_eq!(less.sum(), 96, "newest is by seq, not by value");
+}
+
+#[test]
+fn of_an_epoch_that_the_store_knows_nothing_of_all_counts() {
+    for (row, total) in [(row(), 9), (spent(10, false, None), 7 + 9), (spent(10, false, Some(20)), 7 + 9)] {
+        let next = settled(&row, lived((20, 9), 5, total), Some(20));
+        assert_eq!((next.sum(), next.spent[&CELL].epoch, next.spent[&CELL].expired), (109, epoch(20), None));
+    }
+}
+
+#[test]
+fn the_rest_of_an_epoch_that_expired_expires_if_the_life_knew() {
+    let row = spent(10, false, Some(25));
+    let knew = settled(&row, said(10, 5, 9), Some(25));
+    let kept = knew.spent[&CELL];
+    assert_eq!((knew.sum(), kept.seq), (100, Seq(5)));
+    assert_eq!((kept.value, kept.total), (7, 7), "what has expired was not kept: only the seq is raised");
+    assert_eq!(knew.spent[&CELL].expired, Some(Millis(25)), "as it does for another heir");
+    assert_eq!(settled(&row, said(10, 5, 9), Some(24)).sum(), 102);
+    assert_eq!(settled(&row, said(10, 5, 9), None).sum(), 102);
+    assert_eq!(settled(&spent(10, false, None), said(10, 5, 9), Some(25)).sum(), 102, "it ended otherwise");
+
+    let due = Snapshot { epoch: epoch(10), expires_at: Some(Millis(999)), ..held(false) };
+    let next = settled(&due, said(10, 5, 9), Some(999));
+    assert_eq!(
+        (next.epoch, next.exists(), next.gone_at),
+        (epoch(999), false, Some(NOW)),
+        "a row that is due has expired first"
+    );
+    assert_eq!(settled(&due, said(10, 5, 9), None).sum(), 2);
+}
+
+#[test]
+fn a_life_whose_writer_moved_on_has_nothing_to_settle() {
+    let mut moved = held(false);
+    moved.cells.insert(CELL, Held { seq: Seq(1), value: 1, total: 1, closed: false });
+    no_news(&moved, said(10, 5, 9), None);
+    no_news(&spent(20, false, None), said(10, 5, 9), None);
+}
+
+#[test]
+fn what_one_heir_settled_before_a_carry_is_no_part_of_what_another_has_after_it() {
+    // The life had 12 when a reset took 7 of it: one heir says so; to the other 5 were carried, and 3 added.
+    let (before, after) = (said(10, 5, 12), lived((30, 8), 6, 15));
+    let first = settled(&spent(10, false, None), before, None);
+    assert_eq!(first.sum(), 105);
+    let both = settled(&first, after, None);
+    assert_eq!((both.sum(), both.cells[&CELL].value), (108, 8), "and the cell is as its writer said it");
+    let alone = settled(&spent(10, false, None), after, None);
+    assert_eq!((alone.sum(), alone.cells[&CELL].value), (108, 8));
+    no_news(&alone, before, None);
+
+    let ended = Snapshot { epoch: epoch(40), ..spent(10, false, None) };
+    let both = settled(&settled(&ended, before, None), after, None);
+    assert_eq!((both.sum(), both.spent[&CELL].total), (108, 15), "also if that epoch is over, too");
+}
+
+#[test]
+fn what_expired_for_one_heir_is_no_part_of_what_another_has_after_it() {
+    // The life had 12 when 7 of it expired with the row. Who knew let go of 5, and added 3.
+    let row = spent(10, false, Some(25));
+    let after = lived((30, 3), 6, 7 + 3);
+    let knew = settled(&row, said(10, 5, 12), Some(25));
+    assert_eq!((knew.sum(), settled(&knew, after, None).sum()), (100, 103));
+    let unaware = settled(&row, said(10, 5, 12), None);
+    assert_eq!((unaware.sum(), settled(&unaware, after, None).sum()), (105, 103), "the newest has let go of the 5");
+    let none = settled(&knew, said(10, 6, 14), None);
+    assert_eq!(none.sum(), 107, "and if the newest has not, they count");
+}
+
+#[test]
+fn what_a_writer_carried_itself_counts_whatever_the_row_lost() {
+    // 9 were kept when the epoch ended, and the store lost that; another writer caught the row up, which says that it kept 7.
+    let next = settled(&spent(10, false, None), lived((30, 2), 6, 9 + 2), None);
+    assert_eq!(next.sum(), 102);
+    // The same, and an heir from before the carry has settled meanwhile on the row that had lost the epoch.
+    let old = Snapshot { epoch: epoch(10), ..held(false) };
+    let next = settled(&settled(&old, said(10, 5, 12), None), lived((30, 5), 6, 7 + 5), None);
+    assert_eq!((next.epoch, next.sum()), (epoch(30), 5));
+}
+
+#[test]
+fn of_heirs_that_decided_one_lapse_differently_the_first_counts() {
+    // One put both parts under the epoch that went on; to the other, under the same seq, the next life had begun.
+    for row in [spent(10, false, None), spent(10, false, Some(20)), spent(10, true, None)] {
+        no_news(&row, said(20, 4, 2), None);
+        no_news(&row, said(30, 4, 2), None);
+    }
+}
+
+#[test]
+fn nothing_to_count_does_not_bring_a_counter_back() {
+    let gone = Snapshot { base: None, gone_at: Some(Millis(900)), ..spent(10, false, None) };
+    let next = settled(&gone, said(10, 5, 7), None);
+    assert_eq!((next.exists(), next.gone_at), (false, gone.gone_at));
+    let next = settled(&gone, said(10, 5, 8), None);
+    assert_eq!((next.exists(), next.sum()), (true, 1));
+}
+
+#[test]
+fn a_row_that_lost_the_epoch_catches_up_first() {
+    let old = Snapshot { epoch: epoch(5), ..held(false) };
+    let last = lived((10, 9), 5, 7 + 9);
+    let next = settled(&old, last, None);
+    assert_eq!((next.epoch, next.sum()), (epoch(10), 9), "what it held was taken when the epoch began");
+    let mut young = old;
+    young.version.born_at = Millis(50);
+    assert_eq!(settled(&young, last, None).sum(), 116, "or was put since the row that knew was forgotten");
+}
+
+#[test]
+fn whatever_of_the_cell_is_still_under_way_counts_nothing() {
+    let rows = [
+        settled(&row(), said(30, 5, 9), None),
+        settled(&held(false), said(30, 5, 9), None),
+        settled(&spent(30, true, None), said(30, 5, 9), None),
+        settled(&spent(10, false, None), said(10, 5, 9), None),
+    ];
+    for row in rows {
+        // Also what its writer had carried before it went back to an older state.
+        for late in [said(10, 4, 7), said(10, 6, 11), said(30, 6, 2)] {
+            let mut now = Some(row.clone());
+            assert!(
+                matches!(put(&mut now, &late, NOW), Verdict::Closed { .. } | Verdict::Older),
+                "{late:?} on {row:?}"
+            );
+            assert_eq!(now.as_ref(), Some(&row));
+        }
+        let other = Put { cell: OTHER, ..said(30, 1, 1) };
+        assert_eq!(
+            judge(&row, &other, NOW),
+            Verdict::Newest,
+            "another cell of the writer is closed when it is settled or retired"
+        );
+    }
+}
+
+#[test]
+fn a_sum_beyond_all_range_stays_there() {
+    let next = settled(&Snapshot { base: Some(i128::MAX), ..spent(10, false, None) }, said(10, 5, i128::MAX), None);
+    assert_eq!(next.sum(), i128::MAX);
+}

@@ -1,0 +1,46 @@
+//! Runs seeds and says which break what, without stopping at the first: `cargo run -p quipu-sim --example survey -- FROM COUNT`.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use quipu_sim::{Log, Plan, Tally, run};
+
+fn main() {
+    let mut words = std::env::args().skip(1).filter_map(|word| word.parse::<u64>().ok());
+    let (from, count) = (words.next().unwrap_or(0), words.next().unwrap_or(100));
+    let (next, kinds, total) = (AtomicU64::new(from), Mutex::new(BTreeMap::new()), Mutex::new(Tally::default()));
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= from + count {
+                        break;
+                    }
+                    match run(Plan::new(seed), &Log::silent()) {
+                        Ok(tally) => total.lock().expect("nobody panics holding it").add(&tally),
+                        Err(what) => {
+                            let kind: String =
+                                what.chars().filter(|c| !c.is_ascii_digit() && *c != '-').take(60).collect();
+                            let mut kinds = kinds.lock().expect("nobody panics holding it");
+                            kinds.entry(kind).or_insert_with(Vec::new).push((seed, what));
+                        }
+                    }
+                }
+            });
+        }
+    });
+    let kinds = kinds.into_inner().expect("nobody panics holding it");
+    for found in kinds.values() {
+        let seeds: Vec<u64> = found.iter().map(|(seed, _)| *seed).collect();
+        println!(
+            "{} times: {}\n    seeds {:?}",
+            found.len(),
+            found[0].1.chars().take(400).collect::<String>(),
+            &seeds[..seeds.len().min(20)]
+        );
+    }
+    let total = total.into_inner().expect("nobody panics holding it");
+    println!("passed: {}; {total}", total.runs);
+}

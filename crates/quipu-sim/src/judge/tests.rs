@@ -1,0 +1,156 @@
+//! The judge by itself: what was promised passes, each kind of break is caught.
+
+use std::time::Duration;
+
+use quipu_model::Refusal;
+
+use super::*;
+use crate::log::Log;
+
+const RISING: usize = 0;
+const RELAXED: usize = 1;
+const MEMORY: usize = 2;
+
+fn judge() -> Judge {
+    let mut judge = Judge::new();
+    judge.opened(0);
+    judge.opened(1);
+    judge
+}
+
+/// A storm: nothing is said of how far readings lag.
+fn at(stamp: u64) -> (u64, Weather) {
+    let now = Duration::from_secs(stamp);
+    (stamp, Weather { now, fair_since: now, lag: Duration::from_secs(9) })
+}
+
+fn act(counter: usize, what: What) -> Act {
+    Act { counter, what }
+}
+
+fn answer(reply: Reply, position: u64) -> Answer {
+    Answer { reply: Some(reply), position: Position(position) }
+}
+
+/// An add that is acknowledged with this value.
+fn add(judge: &mut Judge, node: usize, counter: usize, delta: i64, value: i64) -> Result<i64, String> {
+    let (asked, _) = judge.ask(node, act(counter, What::Add(delta)), 0, at(1));
+    judge.answer(asked, &answer(Reply::Integer(value), 10), at(2))
+}
+
+fn read(judge: &mut Judge, node: usize, counter: usize, value: i64) -> Result<i64, String> {
+    let (asked, _) = judge.ask(node, act(counter, What::Read), 0, at(3));
+    judge.answer(asked, &answer(Reply::Value(Some(value)), 10), at(4))
+}
+
+#[test]
+fn readings_have_a_nodes_own_adds_and_never_go_back() {
+    let mut judge = judge();
+    add(&mut judge, 0, RISING, 5, 5).unwrap();
+    add(&mut judge, 1, RISING, 7, 7).unwrap();
+    read(&mut judge, 0, RISING, 5).unwrap();
+    read(&mut judge, 0, RISING, 12).unwrap();
+    assert!(read(&mut judge, 0, RISING, 11).is_err(), "it goes back");
+    assert!(read(&mut judge, 1, RISING, 6).is_err(), "without its own");
+    assert!(read(&mut judge, 1, RISING, 13).is_err(), "more than was asked for");
+    judge.ended(0, End::Killed);
+    read(&mut judge, 0, RISING, 5).unwrap();
+    assert!(read(&mut judge, 0, RISING, 4).is_err(), "a kill takes nothing durable");
+}
+
+#[test]
+fn a_crash_takes_what_the_durability_lets_it_take() {
+    for (end, in_doubt) in [
+        (End::Clean, [false, false, false]),
+        (End::Killed, [false, false, true]),
+        (End::PowerLoss(Position(10)), [false, false, true]),
+        (End::PowerLoss(Position(9)), [false, true, true]),
+        (End::DirectoryLost, [true, true, true]),
+        (End::Restored(3), [false, false, true]),
+        (End::Restored(2), [true, true, true]),
+    ] {
+        let mut judge = judge();
+        for counter in [RISING, RELAXED, MEMORY] {
+            add(&mut judge, 0, counter, 5, 5).unwrap();
+        }
+        judge.ended(0, end);
+        for (counter, in_doubt) in in_doubt.into_iter().enumerate() {
+            judge.judge_sum(counter, 5).unwrap();
+            assert_eq!(judge.judge_sum(counter, 0).is_ok(), in_doubt, "{end:?}, counter {counter}");
+            assert!(judge.judge_sum(counter, 10).is_err(), "never twice");
+        }
+    }
+}
+
+#[test]
+fn unknown_adds_count_once_or_not_at_all_and_refused_ones_never() {
+    let mut judge = judge();
+    add(&mut judge, 0, RISING, 5, 5).unwrap();
+    judge.ask(0, act(RISING, What::Add(100)), 0, at(1));
+    let (asked, _) = judge.ask(1, act(RISING, What::Add(30)), 0, at(1));
+    let refused = answer(Reply::Refused(Refusal::Overflow), 0);
+    assert_eq!(judge.answer(asked, &refused, at(2)), Ok(30));
+    for counted in [5, 105] {
+        judge.judge_sum(RISING, counted).unwrap();
+    }
+    for counted in [0, 35, 100, 205] {
+        assert!(judge.judge_sum(RISING, counted).is_err(), "{counted}");
+    }
+}
+
+#[test]
+fn what_needs_one_owner_must_be_refused() {
+    let mut judge = judge();
+    for what in [What::Flush, What::SetIfAbsent, What::AddWithin] {
+        let (asked, _) = judge.ask(0, act(RISING, what), 0, at(1));
+        assert!(judge.answer(asked, &answer(Reply::Ok, 0), at(2)).is_err());
+        judge.answer(asked, &answer(Reply::Refused(Refusal::Overflow), 0), at(2)).unwrap();
+    }
+}
+
+#[test]
+fn a_store_that_lost_data_leaves_only_the_present_lives_certain() {
+    let mut judge = judge();
+    add(&mut judge, 0, RISING, 5, 5).unwrap();
+    judge.ended(0, End::Killed);
+    judge.opened(0);
+    add(&mut judge, 0, RISING, 2, 7).unwrap();
+    let (asked, _) = judge.ask(0, act(RISING, What::Read), 0, at(3));
+    judge.store_lost();
+    judge.answer(asked, &answer(Reply::Value(Some(2)), 0), at(4)).unwrap();
+    for (counted, fits) in [(2, true), (7, true), (5, false), (0, false), (9, false)] {
+        assert_eq!(judge.judge_sum(RISING, counted).is_ok(), fits, "{counted}");
+    }
+    assert!(read(&mut judge, 0, RISING, 1).is_err(), "its own adds of this life are still in");
+}
+
+#[test]
+fn in_the_end_everybody_shows_the_rows_sum() {
+    let (judge, truth) = (judge(), Truth::new(Log::silent()));
+    judge.close(&truth, RISING, 0, 0, &[(0, 0), (1, 0)]).unwrap();
+    assert!(judge.close(&truth, RISING, 0, 0, &[(0, 0), (1, 3)]).is_err());
+}
+
+#[test]
+fn a_scan_names_what_its_node_has_added_to_and_nothing_unknown() {
+    let mut judge = judge();
+    add(&mut judge, 0, RISING, 5, 5).unwrap();
+    let (asked, _) = judge.ask(0, act(RISING, What::Scan), 0, at(1));
+    let page = |names: &[&[u8]]| answer(Reply::Page(0, names.iter().map(|name| (*name).into()).collect()), 0);
+    judge.answer(asked, &page(&[b"d:rising", b"m:mixed"]), at(2)).unwrap();
+    assert!(judge.answer(asked, &page(&[b"m:mixed"]), at(2)).is_err());
+    assert!(judge.answer(asked, &page(&[b"d:rising", b"x"]), at(2)).is_err());
+}
+
+#[test]
+fn what_a_node_has_taken_is_not_shown_there_again() {
+    const HARVESTED: usize = 5;
+    let mut judge = judge();
+    add(&mut judge, 0, HARVESTED, 50, 50).unwrap();
+    read(&mut judge, 0, HARVESTED, 50).unwrap();
+    let (asked, _) = judge.ask(0, act(HARVESTED, What::GetSet), 10, at(5));
+    judge.answer(asked, &answer(Reply::Value(Some(30)), 0), at(6)).unwrap();
+    read(&mut judge, 0, HARVESTED, 10).unwrap();
+    assert!(read(&mut judge, 0, HARVESTED, 11).is_err(), "30 were taken now, and 10 before");
+    read(&mut judge, 1, HARVESTED, 50).unwrap();
+}

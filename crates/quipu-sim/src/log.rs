@@ -1,0 +1,86 @@
+//! What happened, in order, for the reader of a failed seed.
+//!
+//! Every step of the scheduler has a number, its stamp; the log keeps the last lines with theirs. A run writes nothing down unless it is
+//! asked to: the same seed does the same again, so a seed that failed is run once more for its log.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Lines kept: about what a reader follows back from a violation to its cause.
+const LINES_MAX: usize = 200;
+
+/// Where events are noted. Clones write to the same one.
+#[derive(Clone, Default)]
+pub struct Log {
+    stamp: Arc<AtomicU64>,
+    lines: Option<Arc<Mutex<VecDeque<String>>>>,
+    lines_max: usize,
+}
+
+impl Log {
+    /// A log that counts stamps and keeps no lines.
+    pub fn silent() -> Log {
+        Log::default()
+    }
+
+    /// A log that keeps the last lines.
+    pub fn writing() -> Log {
+        Log { lines: Some(Arc::default()), lines_max: LINES_MAX, ..Log::default() }
+    }
+
+    /// A log that keeps all of them, for whoever looks into one seed.
+    pub fn whole() -> Log {
+        Log { lines_max: usize::MAX, ..Log::writing() }
+    }
+
+    /// The present stamp.
+    pub fn stamp(&self) -> u64 {
+        self.stamp.load(Ordering::Relaxed)
+    }
+
+    /// Goes on to the next stamp.
+    pub fn tick(&self) {
+        self.stamp.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Whether anyone is going to read it.
+    pub fn is_writing(&self) -> bool {
+        self.lines.is_some()
+    }
+
+    /// Notes an event, if anyone is going to read it.
+    pub fn note(&self, what: impl FnOnce() -> String) {
+        let Some(lines) = &self.lines else { return };
+        let line = format!("{:>6}  {}", self.stamp(), what());
+        let mut lines = lines.lock().unwrap_or_else(PoisonError::into_inner);
+        if lines.len() == self.lines_max {
+            lines.pop_front();
+        }
+        lines.push_back(line);
+    }
+
+    /// The lines kept.
+    pub fn lines(&self) -> Vec<String> {
+        let lines = self.lines.as_ref().map(|lines| lines.lock().unwrap_or_else(PoisonError::into_inner));
+        lines.map(|lines| lines.iter().cloned().collect()).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_lines_are_kept_with_their_stamps() {
+        let log = Log::writing();
+        for event in 0..LINES_MAX + 2 {
+            log.tick();
+            log.clone().note(|| format!("event {event}"));
+        }
+        let lines = log.lines();
+        assert_eq!(lines.len(), LINES_MAX);
+        assert_eq!(lines[0].trim(), "3  event 2");
+        Log::silent().note(|| panic!("nobody reads it"));
+    }
+}

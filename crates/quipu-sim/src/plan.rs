@@ -1,0 +1,209 @@
+//! What a seed means: the options of its nodes, how bad its network is, and which faults come when.
+
+use std::time::Duration;
+
+use quipu_engine::{Pick, SharingOptions};
+use quipu_testkit::Dice;
+
+/// Acts of clients in every run.
+pub const ACTS: usize = 520;
+
+/// Faults in every run: at least, and at most.
+pub const FAULTS_MIN: usize = 5;
+const FAULTS_MAX: usize = 10;
+
+/// Nodes at the beginning.
+pub const NODES: usize = 3;
+
+/// What can happen to a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Fault {
+    /// A process is killed and started again.
+    Kill,
+    /// A machine loses its power: torn tails, lost directory entries.
+    PowerLoss,
+    /// A node is closed and started again.
+    Restart,
+    /// A node is not scheduled for a while.
+    Pause,
+    /// A node is not scheduled for so long that it is retired.
+    Absence,
+    /// A node's wall clock jumps, by up to a year.
+    ClockJump,
+    /// A directory is lost, and the node begins anew.
+    DirectoryLost,
+    /// A second node is started on a copy of a directory, while the first goes on.
+    DirectoryCloned,
+    /// The same with the machine: the copy cannot be told from the first.
+    MachineCloned,
+    /// An older copy of its directory takes a node's place.
+    DirectoryRestored,
+    /// The store is down for a while.
+    StoreDown,
+    /// The store takes seconds for every call, for a while.
+    StoreSlow,
+    /// The store goes back by some commits.
+    StoreLosesCommits,
+    /// The store is restored from an older copy.
+    StoreRestored,
+    /// The store's clock jumps ahead by a little.
+    StoreClock,
+}
+
+impl Fault {
+    /// All of them.
+    pub const ALL: [Fault; 15] = [
+        Fault::Kill,
+        Fault::PowerLoss,
+        Fault::Restart,
+        Fault::Pause,
+        Fault::Absence,
+        Fault::ClockJump,
+        Fault::DirectoryLost,
+        Fault::DirectoryCloned,
+        Fault::MachineCloned,
+        Fault::DirectoryRestored,
+        Fault::StoreDown,
+        Fault::StoreSlow,
+        Fault::StoreLosesCommits,
+        Fault::StoreRestored,
+        Fault::StoreClock,
+    ];
+
+    /// Those after which less can be judged, so that most runs go without them.
+    fn blurs(self) -> bool {
+        matches!(self, Fault::StoreLosesCommits | Fault::StoreRestored)
+    }
+
+    /// Whether a copy has to be made before it, and so many acts before at most.
+    fn prepared(self) -> Option<usize> {
+        match self {
+            Fault::StoreLosesCommits => Some(30),
+            Fault::DirectoryRestored | Fault::StoreRestored => Some(120),
+            _ => None,
+        }
+    }
+}
+
+/// A fault that is to come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Planned {
+    /// When so many acts have been asked.
+    pub at: usize,
+    /// What.
+    pub fault: Fault,
+    /// To which node, of those there are.
+    pub node: usize,
+    /// Not yet: only the copy is made to which it goes back.
+    pub prepares: bool,
+}
+
+/// What a seed means.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// The seed.
+    pub seed: u64,
+    /// Acts of clients.
+    pub acts: usize,
+    /// Faults, the next one last.
+    pub faults: Vec<Planned>,
+    /// Of calls to the store that meet a fault.
+    pub store_percent: usize,
+    /// Workers of each node.
+    pub workers: usize,
+    /// How counters are shared.
+    pub sharing: SharingOptions,
+    /// Length of a journal segment.
+    pub segment_bytes: u64,
+    /// Longest time to live that a client gives a counter.
+    pub expiry_millis_max: i64,
+    /// Most milliseconds that pass at once.
+    pub stride_millis: usize,
+    /// Whether the store may lose data. Then clients send no tokens: it forgets claims, too, and with them what it promises of tokens.
+    pub blurred: bool,
+}
+
+impl Plan {
+    /// The plan of a seed.
+    pub fn new(seed: u64) -> Plan {
+        Plan::of(seed, ACTS, &[])
+    }
+
+    /// The same with fewer acts and without some faults, to find out what a violation needs.
+    pub fn of(seed: u64, acts: usize, without: &[Fault]) -> Plan {
+        let dice = Dice::new(seed ^ 0x005e_ed0f_9a1e);
+        let blurred = dice.chance(20);
+        let kinds: Vec<Fault> = Fault::ALL.into_iter().filter(|fault| blurred || !fault.blurs()).collect();
+        let mut faults = Vec::new();
+        for _ in 0..FAULTS_MIN + dice.below(FAULTS_MAX - FAULTS_MIN + 1) {
+            let (at, fault, node) = (20 + dice.below(ACTS - 40), *dice.pick(&kinds), dice.below(NODES));
+            let strike = Planned { at, fault, node, prepares: false };
+            if let Some(before) = fault.prepared() {
+                faults.push(Planned { at: at.saturating_sub(1 + dice.below(before)), prepares: true, ..strike });
+            }
+            faults.push(strike);
+        }
+        faults.sort_by_key(|planned| std::cmp::Reverse(planned.at));
+        faults.retain(|planned| planned.at < acts && !without.contains(&planned.fault));
+        let sharing = sharing(&dice);
+        Plan {
+            seed,
+            acts,
+            faults,
+            store_percent: *dice.pick(&[0, 5, 10, 25]),
+            workers: 2 + dice.below(2),
+            expiry_millis_max: *dice.pick(&[200, 3_000, 20_000]),
+            segment_bytes: *dice.pick(&[4_096, 8_192, 65_536]),
+            stride_millis: *dice.pick(&[5, 20, 60]),
+            sharing,
+            blurred,
+        }
+    }
+}
+
+/// Three scales of time: writers are retired within a run, hardly, and never.
+fn sharing(dice: &Dice) -> SharingOptions {
+    let seconds = Duration::from_secs;
+    let (lease, retire_after, grace, audit_every) = match dice.below(3) {
+        0 => (seconds(4), seconds(6), seconds(90), seconds(6)),
+        1 => (seconds(6), seconds(20), seconds(240), seconds(20)),
+        _ => (seconds(30), seconds(24 * 3_600), seconds(7 * 24 * 3_600), seconds(3_600)),
+    };
+    let pick = *dice.pick(&[Pick::Writer, Pick::Random, Pick::Time]);
+    SharingOptions {
+        settle_every: Duration::from_millis(*dice.pick(&[0, 100, 1_000])),
+        freshness: Duration::from_millis(*dice.pick(&[0, 100, 1_000])),
+        shards: *dice.pick(&[1, 1, 3]),
+        pick,
+        lease,
+        retire_after,
+        grace,
+        audit_every,
+        ..SharingOptions::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_seed_has_enough_faults_and_all_kinds_come_up() {
+        let mut met = BTreeSet::new();
+        for seed in 0..200 {
+            let plan = Plan::new(seed);
+            let strikes = plan.faults.iter().filter(|planned| !planned.prepares).count();
+            assert!(strikes >= FAULTS_MIN && plan.acts >= 500);
+            assert!(plan.faults.is_sorted_by_key(|planned| std::cmp::Reverse(planned.at)));
+            met.extend(plan.faults.iter().map(|planned| planned.fault));
+            // What the protocol takes for granted: nobody with a lease sleeps for half of grace.
+            let SharingOptions { lease, retire_after, grace, audit_every, .. } = plan.sharing;
+            assert!(lease + retire_after + audit_every <= grace / 2);
+        }
+        assert_eq!(met.len(), Fault::ALL.len(), "{met:?}");
+        let fewer = Plan::of(7, 100, &[Plan::new(7).faults[0].fault]);
+        assert!(fewer.acts == 100 && fewer.faults.len() < Plan::new(7).faults.len());
+    }
+}

@@ -1,0 +1,123 @@
+//! What one node reaches the store through: the port, whose calls become messages and wait.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, PoisonError};
+use std::task::{Context, Poll};
+
+use quipu_model::shared::{
+    Claim, ClaimEnd, ClaimVerdict, EndVerdict, Put, RegisterVerdict, Registration, Seen, Snapshot, SwapVerdict, Token,
+    Verdict, Version,
+};
+use quipu_model::{Answer, Cursor, Millis, Name, Page, Store, StoreError, Writer, Writers};
+
+use super::message::{Message, Told};
+use super::{SimStore, Slot};
+
+/// What one node reaches the store through.
+pub struct Door {
+    store: Arc<SimStore>,
+    node: usize,
+}
+
+/// Waits for the answer to a message.
+struct Waiting<'d> {
+    door: &'d Door,
+    message: Option<Message>, // until it is sent, by the first poll
+    slot: Arc<Slot>,
+}
+
+impl Future for Waiting<'_> {
+    type Output = Result<Told, StoreError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        if let Some(message) = self.message.take() {
+            self.door.store.send(self.door.node, message, &self.slot);
+        }
+        let mut state = self.slot.state.lock().unwrap_or_else(PoisonError::into_inner);
+        match state.told.take() {
+            Some(told) => Poll::Ready(told),
+            None => {
+                state.waker = Some(context.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl Door {
+    pub(super) fn new(store: Arc<SimStore>, node: usize) -> Door {
+        Door { store, node }
+    }
+
+    fn call(&self, message: Message) -> Waiting<'_> {
+        Waiting { door: self, message: Some(message), slot: Arc::default() }
+    }
+}
+
+/// The answer of the kind that was asked for.
+macro_rules! told {
+    ($waiting:expr, $kind:ident) => {
+        match $waiting.await? {
+            Told::$kind(told) => Ok(told),
+            other => unreachable!("{other:?} answers another call"),
+        }
+    };
+}
+
+impl Store for Door {
+    fn put<'a>(&'a self, puts: &'a [(Name<'a>, Put)]) -> Answer<'a, Vec<Verdict>> {
+        Box::pin(async move {
+            let puts = puts.iter().map(|(name, put)| (name.bytes().into(), *put)).collect();
+            told!(self.call(Message::Put(puts)), Verdicts)
+        })
+    }
+
+    fn read<'a>(&'a self, name: Name<'a>) -> Answer<'a, Seen> {
+        Box::pin(async move {
+            let seen: Result<Box<Seen>, StoreError> = told!(self.call(Message::Read(name.bytes().into())), Seen);
+            seen.map(|seen| *seen)
+        })
+    }
+
+    fn swap<'a>(&'a self, name: Name<'a>, version: Version, next: Option<&'a Snapshot>) -> Answer<'a, SwapVerdict> {
+        Box::pin(async move {
+            let next = next.cloned().map(Box::new);
+            told!(self.call(Message::Swap(name.bytes().into(), version, next)), Swapped)
+        })
+    }
+
+    fn scan<'a>(&'a self, from: Option<&'a Cursor>, names_max: usize) -> Answer<'a, Page> {
+        Box::pin(async move { told!(self.call(Message::Scan(from.cloned(), names_max)), Page) })
+    }
+
+    fn claim<'a>(&'a self, claim: &'a Claim) -> Answer<'a, ClaimVerdict> {
+        Box::pin(async move { told!(self.call(Message::Claim(claim.clone())), Claimed) })
+    }
+
+    fn end_claim<'a>(
+        &'a self,
+        token: &'a Token,
+        owner: Writer,
+        attempt: u64,
+        end: &'a ClaimEnd,
+    ) -> Answer<'a, EndVerdict> {
+        Box::pin(async move { told!(self.call(Message::EndClaim(token.clone(), owner, attempt, end.clone())), Ended) })
+    }
+
+    fn writers(&self) -> Answer<'_, Writers> {
+        Box::pin(async move { told!(self.call(Message::Writers), Writers) })
+    }
+
+    fn register<'a>(&'a self, version: u64, next: &'a Registration) -> Answer<'a, RegisterVerdict> {
+        Box::pin(async move { told!(self.call(Message::Register(version, *next)), Registered) })
+    }
+
+    fn unregister(&self, writer: Writer, version: u64) -> Answer<'_, RegisterVerdict> {
+        Box::pin(async move { told!(self.call(Message::Unregister(writer, version)), Registered) })
+    }
+
+    fn clock(&self) -> Answer<'_, Millis> {
+        Box::pin(async move { told!(self.call(Message::Clock), At) })
+    }
+}

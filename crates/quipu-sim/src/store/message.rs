@@ -1,0 +1,181 @@
+//! A call on its way to the store, and what comes back: the port's calls as data, so that they can wait, be late, and be repeated.
+
+use std::fmt;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
+use quipu_model::shared::{
+    CellId, Claim, ClaimEnd, ClaimVerdict, EndVerdict, Put, RegisterVerdict, Registration, Seen, Snapshot, SwapVerdict,
+    Token, Verdict, Version,
+};
+use quipu_model::{
+    Answer, Call, Cursor, KeptName, MemoryStore, Millis, Name, Page, Store, StoreError, Writer, Writers,
+};
+
+/// A call.
+#[derive(Debug, Clone)]
+pub(super) enum Message {
+    Put(Vec<(KeptName, Put)>),
+    Read(KeptName),
+    Swap(KeptName, Version, Option<Box<Snapshot>>),
+    Scan(Option<Cursor>, usize),
+    Claim(Claim),
+    EndClaim(Token, Writer, u64, ClaimEnd),
+    Writers,
+    Register(u64, Registration),
+    Unregister(Writer, u64),
+    Clock,
+}
+
+/// An answer.
+#[derive(Debug)]
+pub(super) enum Told {
+    Verdicts(Vec<Verdict>),
+    Seen(Box<Seen>),
+    Swapped(SwapVerdict),
+    Page(Page),
+    Claimed(ClaimVerdict),
+    Ended(EndVerdict),
+    Writers(Writers),
+    Registered(RegisterVerdict),
+    At(Millis),
+}
+
+impl Message {
+    pub(super) fn call(&self) -> Call {
+        match self {
+            Message::Put(_) => Call::Put,
+            Message::Read(_) => Call::Read,
+            Message::Swap(..) => Call::Swap,
+            Message::Scan(..) => Call::Scan,
+            Message::Claim(_) => Call::Claim,
+            Message::EndClaim(..) => Call::EndClaim,
+            Message::Writers => Call::Writers,
+            Message::Register(..) => Call::Register,
+            Message::Unregister(..) => Call::Unregister,
+            Message::Clock => Call::Clock,
+        }
+    }
+
+    /// Whether it matters that it arrives when nobody waits for its answer.
+    pub(super) fn changes(&self) -> bool {
+        !matches!(self, Message::Read(_) | Message::Scan(..) | Message::Writers | Message::Clock)
+    }
+
+    /// Carries it out.
+    pub(super) fn apply(&self, store: &MemoryStore) -> Result<Told, StoreError> {
+        match self {
+            Message::Put(puts) => {
+                let puts: Vec<_> = puts.iter().map(|(kept, put)| (name(kept), *put)).collect();
+                now(store.put(&puts)).map(Told::Verdicts)
+            }
+            Message::Read(kept) => now(store.read(name(kept))).map(|seen| Told::Seen(Box::new(seen))),
+            Message::Swap(kept, version, next) => {
+                now(store.swap(name(kept), *version, next.as_deref())).map(Told::Swapped)
+            }
+            Message::Scan(from, names_max) => now(store.scan(from.as_ref(), *names_max)).map(Told::Page),
+            Message::Claim(claim) => now(store.claim(claim)).map(Told::Claimed),
+            Message::EndClaim(token, owner, attempt, end) => {
+                now(store.end_claim(token, *owner, *attempt, end)).map(Told::Ended)
+            }
+            Message::Writers => now(store.writers()).map(Told::Writers),
+            Message::Register(version, next) => now(store.register(*version, next)).map(Told::Registered),
+            Message::Unregister(writer, version) => now(store.unregister(*writer, *version)).map(Told::Registered),
+            Message::Clock => now(store.clock()).map(Told::At),
+        }
+    }
+}
+
+/// The name in a message.
+pub(super) fn name(kept: &KeptName) -> Name<'_> {
+    Name::new(kept).expect("it was a name when it was sent")
+}
+
+/// A memory store answers at the first poll.
+fn now<T>(answer: Answer<'_, T>) -> Result<T, StoreError> {
+    match pin!(answer).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(result) => result,
+        Poll::Pending => unreachable!("a memory store has nothing to wait for"),
+    }
+}
+
+impl Told {
+    /// What the reader of a log wants to know of it.
+    pub(super) fn in_short(&self) -> String {
+        match self {
+            Told::Seen(seen) => {
+                let row = &seen.snapshot;
+                let (version, epoch, at) = (row.version, row.epoch.millis, seen.at);
+                let mut text = format!("{}.{} @{epoch}, at {at}: {}", version.swaps, version.puts, row.sum());
+                if let Some(base) = row.base {
+                    text += &format!(", base {base}");
+                }
+                for (id, held) in &row.cells {
+                    let closed = if held.closed { " closed" } else { "" };
+                    text += &format!(", [{:04x}]={} #{}{closed}", short(id), held.value, held.seq.0);
+                }
+                for (id, spent) in &row.spent {
+                    let closed = if spent.closed { " closed" } else { "" };
+                    let epoch = spent.epoch.millis;
+                    text += &format!(", spent [{:04x}]={} #{} @{epoch}{closed}", short(id), spent.value, spent.seq.0);
+                }
+                text
+            }
+            Told::Writers(writers) => {
+                let stage =
+                    |known: &Registration| format!("{:04x} {:?}", known.writer.incarnation.0 >> 48, known.stage);
+                writers.registrations.iter().map(stage).collect::<Vec<_>>().join(", ")
+            }
+            other => format!("{other:?}"),
+        }
+    }
+}
+
+/// Enough of a writer's random number to tell it from the others of a run.
+fn short(id: &CellId) -> u64 {
+    id.writer.incarnation.0 >> 48
+}
+
+/// For the reader of a log: one line.
+impl fmt::Display for Message {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Message::Put(puts) => {
+                write!(f, "put")?;
+                for (kept, put) in puts {
+                    let Put { cell, epoch, seq, value, .. } = put;
+                    write!(
+                        f,
+                        " {}[{:04x}/{}]={value} #{} @{}",
+                        name(kept),
+                        short(cell),
+                        cell.shard.0,
+                        seq.0,
+                        epoch.millis
+                    )?;
+                }
+                Ok(())
+            }
+            Message::Read(kept) => write!(f, "read {}", name(kept)),
+            Message::Swap(kept, version, Some(next)) => {
+                let (id, sum) = (next.swaps.last().map_or(0, |id| id.0 >> 112), next.sum());
+                write!(
+                    f,
+                    "swap {} {}.{} -> {sum} @{} ({id:04x})",
+                    name(kept),
+                    version.swaps,
+                    version.puts,
+                    next.epoch.millis
+                )
+            }
+            Message::Swap(kept, version, None) => {
+                write!(f, "swap {} {}.{} -> gone", name(kept), version.swaps, version.puts)
+            }
+            Message::Register(version, next) => {
+                let writer = next.writer.incarnation.0 >> 48;
+                write!(f, "register {writer:04x} {:?} until {} on {version}", next.stage, next.lease_until)
+            }
+            other => write!(f, "{}", other.call()),
+        }
+    }
+}

@@ -1,0 +1,328 @@
+//! What really happened at the store, noted where it happened: for the judge, never for the nodes.
+//!
+//! In: each put and swap that was carried out, with the row before and after. Out: what each swap took, set and let expire; and per counter
+//! what the store has *counted*: all that was ever taken from it or expired, less what was set, and what is in the row now.
+//!
+//! Invariants, checked at every change, of a counter to which only positive adds are made:
+//! - what is counted never goes back: an add that is in the store stays counted;
+//! - it never passes what clients have asked for: nothing is counted twice.
+//!
+//! Not here: whether replies fit (`judge`).
+
+use std::collections::BTreeSet;
+
+use quipu_model::shared::{CellId, Put, Registration, Seq, Snapshot, Spent, Stage, Verdict};
+use quipu_model::{Millis, NodeId, Writer};
+
+use crate::counters::{COUNTERS, Class};
+use crate::log::Log;
+
+/// A swap that was carried out, if it ended an epoch.
+#[derive(Debug, Clone, Copy)]
+pub struct Swapped {
+    /// When, by the scheduler.
+    pub stamp: u64,
+    /// On which counter.
+    pub counter: usize,
+    /// Whose swap.
+    pub node: usize,
+    /// What it took.
+    pub taken: i128,
+    /// What it set instead.
+    pub set: i128,
+}
+
+/// How often what was met.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Met {
+    /// Puts that moved a cell.
+    pub puts: u64,
+    /// Swaps that were carried out.
+    pub swaps: u64,
+    /// Cells that a writer opened anew under a later epoch.
+    pub carries: u64,
+    /// Cells closed.
+    pub closes: u64,
+    /// Cells folded.
+    pub folds: u64,
+    /// What a life that was over still owed, settled by a swap.
+    pub late: u64,
+    /// Epochs that ended by expiry.
+    pub lapses: u64,
+    /// Rows that were removed.
+    pub forgotten: u64,
+    /// Writers that went all the way out.
+    pub retired: u64,
+}
+
+impl Met {
+    /// Adds what another run met.
+    pub fn add(&mut self, other: &Met) {
+        self.puts += other.puts;
+        self.swaps += other.swaps;
+        self.carries += other.carries;
+        self.closes += other.closes;
+        self.folds += other.folds;
+        self.late += other.late;
+        self.lapses += other.lapses;
+        self.forgotten += other.forgotten;
+        self.retired += other.retired;
+    }
+}
+
+/// The books.
+pub struct Truth {
+    log: Log,
+    accounts: [Account; COUNTERS.len()],
+    swaps: Vec<Swapped>,
+    /// How often what was met.
+    pub met: Met,
+    /// How often a row has changed.
+    pub changes: u64,
+    /// Who has registered which life.
+    lives: BTreeSet<(usize, Writer)>,
+    /// Lives that were folded.
+    folded: BTreeSet<Writer>,
+    broken: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Account {
+    /// Taken and expired, less what was set.
+    out: i128,
+    /// Taken alone.
+    taken: i128,
+    /// What was counted when the row last changed.
+    counted: i128,
+    /// What clients have asked for and was not refused.
+    invoked: i128,
+    /// The store lost something of it.
+    lossy: bool,
+    /// Whether it ever had an expiry.
+    expiring: bool,
+}
+
+/// The books at one moment, for a store that goes back to it.
+#[derive(Clone)]
+pub struct Page {
+    outs: [i128; COUNTERS.len()],
+}
+
+/// What a swap did to an epoch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Nothing: it goes on.
+    Same,
+    /// It expired.
+    Lapse,
+    /// It was brought up to one that a writer knew; what the row holds counts on.
+    CatchUp,
+    /// It was taken.
+    Ended,
+}
+
+impl Truth {
+    pub(crate) fn new(log: Log) -> Truth {
+        Truth {
+            log,
+            accounts: Default::default(),
+            swaps: Vec::new(),
+            met: Met::default(),
+            changes: 0,
+            lives: BTreeSet::new(),
+            folded: BTreeSet::new(),
+            broken: None,
+        }
+    }
+
+    /// What the store has counted of a counter whose row is this.
+    pub fn counted(&self, counter: usize, row: Option<&Snapshot>) -> i128 {
+        self.accounts[counter].out + row.map_or(0, Snapshot::sum)
+    }
+
+    /// What swaps have taken of a counter so far.
+    pub fn taken(&self, counter: usize) -> i128 {
+        self.accounts[counter].taken
+    }
+
+    /// Whether a counter ever had an expiry.
+    pub fn is_expiring(&self, counter: usize) -> bool {
+        self.accounts[counter].expiring
+    }
+
+    /// Swaps that ended an epoch, in order.
+    pub fn swaps(&self) -> &[Swapped] {
+        &self.swaps
+    }
+
+    /// What was broken first.
+    pub fn broken(&self) -> Option<&str> {
+        self.broken.as_deref()
+    }
+
+    /// Clients ask for adds that come to this, or were refused some.
+    pub fn invoked(&mut self, counter: usize, delta: i128) {
+        self.accounts[counter].invoked += delta;
+    }
+
+    pub(super) fn page(&self) -> Page {
+        Page { outs: std::array::from_fn(|counter| self.accounts[counter].out) }
+    }
+
+    /// The store went back to this page.
+    pub(super) fn go_back(&mut self, page: &Page) {
+        for (account, out) in self.accounts.iter_mut().zip(page.outs) {
+            *account = Account { out, lossy: true, counted: i128::MIN, ..*account };
+        }
+    }
+
+    /// A put was carried out; before, the row had this of its cell.
+    pub(super) fn put(
+        &mut self,
+        counter: Option<usize>,
+        put: &Put,
+        before: Option<Seq>,
+        verdict: &Verdict,
+        row: Option<&Snapshot>,
+    ) {
+        if *verdict != Verdict::Newest {
+            return;
+        }
+        if before == Some(put.seq) {
+            return;
+        }
+        self.met.puts += 1;
+        self.changes += 1;
+        let known = row.and_then(|row| row.spent.get(&put.cell));
+        self.met.carries += u64::from(before.is_none() && known.is_some_and(|spent| spent.epoch < put.epoch));
+        if let Some(counter) = counter {
+            self.check(counter, row, || format!("after {put:?}"));
+        }
+    }
+
+    /// A swap is carried out.
+    pub(super) fn swap(
+        &mut self,
+        (stamp, node): (u64, usize),
+        counter: Option<usize>,
+        before: &Snapshot,
+        after: Option<&Snapshot>,
+        (now, half_grace): (Millis, u64),
+    ) {
+        self.met.swaps += 1;
+        self.changes += 1;
+        self.met.forgotten += u64::from(after.is_none());
+        let gone = Snapshot::default();
+        let after = after.unwrap_or(&gone);
+        let kind = match after.epoch {
+            epoch if epoch == before.epoch || *after == gone => Kind::Same,
+            epoch if epoch.node == NodeId(0) => Kind::Lapse,
+            epoch if epoch.millis + half_grace < now.0 => Kind::CatchUp,
+            _ => Kind::Ended,
+        };
+        self.count(kind, before, after);
+        let Some(counter) = counter else { return };
+        let due = was_due(before, after);
+        let expired = match kind {
+            Kind::Lapse | Kind::Ended if due => before.sum(),
+            Kind::Lapse => held(before, after),
+            _ => 0,
+        };
+        let (taken, set) = match kind {
+            Kind::Ended => (if due { 0 } else { held(before, after) }, after.base.unwrap_or(0)),
+            _ => (0, 0),
+        };
+        let account = &mut self.accounts[counter];
+        account.out += taken + expired - set;
+        account.taken += taken;
+        account.expiring |= after.expires_at.is_some() || kind == Kind::Lapse;
+        if kind == Kind::Ended {
+            self.swaps.push(Swapped { stamp, counter, node, taken, set });
+        }
+        self.check(counter, Some(after), || format!("after a swap by node {node}"));
+    }
+
+    /// Whether this speaks of a life that was folded.
+    pub fn was_folded(&self, reason: &str) -> bool {
+        self.folded.iter().any(|writer| reason.contains(&writer.to_string()))
+    }
+
+    /// How many lives a node has registered as its own or as an heir.
+    pub fn lives_of(&self, node: usize) -> usize {
+        self.lives.iter().filter(|(who, _)| *who == node).count()
+    }
+
+    /// A node has replaced a registration.
+    pub(super) fn registered(&mut self, node: usize, before: Option<Stage>, next: &Registration) {
+        if next.stage == Stage::Live {
+            self.lives.insert((node, next.writer));
+        }
+        let folded = |stage: Stage| matches!(stage, Stage::Folded { .. });
+        if folded(next.stage) {
+            self.folded.insert(next.writer);
+        }
+        self.met.retired += u64::from(folded(next.stage) && !before.is_some_and(folded));
+    }
+
+    fn count(&mut self, kind: Kind, before: &Snapshot, after: &Snapshot) {
+        self.met.lapses += u64::from(kind == Kind::Lapse);
+        if kind != Kind::Same {
+            return;
+        }
+        for (id, held) in &before.cells {
+            match after.cells.get(id) {
+                Some(now) if now.closed && !held.closed && now.seq == held.seq => self.met.closes += 1,
+                None if after.spent.contains_key(id) => self.met.folds += 1,
+                _ => {}
+            }
+        }
+        let settled = |(id, held): (&CellId, &quipu_model::shared::Held)| {
+            held.closed && before.cells.get(id).is_none_or(|before| before.seq < held.seq)
+        };
+        let raised = |(id, spent): (&CellId, &Spent)| {
+            !before.cells.contains_key(id) && before.spent.get(id).is_none_or(|before| before.seq < spent.seq)
+        };
+        let late = after.cells.iter().filter(|cell| settled(*cell)).count()
+            + after.spent.iter().filter(|spent| raised(*spent)).count();
+        self.met.late += late as u64;
+    }
+
+    fn check(&mut self, counter: usize, row: Option<&Snapshot>, what: impl FnOnce() -> String) {
+        let counted = self.counted(counter, row);
+        let Account { counted: before, invoked, lossy, .. } = self.accounts[counter];
+        self.accounts[counter].counted = counted;
+        if counted != before {
+            self.log.note(|| format!("books: {} {before} -> {counted} of {invoked}", COUNTERS[counter].name));
+        }
+        let class = COUNTERS[counter].class;
+        // A swap that was lost may have been told to its writers: what they then do is drift, and reported as such.
+        if !class.only_grows() || (lossy && class.is_swapped()) || self.broken.is_some() {
+            return;
+        }
+        let name = COUNTERS[counter].name;
+        // Of two heirs of one life one may still see that an expiry was confirmed and the other not any more; the second then corrects the first.
+        if counted < before && class != Class::Mixed {
+            self.broken = Some(format!("{name}: {before} was counted at the store, and only {counted} {}", what()));
+        } else if counted > invoked {
+            self.broken = Some(format!("{name}: {counted} is counted at the store {}, of {invoked} asked for", what()));
+        }
+    }
+}
+
+/// What an epoch held when it ended, with what the swapper laid into the row as it computed.
+fn held(before: &Snapshot, after: &Snapshot) -> i128 {
+    let ended = after.spent.iter().filter(|(id, spent)| {
+        let is_new = before.cells.contains_key(id) || before.spent.get(id) != Some(*spent);
+        spent.epoch == before.epoch && is_new
+    });
+    ended.fold(before.base.unwrap_or(0), |sum, (_, spent)| sum + spent.value)
+}
+
+/// Whether the row had expired when the swap was computed.
+fn was_due(before: &Snapshot, after: &Snapshot) -> bool {
+    let Some(expires_at) = before.expires_at else { return false };
+    match before.cells.keys().find_map(|id| after.spent.get(id)) {
+        Some(spent) => spent.expired == Some(expires_at),
+        None => after.epoch.millis >= expires_at.0,
+    }
+}

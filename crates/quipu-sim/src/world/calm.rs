@@ -1,0 +1,218 @@
+//! Faults stop, everybody heals and settles, and the books are closed.
+
+use std::time::Duration;
+
+use quipu_engine::Standing;
+use quipu_model::{Refusal, Reply};
+
+use super::World;
+use crate::act::{Act, What};
+use crate::counters::{COUNTERS, name_of};
+use crate::judge::End;
+use crate::node::Node;
+use crate::plan::Fault;
+
+/// Rounds without faults after which everybody must have settled. Most need a twentieth.
+const ROUNDS_MAX: usize = 4_000;
+
+/// Nobody has anything left to say when no row has changed for so long, and nobody knows of anything: a few of the longest that a node waits before it
+/// puts or fetches.
+const STILL: Duration = Duration::from_secs(3);
+
+/// Everybody compares everything within so many rounds; a copy that waits for a life which its original goes on with never ends.
+const COMPARE_ROUNDS: usize = 600;
+
+/// A node may be fenced, and healed, so often while the books are closed.
+const ENDS_MAX: usize = 5;
+
+/// Steps that a node takes in a round, at most: about what all its clients and chores can do between two answers of the store.
+const STEPS_PER_ROUND: usize = 60;
+
+/// A round takes so long.
+const ROUND: Duration = Duration::from_millis(20);
+
+impl World {
+    pub(super) fn end_calmly(&mut self) -> Result<(), String> {
+        self.log.note(|| "--- faults stop".to_owned());
+        self.quiet_until = Duration::ZERO;
+        self.store.calm();
+        self.away_until.fill(Duration::ZERO);
+        self.settle("when faults have stopped")?;
+        // What is to expire expires.
+        self.wait(Duration::from_millis(self.plan.expiry_millis_max.unsigned_abs()))?;
+        if !self.plan.blurred && self.plan.seed.is_multiple_of(2) {
+            // What is not in yet, nothing that comes later may bring in.
+            self.wait(self.plan.sharing.freshness + Duration::from_millis(1))?;
+            self.close_books()?;
+        }
+        // Everybody counts on, and everybody sees it.
+        for counter in 0..COUNTERS.len() {
+            self.finish(&self.whole(), Act { counter, what: What::Add(1) })?;
+        }
+        if self.plan.blurred {
+            // What a store has lost without anybody noticing, a comparison finds. Nothing else needs one: a counter must not wait for it.
+            self.nodes.iter().for_each(|node| node.begin_audit());
+        }
+        self.settle("after everybody has counted on")?;
+        self.wait(self.plan.sharing.freshness + Duration::from_millis(1))?;
+        self.close_books()
+    }
+
+    /// Until everybody has compared everything once more, nobody waits, and no row changes any more.
+    fn settle(&mut self, when: &str) -> Result<(), String> {
+        let mut compared = vec![false; self.nodes.len()];
+        let (mut changes, mut changed_at) = (0, self.now);
+        for round in 0..ROUNDS_MAX {
+            self.round()?;
+            for (node, compared) in self.nodes.iter().zip(&mut compared) {
+                *compared |= round > COMPARE_ROUNDS || self.stranded[node.index] || node.has_compared();
+            }
+            let now = self.store.truth(|truth| truth.changes);
+            if now != changes {
+                (changes, changed_at) = (now, self.now);
+            }
+            let still = self.now - changed_at;
+            let (whole, nodes) = (self.whole(), &self.nodes);
+            let calm = compared.iter().all(|compared| *compared) && whole.iter().all(|node| nodes[*node].is_quiet());
+            // What a process that is gone still holds has to run out, and only then somebody may find that it has something to say.
+            let settled = whole.iter().all(|node| nodes[*node].is_settled());
+            if calm && settled && still >= STILL + self.plan.sharing.lease {
+                return Ok(());
+            }
+            if still > STILL / 3 {
+                self.pass(15 * ROUND);
+            }
+        }
+        let described: Vec<_> = self.nodes.iter().map(Node::describe).collect();
+        Err(format!("{when}, not all settle within {ROUNDS_MAX} rounds: {described:?}"))
+    }
+
+    /// Everybody does what they can, and the store answers everything.
+    fn round(&mut self) -> Result<(), String> {
+        self.come_back()?;
+        self.heal()?;
+        for _ in 0..STEPS_PER_ROUND {
+            self.log.tick();
+            self.tally.steps += 1;
+            let done = self.step_any()?;
+            if !done || self.dice.chance(50) {
+                let moved = self.store.step();
+                if !done && !moved {
+                    break;
+                }
+            }
+        }
+        while self.store.step() {}
+        let node = self.dice.below(self.nodes.len());
+        self.nodes[node].tend()?;
+        self.nodes[node].seal()?;
+        self.pass(ROUND);
+        if self.plan.blurred {
+            self.note_lives();
+        }
+        self.check()
+    }
+
+    fn wait(&mut self, by: Duration) -> Result<(), String> {
+        let until = self.now + by;
+        while self.now < until {
+            self.round()?;
+            // What is waited for is time alone.
+            self.pass(10 * ROUND);
+        }
+        Ok(())
+    }
+
+    /// What an operator does about a node that was fenced: it goes on from a restored copy of its directory. One that was away for too long stays
+    /// out of it.
+    fn heal(&mut self) -> Result<(), String> {
+        for node in 0..self.nodes.len() {
+            let Some(Standing::Fenced { reason }) = self.nodes[node].standing() else { continue };
+            self.log.note(|| format!("node {node} is fenced: {reason}"));
+            self.tally.fenced += 1;
+            let end = self.nodes[node].crash(false);
+            self.judge.ended(node, end);
+            if reason.contains("adopt") {
+                self.strand(node, &reason)?;
+                continue;
+            }
+            let (image, copy) = (self.nodes[node].image(), self.new_disk());
+            self.nodes[node].replace_disk(Some(image), copy);
+        }
+        Ok(())
+    }
+
+    /// Nobody can tell what the node has settled; that must be because it was away for long enough.
+    fn strand(&mut self, node: usize, reason: &str) -> Result<(), String> {
+        // A life that was not renewed for half of `grace` is not acted for any more; the other quarter is time to settle in.
+        let (_, longest) = self.reach[node];
+        // A copy of a directory may be older than what the store remembers of the life it is of.
+        let copies = [Fault::DirectoryCloned, Fault::MachineCloned, Fault::DirectoryRestored];
+        let copied = Fault::ALL.iter().zip(self.tally.faults).any(|(fault, met)| met > 0 && copies.contains(fault));
+        let forgotten = copied && self.store.truth(|truth| truth.was_folded(reason));
+        if longest < self.plan.sharing.grace / 4 && !forgotten {
+            return Err(format!("node {node} was out of reach for {longest:?} at most, and is fenced: {reason}"));
+        }
+        self.stranded[node] = true;
+        self.judge.ended(node, End::Stranded);
+        Ok(())
+    }
+
+    /// Asks the same of several nodes and waits for the answers; there is none from a node that was fenced meanwhile.
+    fn finish(&mut self, nodes: &[usize], act: Act) -> Result<Vec<(usize, Reply)>, String> {
+        for &node in nodes {
+            if let Some(worker) = self.nodes[node].free_worker() {
+                self.ask(node, worker, act);
+            }
+        }
+        self.answers.clear();
+        for _ in 0..ROUNDS_MAX {
+            self.round()?;
+            if !nodes.iter().any(|node| self.nodes[*node].is_serving()) {
+                let answers = std::mem::take(&mut self.answers).into_iter().filter(|(asked, _)| asked.act == act);
+                return Ok(answers.map(|(asked, reply)| (asked.node, reply)).collect());
+            }
+        }
+        Err(format!("{act:?} is not answered by all of {nodes:?} within {ROUNDS_MAX} rounds of calm"))
+    }
+
+    /// What all nodes show in the end. One that is fenced meanwhile is healed and asked again, unless nobody can tell any more.
+    fn shown(&mut self, counter: usize) -> Result<Vec<(usize, i64)>, String> {
+        let mut shown = Vec::new();
+        for _ in 0..ENDS_MAX {
+            let missing = |node: &usize| !shown.iter().any(|(known, _)| known == node);
+            let left: Vec<usize> = self.whole().into_iter().filter(missing).collect();
+            if left.is_empty() {
+                return Ok(shown);
+            }
+            for (node, reply) in self.finish(&left, Act { counter, what: What::Read })? {
+                match reply {
+                    Reply::Value(value) => shown.push((node, value.unwrap_or(0))),
+                    Reply::Refused(Refusal::Fenced { .. }) => self.settle("after a fence")?,
+                    other => return Err(format!("node {node}: in the end a read is answered {other:?}")),
+                }
+            }
+        }
+        Err("somebody is fenced again and again".to_owned())
+    }
+
+    /// Nodes that can still count.
+    fn whole(&self) -> Vec<usize> {
+        (0..self.nodes.len()).filter(|node| !self.stranded[*node]).collect()
+    }
+
+    fn close_books(&mut self) -> Result<(), String> {
+        for counter in 0..COUNTERS.len() {
+            let shown = self.shown(counter)?;
+            let at = self.store.now();
+            let (sum, row) =
+                self.store.look(name_of(counter), |row| (row.map_or(0, |row| row.as_of(at).sum()), row.cloned()));
+            let judge = &self.judge;
+            self.store.truth(|truth| {
+                let counted = truth.counted(counter, row.as_ref());
+                judge.close(truth, counter, counted, sum, &shown)
+            })?;
+        }
+        self.check()
+    }
+}

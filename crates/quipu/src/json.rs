@@ -1,0 +1,91 @@
+//! What commands print with `--json`: one value, on one line.
+
+use std::fmt;
+
+/// A value.
+pub enum Json {
+    Null,
+    Bool(bool),
+    Number(i128),
+    Text(String),
+    List(Vec<Json>),
+    /// In the order in which they are shown.
+    Object(Vec<(&'static str, Json)>),
+}
+
+impl Json {
+    /// Text, or nothing.
+    pub fn text(text: impl ToString) -> Json {
+        Json::Text(text.to_string())
+    }
+
+    /// A number of things.
+    pub fn count(count: u64) -> Json {
+        Json::Number(count.into())
+    }
+
+    /// The name of a counter: as it is if it is text, else with its bytes escaped.
+    pub fn name(bytes: &[u8]) -> Json {
+        Json::Text(std::str::from_utf8(bytes).map_or_else(|_| bytes.escape_ascii().to_string(), str::to_owned))
+    }
+}
+
+impl fmt::Display for Json {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Json::Null => f.write_str("null"),
+            Json::Bool(switch) => write!(f, "{switch}"),
+            Json::Number(number) => write!(f, "{number}"),
+            Json::Text(text) => quoted(text, f),
+            Json::List(values) => {
+                f.write_str("[")?;
+                for (index, value) in values.iter().enumerate() {
+                    write!(f, "{}{value}", if index == 0 { "" } else { "," })?;
+                }
+                f.write_str("]")
+            }
+            Json::Object(fields) => {
+                f.write_str("{")?;
+                for (index, (key, value)) in fields.iter().enumerate() {
+                    f.write_str(if index == 0 { "" } else { "," })?;
+                    quoted(key, f)?;
+                    write!(f, ":{value}")?;
+                }
+                f.write_str("}")
+            }
+        }
+    }
+}
+
+fn quoted(text: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    f.write_str("\"")?;
+    for letter in text.chars() {
+        match letter {
+            '"' | '\\' => write!(f, "\\{letter}")?,
+            control if control.is_control() => write!(f, "\\u{:04x}", u32::from(control))?,
+            letter => write!(f, "{letter}")?,
+        }
+    }
+    f.write_str("\"")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_written_on_one_line_whatever_is_in_them() {
+        let value = Json::Object(vec![
+            ("none", Json::Null),
+            ("yes", Json::Bool(true)),
+            ("list", Json::List(vec![Json::Number(i128::MIN), Json::count(u64::MAX), Json::List(Vec::new())])),
+            ("text", Json::text("a\"b\\c\nd\u{7f}é")),
+            ("names", Json::List(vec![Json::name("größe:1".as_bytes()), Json::name(b"\xff\0")])),
+        ]);
+        assert_eq!(
+            value.to_string(),
+            "{\"none\":null,\"yes\":true,\"list\":[-170141183460469231731687303715884105728,18446744073709551615,[]],\
+             \"text\":\"a\\\"b\\\\c\\u000ad\\u007fé\",\"names\":[\"größe:1\",\"\\\\xff\\\\x00\"]}"
+        );
+    }
+}
