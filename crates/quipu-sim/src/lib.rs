@@ -11,6 +11,8 @@
 //! run       seeds on all cores; what a violation needs
 //! ```
 //!
+//! The test `seeds` runs them; `examples/survey` says which seeds of many break what, `examples/seed` prints everything that happens in one.
+//!
 //! Not here: the protocol by itself (`quipu-model`, `tests/shared_store`), one node's crash states (`quipu-engine`, `tests/it`), real
 //! stores (`quipu-testkit`, `store_suite`).
 

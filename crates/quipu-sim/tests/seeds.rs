@@ -15,7 +15,7 @@ use quipu_sim::{FAULTS_MIN, Fault, Log, Plan, Tally, run, run_seeds};
 const SEEDS_DEFAULT: u64 = 1_000;
 
 /// From so many seeds on everything that can happen must have happened.
-const SEEDS_TELLING: u64 = 300;
+const SEEDS_TELLING: u64 = 1_000;
 
 fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok().map(|text| text.parse().unwrap())
@@ -51,7 +51,7 @@ fn everything_was_met(tally: &Tally) {
         ("lapses", met.lapses),
         ("late settlements", met.late),
         ("retirements", met.retired),
-        ("fenced twins", tally.fenced),
+        ("fenced nodes", tally.fenced),
         ("calls that were not applied", fates.not_applied),
         ("calls that were lost", fates.lost),
         ("calls that were applied silently", fates.silent),

@@ -17,6 +17,7 @@ use quipu_model::shared::{
 };
 use quipu_model::{Incarnation, KeptName, Refusal, Reply, StoreError};
 
+use super::own::OwnCell;
 use super::settle::named;
 use super::share::{Footing, Share};
 use super::{Busy, Sharing, jittered};
@@ -298,7 +299,17 @@ impl Sharing<'_> {
     /// It is in: the own cells hear of it, and the counter shows it.
     fn swapped(&self, name: &KeptName, seen: &Seen, asked_at: Duration, known: u32) {
         self.shared.figures.swaps.fetch_add(1, Ordering::Relaxed);
-        let shown = self.see(name, seen, asked_at, known);
+        // Whoever was told of this swap must not be shown what was before it, also if a verdict has told of it first.
+        let shown = self.see(name, seen, asked_at, known) || {
+            let mut turn = Turn::new(self.inner);
+            let behind = turn.share(named(name), |share| {
+                let present = share.present;
+                let newer = |cell: &OwnCell| cell.incarnation == present && cell.own.epoch > seen.snapshot.epoch;
+                (share.owned.cells.iter().any(newer), share.owned.turn)
+            });
+            turn.finish();
+            matches!(behind, Ok((false, now)) if self.see(name, seen, asked_at, now))
+        };
         let mut turn = Turn::new(self.inner);
         let _ = turn.share(named(name), |share| match shown {
             // A row that is still on its way may be from before.

@@ -23,10 +23,11 @@ pub(super) fn settle(row: &mut Snapshot, put: &Put, expires_at: Option<Millis>, 
     let rest = owed(row, put);
     row.catch_up(put.epoch, at);
     if put.epoch == row.epoch {
-        settle_present(row, put, rest, at)
+        settle_present(row, put, rest, at);
     } else {
-        settle_past(row, put, rest, expires_at, at)
+        settle_past(row, put, rest, expires_at, at);
     }
+    true
 }
 
 /// What the row has not counted of a life: over all its epochs, for an heir from before a carry has, under the old epoch, what another has under
@@ -42,7 +43,7 @@ fn owed(row: &Snapshot, put: &Put) -> i128 {
     }
 }
 
-fn settle_present(row: &mut Snapshot, put: &Put, rest: i128, at: Millis) -> bool {
+fn settle_present(row: &mut Snapshot, put: &Put, rest: i128, at: Millis) {
     match row.spent.get(&put.cell).copied() {
         // Folded: it counts in the base.
         Some(spent) if spent.epoch == put.epoch && !row.cells.contains_key(&put.cell) => {
@@ -51,26 +52,31 @@ fn settle_present(row: &mut Snapshot, put: &Put, rest: i128, at: Millis) -> bool
         }
         _ => hold(row, put, rest),
     }
-    true
 }
 
-fn settle_past(row: &mut Snapshot, put: &Put, rest: i128, expires_at: Option<Millis>, at: Millis) -> bool {
-    let spent = row.spent.get(&put.cell).copied();
-    if row.cells.contains_key(&put.cell) || spent.is_some_and(|spent| spent.epoch > put.epoch) {
-        return false; // its writer has moved on since
+fn settle_past(row: &mut Snapshot, put: &Put, rest: i128, expires_at: Option<Millis>, at: Millis) {
+    // To another heir the next life had begun, and to this one, who says more, it had not: it is counted where the other was.
+    if let Some(held) = row.cells.get_mut(&put.cell) {
+        let value = held.value.saturating_add(rest);
+        *held = Held { seq: put.seq, value, total: put.total, closed: true };
+        return;
     }
-    let same = spent.filter(|spent| spent.epoch == put.epoch);
-    match same {
+    match row.spent.get(&put.cell).copied() {
+        Some(Spent { epoch, value, expired, .. }) if epoch > put.epoch => {
+            count(row, rest);
+            remember(row, &Put { epoch, value: value.saturating_add(rest), ..*put }, expired, at);
+        }
         // The rest has expired: no more was kept than before, and whoever comes later, from after the expiry, says a total without it.
-        Some(Spent { value, total, expired, .. }) if expired.is_some() && expired == expires_at => {
+        Some(Spent { epoch, value, total, expired, .. })
+            if epoch == put.epoch && expired.is_some() && expired == expires_at =>
+        {
             remember(row, &Put { value, total, ..*put }, expired, at);
         }
-        _ => {
+        spent => {
             count(row, rest);
-            remember(row, put, same.and_then(|spent| spent.expired), at);
+            remember(row, put, spent.filter(|spent| spent.epoch == put.epoch).and_then(|spent| spent.expired), at);
         }
     }
-    true
 }
 
 /// The cell is over, and counts by itself until it is folded.

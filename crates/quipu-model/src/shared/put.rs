@@ -97,11 +97,11 @@ fn judge_present(row: &Snapshot, put: &Put) -> Verdict {
 }
 
 fn judge_past(row: &Snapshot, put: &Put) -> Verdict {
-    if row.cells.contains_key(&put.cell) {
-        return Verdict::Older;
+    if let Some(&Held { seq, closed, .. }) = row.cells.get(&put.cell) {
+        return moved_on(put, seq, closed);
     }
     match row.spent.get(&put.cell) {
-        Some(spent) if spent.epoch > put.epoch => Verdict::Older,
+        Some(spent) if spent.epoch > put.epoch => moved_on(put, spent.seq, spent.closed),
         Some(spent) => {
             // What was kept under an epoch before the put's is no part of the put: the writer knew, and began anew.
             let same = spent.epoch == put.epoch;
@@ -116,6 +116,12 @@ fn judge_past(row: &Snapshot, put: &Put) -> Verdict {
         }
         None => Verdict::Stale { epoch: row.epoch, kept: 0, expired: None },
     }
+}
+
+/// The verdict on a put of an earlier epoch than the row has of its cell.
+fn moved_on(put: &Put, seq: Seq, closed: bool) -> Verdict {
+    // To an heir the epoch of the put had expired, and to the writer, who says more, the expiry was called off.
+    if closed && seq < put.seq { Verdict::Closed { seq, value: 0 } } else { Verdict::Older }
 }
 
 fn keep(row: &mut Snapshot, put: &Put) {
@@ -185,6 +191,16 @@ mod tests {
         let mut row = Some(spent(10, 7, false));
         assert_eq!(put(&mut row, &say(30, 5, 1), NOW), Verdict::Newest);
         assert_eq!(judge(row.as_ref().unwrap(), &say(10, 4, 9), NOW), Verdict::Older);
+    }
+
+    #[test]
+    fn a_put_of_an_earlier_epoch_than_an_heir_settled_is_closed_if_it_is_newer() {
+        let held = Held { seq: Seq(3), value: 7, total: 7, closed: true };
+        let counts = Snapshot { epoch: epoch(30), cells: [(CELL, held)].into(), ..Snapshot::default() };
+        for row in [counts, spent(20, 7, true)] {
+            assert_eq!(judge(&row, &say(10, 4, 12), NOW), Verdict::Closed { seq: Seq(3), value: 0 });
+            assert_eq!(judge(&row, &say(10, 3, 7), NOW), Verdict::Older);
+        }
     }
 
     #[test]

@@ -8,7 +8,7 @@
 //! - every value that a swap returned is what that swap took (`takes`);
 //! - a reading of a counter that only rises never goes back on one node between its crashes, has the node's own acknowledged adds, and never more than was asked for;
 //!   the reply to an add has at least those adds and itself;
-//! - what a node has taken, and what was taken before that, is not shown there again;
+//! - what a node has taken, and what was taken before that, is not shown there again, as long as the store answers;
 //! - in fair weather it lags by no more than the options say (`fresh`);
 //! - nothing is below 0 where only positive adds happen;
 //! - what needs one owner is refused, and refused means never applied;
@@ -21,6 +21,7 @@ mod sums;
 mod takes;
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use quipu_engine::Position;
 use quipu_model::{Durability, Reply};
@@ -128,8 +129,8 @@ struct Book {
     shown: Vec<i128>,
     /// What each node's own acknowledged and certain adds come to.
     own: Vec<i128>,
-    /// What had been taken, by anybody, when each node's last take was carried out: none of it may be shown there again.
-    gone: Vec<i128>,
+    /// What had been taken, by anybody, when each node's last take was carried out, and when it was asked: none of it may be shown there again.
+    gone: Vec<(i128, Duration)>,
     fresh: Fresh,
 }
 
@@ -174,7 +175,7 @@ impl Judge {
             for book in &mut self.books {
                 book.shown.resize(node + 1, i128::MIN);
                 book.own.resize(node + 1, 0);
-                book.gone.resize(node + 1, 0);
+                book.gone.resize(node + 1, (0, Duration::ZERO));
             }
         }
         self.lives[node] += 1;
@@ -191,7 +192,8 @@ impl Judge {
             *floor = shown.max(book.own[node]);
         }
         for (gone, counter) in gone.iter_mut().zip(act.counters()) {
-            *gone = self.books[counter].gone[node];
+            let (taken, at) = self.books[counter].gone[node];
+            *gone = if at > weather.fair_since { taken } else { 0 };
         }
         for (least, counter) in fresh.iter_mut().zip(act.counters()) {
             let judged = COUNTERS[counter].class == Class::Rising && !matches!(act.what, What::Add(_));
@@ -231,7 +233,10 @@ impl Judge {
         if losses != self.losses {
             (floors, gone, own) = ([i128::MIN; READ_MAX], [0; READ_MAX], 0);
         }
-        if asked.weather.fair_since == weather.fair_since {
+        if asked.weather.fair_since != weather.fair_since {
+            // A node that the store does not answer shows what it knew before.
+            gone = [0; READ_MAX];
+        } else {
             for (floor, fresh) in floors.iter_mut().zip(fresh) {
                 self.fresh_readings += u64::from(fresh.is_some());
                 *floor = (*floor).max(fresh.unwrap_or(i128::MIN));
@@ -286,7 +291,10 @@ impl Judge {
             _ => return wrong(),
         };
         book.takes[entry].outcome = Outcome::Acked { at: stamp, value };
-        book.gone[node] = book.gone[node].max(asked.taken + i128::from(value.unwrap_or(0)));
+        let taken = asked.taken + i128::from(value.unwrap_or(0));
+        if taken >= book.gone[node].0 {
+            book.gone[node] = (taken, asked.weather.now);
+        }
         if value.is_some_and(|value| value < 0) {
             return wrong();
         }
@@ -321,7 +329,7 @@ impl Judge {
                 }
             }
             book.own[node] = own;
-            (book.shown[node], book.gone[node]) = (i128::MIN, 0);
+            (book.shown[node], book.gone[node]) = (i128::MIN, (0, Duration::ZERO));
         }
     }
 
@@ -334,7 +342,7 @@ impl Judge {
                 *own = adds.filter(|add| add.stands == Stands::Acked).map(|add| i128::from(add.delta)).sum();
             }
             book.shown.fill(i128::MIN);
-            book.gone.fill(0);
+            book.gone.fill((0, Duration::ZERO));
         }
     }
 

@@ -1,7 +1,5 @@
 //! The judge by itself: what was promised passes, each kind of break is caught.
 
-use std::time::Duration;
-
 use quipu_model::Refusal;
 
 use super::*;
@@ -18,10 +16,9 @@ fn judge() -> Judge {
     judge
 }
 
-/// A storm: nothing is said of how far readings lag.
+/// Fair weather, too short for anything to be said of how far readings lag.
 fn at(stamp: u64) -> (u64, Weather) {
-    let now = Duration::from_secs(stamp);
-    (stamp, Weather { now, fair_since: now, lag: Duration::from_secs(9) })
+    (stamp, Weather { now: Duration::from_secs(stamp), fair_since: Duration::ZERO, lag: Duration::from_secs(9) })
 }
 
 fn act(counter: usize, what: What) -> Act {

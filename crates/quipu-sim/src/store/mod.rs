@@ -374,7 +374,7 @@ impl SimStore {
                 let before = self.registered(next.writer);
                 let told = message.apply(&self.memory)?;
                 if matches!(told, Told::Registered(RegisterVerdict::Registered)) {
-                    state.truth.registered(node, before.map(|known| known.stage), next);
+                    state.truth.registered(node, before, next);
                 }
                 Ok(told)
             }

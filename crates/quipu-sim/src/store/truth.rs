@@ -77,7 +77,7 @@ pub struct Truth {
     swaps: Vec<Swapped>,
     /// How often what was met.
     pub met: Met,
-    /// How often a row has changed.
+    /// How often a row, or who writes, has changed.
     pub changes: u64,
     /// Who has registered which life.
     lives: BTreeSet<(usize, Writer)>,
@@ -253,7 +253,10 @@ impl Truth {
     }
 
     /// A node has replaced a registration.
-    pub(super) fn registered(&mut self, node: usize, before: Option<Stage>, next: &Registration) {
+    pub(super) fn registered(&mut self, node: usize, known: Option<Registration>, next: &Registration) {
+        let before = known.map(|known| known.stage);
+        // Renewing is no news; who holds a life, and that it is on its way out, is: somebody may wait for it.
+        self.changes += u64::from(known.is_none_or(|known| (known.holder, known.stage) != (next.holder, next.stage)));
         if next.stage == Stage::Live {
             self.lives.insert((node, next.writer));
         }
@@ -301,7 +304,7 @@ impl Truth {
         }
         let name = COUNTERS[counter].name;
         // Of two heirs of one life one may still see that an expiry was confirmed and the other not any more; the second then corrects the first.
-        if counted < before && class != Class::Mixed {
+        if counted < before && !(class == Class::Mixed && self.accounts[counter].expiring) {
             self.broken = Some(format!("{name}: {before} was counted at the store, and only {counted} {}", what()));
         } else if counted > invoked {
             self.broken = Some(format!("{name}: {counted} is counted at the store {}, of {invoked} asked for", what()));

@@ -74,9 +74,9 @@ impl World {
             let still = self.now - changed_at;
             let (whole, nodes) = (self.whole(), &self.nodes);
             let calm = compared.iter().all(|compared| *compared) && whole.iter().all(|node| nodes[*node].is_quiet());
-            // What a process that is gone still holds has to run out, and only then somebody may find that it has something to say.
+            // What a process that is gone still holds has to run out, and somebody has to renew once more to find that it has something to say.
             let settled = whole.iter().all(|node| nodes[*node].is_settled());
-            if calm && settled && still >= STILL + self.plan.sharing.lease {
+            if calm && settled && still >= STILL + self.plan.sharing.lease * 3 / 2 {
                 return Ok(());
             }
             if still > STILL / 3 {

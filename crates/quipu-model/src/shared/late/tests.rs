@@ -130,10 +130,18 @@ fn the_rest_of_an_epoch_that_expired_expires_if_the_life_knew() {
 
 #[test]
 fn a_life_whose_writer_moved_on_has_nothing_to_settle() {
-    let mut moved = held(false);
-    moved.cells.insert(CELL, Held { seq: Seq(1), value: 1, total: 1, closed: false });
-    no_news(&moved, said(10, 5, 9), None);
-    no_news(&spent(20, false, None), said(10, 5, 9), None);
+    for row in [held(false), held(true), spent(20, false, None), spent(20, true, None)] {
+        no_news(&row, said(10, 3, 9), None);
+        no_news(&row, said(10, 4, 9), None);
+    }
+}
+
+#[test]
+fn a_life_whose_heir_moved_on_without_all_of_it_is_counted_where_the_heir_is() {
+    let next = settled(&held(true), said(10, 5, 9), None);
+    assert_eq!((next.sum(), next.cells[&CELL]), (109, Held { seq: Seq(5), value: 9, total: 9, closed: true }));
+    let next = settled(&spent(20, true, None), said(10, 5, 9), None);
+    assert_eq!((next.sum(), next.spent[&CELL].epoch, next.spent[&CELL].total), (102, epoch(20), 9));
 }
 
 #[test]
