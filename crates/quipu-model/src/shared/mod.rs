@@ -6,16 +6,16 @@
 //!
 //! Invariants, for one counter, over everything that puts, swaps, crashes and retired writers can do:
 //! - each add is in exactly one place: in the row's sum, in what a swap has taken from it, or owed by its writer;
-//! - what a writer owes is its running value less what the store kept of it, and the row remembers what it kept for `grace`;
-//! - the present life of a node carries what it owes into its next epoch; a life that is over settles it late, on the row, by seq;
+//! - what a writer owes is its running value less what the store kept of it, and the row remembers what it kept while the writer is
+//!   registered, and for `grace`;
+//! - the present life of a node carries what it owes into its next epoch; a life that is over settles it late, on the row, by seq and total;
 //! - every step may be repeated, delayed and reordered, and its answer lost.
 //!
 //! What it takes for granted:
-//! - no message is under way, no writer with a lease goes without comparing its own cells with the store, and no heir of a life that is
-//!   over without having settled it, for as long as half of `grace` (what a row kept is dated by the read its swap was computed from);
+//! - no message is under way, and no swap computed and not sent, for as long as half of `grace` (what a row kept is dated by the read its
+//!   swap was computed from); how long a writer is away does not matter while it is registered;
 //! - a writer puts only under an epoch that the store has shown it, or [`Epoch::FIRST`](crate::Epoch::FIRST);
-//! - whoever goes on for a life that is over does so from its last state, or from one that has carried nothing less: see "How it fails"
-//!   in the design.
+//! - one seq says one thing: each change of what a present life says has its own, and a life that is over gives none.
 //!
 //! Not here: when to put, swap, renew and retire, and what to journal before (the engine); where rows live (the adapters).
 

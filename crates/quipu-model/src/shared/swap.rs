@@ -72,8 +72,7 @@ pub enum Change {
     /// Counts what a life that is over said last and the row does not know, and closes the cell; replies `Integer`: 1 if there was
     /// any news, 0 if the store knew as much, and then there is nothing to wait for, even if the row has to move for another reason.
     ///
-    /// A seq says the same whoever brings it, so a life that is over gives none that its writer might have given to something else:
-    /// it brings the newest it gave, or, if there were adds since, one more than that.
+    /// A seq says the same whoever brings it, so a life that is over gives none, which its writer might have given to something else.
     Late {
         /// What it said last.
         put: Put,

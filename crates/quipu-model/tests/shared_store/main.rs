@@ -1,8 +1,8 @@
 //! The shared-store protocol under every fault at once, on seeded schedules.
 //!
 //! Three nodes add to one counter and put their cells; anyone resets, sets, takes and expires it; any writer is retired at any time; any
-//! node crashes at any time, goes back to a backup, or is there twice from then on. Every message may be lost, repeated, delayed and
-//! overtaken, and so may its answer. Whatever happened, in the end
+//! node crashes at any time, goes back to a backup, or is there twice from then on, as it is or as it was, while it goes on or not. Who is registered
+//! may be away for any time. Every message may be lost, repeated, delayed and overtaken, and so may its answer. Whatever happened, in the end
 //!
 //! > what was added + what was set = what swaps returned + what expired + the final value
 //!
@@ -17,7 +17,7 @@ mod world;
 
 use self::world::{Faults, World};
 
-/// Each is a schedule of its own. Most wrong protocols are found within the first ten of them, the rarest took sixteen thousand.
+/// Each is a schedule of its own. Most wrong protocols are found within the first ten of them, the rarest took nearly all.
 const SEEDS: u64 = 20_000;
 
 /// All schedules have crashes, and these.
