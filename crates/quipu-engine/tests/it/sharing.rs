@@ -87,6 +87,18 @@ fn what_a_reset_returns_and_what_is_left_is_what_was_added() {
 }
 
 #[test]
+fn a_reset_takes_what_its_own_node_has_added_and_not_put_yet() {
+    let nodes = Nodes::new();
+    // Longer than the test: nothing is put by itself.
+    let engine = nodes.open_with(1, |sharing| sharing.settle_every = Duration::from_secs(3_600));
+    for round in 1..=3 {
+        engine.add("likes:1", 5 * round).unwrap();
+        assert_eq!(engine.reset("likes:1").unwrap(), 5 * round);
+        assert_eq!(engine.read("likes:1").unwrap().value, 0);
+    }
+}
+
+#[test]
 fn a_node_that_comes_back_goes_on_and_one_that_crashed_settles_what_it_owed() {
     let nodes = Nodes::new();
     let (first, second) = (nodes.open(1), nodes.open(2));
