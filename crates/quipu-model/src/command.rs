@@ -93,6 +93,24 @@ pub enum Command<'a> {
     Flush,
 }
 
+/// An add to one counter or a read of it: what nearly all commands are, small enough that many are looked at at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Brief<'a> {
+    /// Which counter.
+    pub name: Name<'a>,
+    /// By how much; `None`: it is read.
+    pub delta: Option<i64>,
+}
+
+impl<'a> From<Brief<'a>> for Command<'a> {
+    fn from(Brief { name, delta }: Brief<'a>) -> Command<'a> {
+        match delta {
+            Some(delta) => Command::Add { name, delta, shard_key: None },
+            None => Command::Read { name },
+        }
+    }
+}
+
 /// An add with bounds and, in the same step, an expiry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AddWithin<'a> {

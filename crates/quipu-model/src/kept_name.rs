@@ -1,5 +1,6 @@
 //! A name as a table keeps it: short ones in place, so that most counters need no allocation of their own.
 
+use std::borrow::Borrow;
 use std::cmp::Ordering;
 use std::fmt;
 use std::ops::Deref;
@@ -36,6 +37,12 @@ impl Deref for KeptName {
             Kept::Short(bytes, short) => &short[..usize::from(*bytes)],
             Kept::Long(long) => long,
         }
+    }
+}
+
+impl Borrow<[u8]> for KeptName {
+    fn borrow(&self) -> &[u8] {
+        self
     }
 }
 

@@ -22,7 +22,7 @@ pub mod writer;
 
 pub use cell::Cell;
 pub use command::{
-    AddWithin, Command, Expiry, ExpiryCondition, ExpiryForm, ListNames, Scan, Set, SetCondition, SetExpiry, When,
+    AddWithin, Brief, Command, Expiry, ExpiryCondition, ExpiryForm, ListNames, Scan, Set, SetCondition, SetExpiry, When,
 };
 pub use durability::Durability;
 pub use epoch::Epoch;

@@ -38,7 +38,8 @@ pub async fn serve(engine: Engine, dice: Arc<Dice>, act: Act) -> Answer {
         };
         let loaded = engine.steps().ask(load).await;
         if let Loaded::Fetched(at) = loaded {
-            since = Some(at);
+            // What was fetched the first time stays fresh enough, or several counters would never be fresh at once.
+            since = since.or(Some(at));
         }
         if let Some(answer) = answer(&engine, &dice, loaded, position).await {
             return answer;

@@ -117,7 +117,7 @@ impl Sharing<'_> {
         let mut names: BTreeSet<KeptName> = {
             let mut shard = table.lock(index);
             shard.left_unsettled = false;
-            shard.own_names().cloned().collect()
+            shard.own_names().map(KeptName::from).collect()
         };
         let (ledger, mut silent) = (&self.inner.ledger, BTreeSet::new());
         let here =
@@ -232,7 +232,7 @@ impl Sharing<'_> {
             match *heir {
                 // Acted for since before the pass began, and all along: all of it was listed.
                 Heir::Held { since, until } if since < pass && until > now => *heir = Heir::Done,
-                Heir::Late { since } if since < pass => {
+                Heir::Late { since, .. } if since < pass => {
                     *heir = Heir::Over;
                     lock(&self.inner.joined).remove(incarnation);
                 }

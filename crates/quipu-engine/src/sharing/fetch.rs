@@ -28,6 +28,17 @@ const ROWS_MAX: usize = 64;
 /// Counters kept in mind for being fetched ahead.
 pub(super) const AHEAD_MAX: usize = 4_096;
 
+/// What became of a row that was read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sight {
+    /// It is shown, and own cells have heard of it.
+    Shown,
+    /// A newer one is.
+    Overtaken,
+    /// Own cells have moved on meanwhile, or it could not be written down: it was not looked at.
+    Missed,
+}
+
 impl Sharing<'_> {
     /// Fetches what is waited for, then what was read lately; how many rows.
     pub async fn fetch(self) -> usize {
@@ -91,21 +102,25 @@ impl Sharing<'_> {
         known
     }
 
-    /// Shows a row, unless something newer has come in between; whether it did.
-    pub(super) fn see(&self, name: &KeptName, seen: &Seen, asked_at: Duration, known: u32) -> bool {
+    /// Shows a row, unless something newer has come in between.
+    pub(super) fn see(&self, name: &KeptName, seen: &Seen, asked_at: Duration, known: u32) -> Sight {
         let now = self.elapsed();
         let mut turn = Turn::new(self.inner);
         let seen = turn.share(named(name), |share| {
             (share.owned.turn == known)
-                .then(|| share.see(seen, asked_at, &|incarnation| self.footing(incarnation, now)))
+                .then(|| share.see(seen, (asked_at, now), &|incarnation| self.footing(incarnation, now)))
         });
         turn.finish();
-        let seen = seen.ok().flatten();
-        if let Some(left) = seen {
-            self.heed(name, left);
-        }
+        let sight = match seen {
+            Ok(Some(Some(left))) => {
+                self.heed(name, left);
+                Sight::Shown
+            }
+            Ok(Some(None)) => Sight::Overtaken,
+            Ok(None) | Err(_) => Sight::Missed,
+        };
         self.enqueue(name);
-        seen.is_some()
+        sight
     }
 
     /// Whoever waits for this row hears that there is none.

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! start ──► joining: a new life, drawn and synced, adds; nothing of it leaves the node
-//!              │ it has added nothing yet, the last one was stopped cleanly, and the store confirms that: goes on as that
+//!              │ it has added nothing yet, the last one was stopped cleanly, and nobody has touched its registration since: goes on as that
 //!              │ else: is registered
 //!              ▼
 //!            live ── retired meanwhile ──► the next life; the old one is settled late
@@ -57,8 +57,9 @@ pub enum Heir {
     Held { until: Duration, since: u64 },
     /// All of it is settled; it is to be retired.
     Done,
-    /// It is being retired, and this node has known that since so many passes of the audit had begun: what it still owes is settled late.
-    Late { since: u64 },
+    /// It is being retired, and this node has known that since so many passes of the audit had begun: what it still owes is settled late. Rows
+    /// remember what they kept of it while the registry knows it, which is certain until then.
+    Late { until: Duration, since: u64 },
     /// Retired by this node, with nothing left to say.
     Over,
     /// The store has forgotten what it knew of it.
@@ -69,7 +70,7 @@ impl Heir {
     /// Since how many passes of the audit had begun it is acted for.
     fn since(self) -> Option<u64> {
         match self {
-            Heir::Held { since, .. } | Heir::Late { since } => Some(since),
+            Heir::Held { since, .. } | Heir::Late { since, .. } => Some(since),
             _ => None,
         }
     }
@@ -82,10 +83,27 @@ impl Heir {
     /// Whether this node may act for it now.
     pub fn acts(self, now: Duration) -> bool {
         match self {
-            Heir::Held { until, .. } => until > now,
-            Heir::Done | Heir::Late { .. } => true,
+            Heir::Held { until, .. } | Heir::Late { until, .. } => until > now,
+            Heir::Done => true,
             Heir::Wanted | Heir::Elsewhere { .. } | Heir::Over | Heir::Lost => false,
         }
+    }
+}
+
+/// A life that was stopped cleanly.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Kept {
+    /// Which.
+    pub incarnation: Incarnation,
+    /// What the stop was to make of the version of its registration.
+    pub released: u32,
+}
+
+impl Kept {
+    /// Whether the store has heard of the stop, and nobody has gone on with it since. A machine may have been copied when it was down, and what the
+    /// other one has said as this life, before it stopped cleanly itself, is not known here.
+    fn is_untouched(&self, known: &Registration) -> bool {
+        known.holder.is_none() && known.version as u32 == self.released
     }
 }
 
@@ -97,8 +115,8 @@ pub struct Lease {
     pub heirs: BTreeMap<Incarnation, Heir>,
     /// The present life was retired.
     pub over: bool,
-    /// The life of the last clean stop, if the store confirms it.
-    kept: Option<Incarnation>,
+    /// The life of the last clean stop, to be gone on with if the store confirms it.
+    kept: Option<Kept>,
     /// The newest version of the present registration that was confirmed, and that was tried.
     confirmed: Option<u64>,
     tried: u64,
@@ -108,7 +126,7 @@ pub struct Lease {
 }
 
 impl Lease {
-    pub fn new(kept: Option<Incarnation>) -> Lease {
+    pub fn new(kept: Option<Kept>) -> Lease {
         Lease {
             standing: Standing::Joining,
             until: Duration::ZERO,
@@ -213,9 +231,11 @@ impl Sharing<'_> {
     /// Begins to put: as the life that was stopped cleanly, if the store confirms it and nothing was added since, or as the present one, or as a new one.
     async fn join(&self, registrations: &[Registration], at: Millis, asked_at: Duration) -> Result<(), StoreError> {
         let kept = lock(&self.shared.lease).kept.filter(|_| !self.shared.has_added.load(Ordering::Acquire));
-        if let Some(incarnation) = kept {
-            let known = find(registrations, self.writer(incarnation)).filter(|known| known.stage == Stage::Live);
-            // One that nobody has heard of, or that someone else holds, is not gone on with.
+        if let Some(kept) = kept {
+            let incarnation = kept.incarnation;
+            let known = find(registrations, self.writer(incarnation))
+                .filter(|known| known.stage == Stage::Live && kept.is_untouched(known));
+            // One that nobody has heard of, or that someone else holds or has held, is not gone on with.
             if let Some(next) = known.and_then(|known| self.renewed(Some(known), incarnation, false, at).ok()) {
                 if self.register(known, &next).await? && self.inner.journal.note_incarnation(incarnation).is_ok() {
                     self.begin(incarnation, &next, asked_at);
@@ -290,11 +310,9 @@ impl Sharing<'_> {
             let known = find(registrations, self.writer(incarnation));
             let next = match known.map(|known| known.stage) {
                 None if self.is_forgotten(incarnation, at) => Heir::Lost,
-                // As long as the registry knows it, rows remember what they kept of it.
-                Some(Stage::Retiring { .. } | Stage::Closed { .. } | Stage::Folded { .. }) => match heir {
+                Some(stage @ (Stage::Retiring { .. } | Stage::Closed { .. } | Stage::Folded { .. })) => match heir {
                     Heir::Done => self.over(incarnation),
-                    Heir::Late { .. } => heir,
-                    _ => Heir::Late { since: self.passes() },
+                    heir => self.late(heir, stage, at, asked_at),
                 },
                 None | Some(Stage::Live) => match (self.renewed(known, incarnation, true, at), heir) {
                     (Ok(next), Heir::Done) => {
@@ -307,7 +325,7 @@ impl Sharing<'_> {
                                 let (until, now) = (asked_at + self.shared.options.lease, self.elapsed());
                                 // What was not looked at before, or while it had run out, is looked at from here on.
                                 match heir {
-                                    Heir::Held { since, until: before } if before > now => Heir::Held { until, since },
+                                    Heir::Held { since, .. } if heir.acts(now) => Heir::Held { until, since },
                                     _ => Heir::Held { until, since: self.passes() },
                                 }
                             }
@@ -337,6 +355,21 @@ impl Sharing<'_> {
         Ok(())
     }
 
+    /// An older life is on its way out. It is removed when it was folded for `grace`, by the store's clock; half of what is left of that is certain by
+    /// this node's.
+    fn late(&self, heir: Heir, stage: Stage, at: Millis, asked_at: Duration) -> Heir {
+        let grace = self.shared.options.grace;
+        let left = match stage {
+            Stage::Folded { since } => grace.saturating_sub(Duration::from_millis(at.0.saturating_sub(since.0))),
+            _ => grace,
+        };
+        let until = asked_at + left / 2;
+        match heir {
+            Heir::Late { since, .. } if heir.acts(self.elapsed()) => Heir::Late { until, since },
+            _ => Heir::Late { until, since: self.passes() },
+        }
+    }
+
     /// Whether the store may have forgotten a life in good order, rather than never have heard of it.
     fn is_forgotten(&self, incarnation: Incarnation, at: Millis) -> bool {
         let joined = lock(&self.inner.joined).get(&incarnation).copied();
@@ -357,12 +390,15 @@ impl Sharing<'_> {
         if !live {
             return;
         }
-        // What fails here costs a restart the wait for the lease to run out, or a new life.
+        // What fails here costs a restart a new life.
         let Ok(Writers { registrations, .. }) = self.shared.store.writers().await else { return };
-        if let Some(known) =
-            find(&registrations, self.writer(present)).filter(|known| known.holder == Some(self.shared.holder))
-        {
-            let _ = self.register(Some(known), &known.released()).await;
+        let known = find(&registrations, self.writer(present));
+        if let Some(known) = known.filter(|known| known.holder == Some(self.shared.holder)) {
+            let released = known.released();
+            // Written down first: a restart must know the registration again.
+            if self.inner.journal.note_released(released.version as u32).is_ok() {
+                let _ = self.register(Some(known), &released).await;
+            }
         }
         lock(&self.shared.lease).until = Duration::ZERO;
     }
@@ -459,4 +495,31 @@ fn find(registrations: &[Registration], writer: Writer) -> Option<&Registration>
 
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use quipu_model::NodeId;
+    use quipu_model::shared::Holder;
+
+    use super::*;
+
+    #[test]
+    fn a_life_is_gone_on_with_only_if_its_registration_is_as_the_stop_left_it() {
+        let writer = Writer { node: NodeId(1), incarnation: Incarnation(2) };
+        let known = |version, holder: Option<u64>| Registration {
+            writer,
+            holder: holder.map(Holder),
+            lease_until: Millis(9),
+            stage: Stage::Live,
+            version,
+        };
+        let kept = Kept { incarnation: writer.incarnation, released: 7 };
+        assert!(kept.is_untouched(&known(7, None)));
+        assert!(!kept.is_untouched(&known(6, Some(3))), "the store did not hear of the stop");
+        assert!(!kept.is_untouched(&known(7, Some(4))), "nor did it, and somebody has renewed it since");
+        assert!(!kept.is_untouched(&known(9, None)), "a copy has gone on with it, and has stopped");
+        assert!(!kept.is_untouched(&known(2, None)), "the store has gone back");
+        assert!(kept.is_untouched(&known((1 << 32) + 7, None)), "so many renewals nobody sees");
+    }
 }

@@ -43,6 +43,7 @@ use quipu_model::{Incarnation, KeptName, NodeId, Refusal, Rng, Store, Writer};
 
 pub use self::claim::Once;
 pub use self::demand::{Demand, Picking, Seeing, demand, names_of};
+pub(crate) use self::lease::Kept;
 pub use self::lease::Standing;
 pub use self::options::{Pick, SHARDS_MAX, SharePolicy, SharingOptions};
 pub use self::share::Share;
@@ -138,7 +139,7 @@ impl Shared {
         options: SharingOptions,
         rng: Arc<dyn Rng>,
         writer: Writer,
-        kept: Option<Incarnation>,
+        kept: Option<Kept>,
     ) -> Shared {
         let holder = Holder(rng.next());
         Shared {
@@ -236,6 +237,12 @@ impl<'e> Sharing<'e> {
 
     fn elapsed(&self) -> Duration {
         self.inner.clock.elapsed()
+    }
+
+    /// Whether what was asked for, or collected, at that time may still be sent on. For half of `grace` at most anything is under way, in a process that
+    /// sleeps or on a network: each has a half of that.
+    fn may_send(&self, since: Duration) -> bool {
+        self.elapsed().saturating_sub(since) < self.shared.options.grace / 4
     }
 
     /// How many resident counters there are of which the store has not confirmed everything.

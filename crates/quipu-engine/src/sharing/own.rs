@@ -4,15 +4,16 @@
 //! bytes, in the journal and at rest; varints have 7 bits a byte, least first
 //!   varint  cells
 //!   per cell
-//!     u8      flags        1 said · 2 an epoch · 4 an expiry · 8 lapsed · 16 settled · 32 a total that is not the value
+//!     u8      flags        1 said · 2 an epoch · 4 an expiry · 8 lapsed · 16 settled · 32 a total that is not the value · 64 let something go
 //!     u64     incarnation  little-endian
 //!     varint  shard
 //!     varint  seq
 //!     epoch                varint milliseconds, u64 node   if 2
 //!     varint  value        zigzag of 128 bits
 //!     varint  total        zigzag of 128 bits              if 32
+//!     varint  seq at which something was let go            if 64
 //!     varint  expires_at                                   if 4
-//!     epoch, value, expires_at of the life that lapsed     if 8
+//!     epoch, value, expires_at of the life that lapsed, and varint the seq under which it did     if 8
 //! ```
 //!
 //! Invariants:
@@ -21,14 +22,14 @@
 
 use std::time::Duration;
 
-use quipu_model::shared::{CellId, Lapsed, Own, Put, Seq, Shard};
+use quipu_model::shared::{CellId, Lapsed, Own, Put, Seq, Shard, Version};
 use quipu_model::{Epoch, Incarnation, Millis, NodeId, Writer};
 
 /// Cells of older lives that one counter may have beside its present shards. Each is a crash that came before the last one was settled.
 pub const OLD_CELLS_MAX: usize = 16;
 
-/// Most bytes that one cell takes: flags, incarnation, shard, seq, total, and twice epoch, value and expiry.
-pub const CELL_BYTES_MAX: usize = 1 + 8 + 3 + 10 + 19 + 2 * (18 + 19 + 10);
+/// Most bytes that one cell takes: flags, incarnation, shard, total, where it let go, and twice seq, epoch, value and expiry.
+pub const CELL_BYTES_MAX: usize = 1 + 8 + 3 + 19 + 10 + 2 * (10 + 18 + 19 + 10);
 
 /// No cells, as bytes.
 pub const SILENT: &[u8] = &[0];
@@ -39,6 +40,7 @@ const HAS_EXPIRY: u8 = 4;
 const HAS_LAPSED: u8 = 8;
 const SETTLED: u8 = 16;
 const HAS_TOTAL: u8 = 32;
+const HAS_LET_GO: u8 = 64;
 
 /// This node's cells of one counter.
 #[derive(Debug, Clone, Default)]
@@ -49,12 +51,14 @@ pub struct Owned {
     pub epoch: Epoch,
     /// When the row was asked for that the shown value comes from.
     pub fetched_at: Option<Duration>,
+    /// Which row that was.
+    pub row: Version,
+    /// When it was here: another that was asked for before that may be an older one.
+    pub landed_at: Duration,
     /// Until then what is known is shown, however old: the store was asked in vain.
     pub excused_until: Option<Duration>,
     /// Raised by whatever makes a row that is still on its way older than what is known.
     pub turn: u32,
-    /// A row is on its way.
-    pub fetching: bool,
     /// How many calls to the store are about this counter: so long it stays in memory.
     pub busy: u32,
     /// The sum over all writers does not fit a reply.
@@ -76,6 +80,8 @@ pub struct OwnCell {
     pub settled: bool,
     /// The store is to confirm it anew, this or a newer one.
     pub doubted: bool,
+    /// The store had confirmed it when this was read from the disk, and so before any row was asked for that is seen since.
+    pub confirmed_before: bool,
 }
 
 impl OwnCell {
@@ -93,12 +99,14 @@ impl OwnCell {
     pub fn say(&mut self, own: Own) {
         (self.own, self.seq, self.settled) = (own, Seq(self.seq.0 + 1), !own.said && own.lapsed.is_none());
         self.doubted &= !self.settled;
+        self.confirmed_before = false;
     }
 
     /// The store is to confirm it anew.
     pub fn doubt(&mut self) {
         self.settled = !self.own.said && self.own.lapsed.is_none();
         self.doubted = !self.settled;
+        self.confirmed_before = false;
     }
 }
 
@@ -124,7 +132,16 @@ impl Owned {
                 Some(Own { epoch, expires_at, lapsed: None, .. }) => Own { epoch, expires_at, ..Own::default() },
                 _ => Own { epoch: self.epoch, expires_at, ..Own::default() },
             };
-            self.cells.push(OwnCell { incarnation, shard, seq: Seq(0), own, settled: true, doubted: false });
+            let cell = OwnCell {
+                incarnation,
+                shard,
+                seq: Seq(0),
+                own,
+                settled: true,
+                doubted: false,
+                confirmed_before: false,
+            };
+            self.cells.push(cell);
             self.cells.len() - 1
         });
         &mut self.cells[at]
@@ -139,7 +156,7 @@ impl Owned {
     pub fn lapse(&mut self, now: Millis, present: Incarnation) {
         // An older life adds nothing any more, so there is nothing to keep apart; and it may have other heirs, so its seq stays as it is.
         for cell in self.cells.iter_mut().filter(|cell| cell.incarnation == present) {
-            let lapsed = cell.own.lapse(now);
+            let lapsed = cell.own.lapse(now, Seq(cell.seq.0 + 1));
             if lapsed != cell.own {
                 cell.say(lapsed);
             }
@@ -168,7 +185,8 @@ impl Owned {
                     | flag(own.expires_at.is_some(), HAS_EXPIRY)
                     | flag(own.lapsed.is_some(), HAS_LAPSED)
                     | flag(*settled, SETTLED)
-                    | flag(own.total != own.value, HAS_TOTAL),
+                    | flag(own.total != own.value, HAS_TOTAL)
+                    | flag(own.let_go != Seq(0), HAS_LET_GO),
             );
             out.extend_from_slice(&incarnation.0.to_le_bytes());
             put_varint(&mut out, u128::from(shard.0));
@@ -180,13 +198,17 @@ impl Owned {
             if own.total != own.value {
                 put_value(&mut out, own.total);
             }
+            if own.let_go != Seq(0) {
+                put_varint(&mut out, u128::from(own.let_go.0));
+            }
             if let Some(at) = own.expires_at {
                 put_varint(&mut out, u128::from(at.0));
             }
-            if let Some(Lapsed { epoch, value, expires_at }) = own.lapsed {
+            if let Some(Lapsed { epoch, value, expires_at, seq }) = own.lapsed {
                 put_epoch(&mut out, epoch);
                 put_value(&mut out, value);
                 put_varint(&mut out, u128::from(expires_at.0));
+                put_varint(&mut out, u128::from(seq.0));
             }
         }
         out
@@ -199,7 +221,7 @@ impl Owned {
         let mut cells = Vec::new();
         for _ in 0..count {
             let flags = take(&mut rest, 1)?[0];
-            if flags & !(SAID | HAS_EPOCH | HAS_EXPIRY | HAS_LAPSED | SETTLED | HAS_TOTAL) != 0 {
+            if flags & !(SAID | HAS_EPOCH | HAS_EXPIRY | HAS_LAPSED | SETTLED | HAS_TOTAL | HAS_LET_GO) != 0 {
                 return None;
             }
             let incarnation = Incarnation(take_u64(&mut rest)?);
@@ -208,15 +230,19 @@ impl Owned {
             let epoch = if flags & HAS_EPOCH != 0 { take_epoch(&mut rest)? } else { Epoch::FIRST };
             let value = take_value(&mut rest)?;
             let total = if flags & HAS_TOTAL != 0 { take_value(&mut rest)? } else { value };
+            let let_go = Seq(if flags & HAS_LET_GO != 0 { take_number(&mut rest)? } else { 0 });
             let expires_at = if flags & HAS_EXPIRY != 0 { Some(Millis(take_number(&mut rest)?)) } else { None };
             let lapsed = if flags & HAS_LAPSED != 0 {
                 let (epoch, value) = (take_epoch(&mut rest)?, take_value(&mut rest)?);
-                Some(Lapsed { epoch, value, expires_at: Millis(take_number(&mut rest)?) })
+                let (expires_at, seq) = (Millis(take_number(&mut rest)?), Seq(take_number(&mut rest)?));
+                Some(Lapsed { epoch, value, expires_at, seq })
             } else {
                 None
             };
-            let own = Own { epoch, value, total, said: flags & SAID != 0, expires_at, lapsed };
-            cells.push(OwnCell { incarnation, shard, seq, own, settled: flags & SETTLED != 0, doubted: false });
+            let own = Own { epoch, value, total, let_go, said: flags & SAID != 0, expires_at, lapsed };
+            let settled = flags & SETTLED != 0;
+            let doubted = false;
+            cells.push(OwnCell { incarnation, shard, seq, own, settled, doubted, confirmed_before: settled });
         }
         rest.is_empty().then(|| Owned { cells, ..Owned::default() })
     }
@@ -289,16 +315,18 @@ mod tests {
     }
 
     fn cells() -> impl Strategy<Value = OwnCell> {
-        let lapsed = (epochs(), any::<i128>(), any::<u64>()).prop_map(|(epoch, value, at)| Lapsed {
+        let lapsed = (epochs(), any::<i128>(), any::<u64>(), any::<u64>()).prop_map(|(epoch, value, at, seq)| Lapsed {
             epoch,
             value,
             expires_at: Millis(at),
+            seq: Seq(seq),
         });
         let own = (epochs(), any::<i128>(), any::<bool>(), any::<Option<u64>>(), proptest::option::of(lapsed))
             .prop_map(|(epoch, value, said, at, lapsed)| Own {
                 epoch,
                 value,
                 total: value.wrapping_mul(3),
+                let_go: Seq(at.unwrap_or(0)),
                 said,
                 expires_at: at.map(Millis),
                 lapsed,
@@ -311,6 +339,7 @@ mod tests {
                 own,
                 settled,
                 doubted: false,
+                confirmed_before: settled,
             },
         )
     }

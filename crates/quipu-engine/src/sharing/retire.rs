@@ -122,7 +122,11 @@ impl Sharing<'_> {
     async fn change(&self, name: Name<'_>, change: Change) -> Result<i64, StoreError> {
         let store = &self.shared.store;
         for _ in 0..TRIES_MAX {
+            let asked_at = self.elapsed();
             let seen = store.read(name).await?;
+            if !self.may_send(asked_at) {
+                continue;
+            }
             let id = SwapId(u128::from(self.shared.random()) << 64 | u128::from(self.shared.random()));
             let registered = self.shared.registered();
             let by = By { id, node: self.shared.node, grace: self.shared.options.grace, registered: &registered };

@@ -40,8 +40,8 @@ impl<'e> Sharing<'e> {
         if self.inner.committed(Wait { written: end, synced: end }).await.is_err() {
             return 0;
         }
-        // The disk may have taken longer than the lease.
-        if !self.shared.may_put(self.elapsed()) {
+        // The disk may have taken longer than the lease; and after a long sleep the node may have another one, for another life.
+        if !self.shared.may_put(self.elapsed()) || !self.may_send(now) {
             return 0;
         }
         step!("settling");

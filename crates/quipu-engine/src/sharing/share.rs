@@ -58,9 +58,21 @@ impl Left {
 }
 
 impl Share<'_> {
-    /// A row was read, asked for at `asked_at`: own cells hear what it means for them, and the counter shows it. `heir` says how this node stands to
-    /// its older lives.
-    pub fn see(&mut self, seen: &Seen, asked_at: Duration, heir: &dyn Fn(Incarnation) -> Footing) -> Left {
+    /// A row was read, asked for and here at those times: own cells hear what it means for them, and the counter shows it. `heir` says how this
+    /// node stands to its older lives. `None`: what is shown is newer.
+    pub fn see(
+        &mut self,
+        seen: &Seen,
+        (asked_at, landed_at): (Duration, Duration),
+        heir: &dyn Fn(Incarnation) -> Footing,
+    ) -> Option<Left> {
+        // What was asked for after another had landed is newer, also if the store has lost something in between. Of two that were under way at once
+        // the version tells.
+        if asked_at <= self.owned.landed_at && seen.snapshot.version.is_before(&self.owned.row) {
+            self.owned.fetched_at = self.owned.fetched_at.map(|at| at.max(asked_at));
+            return None;
+        }
+        (self.owned.row, self.owned.landed_at) = (seen.snapshot.version, landed_at);
         let mut left = Left::default();
         let mut cells = std::mem::take(&mut self.owned.cells);
         cells.retain_mut(|cell| {
@@ -72,11 +84,16 @@ impl Share<'_> {
         self.owned.cells = cells;
         self.owned.epoch = seen.snapshot.as_of(seen.at).epoch;
         (self.owned.fetched_at, self.owned.excused_until) = (Some(asked_at), None);
-        // What was added under an epoch that has ended is for whoever goes on with that life to carry, or to let expire.
+        // What was added under an epoch that has ended is for whoever goes on with that life to carry, or to let expire. With one that was
+        // closed nobody goes on: what this node knows more of it is settled late, and counts.
         let (row, node) = (&seen.snapshot, self.node);
-        let stays = |cell: &OwnCell| cell.own.shown(cell.id(node), cell.seq, row, seen.at) == Told::Stay;
+        let counts =
+            |cell: &OwnCell| matches!(cell.own.shown(cell.id(node), cell.seq, row, seen.at), Told::Stay | Told::Over);
+        // What the store has confirmed of an older life, and does not know any more, it has folded since, and counts.
+        let folded = |cell: &OwnCell| cell.confirmed_before && row.newest(cell.id(node)).is_none();
         let ours = |cell: &OwnCell| {
-            cell.incarnation == self.present || heir(cell.incarnation) != Footing::Theirs || stays(cell)
+            let theirs = || heir(cell.incarnation) == Footing::Theirs && !counts(cell);
+            cell.incarnation == self.present || !folded(cell) && !theirs()
         };
         let total = read(seen, seen.at, &self.owned.listed(self.node, ours));
         self.owned.too_wide = total.is_err();
@@ -85,7 +102,7 @@ impl Share<'_> {
             let (epoch, value, expires_at) = (total.epoch, total.value, total.expires_at);
             self.shown = total.exists.then_some(Cell { epoch, value, expires_at });
         }
-        left
+        Some(left)
     }
 
     /// What a row means for one cell; whether it stays.
@@ -136,6 +153,8 @@ impl Share<'_> {
             // What an older life said and the store knows better, or has in full, is no longer this node's to say.
             Told::Outdone => (false, Left::default()),
             Told::Open(_) | Told::Over if !cell.own.said || confirmed => (false, Left::default()),
+            // It was confirmed once, and will be doubted if that was lost.
+            Told::Open(_) | Told::Over | Told::Move if cell.settled => (true, Left::default()),
             Told::Open(_) | Told::Over | Told::Move => (true, Left { swap: true, ..Left::default() }),
         }
     }
@@ -152,7 +171,7 @@ impl Share<'_> {
             return Left::default();
         }
         let newest = put.seq == cell.seq;
-        match (cell.own.told(put, verdict), verdict) {
+        match (cell.own.told(put, verdict, cell.seq), verdict) {
             (_, Verdict::Newest) => {
                 self.confirmed |= newest && !cell.settled;
                 cell.settled |= newest;

@@ -17,6 +17,7 @@ use quipu_model::shared::{
 };
 use quipu_model::{Incarnation, KeptName, Refusal, Reply, StoreError};
 
+use super::fetch::Sight;
 use super::own::OwnCell;
 use super::settle::named;
 use super::share::{Footing, Share};
@@ -65,6 +66,16 @@ struct Sent {
     computed: Computed,
     /// The row was read then, by the store's clock.
     seen_at: quipu_model::Millis,
+}
+
+/// How long ago, by the store's clock, the row was read that a swap was computed from.
+enum Age {
+    /// It may be sent again.
+    Young,
+    /// It may not, for a quarter of `grace` has passed, and may be under way for as long again.
+    Ripe,
+    /// Nothing of it is under way any more.
+    Old,
 }
 
 /// How far a swap has come.
@@ -216,6 +227,10 @@ impl Sharing<'_> {
         let _busy = Busy::hold(self.inner, name);
         let seen = store.read(named(name)).await?;
         self.shared.called("swap", self.elapsed(), &Ok::<(), ()>(()));
+        if !self.may_send(asked_at) {
+            // It has slept since: what a row keeps would be dated by then, and forgotten too early.
+            return Ok(None);
+        }
         if let Some(sent) = &swapping.sent {
             match sent.attempt.fate(&seen.snapshot) {
                 Fate::Swapped => {
@@ -223,19 +238,27 @@ impl Sharing<'_> {
                     self.swapped(name, &seen, asked_at, known);
                     return Ok(Some(Step::Done(reply)));
                 }
-                // Half of `grace` after it was computed nothing of it is under way any more, and it must not be sent.
-                Fate::Open if !self.is_old(sent, &seen) => {
-                    let (attempt, next) = (sent.attempt, sent.computed.next.clone());
-                    return self.send(swapping, name, attempt, &next, (&seen, asked_at, known)).await;
-                }
-                Fate::Open | Fate::Never => swapping.sent = None,
+                Fate::Open => match self.age(sent, &seen) {
+                    Age::Young => {
+                        let (attempt, next) = (sent.attempt, sent.computed.next.clone());
+                        return self.send(swapping, name, attempt, &next, (&seen, asked_at, known)).await;
+                    }
+                    Age::Ripe => return Ok(Some(Step::Later)),
+                    Age::Old => swapping.sent = None,
+                },
+                Fate::Never => swapping.sent = None,
                 Fate::Forgotten => return Ok(Some(Step::Unknown)),
             }
         }
         // Own cells hear first what the row means for them: one that is of another epoch carries before it is laid in.
-        self.see(name, &seen, asked_at, known);
-        let Some((puts, change)) = self.prepare(swapping.change, name, &seen) else {
-            return Ok(Some(Step::Done(Reply::Ok)));
+        // From one that they have not heard of, or that is not the newest, nothing is computed.
+        if self.see(name, &seen, asked_at, known) != Sight::Shown {
+            return Ok(None);
+        }
+        let (puts, change) = match self.prepare(swapping.change, name, &seen) {
+            Ok(Some(prepared)) => prepared,
+            Ok(None) => return Ok(Some(Step::Done(Reply::Ok))),
+            Err(_) => return Ok(Some(Step::Later)),
         };
         let end = self.inner.journal.reserved();
         if self.inner.committed(Wait { written: end, synced: end }).await.is_err() {
@@ -244,6 +267,9 @@ impl Sharing<'_> {
         if !self.shared.may_put(self.elapsed()) {
             // What this node has acknowledged could not be laid in.
             return Ok(Some(Step::Later));
+        }
+        if !self.may_send(asked_at) {
+            return Ok(None);
         }
         let mut laid = seen.clone();
         lay(&mut laid, &puts);
@@ -300,7 +326,8 @@ impl Sharing<'_> {
     fn swapped(&self, name: &KeptName, seen: &Seen, asked_at: Duration, known: u32) {
         self.shared.figures.swaps.fetch_add(1, Ordering::Relaxed);
         // Whoever was told of this swap must not be shown what was before it, also if a verdict has told of it first.
-        let shown = self.see(name, seen, asked_at, known) || {
+        let mut sight = self.see(name, seen, asked_at, known);
+        if sight == Sight::Missed {
             let mut turn = Turn::new(self.inner);
             let behind = turn.share(named(name), |share| {
                 let present = share.present;
@@ -308,20 +335,26 @@ impl Sharing<'_> {
                 (share.owned.cells.iter().any(newer), share.owned.turn)
             });
             turn.finish();
-            matches!(behind, Ok((false, now)) if self.see(name, seen, asked_at, now))
-        };
-        let mut turn = Turn::new(self.inner);
-        let _ = turn.share(named(name), |share| match shown {
-            // A row that is still on its way may be from before.
-            true => share.owned.turn = share.owned.turn.wrapping_add(1),
-            // What is shown is from before, too.
-            false => share.owned.outdate(),
-        });
-        turn.finish();
+            if let Ok((false, now)) = behind {
+                sight = self.see(name, seen, asked_at, now);
+            }
+        }
+        if sight == Sight::Missed {
+            // What is shown is from before.
+            let mut turn = Turn::new(self.inner);
+            let _ = turn.share(named(name), |share| share.owned.outdate());
+            turn.finish();
+        }
     }
 
-    /// What own cells are to be laid into the row, and the change; for a chore, what the own cells need. `None`: nothing.
-    fn prepare(&self, change: Option<Change>, name: &KeptName, seen: &Seen) -> Option<(Vec<Put>, Change)> {
+    /// What own cells are to be laid into the row, and the change; for a chore, what the own cells need. `None`: nothing. Refused if the counter cannot
+    /// be worked on now.
+    fn prepare(
+        &self,
+        change: Option<Change>,
+        name: &KeptName,
+        seen: &Seen,
+    ) -> Result<Option<(Vec<Put>, Change)>, Refusal> {
         let now = self.elapsed();
         let (node, present) = (self.shared.node, self.shared.present());
         let mut turn = Turn::new(self.inner);
@@ -332,16 +365,19 @@ impl Sharing<'_> {
             change.map(|change| (puts, change))
         });
         turn.finish();
-        let prepared = prepared.ok().flatten();
-        if let Some((_, Change::Late { .. })) = prepared {
+        if let Ok(Some((_, Change::Late(_)))) = prepared {
             self.shared.figures.late.fetch_add(1, Ordering::Relaxed);
         }
         prepared
     }
 
-    fn is_old(&self, sent: &Sent, seen: &Seen) -> bool {
-        let half = u64::try_from(self.shared.options.grace.as_millis() / 2).unwrap_or(u64::MAX);
-        sent.seen_at.0.saturating_add(half) <= seen.at.0
+    fn age(&self, sent: &Sent, seen: &Seen) -> Age {
+        let quarter = u64::try_from(self.shared.options.grace.as_millis() / 4).unwrap_or(u64::MAX);
+        match seen.at.0.saturating_sub(sent.seen_at.0) {
+            age if age < quarter => Age::Young,
+            age if age < quarter.saturating_mul(2) => Age::Ripe,
+            _ => Age::Old,
+        }
     }
 }
 
@@ -360,9 +396,12 @@ fn chore(share: &Share<'_>, seen: &Seen, footing: &dyn Fn(Incarnation) -> Footin
                 return Some(Change::CatchUp(epoch));
             }
             // Also what the row would take: of a life on its way out nothing is put any more.
-            (Told::Stay | Told::Move | Told::Open(_) | Told::Over, false) if row.newest(id) != Some(cell.seq) => {
-                if let Some(put) = cell.put(share.node) {
-                    return Some(Change::Late { put, expires_at: cell.own.expires_at });
+            // What the store has confirmed, and the row does not know any more, was folded.
+            (Told::Stay | Told::Move | Told::Open(_) | Told::Over, false)
+                if !cell.settled && row.newest(id) != Some(cell.seq) =>
+            {
+                if let Some(late) = cell.own.late(id, cell.seq) {
+                    return Some(Change::Late(late));
                 }
             }
             _ => {}

@@ -14,7 +14,7 @@
 //! Not here: what a store answers (`put`), the journal (the engine).
 
 use crate::shared::put::judge;
-use crate::shared::{CellId, Put, Seq, Snapshot, Verdict};
+use crate::shared::{CellId, Late, Put, Seq, Snapshot, Verdict};
 use crate::{Epoch, Millis};
 
 /// What a writer says of one of its cells, as it is journaled.
@@ -24,8 +24,10 @@ pub struct Own {
     pub epoch: Epoch,
     /// The running value under that epoch.
     pub value: i128,
-    /// The running value over all epochs, less what has expired.
+    /// All that was ever added to it, over all epochs.
     pub total: i128,
+    /// The seq at which it last let something expire; 0 if it never did. What an heir from before that has counted is no part of the value.
+    pub let_go: Seq,
     /// Whether there is anything to say: a cell that opened with 0 and was not added to does not make a counter exist.
     pub said: bool,
     /// When the counter expires, as far as this node knows.
@@ -43,6 +45,8 @@ pub struct Lapsed {
     pub value: i128,
     /// The expiry that this node knew of.
     pub expires_at: Millis,
+    /// The seq under which the lapse was said.
+    pub seq: Seq,
 }
 
 /// What the writer does next.
@@ -80,15 +84,16 @@ impl Own {
     }
 
     /// The cell of a node that knows of an expiry, once that time has come: what was added before expires, what comes after counts in
-    /// the next life. Asked before each add and each read.
+    /// the next life. Asked before each add and each read. `seq` is the next number of the writer's sequence, under which this is said.
     #[must_use]
-    pub fn lapse(self, now: Millis) -> Own {
+    pub fn lapse(self, now: Millis, seq: Seq) -> Own {
         match self.expires_at {
             // While one lapse waits to be confirmed there is no row to have learnt a second expiry from.
             Some(expires_at) if expires_at <= now && self.lapsed.is_none() => Own {
                 epoch: self.epoch.expired(expires_at),
-                lapsed: Some(Lapsed { epoch: self.epoch, value: self.value, expires_at }),
+                lapsed: Some(Lapsed { epoch: self.epoch, value: self.value, expires_at, seq }),
                 total: self.total,
+                let_go: self.let_go,
                 ..Own::default()
             },
             _ => self,
@@ -102,8 +107,8 @@ impl Own {
     }
 
     /// What a verdict on a put of this cell means for it. Never `Outdone`: that a put was overtaken says nothing of a newer one. The
-    /// caller, who knows which seq was the newest, takes [`Verdict::Older`] on that one as such.
-    pub fn told(&self, put: &Put, verdict: &Verdict) -> Told {
+    /// caller, who knows which seq was the newest, takes [`Verdict::Older`] on that one as such. `seq` is the newest that the writer gave to the cell.
+    pub fn told(&self, put: &Put, verdict: &Verdict, seq: Seq) -> Told {
         if put.epoch != self.epoch || self.lapsed.is_some() {
             return Told::Stay;
         }
@@ -114,8 +119,10 @@ impl Own {
             Verdict::Stale { epoch, kept, expired } => {
                 // Who knew of the expiry made its adds for a life that is over. Who did not meant them to count.
                 let knew = expired.is_some() && expired == self.expires_at;
-                let carried = self.less(kept, epoch);
-                Told::Open(if knew { carried.less(carried.value, epoch).without(carried.value) } else { carried })
+                Told::Open(match knew {
+                    true => Own { let_go: Seq(seq.0.saturating_add(1)), ..self.less(self.value, epoch) },
+                    false => self.less(kept, epoch),
+                })
             }
         }
     }
@@ -132,7 +139,11 @@ impl Own {
         let put = Put { cell, epoch: self.epoch, seq, value: self.value, total: self.total };
         match judge(row, &put, at) {
             Verdict::Older => Told::Outdone,
-            verdict => self.told(&put, &verdict),
+            Verdict::Newest => match row.recounted(&put) {
+                0 => Told::Stay,
+                counted => Told::Open(Own { value: self.value.saturating_sub(counted), ..*self }),
+            },
+            verdict => self.told(&put, &verdict, seq),
         }
     }
 
@@ -145,38 +156,31 @@ impl Own {
             .spent
             .get(&cell)
             .is_some_and(|spent| spent.epoch == lapsed.epoch && spent.expired == Some(lapsed.expires_at));
-        // Another heir has found it confirmed: its next life began as this one does.
-        let spent = row.spent.get(&cell).filter(|spent| spent.epoch == self.epoch);
-        let held = row.cells.get(&cell).filter(|_| row.epoch == self.epoch).map(|held| (held.total, held.value));
-        if let Some((total, value)) = held.or(spent.map(|spent| (spent.total, spent.value))) {
-            let total = total.saturating_sub(value).saturating_add(self.value);
-            return Told::Open(Own { lapsed: None, total, ..*self }.informed(row));
-        }
-        if confirmed || row.epoch == self.epoch {
-            // All that the row has not counted has expired, but for what was added since.
-            let counted = row.counted(cell, self.epoch);
-            let total = row.total(cell).unwrap_or(0).saturating_add(self.value.saturating_sub(counted));
-            return Told::Open(Own { lapsed: None, total, ..*self }.informed(row));
+        // Or another heir has found it confirmed.
+        let known = row.last(cell).is_some_and(|last| last.epoch == self.epoch);
+        if confirmed || known || row.epoch == self.epoch {
+            return Told::Open(Own { lapsed: None, let_go: lapsed.seq, ..*self }.informed(row));
         }
         if lapsed.epoch == row.epoch && row.expires_at == Some(lapsed.expires_at) {
             // This node's clock is ahead of the store's: wait.
             return Told::Stay;
         }
         // The expiry was taken back or put off before its time, or the epoch ended otherwise.
-        let (epoch, value, total) = (lapsed.epoch, lapsed.value, self.total);
-        let before = Own { epoch, value, total, said: true, ..Own::default() };
+        let (epoch, value, total, let_go) = (lapsed.epoch, lapsed.value, self.total, self.let_go);
+        let before = Own { epoch, value, total, let_go, said: true, ..Own::default() };
         Told::Open(before.plus(self.value).informed(row))
     }
 
     /// What is left of the cell, less what was kept of it, under an epoch.
     fn less(&self, kept: i128, epoch: Epoch) -> Own {
         let value = self.value.saturating_sub(kept);
-        Own { epoch, value, total: self.total, said: value != 0, ..Own::default() }
+        Own { epoch, value, total: self.total, let_go: self.let_go, said: value != 0, ..Own::default() }
     }
 
-    /// Without what has expired.
-    fn without(self, expired: i128) -> Own {
-        Own { total: self.total.saturating_sub(expired), ..self }
+    /// What a life that is over still owes: its last word.
+    pub fn late(&self, cell: CellId, seq: Seq) -> Option<Late> {
+        let put = self.put(cell, seq)?;
+        Some(Late { put, expires_at: self.expires_at, let_go: self.let_go })
     }
 
     /// With more of the same epoch.

@@ -11,35 +11,48 @@
 //! Not here: which lives are over, and asking the store with a put first (the engine).
 
 use crate::Millis;
-use crate::shared::{Held, Put, Snapshot, Spent};
+use crate::shared::{Held, Put, Seq, Snapshot, Spent};
 
-/// Counts what the row does not know of a cell; whether there was any news. `expires_at` is the expiry that the writer knew of: if
-/// the put's epoch ended by it, the rest has expired too.
-pub(super) fn settle(row: &mut Snapshot, put: &Put, expires_at: Option<Millis>, at: Millis) -> bool {
+/// The last that a life said of a cell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Late {
+    /// What it said.
+    pub put: Put,
+    /// The expiry that it knew of: if the put's epoch ended by it, the rest has expired too.
+    pub expires_at: Option<Millis>,
+    /// The seq at which it last let something expire; 0 if it never did.
+    pub let_go: Seq,
+}
+
+/// Counts what the row does not know of a cell; whether there was any news.
+pub(super) fn settle(row: &mut Snapshot, late: &Late, at: Millis) -> bool {
+    let Late { put, expires_at, .. } = late;
     // A writer's sequence goes on through all epochs, so a seq at least as great has all of this in it, or took its place.
     if row.newest(put.cell).is_some_and(|seq| seq >= put.seq) {
         return false;
     }
-    let rest = owed(row, put);
+    let rest = owed(row, late);
     row.catch_up(put.epoch, at);
     if put.epoch == row.epoch {
         settle_present(row, put, rest, at);
     } else {
-        settle_past(row, put, rest, expires_at, at);
+        settle_past(row, put, rest, *expires_at, at);
     }
     true
 }
 
 /// What the row has not counted of a life: over all its epochs, for an heir from before a carry has, under the old epoch, what another has under
-/// the new one.
-fn owed(row: &Snapshot, put: &Put) -> i128 {
-    let spent = row.spent.get(&put.cell).filter(|_| !row.cells.contains_key(&put.cell));
-    // Then the put is what its writer carried on from there, and no heir has settled any of it.
-    let carried = spent.is_some_and(|spent| spent.epoch < put.epoch && !spent.closed);
-    match row.total(put.cell) {
+/// the new one. What one of them has counted and another, who knew more, let expire, is not taken back: it may have been taken, or have
+/// expired, since.
+fn owed(row: &Snapshot, Late { put, let_go, .. }: &Late) -> i128 {
+    match row.last(put.cell) {
+        // The put is what its writer carried on from there, and no heir has settled any of it, or only what is no longer in it.
+        Some(last) if last.epoch < put.epoch && (last.seq < *let_go || !row.is_closed(put.cell)) => {
+            put.value.saturating_sub(row.recounted(put))
+        }
         // A row that lost the put's epoch lost what was counted when that began.
-        Some(total) if put.epoch <= row.epoch && !carried => put.total.saturating_sub(total),
-        _ => put.value,
+        Some(last) if put.epoch <= row.epoch => put.total.saturating_sub(last.total),
+        _ => put.value.saturating_sub(row.recounted(put)),
     }
 }
 
@@ -66,11 +79,11 @@ fn settle_past(row: &mut Snapshot, put: &Put, rest: i128, expires_at: Option<Mil
             count(row, rest);
             remember(row, &Put { epoch, value: value.saturating_add(rest), ..*put }, expired, at);
         }
-        // The rest has expired: no more was kept than before, and whoever comes later, from after the expiry, says a total without it.
-        Some(Spent { epoch, value, total, expired, .. })
+        // The rest has expired: no more was kept than before, and whoever comes later has it in its total, too.
+        Some(Spent { epoch, value, expired, .. })
             if epoch == put.epoch && expired.is_some() && expired == expires_at =>
         {
-            remember(row, &Put { value, total, ..*put }, expired, at);
+            remember(row, &Put { value, ..*put }, expired, at);
         }
         spent => {
             count(row, rest);

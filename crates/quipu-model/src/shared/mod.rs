@@ -42,6 +42,7 @@ pub mod claim;
 pub use attempt::{Attempt, Fate};
 pub use carry::{Lapsed, Own, Told};
 pub use claim::{Claim, ClaimEnd, ClaimVerdict, EndVerdict, Token, TokenTooLong};
+pub use late::Late;
 pub use put::{Put, Verdict};
 pub use read::{TooWide, Total, read};
 pub use registry::{Holder, RegisterVerdict, Registration, RenewError, Stage, Step};

@@ -92,7 +92,7 @@ fn swapped(row: &Snapshot, change: Change) -> (Snapshot, Reply) {
 
 /// The row after lives that are over have settled, whatever its version.
 fn late(row: &Snapshot, puts: &[Put]) -> Snapshot {
-    let settle = |row, put: &Put| swapped(&row, Change::Late { put: *put, expires_at: None }).0;
+    let settle = |row, put: &Put| swapped(&row, Change::Late(Late { put: *put, expires_at: None, let_go: Seq(0) })).0;
     Snapshot { version: Version::ABSENT, swaps: Vec::new(), ..puts.iter().fold(row.clone(), settle) }
 }
 
@@ -258,7 +258,7 @@ proptest! {
         let own = Own { epoch: row.epoch, expires_at: row.expires_at, ..Own::default() };
         for look in looks {
             let counts = row.as_of(Millis(look));
-            let (lapsed, swapped) = (own.lapse(Millis(look)), {
+            let (lapsed, swapped) = (own.lapse(Millis(look), Seq(9)), {
                 let by = By { id: SwapId(u128::from(look)), node: NodeId(look), grace: GRACE, registered: &crate::shared::NOBODY };
                 let seen = Seen { snapshot: row.clone(), at: Millis(look) };
                 match compute(&seen, &by, &Change::Lapse).unwrap().next {
@@ -382,12 +382,12 @@ impl Two {
 
     fn settle_late(&mut self, at: usize) {
         self.seen = Seen { snapshot: self.row.clone().unwrap_or_default(), at: NOW };
-        self.swap(Change::Late { put: self.over[at], expires_at: None });
+        self.swap(Change::Late(Late { put: self.over[at], expires_at: None, let_go: Seq(0) }));
     }
 
     fn hear(&mut self, said: &Put, verdict: &Verdict) {
         let Some(writer) = self.writers.iter().position(|(cell, ..)| *cell == said.cell) else { return };
-        match self.writers[writer].1.told(said, verdict) {
+        match self.writers[writer].1.told(said, verdict, Seq(self.writers[writer].2)) {
             Told::Open(next) => self.writers[writer].1 = next,
             Told::Over => self.begin(writer),
             Told::Stay => {}

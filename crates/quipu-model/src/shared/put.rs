@@ -23,7 +23,7 @@ pub struct Put {
     pub seq: Seq,
     /// The running value under that epoch.
     pub value: i128,
-    /// The running value of the whole life, over all epochs, less what has expired: what tells one who comes late how much of it the row has not counted.
+    /// All that was ever added to it, over all epochs: what tells one who comes late how much of it the row does not know.
     pub total: i128,
 }
 

@@ -10,7 +10,7 @@
 //!
 //! Not here: how old a row may be, and fetching it (the engine).
 
-use crate::shared::{CellId, Own, Put, Seen, Seq, Snapshot, Told, late};
+use crate::shared::{CellId, Own, Seen, Seq, Snapshot, Told, late};
 use crate::{Epoch, Millis};
 
 /// A counter as one node sees it.
@@ -45,7 +45,7 @@ pub fn read(seen: &Seen, now: Millis, own: &[(CellId, Seq, Own)]) -> Result<Tota
     let (mut sum, mut exists) = (row.sum(), row.exists());
     let mut newer: Option<Own> = None; // what this node says of an epoch that the row has not reached
     for &(cell, seq, own) in own {
-        let mut mine = own.lapse(now);
+        let mut mine = own.lapse(now, Seq(seq.0.saturating_add(1)));
         let mut told = mine.shown(cell, seq, &row, now);
         if let (Told::Open(decided), Some(_)) = (told, mine.lapsed) {
             (mine, told) = (decided, decided.shown(cell, seq, &row, now));
@@ -86,8 +86,9 @@ pub fn read(seen: &Seen, now: Millis, own: &[(CellId, Seq, Own)]) -> Result<Tota
 fn owed(row: &Snapshot, own: &Own, cell: CellId, now: Millis) -> (i128, bool) {
     let mut settled = row.clone();
     // What was added since the newest seq has none yet; it will be newer than what the row has.
-    let put = Put { cell, epoch: own.epoch, seq: Seq(u64::MAX), value: own.value, total: own.total };
-    late::settle(&mut settled, &put, own.expires_at, now);
+    if let Some(late) = own.late(cell, Seq(u64::MAX)) {
+        late::settle(&mut settled, &late, now);
+    }
     (settled.sum().saturating_sub(row.sum()), settled.exists())
 }
 
@@ -203,7 +204,7 @@ mod tests {
             ..seen.snapshot.clone()
         };
         let closed = Seen { snapshot: closed, at: NOW };
-        let since = mine.lapse(Millis(1_500)).added(2).unwrap();
+        let since = mine.lapse(Millis(1_500), Seq(2)).added(2).unwrap();
         assert_eq!(read(&seen, Millis(1_600), &[(id(1), Seq(1), since)]).unwrap().value, 2);
         assert_eq!(
             read(&closed, Millis(1_600), &[(id(1), Seq(1), since)]).unwrap().value,

@@ -5,7 +5,7 @@
 //! Invariants:
 //! - `cells` are all of the row's own epoch; what older epochs held is in `spent`, one entry per cell, of its newest epoch;
 //! - the counter's value is `base` + the sum of `cells`, open and closed alike;
-//! - a version never comes back within `grace`: `swaps` rises with every swap, `puts` changes with every put that moved a cell.
+//! - a version never comes back within `grace`: `swaps` rises with every swap, `puts` with every put that moved a cell.
 //!
 //! Not here: how puts are judged (`put`) and swaps computed (`swap`).
 
@@ -13,6 +13,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use crate::shared::Put;
 use crate::{Epoch, Millis, Writer};
 
 /// How many swaps a row can name. A swap of unknown outcome is looked up here, so this many others may overtake the asking;
@@ -47,7 +48,7 @@ pub struct Held {
     pub seq: Seq,
     /// The running value. Wider than a reply: what a writer carries on may be the difference of two i64.
     pub value: i128,
-    /// The running value of the writer's whole life, over all epochs.
+    /// All that the writer ever added to it, over all epochs.
     pub total: i128,
     /// Whether the writer's life is over: still counted, and no longer changed by puts.
     pub closed: bool,
@@ -62,7 +63,7 @@ pub struct Spent {
     pub seq: Seq,
     /// Its running value then: the part that was counted. The writer owes the rest.
     pub value: i128,
-    /// The running value of the writer's whole life then.
+    /// All that the writer had ever added to it then.
     pub total: i128,
     /// Whether its writer's life is over.
     pub closed: bool,
@@ -78,21 +79,26 @@ pub struct SwapId(pub u128);
 
 /// Which state of a row was seen. A swap is carried out only on the very state it was computed from.
 ///
-/// A store makes `puts` in whatever way never shows the same number for two states with the same `swaps`: a count of puts that
-/// moved a cell, or the sum of the cells' sequence numbers.
+/// A store makes `puts` in whatever way rises with every put that moved a cell, among states with the same `swaps`: a count of such
+/// puts, or the sum of the cells' sequence numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Version {
     /// When the row was made, by the store's clock: one that is made anew after it was forgotten is not the same row.
     pub born_at: Millis,
     /// How many swaps the row has seen.
     pub swaps: u64,
-    /// Changes with every put that moved a cell.
+    /// Rises with every put that moved a cell.
     pub puts: u64,
 }
 
 impl Version {
     /// The version of a counter that has no row.
     pub const ABSENT: Version = Version { born_at: Millis(0), swaps: 0, puts: 0 };
+
+    /// Whether this is an older state than the other, of a store that has lost nothing in between.
+    pub fn is_before(&self, other: &Version) -> bool {
+        (self.born_at, self.swaps, self.puts) < (other.born_at, other.swaps, other.puts)
+    }
 }
 
 /// A counter's row. The default is that of a counter the store does not know.
@@ -214,23 +220,45 @@ impl Snapshot {
         (self.base, self.expires_at, self.gone_at) = (kept, expires_at, Some(at));
     }
 
-    /// What the row has, or kept, of a cell under an epoch.
-    pub(super) fn counted(&self, cell: CellId, epoch: Epoch) -> i128 {
-        let held = self.cells.get(&cell).filter(|_| self.epoch == epoch).map(|held| held.value);
-        let spent = self.spent.get(&cell).filter(|spent| spent.epoch == epoch).map(|spent| spent.value);
-        held.or(spent).unwrap_or(0)
-    }
-
-    /// What the newest that the row knows of a cell says of the writer's whole life.
-    pub(super) fn total(&self, cell: CellId) -> Option<i128> {
-        let held = self.cells.get(&cell).map(|held| (held.seq, held.total));
-        held.max(self.spent.get(&cell).map(|spent| (spent.seq, spent.total))).map(|(_, total)| total)
-    }
-
     /// The newest that the row knows of a cell, counted or spent, of any epoch.
+    pub(super) fn last(&self, cell: CellId) -> Option<Put> {
+        let held = self.cells.get(&cell).map(|&Held { seq, value, total, .. }| Put {
+            cell,
+            epoch: self.epoch,
+            seq,
+            value,
+            total,
+        });
+        let spent =
+            self.spent.get(&cell).map(|&Spent { epoch, seq, value, total, .. }| Put { cell, epoch, seq, value, total });
+        // Of one seq, what counts is what was said.
+        held.filter(|held| spent.is_none_or(|spent| spent.seq <= held.seq)).or(spent)
+    }
+
+    /// What the row counts of a running value though its writer was told otherwise. A row that is younger than the value's epoch was lost, or
+    /// forgotten, and made anew by a put from before that epoch, which counts on in it.
+    pub(super) fn recounted(&self, put: &Put) -> i128 {
+        let held = self.cells.get(&put.cell).filter(|_| self.epoch < put.epoch).map(|held| held.total);
+        let spent = self.spent.get(&put.cell).filter(|spent| spent.epoch < put.epoch).map(|spent| spent.total);
+        match held.or(spent).filter(|_| self.version.born_at.0 > put.epoch.millis) {
+            // What was kept, or has expired, lies before what the writer says now, and that put may end there, too.
+            Some(total) => {
+                let more = total.saturating_sub(put.total.saturating_sub(put.value));
+                more.clamp(put.value.min(0), put.value.max(0))
+            }
+            None => 0,
+        }
+    }
+
+    /// Whether what the row knows of a cell is the last it will hear of it by puts.
+    pub(super) fn is_closed(&self, cell: CellId) -> bool {
+        let held = self.cells.get(&cell).map(|held| held.closed);
+        held.or(self.spent.get(&cell).map(|spent| spent.closed)).unwrap_or(false)
+    }
+
+    /// The seq of the newest that the row knows of a cell.
     pub fn newest(&self, cell: CellId) -> Option<Seq> {
-        let (held, spent) = (self.cells.get(&cell).map(|held| held.seq), self.spent.get(&cell).map(|spent| spent.seq));
-        held.max(spent)
+        self.last(cell).map(|last| last.seq)
     }
 
     /// Forgets what was kept so long ago, of a writer that nobody knows any more, that none of its heirs can still ask.

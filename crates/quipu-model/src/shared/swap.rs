@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::shared::snapshot::past;
-use crate::shared::{Put, Seen, Snapshot, SwapId, TooWide, Version, late, retire};
+use crate::shared::{Late, Seen, Snapshot, SwapId, TooWide, Version, late, retire};
 use crate::{Epoch, Expiry, ExpiryCondition, Millis, NodeId, Reply, SetExpiry, When, Writer};
 
 /// Who swaps.
@@ -73,12 +73,7 @@ pub enum Change {
     /// any news, 0 if the store knew as much, and then there is nothing to wait for, even if the row has to move for another reason.
     ///
     /// A seq says the same whoever brings it, so a life that is over gives none, which its writer might have given to something else.
-    Late {
-        /// What it said last.
-        put: Put,
-        /// The expiry that it knew of.
-        expires_at: Option<Millis>,
-    },
+    Late(Late),
     /// Closes the cells of a retired writer; replies `Integer`, how many.
     Close(Writer),
     /// Folds the closed cells of a retired writer into the base; replies `Integer`, how many.
@@ -206,7 +201,7 @@ fn apply(row: &mut Snapshot, at: Millis, by: &By<'_>, change: &Change) -> Result
             row.catch_up(epoch, at);
             Reply::Ok
         }
-        Change::Late { put, expires_at } => Reply::Integer(i64::from(late::settle(row, &put, expires_at, at))),
+        Change::Late(late) => Reply::Integer(i64::from(late::settle(row, &late, at))),
         Change::Close(writer) => Reply::Integer(retire::close(row, writer)),
         Change::Fold(writer) => Reply::Integer(retire::fold(row, writer, at)),
     })

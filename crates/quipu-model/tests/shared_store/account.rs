@@ -5,7 +5,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use quipu_model::shared::{CellId, Own, Put, Seq, Snapshot};
+use quipu_model::shared::{CellId, Late, Own, Put, Seq, Snapshot};
 use quipu_model::{Epoch, Millis};
 
 use crate::node::Life;
@@ -39,21 +39,21 @@ pub struct Account {
     pub heirs: u64,
     pub restored: u64,
     pub forgotten: u64,
-    said: HashMap<(CellId, Seq, i128), Books>, // with this total
-    newest: HashMap<CellId, (Seq, Books)>,     // that the store has taken
-    over: HashMap<(usize, CellId), Books>,     // of lives that have nothing left to say
-    counted: HashMap<CellId, i128>,            // by the store, under all epochs
-    held: HashMap<CellId, (Epoch, i128)>,      // when a row was last seen to have the cell
-    kept: HashMap<(CellId, Epoch), i128>,      // when that epoch of the cell ended
-    kept_late: HashMap<(CellId, Epoch), i128>, // when it was settled late since
-    ended: HashSet<(Epoch, Millis)>,           // epochs that expired, and by which expiry
-    begun: HashSet<Epoch>,                     // epochs that the row came to
+    said: HashMap<(CellId, Seq, Epoch), Books>, // two heirs may have decided one lapse differently
+    newest: HashMap<CellId, (Seq, Books)>,      // that the store has taken
+    over: HashMap<(usize, CellId), Books>,      // of lives that have nothing left to say
+    counted: HashMap<CellId, i128>,             // by the store, under all epochs
+    held: HashMap<CellId, (Epoch, i128)>,       // when a row was last seen to have the cell
+    kept: HashMap<(CellId, Epoch), i128>,       // when that epoch of the cell ended
+    kept_late: HashMap<(CellId, Epoch), i128>,  // when it was settled late since
+    ended: HashSet<(Epoch, Millis)>,            // epochs that expired, and by which expiry
+    begun: HashSet<Epoch>,                      // epochs that the row came to
 }
 
 impl Account {
     /// Somebody says this, and everything in its books is in it.
     pub fn said(&mut self, put: &Put, books: &Books) {
-        self.said.entry((put.cell, put.seq, put.total)).or_insert_with(|| books.clone());
+        self.said.entry((put.cell, put.seq, put.epoch)).or_insert_with(|| books.clone());
     }
 
     /// A life is over, on this machine.
@@ -74,7 +74,7 @@ impl Account {
     /// The store holds this row.
     pub fn see(&mut self, row: &Snapshot) -> Result<(), String> {
         for (&cell, held) in &row.cells {
-            self.learn(cell, held.seq, held.total)?;
+            self.learn(cell, held.seq, row.epoch)?;
             let before = self.held.insert(cell, (row.epoch, held.value));
             let before = before.filter(|(epoch, _)| *epoch == row.epoch).map_or(0, |(_, value)| value);
             self.count(cell, held.value - before)?;
@@ -83,7 +83,7 @@ impl Account {
     }
 
     /// The store has this of a cell.
-    fn learn(&mut self, cell: CellId, seq: Seq, total: i128) -> Result<(), String> {
+    fn learn(&mut self, cell: CellId, seq: Seq, epoch: Epoch) -> Result<(), String> {
         match self.newest.get(&cell) {
             Some((known, _)) if *known == seq => return Ok(()),
             Some((known, _)) if *known > seq => {
@@ -91,8 +91,8 @@ impl Account {
             }
             _ => {}
         }
-        let books = self.said.get(&(cell, seq, total));
-        let books = books.ok_or_else(|| format!("nobody said {seq:?} of {cell:?} with {total}"))?.clone();
+        let books = self.said.get(&(cell, seq, epoch));
+        let books = books.ok_or_else(|| format!("nobody said {seq:?} of {cell:?} under {epoch:?}"))?.clone();
         self.newest.insert(cell, (seq, books));
         Ok(())
     }
@@ -131,16 +131,13 @@ impl Account {
         Ok(())
     }
 
-    /// The store took what a life that is over said last: all that it had not counted, or nothing of an epoch whose expiry the life knew.
-    pub fn late(
-        &mut self,
-        before: &Snapshot,
-        after: &Snapshot,
-        put: &Put,
-        expires_at: Option<Millis>,
-    ) -> Result<(), String> {
+    /// The store took what a life that is over said last: all that it had not counted, or nothing of an epoch whose expiry the life knew. What
+    /// another heir has counted before, and this one has let go of, stays.
+    pub fn late(&mut self, before: &Snapshot, after: &Snapshot, late: &Late) -> Result<(), String> {
+        let Late { put, expires_at, let_go } = late;
         self.late += 1;
-        self.learn(put.cell, put.seq, put.total)?;
+        let known = self.newest.get(&put.cell).cloned();
+        self.learn(put.cell, put.seq, put.epoch)?;
         let taken = after.sum() - before.sum();
         let knew = expires_at.is_some_and(|expires_at| self.ended.contains(&(put.epoch, expires_at)));
         match (after.cells.get(&put.cell), self.newest.get_mut(&put.cell)) {
@@ -152,6 +149,12 @@ impl Account {
             }
             (None, _) => {
                 self.kept_late.insert((put.cell, put.epoch), put.value);
+            }
+        }
+        if let (Some((seq, known)), Some((_, books))) = (known, self.newest.get_mut(&put.cell)) {
+            let since = if seq < *let_go { put.value } else { books.added - known.added };
+            if taken == since {
+                books.expired = books.added - self.counted.get(&put.cell).copied().unwrap_or(0) - taken;
             }
         }
         self.count(put.cell, taken)
@@ -167,29 +170,35 @@ impl Account {
         // A row may come to the very epoch that a node lapsed into by way of another one that expired at the same time.
         let over = knew.is_some_and(|expires_at| self.ended.contains(&(epoch, expires_at)))
             || before.lapsed.is_some() && self.begun.contains(&after.epoch);
+        if after.total != books.added {
+            return Err(format!("{before:?} of {books:?} went on as {after:?}"));
+        }
         if before.lapsed.is_some() && after.epoch == epoch {
-            let all = after.value == value + since && after.total == books.net();
+            let all = after.value == value + since && after.let_go == before.let_go;
             return if all { Ok(()) } else { Err(format!("{before:?} went on as {after:?}, which is not all of it")) };
         }
         if before.epoch == after.epoch && before.lapsed.is_none() {
             return Err(format!("{cell:?} opened twice under one epoch"));
         }
-        let dropped = books.net() - after.total;
-        let fits = |kept: Option<&i128>| {
+        let let_go = after.let_go > before.let_go;
+        let dropped = |kept: Option<&i128>| {
             let owed = value - kept.copied().unwrap_or(0);
+            let dropped = owed + since - after.value;
             let carried = dropped == 0 && (owed == 0 || before.lapsed.is_none());
-            owed + since - after.value == dropped && (carried || over && dropped == owed)
+            Some(dropped).filter(|_| carried || over && let_go && dropped == owed)
         };
         // A verdict is as old as it is. A lapse is decided by a row to which an heir may have settled since what was not kept when the epoch ended.
         let late = self.kept_late.get(&(cell, epoch)).filter(|_| before.lapsed.is_some());
-        if !fits(self.kept.get(&(cell, epoch))) && (late.is_none() || !fits(late)) {
-            let kept = self.kept.get(&(cell, epoch));
-            return Err(format!(
-                "{before:?} of {books:?} went on as {after:?}, and {kept:?} was kept of it, late {late:?}"
-            ));
+        let kept = self.kept.get(&(cell, epoch));
+        match dropped(kept).or_else(|| late.and_then(|late| dropped(Some(late)))) {
+            Some(dropped) => {
+                books.expired += dropped;
+                Ok(())
+            }
+            None => {
+                Err(format!("{before:?} of {books:?} went on as {after:?}, and {kept:?} was kept of it, late {late:?}"))
+            }
         }
-        books.expired += dropped;
-        Ok(())
     }
 
     /// What the counter must come to once everybody has settled.

@@ -62,7 +62,8 @@ impl Node {
 
     pub fn add(&mut self, delta: i64, now: Millis) {
         let life = self.present();
-        life.say(life.own.lapse(now).added(delta).expect("adds are small"));
+        let next = Seq(life.seq.0 + 1);
+        life.say(life.own.lapse(now, next).added(delta).expect("adds are small"));
         life.books.added += i128::from(delta);
         life.books.adds += 1;
     }
@@ -85,7 +86,7 @@ impl Node {
         life.settled |= newest && *verdict == Verdict::Newest;
         let told = match verdict {
             Verdict::Older if newest => Told::Outdone,
-            verdict => life.own.told(put, verdict),
+            verdict => life.own.told(put, verdict, life.seq),
         };
         self.act(at, told, account)
     }

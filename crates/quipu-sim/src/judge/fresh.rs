@@ -3,9 +3,10 @@
 //! In: the adds of one counter that only rises, when they were asked and acknowledged, and what each node has shown. Out: the least that a node may
 //! show next.
 //!
-//! In fair weather (no fault, everybody up, the store answering) what was acknowledged on any node is settled within `settle_every`, and what a node knows
-//! of the others is no older than `freshness`. So between two readings of one node, what was asked after the first was answered and acknowledged the
-//! lag before the second was asked must have been added to what it shows. In any other weather only the judge's other floors hold.
+//! In fair weather (no fault, everybody up, the store answering, and for so long that nobody waits for an answer from before) what was
+//! acknowledged on any node is settled within `settle_every`, and what a node knows of the others is no older than `freshness`. So between two readings of
+//! one node, what was asked after the first was answered and acknowledged the lag before the second was asked must have been added to what it
+//! shows. In any other weather only the judge's other floors hold.
 
 use std::time::Duration;
 
@@ -29,7 +30,9 @@ struct Add {
 pub struct Weather {
     /// The time.
     pub now: Duration,
-    /// Since when it has been fair.
+    /// Since when nothing stands in anybody's way.
+    pub clear_since: Duration,
+    /// Since when it has been fair: the same, and everybody has found their way back from what did.
     pub fair_since: Duration,
     /// How long it takes until everybody knows, in fair weather.
     pub lag: Duration,
@@ -69,7 +72,7 @@ mod tests {
 
     fn at(now: u64) -> Weather {
         let second = Duration::from_secs;
-        Weather { now: second(now), fair_since: second(10), lag: second(5) }
+        Weather { now: second(now), clear_since: second(10), fair_since: second(10), lag: second(5) }
     }
 
     #[test]

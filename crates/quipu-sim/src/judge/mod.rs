@@ -193,10 +193,12 @@ impl Judge {
         }
         for (gone, counter) in gone.iter_mut().zip(act.counters()) {
             let (taken, at) = self.books[counter].gone[node];
-            *gone = if at > weather.fair_since { taken } else { 0 };
+            *gone = if at > weather.clear_since { taken } else { 0 };
         }
         for (least, counter) in fresh.iter_mut().zip(act.counters()) {
+            // What a store has lost of lives that are over may show until their heirs give it up, at any time after.
             let judged = COUNTERS[counter].class == Class::Rising && !matches!(act.what, What::Add(_));
+            let judged = judged && !self.is_lossy();
             *least = if judged { self.books[counter].fresh.least(node, weather) } else { None };
         }
         let book = &mut self.books[act.counter];
@@ -233,10 +235,11 @@ impl Judge {
         if losses != self.losses {
             (floors, gone, own) = ([i128::MIN; READ_MAX], [0; READ_MAX], 0);
         }
-        if asked.weather.fair_since != weather.fair_since {
+        if asked.weather.clear_since != weather.clear_since {
             // A node that the store does not answer shows what it knew before.
             gone = [0; READ_MAX];
-        } else {
+        }
+        if asked.weather.fair_since == weather.fair_since {
             for (floor, fresh) in floors.iter_mut().zip(fresh) {
                 self.fresh_readings += u64::from(fresh.is_some());
                 *floor = (*floor).max(fresh.unwrap_or(i128::MIN));
@@ -442,7 +445,12 @@ impl Judge {
             Class::Both => book.least,
             Class::Harvested | Class::Mixed => added,
         };
-        let most = book.most - if lossy { 0 } else { gone };
+        // Of a counter that is swapped, what a lost swap had made writers carry may be in the row from before, too, until they have looked at it.
+        let most = match lossy {
+            true if COUNTERS[counter].class.is_swapped() => i128::MAX,
+            true => book.most,
+            false => book.most - gone,
+        };
         if (least..=most).contains(&value) {
             book.shown[asked.node] = book.shown[asked.node].max(value);
             return Ok(());

@@ -18,7 +18,8 @@ fn judge() -> Judge {
 
 /// Fair weather, too short for anything to be said of how far readings lag.
 fn at(stamp: u64) -> (u64, Weather) {
-    (stamp, Weather { now: Duration::from_secs(stamp), fair_since: Duration::ZERO, lag: Duration::from_secs(9) })
+    let (now, lag) = (Duration::from_secs(stamp), Duration::from_secs(9));
+    (stamp, Weather { now, clear_since: Duration::ZERO, fair_since: Duration::ZERO, lag })
 }
 
 fn act(counter: usize, what: What) -> Act {

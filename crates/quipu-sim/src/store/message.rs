@@ -104,22 +104,8 @@ impl Told {
     pub(super) fn in_short(&self) -> String {
         match self {
             Told::Seen(seen) => {
-                let row = &seen.snapshot;
-                let (version, epoch, at) = (row.version, row.epoch.millis, seen.at);
-                let mut text = format!("{}.{} @{epoch}, at {at}: {}", version.swaps, version.puts, row.sum());
-                if let Some(base) = row.base {
-                    text += &format!(", base {base}");
-                }
-                for (id, held) in &row.cells {
-                    let closed = if held.closed { " closed" } else { "" };
-                    text += &format!(", [{:04x}]={} #{}{closed}", short(id), held.value, held.seq.0);
-                }
-                for (id, spent) in &row.spent {
-                    let closed = if spent.closed { " closed" } else { "" };
-                    let epoch = spent.epoch.millis;
-                    text += &format!(", spent [{:04x}]={} #{} @{epoch}{closed}", short(id), spent.value, spent.seq.0);
-                }
-                text
+                let version = seen.snapshot.version;
+                format!("{}.{} at {}: {}", version.swaps, version.puts, seen.at, row_in_short(&seen.snapshot))
             }
             Told::Writers(writers) => {
                 let stage =
@@ -129,6 +115,34 @@ impl Told {
             other => format!("{other:?}"),
         }
     }
+}
+
+/// All of a row that the reader of a log wants to know.
+fn row_in_short(row: &Snapshot) -> String {
+    let mut text = format!("{} @{}", row.sum(), row.epoch.millis);
+    if let Some(base) = row.base {
+        text += &format!(", base {base}");
+    }
+    if let Some(at) = row.expires_at {
+        text += &format!(", until {at}");
+    }
+    let closed = |closed: bool| if closed { " closed" } else { "" };
+    for (id, held) in &row.cells {
+        let value = running(held.value, held.total);
+        text += &format!(", [{:04x}/{}]={value} #{}{}", short(id), id.shard.0, held.seq.0, closed(held.closed));
+    }
+    for (id, spent) in &row.spent {
+        let (value, epoch) = (running(spent.value, spent.total), spent.epoch.millis);
+        let expired = if spent.expired.is_some() { " expired" } else { "" };
+        let (shard, seq, closed) = (id.shard.0, spent.seq.0, closed(spent.closed));
+        text += &format!(", spent [{:04x}/{shard}]={value} #{seq} @{epoch}{closed}{expired}", short(id));
+    }
+    text
+}
+
+/// A running value, and that of the whole life if it is another.
+fn running(value: i128, total: i128) -> String {
+    if value == total { value.to_string() } else { format!("{value} of {total}") }
 }
 
 /// Enough of a writer's random number to tell it from the others of a run.
@@ -143,30 +157,17 @@ impl fmt::Display for Message {
             Message::Put(puts) => {
                 write!(f, "put")?;
                 for (kept, put) in puts {
-                    let Put { cell, epoch, seq, value, .. } = put;
-                    write!(
-                        f,
-                        " {}[{:04x}/{}]={value} #{} @{}",
-                        name(kept),
-                        short(cell),
-                        cell.shard.0,
-                        seq.0,
-                        epoch.millis
-                    )?;
+                    let Put { cell, epoch, seq, value, total } = put;
+                    let (name, value) = (name(kept), running(*value, *total));
+                    let (writer, shard, seq, epoch) = (short(cell), cell.shard.0, seq.0, epoch.millis);
+                    write!(f, " {name}[{writer:04x}/{shard}]={value} #{seq} @{epoch}")?;
                 }
                 Ok(())
             }
             Message::Read(kept) => write!(f, "read {}", name(kept)),
             Message::Swap(kept, version, Some(next)) => {
-                let (id, sum) = (next.swaps.last().map_or(0, |id| id.0 >> 112), next.sum());
-                write!(
-                    f,
-                    "swap {} {}.{} -> {sum} @{} ({id:04x})",
-                    name(kept),
-                    version.swaps,
-                    version.puts,
-                    next.epoch.millis
-                )
+                let (id, name) = (next.swaps.last().map_or(0, |id| id.0 >> 112), name(kept));
+                write!(f, "swap {name} {}.{} ({id:04x}) -> {}", version.swaps, version.puts, row_in_short(next))
             }
             Message::Swap(kept, version, None) => {
                 write!(f, "swap {} {}.{} -> gone", name(kept), version.swaps, version.puts)

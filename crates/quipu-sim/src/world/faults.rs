@@ -26,7 +26,8 @@ impl World {
             return Ok(());
         }
         self.tally.faults[planned.fault as usize] += 1;
-        self.fair_since = self.now + Duration::from_nanos(1);
+        self.clear_since = self.now + Duration::from_nanos(1);
+        self.fair_since = self.fair_since.max(self.clear_since);
         self.strike(planned)
     }
 
@@ -71,13 +72,13 @@ impl World {
             }
             Fault::DirectoryCloned => {
                 let (image, copy) = (self.nodes[node].image(), self.new_disk());
-                self.clone_node(image.into_disk_of(copy), copy);
+                self.clone_node(node, image.into_disk_of(copy), copy);
             }
             Fault::MachineCloned => {
                 // A machine is copied when it is down; both are then started, and neither knows of the other.
                 self.close(node)?;
                 let (image, copy) = (self.nodes[node].image(), self.nodes[node].copy());
-                self.clone_node(image.into_disk_of(copy), copy);
+                self.clone_node(node, image.into_disk_of(copy), copy);
             }
             Fault::DirectoryRestored => self.restore(node),
             Fault::StoreDown => self.store.go_down(self.some_time(20_000)),
@@ -138,9 +139,11 @@ impl World {
         self.judge.ended(node, End::Restored(stamp));
     }
 
-    fn clone_node(&mut self, disk: quipu_testkit::CrashDisk, copy: u64) {
+    fn clone_node(&mut self, original: usize, disk: quipu_testkit::CrashDisk, copy: u64) {
         if self.nodes.len() < NODES_MAX {
             let index = self.add_node(disk, Some(copy));
+            // What its original has not settled, because it was away for so long, it has not either.
+            self.reach[index] = self.reach[original];
             self.stay_away(index, 1_000);
         }
     }

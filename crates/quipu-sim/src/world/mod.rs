@@ -46,6 +46,9 @@ const DULL_MAX: usize = 5;
 /// What the scheduler adds to the time that settling and fetching take, beside leaps of time: rounds that wait for their turn.
 const LAG_MARGIN: Duration = Duration::from_secs(1);
 
+/// The longest that a node leaves a store alone after an error, by chance half as long again.
+const BACKOFF_MAX: Duration = Duration::from_millis(7_500);
+
 /// Most milliseconds that pass at once while nobody asks anything.
 const QUIET_STRIDE_MILLIS: usize = 200;
 
@@ -74,6 +77,8 @@ pub struct World {
     /// Until then clients ask nothing.
     quiet_until: Duration,
     /// Since when nothing stands in anybody's way.
+    clear_since: Duration,
+    /// The same, and since when everybody has found their way back.
     fair_since: Duration,
     /// Numbers of disks given out.
     disks: u64,
@@ -109,6 +114,7 @@ impl World {
             asked: 0,
             tokens: Vec::new(),
             quiet_until: Duration::ZERO,
+            clear_since: Duration::ZERO,
             fair_since: Duration::ZERO,
             disks: 0,
             lagging: None,
@@ -249,7 +255,7 @@ impl World {
         // Settling looks around at its own pace, and a put under way has to end before the next.
         let leaps = Duration::from_millis(2 * (self.plan.stride_millis << DULL_MAX) as u64);
         let lag = 2 * sharing.settle_every + sharing.freshness + LAG_MARGIN + leaps;
-        Weather { now: self.now, fair_since: self.fair_since, lag }
+        Weather { now: self.now, clear_since: self.clear_since, fair_since: self.fair_since, lag }
     }
 
     /// What a store loses of a life that is over, nobody puts again: a node that registers another life goes on as someone else, and takes over
@@ -286,8 +292,12 @@ impl World {
         let answers = self.store.answers();
         let here = (0..self.nodes.len()).all(|node| self.is_here(node));
         if !answers || !here || self.plan.store_percent > 0 {
-            self.fair_since = self.now;
+            self.clear_since = self.now;
         }
+        if !answers {
+            self.fair_since = self.now + self.recovery();
+        }
+        self.fair_since = self.fair_since.max(self.clear_since);
         for node in 0..self.nodes.len() {
             let (last, longest) = self.reach[node];
             let last = if answers && self.is_here(node) { self.now } else { last };
@@ -300,6 +310,14 @@ impl World {
             node.clock.advance(by * parts / 1_000);
         }
         self.store.age();
+    }
+
+    /// What nodes need after the store was down or slow: a call from before is waited for as long as its round may take, after an error the store is
+    /// not asked for a while, and whose lease has run out meanwhile puts nothing before it is renewed.
+    fn recovery(&self) -> Duration {
+        let sharing = &self.plan.sharing;
+        let round = sharing.swap_wait.max(sharing.lease / 2);
+        round + BACKOFF_MAX + sharing.lease / 5
     }
 
     fn is_here(&self, node: usize) -> bool {

@@ -12,8 +12,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use quipu_model::shared::{
-    Attempt, By, CellId, Change, Claim, ClaimEnd, ClaimVerdict, Fate, Next, Own, Put, Seq, Shard, Snapshot, SwapId,
-    SwapVerdict, Token, Told, Verdict, compute,
+    Attempt, By, CellId, Change, Claim, ClaimEnd, ClaimVerdict, Fate, Late, Next, Own, Put, Seq, Shard, Snapshot,
+    SwapId, SwapVerdict, Token, Told, Verdict, compute,
 };
 use quipu_model::{Incarnation, Millis, Name, NodeId, Reply, Store, StoreError, Writer};
 
@@ -188,7 +188,7 @@ impl<'s, S: Store> Run<'s, S> {
         mine.settled |= newest && *verdict == Verdict::Newest;
         let told = match verdict {
             Verdict::Older if newest => Told::Outdone,
-            verdict => mine.own.told(put, verdict),
+            verdict => mine.own.told(put, verdict, mine.seq),
         };
         self.act(node, at, counter, told).await;
     }
@@ -230,7 +230,7 @@ impl<'s, S: Store> Run<'s, S> {
         let Life { writer, cells } = &mut self.nodes[node][at];
         let writer = *writer;
         if let Some(put) = cells.get_mut(&counter).and_then(|mine| mine.say(cell(writer))) {
-            let late = Change::Late { put, expires_at: None };
+            let late = Change::Late(Late { put, expires_at: None, let_go: Seq(0) });
             let reply = Box::pin(self.swap(node, counter, late)).await;
             self.total.late += u64::from(reply == Reply::Integer(1));
         }

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use quipu_model::shared::snapshot::SWAPS_KEPT;
 use quipu_model::shared::{
-    Attempt, By, Change, Fate, Held, Next, Seen, Seq, Snapshot, Spent, SwapId, SwapVerdict, Verdict, Version, compute,
+    Attempt, By, Change, Fate, Held, Late, Next, Seen, Seq, Snapshot, Spent, SwapId, SwapVerdict, Verdict, Version,
+    compute,
 };
 use quipu_model::{Epoch, ExpiryCondition, Millis, NodeId, Reply, Store, When};
 
@@ -166,7 +167,8 @@ async fn a_retired_writer_is_told_so_before_and_after_the_fold(store: &impl Stor
 
 async fn what_a_life_that_is_over_owes_is_settled_once(store: &impl Store) {
     let at = b"late";
-    let late = |epoch, seq, value| Change::Late { put: said(1, epoch, seq, value), expires_at: None };
+    let late =
+        |epoch, seq, value| Change::Late(Late { put: said(1, epoch, seq, value), expires_at: None, let_go: Seq(0) });
     put(store, at, said(1, Epoch::FIRST, 1, 5)).await;
     let (_, row, reply) = change(store, at, 1, late(Epoch::FIRST, 2, 7)).await;
     assert_eq!((reply, row.sum()), (Reply::Integer(1), 7), "in the place of what the row had");

@@ -45,7 +45,7 @@ fn spent(epoch_millis: u64, closed: bool, expired: Option<u64>) -> Snapshot {
 
 /// The row after a life that is over has settled, which is told twice.
 fn settled(row: &Snapshot, put: Put, expires_at: Option<u64>) -> Snapshot {
-    let change = Change::Late { put, expires_at: expires_at.map(Millis) };
+    let change = Change::Late(Late { put, expires_at: expires_at.map(Millis), let_go: Seq(0) });
     let computed = compute(&Seen { snapshot: row.clone(), at: NOW }, &BY, &change).unwrap();
     let Next::Row(next) = computed.next else { panic!("{put:?} is no news to {row:?}") };
     assert_eq!((computed.reply, next.version.swaps), (Reply::Integer(1), row.version.swaps + 1));
@@ -53,8 +53,15 @@ fn settled(row: &Snapshot, put: Put, expires_at: Option<u64>) -> Snapshot {
     next
 }
 
+/// The row after a life that let something go has settled.
+fn settle_one(row: &Snapshot, late: Late) -> Snapshot {
+    let mut row = row.clone();
+    assert!(settle(&mut row, &late, NOW), "{late:?} is no news to {row:?}");
+    row
+}
+
 fn no_news(row: &Snapshot, put: Put, expires_at: Option<u64>) {
-    let change = Change::Late { put, expires_at: expires_at.map(Millis) };
+    let change = Change::Late(Late { put, expires_at: expires_at.map(Millis), let_go: Seq(0) });
     let computed = compute(&Seen { snapshot: row.clone(), at: NOW }, &BY, &change).unwrap();
     assert_eq!((computed.next, computed.reply), (Next::Same, Reply::Integer(0)), "{put:?} on {row:?}");
 }
@@ -112,7 +119,7 @@ fn the_rest_of_an_epoch_that_expired_expires_if_the_life_knew() {
     let knew = settled(&row, said(10, 5, 9), Some(25));
     let kept = knew.spent[&CELL];
     assert_eq!((knew.sum(), kept.seq), (100, Seq(5)));
-    assert_eq!((kept.value, kept.total), (7, 7), "what has expired was not kept: only the seq is raised");
+    assert_eq!((kept.value, kept.total), (7, 9), "what has expired was not kept, and nobody else counts it");
     assert_eq!(knew.spent[&CELL].expired, Some(Millis(25)), "as it does for another heir");
     assert_eq!(settled(&row, said(10, 5, 9), Some(24)).sum(), 102);
     assert_eq!(settled(&row, said(10, 5, 9), None).sum(), 102);
@@ -163,15 +170,21 @@ fn what_one_heir_settled_before_a_carry_is_no_part_of_what_another_has_after_it(
 
 #[test]
 fn what_expired_for_one_heir_is_no_part_of_what_another_has_after_it() {
-    // The life had 12 when 7 of it expired with the row. Who knew let go of 5, and added 3.
+    // The life had 14 when 7 of it expired with the row. Who knew let go of 7, and added 3; another has only heard of 5 of them.
     let row = spent(10, false, Some(25));
-    let after = lived((30, 3), 6, 7 + 3);
+    let after = Late { put: lived((30, 3), 7, 14 + 3), expires_at: None, let_go: Seq(6) };
     let knew = settled(&row, said(10, 5, 12), Some(25));
-    assert_eq!((knew.sum(), settled(&knew, after, None).sum()), (100, 103));
+    assert_eq!((knew.sum(), settle_one(&knew, after).sum()), (100, 103));
     let unaware = settled(&row, said(10, 5, 12), None);
-    assert_eq!((unaware.sum(), settled(&unaware, after, None).sum()), (105, 103), "the newest has let go of the 5");
+    assert_eq!((unaware.sum(), settle_one(&unaware, after).sum()), (105, 108), "what was counted is not taken back");
+    let retired = spent(10, true, Some(25));
+    assert_eq!(settle_one(&retired, after).sum(), 103, "nor does it come back if only the writer was retired");
     let none = settled(&knew, said(10, 6, 14), None);
-    assert_eq!(none.sum(), 107, "and if the newest has not, they count");
+    assert_eq!(
+        none.sum(),
+        102,
+        "if the newest did not know, what the other let go of has expired, and the rest counts"
+    );
 }
 
 #[test]
@@ -212,6 +225,8 @@ fn a_row_that_lost_the_epoch_catches_up_first() {
     let mut young = old;
     young.version.born_at = Millis(50);
     assert_eq!(settled(&young, last, None).sum(), 116, "or was put since the row that knew was forgotten");
+    let unaware = lived((10, 9), 5, 9);
+    assert_eq!(settled(&young, unaware, None).sum(), 109, "by a put of before the carry: it counts once");
 }
 
 #[test]

@@ -1,7 +1,9 @@
 //! The clients' steps: read, compute, send, find out; and what a swap does when it arrives.
 
 use quipu_model::shared::put::{judge, put};
-use quipu_model::shared::{Attempt, By, CellId, Change, Fate, Next, Seen, SwapId, Verdict, Version, compute};
+use quipu_model::shared::{
+    Attempt, By, CellId, Change, Fate, Late, Next, Own, Seen, SwapId, Verdict, Version, compute,
+};
 use quipu_model::{Epoch, Expiry, ExpiryCondition, Millis, NodeId, Reply, SetExpiry, When, Writer};
 
 use super::{Message, Sent, World};
@@ -166,8 +168,8 @@ impl World {
         let takes = matches!(change, Change::Set { .. } | Change::Reset | Change::Take);
         let expires = matches!(change, Change::Expire { .. }) && before.epoch != next.epoch;
         let mut noted = self.account.swapped(before, next, (set, takes, before.due(seen.at) || expires));
-        if let Change::Late { put, expires_at } = change {
-            noted = noted.and_then(|()| self.account.late(&before.as_of(seen.at), next, put, *expires_at));
+        if let Change::Late(late) = change {
+            noted = noted.and_then(|()| self.account.late(&before.as_of(seen.at), next, late));
         }
         self.broken = self.broken.take().or(noted.err());
         self.row = Some(next.clone());
@@ -190,8 +192,9 @@ impl World {
     /// The swap that settles a cell of a life that is over. If the store knows as much already, the life is done with it.
     pub(super) fn late(&mut self, node: usize, cell: CellId) -> Option<Box<Sent>> {
         let at = self.nodes[node].lives.iter().position(|life| life.cell == cell)?;
-        let expires_at = self.nodes[node].lives[at].own.expires_at;
-        let change = self.nodes[node].put(at, &mut self.account).map(|put| Change::Late { put, expires_at });
+        let Own { expires_at, let_go, .. } = self.nodes[node].lives[at].own;
+        let late = |put| Change::Late(Late { put, expires_at, let_go });
+        let change = self.nodes[node].put(at, &mut self.account).map(late);
         match change.map(|change| self.computed(node, change)) {
             Some((sent, Reply::Integer(1))) => sent,
             _ => {
