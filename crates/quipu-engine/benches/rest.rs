@@ -10,9 +10,10 @@ use std::path::Path;
 use std::process::Command as Process;
 use std::time::{Duration, Instant};
 
-use quipu_engine::{Engine, LEDGER_DIR, Options};
+use quipu_engine::{Engine, LEDGER_DIR, Options, Sealing};
 use quipu_ledger::{Ledger, LedgerOptions};
-use quipu_model::{Cell, Command, Durability, Name};
+use quipu_model::{Cell, Command, Durability, Name, Reply, Scan};
+use rustix::time::{ClockId, clock_gettime};
 
 /// Seals of all counters, for write amplification.
 const CHECKPOINTS: i64 = 20;
@@ -51,8 +52,10 @@ fn measure(counters: usize) -> Vec<Figure> {
     let engine = open(data);
     let took = timed(|| add_all(&engine, counters)).1;
     figures.push(("add, first time, in pipelines of 256", per(took, counters)));
-    let took = timed(|| engine.steps().seal_all().expect("there is space")).1;
+    figures.push(("longest step of a walk over names (CPU)", micros(longest_scan(&engine))));
+    let (longest, took) = timed(|| seal(&engine));
     figures.push(("seal: collect, ingest, sync, cut", per(took, counters)));
+    figures.push(("  longest collecting of a shard (CPU)", micros(longest)));
     while engine.steps().compact().expect("there is space") {}
     let bytes = engine.stats().ledger.disk_bytes as f64 / counters as f64;
     figures.push(("at rest", format!("{bytes:.1} bytes a counter")));
@@ -158,6 +161,57 @@ fn add_all(engine: &Engine, counters: usize) {
     }
 }
 
+/// Seals everything, a step at a time; the longest of those that collect a shard, of which only a part is under its lock.
+fn seal(engine: &Engine) -> Duration {
+    let steps = engine.steps();
+    let (mut seal, mut took) = (steps.seal_begin(), Vec::new());
+    loop {
+        let (sealing, time) = on_cpu(|| steps.seal_step(&mut seal).expect("there is space"));
+        match sealing {
+            Sealing::More => took.push(time),
+            Sealing::Waits(wait) => {
+                while !steps.reached(wait) {
+                    steps.hand_over();
+                    steps.sync();
+                }
+            }
+            Sealing::Done => break,
+        }
+    }
+    steps.seal_finish(seal).expect("there is space");
+    // The others hand what was collected to the ledger, which takes far longer.
+    took.sort_unstable();
+    took.truncate(steps.shards());
+    took.pop().unwrap_or_default()
+}
+
+/// The longest step of a walk over all names, as a client would take it.
+fn longest_scan(engine: &Engine) -> Duration {
+    let (mut cursor, mut longest) = (0, Duration::ZERO);
+    loop {
+        let mut turn = engine.turn();
+        let scan = Command::Scan(Scan { cursor, pattern: None, count: 1_000 });
+        let (reply, time) = on_cpu(|| turn.run(&scan).expect("nothing is at rest yet"));
+        longest = longest.max(time);
+        match reply {
+            Reply::Page(0, _) => return longest,
+            Reply::Page(next, _) => cursor = next,
+            other => unreachable!("a walk replies with a page, not {other:?}"),
+        }
+    }
+}
+
+/// How long this thread was on a core for it.
+fn on_cpu<T>(work: impl FnOnce() -> T) -> (T, Duration) {
+    let now = || {
+        let time = clock_gettime(ClockId::ThreadCPUTime);
+        Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32)
+    };
+    let began = now();
+    let done = work();
+    (done, now() - began)
+}
+
 fn look_up(engine: &Engine, counters: usize) {
     for index in 0..LOOKUPS {
         let name = name(index.wrapping_mul(0x9e37_79b1) % counters);
@@ -178,6 +232,10 @@ fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
 fn per(took: Duration, count: usize) -> String {
     let micros = took.as_secs_f64() * 1e6 / count as f64;
     format!("{micros:.2} µs each, {:.0} a second", 1e6 / micros)
+}
+
+fn micros(took: Duration) -> String {
+    format!("{:.0} µs", took.as_secs_f64() * 1e6)
 }
 
 fn millis(took: Duration) -> String {

@@ -104,8 +104,9 @@ impl Reach<'_, '_> {
 
     /// The most bytes its record can take, where what this node says of a counter on a shared store takes so many.
     pub fn record_bytes_max(&self, own_bytes_max: usize) -> usize {
-        // A counter may be noticed to have expired, be written again, and be gone at once because its new expiry is past: three entries.
-        let entries = |name: &Name<'_>| 3 * (ENTRY_BYTES_MAX + name.bytes().len() + own_bytes_max);
+        // A counter may be noticed to have expired, be written again, and be gone at once because its new expiry is past: three entries. Before them
+        // comes what its lanes held.
+        let entries = |name: &Name<'_>| 4 * (ENTRY_BYTES_MAX + name.bytes().len() + own_bytes_max);
         RECORD_OVERHEAD_BYTES_MAX
             + match self {
                 Reach::One(name) => entries(name),

@@ -1,6 +1,6 @@
 //! The threads of a real engine: they sync, tend, load, walk and compact; with a shared store they also settle, fetch and swap.
 //!
-//! The sync thread makes relaxed writes durable within their window, and does all commits while the disk is slow. The tend thread prepares
+//! The sync thread joins lanes, makes relaxed writes durable within their window, and does all commits while the disk is slow. The tend thread prepares
 //! segments, removes expired counters, seals, lets counters leave memory, and keeps the control file fresh. The load thread brings counters back, the walk
 //! thread lists names at rest, the compact thread merges the ledger's tables, for half of its time at most. All only call [`Steps`]; what a step does is
 //! elsewhere.
@@ -202,8 +202,15 @@ fn spawn(name: &str, inner: &Arc<Inner>, kick: &Arc<Kick>, work: Work) -> JoinHa
 }
 
 fn sync_thread(inner: &Inner, kick: &Kick) {
-    let steps = Steps::new(inner);
-    while kick.wait(inner.options.relaxed_window, |asked| &mut asked.sync) {
+    let (steps, window) = (Steps::new(inner), inner.options.relaxed_window);
+    let mut joined_at = inner.clock.elapsed();
+    while kick.wait(window, |asked| &mut asked.sync) {
+        // A slow disk asks more often; whether adds have become few is seen by whole windows.
+        let now = inner.clock.elapsed();
+        if now.saturating_sub(joined_at) >= window {
+            joined_at = now;
+            steps.join();
+        }
         steps.hand_over();
         steps.sync();
     }

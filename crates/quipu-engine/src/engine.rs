@@ -19,6 +19,7 @@ use crate::admit::Policies;
 use crate::apply::table::Table;
 use crate::backup::{BackedUp, Backing, Backup, BackupError};
 use crate::driver::{Driver, Kick};
+use crate::handle::Handle;
 use crate::journal::format::Position;
 use crate::journal::{Journal, JournalError, Wait};
 use crate::load::{Load, Loaded, Loading, Loads};
@@ -26,9 +27,10 @@ use crate::open::{OpenError, Recovery, open};
 use crate::options::{Environment, Options};
 use crate::seal::{Seal, SealError, Sealing};
 use crate::sharing::{Shared, Sharing};
+use crate::split::{Split, SplitList};
 use crate::steps::Steps;
 use crate::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Mutex, OnceLock, Ordering, lock};
-use crate::turn::Turn;
+use crate::turn::{Turn, Visit};
 use crate::watermark::Watermark;
 
 /// An open data directory. Clones are handles on the same one.
@@ -56,6 +58,8 @@ pub(crate) struct Inner {
     pub(crate) ledger_stats: Mutex<LedgerStats>,
     /// What came with the newest ingestion.
     pub(crate) watermark: Mutex<Watermark>,
+    /// Counters that somebody has a handle of, and their lanes.
+    pub(crate) splits: SplitList,
     /// Commands that wait for counters at rest.
     pub(crate) loads: Loads,
     /// Some counters are in the ledger only.
@@ -116,8 +120,8 @@ pub enum Error {
     /// Perhaps applied; the journal failed before it was durable.
     #[error(transparent)]
     Dead(#[from] Dead),
-    /// Perhaps applied; the shared store did not answer.
-    #[error("the shared store did not say what became of it: it was applied once or not at all")]
+    /// Perhaps applied; the shared store did not answer, or the engine was closed in the middle of it.
+    #[error("nobody can say what became of it: it was applied once or not at all")]
     Unknown,
 }
 
@@ -151,7 +155,7 @@ impl Engine {
 
     /// Adds, and returns the value after it once it is as durable as the namespace asks.
     pub fn add(&self, name: impl AsRef<[u8]>, delta: i64) -> Result<i64, Error> {
-        self.handle(name)?.add(delta)
+        self.add_to(Name::new(name.as_ref())?, delta)
     }
 
     /// Reads a counter; one that does not exist reads as 0.
@@ -211,8 +215,7 @@ impl Engine {
 
     /// A counter, resolved once, to be added to many times.
     pub fn handle(&self, name: impl AsRef<[u8]>) -> Result<Handle, NameTooLong> {
-        let name = Name::new(name.as_ref())?.bytes().into();
-        Ok(Handle { engine: self.clone(), name })
+        Handle::new(self, name.as_ref())
     }
 
     /// Applies any command and waits until its reply may be told.
@@ -326,6 +329,7 @@ impl Engine {
             writer: inner.writer,
             durability: inner.policies.default_durability(),
             counters: inner.table.counters(),
+            counters_split: inner.splits.all().iter().filter(|split| split.is_open()).count(),
             journal_bytes,
             segments,
             written: inner.journal.written(),
@@ -349,13 +353,25 @@ impl Engine {
         }
     }
 
+    pub(crate) fn inner(&self) -> &Inner {
+        &self.inner
+    }
+
+    pub(crate) fn add_to(&self, name: Name<'_>, delta: i64) -> Result<i64, Error> {
+        match self.execute(&Command::Add { name, delta, shard_key: None })? {
+            Reply::Integer(value) => Ok(value),
+            other => unreachable!("an add replies with a number, not {other:?}"),
+        }
+    }
+
     /// Loads and waits for it; the reply, if the load itself has one.
-    fn load_now(&self, load: Load, since: &mut Option<Duration>) -> Result<Option<Reply>, Error> {
+    pub(crate) fn load_now(&self, load: Load, since: &mut Option<Duration>) -> Result<Option<Reply>, Error> {
         let loading = self.load(load);
         match block_on(loading) {
             Loaded::Again => Ok(None),
             Loaded::Fetched(at) => {
-                *since = Some(at);
+                // What was fetched the first time stays fresh enough, or several counters would never be fresh at once.
+                since.get_or_insert(at);
                 Ok(None)
             }
             Loaded::Refused(refusal) => Err(refusal.into()),
@@ -367,7 +383,7 @@ impl Engine {
         }
     }
 
-    fn wait(&self, wait: Wait) -> Result<(), Dead> {
+    pub(crate) fn wait(&self, wait: Wait) -> Result<(), Dead> {
         block_on(self.committed(wait))
     }
 }
@@ -432,7 +448,10 @@ impl Inner {
         if *closed {
             return Ok(());
         }
+        // While there may be more room to ask for than lanes hold of it.
+        self.visit_splits(Visit::Join);
         self.closed.store(true, Ordering::Release);
+        self.visit_splits(Visit::Close);
         // A backup under way sees that, gives up and removes what it wrote.
         drop(lock(&self.backing_up));
         let sealed = loop {
@@ -452,6 +471,48 @@ impl Inner {
         self.journal.note_synced(true)?;
         *closed = true;
         Ok(())
+    }
+
+    /// The lanes of a counter, to be added to by one more handle.
+    pub(crate) fn split(&self, name: Name<'_>) -> Arc<Split> {
+        let hash = self.table.hash(name.bytes());
+        let mut shard = self.table.lock(self.table.shard_of(hash));
+        if let Some(split) = shard.splits.find(name.bytes()) {
+            split.add_handle();
+            return split.clone();
+        }
+        let split = Arc::new(Split::new(name.bytes(), hash, self.options.lanes));
+        // One that is too many is never opened.
+        if self.splits.add(&split) {
+            shard.splits.insert(split.clone());
+        }
+        split
+    }
+
+    /// Looks at the lanes of all counters.
+    pub(crate) fn visit_splits(&self, visit: Visit) {
+        for split in self.splits.all() {
+            if visit == Visit::Look {
+                split.forget();
+            }
+            // A close looks at each, under its lock: one may be about to be opened.
+            if visit == Visit::Close || split.is_live() || split.is_idle() {
+                self.visit_split(&split, visit);
+            }
+        }
+    }
+
+    pub(crate) fn visit_split(&self, split: &Split, visit: Visit) {
+        let look = || {
+            let mut turn = Turn::new(self);
+            let looked = turn.visit(split, visit);
+            turn.finish();
+            looked
+        };
+        // What a late add has left in a lane after its counter has gone to rest. If that cannot be read, the next look tries again.
+        if !look() && self.loads.bring_back(self, split.name().bytes()).is_ok() {
+            look();
+        }
     }
 
     /// Seals everything that has changed and cuts the journal. On a full disk it takes the space that was kept for this.
@@ -517,24 +578,6 @@ impl Inner {
     /// Whether those that exist must wait for memory, too.
     pub(crate) fn memory_is_overfull(&self) -> bool {
         self.options.table_bytes_max().is_some_and(|bytes_max| self.table.bytes() > bytes_max + bytes_max / 16)
-    }
-}
-
-/// A counter, resolved once.
-#[derive(Clone)]
-pub struct Handle {
-    engine: Engine,
-    name: Box<[u8]>,
-}
-
-impl Handle {
-    /// Adds, and returns the value after it once it is as durable as the namespace asks.
-    pub fn add(&self, delta: i64) -> Result<i64, Error> {
-        let name = Name::new(&self.name).expect("the length was checked when the handle was made");
-        match self.engine.execute(&Command::Add { name, delta, shard_key: None })? {
-            Reply::Integer(value) => Ok(value),
-            other => unreachable!("an add replies with a number, not {other:?}"),
-        }
     }
 }
 
@@ -622,6 +665,8 @@ pub struct Stats {
     pub durability: Durability,
     /// How many counters there are.
     pub counters: u64,
+    /// How many of them are added to in lanes at the moment.
+    pub counters_split: usize,
     /// Bytes of the journal from its start.
     pub journal_bytes: u64,
     /// Segment files, prepared ones included.

@@ -8,11 +8,13 @@
 //! assert_eq!(engine.add("likes:42", 1)?, 1);
 //!
 //! let likes = engine.handle("likes:42")?; // resolved once, added to often
-//! likes.add(1)?;
+//! likes.add(1)?; // returns the value, once it is durable
+//! likes.count(1)?; // returns nothing and waits for nothing, for a few nanoseconds
+//! likes.flush()?; // durable from here on
 //!
 //! let reading = engine.read("likes:42")?;
-//! assert_eq!((reading.value, reading.exact), (2, true));
-//! assert_eq!(engine.reset("likes:42")?, 2); // every add is in this value or comes after it
+//! assert_eq!((reading.value, reading.exact), (3, true));
+//! assert_eq!(engine.reset("likes:42")?, 3); // every add is in this value or comes after it
 //! engine.close()?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -29,7 +31,10 @@ mod system;
 pub mod admit;
 pub mod apply;
 pub mod journal;
+mod split;
 pub mod turn;
+
+mod briefs;
 
 pub mod sharing;
 
@@ -41,6 +46,7 @@ mod watermark;
 
 mod backup;
 mod engine;
+mod handle;
 pub mod inspect;
 mod making;
 mod restore;
@@ -50,7 +56,9 @@ pub mod survey;
 mod driver;
 
 pub use backup::{BackedUp, Backing, Backup, BackupError};
-pub use engine::{CloseError, Committed, Dead, Engine, Error, Handle, Stats};
+pub use briefs::{BRIEFS_MAX, BriefReply};
+pub use engine::{CloseError, Committed, Dead, Engine, Error, Stats};
+pub use handle::Handle;
 pub use journal::format::Position;
 pub use journal::{Damage, JournalError, Wait};
 pub use load::{Load, Loaded, Loading};
@@ -65,5 +73,5 @@ pub use seal::{Seal, SealError, Sealing};
 pub use sharing::{Once, Pick, SHARDS_MAX, SharePolicy, Sharing, SharingOptions, SharingStats, Standing, Swap};
 pub use steps::Steps;
 pub use system::{SystemClock, SystemDisk, SystemLedger, SystemRng};
-pub use turn::{NotRun, Turn, Watch};
+pub use turn::{Counted, NotRun, Turn, Watch};
 pub use watermark::{ShardMark, Watermark};

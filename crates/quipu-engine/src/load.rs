@@ -70,7 +70,8 @@ pub enum Load {
 pub enum Loaded {
     /// What was missing is here: run the command again.
     Again,
-    /// Rows are here that were asked for then, or later: run the command again, with [`Turn::rows_since`](crate::Turn::rows_since).
+    /// Rows are here that were asked for then, or later: run the command again, with [`Turn::rows_since`](crate::Turn::rows_since). If it has to wait
+    /// more than once, the first time counts.
     Fetched(Duration),
     /// The walk's reply, and what it must wait for.
     Reply(Reply, Wait),

@@ -22,7 +22,8 @@ use crate::journal::{Draft, Journal, JournalError, JournalOptions, io_error};
 use crate::load::Loads;
 use crate::options::{Environment, LEDGER_DIR, Options, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
 use crate::overlay::{Overlaid, lay_over, read_watermark};
-use crate::sharing::Shared;
+use crate::sharing::{Kept, Shared};
+use crate::split::SplitList;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, OnceLock, Ordering};
 use crate::watermark::Watermark;
 
@@ -122,6 +123,7 @@ pub(crate) fn open(options: Options, environment: Environment) -> Result<Inner, 
     // After a crash a suffix of the last life may be lost that others have seen; and of a copied directory there may be two that go on from
     // the same stop: a new incarnation.
     let last = (clean && !copied).then_some(control.state().incarnation);
+    let released = control.state().released;
     // On a shared store the life of a clean stop is gone on with once the store has confirmed it; until then another one adds.
     let incarnation = last.filter(|_| store.is_none()).unwrap_or_else(|| Incarnation(rng.next()));
     let writer = Writer { node: control.state().node, incarnation };
@@ -129,6 +131,7 @@ pub(crate) fn open(options: Options, environment: Environment) -> Result<Inner, 
     for _ in 0..2 {
         control.write(|control| {
             control.clean = false;
+            control.released = 0;
             control.incarnation = incarnation;
             control.identity = identity;
         })?;
@@ -150,7 +153,8 @@ pub(crate) fn open(options: Options, environment: Environment) -> Result<Inner, 
     if journal.is_full() && journal.give_space()? {
         journal.prepare()?;
     }
-    let shared = store.map(|store| Shared::new(store, options.sharing.clone(), rng.clone(), writer, last));
+    let kept = last.filter(|_| released != 0).map(|incarnation| Kept { incarnation, released });
+    let shared = store.map(|store| Shared::new(store, options.sharing.clone(), rng.clone(), writer, kept));
     let inner = Inner {
         policies: Policies::new(options.durability, options.namespaces.iter().cloned()),
         table,
@@ -164,6 +168,7 @@ pub(crate) fn open(options: Options, environment: Environment) -> Result<Inner, 
         ledger,
         ledger_stats: Mutex::new(ledger_stats),
         watermark: Mutex::new(watermark),
+        splits: SplitList::default(),
         loads: Loads::default(),
         batch_next: AtomicU32::new(0),
         batch_sealed: AtomicU32::new(0),
@@ -185,8 +190,22 @@ pub(crate) fn open(options: Options, environment: Environment) -> Result<Inner, 
 fn new_control(node: u64, log: u64) -> Control {
     let (start, base, synced) = (Position(0), Position(0), Position(0));
     let (node, incarnation) = (NodeId(node), Incarnation(0));
-    let (previous, first, end, identity) = (0, 0, 0, 0);
-    Control { clean: false, generation: 0, node, log, incarnation, start, previous, first, end, base, synced, identity }
+    let (first, end, identity) = (0, 0, 0);
+    Control {
+        clean: false,
+        generation: 0,
+        node,
+        log,
+        incarnation,
+        start,
+        previous: 0,
+        released: 0,
+        first,
+        end,
+        base,
+        synced,
+        identity,
+    }
 }
 
 /// Segments that were prepared but not yet entered in the control file are entered now, once they are surely durable.

@@ -19,6 +19,9 @@ pub const SEGMENT_BYTES_MIN: u64 = 4 << 10;
 /// A segment is written with zeros before its first record, by a worker if need be; more would only take longer.
 pub const SEGMENT_BYTES_MAX: u64 = 1 << 30;
 
+/// Adds within a relaxed window, of 50 ms, that make lanes worth it: each costs the ordinary way some 200 ns, so below this many there is nothing to save.
+const SPLIT_AFTER: u32 = 64;
+
 /// Options of an engine; [`Options::new`] fills in the defaults.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -48,6 +51,10 @@ pub struct Options {
     pub reserve_bytes: u64,
     /// Shards of the resident table, rounded up to a power of two.
     pub table_shards: usize,
+    /// Lanes of a counter that is added to in several places at once; rounded up to a power of two.
+    pub lanes: usize,
+    /// A counter is split into lanes when so many adds came within a relaxed window that want no value back.
+    pub split_after: u32,
     /// How counters are shared, if the environment has a store.
     pub sharing: SharingOptions,
 }
@@ -69,6 +76,8 @@ impl Options {
             disk_bytes_max: None,
             reserve_bytes: 8 << 20,
             table_shards: 1024,
+            lanes: std::thread::available_parallelism().map_or(1, usize::from),
+            split_after: SPLIT_AFTER,
             sharing: SharingOptions::default(),
         }
     }

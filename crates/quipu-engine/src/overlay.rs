@@ -85,7 +85,8 @@ pub(crate) fn lay_over(
     let table = Table::new(watermark.shards.len(), watermark.seed);
     for (index, mark) in watermark.shards.iter().enumerate() {
         table.with(index, |shard| {
-            (shard.newest, shard.counters, shard.floor) = (mark.newest, mark.counters, mark.floor);
+            (shard.newest, shard.floor) = (mark.newest, mark.floor);
+            shard.set_counters(mark.counters);
             (shard.epoch_newest, shard.rest_deadline) = (mark.epoch_newest, mark.deadline);
             shard.unloaded = unloaded;
         });

@@ -19,6 +19,7 @@ use crate::failpoint::step;
 use crate::journal::format::Position;
 use crate::journal::{JournalError, Wait};
 use crate::sync::{Ordering, lock};
+use crate::turn::Visit;
 use crate::watermark::{ShardMark, Watermark};
 
 /// Cells are ingested when so many have been collected, so that a seal takes little memory however much has changed.
@@ -72,6 +73,8 @@ pub enum SealError {
 impl Seal {
     /// Marks where the journal will be cut: at its present end.
     pub(crate) fn begin(inner: &Inner) -> Seal {
+        // What is counted in lanes is sealed with the rest.
+        inner.visit_splits(Visit::Join);
         let mark = inner.journal.mark();
         step!("marked");
         let batch = inner.batch_next.fetch_add(1, Ordering::AcqRel) + 1;

@@ -15,7 +15,7 @@ use crate::journal::{JournalError, Wait};
 use crate::load::{Load, Loading, sweep};
 use crate::seal::{Seal, SealError, Sealing};
 use crate::sync::Ordering;
-use crate::turn::Turn;
+use crate::turn::{Turn, Visit};
 
 /// So many counters are expired under one lock.
 const EXPIRE_RUN: usize = 64;
@@ -48,6 +48,11 @@ impl<'e> Steps<'e> {
         self.inner.journal.failure().is_none() && self.inner.journal.reached(wait)
     }
 
+    /// Joins the lanes of all counters that are added to without a value coming back; closes those that nobody has added to since this was last called.
+    pub fn join(&self) {
+        self.inner.visit_splits(Visit::Look);
+    }
+
     /// Prepares segments if room is running out, and keeps the reserve.
     pub fn prepare(&self) -> Result<(), JournalError> {
         self.inner.journal.prepare()
@@ -72,6 +77,9 @@ impl<'e> Steps<'e> {
     pub fn expire(&self, shard: usize) -> usize {
         let now = self.inner.now();
         let overdue: Vec<_> = self.inner.table.lock(shard).overdue(now, EXPIRE_RUN).collect();
+        if overdue.is_empty() {
+            return 0;
+        }
         let mut turn = Turn::new(self.inner);
         for name in &overdue {
             if !turn.expire(Name::new(name).expect("names in the table have been checked")) {

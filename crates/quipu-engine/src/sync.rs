@@ -30,3 +30,54 @@ pub(crate) fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
         }
     }
 }
+
+/// Barriers of which the costs are shared out unevenly: a thread that does something often keeps its own order by [`light_barrier`], which is no
+/// instruction at all, and one that does the opposite rarely has every thread of the process pass a full barrier, by [`heavy_barrier`]. Of two
+/// threads that each write, pass theirs and then read what the other writes, at least one sees the other's write.
+#[inline]
+pub(crate) fn light_barrier() {
+    std::sync::atomic::compiler_fence(std::sync::atomic::Ordering::SeqCst);
+}
+
+#[cfg(all(target_os = "linux", not(feature = "shuttle")))]
+mod heavy {
+    use std::sync::OnceLock;
+
+    use rustix::thread::{MembarrierCommand, membarrier};
+
+    /// Whether there is a heavy barrier here; a light one is worth nothing without it.
+    pub(crate) fn has_heavy_barrier() -> bool {
+        static REGISTERED: OnceLock<bool> = OnceLock::new();
+        // Kernels before 4.14 do not have it, and a sandbox may not allow it.
+        *REGISTERED.get_or_init(|| {
+            membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok()
+                && membarrier(MembarrierCommand::PrivateExpedited).is_ok()
+        })
+    }
+
+    /// Every thread of the process has passed a full barrier between the call and the return.
+    pub(crate) fn heavy_barrier() {
+        membarrier(MembarrierCommand::PrivateExpedited).expect("the process is registered, so the kernel does it");
+    }
+}
+
+/// The scheduler's threads see each other's writes in the order in which they are made.
+#[cfg(feature = "shuttle")]
+mod heavy {
+    pub(crate) fn has_heavy_barrier() -> bool {
+        true
+    }
+
+    pub(crate) fn heavy_barrier() {}
+}
+
+#[cfg(not(any(target_os = "linux", feature = "shuttle")))]
+mod heavy {
+    pub(crate) fn has_heavy_barrier() -> bool {
+        false
+    }
+
+    pub(crate) fn heavy_barrier() {}
+}
+
+pub(crate) use heavy::{has_heavy_barrier, heavy_barrier};

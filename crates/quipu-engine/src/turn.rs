@@ -8,13 +8,17 @@
 //!
 //! Not here: committing (`journal`), arithmetic (`apply`).
 
+mod count;
+
 use std::time::Duration;
 
 use quipu_model::{Cell, Command, Durability, ListNames, Millis, Name, Refusal, Reply, Scan};
 
+pub use self::count::Counted;
+pub(crate) use self::count::Visit;
 use crate::admit::{Reach, creates, reach, writes};
 use crate::apply::table::Look;
-use crate::apply::{Held, Passing, Run, list_names, scan};
+use crate::apply::{Allowance, Held, Passing, Run, list_names, scan};
 use crate::engine::Inner;
 use crate::failpoint::step;
 use crate::journal::format::{ENTRY_BYTES_MAX, Entry, Position, RECORD_BYTES_MAX, RECORD_OVERHEAD_BYTES_MAX};
@@ -33,14 +37,14 @@ const LOAD_NAMES_MAX: usize = 2_048;
 
 /// The steps of one turn of one worker.
 pub struct Turn<'e> {
-    engine: &'e Inner,
-    now: Millis,
-    held: Option<Held<'e>>,
+    pub(crate) engine: &'e Inner,
+    pub(crate) now: Millis,
+    pub(crate) held: Option<Held<'e>>,
     /// Commands in the present run.
     run_commands: usize,
     /// What the present run's replies must wait for.
-    run_durability: Durability,
-    draft: Draft,
+    pub(crate) run_durability: Durability,
+    pub(crate) draft: Draft,
     /// Records that have a place but are not filled: where, and which bytes of the draft.
     unfilled: Vec<(Position, std::ops::Range<usize>)>,
     /// Room promised and not used yet.
@@ -158,7 +162,7 @@ impl<'e> Turn<'e> {
             // Under the locks: what was admitted before the close must not come after its mark.
             self.engine.check_open()?;
         }
-        let changed = watches.iter().any(|watch| watch.has_changed(&mut held, self.now));
+        let changed = self.has_changed(&mut held, watches);
         if !changed && let Some(load) = self.missing(&mut held, commands) {
             return Err(NotRun::Load(load));
         }
@@ -188,6 +192,21 @@ impl<'e> Turn<'e> {
         Ok(replies)
     }
 
+    /// Whether something watched has changed. Lanes of its shards are closed, so that nothing is counted in them from here on.
+    fn has_changed(&self, held: &mut Held<'_>, watches: &[Watch]) -> bool {
+        let mut changed = false;
+        for watch in watches {
+            changed |= held.shard(watch.shard).splits.close_all() | watch.has_changed(held, self.now);
+        }
+        if !changed {
+            for watch in watches {
+                let room = held.shard(watch.shard).splits.settle_all(|_| ());
+                self.engine.splits.return_room(&self.engine.journal, room);
+            }
+        }
+        changed
+    }
+
     /// Remembers the state of a counter, for [`Turn::run_all`] to compare.
     pub fn watch(&mut self, name: Name<'_>) -> Result<Watch, Load> {
         // On a shared store it is refused when it comes to be compared.
@@ -196,6 +215,13 @@ impl<'e> Turn<'e> {
         let hash = table.hash(name.bytes());
         let index = table.shard_of(hash);
         let mut shard = table.lock(index);
+        if shard.splits.are_live() {
+            // What was counted in lanes so far is no change.
+            drop(shard);
+            self.cell(name)?;
+            self.release();
+            shard = table.lock(index);
+        }
         let expires_at = match shard.look(hash, name.bytes()) {
             Look::Cell(cell) => cell.expires_at.filter(|at| *at > self.now),
             Look::Absent => None,
@@ -266,7 +292,7 @@ impl<'e> Turn<'e> {
                 let bytes = record.len();
                 let position = self.engine.journal.reserve(bytes);
                 newest = position.plus(bytes as u64);
-                held.each().for_each(|shard| shard.newest = newest);
+                held.for_each(|shard| shard.newest = newest);
                 if std::mem::take(&mut self.flushed) {
                     self.engine.note_flush(position, newest);
                 }
@@ -274,10 +300,10 @@ impl<'e> Turn<'e> {
                 self.unfilled.push((position, record));
             }
             // A read waits for the newest record of what it looked at.
-            None => held.each().for_each(|shard| newest = newest.max(shard.newest)),
+            None => held.for_each(|shard| newest = newest.max(shard.newest)),
         }
         // Only now: whoever counts them waits for what is reserved by then.
-        held.each().for_each(|shard| self.engine.table.note(shard));
+        held.for_each(|shard| self.engine.table.note(shard));
         drop(held);
         self.wait_for(self.run_durability, newest);
         (self.run_commands, self.run_durability, self.promised) = (0, Durability::Memory, 0);
@@ -501,6 +527,12 @@ impl<'e> Turn<'e> {
             node: self.engine.writer.node,
             flushed: &mut self.flushed,
             picking: self.engine.shared.as_ref().map(|shared| shared.picking(self.elapsed)),
+            allowance: Allowance {
+                journal: &self.engine.journal,
+                splits: &self.engine.splits,
+                room: &mut self.room,
+                promised: &mut self.promised,
+            },
         };
         work(&mut run)
     }
@@ -590,7 +622,7 @@ impl<'e> Turn<'e> {
     }
 
     /// The same, without going to the disk for it.
-    fn promise_what_is_there(&mut self, bytes: usize) -> bool {
+    pub(crate) fn promise_what_is_there(&mut self, bytes: usize) -> bool {
         let needed = self.promised + bytes;
         let there = !self.engine.is_closed() && (needed <= self.room || self.take_room(needed - self.room).is_ok());
         if there {

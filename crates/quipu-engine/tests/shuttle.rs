@@ -8,7 +8,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use quipu_engine::{Engine, Environment, Options};
+use quipu_engine::{Engine, Environment, Error, Options};
 use quipu_model::{Command, Durability, Millis, Name, Reply};
 use quipu_testkit::{CrashDisk, Dice, FileLedger, SimClock};
 use shuttle::thread;
@@ -23,6 +23,9 @@ fn open(disk: &CrashDisk, seed: u64) -> Engine {
         segment_bytes: 4096,
         ahead_bytes: Some(8192),
         table_shards: 2,
+        // Of three threads that count, two have a lane of their own and one shares.
+        lanes: 2,
+        split_after: 1,
         ..Options::new(Path::new("/data"))
     };
     let environment = Environment {
@@ -237,6 +240,178 @@ fn a_flush_among_seals_and_loads_deletes_everything_before_it_and_nothing_after(
         schedules,
     );
     println!("proof: shuttle: {schedules} schedules of a flush among seals and loads");
+}
+
+#[test]
+fn adds_in_lanes_count_once_whoever_reads_joins_or_closes_them() {
+    let schedules = schedules(1500);
+    shuttle::check_random(
+        || {
+            let disk = CrashDisk::new();
+            let engine = open(&disk, 1);
+            let counting: Vec<_> = (0..2)
+                .map(|_| {
+                    let engine = engine.clone();
+                    thread::spawn(move || {
+                        let handle = engine.handle("d:a").unwrap();
+                        for own in 1..=3 {
+                            handle.count(1).unwrap();
+                            let seen = engine.read("d:a").unwrap().value;
+                            assert!(seen >= own, "{own} were counted, {seen} were seen");
+                        }
+                    })
+                })
+                .collect();
+            let looking = {
+                let engine = engine.clone();
+                // Every other look finds that nobody has counted since, and closes the lanes.
+                thread::spawn(move || (0..4).for_each(|_| engine.steps().join()))
+            };
+            let seen: Vec<i64> = (0..2).map(|_| engine.read("d:a").unwrap().value).collect();
+            assert!(seen[0] <= seen[1], "{seen:?}");
+            counting.into_iter().for_each(|thread| thread.join().unwrap());
+            assert_eq!(engine.read("d:a").unwrap().value, 6);
+            looking.join().unwrap();
+            assert_eq!(engine.read("d:a").unwrap().value, 6);
+        },
+        schedules,
+    );
+    println!("proof: shuttle: {schedules} schedules of adds in lanes among reads, looks and closings");
+}
+
+#[test]
+fn every_add_in_a_lane_is_in_what_a_reset_takes_or_comes_after_it() {
+    let schedules = schedules(1500);
+    shuttle::check_random(
+        || {
+            let disk = CrashDisk::new();
+            let engine = open(&disk, 1);
+            let counting: Vec<_> = (0..2)
+                .map(|_| {
+                    let handle = engine.handle("r:a").unwrap();
+                    thread::spawn(move || (0..4).for_each(|_| handle.count(1).unwrap()))
+                })
+                .collect();
+            let resetting = {
+                let engine = engine.clone();
+                thread::spawn(move || (0..2).map(|_| engine.reset("r:a").unwrap()).sum::<i64>())
+            };
+            let Reply::Value(taken) = engine.execute(&Command::Take { name: Name::new(b"r:a").unwrap() }).unwrap()
+            else {
+                panic!("not a value");
+            };
+            counting.into_iter().for_each(|thread| thread.join().unwrap());
+            let taken = taken.unwrap_or(0) + resetting.join().unwrap();
+            assert_eq!(taken + engine.read("r:a").unwrap().value, 8);
+        },
+        schedules,
+    );
+    println!("proof: shuttle: {schedules} schedules of adds in lanes among resets");
+}
+
+#[test]
+fn what_was_counted_before_a_flush_returned_is_durable() {
+    let schedules = schedules(1000);
+    shuttle::check_random(
+        || {
+            let (disk, dice) = (CrashDisk::new(), Arc::new(Dice::new(13)));
+            let engine = open(&disk, 1);
+            let threads: Vec<_> = (0..2)
+                .map(|_| {
+                    let (engine, disk, dice) = (engine.clone(), disk.clone(), dice.clone());
+                    thread::spawn(move || {
+                        let handle = engine.handle("d:a").unwrap();
+                        for own in 1..=2 {
+                            handle.count(1).unwrap();
+                            handle.flush().unwrap();
+                            assert!(after_power_loss(&disk, &dice, "d:a") >= own, "{own} were flushed and then lost");
+                        }
+                    })
+                })
+                .collect();
+            engine.steps().join();
+            threads.into_iter().for_each(|thread| thread.join().unwrap());
+            assert_eq!(after_power_loss(&disk, &dice, "d:a"), 4);
+        },
+        schedules,
+    );
+    println!("proof: shuttle: {schedules} schedules of adds in lanes that are flushed");
+}
+
+#[test]
+fn adds_in_lanes_meet_a_close_and_each_counts_or_is_told_that_it_may_not() {
+    let schedules = schedules(1500);
+    shuttle::check_random(
+        || {
+            let disk = CrashDisk::new();
+            let engine = open(&disk, 1);
+            let counting: Vec<_> = (0..3)
+                .map(|_| {
+                    let handle = engine.handle("d:a").unwrap();
+                    thread::spawn(move || {
+                        let (mut counted, mut unknown) = (0, 0);
+                        for _ in 0..3 {
+                            match handle.count(1) {
+                                Ok(()) => counted += 1,
+                                Err(Error::Unknown) => unknown += 1,
+                                Err(Error::Refused(_)) => {}
+                                Err(other) => panic!("{other}"),
+                            }
+                        }
+                        (counted, unknown)
+                    })
+                })
+                .collect();
+            engine.close().unwrap();
+            let told: Vec<(i64, i64)> = counting.into_iter().map(|thread| thread.join().unwrap()).collect();
+            let (counted, unknown): (i64, i64) = (told.iter().map(|t| t.0).sum(), told.iter().map(|t| t.1).sum());
+            let shown = engine.read("d:a").unwrap().value;
+            let value = open(&disk.kill(disk.operations()).into_disk(), 9).read("d:a").unwrap().value;
+            assert!(
+                counted <= value && value <= counted + unknown && shown == value,
+                "{told:?}: {shown}, then {value}"
+            );
+        },
+        schedules,
+    );
+    println!("proof: shuttle: {schedules} schedules of adds in lanes that meet a close");
+}
+
+#[test]
+fn adds_in_lanes_meet_a_flush_of_everything_and_counters_that_leave_memory() {
+    let schedules = schedules(1000);
+    shuttle::check_random(
+        || {
+            let (disk, dice) = (CrashDisk::new(), Dice::new(14));
+            let engine = open(&disk, 1);
+            let handle = engine.handle("d:a").unwrap();
+            (0..2).for_each(|_| handle.count(10).unwrap());
+            let flushing = {
+                let engine = engine.clone();
+                thread::spawn(move || engine.execute(&Command::Flush).unwrap())
+            };
+            let resting = {
+                let engine = engine.clone();
+                thread::spawn(move || {
+                    for _ in 0..2 {
+                        engine.steps().join();
+                        let _ = engine.steps().seal_all();
+                        evict_all(&engine);
+                    }
+                })
+            };
+            (0..3).for_each(|_| handle.count(1).unwrap());
+            flushing.join().unwrap();
+            resting.join().unwrap();
+            handle.flush().unwrap();
+            let value = engine.read("d:a").unwrap().value;
+            assert!((0..=3).contains(&value), "{value}");
+            assert_eq!(after_power_loss(&disk, &dice, "d:a"), value);
+            assert_eq!(engine.stats().counters, u64::from(engine.read("d:a").unwrap().exists));
+        },
+        schedules,
+    );
+    println!("proof: shuttle: {schedules} schedules of adds in lanes among a flush, seals and evictions");
 }
 
 fn evict_all(engine: &Engine) {

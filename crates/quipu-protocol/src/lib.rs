@@ -15,9 +15,11 @@
 //!
 //! Not here: sockets, time-outs, who may ask what (`quipu-server`); what a command does (`quipu-engine`).
 
+mod brief;
 pub mod command;
 pub mod number;
 pub mod resp;
 
+pub use brief::{BriefFrame, brief};
 pub use command::{CommandError, Request, Spec, lookup};
 pub use resp::{Args, DecodeError, Decoder, Frame, Limits, Version, Writer};

@@ -35,22 +35,65 @@ pub fn natural(digits: &[u8]) -> Option<u64> {
 
 /// Appends the one spelling of a number.
 pub fn append(out: &mut Vec<u8>, value: i64) {
-    let mut digits = [0u8; I64_BYTES_MAX];
-    let mut at = digits.len();
+    let mut line = [0; ROOM_BYTES];
+    let at = spell(&mut line, value);
+    out.extend_from_slice(&line[at..LINE_BYTES_MAX - 2]);
+}
+
+/// Appends a line: a first byte, the one spelling of a number, an end of line.
+#[inline]
+pub fn append_line(out: &mut Vec<u8>, first: u8, value: i64) {
+    let mut line = [0; ROOM_BYTES];
+    let at = spell(&mut line, value) - 1;
+    line[at] = first;
+    // Always as many bytes as the longest line has, which is quicker than to ask how many, and then those too many off again.
+    let end = out.len() + LINE_BYTES_MAX - at;
+    if let Some(longest) = line[at..].first_chunk::<LINE_BYTES_MAX>() {
+        out.extend_from_slice(longest);
+    }
+    out.truncate(end);
+}
+
+/// The longest line: a first byte, a number, an end of line.
+const LINE_BYTES_MAX: usize = 1 + I64_BYTES_MAX + 2;
+
+/// Room for a line at the end of a longest one, and as many bytes behind it.
+const ROOM_BYTES: usize = 2 * LINE_BYTES_MAX;
+
+/// Every number below 100, in two digits each.
+const PAIRS: [u8; 200] = {
+    let (mut pairs, mut number) = ([0; 200], 0);
+    while number < 100 {
+        pairs[2 * number] = b'0' + (number / 10) as u8;
+        pairs[2 * number + 1] = b'0' + (number % 10) as u8;
+        number += 1;
+    }
+    pairs
+};
+
+/// Spells a number at the end of a line, before its end; returns where it begins, which is never the first byte.
+#[inline]
+fn spell(line: &mut [u8; ROOM_BYTES], value: i64) -> usize {
+    let mut at = LINE_BYTES_MAX - 2;
+    line[at] = b'\r';
+    line[at + 1] = b'\n';
     let mut rest = value.unsigned_abs();
-    loop {
+    while rest >= 10 {
+        // Below 100, so the cast keeps it whole.
+        let pair = (rest % 100) as usize;
+        rest /= 100;
+        at -= 2;
+        line[at..at + 2].copy_from_slice(&PAIRS[2 * pair..2 * pair + 2]);
+    }
+    if rest > 0 || at == LINE_BYTES_MAX - 2 {
         at -= 1;
-        // The remainder is below ten, so the cast keeps it whole.
-        digits[at] = b'0' + (rest % 10) as u8;
-        rest /= 10;
-        if rest == 0 {
-            break;
-        }
+        line[at] = b'0' + rest as u8;
     }
     if value < 0 {
-        out.push(b'-');
+        at -= 1;
+        line[at] = b'-';
     }
-    out.extend_from_slice(&digits[at..]);
+    at
 }
 
 #[cfg(test)]
@@ -79,6 +122,9 @@ mod tests {
             append(&mut out, value);
             prop_assert_eq!(std::str::from_utf8(&out).unwrap(), value.to_string());
             prop_assert_eq!(integer(&out), Some(value));
+            let mut line = b"a".to_vec();
+            append_line(&mut line, b':', value);
+            prop_assert_eq!(std::str::from_utf8(&line).unwrap(), format!("a:{value}\r\n"));
         }
 
         #[test]

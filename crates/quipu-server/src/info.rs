@@ -90,6 +90,7 @@ fn lines(shared: &Shared, section: &str) -> Vec<(&'static str, String)> {
             ("writer", stats.writer.to_string()),
             ("durability", stats.durability.to_string()),
             ("counters", number(stats.counters)),
+            ("counters_split", number(stats.counters_split as u64)),
             ("journal_bytes", number(stats.journal_bytes)),
             ("journal_segments", number(stats.segments as u64)),
             ("journal_written", number(stats.written.0)),

@@ -26,6 +26,7 @@ mod process;
 mod server;
 mod settings;
 mod shared;
+mod stop;
 mod worker;
 
 pub use limits::Limits;

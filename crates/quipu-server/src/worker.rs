@@ -3,6 +3,7 @@
 //! In: sockets from the acceptor. Out: served connections; it ends when the acceptor is gone and its connections are.
 
 use std::net::TcpStream;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -14,6 +15,7 @@ use crate::clients::Client;
 use crate::connection;
 use crate::process::WORKER_THREAD_PREFIX;
 use crate::shared::Shared;
+use crate::stop::{Stop, Stopping};
 
 /// Sockets that wait for a worker to take them; the acceptor waits when there are more.
 const HANDED_MAX: usize = 1_024;
@@ -43,19 +45,23 @@ impl Worker {
     }
 }
 
-async fn serve(mut handed: mpsc::Receiver<Admitted>, shared: Arc<Shared>, stop: watch::Receiver<bool>) {
-    let mut connections = JoinSet::new();
+async fn serve(mut handed: mpsc::Receiver<Admitted>, shared: Arc<Shared>, mut stopped: watch::Receiver<bool>) {
+    let (mut connections, stop) = (JoinSet::new(), Rc::new(Stop::default()));
     loop {
         tokio::select! {
+            // Its sender outlives the acceptor, which is what ends this loop.
+            _ = stopped.wait_for(|stopped| *stopped), if !stop.is_stopping() => stop.stop(),
             next = handed.recv() => {
                 let Some((socket, client)) = next else { break };
                 // A socket that cannot be used any more is a client that has gone.
                 let Ok(stream) = tokio::net::TcpStream::from_std(socket) else { continue };
-                connections.spawn_local(connection::serve(stream, client, Arc::clone(&shared), stop.clone()));
+                let stopping = Stopping::new(Rc::clone(&stop));
+                connections.spawn_local(connection::serve(stream, client, Arc::clone(&shared), stopping));
             }
             Some(_) = connections.join_next() => {}
         }
     }
+    stop.stop();
     // Whoever has not been answered by then does not read; dropping the set closes them.
     let _ = timeout(shared.limits.drain_time_max, async { while connections.join_next().await.is_some() {} }).await;
 }

@@ -24,6 +24,14 @@ impl<'t> Held<'t> {
         Held::Many(shards.into_iter().map(|shard| (shard, table.lock(shard))).collect())
     }
 
+    /// The held shard at a place.
+    pub fn at(&mut self, place: usize) -> &mut Shard {
+        match self {
+            Held::One(_, guard) => guard,
+            Held::Many(held) => &mut held[place].1,
+        }
+    }
+
     /// Whether a run that holds just this shard is at hand.
     pub fn is_one(&self, index: usize) -> bool {
         matches!(self, Held::One(held, _) if *held == index)
@@ -36,6 +44,15 @@ impl<'t> Held<'t> {
             Held::Many(held) => held.binary_search_by_key(&index, |(held, _)| *held).ok().map(|at| &mut *held[at].1),
         };
         held.expect("admission named every shard that the command touches")
+    }
+
+    /// Works on every held shard.
+    #[inline]
+    pub fn for_each(&mut self, mut work: impl FnMut(&mut Shard)) {
+        match self {
+            Held::One(_, guard) => work(guard),
+            Held::Many(held) => held.iter_mut().for_each(|(_, guard)| work(guard)),
+        }
     }
 
     /// Every held shard.

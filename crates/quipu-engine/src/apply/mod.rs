@@ -7,11 +7,13 @@
 //! - a command refused leaves table and record as they were;
 //! - a counter that expired is removed by the command that notices it, in the same record, so that nobody sees it again
 //!   whatever the clock does later;
-//! - on a shared store an add changes this node's own cell and what is shown alike; nothing else comes here from a command.
+//! - on a shared store an add changes this node's own cell and what is shown alike; nothing else comes here from a command;
+//! - whoever looks at a counter that has lanes joins them first (`join`).
 //!
 //! Not here: whether a command may run and has room (`admit`), when its reply may leave (`turn`).
 
 mod held;
+mod join;
 mod slots;
 pub mod table;
 mod walk;
@@ -22,12 +24,15 @@ use quipu_model::{
 };
 
 pub use self::held::Held;
+pub use self::join::{Allowance, Lanes};
+pub use self::slots::is_same;
 use self::table::{Look, Table};
 pub use self::walk::{Passing, list_names, scan};
 use crate::admit::Policies;
 use crate::journal::format::{Before, Entry};
 use crate::journal::{AddResult, Draft};
 use crate::sharing::{Picking, Share};
+use crate::split::{fits, is_small};
 
 /// One run: some shards, held, and the record that tells of it.
 pub struct Run<'r, 't> {
@@ -51,6 +56,8 @@ pub struct Run<'r, 't> {
     pub flushed: &'r mut bool,
     /// With a shared store: who adds, and to which shard.
     pub picking: Option<Picking<'r>>,
+    /// Room that the turn was promised.
+    pub allowance: Allowance<'r>,
 }
 
 impl Run<'_, '_> {
@@ -67,7 +74,7 @@ impl Run<'_, '_> {
             Command::ReadMany { names } => Reply::Values(names.iter().map(|name| self.value(*name)).collect()),
             Command::Set(set) => self.set(set)?,
             Command::Take { name } => {
-                let value = self.value(*name);
+                let value = self.sole_cell(*name).map(|cell| cell.value);
                 self.delete(*name);
                 Reply::Value(value)
             }
@@ -100,7 +107,21 @@ impl Run<'_, '_> {
     }
 
     fn add(&mut self, name: Name<'_>, delta: i64, shard_key: Option<&[u8]>) -> Result<i64, Refusal> {
-        let before = self.cell(name);
+        let before = if is_small(delta) { self.cell(name) } else { self.sole_cell(name) };
+        let value = self.add_to(name, before, delta, shard_key)?;
+        if !fits(value) {
+            self.close_lanes(name);
+        }
+        Ok(value)
+    }
+
+    fn add_to(
+        &mut self,
+        name: Name<'_>,
+        before: Option<Cell>,
+        delta: i64,
+        shard_key: Option<&[u8]>,
+    ) -> Result<i64, Refusal> {
         let value = count::add(before.map_or(0, |cell| cell.value), delta)?;
         if self.picking.is_some() {
             self.add_own(name, before, delta, shard_key)?;
@@ -136,8 +157,10 @@ impl Run<'_, '_> {
 
     /// Works on a shared counter: what this node says of it, and what it shows.
     pub fn share<T>(&mut self, name: Name<'_>, work: impl FnOnce(&mut Share<'_>) -> T) -> T {
-        let picking = self.picking.as_ref().expect("only with a shared store");
         let hash = self.table.hash(name.bytes());
+        // What this node says includes what was counted in its lanes. Refused, they hold it still.
+        let _ = self.join(hash, name, Lanes::Stay);
+        let picking = self.picking.as_ref().expect("only with a shared store");
         let shard = self.held.shard(self.table.shard_of(hash));
         let (own, before) = shard.take_own(hash, name.bytes());
         let is_plain = own.is_none() && before.is_some();
@@ -160,11 +183,12 @@ impl Run<'_, '_> {
                 }
             }
         }
+        self.close_unfit(name, shown);
         worked
     }
 
     fn add_within(&mut self, add: &AddWithin<'_>) -> Result<Reply, Refusal> {
-        let before = self.cell(add.name);
+        let before = self.sole_cell(add.name);
         let value = before.map_or(0, |cell| cell.value);
         let Some(after) = count::add_within(value, add.delta, (add.lower, add.upper), add.saturate) else {
             return Ok(Reply::Pair(value, 0));
@@ -187,7 +211,7 @@ impl Run<'_, '_> {
             SetExpiry::At(when) => Some(self.point(when)?),
             SetExpiry::Remove | SetExpiry::Keep => None,
         };
-        let before = self.cell(set.name);
+        let before = self.sole_cell(set.name);
         let wanted = match set.condition {
             SetCondition::Always => true,
             SetCondition::IfAbsent => before.is_none(),
@@ -206,14 +230,14 @@ impl Run<'_, '_> {
     }
 
     fn reset(&mut self, name: Name<'_>) -> Reply {
-        let Some(before) = self.cell(name) else { return Reply::Integer(0) };
+        let Some(before) = self.sole_cell(name) else { return Reply::Integer(0) };
         let epoch = before.epoch.raised(self.now, self.node);
         self.write(name, Cell { epoch, value: 0, ..before });
         Reply::Integer(before.value)
     }
 
     fn delete(&mut self, name: Name<'_>) -> bool {
-        match self.cell(name) {
+        match self.sole_cell(name) {
             Some(cell) => {
                 self.remove(name, cell.epoch.raised(self.now, self.node));
                 true
@@ -227,7 +251,7 @@ impl Run<'_, '_> {
             Expiry::At(when) => Some(self.point(when)?),
             Expiry::Keep | Expiry::Remove => None,
         };
-        let Some(cell) = self.cell(name) else { return Ok(Reply::Value(None)) };
+        let Some(cell) = self.sole_cell(name) else { return Ok(Reply::Value(None)) };
         if expiry != Expiry::Keep && expires_at != cell.expires_at {
             self.write(name, Cell { expires_at, ..cell });
         }
@@ -236,7 +260,7 @@ impl Run<'_, '_> {
 
     fn expire(&mut self, name: Name<'_>, when: When, condition: ExpiryCondition) -> Result<bool, Refusal> {
         let at = self.point(when)?;
-        let Some(cell) = self.cell(name) else { return Ok(false) };
+        let Some(cell) = self.sole_cell(name) else { return Ok(false) };
         let wanted = match (condition, cell.expires_at) {
             (ExpiryCondition::Always, _) => true,
             (ExpiryCondition::IfNone, present) => present.is_none(),
@@ -278,6 +302,7 @@ impl Run<'_, '_> {
         // Past every counter's own epoch too: each of them is raised by being deleted.
         let newest = self.held.each().map(|shard| shard.floor.max(shard.epoch_newest)).max().unwrap_or(Epoch::FIRST);
         let epoch = newest.raised(self.now, self.node);
+        self.drop_lanes();
         for shard in self.held.each() {
             shard.clear();
             shard.floor = epoch;
@@ -292,9 +317,17 @@ impl Run<'_, '_> {
         self.cell(name).map(|cell| cell.value)
     }
 
-    /// The cell, unless it has expired; then it is removed.
+    /// The cell, with all that was counted in its lanes, unless it has expired; then it is removed.
     pub fn cell(&mut self, name: Name<'_>) -> Option<Cell> {
         let hash = self.table.hash(name.bytes());
+        if self.held.shard(self.table.shard_of(hash)).splits.are_live() {
+            // Refused, they hold it still: what cannot be written down is not shown.
+            let _ = self.join(hash, name, Lanes::Stay);
+        }
+        self.cell_as_it_is(hash, name)
+    }
+
+    fn cell_as_it_is(&mut self, hash: u64, name: Name<'_>) -> Option<Cell> {
         let Look::Cell(cell) = self.held.shard(self.table.shard_of(hash)).look(hash, name.bytes()) else { return None };
         match cell.expires_at {
             Some(at) if at <= self.now => {

@@ -14,12 +14,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use quipu_model::{Cell, Epoch, KEPT_BYTES_MAX, KeptName, Millis, Sealed};
+use quipu_model::{Cell, Epoch, KeptName, Millis, Sealed};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::slots::{Slot, Slots, SpareChunks};
+use super::slots::prefetch::prefetch_two;
+use super::slots::{Flag, Removed, SHORT_BYTES_MAX, Slots, SpareChunks};
 use crate::journal::format::Position;
 use crate::sharing::own::Owned;
+use crate::split::Splits;
 use crate::sync::{Arc, AtomicI64, Mutex, MutexGuard, Ordering, lock};
 
 /// Order keys have 53 bits, so that a cursor is a whole number in every client, those that count in doubles included.
@@ -39,7 +41,7 @@ const UNSETTLED_KEPT: usize = 64;
 
 /// All shards.
 pub struct Table {
-    shards: Vec<Mutex<Shard>>,
+    shards: Vec<Place>,
     /// The top bits of a hash choose the shard, so walking shards in order walks hashes in order.
     shard_bits: u32,
     seed: u64,
@@ -53,7 +55,8 @@ impl Table {
         let shards = shards.next_power_of_two();
         let shard_bits = shards.trailing_zeros();
         let spare = Arc::new(SpareChunks::default());
-        let shards = (0..shards).map(|_| Mutex::new(Shard::new(Slots::new(shard_bits, spare.clone())))).collect();
+        let shards =
+            (0..shards).map(|_| Place(Mutex::new(Shard::new(Slots::new(seed, shard_bits, spare.clone()))))).collect();
         Table { shards, shard_bits, seed, counters: AtomicI64::new(0), bytes: AtomicI64::new(0) }
     }
 
@@ -83,9 +86,15 @@ impl Table {
         self.shards.len()
     }
 
+    /// Brings what every look at a shard needs near.
+    #[inline]
+    pub fn prefetch(&self, shard: usize) {
+        prefetch_two(&self.shards[shard]);
+    }
+
     /// Takes the lock of a shard. Several are taken in the order of their index.
     pub fn lock(&self, shard: usize) -> MutexGuard<'_, Shard> {
-        lock(&self.shards[shard])
+        lock(&self.shards[shard].0)
     }
 
     /// Works on a shard under its lock, and notes what that did to the number of counters and the bytes they take.
@@ -98,6 +107,9 @@ impl Table {
 
     /// Notes what has come and gone in a shard since it was last noted.
     pub fn note(&self, shard: &mut Shard) {
+        if !std::mem::take(&mut shard.resized) {
+            return;
+        }
         let (counters, bytes) = (shard.counters as i64, shard.bytes() as i64);
         if shard.noted != (counters, bytes) {
             self.counters.fetch_add(counters - shard.noted.0, Ordering::Relaxed);
@@ -128,9 +140,27 @@ pub enum Look {
     Unknown,
 }
 
-/// One shard, as its lock gives it out.
+/// The hash of a resident name, the name, and its cell if it exists.
+pub type Resident = (u64, KeptName, Option<Cell>);
+
+/// One shard, as its lock gives it out. In this order, so that what every add and read needs lies in two lines of memory.
+#[repr(C)]
 pub struct Shard {
+    /// Raised by every change; what WATCH compares.
+    pub version: u64,
+    /// The end of the newest record that speaks of this shard.
+    pub newest: Position,
+    /// Some counters of this shard are in the ledger only, so a name that is not here may exist.
+    pub unloaded: bool,
+    /// Counters or bytes may have changed since [`Table::note`] came by.
+    resized: bool,
+    /// Counters of this shard that somebody has a handle of, and their lanes.
+    pub splits: Splits,
     slots: Slots,
+    /// A counter made from here on begins with this epoch: past that of all that are gone.
+    pub floor: Epoch,
+    /// No cell that was ever here has a newer epoch.
+    pub epoch_newest: Epoch,
     deadlines: BTreeSet<(Millis, KeptName)>,
     /// What a shared store has not confirmed, and when it is to be put.
     pub unsettled: BTreeMap<KeptName, Duration>,
@@ -144,35 +174,34 @@ pub struct Shard {
     noted: (i64, i64),
     /// How many counters of this shard exist, at rest or not.
     pub counters: u64,
-    /// Some counters of this shard are in the ledger only, so a name that is not here may exist.
-    pub unloaded: bool,
     /// How often slots were collected for the ledger.
     pub collections: u64,
+    /// The batch that was collected last; slots remember whether they were in it.
+    batch: u32,
     /// None of this shard's cells in the ledger expires before this.
     pub rest_deadline: Option<Millis>,
-    /// A counter made from here on begins with this epoch: past that of all that are gone.
-    pub floor: Epoch,
-    /// No cell that was ever here has a newer epoch.
-    pub epoch_newest: Epoch,
-    /// Raised by every change; what WATCH compares.
-    pub version: u64,
-    /// The end of the newest record that speaks of this shard.
-    pub newest: Position,
 }
+
+/// Where a shard lies: on lines of its own.
+#[repr(align(128))]
+struct Place(Mutex<Shard>);
 
 impl Shard {
     fn new(slots: Slots) -> Shard {
         Shard {
             slots,
+            resized: false,
             deadlines: BTreeSet::new(),
             unsettled: BTreeMap::new(),
             left_unsettled: false,
+            splits: Splits::default(),
             names_bytes: 0,
             absent: 0,
             noted: (0, 0),
             counters: 0,
             unloaded: false,
             collections: 0,
+            batch: 0,
             rest_deadline: None,
             floor: Epoch::FIRST,
             epoch_newest: Epoch::FIRST,
@@ -183,24 +212,51 @@ impl Shard {
 
     /// What is known of a name.
     pub fn look(&mut self, hash: u64, name: &[u8]) -> Look {
-        let unloaded = self.unloaded;
-        match self.find(hash, name) {
-            Some(slot) => {
-                slot.used = true;
-                slot.cell.map_or(Look::Absent, Look::Cell)
+        self.look_at(hash, name).1
+    }
+
+    /// The same, and its slot, if it has one.
+    #[inline]
+    pub fn look_at(&mut self, hash: u64, name: &[u8]) -> (Option<u32>, Look) {
+        match self.slots.find(hash, name) {
+            Some(at) => {
+                self.slots.set(at, Flag::Used);
+                (Some(at), self.slots.cell(at).map_or(Look::Absent, Look::Cell))
             }
-            None if unloaded => Look::Unknown,
-            None => Look::Absent,
+            None if self.unloaded => (None, Look::Unknown),
+            None => (None, Look::Absent),
         }
+    }
+
+    /// Brings what [`Shard::look_at`] needs first near; [`Shard::prefetch_slot`], a little later, the rest.
+    #[inline]
+    pub fn prefetch_place(&self, hash: u64) {
+        self.slots.prefetch_place(hash);
+    }
+
+    /// See [`Shard::prefetch_place`].
+    #[inline]
+    pub fn prefetch_slot(&self, hash: u64) {
+        self.slots.prefetch_slot(hash);
+    }
+
+    /// Another value for a counter that exists, at its slot.
+    #[inline]
+    pub fn set_value(&mut self, at: u32, value: i64) {
+        self.version += 1;
+        self.slots.set(at, Flag::Changed);
+        self.slots.set_value(at, value);
     }
 
     /// Makes or replaces the cell of a name whose state is known; whether it existed.
     pub fn put(&mut self, hash: u64, name: &[u8], cell: Cell) -> bool {
+        self.resized = true;
         self.version += 1;
         self.epoch_newest = self.epoch_newest.max(cell.epoch);
-        let slot = self.find_or_insert(hash, name);
-        (slot.changed, slot.used) = (true, true);
-        let before = slot.cell.replace(cell);
+        let at = self.find_or_insert(hash, name);
+        self.slots.set(at, Flag::Changed);
+        self.slots.set(at, Flag::Used);
+        let before = self.slots.set_cell(at, Some(cell));
         self.move_deadline(before.and_then(|cell| cell.expires_at), cell.expires_at, name);
         self.counters += u64::from(before.is_none());
         before.is_some()
@@ -208,11 +264,11 @@ impl Shard {
 
     /// Removes the cell of a name that exists.
     pub fn remove(&mut self, hash: u64, name: &[u8]) {
+        self.resized = true;
         let Some(at) = self.slots.find(hash, name) else { return };
-        let slot = self.slots.slot_mut(at);
-        let before = slot.cell.take();
-        slot.changed = true;
-        if !slot.at_rest && slot.own.is_none() {
+        let before = self.slots.set_cell(at, None);
+        self.slots.set(at, Flag::Changed);
+        if !self.slots.has(at, Flag::AtRest) && self.slots.own(at).is_none() {
             // The ledger has nothing to forget.
             self.slots.remove(at);
             self.names_bytes -= name_bytes(name);
@@ -222,14 +278,22 @@ impl Shard {
         self.counters -= u64::from(before.is_some());
     }
 
+    /// Takes what the ledger says of how many there are.
+    pub fn set_counters(&mut self, counters: u64) {
+        self.resized = true;
+        self.counters = counters;
+    }
+
     /// Takes what a record of the journal says of a counter that existed before it or not. Whether the ledger has it is not known then, so it is
     /// taken to.
     pub fn restore(&mut self, hash: u64, name: &[u8], cell: Option<Cell>, existed: bool, own: Option<Box<Owned>>) {
+        self.resized = true;
         self.names_bytes += own.as_ref().map_or(0, |own| own.bytes());
-        let slot = self.find_or_insert(hash, name);
-        let before = std::mem::replace(&mut slot.cell, cell);
-        let own_before = std::mem::replace(&mut slot.own, own);
-        (slot.changed, slot.at_rest) = (true, true);
+        let at = self.find_or_insert(hash, name);
+        let before = self.slots.set_cell(at, cell);
+        let own_before = self.slots.set_own(at, own);
+        self.slots.set(at, Flag::Changed);
+        self.slots.set(at, Flag::AtRest);
         self.names_bytes -= own_before.map_or(0, |own| own.bytes());
         self.epoch_newest = self.epoch_newest.max(cell.map_or(Epoch::FIRST, |cell| cell.epoch));
         self.move_deadline(before.and_then(|c| c.expires_at), cell.and_then(|c| c.expires_at), name);
@@ -238,48 +302,59 @@ impl Shard {
 
     /// Takes what the ledger says of a name that is not here.
     pub fn load(&mut self, hash: u64, name: &[u8], cell: Option<Cell>, own: Option<Box<Owned>>) {
-        if self.find(hash, name).is_some() {
+        if self.slots.find(hash, name).is_some() {
             return;
         }
+        self.resized = true;
         self.names_bytes += own.as_ref().map_or(0, |own| own.bytes());
         self.absent += usize::from(cell.is_none());
         self.move_deadline(None, cell.and_then(|cell| cell.expires_at), name);
         self.epoch_newest = self.epoch_newest.max(cell.map_or(Epoch::FIRST, |cell| cell.epoch));
-        let slot = self.find_or_insert(hash, name);
-        (slot.cell, slot.at_rest) = (cell, cell.is_some() || own.is_some());
-        slot.own = own;
+        let at = self.find_or_insert(hash, name);
+        if cell.is_some() || own.is_some() {
+            self.slots.set(at, Flag::AtRest);
+        }
+        self.slots.set_cell(at, cell);
+        self.slots.set_own(at, own);
     }
 
     // ---- with a shared store ----------------------------------------------------------------------------------------------------
 
     /// What this node says of a name on a shared store, if it is here.
     pub fn own(&mut self, hash: u64, name: &[u8]) -> Option<&mut Owned> {
-        self.find(hash, name)?.own.as_deref_mut()
+        let at = self.slots.find(hash, name)?;
+        self.slots.own_mut(at)
     }
 
     /// Takes out what this node says of a name whose state is known, for [`Shard::give_own`] to put back. Of a counter of the days before the
     /// store nothing is said yet; then there is only its cell.
     pub fn take_own(&mut self, hash: u64, name: &[u8]) -> (Option<Box<Owned>>, Option<Cell>) {
-        let slot = self.find_or_insert(hash, name);
-        let (own, cell) = (slot.own.take(), slot.cell);
+        self.resized = true;
+        let at = self.find_or_insert(hash, name);
+        let (own, cell) = (self.slots.take_own(at), self.slots.cell(at));
         self.names_bytes -= own.as_ref().map_or(0, |own| own.bytes());
         (own, cell)
     }
 
     /// Puts back what this node says.
     pub fn give_own(&mut self, hash: u64, name: &[u8], own: Box<Owned>) {
+        self.resized = true;
         self.names_bytes += own.bytes();
-        self.find_or_insert(hash, name).own = Some(own);
+        let at = self.find_or_insert(hash, name);
+        self.slots.set_own(at, Some(own));
     }
 
     /// Shows something else: foreign cells have changed, which is nothing to write down.
     pub fn show(&mut self, hash: u64, name: &[u8], cell: Option<Cell>) {
+        self.resized = true;
         self.version += 1;
         self.epoch_newest = self.epoch_newest.max(cell.map_or(Epoch::FIRST, |cell| cell.epoch));
-        let slot = self.find_or_insert(hash, name);
-        let before = std::mem::replace(&mut slot.cell, cell);
-        // Whoever was told must not be told less when the counter comes back from the ledger.
-        slot.changed |= before != cell;
+        let at = self.find_or_insert(hash, name);
+        let before = self.slots.set_cell(at, cell);
+        if before != cell {
+            // Whoever was told must not be told less when the counter comes back from the ledger.
+            self.slots.set(at, Flag::Changed);
+        }
         self.absent += usize::from(cell.is_none());
         self.move_deadline(before.and_then(|c| c.expires_at), cell.and_then(|c| c.expires_at), name);
         self.counters += u64::from(cell.is_some());
@@ -288,22 +363,23 @@ impl Shard {
 
     /// Something is worth sealing that is not worth a record.
     pub fn touch(&mut self, hash: u64, name: &[u8]) {
-        if let Some(slot) = self.find(hash, name) {
-            slot.changed = true;
+        if let Some(at) = self.slots.find(hash, name) {
+            self.slots.set(at, Flag::Changed);
         }
     }
 
     /// Names of which this node says something, or did before there was a store.
-    pub fn own_names(&self) -> impl Iterator<Item = &KeptName> {
-        let said = |slot: &&Slot| match &slot.own {
+    pub fn own_names(&self) -> impl Iterator<Item = &[u8]> {
+        let said = |at: &u32| match self.slots.own(*at) {
             Some(own) => !own.cells.is_empty(),
-            None => slot.cell.is_some(),
+            None => self.slots.cell(*at).is_some(),
         };
-        self.slots.iter().filter(said).map(|slot| &slot.name)
+        self.slots.numbers().filter(said).map(|at| self.slots.name(at))
     }
 
     /// Removes everything, at rest too: the ledger is not asked any more.
     pub fn clear(&mut self) {
+        self.resized = true;
         self.version += 1;
         self.deadlines = BTreeSet::new();
         self.unsettled = BTreeMap::new();
@@ -317,17 +393,24 @@ impl Shard {
     /// What the ledger does not know yet, in no order. The slots belong to this batch from here on; `sealed` is the newest that is in the ledger.
     pub fn collect(&mut self, batch: u32, sealed: u32, out: &mut Vec<Sealed>) {
         self.collections += 1;
-        let from = out.len();
         // What a seal that was never finished has collected is still to be sealed.
-        for slot in self.slots.iter_mut().filter(|slot| slot.changed || slot.batch > sealed) {
-            (slot.changed, slot.batch) = (false, batch);
+        let unfinished = std::mem::replace(&mut self.batch, batch) > sealed;
+        let from = out.len();
+        for at in self.slots.numbers() {
+            let collected = self.slots.take(at, Flag::Collected);
+            let changed = self.slots.take(at, Flag::Changed);
+            if !(changed || collected && unfinished) {
+                continue;
+            }
+            self.slots.set(at, Flag::Collected);
+            let cell = self.slots.cell(at);
             // Of a counter that is gone and of which nothing is said any more the ledger need not know.
-            let silent = |own: &Owned| own.cells.is_empty() && slot.cell.is_none();
+            let silent = |own: &Owned| own.cells.is_empty() && cell.is_none();
             let own: Option<Box<[u8]>> =
-                slot.own.as_ref().map(|own| if silent(own) { Box::default() } else { own.encode().into() });
-            if slot.cell.is_some() || slot.at_rest || own.as_ref().is_some_and(|own| !own.is_empty()) {
-                slot.at_rest = true;
-                out.push(Sealed { hash: slot.hash, name: slot.name.clone(), cell: slot.cell, own });
+                self.slots.own(at).map(|own| if silent(own) { Box::default() } else { own.encode().into() });
+            if cell.is_some() || self.slots.has(at, Flag::AtRest) || own.as_ref().is_some_and(|own| !own.is_empty()) {
+                self.slots.set(at, Flag::AtRest);
+                out.push(Sealed { hash: self.slots.hash(at), name: self.slots.name(at).into(), cell, own });
             }
         }
         let deadlines = out[from..].iter().filter_map(|sealed| sealed.cell?.expires_at);
@@ -341,54 +424,73 @@ impl Shard {
 
     /// The batch did not reach the ledger: its slots are changed as before.
     pub fn uncollect(&mut self, batch: u32) {
-        for slot in self.slots.iter_mut().filter(|slot| slot.batch == batch) {
-            slot.changed = true;
+        if self.batch == batch {
+            for at in self.slots.numbers() {
+                if self.slots.has(at, Flag::Collected) {
+                    self.slots.set(at, Flag::Changed);
+                }
+            }
         }
+    }
+
+    /// Whether the ledger, as of this batch, knows all that a slot says.
+    fn is_sealed(&self, at: u32, batch: u32) -> bool {
+        !(self.slots.has(at, Flag::Changed) || self.slots.has(at, Flag::Collected) && self.batch > batch)
     }
 
     /// Lets slots go that the ledger knows, all that were not looked at since last time. `batch`: the newest that is in the ledger.
     pub fn evict(&mut self, batch: u32) -> usize {
-        let mut gone = Vec::new();
+        self.resized = true;
         let few = self.unsettled.len() <= UNSETTLED_KEPT;
-        self.slots.retain(
-            |slot| {
-                let busy = slot.own.as_ref().is_some_and(|own| own.busy > 0 || few && own.is_unsettled());
-                slot.changed || slot.batch > batch || std::mem::take(&mut slot.used) || busy
-            },
-            |slot| gone.push((slot.cell, slot.name, slot.own)),
-        );
-        for (cell, name, own) in &gone {
+        for split in self.splits.all_live() {
+            // A counter whose lanes may hold something stays where they are joined.
+            if let Some(at) = self.slots.find(split.hash(), split.name().bytes()) {
+                self.slots.set(at, Flag::Used);
+            }
+        }
+        let (mut at, mut gone) = (0, 0);
+        while (at as usize) < self.slots.len() {
+            let busy = self.slots.own(at).is_some_and(|own| own.busy > 0 || few && own.is_unsettled());
+            if !self.is_sealed(at, batch) || self.slots.take(at, Flag::Used) || busy {
+                at += 1;
+                continue;
+            }
+            let Removed { name, cell, own } = self.slots.remove(at);
+            gone += 1;
             if let Some(own) = own {
                 self.names_bytes -= own.bytes();
                 self.unloaded |= !own.cells.is_empty();
                 // A store that is down must not fill the memory; a walk over everything at rest finds it again.
-                self.left_unsettled |= self.unsettled.remove(name).is_some();
+                self.left_unsettled |= self.unsettled.remove(&*name).is_some();
             }
             // What is known not to exist need not be asked for anew, as far as this slot is concerned.
             self.unloaded |= cell.is_some();
             // One that was brought back to be removed, and was not yet, is looked for again.
             self.rest_deadline = cell.and_then(|cell| cell.expires_at).into_iter().chain(self.rest_deadline).min();
-            self.names_bytes -= name_bytes(name);
-            self.move_deadline(cell.and_then(|cell| cell.expires_at), None, name);
+            self.names_bytes -= name_bytes(&name);
+            self.move_deadline(cell.and_then(|cell| cell.expires_at), None, &name);
         }
+        self.slots.shrink();
         self.absent = self.absent.min(self.slots.len());
-        gone.len()
+        gone
     }
 
     /// Forgets names that do not exist, once the ledger does not have them either and nobody has asked for them since last time.
     pub fn purge(&mut self, batch: u32) {
-        let (mut bytes, mut absent) = (0, 0);
-        self.slots.retain(
-            |slot| {
-                let says = slot.own.as_ref().is_some_and(|own| own.busy > 0 || !own.cells.is_empty());
-                let known = slot.cell.is_none() && !slot.changed && slot.batch <= batch && !says;
-                let stays = !known || std::mem::take(&mut slot.used);
-                absent += usize::from(stays && slot.cell.is_none());
-                stays
-            },
-            |slot| bytes += name_bytes(&slot.name) + slot.own.as_ref().map_or(0, |own| own.bytes()),
-        );
-        self.names_bytes -= bytes;
+        self.resized = true;
+        let (mut at, mut absent) = (0, 0);
+        while (at as usize) < self.slots.len() {
+            let exists = self.slots.cell(at).is_some();
+            let says = self.slots.own(at).is_some_and(|own| own.busy > 0 || !own.cells.is_empty());
+            if exists || says || !self.is_sealed(at, batch) || self.slots.take(at, Flag::Used) {
+                absent += usize::from(!exists);
+                at += 1;
+            } else {
+                let Removed { name, own, .. } = self.slots.remove(at);
+                self.names_bytes -= name_bytes(&name) + own.map_or(0, |own| own.bytes());
+            }
+        }
+        self.slots.shrink();
         self.absent = absent;
     }
 
@@ -404,14 +506,22 @@ impl Shard {
 
     // ---- walks ------------------------------------------------------------------------------------------------------------------
 
-    /// Every resident name, those that are gone included.
-    pub fn names(&self) -> impl Iterator<Item = (u64, &[u8], Option<Cell>)> {
-        self.slots.iter().map(|slot| (slot.hash, &*slot.name, slot.cell))
+    /// About `count` resident names with the least hashes from this one on, those that are gone included, in no order; and a hash before which there are no others,
+    /// `None` if these are all.
+    pub fn names(&self, from: u64, count: usize) -> (Vec<Resident>, Option<u64>) {
+        let (found, end) = self.slots.from(from, count);
+        let names = found.into_iter().map(|(hash, at)| (hash, self.slots.name(at).into(), self.slots.cell(at)));
+        (names.collect(), end)
+    }
+
+    /// The cell of every resident name; `None` for those that are gone.
+    pub fn cells(&self) -> impl Iterator<Item = Option<Cell>> {
+        self.slots.numbers().map(|at| self.slots.cell(at))
     }
 
     /// What this node says of resident names on a shared store.
     pub fn owned(&self) -> impl Iterator<Item = (u64, &[u8], &Owned)> {
-        self.slots.iter().filter_map(|slot| Some((slot.hash, &*slot.name, slot.own.as_deref()?)))
+        self.slots.numbers().filter_map(|at| Some((self.slots.hash(at), self.slots.name(at), self.slots.own(at)?)))
     }
 
     /// Names of cells that have expired, the longest expired first, at most `count` of them.
@@ -419,18 +529,11 @@ impl Shard {
         self.deadlines.iter().take_while(move |(at, _)| *at <= now).take(count).map(|(_, name)| name.clone())
     }
 
-    fn find(&mut self, hash: u64, name: &[u8]) -> Option<&mut Slot> {
-        self.slots.find(hash, name).map(|at| self.slots.slot_mut(at))
-    }
-
-    fn find_or_insert(&mut self, hash: u64, name: &[u8]) -> &mut Slot {
-        let at = self.slots.find(hash, name).unwrap_or_else(|| {
+    fn find_or_insert(&mut self, hash: u64, name: &[u8]) -> u32 {
+        self.slots.find(hash, name).unwrap_or_else(|| {
             self.names_bytes += name_bytes(name);
-            let (changed, at_rest, used) = (false, false, true);
-            let (cell, own) = (None, None);
-            self.slots.insert(Slot { hash, name: name.into(), cell, batch: 0, changed, at_rest, used, own })
-        });
-        self.slots.slot_mut(at)
+            self.slots.insert(hash, name)
+        })
     }
 
     fn move_deadline(&mut self, from: Option<Millis>, to: Option<Millis>, name: &[u8]) {
@@ -449,7 +552,7 @@ impl Shard {
 
 /// What a kept name takes outside its slot.
 fn name_bytes(name: &[u8]) -> usize {
-    if name.len() > KEPT_BYTES_MAX { name.len() + ALLOCATION_BYTES } else { 0 }
+    if name.len() > SHORT_BYTES_MAX { name.len() + ALLOCATION_BYTES } else { 0 }
 }
 
 /// The place of a name in a walk over all names.

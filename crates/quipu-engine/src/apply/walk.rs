@@ -3,11 +3,11 @@
 //! A walk in the middle of which counters come, go, are sealed or leave memory still meets every name that is there all along: a shard is looked at before the
 //! ledger, and what leaves memory in between is in the ledger by then.
 
-use std::ops::{ControlFlow, Deref};
+use std::ops::ControlFlow;
 
-use quipu_model::{Cell, KeptName, Ledger, ListNames, Millis, Refusal, Reply, Scan};
+use quipu_model::{Cell, Ledger, ListNames, Millis, Refusal, Reply, Scan};
 
-use super::table::{ORDER_BITS, Table, order_key};
+use super::table::{ORDER_BITS, Resident, Table, order_key};
 use crate::journal::format::Position;
 
 /// What a protocol puts around a name: a length and line ends.
@@ -74,26 +74,20 @@ impl Passing<'_> {
         let end = ((index + 1) as u64) << (ORDER_BITS - shard_bits);
         let shard = self.table.lock(index);
         self.newest = self.newest.max(shard.newest);
-        let names = shard.names().filter(|(hash, ..)| order_key(*hash) >= from);
-        let Some(ledger) = self.ledger.filter(|_| shard.unloaded) else {
-            let resident = names.collect();
-            return Ok(merge(resident, AtRest { cells: Vec::new(), end }, count, self.now, &mut self.hidden));
-        };
-        let resident = names.map(|(hash, name, cell)| (hash, KeptName::from(name), cell)).collect();
+        let (resident, resident_end) = shard.names(from << (64 - ORDER_BITS), count);
+        let ledger = self.ledger.filter(|_| shard.unloaded);
         drop(shard);
-        let at_rest = AtRest::read(ledger, (from, end), count)?;
+        let end = resident_end.map_or(end, |hash| order_key(hash).min(end));
+        let at_rest = match ledger {
+            Some(ledger) => AtRest::read(ledger, (from, end), count)?,
+            None => AtRest { cells: Vec::new(), end },
+        };
         Ok(merge(resident, at_rest, count, self.now, &mut self.hidden))
     }
 }
 
 /// Lays what is resident over what is at rest.
-fn merge<N: Deref<Target = [u8]> + Ord>(
-    mut resident: Vec<(u64, N, Option<Cell>)>,
-    at_rest: AtRest,
-    count: usize,
-    now: Millis,
-    hidden: &mut bool,
-) -> Page {
+fn merge(mut resident: Vec<Resident>, at_rest: AtRest, count: usize, now: Millis, hidden: &mut bool) -> Page {
     let mut is_alive = |cell: &Cell| {
         let alive = cell.expires_at.is_none_or(|at| at > now);
         *hidden |= !alive;

@@ -12,7 +12,7 @@
 //!  48  u64  incarnation  the last life
 //!  56  u64  start        position of the first record that counts
 //!  64  u32  previous     the chain there: low half of the check of the record before
-//!  68  u32  zero
+//!  68  u32  released     on a shared store, what a clean stop made of the version of its registration, modulo 2^32; else 0
 //!  72  u64  first        number of the segment that holds `start`
 //!  80  u64  end          one more than the newest prepared segment
 //!  88  u64  base         position at which segment `end` will begin
@@ -65,6 +65,8 @@ pub struct Control {
     pub start: Position,
     /// The chain at `start`.
     pub previous: u32,
+    /// On a shared store, what a clean stop made of the version of its registration; 0: nothing.
+    pub released: u32,
     /// Number of the segment that holds `start`.
     pub first: u64,
     /// One more than the newest prepared segment.
@@ -84,6 +86,7 @@ impl Control {
         out[16..20].copy_from_slice(&VERSION.to_le_bytes());
         out[20..24].copy_from_slice(&u32::from(self.clean).to_le_bytes());
         out[64..68].copy_from_slice(&self.previous.to_le_bytes());
+        out[68..72].copy_from_slice(&self.released.to_le_bytes());
         for (at, field) in [
             (24, self.generation),
             (32, self.node.0),
@@ -123,6 +126,7 @@ impl Control {
             incarnation: Incarnation(u64_at(bytes, 48)),
             start: Position(u64_at(bytes, 56)),
             previous: u32_at(bytes, 64),
+            released: u32_at(bytes, 68),
             first: u64_at(bytes, 72),
             end: u64_at(bytes, 80),
             base: Position(u64_at(bytes, 88)),

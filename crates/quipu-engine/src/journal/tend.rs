@@ -259,6 +259,11 @@ impl Journal {
         lock(&self.tending).control.write(|control| control.incarnation = incarnation)
     }
 
+    /// Lets the control file know what a clean stop is about to make of the version of the present life's registration.
+    pub fn note_released(&self, released: u32) -> Result<(), JournalError> {
+        lock(&self.tending).control.write(|control| control.released = released)
+    }
+
     /// Lets the control file know how far the journal is synced; `clean` marks a clean stop.
     pub fn note_synced(&self, clean: bool) -> Result<(), JournalError> {
         let mut tending = lock(&self.tending);

@@ -155,7 +155,7 @@ fn count_cells(
         }
     })?;
     for (shard, counted) in counted.iter_mut().enumerate() {
-        for (_, _, cell) in survey.table.lock(shard).names() {
+        for cell in survey.table.lock(shard).cells() {
             counted.counters += u64::from(cell.is_some());
             audit.sum += cell.map_or(0, |cell| i128::from(cell.value));
         }

@@ -27,7 +27,10 @@ pub struct Tally {
     seals: usize,
     evicted: usize,
     loads: usize,
+    laid: usize,
+    counted: usize,
     torn: usize,
+    briefs: usize,
 }
 
 #[test]
@@ -39,7 +42,7 @@ fn every_crash_leaves_a_state_that_existed_and_keeps_what_was_shown() {
     }
     println!(
         "proof: crash states: {} distinct from {seeds} seeds, {} lives ({} after loss of power, {} after a kill, {} within recovery; \
-         {} torn tails cut, {} replies left, {} seals, {} evicted, {} loads)",
+         {} torn tails cut, {} replies left, {} adds and reads run many at a time, {} seals, {} evicted, {} loads, {} adds in lanes, {} beside them)",
         tally.distinct.len(),
         tally.lives,
         tally.power,
@@ -47,9 +50,12 @@ fn every_crash_leaves_a_state_that_existed_and_keeps_what_was_shown() {
         tally.in_recovery,
         tally.torn,
         tally.replies,
+        tally.briefs,
         tally.seals,
         tally.evicted,
         tally.loads,
+        tally.laid,
+        tally.counted,
     );
     if seeds >= 50 {
         assert!(tally.distinct.len() >= 10_000, "only {} distinct states", tally.distinct.len());
@@ -70,9 +76,12 @@ fn run_seed(seed: u64, tally: &mut Tally) {
         let trace = live(&world, &engine, &state, 2 + dice.below(2), steps);
         tally.lives += 1;
         tally.replies += trace.counts.replies;
+        tally.briefs += trace.counts.briefs;
         tally.seals += trace.counts.seals;
         tally.evicted += trace.counts.evicted;
         tally.loads += trace.counts.loads;
+        tally.laid += trace.counts.laid;
+        tally.counted += trace.counts.counted;
         let operations = world.disk.operations();
         for _ in 0..90 {
             // Before `before_life` the start itself was under way: the state that was there must still be.

@@ -17,5 +17,6 @@ mod model;
 mod regressions;
 mod sharing;
 mod sim;
+mod split;
 mod survey;
 mod world;

@@ -6,6 +6,9 @@ use std::time::Duration;
 use quipu_engine::{Engine, Environment, Error, Options, Pick, SharePolicy, SharingOptions, Standing, SystemClock};
 use quipu_model::{Clock, Command, MemoryStore, Name, Refusal, Reply, Set, SetCondition, SetExpiry, Store};
 use quipu_testkit::store_suite::block_on;
+use quipu_testkit::{CrashDisk, Dice};
+
+use crate::world::{World, small};
 
 /// What a store takes to be told of an add, and a node to hear of it, many times over.
 const SOON: Duration = Duration::from_secs(20);
@@ -87,6 +90,55 @@ fn what_a_reset_returns_and_what_is_left_is_what_was_added() {
 }
 
 #[test]
+fn what_is_counted_in_lanes_on_several_nodes_is_counted_once_among_resets() {
+    /// Adds of each thread, in some ten windows.
+    const ADDS: i64 = 20_000;
+    let nodes = Nodes::new();
+    let engines: Vec<Engine> = (0..3).map(|node| nodes.open(node)).collect();
+    let mut returned = 0;
+    std::thread::scope(|scope| {
+        for engine in engines.iter().chain(&engines) {
+            let handle = engine.handle("likes:1").unwrap();
+            scope.spawn(move || {
+                for add in 0..ADDS {
+                    handle.count(1).unwrap();
+                    if add % 1_000 == 0 {
+                        std::thread::sleep(Duration::from_millis(20));
+                    }
+                }
+                handle.flush().unwrap();
+            });
+        }
+        for round in 0..20 {
+            returned += engines[round % 3].reset("likes:1").unwrap();
+            std::thread::sleep(Duration::from_millis(15));
+        }
+    });
+    assert!(returned > 0, "resets came too early to prove anything");
+    for engine in &engines {
+        let rest = 6 * ADDS - returned;
+        eventually("all nodes show the rest", || engine.read("likes:1").unwrap().value == rest);
+    }
+    engines.iter().for_each(|engine| engine.close().unwrap());
+}
+
+#[test]
+fn a_counter_of_which_each_add_names_a_key_is_not_counted_without_one() {
+    let nodes = Nodes::new();
+    let engine = nodes.open_with(1, |sharing| (sharing.shards, sharing.pick) = (4, Pick::Hash));
+    let handle = engine.handle("likes:1").unwrap();
+    for _ in 0..100 {
+        assert_eq!(handle.count(1), Err(Error::Refused(Refusal::NoShardKey)));
+    }
+    assert!(!handle.is_split());
+    let spread = nodes.open_with(2, |sharing| (sharing.shards, sharing.pick) = (4, Pick::Random));
+    let handle = spread.handle("likes:2").unwrap();
+    (0..1_000).for_each(|_| handle.count(1).unwrap());
+    assert!(handle.is_split());
+    assert_eq!(handle.add(1).unwrap(), 1_001);
+}
+
+#[test]
 fn a_reset_takes_what_its_own_node_has_added_and_not_put_yet() {
     let nodes = Nodes::new();
     // Longer than the test: nothing is put by itself.
@@ -95,6 +147,32 @@ fn a_reset_takes_what_its_own_node_has_added_and_not_put_yet() {
         engine.add("likes:1", 5 * round).unwrap();
         assert_eq!(engine.reset("likes:1").unwrap(), 5 * round);
         assert_eq!(engine.read("likes:1").unwrap().value, 0);
+    }
+}
+
+#[test]
+fn what_the_store_has_of_a_node_is_on_its_disk() {
+    let world = World::new(CrashDisk::new(), 1);
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new(world.clock.clone()));
+    let open = |world: &World| {
+        let mut options = small(1 << 16);
+        options.sharing.settle_every = Duration::ZERO;
+        Engine::open_with(options, Environment { store: Some(store.clone()), ..world.environment() }).unwrap()
+    };
+    let engine = open(&world);
+    let sharing = engine.sharing().unwrap();
+    assert!(block_on(sharing.renew()));
+    // Of a relaxed namespace, so that nobody else waits for the disk.
+    let add = Command::Add { name: Name::new(b"r:likes").unwrap(), delta: 5, shard_key: None };
+    let asked = engine.steps().ask(engine.turn().run(&add).unwrap_err());
+    assert_eq!(block_on(sharing.fetch()), 1);
+    drop(asked);
+    assert_eq!(engine.turn().run(&add), Ok(Reply::Integer(5)));
+    assert_eq!(block_on(sharing.settle()), 1);
+    for seed in 0..20 {
+        let image = world.disk.crash(world.disk.operations(), &Dice::new(seed));
+        let after = open(&World::new(image.into_disk(), seed));
+        assert_eq!(after.turn().run(&Command::CountNames), Ok(Reply::Integer(1)), "with seed {seed}");
     }
 }
 

@@ -12,9 +12,11 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use quipu_engine::{Backing, Backup, Engine, Loaded, Loading, NotRun, Position, Seal, Sealing, Turn, Wait};
+use quipu_engine::{
+    Backing, Backup, BriefReply, Engine, Handle, Loaded, Loading, NotRun, Position, Seal, Sealing, Turn, Wait,
+};
 use quipu_model::{
-    AddWithin, Command, Durability, Expiry, ExpiryCondition, ExpiryForm, Millis, Name, Reply, Set, SetCondition,
+    AddWithin, Brief, Command, Durability, Expiry, ExpiryCondition, ExpiryForm, Millis, Name, Reply, Set, SetCondition,
     SetExpiry, When,
 };
 use quipu_testkit::Dice;
@@ -67,6 +69,10 @@ pub struct Counts {
     pub loads: usize,
     pub swept: usize,
     pub refused: usize,
+    pub briefs: usize,
+    /// Adds without a value that went to a lane, and those that did not.
+    pub laid: usize,
+    pub counted: usize,
 }
 
 impl Trace {
@@ -115,6 +121,8 @@ fn live_and(world: &World, engine: &Engine, state: &State, workers: usize, steps
         dice: &dice,
         state: state.clone(),
         newest: BTreeMap::new(),
+        handles: NAMES.map(|name| engine.handle(name).expect("it is short")),
+        laid: BTreeMap::new(),
         backup: None,
         trace: Trace {
             states: BTreeMap::new(),
@@ -156,6 +164,10 @@ struct Life<'w, 'e> {
     state: State,
     /// Where the newest record of each name ends.
     newest: BTreeMap<Vec<u8>, Position>,
+    /// For adds without a value.
+    handles: [Handle; NAMES.len()],
+    /// What they have left in lanes.
+    laid: BTreeMap<Vec<u8>, i64>,
     backup: Option<Backup<'e>>,
     trace: Trace,
 }
@@ -164,9 +176,14 @@ impl<'e> Life<'_, 'e> {
     fn step(&mut self, worker: &mut Worker<'e>) {
         self.trace.counts.steps += 1;
         *worker = match std::mem::replace(worker, Worker::Idle) {
+            Worker::Idle if self.dice.chance(20) => {
+                self.count();
+                Worker::Idle
+            }
             Worker::Idle => {
                 let mut turn = self.engine.turn();
-                let (told, blocked) = self.apply(&mut turn);
+                let (told, blocked) =
+                    if self.dice.chance(10) { (self.flush(&mut turn), None) } else { self.apply(&mut turn) };
                 turn.release();
                 Worker::Applied(Box::new(turn), told, blocked)
             }
@@ -215,10 +232,92 @@ impl<'e> Life<'_, 'e> {
         };
     }
 
+    /// Adds a few times without asking for a value.
+    fn count(&mut self) {
+        // Lanes of one counter at a time: a look at all of them writes a record for each, and only the last one's end would be known here.
+        let picked = self.dice.pick(&self.handles);
+        let holding = self.handles.iter().find(|handle| self.laid.contains_key(handle.name()));
+        let handle = holding.unwrap_or(picked).clone();
+        for _ in 0..1 + self.dice.below(5) {
+            let (delta, name) = (self.dice.between(-3..=9), handle.name().to_vec());
+            let laid = handle.is_split();
+            if handle.count(delta).is_err() {
+                assert!(!laid, "lanes take everything that is small");
+                self.trace.counts.refused += 1;
+                continue;
+            }
+            if laid {
+                self.trace.counts.laid += 1;
+                *self.laid.entry(name).or_default() += delta;
+                continue;
+            }
+            self.trace.counts.counted += 1;
+            self.join(&name);
+            let add = Command::Add { name: Name::new(&name).unwrap(), delta, shard_key: None };
+            let expected = model::apply(&mut self.state, &add, self.engine.now());
+            assert!(matches!(expected, Reply::Integer(_)), "{add:?} -> {expected:?}");
+            self.newest.insert(name, self.engine.steps().reserved());
+            self.boundary();
+        }
+    }
+
+    /// Asks for what was counted to be durable.
+    fn flush(&mut self, turn: &mut Turn<'_>) -> Vec<Told> {
+        let handle = self.dice.pick(&self.handles).clone();
+        match turn.flush(&handle) {
+            Ok(Ok(())) => {}
+            other => panic!("lanes hold the room they need: {other:?}"),
+        }
+        turn.release();
+        let name = handle.name();
+        self.join(name);
+        self.boundary();
+        let position = self.newest.get(name).copied().unwrap_or_default();
+        vec![Told { position, durability: durability(name), what: format!("flush of {:?}", name.escape_ascii()) }]
+    }
+
+    /// Somebody has looked at a counter: what was in its lanes is in its value, and in the newest record.
+    fn join(&mut self, name: &[u8]) {
+        let laid = self.laid.remove(name).unwrap_or(0);
+        if laid != 0 {
+            let (value, expiry) = self.state.get(name).copied().expect("only a counter that exists has lanes");
+            self.state.insert(name.to_vec(), (value + laid, expiry));
+            self.newest.insert(name.to_vec(), self.engine.steps().reserved());
+        }
+    }
+
+    /// A look at all lanes writes a record for each counter, and a crash may come between any two of them: so that the states between are known, one is left to it.
+    fn flush_all_but_one(&mut self) {
+        let laid: Vec<Vec<u8>> =
+            self.laid.iter().filter(|(_, laid)| **laid != 0).map(|(name, _)| name.clone()).collect();
+        for name in laid.iter().skip(1) {
+            let handle = self.handles.iter().find(|handle| handle.name() == name).expect("all have one").clone();
+            let mut turn = self.engine.turn();
+            assert_eq!(turn.flush(&handle), Ok(Ok(())));
+            turn.finish();
+            self.join(name);
+            self.boundary();
+        }
+    }
+
+    /// Somebody has looked at all lanes.
+    fn join_all(&mut self) {
+        for name in all_names() {
+            self.join(name);
+        }
+    }
+
     /// Applies a short pipeline, up to the first command that needs counters at rest.
     fn apply(&mut self, turn: &mut Turn<'_>) -> (Vec<Told>, Option<Blocked>) {
         let mut told = Vec::new();
         for _ in 0..1 + self.dice.below(4) {
+            if self.dice.chance(40) {
+                let briefs: Vec<Brief<'static>> = (0..1 + self.dice.below(12)).map(|_| draw_brief(self.dice)).collect();
+                if let Err(blocked) = self.run_briefs(turn, &briefs, &mut told) {
+                    return (told, Some(blocked));
+                }
+                continue;
+            }
             let commands: Vec<Command<'static>> =
                 (0..if self.dice.chance(25) { 2 + self.dice.below(3) } else { 1 }).map(|_| draw(self.dice)).collect();
             if let Err(blocked) = self.run(turn, commands, &mut told) {
@@ -228,6 +327,36 @@ impl<'e> Life<'_, 'e> {
         (told, None)
     }
 
+    /// Runs adds and reads many at a time; one that cannot be run so, by itself.
+    fn run_briefs(
+        &mut self,
+        turn: &mut Turn<'_>,
+        mut briefs: &[Brief<'static>],
+        told: &mut Vec<Told>,
+    ) -> Result<(), Blocked> {
+        while let Some(first) = briefs.first() {
+            let mut replies = Vec::new();
+            let ran = turn.run_briefs(briefs, |reply| {
+                replies.push(match reply {
+                    BriefReply::Added(value) => Reply::Integer(value),
+                    BriefReply::Read(value) => Reply::Value(value),
+                    BriefReply::Overflow => Reply::Refused(quipu_model::Refusal::Overflow),
+                });
+            });
+            assert_eq!(ran, replies.len());
+            if ran == 0 {
+                self.run(turn, vec![(*first).into()], told)?;
+                briefs = &briefs[1..];
+                continue;
+            }
+            self.trace.counts.briefs += ran;
+            let commands: Vec<Command<'static>> = briefs[..ran].iter().map(|brief| (*brief).into()).collect();
+            self.account(turn, &commands, &replies, told);
+            briefs = &briefs[ran..];
+        }
+        Ok(())
+    }
+
     /// Runs commands together and compares every reply with the model's.
     fn run(
         &mut self,
@@ -235,56 +364,55 @@ impl<'e> Life<'_, 'e> {
         commands: Vec<Command<'static>>,
         told: &mut Vec<Told>,
     ) -> Result<(), Blocked> {
-        {
-            let now = turn.now();
-            let ran = if commands.len() == 1 {
-                turn.run(&commands[0]).map(|reply| vec![reply]).map_err(NotRun::Load)
-            } else {
-                turn.run_all(&commands, &[]).map(|replies| replies.expect("nothing was watched"))
-            };
-            let replies = match ran {
-                Ok(replies) => replies,
-                Err(NotRun::Refused(_)) => {
-                    self.trace.counts.refused += 1;
-                    return Ok(());
-                }
-                Err(NotRun::Load(load)) => return Err(Blocked { loading: self.engine.steps().ask(load), commands }),
-            };
-            // One run, one record: ended here so that the boundary after it is known.
-            turn.release();
-            let end = self.engine.steps().reserved();
-            let before = self.state.clone();
-            let durabilities = commands.iter().flat_map(names).map(|name| durability(name.bytes()));
-            let together = durabilities.clone().max().unwrap_or(Durability::Memory);
-            for (command, reply) in commands.iter().zip(&replies) {
-                if let Reply::Refused(quipu_model::Refusal::NoRoom { .. } | quipu_model::Refusal::Behind { .. }) = reply
-                {
-                    self.trace.counts.refused += 1;
-                    continue;
-                }
-                let expected = model::apply(&mut self.state, command, now);
-                assert_eq!(reply, &expected, "{command:?} at {now}");
-            }
-            let touched: Vec<Vec<u8>> = commands.iter().flat_map(names).map(|name| name.bytes().to_vec()).collect();
-            let changed = end > *self.trace.states.keys().next_back().expect("there is always one");
-            for name in &touched {
-                if changed && (before.get(name) != self.state.get(name)) {
-                    self.newest.insert(name.clone(), end);
-                }
-            }
-            if commands.iter().any(|command| matches!(command, Command::Flush)) {
-                self.newest.extend(before.keys().map(|name| (name.clone(), end)));
-            }
-            self.boundary();
-            let shows = touched.iter().filter_map(|name| self.newest.get(name)).max().copied();
-            let own = if changed && together > Durability::Memory { end } else { Position(0) };
-            told.push(Told {
-                position: shows.unwrap_or_default().max(own),
-                durability: together,
-                what: format!("{commands:?} -> {replies:?}"),
-            });
+        let ran = if commands.len() == 1 {
+            turn.run(&commands[0]).map(|reply| vec![reply]).map_err(NotRun::Load)
+        } else {
+            turn.run_all(&commands, &[]).map(|replies| replies.expect("nothing was watched"))
+        };
+        match ran {
+            Ok(replies) => self.account(turn, &commands, &replies, told),
+            Err(NotRun::Refused(_)) => self.trace.counts.refused += 1,
+            Err(NotRun::Load(load)) => return Err(Blocked { loading: self.engine.steps().ask(load), commands }),
         }
         Ok(())
+    }
+
+    /// Compares the replies of one run with the model's, and notes what they show.
+    fn account(&mut self, turn: &mut Turn<'_>, commands: &[Command<'static>], replies: &[Reply], told: &mut Vec<Told>) {
+        let now = turn.now();
+        // One run, one record: ended here so that the boundary after it is known.
+        turn.release();
+        let end = self.engine.steps().reserved();
+        let before = self.state.clone();
+        let durabilities = commands.iter().flat_map(names).map(|name| durability(name.bytes()));
+        let together = durabilities.clone().max().unwrap_or(Durability::Memory);
+        for (command, reply) in commands.iter().zip(replies) {
+            if let Reply::Refused(quipu_model::Refusal::NoRoom { .. } | quipu_model::Refusal::Behind { .. }) = reply {
+                self.trace.counts.refused += 1;
+                continue;
+            }
+            names(command).iter().for_each(|name| self.join(name.bytes()));
+            let expected = model::apply(&mut self.state, command, now);
+            assert_eq!(reply, &expected, "{command:?} at {now}");
+        }
+        let touched: Vec<Vec<u8>> = commands.iter().flat_map(names).map(|name| name.bytes().to_vec()).collect();
+        let changed = end > *self.trace.states.keys().next_back().expect("there is always one");
+        for name in &touched {
+            if changed && (before.get(name) != self.state.get(name)) {
+                self.newest.insert(name.clone(), end);
+            }
+        }
+        if commands.iter().any(|command| matches!(command, Command::Flush)) {
+            self.newest.extend(before.keys().map(|name| (name.clone(), end)));
+        }
+        self.boundary();
+        let shows = touched.iter().filter_map(|name| self.newest.get(name)).max().copied();
+        let own = if changed && together > Durability::Memory { end } else { Position(0) };
+        told.push(Told {
+            position: shows.unwrap_or_default().max(own),
+            durability: together,
+            what: format!("{commands:?} -> {replies:?}"),
+        });
     }
 
     fn back_up(&mut self) {
@@ -315,7 +443,12 @@ impl<'e> Life<'_, 'e> {
     fn background(&mut self, seal: &mut Option<Seal>) {
         let steps = self.engine.steps();
         let clock = &self.world.clock;
-        match self.dice.below(14) {
+        match self.dice.below(15) {
+            14 => {
+                self.flush_all_but_one();
+                steps.join();
+                self.join_all();
+            }
             0..2 => steps.hand_over(),
             2..4 => steps.sync(),
             4 => steps.prepare().expect("the disk is good"),
@@ -339,7 +472,11 @@ impl<'e> Life<'_, 'e> {
                 clock.set_wall(Millis(wall - 1_800_000));
             }
             _ => (0..2).for_each(|_| match seal.take() {
-                None if steps.wants_seal() || self.dice.chance(40) => *seal = Some(steps.seal_begin()),
+                None if steps.wants_seal() || self.dice.chance(40) => {
+                    self.flush_all_but_one();
+                    *seal = Some(steps.seal_begin());
+                    self.join_all();
+                }
                 None => {}
                 Some(mut sealing) => match steps.seal_step(&mut sealing) {
                     Ok(Sealing::More) => *seal = Some(sealing),
@@ -406,6 +543,13 @@ fn names<'c>(command: &'c Command<'static>) -> Vec<Name<'c>> {
         Command::Flush => all_names().map(|name| Name::new(name).unwrap()).collect(),
         other => panic!("not drawn: {other:?}"),
     }
+}
+
+/// An add or a read.
+fn draw_brief(dice: &Dice) -> Brief<'static> {
+    let name = Name::new(dice.pick(&NAMES).as_bytes()).expect("it is short");
+    let delta = *dice.pick(&[1, 1, 1, -1, 7, i64::MAX, i64::MIN]);
+    Brief { name, delta: (!dice.chance(25)).then_some(delta) }
 }
 
 fn draw(dice: &Dice) -> Command<'static> {

@@ -84,6 +84,8 @@ pub fn small(segment_bytes: u64) -> Options {
         journal_bytes_max: 6 * segment_bytes,
         table_shards: 4,
         reserve_bytes: 0,
+        lanes: 2,
+        split_after: 2,
         ..Options::new(DATA)
     }
 }

@@ -169,6 +169,11 @@ impl Decoder {
         }
     }
 
+    /// Whether it waits for no rest of a command.
+    pub fn is_fresh(&self) -> bool {
+        matches!(self.stage, Stage::Start) && self.at == 0
+    }
+
     /// How much memory it holds beyond itself.
     pub fn held_bytes(&self) -> usize {
         self.packed.capacity()

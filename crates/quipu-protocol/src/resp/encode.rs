@@ -119,6 +119,7 @@ impl<'a> Writer<'a> {
     }
 
     /// A number.
+    #[inline]
     pub fn integer(&mut self, value: i64) {
         self.header(b':', value);
     }
@@ -178,7 +179,7 @@ impl<'a> Writer<'a> {
     }
 
     /// A value of a counter: a bulk string, since to Redis it is a string.
-    fn value(&mut self, value: Option<i64>) {
+    pub fn value(&mut self, value: Option<i64>) {
         let Some(value) = value else { return self.null() };
         let mut digits = Vec::with_capacity(number::I64_BYTES_MAX);
         number::append(&mut digits, value);
@@ -201,10 +202,9 @@ impl<'a> Writer<'a> {
         self.header(kind, count as i64);
     }
 
+    #[inline]
     fn header(&mut self, kind: u8, value: i64) {
-        self.out.push(kind);
-        number::append(self.out, value);
-        self.out.extend_from_slice(b"\r\n");
+        number::append_line(self.out, kind, value);
     }
 }
 

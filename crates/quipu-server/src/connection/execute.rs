@@ -37,7 +37,8 @@ pub(super) fn now(
     match request {
         Request::Counter(CounterRequest { mut command, shape }) => {
             bound(&mut command, output_bytes_max);
-            let reply = match session.take_loaded(turn).map_or_else(|| turn.run(&command), Ok) {
+            let loaded = session.take_loaded(turn);
+            let reply = match loaded.map_or_else(|| session.run(&command, turn), Ok) {
                 Ok(reply) => reply,
                 Err(load) => return Ending::Loads(load),
             };

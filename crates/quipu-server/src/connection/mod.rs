@@ -12,9 +12,11 @@
 //!   unfinished command is kept, in at most its own length and 4 KiB;
 //! - every wait on the client has a bound.
 
+mod briefs;
 mod execute;
 mod respond;
 mod session;
+mod silent;
 mod transaction;
 
 use std::cell::RefCell;
@@ -29,12 +31,14 @@ use quipu_engine::{Loaded, Wait};
 use rustix::net::SendFlags;
 use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
+
+use quipu_protocol::Decoder;
 
 use crate::backup;
 use crate::clients::Client;
 use crate::shared::{Shared, tally};
+use crate::stop::Stopping;
 pub(crate) use respond::REDIS_VERSION;
 use session::{Ending, Session};
 
@@ -57,24 +61,37 @@ thread_local! {
 }
 
 /// Serves a client until it leaves, misbehaves, or the server stops.
-pub(crate) async fn serve(stream: TcpStream, client: Arc<Client>, shared: Arc<Shared>, stop: watch::Receiver<bool>) {
+pub(crate) async fn serve(stream: TcpStream, client: Arc<Client>, shared: Arc<Shared>, stopping: Stopping) {
     let session = Session::new(client, Arc::clone(&shared));
     let (input, output, opened) = (Vec::new(), Vec::new(), Instant::now());
-    let connection = Connection { stream, session, shared, input, output, partial: None, opened };
+    let decoder = Decoder::default();
+    let connection = Connection { stream, session, decoder, shared, stopping, input, output, partial: None, opened };
     // An error here is the client's going away; there is nobody left to tell.
-    let _ = connection.run(stop).await;
+    let _ = connection.run().await;
 }
 
 struct Connection {
     stream: TcpStream,
     session: Session,
+    /// Beside the session: its frames borrow it while the session changes.
+    decoder: Decoder,
     shared: Arc<Shared>,
+    stopping: Stopping,
     /// An unfinished command, or what was held back for the next turn.
     input: Vec<u8>,
     output: Vec<u8>,
     /// When the unfinished command in `input` began to arrive.
     partial: Option<Instant>,
     opened: Instant,
+}
+
+/// What waiting for bytes came to.
+enum Received {
+    Turned(Turned),
+    /// The client has gone, or has taken too long.
+    Over,
+    /// The server stops.
+    Stopping,
 }
 
 /// What a turn left to do.
@@ -84,19 +101,16 @@ struct Turned {
 }
 
 impl Connection {
-    async fn run(mut self, mut stop: watch::Receiver<bool>) -> io::Result<()> {
+    async fn run(mut self) -> io::Result<()> {
         loop {
-            let turned = tokio::select! {
-                biased;
-                // First: a client that never pauses must not keep the server from stopping.
-                _ = stop.wait_for(|stopping| *stopping) => return self.drain().await,
-                turned = self.receive() => match turned? {
-                    Some(turned) => turned,
-                    None => return Ok(()),
-                },
-            };
-            if !self.finish_turns(turned).await? {
-                return Ok(());
+            match self.receive().await? {
+                Received::Turned(turned) => {
+                    if !self.finish_turns(turned).await? {
+                        return Ok(());
+                    }
+                }
+                Received::Stopping => return self.drain().await,
+                Received::Over => return Ok(()),
             }
         }
     }
@@ -110,8 +124,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Waits for bytes, within the bounds, and runs the commands they complete. `None`: the connection is over.
-    async fn receive(&mut self) -> io::Result<Option<Turned>> {
+    /// Waits for bytes, within the bounds, and runs the commands they complete.
+    async fn receive(&mut self) -> io::Result<Received> {
         let partial_time_max = self.shared.limits.partial_time_max;
         let deadline = match self.partial {
             // Whoever does not give the password in time gives its place to another.
@@ -119,10 +133,16 @@ impl Connection {
             Some(since) => Some(since + partial_time_max),
             None => self.shared.settings.idle_time_max().map(|time| Instant::now() + time),
         };
-        let turn = poll_fn(|cx| self.poll_turn(cx));
+        let received = poll_fn(|cx| {
+            // First: a client that never pauses must not keep the server from stopping.
+            if self.stopping.poll(cx.waker()) {
+                return Poll::Ready(Ok(Received::Stopping));
+            }
+            self.poll_turn(cx).map_ok(|turned| turned.map_or(Received::Over, Received::Turned))
+        });
         match deadline {
-            None => turn.await,
-            Some(deadline) => timeout_at(deadline, turn).await.unwrap_or(Ok(None)),
+            None => received.await,
+            Some(deadline) => timeout_at(deadline, received).await.unwrap_or(Ok(Received::Over)),
         }
     }
 
@@ -163,7 +183,9 @@ impl Connection {
 
     /// Sends the output. A client may take it as slowly as it likes, as long as it takes some of it within each bound of time.
     async fn send(&mut self) -> io::Result<()> {
-        let mut sent = 0;
+        // Nearly always the socket takes it all at once, and then there is no time to be kept.
+        let mut sent =
+            if self.output.is_empty() { 0 } else { self.stream.try_write(&self.output).or_else(none_yet)? };
         while sent < self.output.len() {
             let rest = &self.output[sent..];
             sent += match timeout(self.shared.limits.write_time_max, self.stream.write(rest)).await {
@@ -212,7 +234,7 @@ impl Connection {
 
     /// Runs whole commands of the input, within one turn of the engine.
     fn turn(&mut self, input: &[u8]) -> Turned {
-        let (wait, ending) = self.session.turn(input, &mut self.output);
+        let (wait, ending) = self.session.turn(&mut self.decoder, input, &mut self.output);
         Turned { wait, ending }
     }
 
@@ -240,6 +262,11 @@ impl Connection {
         };
         self.session.note_kept(self.input.len());
     }
+}
+
+/// A socket that takes nothing at the moment has taken nothing yet.
+fn none_yet(error: io::Error) -> io::Result<usize> {
+    if error.kind() == io::ErrorKind::WouldBlock { Ok(0) } else { Err(error) }
 }
 
 /// Appends, growing by little: a client that announces much and sends little costs little.

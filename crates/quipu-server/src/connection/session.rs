@@ -10,12 +10,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use quipu_engine::{Load, Loaded, Turn, Wait, Watch};
-use quipu_model::Reply;
+use quipu_model::{Command, Reply};
 use quipu_protocol::command::{Flag, ReplyMode};
 use quipu_protocol::{Args, DecodeError, Decoder, Request, Spec, Version, Writer, lookup};
 
-use super::execute;
+use super::silent::Silent;
 use super::transaction::Transaction;
+use super::{briefs, execute};
 use crate::backup::Outcome;
 use crate::clients::Client;
 use crate::shared::{Shared, tally};
@@ -48,15 +49,17 @@ pub(super) struct Session {
     pub(super) shared: Arc<Shared>,
     pub(super) client: Arc<Client>,
     pub(super) state: State,
-    decoder: Decoder,
     consumed: usize,
+    silent: Silent,
     /// What loading came to for the command that comes next, if that is a reply already.
     loaded: Option<(Reply, Wait)>,
-    /// Rows that it has waited for were asked for then, or later.
+    /// Rows that it has waited for were asked for then, or later: the first time that it had to.
     rows_since: Option<std::time::Duration>,
     /// What became of the backup that the command which comes next has asked for.
     backed_up: Option<Outcome>,
     unauthenticated_bytes: usize,
+    /// How much of the input the connection has kept since the last turn.
+    kept: usize,
 }
 
 /// All that RESET sets back.
@@ -98,27 +101,28 @@ impl Replies {
 impl Session {
     pub fn new(client: Arc<Client>, shared: Arc<Shared>) -> Session {
         let state = State { authenticated: shared.password.is_none(), command: "NULL", ..State::default() };
-        let (decoder, loaded, backed_up) = (Decoder::default(), None, None);
+        let (loaded, backed_up) = (None, None);
         Session {
             shared,
             client,
             state,
-            decoder,
             consumed: 0,
+            silent: Silent::default(),
             loaded,
             rows_since: None,
             backed_up,
             unauthenticated_bytes: 0,
+            kept: 0,
         }
     }
 
     /// Runs the whole commands of the input in one turn of the engine, as many as a turn may.
-    pub fn turn(&mut self, input: &[u8], out: &mut Vec<u8>) -> (Wait, Ending) {
+    pub fn turn(&mut self, decoder: &mut Decoder, input: &[u8], out: &mut Vec<u8>) -> (Wait, Ending) {
         let shared = Arc::clone(&self.shared);
-        // The decoder's frames borrow it while the rest of the session changes.
-        let mut decoder = std::mem::take(&mut self.decoder);
         let mut turn = shared.engine.turn();
         let (mut commands, mut work) = (0, 0);
+        // So many commands have been found to need the long way, or come behind one that does.
+        let mut briefs_in = 0;
         self.consumed = 0;
         let ending = loop {
             if out.len() >= shared.limits.output_bytes_max || work >= TURN_WORK_MAX {
@@ -132,6 +136,24 @@ impl Session {
                 true => shared.limits.frame,
                 false => quipu_protocol::Limits::UNAUTHENTICATED,
             };
+            if self.consumed == input.len() {
+                // Whatever the decoder has seen of the next command, it waits for more of it.
+                break Ending::Waits;
+            }
+            if briefs_in == 0 && decoder.is_fresh() && self.takes_briefs(&turn) {
+                let run = briefs::run(&input[self.consumed..], &limits, &mut turn, out, self.state.version);
+                self.consumed += run.bytes;
+                commands += run.commands as u64;
+                work += run.work;
+                self.state.command = run.command.unwrap_or(self.state.command);
+                tally(&shared.tally.errors, run.errors);
+                // What was found behind one that needs the long way is not looked for again.
+                briefs_in = run.found - run.commands;
+                if briefs_in == 0 && run.found > 0 {
+                    continue;
+                }
+            }
+            briefs_in = briefs_in.saturating_sub(1);
             match decoder.decode(&input[self.consumed..], &limits) {
                 Ok(None) => break Ending::Waits,
                 Ok(Some(frame)) => {
@@ -173,7 +195,6 @@ impl Session {
         let now = turn.now();
         let wait = turn.finish();
         decoder.let_go();
-        self.decoder = decoder;
         tally(&shared.tally.commands, commands);
         let mut details = self.client.details();
         details.active = now;
@@ -187,6 +208,18 @@ impl Session {
             return (wait, Ending::Closes);
         }
         (wait, ending)
+    }
+
+    /// Whether commands may be run many at a time: nothing is different about the next one, or about its reply.
+    fn takes_briefs(&self, turn: &Turn<'_>) -> bool {
+        let State { authenticated, replies, transaction, .. } = &self.state;
+        *authenticated
+            && *replies == Replies::All
+            && transaction.is_none()
+            && self.loaded.is_none()
+            && self.rows_since.is_none()
+            && !self.silent.is_unflushed()
+            && turn.takes_briefs()
     }
 
     /// How many bytes of the input the last turn used.
@@ -208,8 +241,11 @@ impl Session {
         }
     }
 
-    pub fn note_kept(&self, bytes: usize) {
-        self.client.details().input_bytes = bytes;
+    pub fn note_kept(&mut self, bytes: usize) {
+        // Nearly always nothing, as the last time.
+        if std::mem::replace(&mut self.kept, bytes) != bytes {
+            self.client.details().input_bytes = bytes;
+        }
     }
 
     /// Carries out one command and answers it; returns how much work that was.
@@ -231,6 +267,7 @@ impl Session {
             self.state.replies = replies;
             return (ending, work);
         }
+        self.rows_since = None;
         if out.get(before) == Some(&b'-') {
             tally(&self.shared.tally.errors, 1);
         }
@@ -241,6 +278,9 @@ impl Session {
                 out.truncate(before);
                 self.state.replies = Replies::All;
             }
+        }
+        if out.len() > before {
+            self.silent.flush(turn);
         }
         (ending, work)
     }
@@ -269,7 +309,7 @@ impl Session {
         self.loaded = match loaded {
             Loaded::Again | Loaded::Unknown => None,
             Loaded::Fetched(since) => {
-                self.rows_since = Some(since);
+                self.rows_since.get_or_insert(since);
                 None
             }
             Loaded::Reply(reply, wait) => Some((reply, wait)),
@@ -289,12 +329,22 @@ impl Session {
 
     /// The reply that loading has brought for the command that is about to run.
     pub fn take_loaded(&mut self, turn: &mut Turn<'_>) -> Option<Reply> {
-        if let Some(since) = self.rows_since.take() {
+        if let Some(since) = self.rows_since {
             turn.rows_since(since);
         }
         let (reply, wait) = self.loaded.take()?;
         turn.wait_also(wait);
         Some(reply)
+    }
+
+    /// Runs a command; one that only adds, for a client that does not want to know, is counted.
+    pub fn run(&mut self, command: &Command<'_>, turn: &mut Turn<'_>) -> Result<Reply, Load> {
+        match (command, self.state.replies) {
+            (Command::Add { name, delta, shard_key: None }, Replies::None | Replies::NotThis) => {
+                self.silent.add(&self.shared.engine, turn, *name, *delta)
+            }
+            _ => turn.run(command),
+        }
     }
 
     /// What a command takes beyond its arguments.

@@ -156,6 +156,34 @@ fn output_beyond_its_bound_is_sent_in_parts() {
 }
 
 #[test]
+fn adds_that_nobody_wants_to_hear_of_count_in_lanes_and_whoever_asks_sees_all() {
+    let door = Door::open();
+    let (mut silent, mut other) = (door.client(), door.client());
+    let adds = |name: &str, count: usize| format!("INCR {name}\n").repeat(count);
+    silent.ask(&format!("CLIENT REPLY OFF\n{}CLIENT REPLY ON", adds("a", 500)), "+OK\r\n");
+    other.ask("GET a", "$3\r\n500\r\n").ask("INCR a", ":501\r\n");
+    // From counter to counter, with what is not an add in between, and an add that is refused.
+    let mixed = format!(
+        "{}{}DECRBY a 100\nSET c 7\n{}INCRBY b x\n{}",
+        adds("a", 200),
+        adds("b", 300),
+        adds("c", 3),
+        adds("b", 1)
+    );
+    silent.ask(
+        &format!("CLIENT REPLY OFF\n{mixed}CLIENT REPLY ON\nMGET a b c"),
+        "+OK\r\n*3\r\n$3\r\n601\r\n$3\r\n301\r\n$2\r\n10\r\n",
+    );
+    let skipped = "CLIENT REPLY SKIP\nINCR a\n".repeat(200);
+    silent.ask(&format!("{skipped}GET a"), "$3\r\n801\r\n");
+    other.ask("GETDEL a", "$3\r\n801\r\n");
+    silent.ask(&format!("{skipped}EXPIRE a 100\n{skipped}GETSET a 5\nTTL a"), ":1\r\n$3\r\n400\r\n:-1\r\n");
+    // What a connection has counted stays when it goes away.
+    silent.send(format!("CLIENT REPLY OFF\n{}QUIT\n", adds("a", 100)).replace('\n', "\r\n")).expect_closed_after("");
+    other.ask("GET a", "$3\r\n105\r\n");
+}
+
+#[test]
 fn a_client_chooses_which_replies_it_gets() {
     let door = Door::open();
     door.client()

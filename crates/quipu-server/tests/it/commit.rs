@@ -136,6 +136,22 @@ fn writes_and_reads_wait_for_the_disk_and_nothing_else_does() {
 }
 
 #[test]
+fn the_next_reply_waits_for_adds_that_had_none() {
+    let gate = Gate::open();
+    let door = Door::open_on(gate.environment());
+    let mut client = door.client();
+    let adds = "INCR n\r\n".repeat(200);
+    client.send(format!("CLIENT REPLY OFF\r\n{adds}CLIENT REPLY ON\r\n")).expect("+OK\r\n");
+    assert_eq!(door.engine.stats().counters_split, 1);
+    gate.set(Sync::Waits);
+    // Lanes are not synced by anyone; a reply to whatever comes next says that they are.
+    client.send(format!("CLIENT REPLY OFF\r\n{adds}")).expect_silence(MOMENT);
+    client.send("CLIENT REPLY ON\r\nPING\r\n").expect_silence(MOMENT);
+    gate.set(Sync::Passes);
+    client.expect("+OK\r\n+PONG\r\n").ask("GET n", "$3\r\n400\r\n");
+}
+
+#[test]
 fn when_the_disk_fails_connections_close_and_nothing_is_acknowledged() {
     let gate = Gate::open();
     let door = Door::open_on(gate.environment());

@@ -1,0 +1,431 @@
+//! The slots of a shard: an index by hash over slots of 32 bytes that lie densely in chunks of one size.
+//!
+//! In a map that holds its entries itself, growing moves all of them into a block of twice the size, and a table that fills and empties leaves blocks of
+//! every size behind in the allocator, some in the arena of each thread that made them. Here only the index, a few bytes a counter, grows so; chunks are all
+//! alike, and one that is no longer needed goes to the next shard that needs one, whichever thread that is.
+//!
+//! A slot has a short name and a value, and flags. What few counters have is beside it (`extras`): a long name, an expiry, what is said on a shared store, an epoch that few share.
+//!
+//! Invariants:
+//! - slots `0..len` are there, without a gap, and the index holds each of their numbers once;
+//! - a slot either has its cell in itself, or an extra has it: never both.
+
+mod extras;
+mod index;
+pub mod prefetch;
+#[cfg(test)]
+mod tests;
+
+use quipu_model::Cell;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use self::extras::{EPOCHS_MAX, Epochs, Extra, Extras};
+use self::index::Index;
+use self::prefetch::prefetch;
+use crate::sharing::own::Owned;
+use crate::sync::{Arc, Mutex, lock};
+
+/// Slots of a chunk: few enough that a shard with one counter costs little, enough that a list of chunks is short.
+const CHUNK_SLOTS: usize = 64;
+
+/// Chunks kept for whoever needs one next: what an eviction under a small memory limit lets go. More are given back to the system.
+const SPARE_BYTES_MAX: usize = 32 << 20;
+
+/// Longest name that lies in the slot itself.
+pub const SHORT_BYTES_MAX: usize = 22;
+
+/// What is known of a name, in half a line of memory.
+#[derive(Clone, Copy)]
+struct Slot {
+    /// The value, or the number of the extra that has all but the beginning of the name.
+    number: i64,
+    /// The name, or its beginning; zeros behind it.
+    name: [u8; SHORT_BYTES_MAX],
+    /// From the lowest: length of the name (5; all ones if an extra has it), number of the epoch (4), flags.
+    bits: u16,
+}
+
+const LENGTH_MASK: u16 = 0x1f;
+const LENGTH_LONG: u16 = LENGTH_MASK;
+const EPOCH_SHIFT: u32 = 5;
+const EPOCH_MASK: u16 = (EPOCHS_MAX as u16 - 1) << EPOCH_SHIFT;
+/// Known not to exist; without an extra only.
+const IS_ABSENT: u16 = 1 << 9;
+/// The number is that of an extra.
+const HAS_EXTRA: u16 = 1 << 10;
+
+/// What a slot remembers in one bit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u16)]
+pub enum Flag {
+    /// The ledger does not know the present state.
+    Changed = 1 << 11,
+    /// The ledger may have a cell of this name.
+    AtRest = 1 << 12,
+    /// Looked at since the last eviction came by.
+    Used = 1 << 13,
+    /// In the batch that was collected from this shard last.
+    Collected = 1 << 14,
+}
+
+impl Slot {
+    const EMPTY: Slot = Slot { number: 0, name: [0; SHORT_BYTES_MAX], bits: IS_ABSENT };
+
+    fn has(&self, bit: u16) -> bool {
+        self.bits & bit != 0
+    }
+
+    fn epoch(&self) -> usize {
+        usize::from((self.bits & EPOCH_MASK) >> EPOCH_SHIFT)
+    }
+
+    fn set_epoch(&mut self, number: usize) {
+        self.bits = self.bits & !EPOCH_MASK | (number as u16) << EPOCH_SHIFT;
+    }
+}
+
+/// Aligned, so that no slot lies across two lines of memory.
+#[repr(align(64))]
+struct Chunk([Slot; CHUNK_SLOTS]);
+
+/// Chunks that belong to no shard.
+#[derive(Default)]
+#[allow(clippy::vec_box, reason = "a chunk stays where it is when it goes from shard to shard")]
+pub struct SpareChunks(Mutex<Vec<Box<Chunk>>>);
+
+impl SpareChunks {
+    fn take(&self) -> Box<Chunk> {
+        lock(&self.0).pop().unwrap_or_else(|| Box::new(Chunk([Slot::EMPTY; CHUNK_SLOTS])))
+    }
+
+    fn give(&self, chunk: Box<Chunk>) {
+        let mut spare = lock(&self.0);
+        if (spare.len() + 1) * size_of::<Chunk>() <= SPARE_BYTES_MAX {
+            spare.push(chunk);
+        }
+    }
+}
+
+/// See the module. In this order, so that what every look needs comes first.
+#[repr(C)]
+#[allow(clippy::vec_box, reason = "chunks stay where they are when the list of them grows")]
+pub struct Slots {
+    index: Index,
+    chunks: Vec<Box<Chunk>>,
+    len: u32,
+    epochs: Epochs,
+    extras: Extras,
+    spare: Arc<SpareChunks>,
+    /// What makes the hashes: slots do not keep theirs.
+    seed: u64,
+    /// So many of their upper bits chose the shard.
+    shard_bits: u32,
+}
+
+/// A slot that was removed.
+pub struct Removed {
+    pub name: Box<[u8]>,
+    pub cell: Option<Cell>,
+    pub own: Option<Box<Owned>>,
+}
+
+impl Slots {
+    pub fn new(seed: u64, shard_bits: u32, spare: Arc<SpareChunks>) -> Slots {
+        let (index, extras, epochs) = (Index::new(shard_bits), Extras::default(), Epochs::default());
+        Slots { index, chunks: Vec::new(), len: 0, extras, epochs, spare, seed, shard_bits }
+    }
+
+    pub fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    /// The numbers of all slots.
+    pub fn numbers(&self) -> std::ops::Range<u32> {
+        0..self.len
+    }
+
+    /// The number of a name's slot.
+    #[inline]
+    pub fn find(&self, hash: u64, name: &[u8]) -> Option<u32> {
+        self.index.find(hash, |at| is_same(self.name(at), name))
+    }
+
+    /// About `count` slots with the least hashes from this one on, in no order, and a hash before which there are no others; `None`: these are all.
+    pub fn from(&self, hash: u64, count: usize) -> (Vec<(u64, u32)>, Option<u64>) {
+        self.index.from(hash, count, |at| self.hash(at))
+    }
+
+    /// Brings the place of a hash in the index near, to be followed by [`Slots::prefetch_slot`] once it may have come.
+    #[inline]
+    pub fn prefetch_place(&self, hash: u64) {
+        self.index.prefetch(hash);
+    }
+
+    /// Brings the slot near that most likely has this hash.
+    #[inline]
+    pub fn prefetch_slot(&self, hash: u64) {
+        if let Some(at) = self.index.guess(hash) {
+            prefetch(self.slot(at));
+        }
+    }
+
+    /// Adds a slot for a name that has none, known not to exist, used; returns its number.
+    pub fn insert(&mut self, hash: u64, name: &[u8]) -> u32 {
+        let at = self.len;
+        if at as usize == self.chunks.len() * CHUNK_SLOTS {
+            self.chunks.push(self.spare.take());
+        }
+        self.len += 1;
+        let mut slot = Slot::EMPTY;
+        let short = name.len().min(SHORT_BYTES_MAX);
+        slot.name[..short].copy_from_slice(&name[..short]);
+        slot.bits |= Flag::Used as u16;
+        if name.len() > SHORT_BYTES_MAX {
+            slot.number = self.extras.put(Extra { name: Some(name.into()), ..Extra::default() });
+            slot.bits |= LENGTH_LONG | HAS_EXTRA;
+        } else {
+            slot.bits |= short as u16;
+        }
+        *self.slot_mut(at) = slot;
+        let (chunks, extras, seed) = (&self.chunks, &self.extras, self.seed);
+        self.index.insert(hash, at, |at| xxh3_64_with_seed(name_in(chunks, extras, at), seed));
+        at
+    }
+
+    /// Removes a slot; the last one takes its number.
+    pub fn remove(&mut self, at: u32) -> Removed {
+        let removed = Removed { name: self.name(at).into(), cell: self.cell(at), own: self.take_own(at) };
+        let (hash, last) = (self.hash(at), self.len - 1);
+        let (chunks, extras, seed) = (&self.chunks, &self.extras, self.seed);
+        self.index.remove(hash, at, |at| xxh3_64_with_seed(name_in(chunks, extras, at), seed));
+        let slot = *self.slot(at);
+        if slot.has(HAS_EXTRA) {
+            self.extras.take(slot.number);
+        } else {
+            self.epochs.let_go(slot.epoch());
+        }
+        if at != last {
+            let hash = self.hash(last);
+            self.index.renumber(hash, last, at);
+            *self.slot_mut(at) = *self.slot(last);
+        }
+        self.len = last;
+        if (last as usize).is_multiple_of(CHUNK_SLOTS) {
+            let chunk = self.chunks.pop().expect("the last slot was in it");
+            self.spare.give(chunk);
+        }
+        removed
+    }
+
+    /// Gives memory back after many were removed.
+    pub fn shrink(&mut self) {
+        let (chunks, extras, seed) = (&self.chunks, &self.extras, self.seed);
+        self.index.shrink(|at| xxh3_64_with_seed(name_in(chunks, extras, at), seed));
+        if self.chunks.capacity() > 4 * self.chunks.len() + 16 {
+            self.chunks.shrink_to(2 * self.chunks.len());
+        }
+    }
+
+    pub fn clear(&mut self) {
+        for chunk in std::mem::take(&mut self.chunks) {
+            self.spare.give(chunk);
+        }
+        *self = Slots::new(self.seed, self.shard_bits, self.spare.clone());
+    }
+
+    /// About how many bytes they take, without what long names and own cells take elsewhere.
+    pub fn bytes(&self) -> usize {
+        let chunks = self.chunks.len() * size_of::<Chunk>() + self.chunks.capacity() * size_of::<Box<Chunk>>();
+        chunks + self.index.bytes() + self.extras.bytes() + self.epochs.bytes()
+    }
+
+    // ---- one slot ---------------------------------------------------------------------------------------------------------------
+
+    #[inline]
+    pub fn name(&self, at: u32) -> &[u8] {
+        name_in(&self.chunks, &self.extras, at)
+    }
+
+    pub fn hash(&self, at: u32) -> u64 {
+        xxh3_64_with_seed(self.name(at), self.seed)
+    }
+
+    #[inline]
+    pub fn has(&self, at: u32, flag: Flag) -> bool {
+        self.slot(at).has(flag as u16)
+    }
+
+    #[inline]
+    pub fn set(&mut self, at: u32, flag: Flag) {
+        self.slot_mut(at).bits |= flag as u16;
+    }
+
+    pub fn unset(&mut self, at: u32, flag: Flag) {
+        self.slot_mut(at).bits &= !(flag as u16);
+    }
+
+    /// Whether it was set, which it is not any more.
+    pub fn take(&mut self, at: u32, flag: Flag) -> bool {
+        let was = self.has(at, flag);
+        self.unset(at, flag);
+        was
+    }
+
+    /// `None`: known not to exist.
+    #[inline]
+    pub fn cell(&self, at: u32) -> Option<Cell> {
+        let slot = self.slot(at);
+        match slot.bits & (HAS_EXTRA | IS_ABSENT) {
+            0 => Some(Cell { epoch: self.epochs.get(slot.epoch()), value: slot.number, expires_at: None }),
+            IS_ABSENT => None,
+            _ => self.extras.get(slot.number).cell,
+        }
+    }
+
+    /// Another value for a counter that exists; all else stays.
+    #[inline]
+    pub fn set_value(&mut self, at: u32, value: i64) {
+        let slot = self.slot_mut(at);
+        debug_assert!(!slot.has(IS_ABSENT) || slot.has(HAS_EXTRA));
+        if slot.has(HAS_EXTRA) {
+            let number = slot.number;
+            let cell = self.extras.get_mut(number).cell.as_mut();
+            cell.expect("the counter exists").value = value;
+        } else {
+            slot.number = value;
+        }
+    }
+
+    /// Another cell; returns the one before.
+    pub fn set_cell(&mut self, at: u32, cell: Option<Cell>) -> Option<Cell> {
+        let before = self.cell(at);
+        let slot = *self.slot(at);
+        if slot.has(HAS_EXTRA) {
+            self.extras.get_mut(slot.number).cell = cell;
+            self.slim(at);
+            return before;
+        }
+        self.epochs.let_go(slot.epoch());
+        if !self.set_plain(at, cell) {
+            let number = self.extras.put(Extra { name: None, cell, own: None });
+            self.give_extra(at, number);
+        }
+        before
+    }
+
+    pub fn own(&self, at: u32) -> Option<&Owned> {
+        let slot = self.slot(at);
+        if slot.has(HAS_EXTRA) { self.extras.get(slot.number).own.as_deref() } else { None }
+    }
+
+    pub fn own_mut(&mut self, at: u32) -> Option<&mut Owned> {
+        let slot = *self.slot(at);
+        if slot.has(HAS_EXTRA) { self.extras.get_mut(slot.number).own.as_deref_mut() } else { None }
+    }
+
+    pub fn take_own(&mut self, at: u32) -> Option<Box<Owned>> {
+        let slot = *self.slot(at);
+        let own = if slot.has(HAS_EXTRA) { self.extras.get_mut(slot.number).own.take() } else { None };
+        if own.is_some() {
+            self.slim(at);
+        }
+        own
+    }
+
+    /// Returns what was there before.
+    pub fn set_own(&mut self, at: u32, own: Option<Box<Owned>>) -> Option<Box<Owned>> {
+        let (slot, cell) = (*self.slot(at), self.cell(at));
+        if slot.has(HAS_EXTRA) {
+            let before = std::mem::replace(&mut self.extras.get_mut(slot.number).own, own);
+            self.slim(at);
+            return before;
+        }
+        if own.is_some() {
+            self.epochs.let_go(slot.epoch());
+            let number = self.extras.put(Extra { name: None, cell, own });
+            self.give_extra(at, number);
+        }
+        None
+    }
+
+    /// Whether a cell is now in the slot itself; its epoch was let go of before.
+    fn set_plain(&mut self, at: u32, cell: Option<Cell>) -> bool {
+        let plain = match cell {
+            None => Some((0, 0, IS_ABSENT)),
+            Some(Cell { epoch, value, expires_at: None }) => self.epochs.name(epoch).map(|epoch| (value, epoch, 0)),
+            Some(_) => None,
+        };
+        let slot = self.slot_mut(at);
+        slot.bits &= !(HAS_EXTRA | IS_ABSENT);
+        let (number, epoch, absent) = plain.unwrap_or_default();
+        slot.number = number;
+        slot.set_epoch(epoch);
+        slot.bits |= absent;
+        plain.is_some()
+    }
+
+    fn give_extra(&mut self, at: u32, number: i64) {
+        let slot = self.slot_mut(at);
+        slot.set_epoch(0);
+        slot.bits = slot.bits & !IS_ABSENT | HAS_EXTRA;
+        slot.number = number;
+    }
+
+    /// Lets go of an extra that a slot has no more need of.
+    fn slim(&mut self, at: u32) {
+        let number = self.slot(at).number;
+        let Extra { name, cell, own } = self.extras.get(number);
+        if name.is_some() || own.is_some() || cell.is_some_and(|cell| cell.expires_at.is_some()) {
+            return;
+        }
+        let cell = *cell;
+        if self.set_plain(at, cell) {
+            self.extras.take(number);
+        } else {
+            self.give_extra(at, number);
+        }
+    }
+
+    #[inline]
+    fn slot(&self, at: u32) -> &Slot {
+        slot_in(&self.chunks, at)
+    }
+
+    #[inline]
+    fn slot_mut(&mut self, at: u32) -> &mut Slot {
+        let at = at as usize;
+        &mut self.chunks[at / CHUNK_SLOTS].0[at % CHUNK_SLOTS]
+    }
+}
+
+/// Whether two names are the same. Most are of 8 to 24 bytes, of which three words tell.
+#[inline]
+pub fn is_same(a: &[u8], b: &[u8]) -> bool {
+    if a.len() != b.len() {
+        return false;
+    }
+    match (a.first_chunk::<8>(), a.last_chunk::<8>(), b.first_chunk::<8>(), b.last_chunk::<8>()) {
+        (Some(a_first), Some(a_last), Some(b_first), Some(b_last)) if a.len() <= 16 => {
+            a_first == b_first && a_last == b_last
+        }
+        (Some(a_first), Some(a_last), Some(b_first), Some(b_last)) if a.len() <= 24 => {
+            a_first == b_first && a_last == b_last && a[8..16] == b[8..16]
+        }
+        _ => a == b,
+    }
+}
+
+#[inline]
+fn slot_in(chunks: &[Box<Chunk>], at: u32) -> &Slot {
+    let at = at as usize;
+    &chunks[at / CHUNK_SLOTS].0[at % CHUNK_SLOTS]
+}
+
+#[inline]
+fn name_in<'s>(chunks: &'s [Box<Chunk>], extras: &'s Extras, at: u32) -> &'s [u8] {
+    let slot = slot_in(chunks, at);
+    match slot.bits & LENGTH_MASK {
+        LENGTH_LONG => extras.get(slot.number).name.as_deref().unwrap_or_default(),
+        bytes => &slot.name[..usize::from(bytes)],
+    }
+}

@@ -1,0 +1,51 @@
+//! One lane, on a cache line of its own.
+
+use crate::sync::{AtomicI64, Ordering};
+
+/// See the module. Two lines of 64 bytes: processors fetch them in pairs.
+#[derive(Default)]
+#[repr(align(128))]
+pub struct Lane {
+    /// All that was ever added here; it wraps.
+    added: AtomicI64,
+    /// How much of that was joined. Changed under the lock of the counter's shard; adders read it as a hint.
+    joined: AtomicI64,
+}
+
+impl Lane {
+    /// An add by the one thread that the lane belongs to; what the lane holds after it.
+    #[inline]
+    pub fn add_alone(&self, delta: i64) -> i64 {
+        let added = self.added.load(Ordering::Relaxed).wrapping_add(delta);
+        self.added.store(added, Ordering::Release);
+        added.wrapping_sub(self.joined.load(Ordering::Relaxed))
+    }
+
+    /// An add by one thread among others; what the lane holds after it.
+    #[inline]
+    pub fn add_among(&self, delta: i64) -> i64 {
+        let added = self.added.fetch_add(delta, Ordering::SeqCst).wrapping_add(delta);
+        added.wrapping_sub(self.joined.load(Ordering::Relaxed))
+    }
+
+    pub fn total(&self) -> i64 {
+        self.added.load(Ordering::SeqCst)
+    }
+
+    /// What was added and not joined.
+    pub fn pending(&self) -> i64 {
+        self.total().wrapping_sub(self.joined.load(Ordering::Relaxed))
+    }
+
+    /// The same; from here on it counts as joined.
+    pub fn take(&self) -> i64 {
+        let added = self.total();
+        let taken = added.wrapping_sub(self.joined.load(Ordering::Relaxed));
+        self.joined.store(added, Ordering::Relaxed);
+        taken
+    }
+
+    pub fn give_back(&self, sum: i64) {
+        self.joined.store(self.joined.load(Ordering::Relaxed).wrapping_sub(sum), Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,209 @@
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Barrier, Mutex, MutexGuard, TryLockError};
+
+use super::*;
+
+/// About 20 µs: more than an add takes that has to wait for a lock, less than a thread waits for its turn on a core.
+const SPINS_MAX: usize = 2_000;
+
+/// Looks at lanes while all cores add to them, at most; every other one closes them.
+const LOOKS_MAX: usize = 100_000;
+
+/// Closings after which every adder was seen to have returned: so many are enough. A barrier that is missing shows within some hundreds.
+const CHECKS: usize = 5_000;
+#[test]
+fn a_lane_holds_what_was_added_until_it_is_taken_and_again_when_it_is_given_back() {
+    let split = Split::new(b"a", 7, 2);
+    assert_eq!(split.add(5), Adding::Not, "lanes are closed until somebody opens them");
+    split.open();
+    assert_eq!((split.add(5), split.add(-7), split.holds()), (Adding::Laid, Adding::Laid, true));
+    assert_eq!((split.take(), split.holds(), split.take()), (-2, false, 0));
+    split.add(9);
+    let taken = split.take();
+    split.give_back(taken);
+    split.add(1);
+    assert_eq!((split.holds(), split.take()), (true, 10));
+    split.close();
+    assert_eq!((split.add(5), split.holds()), (Adding::Not, false));
+}
+
+#[test]
+fn a_large_add_takes_another_way_and_a_full_lane_is_told() {
+    let split = Split::new(b"a", 7, 1);
+    split.open();
+    let most = DELTA_MAX as i64;
+    assert_eq!((split.add(most), split.add(-most)), (Adding::Laid, Adding::Laid));
+    assert_eq!(
+        (split.add(most + 1), split.add(-most - 1), split.add(i64::MIN)),
+        (Adding::Not, Adding::Not, Adding::Not)
+    );
+    let rounds = PENDING_MAX as i64 / most;
+    for _ in 0..rounds {
+        assert_eq!(split.add(-most), Adding::Laid);
+    }
+    assert_eq!(split.add(-1), Adding::Full);
+    assert_eq!(split.take(), -(PENDING_MAX as i64) - 1);
+    assert_eq!(split.add(-1), Adding::Laid);
+}
+
+#[test]
+fn the_value_up_to_which_lanes_are_open_leaves_room_for_all_they_may_hold() {
+    let held = 2 * LANES_MAX as i128 * i128::from(PENDING_MAX) + (1 << 15) * i128::from(DELTA_MAX);
+    assert!(i128::from(VALUE_MAX) + i128::from(DELTA_MAX) + held < i128::from(i64::MAX));
+    assert!(fits(1 << 62) && fits(-(1 << 62)) && !fits((1 << 62) + 1) && !fits(i64::MIN));
+}
+
+#[test]
+fn live_threads_have_different_seats_and_the_smallest_there_are() {
+    let seats = |threads: usize| {
+        let together = Barrier::new(threads);
+        std::thread::scope(|scope| {
+            let each = || {
+                let seat = seat();
+                together.wait();
+                seat
+            };
+            let threads: Vec<_> = (0..threads).map(|_| scope.spawn(each)).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect::<std::collections::BTreeSet<_>>()
+        })
+    };
+    // Other tests of this process may hold some, too.
+    for _ in 0..20 {
+        let seats = seats(8);
+        assert_eq!(seats.len(), 8);
+        assert!(seats.last().is_some_and(|last| *last < 200), "{seats:?}");
+    }
+}
+
+/// What a shard is to the lanes of one of its counters: a lock, and a value.
+struct Counter {
+    split: Split,
+    value: Mutex<i64>,
+}
+
+impl Counter {
+    /// Spins: a thread that is put to sleep by a lock would be away when the next closing comes.
+    fn lock(&self) -> MutexGuard<'_, i64> {
+        loop {
+            match self.value.try_lock() {
+                Ok(value) => return value,
+                Err(TryLockError::WouldBlock) => std::hint::spin_loop(),
+                Err(TryLockError::Poisoned(_)) => panic!("the test has failed elsewhere"),
+            }
+        }
+    }
+
+    fn count(&self, delta: i64) {
+        match self.split.add(delta) {
+            Adding::Laid | Adding::Full => {}
+            Adding::Not => *self.lock() += delta,
+            Adding::Late => {
+                let mut value = self.lock();
+                *value += self.split.take();
+            }
+        }
+    }
+
+    /// What a reader sees, or a closer.
+    fn join(&self, close: bool) -> i64 {
+        let mut value = self.lock();
+        // Whoever has looked at a lane takes its line from the adder, whose next store then waits in its core while it goes on: this is where a barrier is missed.
+        self.split.holds();
+        if close {
+            self.split.close();
+        }
+        *value += self.split.take();
+        *value
+    }
+}
+
+/// Ends the adders, also when the test fails.
+struct End<'a>(&'a AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Keeps this thread on one core, so that it meets those on others.
+#[cfg(target_os = "linux")]
+fn pin(index: usize) {
+    use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+    let allowed = sched_getaffinity(None).unwrap();
+    let cores: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core)).collect();
+    let mut one = CpuSet::new();
+    one.set(cores[index % cores.len()]);
+    sched_setaffinity(None, &one).unwrap();
+}
+
+#[cfg(not(target_os = "linux"))]
+fn pin(_: usize) {}
+
+/// How many adds of a thread have returned, on a line of its own.
+#[derive(Default)]
+#[repr(align(128))]
+struct Returned(AtomicI64);
+
+/// On the machine's own threads, where barriers matter: the scheduler's tests cannot tell what a processor does with a plain store.
+#[test]
+fn adds_on_all_cores_meet_closings_and_every_one_counts_once() {
+    let threads = std::thread::available_parallelism().map_or(2, usize::from);
+    // Of 16 lanes one is an adder's own, whatever seats other tests have taken; of one, most adders share another.
+    for (adders, lanes, looks_max) in
+        [(1, 16, LOOKS_MAX), (threads, 16, LOOKS_MAX / 50), (2 * threads, 1, LOOKS_MAX / 50)]
+    {
+        let counter = Counter { split: Split::new(b"a", 7, lanes), value: Mutex::new(0) };
+        let returned: Vec<Returned> = (0..adders).map(|_| Returned::default()).collect();
+        let (done, mut looks, mut checked) = (AtomicBool::new(false), 0, 0);
+        let each = |returned: &Returned| returned.0.load(Ordering::Acquire);
+        std::thread::scope(|scope| {
+            for (index, returned) in returned.iter().enumerate() {
+                let (counter, done) = (&counter, &done);
+                scope.spawn(move || {
+                    pin(index + 1);
+                    let mut adds = 0;
+                    while !done.load(Ordering::Relaxed) {
+                        counter.count(1);
+                        adds += 1;
+                        returned.0.store(adds, Ordering::Release);
+                    }
+                });
+            }
+            let _end = End(&done);
+            pin(0);
+            while looks < looks_max && checked < CHECKS {
+                let look = looks;
+                looks += 1;
+                {
+                    let _value = counter.lock();
+                    counter.split.open();
+                }
+                (0..look % 50).for_each(|_| std::hint::spin_loop());
+                let before: i64 = returned.iter().map(each).sum();
+                let seen = counter.join(look % 2 == 0);
+                assert!(seen >= before, "{before} adds had returned, {seen} were seen");
+                if look % 2 == 0 {
+                    let at: Vec<i64> = returned.iter().map(each).collect();
+                    let have_returned = || returned.iter().zip(&at).all(|(returned, at)| each(returned) >= at + 2);
+                    // Those that do not run at the moment are not waited for.
+                    let returned = (0..SPINS_MAX).any(|_| {
+                        std::hint::spin_loop();
+                        have_returned()
+                    });
+                    let _value = counter.lock();
+                    // Whoever was at it has returned: lanes that are closed hold nothing.
+                    if returned {
+                        checked += 1;
+                        assert!(!counter.split.holds(), "an add that has returned is in a lane that nobody looks at");
+                    }
+                }
+            }
+        });
+        let added: i64 = returned.iter().map(each).sum();
+        assert_eq!(counter.join(true), added);
+        println!(
+            "proof: lanes: {adders} threads, {lanes} lanes, {added} adds, {looks} looks, every other a closing, {checked} of them checked after"
+        );
+    }
+}

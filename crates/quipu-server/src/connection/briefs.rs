@@ -1,0 +1,64 @@
+//! Adds and reads of single counters, found and run many at a time.
+//!
+//! In: the input of a connection of which nothing else is asked than to answer. Out: the replies to the first such commands in it.
+
+use arrayvec::ArrayVec;
+use quipu_engine::{BRIEFS_MAX, BriefReply, Turn};
+use quipu_model::{Brief, Refusal};
+use quipu_protocol::{BriefFrame, Limits, Version, Writer, brief};
+
+/// What came of looking for such commands.
+#[derive(Debug, Default)]
+pub(super) struct Ran {
+    /// How many were found; if not all of them were run, the next one needs the long way.
+    pub found: usize,
+    /// How many were run, and the bytes and arguments they had.
+    pub commands: usize,
+    pub bytes: usize,
+    pub work: usize,
+    /// The last of them.
+    pub command: Option<&'static str>,
+    /// How many were refused.
+    pub errors: u64,
+}
+
+/// Runs the first commands of the input, up to a number and to the first that needs the long way.
+pub(super) fn run(input: &[u8], limits: &Limits, turn: &mut Turn<'_>, out: &mut Vec<u8>, version: Version) -> Ran {
+    let mut briefs = ArrayVec::<Brief<'_>, BRIEFS_MAX>::new();
+    // Where each of them ends, and what it is called.
+    let mut ends = ArrayVec::<(usize, &'static str), BRIEFS_MAX>::new();
+    let mut at = 0;
+    while !briefs.is_full()
+        && let Some(BriefFrame { brief, command, bytes }) = brief(&input[at..], limits)
+    {
+        at += bytes;
+        briefs.push(brief);
+        ends.push((at, command));
+    }
+    let found = briefs.len();
+    let mut ran = Ran { found, ..Ran::default() };
+    if found == 0 {
+        return ran;
+    }
+    let mut writer = Writer::new(out, version);
+    while ran.commands < found {
+        let more = turn.run_briefs(&briefs[ran.commands..], |reply| match reply {
+            BriefReply::Added(value) => writer.integer(value),
+            BriefReply::Read(value) => writer.value(value),
+            BriefReply::Overflow => {
+                ran.errors += 1;
+                writer.refusal(&Refusal::Overflow, "");
+            }
+        });
+        if more == 0 {
+            break;
+        }
+        ran.commands += more;
+    }
+    if let Some(last) = ran.commands.checked_sub(1) {
+        (ran.bytes, ran.command) = (ends[last].0, Some(ends[last].1));
+        // A name and an operation; the third argument of some weighs nothing.
+        ran.work = 2 * ran.commands;
+    }
+    ran
+}
