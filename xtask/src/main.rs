@@ -2,6 +2,7 @@
 //!
 //! Not here: what is tested. A part of `cargo xtask test` is a line of the table in `parts`; its proof lives with the code.
 
+mod bench;
 mod clients;
 mod parts;
 mod patches;
@@ -19,6 +20,9 @@ cargo xtask test [--kills N] [--only PART]   everything that must hold, part by 
     --kills N      how often the kill suite kills the program, over all modes
     --only PART    only the part of this name (see the table that it prints)
 cargo xtask patches [NAME]                   applies each known-bad patch and shows the test that catches it
+cargo xtask bench postgres [--seconds N] [--repetitions N]
+                                             a durable counter beside a hot row of PostgreSQL, in turn
+cargo xtask bench memory [COUNTERS …]        bytes per counter beside Redis
 cargo xtask tools                            installs what the tests need and says where it is";
 
 fn main() -> ExitCode {
@@ -38,6 +42,8 @@ fn dispatch(arguments: &[String]) -> anyhow::Result<()> {
         ["test", rest @ ..] => test::test(&test_options(rest)?),
         ["patches"] => patches::patches(None).map(|_| ()),
         ["patches", name] if !name.starts_with('-') => patches::patches(Some(name)).map(|_| ()),
+        ["bench", "postgres", rest @ ..] => bench::postgres(&postgres_options(rest)?),
+        ["bench", "memory", counters @ ..] => bench::memory(&counters_of(counters)?),
         ["tools"] => {
             let tools = tools::install()?;
             println!("{tools}");
@@ -49,6 +55,33 @@ fn dispatch(arguments: &[String]) -> anyhow::Result<()> {
         }
         other => bail!("unknown command '{}'\n{USAGE}", other.join(" ")),
     }
+}
+
+fn postgres_options(mut words: &[&str]) -> anyhow::Result<bench::PostgresOptions> {
+    let mut options = bench::PostgresOptions::default();
+    while let [flag, value, rest @ ..] = words {
+        let number: usize = value
+            .parse()
+            .ok()
+            .filter(|&number| number > 0)
+            .with_context(|| format!("'{value}' is no number above 0"))?;
+        match *flag {
+            "--seconds" => options.seconds = number,
+            "--repetitions" => options.repetitions = number,
+            other => bail!("unknown option '{other}'\n{USAGE}"),
+        }
+        words = rest;
+    }
+    match words {
+        [] => Ok(options),
+        [lone, ..] => bail!("'{lone}' is unknown or lacks a value\n{USAGE}"),
+    }
+}
+
+fn counters_of(words: &[&str]) -> anyhow::Result<Vec<usize>> {
+    let number = |word: &&str| word.parse().ok().filter(|&counters| counters > 0);
+    let each = words.iter().map(|word| number(word).with_context(|| format!("'{word}' is no number of counters")));
+    each.collect()
 }
 
 fn test_options(mut words: &[&str]) -> anyhow::Result<test::Options> {

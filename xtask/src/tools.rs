@@ -36,6 +36,7 @@ pub fn install() -> anyhow::Result<Tools> {
     let home = std::env::var_os("QUIPU_TEST_TOOLS").map_or_else(|| own("tools"), PathBuf::from);
     std::fs::create_dir_all(&home).with_context(|| format!("make {}", home.display()))?;
     need_programs(&["redis-cli", "redis-benchmark"], &["redis-tools"])?;
+    need_programs(&["redis-server"], &["redis-server"])?;
     need_programs(&["strace"], &["strace"])?;
     need_programs(&["python3"], &["python3", "python3-venv"])?;
     need_programs(&["node", "npm"], &["nodejs", "npm"])?;
@@ -84,7 +85,8 @@ fn once(done: &Path, version: &str, work: impl FnOnce() -> anyhow::Result<()>) -
     std::fs::write(done, version).with_context(|| format!("write {}", done.display()))
 }
 
-fn need_programs(programs: &[&str], packages: &[&str]) -> anyhow::Result<()> {
+/// Makes sure that programs are there, by installing packages if they are not.
+pub fn need_programs(programs: &[&str], packages: &[&str]) -> anyhow::Result<()> {
     let missing = || programs.iter().copied().filter(|program| !on_path(program)).collect::<Vec<_>>();
     if missing().is_empty() {
         return Ok(());
@@ -98,7 +100,7 @@ fn need_programs(programs: &[&str], packages: &[&str]) -> anyhow::Result<()> {
 }
 
 /// Installs Debian packages, as root or with sudo.
-fn apt_install(packages: &[&str]) -> anyhow::Result<()> {
+pub fn apt_install(packages: &[&str]) -> anyhow::Result<()> {
     if !on_path("apt-get") {
         bail!("{} is missing and there is no apt-get: install it by hand", packages.join(" "));
     }
@@ -114,7 +116,8 @@ fn apt_install(packages: &[&str]) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn on_path(program: &str) -> bool {
+/// Whether a program can be called by its name.
+pub fn on_path(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }

@@ -6,9 +6,13 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use clap::builder::TypedValueParser;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, Parser, Subcommand};
 
+use quipu_model::Durability;
+
+use crate::bench::Verb;
 use crate::config::settings::{Form, SETTINGS, Setting};
 use crate::config::{DATA_DEFAULT, Given, Origin};
 
@@ -17,6 +21,22 @@ const SERVER_DEFAULT: &str = "127.0.0.1:7379";
 
 /// Names that `list` collects before it stops, unless told otherwise: about 100 MB of them at their longest.
 const LIST_NAMES_MAX: &str = "100000";
+
+/// Most commands in flight per connection of a bench: their replies fit what a server holds for one connection.
+const PIPELINE_MAX: u64 = 10_000;
+
+/// Most counters of a bench: its commands are made beforehand, 41 bytes each.
+const KEYS_MAX: u64 = 20_000_000;
+
+/// Most connections of a bench: as many as a server accepts by default.
+const CONNECTIONS_MAX: u64 = 10_000;
+
+/// Most measurements of one figure.
+const REPETITIONS_MAX: u64 = 1000;
+
+/// Shortest and longest measurement: below, ticks of the kernel's clocks show; above, it hangs.
+const SECONDS_MIN: f64 = 0.01;
+const SECONDS_MAX: f64 = 3600.0;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -32,6 +52,7 @@ Examples:
   quipu writers                            the lives of this node, on a shared store
   quipu backup /backup/monday              a copy of everything, while counting goes on
   quipu restore /backup/monday --data ./quipu-data
+  quipu bench                              how fast is it here?
   redis-cli -p 7379 INCR likes:42          every Redis client works";
 
 const SERVE_EXAMPLES: &str = "\
@@ -87,6 +108,19 @@ Examples:
   quipu audit
   quipu audit --data /var/lib/quipu --json";
 
+const BENCH_EXAMPLES: &str = "\
+Starts a private server in a temporary directory, on a core of its own, drives it from another core and prints throughput, the time \
+from sending a pipeline to its last reply, and the server's CPU time per operation. Figures of a busy machine move by a factor of two \
+between runs; ratios to a server that was measured in turn with it do not, and CPU time per operation moves least.
+
+Examples:
+  quipu bench
+  quipu bench --with-redis                        redis-server too, in turn, and the ratios
+  quipu bench --with-redis --plot bench.svg --json > bench.json
+  quipu bench --modes durable --pipelines 1 --keys 1 --seconds 5
+  quipu bench --command get --keys 1000,1000000
+  quipu bench --server 127.0.0.1:7379 --pid 4711  one that runs; makes counters bench:…";
+
 /// Counters that lose nothing and count nothing twice.
 #[derive(Debug, Parser)]
 #[command(name = "quipu", version, after_help = EXAMPLES)]
@@ -130,6 +164,9 @@ pub enum Task {
     /// Make a data directory from a backup, after verifying all of it
     #[command(after_help = RESTORE_EXAMPLES)]
     Restore(Restore),
+    /// Measure how fast this server is on this machine, beside Redis if asked for
+    #[command(after_help = BENCH_EXAMPLES)]
+    Bench(Bench),
     /// Look at the configuration
     #[command(subcommand)]
     Config(ConfigTask),
@@ -242,6 +279,65 @@ pub struct Restore {
     /// The data directory to make: empty, or not there yet
     #[arg(long, value_name = "DIR")]
     pub data: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub struct Bench {
+    /// Also measure a private redis-server of the matching persistence mode, in turn, and print the ratios
+    #[arg(long)]
+    pub with_redis: bool,
+    /// What an ack means: each is measured by itself
+    #[arg(long, value_name = "MODES", value_delimiter = ',', default_value = "memory,relaxed,durable")]
+    pub modes: Vec<Durability>,
+    /// Commands in flight per connection
+    #[arg(long, value_name = "COUNTS", value_delimiter = ',', default_value = "1,16,64,256", value_parser = count(PIPELINE_MAX))]
+    pub pipelines: Vec<usize>,
+    /// Counters that the commands are spread over; all are made first
+    #[arg(long, value_name = "COUNTS", value_delimiter = ',', default_value = "1,1000000", value_parser = count(KEYS_MAX))]
+    pub keys: Vec<usize>,
+    /// Connections
+    #[arg(long, value_name = "COUNT", default_value = "50", value_parser = count(CONNECTIONS_MAX))]
+    pub connections: usize,
+    /// How long each measurement takes, after a warm-up
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    pub seconds: f64,
+    /// Measurements of each, of which the median is printed
+    #[arg(long, value_name = "COUNT", default_value = "5", value_parser = count(REPETITIONS_MAX))]
+    pub repetitions: usize,
+    /// What is asked for
+    #[arg(long, value_enum, default_value = "incr")]
+    pub command: Verb,
+    /// Print JSON, on one line
+    #[arg(long)]
+    pub json: bool,
+    /// Draw time per operation against commands in flight, as SVG
+    #[arg(long, value_name = "FILE")]
+    pub plot: Option<PathBuf>,
+    /// Where the temporary directory is made: on the disk to be measured
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// Measure a server that runs already, as it is
+    #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["with_redis", "modes", "dir"])]
+    pub server: Option<String>,
+    /// Its process, if it runs on this machine: for its CPU time
+    #[arg(long, requires = "server")]
+    pub pid: Option<u32>,
+    /// Its password, if it asks for one
+    #[arg(long, env = "QUIPU_PASSWORD", hide_env_values = true)]
+    pub password: Option<String>,
+}
+
+/// A whole number from 1 on.
+fn count(most: u64) -> impl TypedValueParser<Value = usize> {
+    clap::value_parser!(u64).range(1..=most).map(|count| count as usize)
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let seconds = text.parse().map_err(|_| "it is a number of seconds".to_owned())?;
+    if !(SECONDS_MIN..=SECONDS_MAX).contains(&seconds) {
+        return Err(format!("it is from {SECONDS_MIN} to {SECONDS_MAX} seconds"));
+    }
+    Ok(seconds)
 }
 
 /// The settings given as flags or variables, and the file that has the others.

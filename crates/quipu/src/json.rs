@@ -2,11 +2,16 @@
 
 use std::fmt;
 
+/// A decimal is told in so many parts of one: nanoseconds of a microsecond, and a digit more.
+const DECIMALS: f64 = 10_000.0;
+
 /// A value.
 pub enum Json {
     Null,
     Bool(bool),
     Number(i128),
+    /// Rounded to what a measurement can tell; null if it is not a number.
+    Decimal(f64),
     Text(String),
     List(Vec<Json>),
     /// In the order in which they are shown.
@@ -36,6 +41,8 @@ impl fmt::Display for Json {
             Json::Null => f.write_str("null"),
             Json::Bool(switch) => write!(f, "{switch}"),
             Json::Number(number) => write!(f, "{number}"),
+            Json::Decimal(number) if number.is_finite() => write!(f, "{}", (number * DECIMALS).round() / DECIMALS),
+            Json::Decimal(_) => f.write_str("null"),
             Json::Text(text) => quoted(text, f),
             Json::List(values) => {
                 f.write_str("[")?;
@@ -78,13 +85,14 @@ mod tests {
         let value = Json::Object(vec![
             ("none", Json::Null),
             ("yes", Json::Bool(true)),
+            ("decimals", Json::List([0.25, 1e7, 1.0 / 3.0, f64::NAN].map(Json::Decimal).into())),
             ("list", Json::List(vec![Json::Number(i128::MIN), Json::count(u64::MAX), Json::List(Vec::new())])),
             ("text", Json::text("a\"b\\c\nd\u{7f}é")),
             ("names", Json::List(vec![Json::name("größe:1".as_bytes()), Json::name(b"\xff\0")])),
         ]);
         assert_eq!(
             value.to_string(),
-            "{\"none\":null,\"yes\":true,\"list\":[-170141183460469231731687303715884105728,18446744073709551615,[]],\
+            "{\"none\":null,\"yes\":true,\"decimals\":[0.25,10000000,0.3333,null],\"list\":[-170141183460469231731687303715884105728,18446744073709551615,[]],\
              \"text\":\"a\\\"b\\\\c\\u000ad\\u007fé\",\"names\":[\"größe:1\",\"\\\\xff\\\\x00\"]}"
         );
     }

@@ -1,4 +1,4 @@
-//! The program `quipu`: serves counters, asks a running server, looks into a data directory, copies one.
+//! The program `quipu`: serves counters, asks a running server, looks into a data directory, copies one, measures how fast it is.
 //!
 //! In: a command line. Out: an exit status; 0 done, 1 it could not be done and stderr says why, 2 the command line makes no sense.
 //!
@@ -19,6 +19,8 @@ mod read_only;
 mod restore;
 mod survey;
 mod writers;
+
+mod bench;
 
 mod json;
 mod progress;
@@ -46,6 +48,7 @@ fn main() -> ExitCode {
         Task::Audit(target) => audit::audit(&target, &mut out),
         Task::Backup(target) => backup::backup(&target, &mut out),
         Task::Restore(target) => restore::restore(&target, &mut out),
+        Task::Bench(flags) => bench::bench(&flags, &mut out),
         Task::Add(ask) => ask_server(&ask, &mut out),
         Task::Get(ask) => ask_server(&ask, &mut out),
         Task::Del(ask) => ask_server(&ask, &mut out),

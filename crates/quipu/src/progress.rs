@@ -8,6 +8,9 @@ const TEMPLATE: &str = "{msg} [{bar:30}] {binary_bytes}/{binary_total_bytes}, {b
 /// The same, where counters are counted.
 const COUNTERS_TEMPLATE: &str = "{msg} [{bar:30}] {human_pos}/{human_len}, {per_sec}, {eta}";
 
+/// The same, where steps of much the same length are counted, each with a name.
+const STEPS_TEMPLATE: &str = "[{bar:30}] {human_pos}/{human_len}, {eta} left: {wide_msg}";
+
 /// A bar, gone from the screen when it is dropped. Where stderr is no terminal there is none.
 pub struct Progress(ProgressBar);
 
@@ -20,6 +23,11 @@ impl Progress {
     /// Begins, at nothing of so many counters.
     pub fn of_counters(what: &'static str, counters: u64) -> Progress {
         Progress::with_template(COUNTERS_TEMPLATE, what, counters)
+    }
+
+    /// Begins, at nothing of so many steps.
+    pub fn of_steps(what: &'static str, steps: u64) -> Progress {
+        Progress::with_template(STEPS_TEMPLATE, what, steps)
     }
 
     fn with_template(template: &str, what: &'static str, all: u64) -> Progress {
@@ -36,9 +44,14 @@ impl Progress {
         self.0.set_position(done);
     }
 
-    /// So many bytes more are done.
-    pub fn add(&self, bytes: u64) {
-        self.0.inc(bytes);
+    /// So many more are done.
+    pub fn add(&self, more: u64) {
+        self.0.inc(more);
+    }
+
+    /// Says what is being done.
+    pub fn tell(&self, what: String) {
+        self.0.set_message(what);
     }
 }
 

@@ -5,7 +5,7 @@
 //! - errors say what to do next.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
@@ -24,6 +24,9 @@ const DEPTH_MAX: usize = 4;
 
 /// The port if an address names none.
 const PORT_DEFAULT: u16 = 7379;
+
+/// How a server answers a password that it does not ask for. That does no harm.
+pub const PASSWORD_NOT_ASKED: &str = "without any password configured";
 
 /// A reply that is not an error.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,12 +65,16 @@ impl Client {
         let mut client = Client { stream: BufReader::new(stream) };
         if let Some(password) = password {
             match client.call(&[b"AUTH", password.as_bytes()]) {
-                // A password that nobody asked for does no harm.
-                Err(error) if error.to_string().contains("without any password configured") => {}
+                Err(error) if error.to_string().contains(PASSWORD_NOT_ASKED) => {}
                 answer => drop(answer?),
             }
         }
         Ok(client)
+    }
+
+    /// The address that answered.
+    pub fn server(&self) -> io::Result<SocketAddr> {
+        self.stream.get_ref().peer_addr()
     }
 
     /// Lets replies take longer than usual.

@@ -1,8 +1,9 @@
 //! How things look on a terminal, and how they look in a pipe.
 
 use std::io::IsTerminal;
+use std::ops::Range;
 
-use comfy_table::{ContentArrangement, Table, presets};
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use quipu_model::Millis;
 
 /// A table with a head and no ruled box, readable by people and by `awk`; printed by [`lines`].
@@ -18,6 +19,16 @@ pub fn lines(mut table: Table) -> String {
         column.set_padding((0, 2));
     }
     table.trim_fmt()
+}
+
+/// The same, where these columns are figures, which end below one another.
+pub fn figures(mut table: Table, columns: Range<usize>) -> String {
+    for index in columns {
+        if let Some(column) = table.column_mut(index) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    lines(table)
 }
 
 /// Whether people read stdout.

@@ -38,7 +38,7 @@ fn every_question_of_the_architecture_has_its_answer_where_it_says() {
 
 #[test]
 fn the_files_that_documents_link_to_exist() {
-    for document in ["README.md", "ARCHITECTURE.md", "docs/guarantees.md"] {
+    for document in ["README.md", "ARCHITECTURE.md", "docs/guarantees.md", "docs/performance.md"] {
         let text = std::fs::read_to_string(root().join(document)).expect(document);
         for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
             if link.contains("://") || link.starts_with('#') {

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use quipu_model::Durability;
 use quipu_testkit::Dice;
-use quipu_testkit::load::{Crowd, Driver, Loss, Names, names_seen};
+use quipu_testkit::load::{Crowd, Driver, Loss, Names, SilentAccount, names_seen};
 use quipu_testkit::program::{Launch, LaunchError, Program};
 use quipu_testkit::resp::Client;
 use quipu_testkit::small_disk::on_small_disk;
@@ -40,6 +40,9 @@ const TEND_STEPS: [(&str, RangeInclusive<i64>); 3] =
 /// Steps of counters that leave memory and come back.
 const COLD_STEPS: [(&str, RangeInclusive<i64>); 3] =
     [("evicted", 0..=500), ("loading", 0..=5_000), ("loaded", 0..=5_000)];
+
+/// Steps of a counter that is split into lanes, and joined again by whoever looks at it.
+const SPLIT_STEPS: [(&str, RangeInclusive<i64>); 3] = [("split", 0..=5), ("joined", 0..=300), ("closed", 0..=3)];
 
 /// Steps of a start.
 const START_STEPS: [&str; 6] = ["control", "watermark", "replayed", "incarnation", "prepared", "begun"];
@@ -249,6 +252,39 @@ fn a_flush_that_ends_at_any_step_of_being_carried_out_brings_nothing_back_and_lo
     scene.prove(
         "the seal after a FLUSHALL",
         &format!("{}, {unanswered} of them before its reply", FIRST_SEAL_STEPS.join(", ")),
+    );
+}
+
+#[test]
+fn what_is_added_silently_counts_once_wherever_a_split_or_a_join_ends() {
+    let data = tempfile::tempdir().expect("a temporary directory");
+    let (mut account, mut ended) = (SilentAccount::default(), 0);
+    for seed in 0..SEEDS {
+        for (step, passes) in SPLIT_STEPS {
+            let dice = Dice::new(seed);
+            let (what, passes) = (format!("{step}, seed {seed}"), dice.between(passes));
+            let failpoint = format!("{step}={passes}*off->panic");
+            let program = launch(data.path(), Durability::Relaxed, &[], Some(&failpoint)).start();
+            let program = program.unwrap_or_else(|error| panic!("{what}: {error}"));
+            let mut closing = connect(&program);
+            let (status, stderr) = account.load(program.address(), &dice, || {
+                // Closes what adders keep open, and changes nothing.
+                while closing.call(&["GETEX", "hot:1", "PERSIST"]).is_ok() {}
+                program.wait().expect("it can be waited for")
+            });
+            assert!(!status.success() && stderr.contains("failpoint"), "{what}: {status}\n{stderr}");
+            ended += 1;
+            let program = launch(data.path(), Durability::Relaxed, &[], None).start().expect("it starts");
+            let violations = account.judge(&mut connect(&program), Loss::Nothing);
+            assert!(violations.is_empty(), "{what}:\n{}", violations.join("\n"));
+            program.kill9();
+        }
+    }
+    let SilentAccount { acked, unknown, .. } = account;
+    println!(
+        "proof: failpoints: ended {ended} times at the steps of splitting and joining: split, joined, closed; added silently \
+         and acknowledged {acked}, not acknowledged {unknown}, \
+         violations 0"
     );
 }
 

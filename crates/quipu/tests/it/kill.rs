@@ -7,6 +7,8 @@
 //! `QUIPU_KILLS` sets how many kills each mode gets, `QUIPU_SEED` the seed. A seed decides the load and the moment of each kill,
 //! not how threads meet: it finds the same kind of run again, not the same run.
 
+mod silent;
+
 use std::io::Write;
 use std::time::Duration;
 

@@ -2,6 +2,7 @@
 
 mod at_rest;
 mod backup;
+mod bench;
 mod kill;
 mod life;
 mod second;

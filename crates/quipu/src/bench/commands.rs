@@ -1,0 +1,133 @@
+//! The commands that are sent, as bytes, made before the clock starts.
+//!
+//! In: what to ask for and of how many keys. Out: one stretch of bytes; any pipeline is a slice of it.
+//!
+//! Invariants:
+//! - every command has the same length, so that the n-th begins at n times that;
+//! - walking over all of them asks for each key once, in an order that follows neither names nor hashes.
+//!
+//! Not here: who walks where (`crowd`).
+
+use clap::ValueEnum;
+
+/// Length of a name: what counters commonly have (`likes:` and an id), and what the figures of other servers were taken with.
+const NAME_BYTES: usize = 20;
+
+/// What begins every name, so that whoever finds them in a server knows where they came from.
+const NAMESPACE: &str = "bench:";
+
+/// Where the order of the keys comes from. Fixed: every run and every server gets the same one.
+const SEED: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// What is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Verb {
+    Incr,
+    Get,
+}
+
+impl Verb {
+    /// As it is written in a command.
+    pub fn word(self) -> &'static str {
+        match self {
+            Verb::Incr => "INCR",
+            Verb::Get => "GET",
+        }
+    }
+
+    fn frame(self, name: &str) -> String {
+        let word = self.word();
+        format!("*2\r\n${}\r\n{word}\r\n${NAME_BYTES}\r\n{name}\r\n", word.len())
+    }
+}
+
+/// The name of a key.
+pub fn name(key: usize) -> String {
+    format!("{NAMESPACE}{key:0width$}", width = NAME_BYTES - NAMESPACE.len())
+}
+
+/// All commands, one per key, and the first few again: a pipeline that begins near the end is still one slice.
+pub struct Commands {
+    bytes: Vec<u8>,
+    command_bytes: usize,
+    keys: usize,
+    /// What is asked for.
+    pub verb: Verb,
+}
+
+impl Commands {
+    /// Commands for so many keys, from which pipelines of at most so many can be taken.
+    pub fn new(verb: Verb, keys: usize, pipeline_max: usize) -> Commands {
+        let command_bytes = verb.frame(&name(0)).len();
+        let mut bytes = Vec::with_capacity((keys + pipeline_max) * command_bytes);
+        for key in permutation(keys) {
+            bytes.extend_from_slice(verb.frame(&name(key as usize)).as_bytes());
+        }
+        for again in 0..pipeline_max {
+            let at = again * command_bytes;
+            bytes.extend_from_within(at..at + command_bytes);
+        }
+        Commands { bytes, command_bytes, keys, verb }
+    }
+
+    /// How many keys there are.
+    pub fn keys(&self) -> usize {
+        self.keys
+    }
+
+    /// So many commands, from this one on.
+    pub fn pipeline(&self, from: usize, commands: usize) -> &[u8] {
+        let at = from % self.keys * self.command_bytes;
+        &self.bytes[at..at + commands * self.command_bytes]
+    }
+}
+
+/// All numbers below `count`, each once, shuffled.
+fn permutation(count: usize) -> Vec<u32> {
+    let mut numbers: Vec<u32> = (0..u32::try_from(count).expect("keys are bounded by KEYS_MAX")).collect();
+    let mut dice = SEED;
+    for end in (1..numbers.len()).rev() {
+        // xorshift64: good enough to scatter names, and no reason for a dependency.
+        dice ^= dice << 13;
+        dice ^= dice >> 7;
+        dice ^= dice << 17;
+        numbers.swap(end, (dice % (end as u64 + 1)) as usize);
+    }
+    numbers
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn one_walk_asks_for_every_key_once_and_a_pipeline_may_wrap_around() {
+        let commands = Commands::new(Verb::Incr, 1000, 64);
+        let length = commands.command_bytes;
+        let one = |at: usize| commands.pipeline(at, 1).to_vec();
+        let all: BTreeSet<Vec<u8>> = (0..1000).map(one).collect();
+        let expected = (0..1000).map(|key| Verb::Incr.frame(&name(key)).into_bytes()).collect();
+        assert_eq!(all, expected);
+        let wrapped = commands.pipeline(990, 64);
+        assert_eq!(wrapped.len(), 64 * length);
+        assert_eq!(&wrapped[10 * length..11 * length], one(0));
+        assert_eq!(one(1000 + 7), one(7));
+    }
+
+    #[test]
+    fn keys_are_not_asked_for_in_the_order_of_their_names() {
+        let shuffled = permutation(1000);
+        let in_order = shuffled.windows(2).filter(|two| two[0] < two[1]).count();
+        assert!((400..600).contains(&in_order), "{in_order} of 999 neighbours are in order");
+        assert_eq!(shuffled, permutation(1000), "the same for every server");
+    }
+
+    #[test]
+    fn one_key_makes_a_pipeline_of_any_length() {
+        let commands = Commands::new(Verb::Get, 1, 3);
+        let one = "*2\r\n$3\r\nGET\r\n$20\r\nbench:00000000000000\r\n";
+        assert_eq!(commands.pipeline(5, 3), one.repeat(3).as_bytes());
+    }
+}

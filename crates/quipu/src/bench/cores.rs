@@ -1,0 +1,119 @@
+//! Which core runs what, and how much of it a process has used.
+//!
+//! Server and load get a core each: on a shared one they would measure one another. A child inherits the affinity of the thread that
+//! starts it, so the thread moves to the server's core, starts it, and moves away; every thread of the server is then born there.
+//!
+//! Not here: what is started (`peers`).
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+#[cfg(target_os = "linux")]
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+/// The cores that are used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cores {
+    /// The server's.
+    pub server: usize,
+    /// The load's.
+    pub load: usize,
+}
+
+impl Cores {
+    /// The first two that this process may use; none if there is only one, or if the system does not tell.
+    #[cfg(target_os = "linux")]
+    pub fn find() -> Option<Cores> {
+        let allowed = sched_getaffinity(None).ok()?;
+        let mut cores = (0..CpuSet::MAX_CPU).filter(|&core| allowed.is_set(core));
+        Some(Cores { server: cores.next()?, load: cores.next()? })
+    }
+
+    /// Pinning is known on Linux only.
+    #[cfg(not(target_os = "linux"))]
+    pub fn find() -> Option<Cores> {
+        None
+    }
+
+    /// Does something on the server's core; what it starts stays there.
+    pub fn on_server_core<T>(self, work: impl FnOnce() -> T) -> std::io::Result<T> {
+        move_to(self.server)?;
+        let done = work();
+        move_to(self.load)?;
+        Ok(done)
+    }
+
+    /// Moves this thread to the load's core.
+    pub fn take_load_core(self) -> std::io::Result<()> {
+        move_to(self.load)
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn move_to(core: usize) -> std::io::Result<()> {
+    let mut set = CpuSet::new();
+    set.set(core);
+    Ok(sched_setaffinity(None, &set)?)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn move_to(_core: usize) -> std::io::Result<()> {
+    Ok(())
+}
+
+/// CPU time of the threads of a process so far, by thread.
+pub struct Spent(BTreeMap<u64, Duration>);
+
+impl Spent {
+    /// Reads it; none if the system does not tell.
+    pub fn read(pid: u32) -> Option<Spent> {
+        let threads = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?;
+        let each = threads.flatten().filter_map(|thread| {
+            let id = thread.file_name().to_str()?.parse().ok()?;
+            // A thread that has ended since is left out.
+            Some((id, running(&std::fs::read_to_string(thread.path().join("schedstat")).ok()?)?))
+        });
+        Some(Spent(each.collect()))
+    }
+
+    /// What was used since then. A thread that was not there then counts in full.
+    pub fn since(&self, before: &Spent) -> Duration {
+        let each = self.0.iter().map(|(thread, spent)| match before.0.get(thread) {
+            Some(earlier) => spent.saturating_sub(*earlier),
+            None => *spent,
+        });
+        each.sum()
+    }
+}
+
+/// CPU time of the calling thread so far.
+pub fn own_thread() -> Option<Duration> {
+    running(&std::fs::read_to_string("/proc/thread-self/schedstat").ok()?)
+}
+
+/// The first of the three numbers: nanoseconds on a core.
+fn running(schedstat: &str) -> Option<Duration> {
+    schedstat.split_whitespace().next()?.parse().ok().map(Duration::from_nanos)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spent(threads: &[(u64, u64)]) -> Spent {
+        Spent(threads.iter().map(|&(thread, nanos)| (thread, Duration::from_nanos(nanos))).collect())
+    }
+
+    #[test]
+    fn threads_that_come_count_and_threads_that_go_do_not_subtract() {
+        let before = spent(&[(1, 100), (2, 1000)]);
+        let after = spent(&[(1, 150), (3, 7)]);
+        assert_eq!(after.since(&before), Duration::from_nanos(57));
+    }
+
+    #[test]
+    fn the_first_number_is_the_time_on_a_core() {
+        assert_eq!(running("123456 78 9\n"), Some(Duration::from_nanos(123_456)));
+        assert_eq!(running(""), None);
+    }
+}

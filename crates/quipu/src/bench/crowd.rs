@@ -1,0 +1,236 @@
+//! Connections that ask in a closed loop: each sends its next pipeline when all replies to the last one have come.
+//!
+//! In: commands as bytes and a course, which says where each connection goes next. Out: what the course is told.
+//!
+//! One thread waits for all sockets. It does as little as a client can: one read and one write a pipeline, nothing allocated, replies
+//! only counted; so that the server is what is measured.
+//!
+//! Invariants:
+//! - when a drive ends without an error, nothing is in flight;
+//! - an error reply, a closed connection or a silence ends the drive with an error.
+//!
+//! Not here: what is measured (`measure`).
+
+use std::io::{self, Read, Write};
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use mio::net::TcpStream;
+use mio::{Events, Interest, Poll, Token};
+
+use super::commands::{Commands, Verb};
+use super::replies::Replies;
+use super::stop::Stop;
+use crate::resp_client::PASSWORD_NOT_ASKED;
+
+/// Read at once: more than the replies to a pipeline of a thousand commands.
+const READ_BYTES: usize = 64 << 10;
+
+/// How long nothing may come. An fsync on a bad day takes seconds.
+const SILENCE_MAX: Duration = Duration::from_secs(30);
+
+/// How often a wait for sockets ends to look whether it should stop.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// Where connections go and what they report.
+pub trait Course {
+    /// What a connection that has nothing in flight sends next: from which command, how many. Nothing: it is done.
+    fn next(&mut self, connection: usize, now: Instant) -> Option<Stretch>;
+    /// A pipeline was answered, this long after it was sent.
+    fn answered(&mut self, commands: usize, took: Duration);
+}
+
+/// A pipeline: so many commands from one on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stretch {
+    /// The first.
+    pub from: usize,
+    /// How many.
+    pub commands: usize,
+}
+
+/// The connections.
+pub struct Crowd {
+    poll: Poll,
+    events: Events,
+    connections: Vec<Connection>,
+    buffer: Box<[u8]>,
+}
+
+struct Connection {
+    stream: TcpStream,
+    stretch: Stretch,
+    /// What of its pipeline the socket has not taken yet; empty nearly always.
+    unsent: Range<usize>,
+    awaited: usize, // replies; 0 when nothing is in flight
+    sent_at: Instant,
+    replies: Replies,
+}
+
+impl Crowd {
+    /// Connects so many, each greeting with these bytes, a password.
+    pub fn connect(server: SocketAddr, connections: usize, greeting: Option<&[u8]>) -> anyhow::Result<Crowd> {
+        let poll = Poll::new().context("wait for sockets")?;
+        let mut crowd = Crowd {
+            poll,
+            events: Events::with_capacity(connections),
+            connections: Vec::with_capacity(connections),
+            buffer: vec![0; READ_BYTES].into_boxed_slice(),
+        };
+        for index in 0..connections {
+            let stream = connect(server, greeting).with_context(|| format!("connect to {server}"))?;
+            let mut stream = TcpStream::from_std(stream);
+            let registry = crowd.poll.registry();
+            registry.register(&mut stream, Token(index), Interest::READABLE).context("wait for sockets")?;
+            crowd.connections.push(Connection {
+                stream,
+                stretch: Stretch { from: 0, commands: 0 },
+                unsent: 0..0,
+                awaited: 0,
+                sent_at: now(),
+                replies: Replies::to(Verb::Incr),
+            });
+        }
+        Ok(crowd)
+    }
+
+    /// How many there are.
+    pub fn connections(&self) -> usize {
+        self.connections.len()
+    }
+
+    /// Sends all connections on their course, until each is done.
+    pub fn drive(&mut self, commands: &Commands, course: &mut impl Course, stop: &Stop) -> anyhow::Result<()> {
+        let Crowd { poll, events, connections, buffer } = self;
+        let mut busy = 0;
+        for (index, connection) in connections.iter_mut().enumerate() {
+            connection.replies = Replies::to(commands.verb);
+            busy += usize::from(connection.begin(index, now(), commands, course, poll)?);
+        }
+        let mut heard_at = now();
+        while busy > 0 {
+            stop.check()?;
+            match poll.poll(events, Some(LOOK_EVERY)) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                waited => waited.context("wait for sockets")?,
+            }
+            for event in events.iter() {
+                let (Token(index), connection) = (event.token(), &mut connections[event.token().0]);
+                if event.is_writable() {
+                    connection.send(commands, poll, index)?;
+                }
+                if connection.awaited == 0 || !connection.receive(buffer)? {
+                    continue;
+                }
+                // The end of one round trip is the beginning of the next: one look at the clock for both.
+                let came_at = now();
+                course.answered(connection.stretch.commands, came_at - connection.sent_at);
+                busy -= usize::from(!connection.begin(index, came_at, commands, course, poll)?);
+            }
+            if events.is_empty() {
+                if heard_at.elapsed() > SILENCE_MAX {
+                    bail!("{busy} connections got no reply within {} s", SILENCE_MAX.as_secs());
+                }
+            } else {
+                heard_at = now();
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Connection {
+    /// Sends the next pipeline; false if there is none.
+    fn begin(
+        &mut self,
+        index: usize,
+        at: Instant,
+        commands: &Commands,
+        course: &mut impl Course,
+        poll: &Poll,
+    ) -> anyhow::Result<bool> {
+        let Some(stretch) = course.next(index, at) else { return Ok(false) };
+        self.stretch = stretch;
+        self.unsent = 0..commands.pipeline(stretch.from, stretch.commands).len();
+        self.awaited = stretch.commands;
+        self.sent_at = at;
+        self.replies.clear();
+        self.send(commands, poll, index)?;
+        Ok(true)
+    }
+
+    /// Sends what the socket takes, and asks to be told when it takes more.
+    fn send(&mut self, commands: &Commands, poll: &Poll, index: usize) -> anyhow::Result<()> {
+        let bytes = commands.pipeline(self.stretch.from, self.stretch.commands);
+        while !self.unsent.is_empty() {
+            match self.stream.write(&bytes[self.unsent.clone()]) {
+                Ok(sent) => self.unsent.start += sent,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    let both = Interest::READABLE | Interest::WRITABLE;
+                    return poll
+                        .registry()
+                        .reregister(&mut self.stream, Token(index), both)
+                        .context("wait for sockets");
+                }
+                Err(error) => return Err(error).context("send commands"),
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes what has come; true if all replies are there.
+    fn receive(&mut self, buffer: &mut [u8]) -> anyhow::Result<bool> {
+        loop {
+            match self.stream.read(buffer) {
+                Ok(0) => bail!("the server closed a connection"),
+                Ok(read) => {
+                    let whole = self.replies.take(&buffer[..read])?;
+                    if whole > self.awaited {
+                        bail!("the server sent {whole} replies to {} commands", self.awaited);
+                    }
+                    if whole == self.awaited {
+                        self.awaited = 0;
+                        return Ok(true);
+                    }
+                    // Less than there was room for: the socket is empty, and what comes later is told.
+                    if read < buffer.len() {
+                        return Ok(false);
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) => return Err(error).context("receive replies"),
+            }
+        }
+    }
+}
+
+fn connect(server: SocketAddr, greeting: Option<&[u8]>) -> anyhow::Result<std::net::TcpStream> {
+    let mut stream = std::net::TcpStream::connect_timeout(&server, SILENCE_MAX)?;
+    stream.set_nodelay(true)?;
+    if let Some(greeting) = greeting {
+        stream.set_read_timeout(Some(SILENCE_MAX))?;
+        stream.write_all(greeting)?;
+        let mut line = Vec::new();
+        while !line.ends_with(b"\n") && line.len() < READ_BYTES {
+            let mut byte = [0];
+            stream.read_exact(&mut byte)?;
+            line.push(byte[0]);
+        }
+        let answer = String::from_utf8_lossy(&line);
+        if !answer.starts_with('+') && !answer.contains(PASSWORD_NOT_ASKED) {
+            bail!("the server does not accept the password: {}", answer.trim_end());
+        }
+    }
+    stream.set_nonblocking(true)?;
+    Ok(stream)
+}
+
+/// For how long something took.
+#[allow(clippy::disallowed_methods, reason = "a real server is measured, nothing here is simulated")]
+pub fn now() -> Instant {
+    Instant::now()
+}

@@ -1,0 +1,200 @@
+//! What was measured, by setting: medians of the repetitions, and ratios of those that were taken side by side.
+
+use std::time::Duration;
+
+use quipu_model::Durability;
+
+use super::bars::{Bar, Basis, Standing};
+use super::measure::Sample;
+use super::peers::Peer;
+
+/// What one figure is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Setting {
+    /// The durability; none of a server that was running already.
+    pub mode: Option<Durability>,
+    /// How many keys.
+    pub keys: usize,
+    /// Commands in flight per connection.
+    pub pipeline: usize,
+}
+
+/// All samples of one server in one setting.
+pub struct Series {
+    /// Of what.
+    pub setting: Setting,
+    /// Whose.
+    pub peer: Peer,
+    /// In the order in which they were taken.
+    pub samples: Vec<Sample>,
+}
+
+/// Two servers in one setting.
+pub struct Ratio {
+    /// Of what.
+    pub setting: Setting,
+    /// CPU time per operation: Redis's by ours.
+    pub cpu: Option<f64>,
+    /// Operations per second: ours by Redis's.
+    pub throughput: Option<f64>,
+    /// Which of the two is judged.
+    pub basis: Basis,
+    /// How high it ought to be.
+    pub bar: Option<Bar>,
+}
+
+/// What was acknowledged and what was found afterwards.
+#[derive(Debug, Clone, Copy)]
+pub struct Account {
+    /// Whose.
+    pub peer: Peer,
+    /// The durability; none of a server that was running already.
+    pub mode: Option<Durability>,
+    /// How many keys.
+    pub keys: usize,
+    /// Adds that were answered: while keys were made, in warm-ups, and in what was measured.
+    pub acknowledged: u64,
+    /// By how much the sum of all keys has grown; none if others may have added.
+    pub found: Option<u64>,
+}
+
+impl Sample {
+    /// Operations per second.
+    pub fn throughput(&self) -> f64 {
+        self.operations as f64 / self.elapsed.as_secs_f64()
+    }
+
+    /// CPU time of the server per operation, in microseconds.
+    pub fn cpu_per_operation(&self) -> Option<f64> {
+        self.server_cpu.and_then(|cpu| self.per_operation(cpu))
+    }
+
+    /// CPU time of the load per operation, in microseconds.
+    pub fn load_cpu_per_operation(&self) -> Option<f64> {
+        self.load_cpu.and_then(|cpu| self.per_operation(cpu))
+    }
+
+    /// Which part of the time the server was on a core; more than 1 on more than one.
+    pub fn busy(&self) -> Option<f64> {
+        self.server_cpu.map(|cpu| cpu.as_secs_f64() / self.elapsed.as_secs_f64())
+    }
+
+    fn per_operation(&self, time: Duration) -> Option<f64> {
+        (self.operations > 0).then(|| micros(time) / self.operations as f64)
+    }
+}
+
+impl Series {
+    /// The median of one figure.
+    pub fn median(&self, figure: impl Fn(&Sample) -> f64) -> f64 {
+        median(self.samples.iter().map(figure)).unwrap_or_default()
+    }
+
+    /// The median of a figure that may be missing.
+    pub fn median_known(&self, figure: impl Fn(&Sample) -> Option<f64>) -> Option<f64> {
+        median(self.samples.iter().filter_map(figure))
+    }
+}
+
+impl Ratio {
+    /// Compares series of the same setting, repetition by repetition: what disturbs the machine for a while disturbs both.
+    pub fn new(redis: &Series, quipu: &Series) -> Option<Ratio> {
+        let mode = quipu.setting.mode?;
+        let pairs = || redis.samples.iter().zip(&quipu.samples);
+        let cpu = pairs().filter_map(|(redis, quipu)| Some(redis.cpu_per_operation()? / quipu.cpu_per_operation()?));
+        let throughput = pairs().map(|(redis, quipu)| quipu.throughput() / redis.throughput());
+        let known = |ratio: &f64| ratio.is_finite();
+        Some(Ratio {
+            setting: quipu.setting,
+            cpu: median(cpu.filter(known)),
+            throughput: median(throughput.filter(known)),
+            basis: Basis::of(mode),
+            bar: Bar::of(mode, quipu.setting.pipeline),
+        })
+    }
+
+    /// The one that is judged.
+    pub fn judged(&self) -> Option<f64> {
+        match self.basis {
+            Basis::Cpu => self.cpu,
+            Basis::Throughput => self.throughput,
+        }
+    }
+
+    /// How it stands.
+    pub fn standing(&self) -> Option<Standing> {
+        self.bar.zip(self.judged()).map(|(bar, ratio)| bar.standing(ratio))
+    }
+}
+
+/// All ratios: every setting that both servers were measured in.
+pub fn ratios(series: &[Series]) -> Vec<Ratio> {
+    let of = |peer: Peer| series.iter().filter(move |one| one.peer == peer);
+    let pairs = of(Peer::Quipu).flat_map(|quipu| of(Peer::Redis).map(move |redis| (redis, quipu)));
+    let alike = pairs.filter(|(redis, quipu)| redis.setting == quipu.setting);
+    alike.filter_map(|(redis, quipu)| Ratio::new(redis, quipu)).collect()
+}
+
+/// A time in microseconds.
+pub fn micros(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e6
+}
+
+/// The middle one, or the mean of the middle two.
+fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() {
+        0 => None,
+        count if count % 2 == 1 => Some(values[middle]),
+        _ => Some((values[middle - 1] + values[middle]) / 2.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn series(peer: Peer, samples: &[(u64, u64)]) -> Series {
+        let sample = |&(operations, cpu_micros): &(u64, u64)| Sample {
+            operations,
+            elapsed: Duration::from_secs(1),
+            server_cpu: Some(Duration::from_micros(cpu_micros)),
+            load_cpu: None,
+            p50: Duration::ZERO,
+            p99: Duration::ZERO,
+            p999: Duration::ZERO,
+            acknowledged: operations,
+        };
+        let setting = Setting { mode: Some(Durability::Memory), keys: 1, pipeline: 16 };
+        Series { setting, peer, samples: samples.iter().map(sample).collect() }
+    }
+
+    #[test]
+    fn ratios_are_medians_over_pairs() {
+        let redis = series(Peer::Redis, &[(1000, 1000), (500, 1000), (1000, 1000)]);
+        let quipu = series(Peer::Quipu, &[(2000, 1000), (1000, 1000), (9000, 1000)]);
+        let all = ratios(&[redis, quipu]);
+        let [ratio] = &all[..] else { panic!("{} ratios", all.len()) };
+        assert_eq!((ratio.cpu, ratio.throughput), (Some(2.0), Some(2.0)), "the slow second counts for both");
+        assert_eq!((ratio.judged(), ratio.standing()), (Some(2.0), Some(Standing::Must)));
+    }
+
+    #[test]
+    fn a_median_is_the_middle() {
+        assert_eq!(median([3.0, 1.0, 2.0].into_iter()), Some(2.0));
+        assert_eq!(median([4.0, 1.0, 2.0, 3.0].into_iter()), Some(2.5));
+        assert_eq!(median(std::iter::empty()), None);
+    }
+
+    #[test]
+    fn a_server_that_was_not_looked_at_has_no_cpu_figure() {
+        let mut quipu = series(Peer::Quipu, &[(10, 5)]);
+        assert_eq!(quipu.median_known(Sample::cpu_per_operation), Some(0.5));
+        quipu.samples[0].server_cpu = None;
+        assert_eq!(quipu.median_known(Sample::cpu_per_operation), None);
+        quipu.samples[0].operations = 0;
+        assert_eq!(quipu.median_known(Sample::load_cpu_per_operation), None);
+    }
+}

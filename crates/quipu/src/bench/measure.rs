@@ -1,0 +1,208 @@
+//! One measurement: a warm-up, then a stretch of time in which operations, their latency and the server's CPU time are counted.
+//!
+//! Invariant: operations, time and CPU belong to the same stretch. The load goes on between warm-up and stretch, and after it until
+//! all replies have come.
+
+use std::time::{Duration, Instant};
+
+use super::commands::Commands;
+use super::cores::{Spent, own_thread};
+use super::crowd::{Course, Crowd, Stretch, now};
+use super::latency::Histogram;
+use super::stop::Stop;
+
+/// Commands in flight per connection while keys are made.
+const FILL_PIPELINE: usize = 256;
+
+/// What to measure.
+pub struct Load<'a> {
+    /// Which commands.
+    pub commands: &'a Commands,
+    /// How many in flight per connection.
+    pub pipeline: usize,
+    /// Before anything counts.
+    pub warm_up: Duration,
+    /// What counts.
+    pub length: Duration,
+}
+
+/// What was measured.
+#[derive(Debug, Clone, Copy)]
+pub struct Sample {
+    /// Operations that were answered.
+    pub operations: u64,
+    /// In this time.
+    pub elapsed: Duration,
+    /// CPU time of the server.
+    pub server_cpu: Option<Duration>,
+    /// CPU time of the load.
+    pub load_cpu: Option<Duration>,
+    /// Within which half, 99 % and 99.9 % of the pipelines were answered.
+    pub p50: Duration,
+    /// See `p50`.
+    pub p99: Duration,
+    /// See `p50`.
+    pub p999: Duration,
+    /// All operations that were answered, warm-up and end included.
+    pub acknowledged: u64,
+}
+
+/// Measures once. The server's process, if it can be looked at, is for its CPU time.
+pub fn measure(crowd: &mut Crowd, load: &Load<'_>, server: Option<u32>, stop: &Stop) -> anyhow::Result<Sample> {
+    let keys = load.commands.keys();
+    let connections = crowd.connections();
+    let began = now();
+    let mut lap = Lap {
+        pipeline: load.pipeline,
+        keys,
+        places: (0..connections).map(|connection| connection * keys / connections).collect(),
+        server,
+        phase: Phase::WarmUp,
+        change_at: began + load.warm_up,
+        length: load.length,
+        before: Reading::take(server, began),
+        after: Reading::take(None, began),
+        operations: 0,
+        acknowledged: 0,
+        histogram: Histogram::new(),
+    };
+    crowd.drive(load.commands, &mut lap, stop)?;
+    Ok(lap.sample())
+}
+
+/// Makes every key; returns how many operations that took.
+pub fn fill(crowd: &mut Crowd, commands: &Commands, stop: &Stop) -> anyhow::Result<u64> {
+    let (keys, connections) = (commands.keys(), crowd.connections());
+    let bound = |connection: usize| connection * keys / connections;
+    let rest = (0..connections).map(|connection| (bound(connection), bound(connection + 1))).collect();
+    let mut filling = Filling { rest, made: 0 };
+    crowd.drive(commands, &mut filling, stop)?;
+    Ok(filling.made)
+}
+
+/// CPU times at one moment.
+struct Reading {
+    at: Instant,
+    server: Option<Spent>,
+    load: Option<Duration>,
+}
+
+impl Reading {
+    fn take(server: Option<u32>, at: Instant) -> Reading {
+        Reading { at, server: server.and_then(Spent::read), load: own_thread() }
+    }
+}
+
+#[derive(PartialEq)]
+enum Phase {
+    WarmUp,
+    Measured,
+    Over,
+}
+
+/// All connections walk over all keys, from places that are far from one another.
+struct Lap {
+    pipeline: usize,
+    keys: usize,
+    places: Vec<usize>,
+    server: Option<u32>,
+    phase: Phase,
+    change_at: Instant,
+    length: Duration,
+    before: Reading,
+    after: Reading,
+    operations: u64,
+    acknowledged: u64,
+    histogram: Histogram,
+}
+
+impl Lap {
+    fn sample(self) -> Sample {
+        let (before, after) = (&self.before, &self.after);
+        let quantile = |part| self.histogram.quantile(part).unwrap_or_default();
+        Sample {
+            operations: self.operations,
+            elapsed: after.at - before.at,
+            server_cpu: after.server.as_ref().zip(before.server.as_ref()).map(|(after, before)| after.since(before)),
+            load_cpu: after.load.zip(before.load).map(|(after, before)| after.saturating_sub(before)),
+            p50: quantile(0.5),
+            p99: quantile(0.99),
+            p999: quantile(0.999),
+            acknowledged: self.acknowledged,
+        }
+    }
+
+    #[cold]
+    fn change_phase(&mut self) {
+        let reading = Reading::take(self.server, now());
+        match self.phase {
+            Phase::WarmUp => {
+                self.change_at = reading.at + self.length;
+                self.before = reading;
+                self.phase = Phase::Measured;
+            }
+            Phase::Measured | Phase::Over => {
+                self.after = reading;
+                self.phase = Phase::Over;
+            }
+        }
+    }
+}
+
+impl Course for Lap {
+    fn next(&mut self, connection: usize, now: Instant) -> Option<Stretch> {
+        if now >= self.change_at && self.phase != Phase::Over {
+            self.change_phase();
+        }
+        if self.phase == Phase::Over {
+            return None;
+        }
+        let from = self.places[connection];
+        self.places[connection] = (from + self.pipeline) % self.keys;
+        Some(Stretch { from, commands: self.pipeline })
+    }
+
+    fn answered(&mut self, commands: usize, took: Duration) {
+        self.acknowledged += commands as u64;
+        if self.phase == Phase::Measured {
+            self.operations += commands as u64;
+            self.histogram.record(took);
+        }
+    }
+}
+
+/// Every connection makes the keys of its part.
+struct Filling {
+    rest: Vec<(usize, usize)>,
+    made: u64,
+}
+
+impl Course for Filling {
+    fn next(&mut self, connection: usize, _now: Instant) -> Option<Stretch> {
+        let (from, end) = self.rest[connection];
+        let commands = FILL_PIPELINE.min(end - from);
+        self.rest[connection].0 += commands;
+        (commands > 0).then_some(Stretch { from, commands })
+    }
+
+    fn answered(&mut self, commands: usize, _took: Duration) {
+        self.made += commands as u64;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fill_makes_every_key_once() {
+        let mut filling = Filling { rest: vec![(0, 300), (300, 300), (300, 301)], made: 0 };
+        let mut asked = Vec::new();
+        for connection in 0..3 {
+            while let Some(stretch) = filling.next(connection, now()) {
+                asked.extend(stretch.from..stretch.from + stretch.commands);
+            }
+        }
+        assert_eq!(asked, (0..301).collect::<Vec<_>>());
+    }
+}

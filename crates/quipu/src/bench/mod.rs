@@ -1,0 +1,277 @@
+//! `quipu bench`: how fast this server is here, beside Redis if asked for.
+//!
+//! In: which modes, keys and pipelines. Out: throughput, latency and CPU time per operation of each, and ratios.
+//!
+//! The path of one figure: `commands` are made, a `crowd` drives them through a server (`peers`) on a core of its own (`cores`),
+//! `measure` takes samples, `figures` are medians of them, `report` shows them beside their `bars`.
+//!
+//! Invariants:
+//! - two servers are measured in turn, never at once, and as close to one another as can be: one, the other, one, the other;
+//! - every add that was answered is found again in the end, or the bench fails: a server that loses some is not fast.
+
+mod commands;
+mod cores;
+mod crowd;
+mod latency;
+mod replies;
+mod stop;
+
+mod measure;
+mod peers;
+
+mod bars;
+mod figures;
+mod plot;
+mod report;
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use quipu_model::Durability;
+use tempfile::TempDir;
+
+pub use self::commands::Verb;
+use self::commands::{Commands, name};
+use self::cores::Cores;
+use self::crowd::Crowd;
+use self::figures::{Account, Series, Setting};
+use self::measure::{Load, Sample, fill, measure};
+use self::peers::{Peer, Server, redis_version};
+use self::plot::plot;
+use self::report::Report;
+use self::stop::Stop;
+use crate::args;
+use crate::progress::Progress;
+use crate::resp_client::{Client, Value};
+
+/// Before anything counts: this part of what is measured, and at least [`WARM_UP_MIN`].
+const WARM_UP_PART: f64 = 0.25;
+
+/// Long enough for buffers of sockets to have grown and for a table to be in the cache.
+const WARM_UP_MIN: Duration = Duration::from_millis(20);
+
+/// Keys that one look at the values asks for.
+const LOOK_KEYS: usize = 1000;
+
+/// Measures and prints.
+pub fn bench(flags: &args::Bench, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+    let stop = Stop::listen()?;
+    let redis = flags.with_redis.then(redis_version).transpose()?;
+    let mut bench = Bench { flags, stop, cores: None, series: Vec::new(), accounts: Vec::new(), notes: Vec::new() };
+    match &flags.server {
+        Some(server) => bench.given(server)?,
+        None => bench.private()?,
+    }
+    let Bench { cores, series, accounts, notes, .. } = bench;
+    if let Some(file) = &flags.plot {
+        let title = format!("{}, {} connections, one server core", flags.command.word(), flags.connections);
+        std::fs::write(file, plot(&series, &title)).with_context(|| format!("write {}", file.display()))?;
+    }
+    let report = Report { redis, pinned: cores.is_some(), notes, series, accounts };
+    if flags.json {
+        writeln!(out, "{}", report.json(flags))?;
+    } else {
+        report.print(flags, out)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A bench under way.
+struct Bench<'a> {
+    flags: &'a args::Bench,
+    stop: Stop,
+    cores: Option<Cores>,
+    series: Vec<Series>,
+    accounts: Vec<Account>,
+    notes: Vec<String>,
+}
+
+/// A server that is being measured.
+struct Subject {
+    peer: Peer,
+    /// Declared before the server: connections close first.
+    crowd: Crowd,
+    server: Option<Server>,
+    address: SocketAddr,
+    pid: Option<u32>,
+    acknowledged: u64,
+}
+
+impl Bench<'_> {
+    /// Measures private servers, mode by mode.
+    fn private(&mut self) -> anyhow::Result<()> {
+        let peers: &[Peer] = if self.flags.with_redis { &[Peer::Redis, Peer::Quipu] } else { &[Peer::Quipu] };
+        self.cores = Cores::find();
+        match self.cores {
+            Some(cores) => cores.take_load_core().context("move to a core")?,
+            None => self.notes.push("one core: server and load share it, nothing is pinned".to_owned()),
+        }
+        let dir = self.directory()?;
+        if is_memory(dir.path()) && self.flags.modes.iter().any(|&mode| mode != Durability::Memory) {
+            let note = "is in memory: figures of durable and relaxed are not those of a disk; name one with --dir";
+            self.notes.push(format!("{} {note}", dir.path().parent().unwrap_or(dir.path()).display()));
+        }
+        let progress = self.progress(self.flags.modes.len() * peers.len());
+        for &mode in &self.flags.modes {
+            for &keys in &self.flags.keys {
+                // Of this round alone, so that what it left behind is gone before the next.
+                let home = tempfile::tempdir_in(dir.path()).context("make a directory for a server")?;
+                let mut subjects = Vec::with_capacity(peers.len());
+                for &peer in peers {
+                    progress.tell(format!("{} starts, {mode}", peer.word()));
+                    let server = Server::start(peer, mode, home.path(), self.cores, &self.stop)?;
+                    let crowd = Crowd::connect(server.address, self.flags.connections, None)?;
+                    let (address, pid) = (server.address, Some(server.pid()));
+                    subjects.push(Subject { peer, crowd, server: Some(server), address, pid, acknowledged: 0 });
+                }
+                self.round(Some(mode), keys, &mut subjects, &progress)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Measures a server that runs already.
+    fn given(&mut self, server: &str) -> anyhow::Result<()> {
+        // Says in plain words what is wrong if there is nobody, or if the password is not the right one.
+        let address = Client::connect(server, self.flags.password.as_deref())?.server()?;
+        let greeting = self
+            .flags
+            .password
+            .as_ref()
+            .map(|password| format!("*2\r\n$4\r\nAUTH\r\n${}\r\n{password}\r\n", password.len()).into_bytes());
+        let progress = self.progress(1);
+        for &keys in &self.flags.keys {
+            let crowd = Crowd::connect(address, self.flags.connections, greeting.as_deref())?;
+            let subject =
+                Subject { peer: Peer::Quipu, crowd, server: None, address, pid: self.flags.pid, acknowledged: 0 };
+            self.round(None, keys, &mut [subject], &progress)?;
+        }
+        Ok(())
+    }
+
+    /// All pipelines and repetitions on one number of keys.
+    fn round(
+        &mut self,
+        mode: Option<Durability>,
+        keys: usize,
+        subjects: &mut [Subject],
+        progress: &Progress,
+    ) -> anyhow::Result<()> {
+        let flags = self.flags;
+        let pipeline_max = flags.pipelines.iter().copied().max().unwrap_or(1);
+        let adds = Commands::new(Verb::Incr, keys, pipeline_max);
+        let shown = mode.map_or_else(String::new, |mode| format!(", {mode}"));
+        for subject in &mut *subjects {
+            progress.tell(format!("{} makes its keys: {keys}{shown}", subject.peer.word()));
+            let filled = fill(&mut subject.crowd, &adds, &self.stop);
+            subject.acknowledged += subject.told(filled)?;
+        }
+        let commands = match flags.command {
+            Verb::Incr => adds,
+            Verb::Get => Commands::new(Verb::Get, keys, pipeline_max),
+        };
+        let settings = flags.pipelines.iter().map(|&pipeline| Setting { mode, keys, pipeline });
+        let mut round: Vec<Series> = settings
+            .flat_map(|setting| subjects.iter().map(move |subject| (setting, subject.peer)))
+            .map(|(setting, peer)| Series { setting, peer, samples: Vec::new() })
+            .collect();
+        let length = Duration::from_secs_f64(flags.seconds);
+        for _ in 0..flags.repetitions {
+            for series in &mut round {
+                let Series { setting, peer, samples } = series;
+                progress.tell(format!("{}, keys: {keys}, in flight: {}{shown}", peer.word(), setting.pipeline));
+                let subject =
+                    subjects.iter_mut().find(|subject| subject.peer == *peer).expect("a series has a subject");
+                let load = Load {
+                    commands: &commands,
+                    pipeline: setting.pipeline,
+                    warm_up: length.mul_f64(WARM_UP_PART).max(WARM_UP_MIN),
+                    length,
+                };
+                let sample = measure(&mut subject.crowd, &load, subject.pid, &self.stop);
+                let sample: Sample = subject.told(sample)?;
+                if flags.command == Verb::Incr {
+                    subject.acknowledged += sample.acknowledged;
+                }
+                samples.push(sample);
+                progress.add(1);
+            }
+        }
+        self.series.append(&mut round);
+        for subject in subjects {
+            progress.tell(format!("{} is checked, keys: {keys}{shown}", subject.peer.word()));
+            self.accounts.push(subject.account(mode, keys, &self.stop)?);
+        }
+        Ok(())
+    }
+
+    fn directory(&self) -> anyhow::Result<TempDir> {
+        let parent = self.flags.dir.clone().unwrap_or_else(std::env::temp_dir);
+        let made = tempfile::Builder::new().prefix("quipu-bench-").tempdir_in(&parent);
+        made.with_context(|| format!("make a directory in {}", parent.display()))
+    }
+
+    fn progress(&self, servers: usize) -> Progress {
+        let flags = self.flags;
+        let steps = servers * flags.keys.len() * flags.pipelines.len() * flags.repetitions;
+        Progress::of_steps("starting", steps as u64)
+    }
+}
+
+impl Subject {
+    /// What came of asking it; if that is an error, with what the server has to say.
+    fn told<T>(&mut self, result: anyhow::Result<T>) -> anyhow::Result<T> {
+        result.map_err(|error| match &mut self.server {
+            Some(server) => server.explain(error).context(format!("measure {}", self.peer.word())),
+            None => error,
+        })
+    }
+
+    /// Looks whether all that was acknowledged is there. A server that is not ours may have had keys before, and other clients.
+    fn account(&mut self, mode: Option<Durability>, keys: usize, stop: &Stop) -> anyhow::Result<Account> {
+        let (peer, acknowledged) = (self.peer, self.acknowledged);
+        let mut account = Account { peer, mode, keys, acknowledged, found: None };
+        if self.server.is_some() {
+            let summed = sum(self.address, keys, stop);
+            let found = self.told(summed)?;
+            account.found = Some(found);
+            if found != acknowledged {
+                bail!("{} answered {acknowledged} adds and has counted {found}", peer.word());
+            }
+        }
+        Ok(account)
+    }
+}
+
+/// Whether a directory is on a file system without a disk, where syncing does nothing.
+#[cfg(target_os = "linux")]
+fn is_memory(dir: &Path) -> bool {
+    // The number by which the kernel knows tmpfs; its type is not the same on every machine.
+    rustix::fs::statfs(dir).is_ok_and(|stat| stat.f_type == 0x0102_1994)
+}
+
+/// Nobody tells.
+#[cfg(not(target_os = "linux"))]
+fn is_memory(_dir: &Path) -> bool {
+    false
+}
+
+/// The sum of all keys.
+fn sum(address: SocketAddr, keys: usize, stop: &Stop) -> anyhow::Result<u64> {
+    let mut client = Client::connect(&address.to_string(), None)?;
+    let mut sum = 0;
+    for first in (0..keys).step_by(LOOK_KEYS) {
+        stop.check()?;
+        let names: Vec<String> = (first..keys.min(first + LOOK_KEYS)).map(name).collect();
+        let words: Vec<&[u8]> = std::iter::once(&b"MGET"[..]).chain(names.iter().map(String::as_bytes)).collect();
+        let Value::Array(values) = client.call(&words)? else { bail!("MGET was not answered with a list") };
+        for value in values {
+            sum += u64::try_from(value.count()?).context("a key counts less than nothing")?;
+        }
+    }
+    Ok(sum)
+}

@@ -1,0 +1,107 @@
+//! Counts replies, cheaply, and notices the one that is not as it ought to be.
+//!
+//! In: bytes as they come from a socket, cut anywhere. Out: how many replies they complete.
+//!
+//! Invariant: what is counted consists of marks (`:` or `$`), digits and line ends only, one mark per reply. An error, a nil, or
+//! a server that speaks something else is never counted.
+
+use anyhow::anyhow;
+
+use super::commands::Verb;
+
+/// Bytes that are looked at together: sums of ones over so many fit a byte, which lets the compiler take sixteen or more at once.
+const CHUNK_BYTES: usize = 255;
+
+/// Most that is shown of a reply that nobody expected.
+const SHOWN_BYTES_MAX: usize = 200;
+
+/// Replies to one pipeline.
+#[derive(Debug, Clone)]
+pub struct Replies {
+    mark: u8,
+    lines_per_reply: usize,
+    lines: usize,
+    marks: usize,
+}
+
+impl Replies {
+    /// None yet.
+    pub fn to(verb: Verb) -> Replies {
+        let (mark, lines_per_reply) = match verb {
+            Verb::Incr => (b':', 1),
+            Verb::Get => (b'$', 2),
+        };
+        Replies { mark, lines_per_reply, lines: 0, marks: 0 }
+    }
+
+    /// Takes what came; returns how many replies are whole since the last [`Replies::clear`].
+    pub fn take(&mut self, bytes: &[u8]) -> anyhow::Result<usize> {
+        for chunk in bytes.chunks(CHUNK_BYTES) {
+            let (mut lines, mut marks, mut strange) = (0u8, 0u8, 0u8);
+            for &byte in chunk {
+                lines += u8::from(byte == b'\n');
+                marks += u8::from(byte == self.mark);
+                strange |= u8::from(!byte.is_ascii_digit() & (byte != b'\n') & (byte != b'\r') & (byte != self.mark));
+            }
+            self.lines += usize::from(lines);
+            self.marks += usize::from(marks);
+            if strange != 0 {
+                return Err(unexpected(bytes, self.mark));
+            }
+        }
+        let whole = self.lines / self.lines_per_reply;
+        // Between two replies there are as many marks as replies; within one there is one more.
+        if self.marks < whole || self.marks > whole + 1 {
+            return Err(anyhow!("the server sent {} beginnings for {whole} replies", self.marks));
+        }
+        Ok(whole)
+    }
+
+    /// Begins again.
+    pub fn clear(&mut self) {
+        (self.lines, self.marks) = (0, 0);
+    }
+}
+
+/// The line that has what no reply should have.
+fn unexpected(bytes: &[u8], mark: u8) -> anyhow::Error {
+    let strange = |line: &&[u8]| line.iter().any(|&byte| !byte.is_ascii_digit() && byte != b'\r' && byte != mark);
+    let line = bytes.split(|&byte| byte == b'\n').find(strange).unwrap_or(bytes).trim_ascii_end();
+    let text = line[..line.len().min(SHOWN_BYTES_MAX)].escape_ascii().to_string();
+    match line.first() {
+        Some(b'-') => anyhow!("the server refused a command: {}", &text[1..]),
+        _ => anyhow!("the server sent a reply that was not expected: {text}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replies_are_counted_however_they_are_cut() {
+        let bytes: Vec<u8> = (0..500).flat_map(|value| format!(":{value}\r\n").into_bytes()).collect();
+        for step in [1, 2, 7, 254, 255, 256, 5000] {
+            let mut replies = Replies::to(Verb::Incr);
+            let mut whole = 0;
+            for part in bytes.chunks(step) {
+                whole = replies.take(part).unwrap();
+            }
+            assert_eq!(whole, 500, "{step} bytes at a time");
+        }
+        let mut replies = Replies::to(Verb::Get);
+        assert_eq!(replies.take(b"$1\r\n5\r\n$2\r\n").unwrap(), 1);
+        assert_eq!(replies.take(b"17\r").unwrap(), 1);
+        assert_eq!(replies.take(b"\n").unwrap(), 2);
+    }
+
+    #[test]
+    fn an_error_is_told_with_its_text_wherever_it_stands() {
+        let error = Replies::to(Verb::Incr).take(b":1\r\n:2\r\n-ERR disk full: no\r\n:3\r\n").unwrap_err();
+        assert_eq!(error.to_string(), "the server refused a command: ERR disk full: no");
+        let error = Replies::to(Verb::Get).take(b"$-1\r\n").unwrap_err();
+        assert_eq!(error.to_string(), "the server sent a reply that was not expected: $-1");
+        assert!(Replies::to(Verb::Incr).take(b"HTTP/1.1 400\r\n").is_err());
+        assert!(Replies::to(Verb::Incr).take(b"1\r\n2\r\n").is_err(), "numbers without their mark are no replies");
+    }
+}

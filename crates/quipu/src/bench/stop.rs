@@ -1,0 +1,41 @@
+//! SIGINT, SIGTERM and SIGHUP, as an error that whoever works comes across: servers are ended and directories removed on the way out.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use anyhow::{Context, bail};
+use tokio::signal::unix::{SignalKind, signal};
+
+/// Whether somebody has asked for an end.
+#[derive(Clone)]
+pub struct Stop(Arc<AtomicBool>);
+
+impl Stop {
+    /// Listens from now on, on a thread of its own.
+    pub fn listen() -> anyhow::Result<Stop> {
+        let asked = Arc::new(AtomicBool::new(false));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("start a runtime")?;
+        let (mut interrupt, mut terminate, mut hang_up) = {
+            let _inside = runtime.enter();
+            let of = |kind| signal(kind).context("listen for signals");
+            (of(SignalKind::interrupt())?, of(SignalKind::terminate())?, of(SignalKind::hangup())?)
+        };
+        let flag = Arc::clone(&asked);
+        thread::spawn(move || {
+            runtime.block_on(async {
+                tokio::select! { _ = interrupt.recv() => {}, _ = terminate.recv() => {}, _ = hang_up.recv() => {} }
+            });
+            flag.store(true, Ordering::Relaxed);
+        });
+        Ok(Stop(asked))
+    }
+
+    /// An error once it was asked for.
+    pub fn check(&self) -> anyhow::Result<()> {
+        if self.0.load(Ordering::Relaxed) {
+            bail!("interrupted");
+        }
+        Ok(())
+    }
+}

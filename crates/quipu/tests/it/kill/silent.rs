@@ -1,0 +1,59 @@
+//! Kill -9 while counters are added to silently (`CLIENT REPLY OFF`), in lanes: what the next reply has acknowledged is there, what came after it is
+//! there or not, and nothing is there twice.
+
+use std::thread;
+use std::time::Duration;
+
+use quipu_model::Durability;
+use quipu_testkit::Dice;
+use quipu_testkit::load::{Loss, SilentAccount, counters_split};
+use tempfile::TempDir;
+
+use super::{KILLS_DEFAULT, say};
+use crate::life::{connect, launch, number_from, seed};
+
+#[test]
+fn durable_keeps_what_a_reply_after_silent_adds_has_acknowledged() {
+    run(Durability::Durable, Loss::Nothing);
+}
+
+#[test]
+fn relaxed_keeps_what_a_reply_after_silent_adds_has_acknowledged() {
+    run(Durability::Relaxed, Loss::Nothing);
+}
+
+#[test]
+fn memory_never_has_more_than_was_added_silently() {
+    run(Durability::Memory, Loss::Unsealed);
+}
+
+fn run(mode: Durability, loss: Loss) {
+    let (kills, seed) = (number_from("QUIPU_KILLS", KILLS_DEFAULT), seed());
+    let dice = Dice::new(seed);
+    let data = TempDir::new().expect("a temporary directory can be made");
+    let mut launch = launch(data.path(), mode);
+    launch.arguments = ["--seal-every", "100ms", "--journal-bytes-max", "1MB"].map(Into::into).to_vec();
+    let (mut account, mut split) = (SilentAccount::default(), 0);
+    for kill in 0..=kills {
+        let program = launch.start().unwrap_or_else(|error| panic!("seed {seed}, kill {kill}: {error}"));
+        let violations = account.judge(&mut connect(&program), loss);
+        assert!(violations.is_empty(), "seed {seed}, kill {kill}, {mode}:\n{}", violations.join("\n"));
+        if kill == kills {
+            break;
+        }
+        let length = Duration::from_millis(dice.between(20..=300).unsigned_abs());
+        let mut teller = connect(&program);
+        account.load(program.address(), &dice, || {
+            // Not to wait for anything: how long the program is left alone is what the dice decide.
+            thread::sleep(length);
+            split += usize::from(counters_split(&mut teller) > 0);
+            program.kill9();
+        });
+    }
+    let SilentAccount { acked, unknown, missing, .. } = account;
+    say(&format!(
+        "proof: kill silent {mode}: kills {kills}, {split} of them with lanes open, added silently and acknowledged {acked}, \
+         not acknowledged {unknown}, of all not there after it {missing}, violations 0, seed {seed}"
+    ));
+    assert!(split * 2 >= kills, "too few kills met lanes to prove anything: {split} of {kills}");
+}

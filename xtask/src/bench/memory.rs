@@ -1,0 +1,123 @@
+//! `cargo xtask bench memory`: what a counter costs in memory, beside Redis.
+//!
+//! What counts is the resident memory of the whole process: what an allocator wastes, a table keeps empty, or a journal holds back is
+//! paid for as well.
+
+use std::path::Path;
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::Context;
+use comfy_table::Table;
+use rustix::process::Signal;
+
+use super::server::{Server, free_port};
+use super::{Stop, build, quipu_bench, shown};
+use crate::tools::need_programs;
+
+/// How many counters unless told otherwise.
+const COUNTERS: [usize; 2] = [1_000_000, 5_000_000];
+
+/// Bytes per counter with 20-byte names: what it must be, and what it should be.
+const BYTES_MUST: f64 = 60.0;
+const BYTES_GOAL: f64 = 45.0;
+
+/// How often memory is looked at until it stays put, how often at most, and what counts as put: one part in so many.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+const LOOKS_MAX: usize = 40;
+const STILL: u64 = 500;
+
+/// What is measured.
+#[derive(Clone, Copy)]
+enum Subject {
+    Redis,
+    Quipu(&'static str),
+}
+
+impl Subject {
+    const ALL: [Subject; 3] = [Subject::Redis, Subject::Quipu("memory"), Subject::Quipu("relaxed")];
+
+    fn word(self) -> String {
+        match self {
+            Subject::Redis => "redis, no persistence".to_owned(),
+            Subject::Quipu(mode) => format!("quipu, {mode}"),
+        }
+    }
+
+    /// How it is started, and what it says when it serves.
+    fn command(self, quipu: &Path, home: &Path, port: u16) -> (Command, &'static str) {
+        let port = port.to_string();
+        match self {
+            Subject::Redis => {
+                let mut command = Command::new("redis-server");
+                command.args(["--bind", "127.0.0.1", "--port", &port, "--save", "", "--dir"]).arg(home);
+                (command, "Ready to accept connections")
+            }
+            Subject::Quipu(mode) => {
+                let mut command = Command::new(quipu);
+                command.args(["serve", "--http", "off", "--workers", "1", "--durability", mode, "--resp"]);
+                command.arg(format!("127.0.0.1:{port}")).arg("--data").arg(home.join("data"));
+                (command, "resp://")
+            }
+        }
+    }
+}
+
+/// Measures and prints.
+pub fn memory(counters: &[usize]) -> anyhow::Result<()> {
+    need_programs(&["redis-server"], &["redis-server"])?;
+    let quipu = build()?;
+    let stop = Stop::listen()?;
+    let mut table = Table::new();
+    table.set_header(["counters", "server", "empty MB", "full MB", "bytes each", "less the empty one", "must", "goal"]);
+    for &counters in if counters.is_empty() { &COUNTERS[..] } else { counters } {
+        for subject in Subject::ALL {
+            stop.check()?;
+            let (empty, full) = measure(subject, counters, &quipu, &stop)?;
+            let (each, more) = (full as f64 / counters as f64, full.saturating_sub(empty) as f64 / counters as f64);
+            println!("{counters} counters, {}: {each:.1} bytes each", subject.word());
+            let bars = match subject {
+                Subject::Redis => [String::new(), String::new()],
+                Subject::Quipu(_) => [format!("{BYTES_MUST:.0}"), format!("{BYTES_GOAL:.0}")],
+            };
+            let [must, goal] = bars;
+            let megabytes = |bytes: u64| format!("{:.1}", bytes as f64 / 1e6);
+            let (each, more) = (format!("{each:.1}"), format!("{more:.1}"));
+            let row = [counters.to_string(), subject.word(), megabytes(empty), megabytes(full), each, more, must, goal];
+            table.add_row(row);
+        }
+    }
+    println!("\n{}", shown(table, 2));
+    Ok(())
+}
+
+/// Resident bytes of a server, empty and with so many counters of 20-byte names.
+fn measure(subject: Subject, counters: usize, quipu: &Path, stop: &Stop) -> anyhow::Result<(u64, u64)> {
+    let home = tempfile::Builder::new().prefix("quipu-bench-").tempdir().context("make a directory")?;
+    let port = free_port().context("find a free port")?;
+    let (mut command, ready) = subject.command(quipu, home.path(), port);
+    // What it has counted is thrown away: no need for a clean stop.
+    let server = Server::start(&mut command, home.path(), ready, Signal::KILL, stop)?;
+    let empty = settled(&server, stop)?;
+    let (address, keys) = (format!("127.0.0.1:{port}"), counters.to_string());
+    // Every key is made before anything is measured; what is measured after that is as short as can be.
+    let how = ["--pipelines", "256", "--repetitions", "1", "--seconds", "0.01"];
+    quipu_bench(&subject.word(), quipu, &[&["--server", &address, "--keys", &keys][..], &how].concat())?;
+    Ok((empty, settled(&server, stop)?))
+}
+
+/// What is resident once that stays put.
+fn settled(server: &Server, stop: &Stop) -> anyhow::Result<u64> {
+    let mut before = server.resident_bytes()?;
+    for _ in 0..LOOKS_MAX {
+        stop.check()?;
+        thread::sleep(LOOK_EVERY);
+        let bytes = server.resident_bytes()?;
+        if bytes.abs_diff(before) <= before / STILL {
+            return Ok(bytes);
+        }
+        before = bytes;
+    }
+    Ok(before)
+}

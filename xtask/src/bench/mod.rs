@@ -1,0 +1,83 @@
+//! `cargo xtask bench`: Quipu beside other servers, where that takes more than `quipu bench` does.
+//!
+//! Invariants:
+//! - the release build is made first: nothing else is worth measuring;
+//! - whatever was started has ended when a bench returns, also after Ctrl-C.
+
+mod memory;
+mod postgres;
+mod server;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::{Context, bail};
+use comfy_table::presets::NOTHING;
+use comfy_table::{CellAlignment, Table};
+use serde_json::Value;
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+pub use self::memory::memory;
+pub use self::postgres::{Options as PostgresOptions, postgres};
+use crate::parts::cargo;
+use crate::paths::target;
+use crate::run::run;
+
+/// Whether somebody has asked for an end.
+struct Stop(Arc<AtomicBool>);
+
+impl Stop {
+    /// From now on a signal does not end this program, but the next look at this does.
+    fn listen() -> anyhow::Result<Stop> {
+        let asked = Arc::new(AtomicBool::new(false));
+        for signal in [SIGINT, SIGTERM] {
+            signal_hook::flag::register(signal, Arc::clone(&asked)).context("listen for signals")?;
+        }
+        Ok(Stop(asked))
+    }
+
+    fn check(&self) -> anyhow::Result<()> {
+        if self.0.load(Ordering::Relaxed) {
+            bail!("interrupted");
+        }
+        Ok(())
+    }
+}
+
+/// Makes the release build; returns where it is.
+fn build() -> anyhow::Result<PathBuf> {
+    run("release build", &cargo("build --release -p quipu", &[]))?.expect_success("the release build")?;
+    Ok(target().join("release/quipu"))
+}
+
+/// Runs `quipu bench` with these arguments; returns its document.
+fn quipu_bench(label: &str, quipu: &Path, arguments: &[&str]) -> anyhow::Result<Value> {
+    let mut command = Command::new(quipu);
+    command.args(["bench", "--json"]).args(arguments);
+    let outcome = run(label, &command)?.expect_success("quipu bench")?;
+    let document =
+        outcome.lines.iter().find(|line| line.starts_with('{')).context("quipu bench printed no document")?;
+    serde_json::from_str(document).context("read what quipu bench printed")
+}
+
+/// A table whose columns from this one on are figures.
+fn shown(mut table: Table, figures_from: usize) -> String {
+    for column in table.column_iter_mut().skip(figures_from) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table.load_style(NOTHING).trim_fmt()
+}
+
+/// The middle one, or the mean of the middle two; nothing of nothing is 0.
+fn median(values: &[f64]) -> f64 {
+    let mut values = values.to_vec();
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() {
+        0 => 0.0,
+        count if count % 2 == 1 => values[middle],
+        _ => (values[middle - 1] + values[middle]) / 2.0,
+    }
+}

@@ -1,0 +1,94 @@
+//! A server that is measured: started on a free port, waited for, and ended whatever happens.
+
+use std::fs::File;
+use std::io;
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::Stop;
+use crate::run::{now, shown};
+
+/// How long a start may take.
+const READY_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// How long a stop may take before it is made.
+const STOP_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// How often it is looked whether a server has come so far.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// A running server. Dropped, it is asked to stop, and made to if it does not.
+pub struct Server {
+    child: Child,
+    log: PathBuf,
+    stop_with: Signal,
+}
+
+impl Server {
+    /// Starts it and waits until its log, a file in this directory, has this text. It ends at this signal.
+    pub fn start(
+        command: &mut Command,
+        home: &Path,
+        ready: &str,
+        stop_with: Signal,
+        stop: &Stop,
+    ) -> anyhow::Result<Server> {
+        let log = home.join("log");
+        let written = File::create(&log).with_context(|| format!("make {}", log.display()))?;
+        command.stdin(Stdio::null()).stderr(written.try_clone()?).stdout(written);
+        let child = command.spawn().with_context(|| format!("run {}", shown(command)))?;
+        let mut server = Server { child, log, stop_with };
+        let began = now();
+        while !server.said().contains(ready) {
+            stop.check()?;
+            if let Some(status) = server.child.try_wait().context("look after a server")? {
+                bail!("{} ended ({status}) before it served:\n{}", shown(command), server.said());
+            }
+            if began.elapsed() > READY_TIMEOUT {
+                bail!("{} did not serve in time:\n{}", shown(command), server.said());
+            }
+            thread::sleep(LOOK_EVERY);
+        }
+        Ok(server)
+    }
+
+    /// All that it said.
+    pub fn said(&self) -> String {
+        std::fs::read(&self.log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
+    }
+
+    /// What of its memory is resident, in bytes.
+    pub fn resident_bytes(&self) -> anyhow::Result<u64> {
+        let status =
+            std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).context("look at a process")?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kilobytes: Option<u64> = line.and_then(|line| line.trim().strip_suffix(" kB")?.trim().parse().ok());
+        kilobytes.map(|kilobytes| kilobytes << 10).context("the kernel does not say VmRSS")
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let began = now();
+        let _ = kill_process(Pid::from_child(&self.child), self.stop_with);
+        while began.elapsed() < STOP_TIMEOUT {
+            if !matches!(self.child.try_wait(), Ok(None)) {
+                return;
+            }
+            thread::sleep(LOOK_EVERY);
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A port that nobody had a moment ago.
+pub fn free_port() -> io::Result<u16> {
+    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+}
