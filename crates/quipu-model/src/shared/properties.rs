@@ -23,15 +23,16 @@ fn epoch(millis: u64) -> Epoch {
     Epoch { millis, node: NodeId(0) }
 }
 
-/// The running value at one place of a writer's sequence.
-fn running(seq: u64) -> i128 {
-    i128::from(seq * 31 % 17) - 5
+/// The running value that a writer says as the nth of an epoch.
+fn running(nth: u64) -> i128 {
+    i128::from(nth * 31 % 17) - 5
 }
 
-/// What a writer says at one place of its sequence: always the same. Its life began under epoch 9, and of each epoch that ended the third was kept.
-fn said(node: u64, shard: u16, at: u64, seq: u64) -> Put {
-    let (value, before) = (running(seq), running(3) * i128::from(at - 9));
-    Put { cell: cell(node, shard), epoch: epoch(at), seq: Seq(seq), value, total: before + value }
+/// What a writer says at one place of its sequence, which goes on through all epochs: always the same. Its life began under epoch 9, and of
+/// each epoch that ended the third was kept.
+fn said(node: u64, shard: u16, at: u64, nth: u64) -> Put {
+    let (value, before) = (running(nth), running(3) * i128::from(at - 9));
+    Put { cell: cell(node, shard), epoch: epoch(at), seq: Seq((at - 9) * 10 + nth), value, total: before + value }
 }
 
 /// What the row has counted of a cell before that epoch, whose life is nowhere behind the row.
@@ -45,7 +46,7 @@ fn before(row: &Snapshot, cell: CellId, epoch: Epoch) -> i128 {
 }
 
 fn any_put() -> impl Strategy<Value = Put> {
-    (0..3_u64, 0..2_u16, 9..12_u64, 0..6_u64).prop_map(|(node, shard, at, seq)| said(node, shard, at, seq))
+    (0..3_u64, 0..2_u16, 9..12_u64, 0..6_u64).prop_map(|(node, shard, at, nth)| said(node, shard, at, nth))
 }
 
 /// Rows of epoch 11, with any cells, some of them closed or spent in an epoch before.
@@ -53,8 +54,8 @@ fn any_row() -> impl Strategy<Value = Snapshot> {
     let spent = (0..3_u64, 0..2_u16, 9..12_u64, any::<bool>());
     (vec((0..3_u64, 0..2_u16, 0..6_u64, any::<bool>()), 0..5), vec(spent, 0..4), any::<Option<i8>>()).prop_map(
         |(cells, spent, base)| {
-            let held = |(node, shard, seq, closed)| {
-                let Put { cell, seq, value, total, .. } = said(node, shard, 11, seq);
+            let held = |(node, shard, nth, closed)| {
+                let Put { cell, seq, value, total, .. } = said(node, shard, 11, nth);
                 (cell, Held { seq, value, total, closed })
             };
             let kept = |(node, shard, at, closed): (u64, u16, u64, bool)| {
@@ -70,13 +71,13 @@ fn any_row() -> impl Strategy<Value = Snapshot> {
     )
 }
 
-/// The row after the puts, whatever its version.
+/// The row after the puts. Its version stays: a row without one would be taken for new, and younger than the epochs of what is said.
 fn after(row: &Snapshot, puts: &[Put]) -> Snapshot {
-    let mut row = Some(row.clone());
+    let mut next = Some(row.clone());
     for said in puts {
-        put(&mut row, said, NOW);
+        put(&mut next, said, NOW);
     }
-    Snapshot { version: Version::ABSENT, ..row.unwrap() }
+    Snapshot { version: row.version, ..next.unwrap() }
 }
 
 fn swapped(row: &Snapshot, change: Change) -> (Snapshot, Reply) {
@@ -90,10 +91,10 @@ fn swapped(row: &Snapshot, change: Change) -> (Snapshot, Reply) {
     }
 }
 
-/// The row after lives that are over have settled, whatever its version.
+/// The row after lives that are over have settled. Its version stays, as above.
 fn late(row: &Snapshot, puts: &[Put]) -> Snapshot {
     let settle = |row, put: &Put| swapped(&row, Change::Late(Late { put: *put, expires_at: None, let_go: Seq(0) })).0;
-    Snapshot { version: Version::ABSENT, swaps: Vec::new(), ..puts.iter().fold(row.clone(), settle) }
+    Snapshot { version: row.version, swaps: Vec::new(), ..puts.iter().fold(row.clone(), settle) }
 }
 
 proptest! {
@@ -149,8 +150,8 @@ proptest! {
         prop_assume!(row.spent.get(&cell).is_none_or(|spent| spent.epoch.millis <= at));
         let held = row.cells.get(&cell).map_or(0, |held| held.value);
         let taken = row.spent.get(&cell).filter(|spent| spent.epoch == own.epoch).map_or(0, |spent| spent.value);
-        let settled = late(&row, &[own.put(cell, Seq(7)).unwrap()]);
-        let owed = match own.shown(cell, Seq(6), &row, NOW) {
+        let settled = late(&row, &[own.put(cell, Seq(31)).unwrap()]);
+        let owed = match own.shown(cell, Seq(30), &row, NOW) {
             Told::Stay => own.value - held,
             Told::Open(own) => own.value,
             Told::Over => settled.sum() - row.sum(),
@@ -159,7 +160,7 @@ proptest! {
         prop_assert_eq!(owed + held + taken, value);
         prop_assert_eq!(settled.sum(), row.sum() + owed, "the same, if that life is over");
         let seen = Seen { snapshot: row.clone(), at: NOW };
-        prop_assert_eq!(i128::from(read(&seen, NOW, &[(cell, Seq(6), own)]).unwrap().value), row.sum() + owed);
+        prop_assert_eq!(i128::from(read(&seen, NOW, &[(cell, Seq(30), own)]).unwrap().value), row.sum() + owed);
     }
 
     #[test]
@@ -170,11 +171,11 @@ proptest! {
 
     #[test]
     fn of_what_heirs_settle_late_in_any_order_and_number_the_newest_counts(
-        row in any_row(), node in 0..3_u64, shard in 0..2_u16, at in 9..12_u64, seqs in vec(0..8_u64, 1..6),
+        row in any_row(), node in 0..3_u64, shard in 0..2_u16, at in 9..12_u64, places in vec(0..8_u64, 1..6),
     ) {
-        let by = |seq| said(node, shard, at, seq);
-        let newest = late(&row, &[by(*seqs.iter().max().unwrap())]);
-        let all = late(&row, &seqs.iter().map(|&seq| by(seq)).collect::<Vec<_>>());
+        let by = |nth| said(node, shard, at, nth);
+        let newest = late(&row, &[by(*places.iter().max().unwrap())]);
+        let all = late(&row, &places.iter().map(|&nth| by(nth)).collect::<Vec<_>>());
         prop_assert_eq!(all.sum(), newest.sum());
         prop_assert_eq!((all.cells, all.spent), (newest.cells, newest.spent));
     }
