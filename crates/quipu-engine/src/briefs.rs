@@ -47,7 +47,7 @@ struct Lot<'a> {
     /// The first command of it.
     first: usize,
     durability: Durability,
-    /// Its slot, if it has one and exists.
+    /// Its slot, if it has one and exists; before it was looked at, the one that it most likely has.
     at: Option<u32>,
     cell: Cell,
     exists: bool,
@@ -89,19 +89,19 @@ impl<'e> Turn<'e> {
     fn bring_together<'a>(&self, briefs: &[Brief<'a>], lots: &mut Lots<'a>, lot_of: &mut [u8; BRIEFS_MAX]) -> usize {
         let table = &self.engine.table;
         let mut last: Option<(Name<'a>, u8)> = None;
-        // A bit of each hash: most counters that are not among the lots are known by it not to be.
-        let mut seen = 0u64;
+        // A bit of each hash: nearly all counters that are not among the lots are known by it not to be.
+        let mut seen = [0u64; 8];
         for (index, Brief { name, .. }) in briefs.iter().take(BRIEFS_MAX).enumerate() {
             let lot = match last {
                 Some((before, lot)) if is_same(before.bytes(), name.bytes()) => lot,
                 _ => {
                     let hash = table.hash(name.bytes());
-                    let bit = 1 << (hash % 64);
-                    let known = match seen & bit {
+                    let (word, bit) = (&mut seen[hash as usize % 8], 1 << (hash >> 3 & 63));
+                    let known = match *word & bit {
                         0 => None,
                         _ => lots.iter().position(|lot| lot.hash == hash && is_same(lot.name.bytes(), name.bytes())),
                     };
-                    seen |= bit;
+                    *word |= bit;
                     if known.is_none() && lots.is_full() {
                         return index;
                     }
@@ -150,19 +150,20 @@ impl<'e> Turn<'e> {
             // Under the locks: what was admitted before the close must not come after its mark.
             return 0;
         }
-        if lots.len() > 1 {
-            for lot in &*lots {
-                held.at(lot.held).prefetch_place(lot.hash);
-            }
-            for lot in &*lots {
-                held.at(lot.held).prefetch_slot(lot.hash);
-            }
+        let (full, now, mut ready) = (engine.memory_is_full(), self.now, together);
+        match held {
+            Held::One(_, shard) => lots.iter_mut().for_each(|lot| lot.guess(shard)),
+            Held::Many(held) => lots.iter_mut().for_each(|lot| lot.guess(&mut held[lot.held].1)),
         }
-        let (full, mut ready) = (engine.memory_is_full(), together);
-        for lot in lots {
-            if !lot.look(held.at(lot.held), self.now, full) {
+        // Only now: until the first guess has been near, all the others have been asked for.
+        let mut look = |lot: &mut Lot<'_>, shard: &mut Shard| {
+            if !lot.look(shard, now, full) {
                 ready = ready.min(lot.first);
             }
+        };
+        match held {
+            Held::One(_, shard) => lots.iter_mut().for_each(|lot| look(lot, shard)),
+            Held::Many(held) => lots.iter_mut().for_each(|lot| look(lot, &mut held[lot.held].1)),
         }
         ready
     }
@@ -192,18 +193,25 @@ impl<'e> Turn<'e> {
 type Lots<'a> = ArrayVec<Lot<'a>, LOTS_MAX>;
 
 impl Lot<'_> {
+    /// Finds out where it most likely is, which is brought near.
+    #[inline]
+    fn guess(&mut self, shard: &mut Shard) {
+        self.at = shard.guess(self.hash);
+    }
+
     /// Looks at the counter; whether its commands can run.
     fn look(&mut self, shard: &mut Shard, now: Millis, full: bool) -> bool {
         if shard.splits.is_live(self.name.bytes()) {
             // Its lanes are to be joined first.
             return false;
         }
-        match shard.look_at(self.hash, self.name.bytes()) {
+        match shard.look_at_guess(self.at, self.hash, self.name.bytes()) {
             (at, Look::Cell(cell)) => {
                 (self.at, self.cell, self.exists) = (at, cell, true);
                 cell.expires_at.is_none_or(|at| at > now)
             }
             (_, Look::Absent) => {
+                self.at = None;
                 self.cell.epoch = shard.floor;
                 !full
             }
@@ -224,7 +232,9 @@ fn hold<'t>(table: &'t Table, lots: &mut [Lot<'_>]) -> Held<'t> {
         if held.last().is_none_or(|(last, _)| *last != shard) {
             held.push((shard, table.lock(shard)));
         }
-        lots[lot].held = held.len() - 1;
+        let (at, lot) = (held.len() - 1, &mut lots[lot]);
+        lot.held = at;
+        held[at].1.prefetch_place(lot.hash);
     }
     Held::Many(held)
 }

@@ -9,7 +9,7 @@
 
 use std::path::Path;
 
-use quipu_model::{Incarnation, LedgerError, LockError, NodeId, Vfs, Writer};
+use quipu_model::{Durability, Incarnation, LedgerError, LockError, NodeId, Vfs, Writer};
 
 use crate::admit::Policies;
 use crate::engine::{Compaction, Inner};
@@ -137,12 +137,14 @@ pub(crate) fn open(options: Options, environment: Environment) -> Result<Inner, 
         })?;
     }
     step!("incarnation");
+    let policies = Policies::new(options.durability, options.namespaces.iter().cloned());
     let journal_options = JournalOptions {
         segment_bytes: options.segment_bytes,
         ahead_bytes: options.ahead_bytes(),
         pending_bytes_max: options.pending_bytes_max,
         disk_bytes_max: options.disk_bytes_max,
         reserve_bytes: options.reserve_bytes,
+        zeros: policies.strictest() > Durability::Relaxed,
     };
     let environment = (vfs, clock.clone());
     let journal = Journal::new(environment, &dir, journal_options, control, segments, &tail, on_failure);
@@ -156,7 +158,7 @@ pub(crate) fn open(options: Options, environment: Environment) -> Result<Inner, 
     let kept = last.filter(|_| released != 0).map(|incarnation| Kept { incarnation, released });
     let shared = store.map(|store| Shared::new(store, options.sharing.clone(), rng.clone(), writer, kept));
     let inner = Inner {
-        policies: Policies::new(options.durability, options.namespaces.iter().cloned()),
+        policies,
         table,
         journal,
         writer,

@@ -168,6 +168,13 @@ impl VfsFile for SystemFile {
     fn sync_data(&self) -> io::Result<()> {
         self.0.sync_data()
     }
+
+    fn allocate(&self, bytes: u64) -> io::Result<()> {
+        match rustix::fs::fallocate(&self.0, rustix::fs::FallocateFlags::empty(), 0, bytes) {
+            Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => self.write_zeros(bytes),
+            allocated => Ok(allocated?),
+        }
+    }
 }
 
 struct SystemLock(#[expect(dead_code, reason = "held for its lock")] File);

@@ -9,6 +9,7 @@
 //! Not here: committing (`journal`), arithmetic (`apply`).
 
 mod count;
+mod scratch;
 
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use quipu_model::{Cell, Command, Durability, ListNames, Millis, Name, Refusal, R
 
 pub use self::count::Counted;
 pub(crate) use self::count::Visit;
+use self::scratch::{Scratch, Unfilled};
 use crate::admit::{Reach, creates, reach, writes};
 use crate::apply::table::Look;
 use crate::apply::{Allowance, Held, Passing, Run, list_names, scan};
@@ -46,7 +48,7 @@ pub struct Turn<'e> {
     pub(crate) run_durability: Durability,
     pub(crate) draft: Draft,
     /// Records that have a place but are not filled: where, and which bytes of the draft.
-    unfilled: Vec<(Position, std::ops::Range<usize>)>,
+    unfilled: Vec<Unfilled>,
     /// Room promised and not used yet.
     room: usize,
     /// Most bytes the present run may still need for what it has applied.
@@ -92,14 +94,15 @@ impl Watch {
 
 impl<'e> Turn<'e> {
     pub(crate) fn new(engine: &'e Inner) -> Turn<'e> {
+        let Scratch { draft, unfilled } = Scratch::take();
         Turn {
             engine,
             now: engine.now(),
             held: None,
             run_commands: 0,
             run_durability: Durability::Memory,
-            draft: Draft::default(),
-            unfilled: Vec::new(),
+            draft,
+            unfilled,
             room: 0,
             promised: 0,
             wait: Wait::default(),
@@ -292,18 +295,23 @@ impl<'e> Turn<'e> {
                 let bytes = record.len();
                 let position = self.engine.journal.reserve(bytes);
                 newest = position.plus(bytes as u64);
-                held.for_each(|shard| shard.newest = newest);
                 if std::mem::take(&mut self.flushed) {
                     self.engine.note_flush(position, newest);
                 }
                 self.room -= bytes;
                 self.unfilled.push((position, record));
+                // Only now: whoever counts them waits for what is reserved by then.
+                held.for_each(|shard| {
+                    shard.newest = newest;
+                    self.engine.table.note(shard);
+                });
             }
             // A read waits for the newest record of what it looked at.
-            None => held.for_each(|shard| newest = newest.max(shard.newest)),
+            None => held.for_each(|shard| {
+                newest = newest.max(shard.newest);
+                self.engine.table.note(shard);
+            }),
         }
-        // Only now: whoever counts them waits for what is reserved by then.
-        held.for_each(|shard| self.engine.table.note(shard));
         drop(held);
         self.wait_for(self.run_durability, newest);
         (self.run_commands, self.run_durability, self.promised) = (0, Durability::Memory, 0);
@@ -318,7 +326,7 @@ impl<'e> Turn<'e> {
             self.engine.journal.fill(self.unfilled.drain(..).map(|(position, range)| (position, &bytes[range])));
             step!("filled");
         }
-        self.draft = Draft::default();
+        self.draft.clear();
         self.engine.journal.return_room(std::mem::take(&mut self.room));
     }
 
@@ -649,8 +657,10 @@ impl<'e> Turn<'e> {
 impl Drop for Turn<'_> {
     /// A place that stays empty would hold up every commit: a turn that is dropped early still brings its bytes.
     fn drop(&mut self) {
-        if !std::thread::panicking() {
-            self.fill();
+        if std::thread::panicking() {
+            return;
         }
+        self.fill();
+        Scratch { draft: std::mem::take(&mut self.draft), unfilled: std::mem::take(&mut self.unfilled) }.give_back();
     }
 }

@@ -109,19 +109,17 @@ impl Word {
 /// An argument of up to 999 bytes, with the end of the line before it, and what comes after it: the end of its own line. Empty ones are left to the long way.
 #[inline]
 fn bulk(input: &[u8]) -> Option<(&[u8], &[u8])> {
-    let ([b'\r', b'\n', b'$', first, second, third, fourth], rest) = input.split_first_chunk::<7>()? else {
-        return None;
-    };
-    let digit = |byte: u8| usize::from(byte.wrapping_sub(b'0'));
-    // The longest form of a length is three digits; a shorter one has taken bytes of what follows it.
-    let (bytes, line) = match (second, third, fourth) {
-        (b'\r', b'\n', _) => (digit(*first), 6),
-        (_, b'\r', b'\n') => (digit(*first) * 10 + digit(*second), 7),
-        (_, _, b'\r') if rest.first() == Some(&b'\n') => (digit(*first) * 100 + digit(*second) * 10 + digit(*third), 8),
+    // An argument that is not empty takes at least so much with the ends of its lines, so the longest form of a length can be looked at as a whole; a shorter one has bytes of what
+    // follows it.
+    let [b'\r', b'\n', b'$', lengths @ ..] = input.first_chunk::<8>()? else { return None };
+    let [one, two, three, ..] = lengths.map(|byte| usize::from(byte.wrapping_sub(b'0')));
+    let (bytes, line) = match lengths {
+        [_, b'\r', b'\n', _, _] => (one, 6),
+        [_, _, b'\r', b'\n', _] if two <= 9 => (one * 10 + two, 7),
+        [_, _, _, b'\r', b'\n'] if two <= 9 && three <= 9 => (one * 100 + two * 10 + three, 8),
         _ => return None,
     };
-    let digits = &input[3..line - 2];
-    if !digits.iter().all(u8::is_ascii_digit) || *first == b'0' {
+    if one == 0 || one > 9 {
         return None;
     }
     input[line..].split_at_checked(bytes)

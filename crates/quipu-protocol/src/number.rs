@@ -33,11 +33,12 @@ pub fn natural(digits: &[u8]) -> Option<u64> {
     }
 }
 
-/// Appends the one spelling of a number.
-pub fn append(out: &mut Vec<u8>, value: i64) {
+/// Appends the one spelling of a number, as a bulk string.
+pub fn append_bulk(out: &mut Vec<u8>, value: i64) {
     let mut line = [0; ROOM_BYTES];
     let at = spell(&mut line, value);
-    out.extend_from_slice(&line[at..LINE_BYTES_MAX - 2]);
+    append_line(out, b'$', (LINE_BYTES_MAX - 2 - at) as i64);
+    out.extend_from_slice(&line[at..LINE_BYTES_MAX]);
 }
 
 /// Appends a line: a first byte, the one spelling of a number, an end of line.
@@ -52,6 +53,40 @@ pub fn append_line(out: &mut Vec<u8>, first: u8, value: i64) {
         out.extend_from_slice(longest);
     }
     out.truncate(end);
+}
+
+/// Lines of integers, one after another. Of a counter that is counted up, most differ from the one before in the last digit only.
+#[derive(Default)]
+pub struct Lines {
+    /// The newest line, how long it is, and its number; none yet if that is 0.
+    line: [u8; LINE_BYTES_MAX],
+    bytes: usize,
+    value: i64,
+}
+
+impl Lines {
+    /// Appends the line of a number.
+    #[inline]
+    pub fn append(&mut self, out: &mut Vec<u8>, value: i64) {
+        let next = self.value > 0 && value.checked_sub(1) == Some(self.value);
+        match self.line.get_mut(self.bytes.wrapping_sub(3)) {
+            Some(digit) if next && *digit < b'9' => *digit += 1,
+            _ => {
+                let mut room = [0; ROOM_BYTES];
+                let at = spell(&mut room, value) - 1;
+                room[at] = b':';
+                self.bytes = LINE_BYTES_MAX - at;
+                if let Some(longest) = room[at..].first_chunk() {
+                    self.line = *longest;
+                }
+            }
+        }
+        self.value = value;
+        // Always as many bytes as the longest line has, which is quicker than to ask how many, and then those too many off again.
+        let end = out.len() + self.bytes;
+        out.extend_from_slice(&self.line);
+        out.truncate(end);
+    }
 }
 
 /// The longest line: a first byte, a number, an end of line.
@@ -119,12 +154,27 @@ mod tests {
         #[test]
         fn a_number_written_is_read_back(value: i64) {
             let mut out = Vec::new();
-            append(&mut out, value);
-            prop_assert_eq!(std::str::from_utf8(&out).unwrap(), value.to_string());
-            prop_assert_eq!(integer(&out), Some(value));
+            append_bulk(&mut out, value);
+            let spelled = value.to_string();
+            prop_assert_eq!(std::str::from_utf8(&out).unwrap(), format!("${}\r\n{spelled}\r\n", spelled.len()));
+            prop_assert_eq!(integer(spelled.as_bytes()), Some(value));
             let mut line = b"a".to_vec();
             append_line(&mut line, b':', value);
             prop_assert_eq!(std::str::from_utf8(&line).unwrap(), format!("a:{value}\r\n"));
+        }
+
+        #[test]
+        fn a_line_after_others_is_the_line_of_its_number(
+            first in prop_oneof![any::<i64>(), -20..20_i64, i64::MAX - 3..=i64::MAX],
+            steps in proptest::collection::vec(prop_oneof![8 => Just(1), 1 => any::<i64>(), 1 => -2..2_i64], 0..60),
+        ) {
+            let (mut lines, mut out, mut expected, mut value) = (Lines::default(), Vec::new(), String::new(), first);
+            for step in steps {
+                lines.append(&mut out, value);
+                expected += &format!(":{value}\r\n");
+                value = value.wrapping_add(step);
+            }
+            prop_assert_eq!(std::str::from_utf8(&out).unwrap(), expected);
         }
 
         #[test]

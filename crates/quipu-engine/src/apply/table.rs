@@ -218,33 +218,43 @@ impl Shard {
     /// The same, and its slot, if it has one.
     #[inline]
     pub fn look_at(&mut self, hash: u64, name: &[u8]) -> (Option<u32>, Look) {
-        match self.slots.find(hash, name) {
-            Some(at) => {
-                self.slots.set(at, Flag::Used);
-                (Some(at), self.slots.cell(at).map_or(Look::Absent, Look::Cell))
+        let guess = self.slots.guess(hash);
+        self.look_at_guess(guess, hash, name)
+    }
+
+    /// The same, with what [`Shard::guess`] said since the shard was last changed.
+    #[inline]
+    pub fn look_at_guess(&mut self, guess: Option<u32>, hash: u64, name: &[u8]) -> (Option<u32>, Look) {
+        let mut at = guess;
+        if let Some(guess) = guess {
+            if let Some(cell) = self.slots.look(guess, name) {
+                return (at, cell.map_or(Look::Absent, Look::Cell));
             }
+            at = self.slots.find(hash, name);
+        }
+        match at.and_then(|at| self.slots.look(at, name)) {
+            Some(cell) => (at, cell.map_or(Look::Absent, Look::Cell)),
             None if self.unloaded => (None, Look::Unknown),
             None => (None, Look::Absent),
         }
     }
 
-    /// Brings what [`Shard::look_at`] needs first near; [`Shard::prefetch_slot`], a little later, the rest.
+    /// Brings what [`Shard::guess`] needs near.
     #[inline]
     pub fn prefetch_place(&self, hash: u64) {
         self.slots.prefetch_place(hash);
     }
 
-    /// See [`Shard::prefetch_place`].
+    /// The slot that most likely has this hash, which is brought near.
     #[inline]
-    pub fn prefetch_slot(&self, hash: u64) {
-        self.slots.prefetch_slot(hash);
+    pub fn guess(&self, hash: u64) -> Option<u32> {
+        self.slots.guess(hash)
     }
 
     /// Another value for a counter that exists, at its slot.
     #[inline]
     pub fn set_value(&mut self, at: u32, value: i64) {
         self.version += 1;
-        self.slots.set(at, Flag::Changed);
         self.slots.set_value(at, value);
     }
 

@@ -25,7 +25,24 @@ struct LastAdd {
     before: Before,
 }
 
+/// Room for the first record: one of a counter with a name of common length takes no more, and most turns of a connection with one command in flight write no more.
+const FIRST_BYTES: usize = 240;
+
 impl Draft {
+    /// No records.
+    pub const EMPTY: Draft = Draft { bytes: Vec::new(), start: 0, open: false, last_add: None };
+
+    /// How many bytes it has memory for.
+    pub fn capacity(&self) -> usize {
+        self.bytes.capacity()
+    }
+
+    /// Forgets all records, which were filled, and keeps their memory.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        (self.start, self.open, self.last_add) = (0, false, None);
+    }
+
     /// Adds an entry, opening a record if none is.
     pub fn push(&mut self, time: Millis, entry: &Entry<'_>) {
         self.open(time);
@@ -73,6 +90,8 @@ impl Draft {
         if !self.open {
             self.open = true;
             self.start = self.bytes.len();
+            // Growing to it byte by byte cost more than everything else that is done for a record.
+            self.bytes.reserve(FIRST_BYTES);
             self.bytes.resize(self.start + RECORD_HEADER_BYTES, 0);
             put_time(&mut self.bytes, time);
         }

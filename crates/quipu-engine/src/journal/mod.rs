@@ -59,6 +59,8 @@ pub struct JournalOptions {
     pub segment_bytes: u64,
     /// Room kept prepared ahead.
     pub ahead_bytes: u64,
+    /// New segments are filled with zeros, so that syncs touch no metadata. Else their space is reserved, which is half the writing, and enough where nobody waits for syncs.
+    pub zeros: bool,
     /// Most bytes applied but not yet handed over; beyond it, writes are refused.
     pub pending_bytes_max: u64,
     /// Journal and ledger take this much of the disk at most.
@@ -66,6 +68,9 @@ pub struct JournalOptions {
     /// Disk space kept for a seal when there is none left.
     pub reserve_bytes: u64,
 }
+
+/// Memory of what was handed over is kept for the next time up to this: about what a turn of a busy worker brings.
+const FILLED_KEPT_BYTES: usize = 1 << 20;
 
 /// The journal of a running node.
 pub struct Journal {
@@ -120,8 +125,13 @@ impl Journal {
         tail: &Tail,
         on_failure: Arc<dyn Fn(&str) + Send + Sync>,
     ) -> Journal {
-        let log =
-            Log { segments: VecDeque::from(segments), written: tail.position, previous: tail.previous, mark: None };
+        let log = Log {
+            segments: VecDeque::from(segments),
+            written: tail.position,
+            previous: tail.previous,
+            mark: None,
+            spare: Filled::default(),
+        };
         let files_bytes = log.segments.iter().map(Segment::bytes).sum();
         let room = log.end().map_or(0, |end| end.0 - tail.position.0);
         let (control_state, segment_count) = (*control.state(), log.segments.len() as u64);
@@ -234,14 +244,15 @@ impl Journal {
         if self.failed.get().is_some() {
             return;
         }
-        let Filled { base, mut bytes, lengths } = lock(&self.pending).take_filled();
-        if bytes.is_empty() {
+        let mut filled = lock(&self.pending).take_filled(std::mem::take(&mut log.spare));
+        if filled.bytes.is_empty() {
+            log.spare = filled;
             return;
         }
-        debug_assert_eq!(base, log.written, "records are handed over without a gap");
+        debug_assert_eq!(filled.base, log.written, "records are handed over without a gap");
         let synced = Position(self.synced.load(Ordering::Acquire));
-        let (mut position, mut rest) = (base, bytes.as_mut_slice());
-        for length in lengths {
+        let (mut position, mut rest) = (filled.base, filled.bytes.as_mut_slice());
+        for &length in &filled.lengths {
             let (record, later) = rest.split_at_mut(length);
             log.note_mark(position);
             log.previous = finish_record(record, self.log_id, position, log.previous, synced) as u32;
@@ -249,10 +260,13 @@ impl Journal {
             rest = later;
         }
         step!("chained");
-        if let Err(error) = log.write(&bytes) {
+        if let Err(error) = log.write(&filled.bytes) {
             return self.fail(&error);
         }
         step!("written");
+        if filled.bytes.capacity() <= FILLED_KEPT_BYTES {
+            log.spare = filled;
+        }
         self.written.store(position.0, Ordering::Release);
     }
 

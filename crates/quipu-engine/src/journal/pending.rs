@@ -23,6 +23,7 @@ struct Place {
 }
 
 /// Whole records, ready to be chained and written.
+#[derive(Default)]
 pub struct Filled {
     /// Where the first one goes.
     pub base: Position,
@@ -57,12 +58,16 @@ impl Pending {
         place.filled = true;
     }
 
-    /// Takes what is filled, up to the first place that is not.
-    pub fn take_filled(&mut self) -> Filled {
+    /// Takes what is filled, up to the first place that is not. What was taken before and is written leaves its memory.
+    pub fn take_filled(&mut self, written: Filled) -> Filled {
+        let Filled { bytes: mut rest, mut lengths, .. } = written;
+        rest.clear();
+        lengths.clear();
         let count = self.places.iter().position(|place| !place.filled).unwrap_or(self.places.len());
-        let lengths: Vec<usize> = self.places.drain(..count).map(|place| place.bytes).collect();
+        lengths.extend(self.places.drain(..count).map(|place| place.bytes));
         let total = lengths.iter().sum();
-        let rest = self.bytes.split_off(total);
+        rest.extend_from_slice(&self.bytes[total..]);
+        self.bytes.truncate(total);
         let bytes = std::mem::replace(&mut self.bytes, rest);
         let base = self.base;
         self.base = base.plus(total as u64);
@@ -91,11 +96,12 @@ mod tests {
         assert_eq!((a, b, c), (Position(100), Position(103), Position(105)));
         pending.fill(c, b"cccc");
         pending.fill(a, b"aaa");
-        let filled = pending.take_filled();
+        let filled = pending.take_filled(Filled::default());
         assert_eq!((filled.base, filled.bytes.as_slice(), filled.lengths.as_slice()), (a, &b"aaa"[..], &[3][..]));
-        assert!(pending.take_filled().bytes.is_empty());
+        let filled = pending.take_filled(filled);
+        assert!(filled.bytes.is_empty() && filled.lengths.is_empty());
         pending.fill(b, b"bb");
-        let filled = pending.take_filled();
+        let filled = pending.take_filled(filled);
         assert_eq!((filled.base, filled.bytes.as_slice()), (b, &b"bbcccc"[..]));
         assert_eq!(pending.end(), Position(109));
     }

@@ -16,11 +16,9 @@ use std::path::{Path, PathBuf};
 use quipu_model::{Vfs, VfsFile};
 
 use super::format::{Position, SEGMENT_HEADER_BYTES, SegmentHeader};
+use super::pending::Filled;
 use super::{Damage, JournalError, io_error};
 use crate::sync::Arc;
-
-/// Zeros are written to a new segment in pieces of this size.
-pub(super) static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
 
 /// The name of a segment file.
 pub fn segment_file(number: u64) -> String {
@@ -107,6 +105,7 @@ impl Segment {
         dir: &Path,
         header: SegmentHeader,
         spare: Option<&Path>,
+        zeros: bool,
     ) -> Result<Segment, JournalError> {
         let path = dir.join(segment_file(header.number));
         let file = match spare {
@@ -116,13 +115,8 @@ impl Segment {
             }
             None => vfs.create(&path).map_err(|e| io_error(&path, "create", e))?,
         };
-        // Writing zeros, not just reserving space: the later commits then overwrite and touch no metadata.
-        let mut length = file.bytes().map_err(|e| io_error(&path, "measure", e))?;
-        while length < header.bytes {
-            let piece = (header.bytes - length).min(ZEROS.len() as u64);
-            file.write_all_at(&ZEROS[..piece as usize], length).map_err(|e| io_error(&path, "write", e))?;
-            length += piece;
-        }
+        let lengthened = if zeros { file.write_zeros(header.bytes) } else { file.allocate(header.bytes) };
+        lengthened.map_err(|e| io_error(&path, "write", e))?;
         file.write_all_at(&header.encode(), 0).map_err(|e| io_error(&path, "write", e))?;
         file.sync_data().map_err(|e| io_error(&path, "sync", e))?;
         vfs.sync_dir(dir).map_err(|e| io_error(dir, "sync", e))?;
@@ -141,6 +135,8 @@ pub struct Log {
     pub previous: u32,
     /// Where seal wants to cut.
     pub mark: Option<Mark>,
+    /// What was handed over last, for its memory.
+    pub spare: Filled,
 }
 
 /// A place to cut at.

@@ -12,7 +12,7 @@ use quipu_model::{Incarnation, Refusal, Vfs};
 
 use super::control::{Control, ControlFile};
 use super::format::{Position, SegmentHeader};
-use super::segments::{Mark, Segment, ZEROS, segment_file};
+use super::segments::{Mark, Segment, segment_file};
 use super::{Journal, JournalError, io_error};
 use crate::failpoint::step;
 use crate::sync::{Ordering, lock, try_lock};
@@ -142,13 +142,14 @@ impl Journal {
         if !recycled {
             self.check_quota(bytes).map_err(|e| io_error(&path, "create", e))?;
         }
-        let segment = Segment::prepare(&*self.vfs, &self.dir, header, spare.as_deref()).inspect_err(|_| {
-            // Nor does it keep the last of the space from others meanwhile.
-            let _ = self.vfs.remove(&path);
-            if recycled {
-                self.files_bytes.fetch_sub(bytes, Ordering::AcqRel);
-            }
-        })?;
+        let segment = Segment::prepare(&*self.vfs, &self.dir, header, spare.as_deref(), self.options.zeros)
+            .inspect_err(|_| {
+                // Nor does it keep the last of the space from others meanwhile.
+                let _ = self.vfs.remove(&path);
+                if recycled {
+                    self.files_bytes.fetch_sub(bytes, Ordering::AcqRel);
+                }
+            })?;
         step!("prepared");
         tending.control.write(|control| {
             control.end = number + 1;
@@ -352,17 +353,7 @@ fn take_space(vfs: &dyn Vfs, path: &Path, bytes: u64) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    let fill = || {
-        let file = vfs.create(path)?;
-        let mut written = 0;
-        while written < bytes {
-            let piece = ZEROS.len().min((bytes - written) as usize);
-            file.write_all_at(&ZEROS[..piece], written)?;
-            written += piece as u64;
-        }
-        Ok(())
-    };
-    fill().inspect_err(|_| {
+    vfs.create(path).and_then(|file| file.allocate(bytes)).inspect_err(|_| {
         let _ = vfs.remove(path);
     })
 }

@@ -61,7 +61,26 @@ pub trait VfsFile: Send + Sync {
 
     /// Returns when every byte written so far would survive a loss of power.
     fn sync_data(&self) -> io::Result<()>;
+
+    /// Makes the file so long, by writing zeros.
+    fn write_zeros(&self, bytes: u64) -> io::Result<()> {
+        let mut length = self.bytes()?;
+        while length < bytes {
+            let piece = (bytes - length).min(ZEROS.len() as u64);
+            self.write_all_at(&ZEROS[..piece as usize], length)?;
+            length += piece;
+        }
+        Ok(())
+    }
+
+    /// Makes the file so long. What is added reads as zeros, and takes its space from here on; where the system can do that without writing them, it does.
+    fn allocate(&self, bytes: u64) -> io::Result<()> {
+        self.write_zeros(bytes)
+    }
 }
+
+/// What new files are filled with, a piece at a time.
+static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
 
 /// Holds a directory until it is dropped.
 pub trait DirLock: Send + Sync {}

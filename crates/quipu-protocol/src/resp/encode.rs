@@ -124,6 +124,12 @@ impl<'a> Writer<'a> {
         self.header(b':', value);
     }
 
+    /// A number after others, of which it may be the next.
+    #[inline]
+    pub fn integer_after(&mut self, others: &mut number::Lines, value: i64) {
+        others.append(self.out, value);
+    }
+
     /// Bytes.
     pub fn bulk(&mut self, bytes: &[u8]) {
         self.count(b'$', bytes.len());
@@ -181,9 +187,7 @@ impl<'a> Writer<'a> {
     /// A value of a counter: a bulk string, since to Redis it is a string.
     pub fn value(&mut self, value: Option<i64>) {
         let Some(value) = value else { return self.null() };
-        let mut digits = Vec::with_capacity(number::I64_BYTES_MAX);
-        number::append(&mut digits, value);
-        self.bulk(&digits);
+        number::append_bulk(self.out, value);
     }
 
     fn names(&mut self, names: &[Box<[u8]>]) {

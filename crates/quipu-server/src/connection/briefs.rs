@@ -5,6 +5,7 @@
 use arrayvec::ArrayVec;
 use quipu_engine::{BRIEFS_MAX, BriefReply, Turn};
 use quipu_model::{Brief, Refusal};
+use quipu_protocol::number::Lines;
 use quipu_protocol::{BriefFrame, Limits, Version, Writer, brief};
 
 /// What came of looking for such commands.
@@ -27,23 +28,31 @@ pub(super) fn run(input: &[u8], limits: &Limits, turn: &mut Turn<'_>, out: &mut 
     let mut briefs = ArrayVec::<Brief<'_>, BRIEFS_MAX>::new();
     // Where each of them ends, and what it is called.
     let mut ends = ArrayVec::<(usize, &'static str), BRIEFS_MAX>::new();
-    let mut at = 0;
-    while !briefs.is_full()
-        && let Some(BriefFrame { brief, command, bytes }) = brief(&input[at..], limits)
-    {
-        at += bytes;
-        briefs.push(brief);
-        ends.push((at, command));
+    let (mut at, mut before) = (0, None::<BriefFrame<'_>>);
+    while !briefs.is_full() {
+        let rest = &input[at..];
+        // Whoever counts one thing sends the same bytes again and again, which need not be understood again. They are compared only after two that looked alike.
+        let frame = match before {
+            Some(frame) if rest.starts_with(&input[at - frame.bytes..at]) => frame,
+            _ => {
+                let Some(frame) = brief(rest, limits) else { break };
+                before = Some(frame).filter(|frame| briefs.last().is_some_and(|last| end(last) == end(&frame.brief)));
+                frame
+            }
+        };
+        at += frame.bytes;
+        briefs.push(frame.brief);
+        ends.push((at, frame.command));
     }
     let found = briefs.len();
     let mut ran = Ran { found, ..Ran::default() };
     if found == 0 {
         return ran;
     }
-    let mut writer = Writer::new(out, version);
+    let (mut writer, mut lines) = (Writer::new(out, version), Lines::default());
     while ran.commands < found {
         let more = turn.run_briefs(&briefs[ran.commands..], |reply| match reply {
-            BriefReply::Added(value) => writer.integer(value),
+            BriefReply::Added(value) => writer.integer_after(&mut lines, value),
             BriefReply::Read(value) => writer.value(value),
             BriefReply::Overflow => {
                 ran.errors += 1;
@@ -61,4 +70,10 @@ pub(super) fn run(input: &[u8], limits: &Limits, turn: &mut Turn<'_>, out: &mut 
         ran.work = 2 * ran.commands;
     }
     ran
+}
+
+/// Where names that differ mostly do.
+#[inline]
+fn end<'a>(brief: &Brief<'a>) -> Option<&'a [u8; 8]> {
+    brief.name.bytes().last_chunk()
 }

@@ -37,17 +37,17 @@ impl Index {
         if self.places.is_empty() {
             return None;
         }
-        let (mut at, tag) = (self.home(hash), tag(hash));
-        loop {
-            let place = self.places[at];
+        let (home, tag) = (self.home(hash), tag(hash));
+        let (before, from) = self.places.split_at(home);
+        for &place in from.iter().chain(before) {
             if place == 0 {
                 return None;
             }
             if place & !NUMBERS_MAX == tag && is((place & NUMBERS_MAX) - 1) {
                 return Some((place & NUMBERS_MAX) - 1);
             }
-            at = self.after(at);
         }
+        None
     }
 
     /// Brings the place of a hash near.
@@ -58,11 +58,10 @@ impl Index {
         }
     }
 
-    /// The first number that may be the one of this hash.
+    /// The number that is most likely the one of this hash; `None`: it has none.
     #[inline]
     pub fn guess(&self, hash: u64) -> Option<u32> {
-        let place = *self.places.get(self.home(hash))?;
-        (place != 0).then(|| (place & NUMBERS_MAX) - 1)
+        self.find(hash, |_| true)
     }
 
     /// Adds a number; `hash_of` tells the hash of every other one.

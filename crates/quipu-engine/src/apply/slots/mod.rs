@@ -155,18 +155,18 @@ impl Slots {
         self.index.from(hash, count, |at| self.hash(at))
     }
 
-    /// Brings the place of a hash in the index near, to be followed by [`Slots::prefetch_slot`] once it may have come.
+    /// Brings the place of a hash in the index near, to be followed by [`Slots::guess`] once it may have come.
     #[inline]
     pub fn prefetch_place(&self, hash: u64) {
         self.index.prefetch(hash);
     }
 
-    /// Brings the slot near that most likely has this hash.
+    /// The slot that most likely has this hash, which is brought near; `None`: there is none.
     #[inline]
-    pub fn prefetch_slot(&self, hash: u64) {
-        if let Some(at) = self.index.guess(hash) {
-            prefetch(self.slot(at));
-        }
+    pub fn guess(&self, hash: u64) -> Option<u32> {
+        let at = self.index.guess(hash)?;
+        prefetch(self.slot(at));
+        Some(at)
     }
 
     /// Adds a slot for a name that has none, known not to exist, used; returns its number.
@@ -274,19 +274,28 @@ impl Slots {
     /// `None`: known not to exist.
     #[inline]
     pub fn cell(&self, at: u32) -> Option<Cell> {
-        let slot = self.slot(at);
-        match slot.bits & (HAS_EXTRA | IS_ABSENT) {
-            0 => Some(Cell { epoch: self.epochs.get(slot.epoch()), value: slot.number, expires_at: None }),
-            IS_ABSENT => None,
-            _ => self.extras.get(slot.number).cell,
-        }
+        cell_of(self.slot(at), &self.extras, &self.epochs)
     }
 
-    /// Another value for a counter that exists; all else stays.
+    /// Its cell, if it is the slot of that name, which is marked as used then: `Some(None)` is a name known not to exist.
+    #[inline]
+    pub fn look(&mut self, at: u32, name: &[u8]) -> Option<Option<Cell>> {
+        // One way to the slot for all of this: it is what every add and read does.
+        let Slots { chunks, extras, epochs, .. } = self;
+        let slot = slot_mut_in(chunks, at);
+        if !is_same(name_of(slot, extras), name) {
+            return None;
+        }
+        slot.bits |= Flag::Used as u16;
+        Some(cell_of(slot, extras, epochs))
+    }
+
+    /// Another value for a counter that exists, which is changed by that; all else stays.
     #[inline]
     pub fn set_value(&mut self, at: u32, value: i64) {
         let slot = self.slot_mut(at);
         debug_assert!(!slot.has(IS_ABSENT) || slot.has(HAS_EXTRA));
+        slot.bits |= Flag::Changed as u16;
         if slot.has(HAS_EXTRA) {
             let number = slot.number;
             let cell = self.extras.get_mut(number).cell.as_mut();
@@ -393,8 +402,7 @@ impl Slots {
 
     #[inline]
     fn slot_mut(&mut self, at: u32) -> &mut Slot {
-        let at = at as usize;
-        &mut self.chunks[at / CHUNK_SLOTS].0[at % CHUNK_SLOTS]
+        slot_mut_in(&mut self.chunks, at)
     }
 }
 
@@ -422,8 +430,27 @@ fn slot_in(chunks: &[Box<Chunk>], at: u32) -> &Slot {
 }
 
 #[inline]
+fn slot_mut_in(chunks: &mut [Box<Chunk>], at: u32) -> &mut Slot {
+    let at = at as usize;
+    &mut chunks[at / CHUNK_SLOTS].0[at % CHUNK_SLOTS]
+}
+
+#[inline]
 fn name_in<'s>(chunks: &'s [Box<Chunk>], extras: &'s Extras, at: u32) -> &'s [u8] {
-    let slot = slot_in(chunks, at);
+    name_of(slot_in(chunks, at), extras)
+}
+
+#[inline]
+fn cell_of(slot: &Slot, extras: &Extras, epochs: &Epochs) -> Option<Cell> {
+    match slot.bits & (HAS_EXTRA | IS_ABSENT) {
+        0 => Some(Cell { epoch: epochs.get(slot.epoch()), value: slot.number, expires_at: None }),
+        IS_ABSENT => None,
+        _ => extras.get(slot.number).cell,
+    }
+}
+
+#[inline]
+fn name_of<'s>(slot: &'s Slot, extras: &'s Extras) -> &'s [u8] {
     match slot.bits & LENGTH_MASK {
         LENGTH_LONG => extras.get(slot.number).name.as_deref().unwrap_or_default(),
         bytes => &slot.name[..usize::from(bytes)],

@@ -54,8 +54,15 @@ proptest! {
             let name = name(n);
             let hash = xxh3_64_with_seed(&name, 7);
             slots.prefetch_place(hash);
-            slots.prefetch_slot(hash);
-            let Some(at) = slots.find(hash, &name) else {
+            let (guess, found) = (slots.guess(hash), slots.find(hash, &name));
+            // Nearly always the one; none only if there is none; and whoever looks at a wrong one is told.
+            prop_assert!(guess.is_some() || found.is_none());
+            if let Some(guess) = guess {
+                let looked = slots.look(guess, &name);
+                prop_assert_eq!(looked.is_some(), found == Some(guess));
+                prop_assert!(looked.is_none_or(|cell| cell == slots.cell(guess)));
+            }
+            let Some(at) = found else {
                 prop_assert!(!model.contains_key(&n));
                 let at = slots.insert(hash, &name);
                 slots.set_cell(at, cell);
@@ -79,6 +86,7 @@ proptest! {
                 }
                 3 if known.cell.is_some() => {
                     slots.set_value(at, i64::from(n));
+                    known.changed = true;
                     known.cell = known.cell.map(|cell| Cell { value: i64::from(n), ..cell });
                 }
                 4 => {
