@@ -370,6 +370,13 @@ impl Sharing<'_> {
         }
     }
 
+    /// Whether the store may have forgotten an older life, and has not been asked since the start: whether it counts what this node has of it, nobody can tell.
+    pub(super) fn may_be_forgotten(&self, incarnation: Incarnation, at: Millis) -> bool {
+        incarnation != self.shared.present()
+            && self.shared.heir(incarnation) == Heir::Wanted
+            && self.is_forgotten(incarnation, at)
+    }
+
     /// Whether the store may have forgotten a life in good order, rather than never have heard of it.
     fn is_forgotten(&self, incarnation: Incarnation, at: Millis) -> bool {
         let joined = lock(&self.inner.joined).get(&incarnation).copied();
