@@ -36,8 +36,8 @@ pub(super) enum Sight {
     Shown,
     /// A newer one is.
     Overtaken,
-    /// Own cells have moved on meanwhile, or nobody has asked yet what became of the life that one of them is of, or it could not be written down: it was
-    /// not looked at.
+    /// Own cells have moved on meanwhile, or nobody has asked for too long what became of the life that one of them is of, or it could not be written
+    /// down: it was not looked at.
     Missed,
 }
 
@@ -110,7 +110,7 @@ impl Sharing<'_> {
         let mut turn = Turn::new(self.inner);
         let heir = |incarnation| self.footing(incarnation, now);
         let seen = turn.share(named(name), |share| {
-            let unsure = |cell: &OwnCell| !cell.settled && self.may_be_forgotten(cell.incarnation, seen.at);
+            let unsure = |cell: &OwnCell| self.may_be_forgotten(cell.incarnation, seen.at, now);
             let known = share.owned.turn == known && !share.owned.cells.iter().any(unsure);
             known.then(|| share.see(seen, (asked_at, now), &heir))
         });

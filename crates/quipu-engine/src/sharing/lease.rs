@@ -80,6 +80,15 @@ impl Heir {
         matches!(self, Heir::Held { .. } | Heir::Done | Heir::Late { .. })
     }
 
+    /// Whether the registry is to be asked for it before its time: what is known of it is not enough, or is to be made known.
+    fn is_asked_for(self, now: Duration) -> bool {
+        match self {
+            Heir::Wanted | Heir::Done => true,
+            Heir::Late { until, .. } => until <= now,
+            Heir::Elsewhere { .. } | Heir::Held { .. } | Heir::Over | Heir::Lost => false,
+        }
+    }
+
     /// Whether this node may act for it now.
     pub fn acts(self, now: Duration) -> bool {
         match self {
@@ -121,8 +130,10 @@ pub struct Lease {
     confirmed: Option<u64>,
     tried: u64,
     renew_at: Duration,
-    /// When the present life was last renewed, by the store's clock.
-    renewed: Millis,
+    /// When the registry was last asked for, and has answered.
+    asked_at: Duration,
+    /// When the present life was last renewed, by the store's clock; never, if it was not registered yet.
+    renewed: Option<Millis>,
 }
 
 impl Lease {
@@ -136,7 +147,8 @@ impl Lease {
             confirmed: None,
             tried: 0,
             renew_at: Duration::ZERO,
-            renewed: Millis(0),
+            asked_at: Duration::ZERO,
+            renewed: None,
         }
     }
 }
@@ -181,7 +193,7 @@ impl Sharing<'_> {
         let due = {
             let lease = lock(&self.shared.lease);
             let fenced = matches!(lease.standing, Standing::Fenced { .. });
-            let asked = lease.heirs.values().any(|heir| matches!(heir, Heir::Wanted | Heir::Done));
+            let asked = lease.heirs.values().any(|heir| heir.is_asked_for(now));
             !fenced && (lease.over || asked || lease.renew_at <= now)
         };
         if due && self.shared.may_call("renew", now) {
@@ -207,7 +219,8 @@ impl Sharing<'_> {
             self.join(&registrations, at, asked_at).await?;
         }
         self.inherit(&registrations, at, asked_at).await?;
-        lock(&self.shared.lease).renew_at = asked_at + self.shared.options.lease / RENEWALS;
+        let mut lease = lock(&self.shared.lease);
+        (lease.renew_at, lease.asked_at) = (asked_at + self.shared.options.lease / RENEWALS, asked_at);
         Ok(())
     }
 
@@ -287,7 +300,8 @@ impl Sharing<'_> {
             return Ok(());
         }
         // A store that lost the registration gets it again, unless it is so long ago that it may have been forgotten in good order.
-        let forgotten = renewed.0.saturating_add(millis(self.shared.options.grace)) <= at.0;
+        let grace = millis(self.shared.options.grace);
+        let forgotten = renewed.is_some_and(|renewed| renewed.0.saturating_add(grace) <= at.0);
         match self.renewed(known, present, !forgotten, at) {
             Ok(next) => {
                 if self.register(known, &next).await? {
@@ -370,18 +384,37 @@ impl Sharing<'_> {
         }
     }
 
-    /// Whether the store may have forgotten an older life, and has not been asked since the start: whether it counts what this node has of it, nobody can tell.
-    pub(super) fn may_be_forgotten(&self, incarnation: Incarnation, at: Millis) -> bool {
-        incarnation != self.shared.present()
-            && self.shared.heir(incarnation) == Heir::Wanted
-            && self.is_forgotten(incarnation, at)
+    /// Whether the store may have folded and forgotten a life in good order by the time of a row, and has not been asked lately enough to know: then
+    /// nobody can tell whether that row counts what this node has of it. Else a row that knows nothing of the life has lost it, or never heard of it.
+    pub(super) fn may_be_forgotten(&self, incarnation: Incarnation, at: Millis, now: Duration) -> bool {
+        if incarnation == self.shared.present() {
+            let renewed = lock(&self.shared.lease).renewed;
+            return self.is_long_ago(renewed, at);
+        }
+        let heir = self.shared.heir(incarnation);
+        self.is_forgotten(incarnation, at)
+            && match heir {
+                Heir::Wanted => true,
+                Heir::Late { until, .. } => until <= now,
+                // Nobody who was live is removed within `grace`: half of that is certain by this node's clock.
+                Heir::Elsewhere { .. } | Heir::Held { .. } | Heir::Done => {
+                    let asked_at = lock(&self.shared.lease).asked_at;
+                    now.saturating_sub(asked_at) >= self.shared.options.grace / 2
+                }
+                // That is known.
+                Heir::Over | Heir::Lost => false,
+            }
     }
 
     /// Whether the store may have forgotten a life in good order, rather than never have heard of it.
     fn is_forgotten(&self, incarnation: Incarnation, at: Millis) -> bool {
         let joined = lock(&self.inner.joined).get(&incarnation).copied();
-        // It is removed when it was closed for `grace`, and folded for as long again.
-        joined.is_some_and(|joined| joined.0.saturating_add(millis(2 * self.shared.options.grace)) <= at.0)
+        self.is_long_ago(joined, at)
+    }
+
+    /// Whether a life that was live then may have gone all the way out: it is removed when it was closed for `grace`, and folded for as long again.
+    fn is_long_ago(&self, live: Option<Millis>, at: Millis) -> bool {
+        live.is_some_and(|live| live.0.saturating_add(millis(2 * self.shared.options.grace)) <= at.0)
     }
 
     /// An older life has nothing left to say.
@@ -420,6 +453,7 @@ impl Sharing<'_> {
         let before = self.shared.present();
         let mut lease = lock(&self.shared.lease);
         (lease.over, lease.standing, lease.confirmed, lease.tried) = (false, Standing::Joining, None, 0);
+        lease.renewed = None;
         lease.heirs.insert(before, Heir::Wanted);
         self.shared.present.store(drawn.0, Ordering::Release);
         true
@@ -468,7 +502,7 @@ impl Sharing<'_> {
         let mut lease = lock(&self.shared.lease);
         (lease.until, lease.confirmed) = (asked_at + lease_for, Some(next.version));
         lease.tried = next.version;
-        lease.renewed = Millis(next.lease_until.0.saturating_sub(millis(lease_for)));
+        lease.renewed = Some(Millis(next.lease_until.0.saturating_sub(millis(lease_for))));
     }
 
     fn renewed(
