@@ -51,6 +51,9 @@ pub enum Standing {
 pub enum Heir {
     /// Its cells were met; the registry has not been asked.
     Wanted,
+    /// It was the present one, until someone else was found to go on with it: it is to be retired, so that both go on as others, and what either has
+    /// added to it is settled late.
+    Taken,
     /// Someone else holds it: perhaps a process that is gone, whose lease runs out; `alive` once its registration was seen to be renewed.
     Elsewhere { version: u64, alive: bool },
     /// Its registration is held, until then; since so many passes of the audit had begun.
@@ -83,7 +86,7 @@ impl Heir {
     /// Whether the registry is to be asked for it before its time: what is known of it is not enough, or is to be made known.
     fn is_asked_for(self, now: Duration) -> bool {
         match self {
-            Heir::Wanted | Heir::Done => true,
+            Heir::Wanted | Heir::Taken | Heir::Done => true,
             Heir::Late { until, .. } => until <= now,
             Heir::Elsewhere { .. } | Heir::Held { .. } | Heir::Over | Heir::Lost => false,
         }
@@ -94,7 +97,7 @@ impl Heir {
         match self {
             Heir::Held { until, .. } | Heir::Late { until, .. } => until > now,
             Heir::Done => true,
-            Heir::Wanted | Heir::Elsewhere { .. } | Heir::Over | Heir::Lost => false,
+            Heir::Wanted | Heir::Taken | Heir::Elsewhere { .. } | Heir::Over | Heir::Lost => false,
         }
     }
 }
@@ -122,8 +125,9 @@ pub struct Lease {
     /// Until when it may put, by the clock that only runs forward.
     pub until: Duration,
     pub heirs: BTreeMap<Incarnation, Heir>,
-    /// The present life was retired.
+    /// The present life was retired, or someone else goes on with it.
     pub over: bool,
+    taken: bool,
     /// The life of the last clean stop, to be gone on with if the store confirms it.
     kept: Option<Kept>,
     /// The newest version of the present registration that was confirmed, and that was tried.
@@ -143,6 +147,7 @@ impl Lease {
             until: Duration::ZERO,
             heirs: BTreeMap::new(),
             over: false,
+            taken: false,
             kept,
             confirmed: None,
             tried: 0,
@@ -184,7 +189,7 @@ impl Sharing<'_> {
 
     /// Whether older lives of this node are still to be settled or retired by it.
     pub fn has_heirs(self) -> bool {
-        lock(&self.shared.lease).heirs.values().any(|heir| *heir == Heir::Wanted || heir.is_ours())
+        lock(&self.shared.lease).heirs.values().any(|heir| matches!(heir, Heir::Wanted | Heir::Taken) || heir.is_ours())
     }
 
     /// Registers, or renews what is registered, if it is time; whether this node may put.
@@ -287,8 +292,10 @@ impl Sharing<'_> {
         };
         let taken = known.filter(|known| known.stage == Stage::Live && known.version > tried);
         if taken.is_some_and(|known| known.holder != Some(self.shared.holder)) {
-            // Away for longer than its lease, and an heir with a copy of its data directory acts for it since.
-            lock(&self.shared.lease).over = true;
+            // Away for longer than its lease, and an heir with a copy of its data directory acts for it since. Or, of a store that has lost who went on
+            // with it, a copy of its machine goes on with it, too.
+            let mut lease = lock(&self.shared.lease);
+            (lease.over, lease.taken) = (true, true);
             return Ok(());
         }
         // Others retire; only someone who takes itself for this process renews.
@@ -308,7 +315,10 @@ impl Sharing<'_> {
                     self.confirm(&next, asked_at);
                 }
             }
-            Err(_) => lock(&self.shared.lease).over = true,
+            Err(error) => {
+                let mut lease = lock(&self.shared.lease);
+                (lease.over, lease.taken) = (true, matches!(error, RenewError::Held { .. }));
+            }
         }
         Ok(())
     }
@@ -328,6 +338,15 @@ impl Sharing<'_> {
                     Heir::Done => self.over(incarnation),
                     heir => self.late(heir, stage, at, asked_at),
                 },
+                Some(Stage::Live) if heir == Heir::Taken => {
+                    let retiring = known.map(|known| known.retiring(at));
+                    match retiring {
+                        Some(retiring) if self.register(known, &retiring).await? => {
+                            self.late(heir, retiring.stage, at, asked_at)
+                        }
+                        _ => heir,
+                    }
+                }
                 None | Some(Stage::Live) => match (self.renewed(known, incarnation, true, at), heir) {
                     (Ok(next), Heir::Done) => {
                         let retiring = Registration { stage: Stage::Retiring { since: at }, ..next };
@@ -394,7 +413,7 @@ impl Sharing<'_> {
         let heir = self.shared.heir(incarnation);
         self.is_forgotten(incarnation, at)
             && match heir {
-                Heir::Wanted => true,
+                Heir::Wanted | Heir::Taken => true,
                 Heir::Late { until, .. } => until <= now,
                 // Nobody who was live is removed within `grace`: half of that is certain by this node's clock.
                 Heir::Elsewhere { .. } | Heir::Held { .. } | Heir::Done => {
@@ -454,7 +473,8 @@ impl Sharing<'_> {
         let mut lease = lock(&self.shared.lease);
         (lease.over, lease.standing, lease.confirmed, lease.tried) = (false, Standing::Joining, None, 0);
         lease.renewed = None;
-        lease.heirs.insert(before, Heir::Wanted);
+        let heir = if std::mem::take(&mut lease.taken) { Heir::Taken } else { Heir::Wanted };
+        lease.heirs.insert(before, heir);
         self.shared.present.store(drawn.0, Ordering::Release);
         true
     }
