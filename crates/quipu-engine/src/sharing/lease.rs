@@ -63,8 +63,8 @@ pub enum Heir {
     /// It is being retired, and this node has known that since so many passes of the audit had begun: what it still owes is settled late. Rows
     /// remember what they kept of it while the registry knows it, which is certain until then.
     Late { until: Duration, since: u64 },
-    /// Retired by this node, with nothing left to say.
-    Over,
+    /// On its way out with nothing left to say, since so many passes of the audit had begun: the next one drops its cells.
+    Over { since: u64 },
     /// The store has forgotten what it knew of it.
     Lost,
 }
@@ -88,7 +88,7 @@ impl Heir {
         match self {
             Heir::Wanted | Heir::Taken | Heir::Done => true,
             Heir::Late { until, .. } => until <= now,
-            Heir::Elsewhere { .. } | Heir::Held { .. } | Heir::Over | Heir::Lost => false,
+            Heir::Elsewhere { .. } | Heir::Held { .. } | Heir::Over { .. } | Heir::Lost => false,
         }
     }
 
@@ -97,7 +97,7 @@ impl Heir {
         match self {
             Heir::Held { until, .. } | Heir::Late { until, .. } => until > now,
             Heir::Done => true,
-            Heir::Wanted | Heir::Taken | Heir::Elsewhere { .. } | Heir::Over | Heir::Lost => false,
+            Heir::Wanted | Heir::Taken | Heir::Elsewhere { .. } | Heir::Over { .. } | Heir::Lost => false,
         }
     }
 }
@@ -328,15 +328,18 @@ impl Sharing<'_> {
         let heirs: Vec<(Incarnation, Heir)> =
             lock(&self.shared.lease).heirs.iter().map(|(incarnation, heir)| (*incarnation, *heir)).collect();
         for (incarnation, heir) in heirs {
-            if matches!(heir, Heir::Over | Heir::Lost) || incarnation == self.shared.present() {
+            if matches!(heir, Heir::Over { .. } | Heir::Lost) || incarnation == self.shared.present() {
                 continue;
             }
             let known = find(registrations, self.writer(incarnation));
             let next = match known.map(|known| known.stage) {
                 None if self.is_forgotten(incarnation, at) => Heir::Lost,
                 Some(stage @ (Stage::Retiring { .. } | Stage::Closed { .. } | Stage::Folded { .. })) => match heir {
-                    Heir::Done => self.over(incarnation),
-                    heir => self.late(heir, stage, at, asked_at),
+                    Heir::Done => Heir::Over { since: self.passes() },
+                    heir if self.announce(incarnation, self.live_until(stage, at)).await => {
+                        self.late(heir, stage, at, asked_at)
+                    }
+                    heir => heir,
                 },
                 Some(Stage::Live) if heir == Heir::Taken => {
                     let retiring = known.map(|known| known.retiring(at));
@@ -350,7 +353,10 @@ impl Sharing<'_> {
                 None | Some(Stage::Live) => match (self.renewed(known, incarnation, true, at), heir) {
                     (Ok(next), Heir::Done) => {
                         let retiring = Registration { stage: Stage::Retiring { since: at }, ..next };
-                        if self.register(known, &retiring).await? { self.over(incarnation) } else { heir }
+                        match self.register(known, &retiring).await? {
+                            true => Heir::Over { since: self.passes() },
+                            false => heir,
+                        }
                     }
                     (Ok(next), heir) => {
                         match self.announce(incarnation, at).await && self.register(known, &next).await? {
@@ -365,6 +371,8 @@ impl Sharing<'_> {
                             false => heir,
                         }
                     }
+                    // That the registry knows it is worth knowing when it does not any more.
+                    (Err(_), _) if !self.announce(incarnation, at).await => heir,
                     (Err(_), _) => {
                         let version = known.map_or(0, |known| known.version);
                         let alive = matches!(heir, Heir::Elsewhere { version: seen, alive } if alive || seen < version);
@@ -421,7 +429,7 @@ impl Sharing<'_> {
                     now.saturating_sub(asked_at) >= self.shared.options.grace / 2
                 }
                 // That is known.
-                Heir::Over | Heir::Lost => false,
+                Heir::Over { .. } | Heir::Lost => false,
             }
     }
 
@@ -431,15 +439,18 @@ impl Sharing<'_> {
         self.is_long_ago(joined, at)
     }
 
+    /// How long ago, at the latest, a life in this stage may have been live, for all that can follow.
+    fn live_until(&self, stage: Stage, at: Millis) -> Millis {
+        match stage {
+            Stage::Live => at,
+            Stage::Retiring { since } | Stage::Closed { since } => since,
+            Stage::Folded { since } => Millis(since.0.saturating_sub(millis(self.shared.options.grace))),
+        }
+    }
+
     /// Whether a life that was live then may have gone all the way out: it is removed when it was closed for `grace`, and folded for as long again.
     fn is_long_ago(&self, live: Option<Millis>, at: Millis) -> bool {
         live.is_some_and(|live| live.0.saturating_add(millis(2 * self.shared.options.grace)) <= at.0)
-    }
-
-    /// An older life has nothing left to say.
-    fn over(&self, incarnation: Incarnation) -> Heir {
-        lock(&self.inner.joined).remove(&incarnation);
-        Heir::Over
     }
 
     /// Before a clean stop: nobody holds the present life any more, so that a restart may go on with it at once.
@@ -479,7 +490,8 @@ impl Sharing<'_> {
         true
     }
 
-    /// Writes down that a life is about to be registered; false if the journal has no room for it now.
+    /// Writes down that a life is about to be registered, or that the registry was found to know it; false if the journal has no room for it now. While
+    /// this node has a cell of it that stays written: else a start after the store has forgotten the life would take it for one that nobody has heard of.
     async fn announce(&self, incarnation: Incarnation, at: Millis) -> bool {
         if lock(&self.inner.joined).contains_key(&incarnation) {
             return true;

@@ -219,7 +219,7 @@ impl Footing {
     pub fn of(heir: Heir, now: Duration) -> Footing {
         match heir {
             _ if heir.acts(now) => Footing::Acts,
-            Heir::Over | Heir::Lost => Footing::Over,
+            Heir::Over { .. } | Heir::Lost => Footing::Over,
             Heir::Elsewhere { alive: true, .. } => Footing::Theirs,
             _ => Footing::Waits,
         }
