@@ -232,10 +232,9 @@ impl Sharing<'_> {
             match *heir {
                 // Acted for since before the pass began, and all along: all of it was listed.
                 Heir::Held { since, until } if since < pass && until > now => *heir = Heir::Done,
-                Heir::Late { since, .. } if since < pass => {
-                    *heir = Heir::Over;
-                    lock(&self.inner.joined).remove(incarnation);
-                }
+                Heir::Late { since, .. } if since < pass => *heir = Heir::Over { since: pass },
+                // Over since before the pass began: its cells were dropped, and that is at rest.
+                Heir::Over { since } if since < pass => drop(lock(&self.inner.joined).remove(incarnation)),
                 _ => {}
             }
         }

@@ -15,6 +15,7 @@ use std::time::Duration;
 use quipu_model::shared::Seen;
 use quipu_model::{KeptName, Refusal};
 
+use super::own::OwnCell;
 use super::settle::named;
 use super::{Busy, Sharing};
 use crate::apply::table::Look;
@@ -35,7 +36,8 @@ pub(super) enum Sight {
     Shown,
     /// A newer one is.
     Overtaken,
-    /// Own cells have moved on meanwhile, or it could not be written down: it was not looked at.
+    /// Own cells have moved on meanwhile, or nobody has asked for too long what became of the life that one of them is of, or it could not be written
+    /// down: it was not looked at.
     Missed,
 }
 
@@ -106,9 +108,11 @@ impl Sharing<'_> {
     pub(super) fn see(&self, name: &KeptName, seen: &Seen, asked_at: Duration, known: u32) -> Sight {
         let now = self.elapsed();
         let mut turn = Turn::new(self.inner);
+        let heir = |incarnation| self.footing(incarnation, now);
         let seen = turn.share(named(name), |share| {
-            (share.owned.turn == known)
-                .then(|| share.see(seen, (asked_at, now), &|incarnation| self.footing(incarnation, now)))
+            let unsure = |cell: &OwnCell| self.may_be_forgotten(cell.incarnation, seen.at, now);
+            let known = share.owned.turn == known && !share.owned.cells.iter().any(unsure);
+            known.then(|| share.see(seen, (asked_at, now), &heir))
         });
         turn.finish();
         let sight = match seen {

@@ -51,6 +51,9 @@ pub enum Standing {
 pub enum Heir {
     /// Its cells were met; the registry has not been asked.
     Wanted,
+    /// It was the present one, until someone else was found to go on with it: it is to be retired, so that both go on as others, and what either has
+    /// added to it is settled late.
+    Taken,
     /// Someone else holds it: perhaps a process that is gone, whose lease runs out; `alive` once its registration was seen to be renewed.
     Elsewhere { version: u64, alive: bool },
     /// Its registration is held, until then; since so many passes of the audit had begun.
@@ -60,8 +63,8 @@ pub enum Heir {
     /// It is being retired, and this node has known that since so many passes of the audit had begun: what it still owes is settled late. Rows
     /// remember what they kept of it while the registry knows it, which is certain until then.
     Late { until: Duration, since: u64 },
-    /// Retired by this node, with nothing left to say.
-    Over,
+    /// On its way out with nothing left to say, since so many passes of the audit had begun: the next one drops its cells.
+    Over { since: u64 },
     /// The store has forgotten what it knew of it.
     Lost,
 }
@@ -80,12 +83,21 @@ impl Heir {
         matches!(self, Heir::Held { .. } | Heir::Done | Heir::Late { .. })
     }
 
+    /// Whether the registry is to be asked for it before its time: what is known of it is not enough, or is to be made known.
+    fn is_asked_for(self, now: Duration) -> bool {
+        match self {
+            Heir::Wanted | Heir::Taken | Heir::Done => true,
+            Heir::Late { until, .. } => until <= now,
+            Heir::Elsewhere { .. } | Heir::Held { .. } | Heir::Over { .. } | Heir::Lost => false,
+        }
+    }
+
     /// Whether this node may act for it now.
     pub fn acts(self, now: Duration) -> bool {
         match self {
             Heir::Held { until, .. } | Heir::Late { until, .. } => until > now,
             Heir::Done => true,
-            Heir::Wanted | Heir::Elsewhere { .. } | Heir::Over | Heir::Lost => false,
+            Heir::Wanted | Heir::Taken | Heir::Elsewhere { .. } | Heir::Over { .. } | Heir::Lost => false,
         }
     }
 }
@@ -113,16 +125,19 @@ pub struct Lease {
     /// Until when it may put, by the clock that only runs forward.
     pub until: Duration,
     pub heirs: BTreeMap<Incarnation, Heir>,
-    /// The present life was retired.
+    /// The present life was retired, or someone else goes on with it.
     pub over: bool,
+    taken: bool,
     /// The life of the last clean stop, to be gone on with if the store confirms it.
     kept: Option<Kept>,
     /// The newest version of the present registration that was confirmed, and that was tried.
     confirmed: Option<u64>,
     tried: u64,
     renew_at: Duration,
-    /// When the present life was last renewed, by the store's clock.
-    renewed: Millis,
+    /// When the registry was last asked for, and has answered.
+    asked_at: Duration,
+    /// When the present life was last renewed, by the store's clock; never, if it was not registered yet.
+    renewed: Option<Millis>,
 }
 
 impl Lease {
@@ -132,11 +147,13 @@ impl Lease {
             until: Duration::ZERO,
             heirs: BTreeMap::new(),
             over: false,
+            taken: false,
             kept,
             confirmed: None,
             tried: 0,
             renew_at: Duration::ZERO,
-            renewed: Millis(0),
+            asked_at: Duration::ZERO,
+            renewed: None,
         }
     }
 }
@@ -172,7 +189,7 @@ impl Sharing<'_> {
 
     /// Whether older lives of this node are still to be settled or retired by it.
     pub fn has_heirs(self) -> bool {
-        lock(&self.shared.lease).heirs.values().any(|heir| *heir == Heir::Wanted || heir.is_ours())
+        lock(&self.shared.lease).heirs.values().any(|heir| matches!(heir, Heir::Wanted | Heir::Taken) || heir.is_ours())
     }
 
     /// Registers, or renews what is registered, if it is time; whether this node may put.
@@ -181,7 +198,7 @@ impl Sharing<'_> {
         let due = {
             let lease = lock(&self.shared.lease);
             let fenced = matches!(lease.standing, Standing::Fenced { .. });
-            let asked = lease.heirs.values().any(|heir| matches!(heir, Heir::Wanted | Heir::Done));
+            let asked = lease.heirs.values().any(|heir| heir.is_asked_for(now));
             !fenced && (lease.over || asked || lease.renew_at <= now)
         };
         if due && self.shared.may_call("renew", now) {
@@ -207,7 +224,8 @@ impl Sharing<'_> {
             self.join(&registrations, at, asked_at).await?;
         }
         self.inherit(&registrations, at, asked_at).await?;
-        lock(&self.shared.lease).renew_at = asked_at + self.shared.options.lease / RENEWALS;
+        let mut lease = lock(&self.shared.lease);
+        (lease.renew_at, lease.asked_at) = (asked_at + self.shared.options.lease / RENEWALS, asked_at);
         Ok(())
     }
 
@@ -274,8 +292,10 @@ impl Sharing<'_> {
         };
         let taken = known.filter(|known| known.stage == Stage::Live && known.version > tried);
         if taken.is_some_and(|known| known.holder != Some(self.shared.holder)) {
-            // Away for longer than its lease, and an heir with a copy of its data directory acts for it since.
-            lock(&self.shared.lease).over = true;
+            // Away for longer than its lease, and an heir with a copy of its data directory acts for it since. Or, of a store that has lost who went on
+            // with it, a copy of its machine goes on with it, too.
+            let mut lease = lock(&self.shared.lease);
+            (lease.over, lease.taken) = (true, true);
             return Ok(());
         }
         // Others retire; only someone who takes itself for this process renews.
@@ -287,14 +307,18 @@ impl Sharing<'_> {
             return Ok(());
         }
         // A store that lost the registration gets it again, unless it is so long ago that it may have been forgotten in good order.
-        let forgotten = renewed.0.saturating_add(millis(self.shared.options.grace)) <= at.0;
+        let grace = millis(self.shared.options.grace);
+        let forgotten = renewed.is_some_and(|renewed| renewed.0.saturating_add(grace) <= at.0);
         match self.renewed(known, present, !forgotten, at) {
             Ok(next) => {
                 if self.register(known, &next).await? {
                     self.confirm(&next, asked_at);
                 }
             }
-            Err(_) => lock(&self.shared.lease).over = true,
+            Err(error) => {
+                let mut lease = lock(&self.shared.lease);
+                (lease.over, lease.taken) = (true, matches!(error, RenewError::Held { .. }));
+            }
         }
         Ok(())
     }
@@ -304,20 +328,35 @@ impl Sharing<'_> {
         let heirs: Vec<(Incarnation, Heir)> =
             lock(&self.shared.lease).heirs.iter().map(|(incarnation, heir)| (*incarnation, *heir)).collect();
         for (incarnation, heir) in heirs {
-            if matches!(heir, Heir::Over | Heir::Lost) || incarnation == self.shared.present() {
+            if matches!(heir, Heir::Over { .. } | Heir::Lost) || incarnation == self.shared.present() {
                 continue;
             }
             let known = find(registrations, self.writer(incarnation));
             let next = match known.map(|known| known.stage) {
                 None if self.is_forgotten(incarnation, at) => Heir::Lost,
                 Some(stage @ (Stage::Retiring { .. } | Stage::Closed { .. } | Stage::Folded { .. })) => match heir {
-                    Heir::Done => self.over(incarnation),
-                    heir => self.late(heir, stage, at, asked_at),
+                    Heir::Done => Heir::Over { since: self.passes() },
+                    heir if self.announce(incarnation, self.live_until(stage, at)).await => {
+                        self.late(heir, stage, at, asked_at)
+                    }
+                    heir => heir,
                 },
+                Some(Stage::Live) if heir == Heir::Taken => {
+                    let retiring = known.map(|known| known.retiring(at));
+                    match retiring {
+                        Some(retiring) if self.register(known, &retiring).await? => {
+                            self.late(heir, retiring.stage, at, asked_at)
+                        }
+                        _ => heir,
+                    }
+                }
                 None | Some(Stage::Live) => match (self.renewed(known, incarnation, true, at), heir) {
                     (Ok(next), Heir::Done) => {
                         let retiring = Registration { stage: Stage::Retiring { since: at }, ..next };
-                        if self.register(known, &retiring).await? { self.over(incarnation) } else { heir }
+                        match self.register(known, &retiring).await? {
+                            true => Heir::Over { since: self.passes() },
+                            false => heir,
+                        }
                     }
                     (Ok(next), heir) => {
                         match self.announce(incarnation, at).await && self.register(known, &next).await? {
@@ -332,6 +371,8 @@ impl Sharing<'_> {
                             false => heir,
                         }
                     }
+                    // That the registry knows it is worth knowing when it does not any more.
+                    (Err(_), _) if !self.announce(incarnation, at).await => heir,
                     (Err(_), _) => {
                         let version = known.map_or(0, |known| known.version);
                         let alive = matches!(heir, Heir::Elsewhere { version: seen, alive } if alive || seen < version);
@@ -370,17 +411,46 @@ impl Sharing<'_> {
         }
     }
 
+    /// Whether the store may have folded and forgotten a life in good order by the time of a row, and has not been asked lately enough to know: then
+    /// nobody can tell whether that row counts what this node has of it. Else a row that knows nothing of the life has lost it, or never heard of it.
+    pub(super) fn may_be_forgotten(&self, incarnation: Incarnation, at: Millis, now: Duration) -> bool {
+        if incarnation == self.shared.present() {
+            let renewed = lock(&self.shared.lease).renewed;
+            return self.is_long_ago(renewed, at);
+        }
+        let heir = self.shared.heir(incarnation);
+        self.is_forgotten(incarnation, at)
+            && match heir {
+                Heir::Wanted | Heir::Taken => true,
+                Heir::Late { until, .. } => until <= now,
+                // Nobody who was live is removed within `grace`: half of that is certain by this node's clock.
+                Heir::Elsewhere { .. } | Heir::Held { .. } | Heir::Done => {
+                    let asked_at = lock(&self.shared.lease).asked_at;
+                    now.saturating_sub(asked_at) >= self.shared.options.grace / 2
+                }
+                // That is known.
+                Heir::Over { .. } | Heir::Lost => false,
+            }
+    }
+
     /// Whether the store may have forgotten a life in good order, rather than never have heard of it.
     fn is_forgotten(&self, incarnation: Incarnation, at: Millis) -> bool {
         let joined = lock(&self.inner.joined).get(&incarnation).copied();
-        // It is removed when it was closed for `grace`, and folded for as long again.
-        joined.is_some_and(|joined| joined.0.saturating_add(millis(2 * self.shared.options.grace)) <= at.0)
+        self.is_long_ago(joined, at)
     }
 
-    /// An older life has nothing left to say.
-    fn over(&self, incarnation: Incarnation) -> Heir {
-        lock(&self.inner.joined).remove(&incarnation);
-        Heir::Over
+    /// How long ago, at the latest, a life in this stage may have been live, for all that can follow.
+    fn live_until(&self, stage: Stage, at: Millis) -> Millis {
+        match stage {
+            Stage::Live => at,
+            Stage::Retiring { since } | Stage::Closed { since } => since,
+            Stage::Folded { since } => Millis(since.0.saturating_sub(millis(self.shared.options.grace))),
+        }
+    }
+
+    /// Whether a life that was live then may have gone all the way out: it is removed when it was closed for `grace`, and folded for as long again.
+    fn is_long_ago(&self, live: Option<Millis>, at: Millis) -> bool {
+        live.is_some_and(|live| live.0.saturating_add(millis(2 * self.shared.options.grace)) <= at.0)
     }
 
     /// Before a clean stop: nobody holds the present life any more, so that a restart may go on with it at once.
@@ -413,12 +483,15 @@ impl Sharing<'_> {
         let before = self.shared.present();
         let mut lease = lock(&self.shared.lease);
         (lease.over, lease.standing, lease.confirmed, lease.tried) = (false, Standing::Joining, None, 0);
-        lease.heirs.insert(before, Heir::Wanted);
+        lease.renewed = None;
+        let heir = if std::mem::take(&mut lease.taken) { Heir::Taken } else { Heir::Wanted };
+        lease.heirs.insert(before, heir);
         self.shared.present.store(drawn.0, Ordering::Release);
         true
     }
 
-    /// Writes down that a life is about to be registered; false if the journal has no room for it now.
+    /// Writes down that a life is about to be registered, or that the registry was found to know it; false if the journal has no room for it now. While
+    /// this node has a cell of it that stays written: else a start after the store has forgotten the life would take it for one that nobody has heard of.
     async fn announce(&self, incarnation: Incarnation, at: Millis) -> bool {
         if lock(&self.inner.joined).contains_key(&incarnation) {
             return true;
@@ -461,7 +534,7 @@ impl Sharing<'_> {
         let mut lease = lock(&self.shared.lease);
         (lease.until, lease.confirmed) = (asked_at + lease_for, Some(next.version));
         lease.tried = next.version;
-        lease.renewed = Millis(next.lease_until.0.saturating_sub(millis(lease_for)));
+        lease.renewed = Some(Millis(next.lease_until.0.saturating_sub(millis(lease_for))));
     }
 
     fn renewed(

@@ -80,8 +80,6 @@ pub struct OwnCell {
     pub settled: bool,
     /// The store is to confirm it anew, this or a newer one.
     pub doubted: bool,
-    /// The store had confirmed it when this was read from the disk, and so before any row was asked for that is seen since.
-    pub confirmed_before: bool,
 }
 
 impl OwnCell {
@@ -99,14 +97,12 @@ impl OwnCell {
     pub fn say(&mut self, own: Own) {
         (self.own, self.seq, self.settled) = (own, Seq(self.seq.0 + 1), !own.said && own.lapsed.is_none());
         self.doubted &= !self.settled;
-        self.confirmed_before = false;
     }
 
     /// The store is to confirm it anew.
     pub fn doubt(&mut self) {
         self.settled = !self.own.said && self.own.lapsed.is_none();
         self.doubted = !self.settled;
-        self.confirmed_before = false;
     }
 }
 
@@ -132,16 +128,7 @@ impl Owned {
                 Some(Own { epoch, expires_at, lapsed: None, .. }) => Own { epoch, expires_at, ..Own::default() },
                 _ => Own { epoch: self.epoch, expires_at, ..Own::default() },
             };
-            let cell = OwnCell {
-                incarnation,
-                shard,
-                seq: Seq(0),
-                own,
-                settled: true,
-                doubted: false,
-                confirmed_before: false,
-            };
-            self.cells.push(cell);
+            self.cells.push(OwnCell { incarnation, shard, seq: Seq(0), own, settled: true, doubted: false });
             self.cells.len() - 1
         });
         &mut self.cells[at]
@@ -240,9 +227,7 @@ impl Owned {
                 None
             };
             let own = Own { epoch, value, total, let_go, said: flags & SAID != 0, expires_at, lapsed };
-            let settled = flags & SETTLED != 0;
-            let doubted = false;
-            cells.push(OwnCell { incarnation, shard, seq, own, settled, doubted, confirmed_before: settled });
+            cells.push(OwnCell { incarnation, shard, seq, own, settled: flags & SETTLED != 0, doubted: false });
         }
         rest.is_empty().then(|| Owned { cells, ..Owned::default() })
     }
@@ -339,7 +324,6 @@ mod tests {
                 own,
                 settled,
                 doubted: false,
-                confirmed_before: settled,
             },
         )
     }

@@ -59,7 +59,7 @@ impl Left {
 
 impl Share<'_> {
     /// A row was read, asked for and here at those times: own cells hear what it means for them, and the counter shows it. `heir` says how this
-    /// node stands to its older lives. `None`: what is shown is newer.
+    /// node stands to its older lives; none of those that it may act for, or waits for, may have been forgotten by then. `None`: what is shown is newer.
     pub fn see(
         &mut self,
         seen: &Seen,
@@ -89,11 +89,8 @@ impl Share<'_> {
         let (row, node) = (&seen.snapshot, self.node);
         let counts =
             |cell: &OwnCell| matches!(cell.own.shown(cell.id(node), cell.seq, row, seen.at), Told::Stay | Told::Over);
-        // What the store has confirmed of an older life, and does not know any more, it has folded since, and counts.
-        let folded = |cell: &OwnCell| cell.confirmed_before && row.newest(cell.id(node)).is_none();
         let ours = |cell: &OwnCell| {
-            let theirs = || heir(cell.incarnation) == Footing::Theirs && !counts(cell);
-            cell.incarnation == self.present || !folded(cell) && !theirs()
+            cell.incarnation == self.present || heir(cell.incarnation) != Footing::Theirs || counts(cell)
         };
         let total = read(seen, seen.at, &self.owned.listed(self.node, ours));
         self.owned.too_wide = total.is_err();
@@ -222,7 +219,7 @@ impl Footing {
     pub fn of(heir: Heir, now: Duration) -> Footing {
         match heir {
             _ if heir.acts(now) => Footing::Acts,
-            Heir::Over | Heir::Lost => Footing::Over,
+            Heir::Over { .. } | Heir::Lost => Footing::Over,
             Heir::Elsewhere { alive: true, .. } => Footing::Theirs,
             _ => Footing::Waits,
         }

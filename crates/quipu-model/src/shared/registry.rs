@@ -151,15 +151,19 @@ impl Registration {
     /// What its retirement needs at this time.
     pub fn step(&self, at: Millis, retire_after: Duration, grace: Duration) -> Step {
         match self.stage {
-            Stage::Live if past(self.lease_until, retire_after, at) => {
-                Step::Register(self.at_stage(Stage::Retiring { since: at }))
-            }
+            Stage::Live if past(self.lease_until, retire_after, at) => Step::Register(self.retiring(at)),
             Stage::Live => Step::Wait,
             Stage::Retiring { .. } => Step::Close,
             Stage::Closed { since } if past(since, grace, at) => Step::Fold,
             Stage::Folded { since } if past(since, grace, at) => Step::Remove,
             Stage::Closed { .. } | Stage::Folded { .. } => Step::Wait,
         }
+    }
+
+    /// On its way out, whoever holds it: who has nothing left to say of it, or finds that another says something else under the same name, need not wait.
+    #[must_use]
+    pub fn retiring(self, at: Millis) -> Registration {
+        self.at_stage(Stage::Retiring { since: at })
     }
 
     /// After its cells were closed in every row that a walk begun in this stage came to.
@@ -229,5 +233,13 @@ mod tests {
         assert_eq!(back(Some(&closed)), Err(RenewError::Retired { writer: WRITER }));
         assert_eq!(back(Some(&folded)), Err(RenewError::Forgotten { writer: WRITER }));
         assert_eq!(back(None), Err(RenewError::Forgotten { writer: WRITER }), "also once the registration is gone");
+    }
+
+    #[test]
+    fn one_that_is_retired_under_its_lease_is_out_for_its_holder_too() {
+        let held = renew(None, ME, true, Millis(0), LEASE).unwrap();
+        let retiring = held.retiring(Millis(10));
+        assert_eq!((retiring.version, step(&retiring, 11)), (2, Step::Close));
+        assert!(matches!(renew(Some(&retiring), ME, false, Millis(20), LEASE), Err(RenewError::Retired { .. })));
     }
 }
