@@ -2,8 +2,8 @@
 //!
 //! In: commands in the order in which they came. Out: their replies, in that order, for as many of the first as can be run this way; the next one is for [`Turn::run`], which says what it lacks.
 //!
-//! Commands on the same counter are brought together into one **lot**: it is looked up, changed and journaled once. The shards of all lots are locked at once, in order, so while one lot's memory is on
-//! its way the next one's is asked for; and one record tells of all of them.
+//! Commands on the same counter are brought together into one **lot**: it is looked up, changed and journaled once. The shards of all lots are held at once, so while one lot's memory is on its
+//! way the next one's is asked for; and one record tells of all of them.
 //!
 //! Invariants:
 //! - replies, table and journal are those of the same commands run one by one, but that they are in one record;
@@ -12,10 +12,9 @@
 use arrayvec::ArrayVec;
 use quipu_model::{Brief, Cell, Durability, Epoch, Millis, Name};
 
-use crate::apply::table::{Look, Shard, Table};
+use crate::apply::table::{Look, Shard};
 use crate::apply::{Held, is_same};
 use crate::journal::format::{Before, ENTRY_BYTES_MAX, Entry, RECORD_OVERHEAD_BYTES_MAX};
-use crate::sync::MutexGuard;
 use crate::turn::Turn;
 
 /// Most commands run at once: what is known of each is on the stack, and the shards are held meanwhile.
@@ -36,24 +35,39 @@ pub enum BriefReply {
     Overflow,
 }
 
+/// Bits in which commands are told apart by the shard of their counter.
+const SHARD_BITS: usize = 1_024;
+
 /// All that happens to one counter.
 #[derive(Clone, Copy)]
 struct Lot<'a> {
     name: Name<'a>,
     hash: u64,
-    /// The shard, and where it is among those that are held.
-    shard: usize,
+    /// Where its shard is among those that are held.
     held: usize,
     /// The first command of it.
     first: usize,
-    durability: Durability,
     /// Its slot, if it has one and exists; before it was looked at, the one that it most likely has.
     at: Option<u32>,
-    cell: Cell,
+    durability: Durability,
     exists: bool,
-    /// Adds, and what they come to, since the newest entry.
+    value: i64,
+    epoch: Epoch,
+    expires_at: Option<Millis>,
+    /// Adds, and what they come to.
     count: u64,
     sum: i64,
+}
+
+/// Commands by counter.
+struct Together<'a> {
+    lots: ArrayVec<Lot<'a>, LOTS_MAX>,
+    /// The lot of each command.
+    lot_of: [u8; BRIEFS_MAX],
+    /// The shards of all lots, each once, and the hash of the first lot in it.
+    shards: ArrayVec<(usize, u64), LOTS_MAX>,
+    /// How many of the first commands these are.
+    commands: usize,
 }
 
 impl<'e> Turn<'e> {
@@ -68,14 +82,19 @@ impl<'e> Turn<'e> {
         if !self.takes_briefs() {
             return 0;
         }
-        let (mut lots, mut lot_of) = (ArrayVec::new(), [0; BRIEFS_MAX]);
-        let together = self.bring_together(briefs, &mut lots, &mut lot_of);
-        if !self.admit_lots(&lots) {
+        // Filled in place: it is too large to be handed around.
+        let mut together =
+            Together { lots: ArrayVec::new(), lot_of: [0; BRIEFS_MAX], shards: ArrayVec::new(), commands: 0 };
+        self.bring_together(briefs, &mut together);
+        if !self.admit_lots(&together.lots) {
             return 0;
         }
-        let ready = self.look_at_lots(&mut lots, together);
-        let ran = run_lots(&briefs[..ready], &mut lots, &lot_of, tell);
-        for lot in lots.iter().filter(|lot| lot.first < ran) {
+        let ready = self.look_at_lots(&mut together);
+        let ran = run_lots(&briefs[..ready], &mut together, tell);
+        for lot in &together.lots {
+            if lot.first >= ran {
+                break;
+            }
             self.run_durability = self.run_durability.max(lot.durability);
             if lot.count > 0 {
                 self.write_lot(lot);
@@ -85,50 +104,54 @@ impl<'e> Turn<'e> {
         ran
     }
 
-    /// The counters of the first commands; returns how many commands are about them.
-    fn bring_together<'a>(&self, briefs: &[Brief<'a>], lots: &mut Lots<'a>, lot_of: &mut [u8; BRIEFS_MAX]) -> usize {
+    /// The counters of the first commands.
+    fn bring_together<'a>(&self, briefs: &[Brief<'a>], together: &mut Together<'a>) {
         let table = &self.engine.table;
-        let mut last: Option<(Name<'a>, u8)> = None;
-        // A bit of each hash: nearly all counters that are not among the lots are known by it not to be.
-        let mut seen = [0u64; 8];
-        for (index, Brief { name, .. }) in briefs.iter().take(BRIEFS_MAX).enumerate() {
-            let lot = match last {
-                Some((before, lot)) if is_same(before.bytes(), name.bytes()) => lot,
-                _ => {
-                    let hash = table.hash(name.bytes());
-                    let (word, bit) = (&mut seen[hash as usize % 8], 1 << (hash >> 3 & 63));
-                    let known = match *word & bit {
-                        0 => None,
-                        _ => lots.iter().position(|lot| lot.hash == hash && is_same(lot.name.bytes(), name.bytes())),
-                    };
-                    *word |= bit;
-                    if known.is_none() && lots.is_full() {
-                        return index;
-                    }
-                    known.unwrap_or_else(|| {
-                        let shard = table.shard_of(hash);
-                        table.prefetch(shard);
+        let Together { lots, lot_of, shards, commands } = together;
+        // A bit of each shard: nearly all counters that are not among the lots are known by it not to be.
+        let mut seen = [0u64; SHARD_BITS / 64];
+        let mut last = 0;
+        for (Brief { name, .. }, lot_of) in briefs.iter().zip(lot_of) {
+            if !lots.get(last).is_some_and(|lot| is_same(lot.name.bytes(), name.bytes())) {
+                let hash = table.hash(name.bytes());
+                let shard = table.shard_of(hash);
+                let (word, bit) = (&mut seen[shard % SHARD_BITS / 64], 1 << (shard % 64));
+                let (mut known, mut held) = (None, None);
+                if *word & bit != 0 {
+                    known = lots.iter().position(|lot| lot.hash == hash && is_same(lot.name.bytes(), name.bytes()));
+                    held = shards.iter().position(|(held, _)| *held == shard);
+                }
+                *word |= bit;
+                last = match known {
+                    Some(lot) => lot,
+                    None if lots.is_full() => break,
+                    None => {
+                        let held = held.unwrap_or_else(|| {
+                            table.prefetch(shard);
+                            shards.push((shard, hash));
+                            shards.len() - 1
+                        });
                         lots.push(Lot {
                             name: *name,
                             hash,
-                            shard,
-                            held: 0,
-                            first: index,
-                            durability: self.engine.policies.durability(*name),
+                            held,
+                            first: *commands,
                             at: None,
-                            cell: Cell { epoch: Epoch::FIRST, value: 0, expires_at: None },
+                            durability: self.engine.policies.durability(*name),
                             exists: false,
+                            value: 0,
+                            epoch: Epoch::FIRST,
+                            expires_at: None,
                             count: 0,
                             sum: 0,
                         });
                         lots.len() - 1
-                    }) as u8
-                }
-            };
-            lot_of[index] = lot;
-            last = Some((*name, lot));
+                    }
+                };
+            }
+            *lot_of = last as u8;
+            *commands += 1;
         }
-        briefs.len().min(BRIEFS_MAX)
     }
 
     /// Whether there is room to write down what happens to these counters.
@@ -139,123 +162,116 @@ impl<'e> Turn<'e> {
     }
 
     /// Holds the shards of these counters and looks at each; returns how many of the first commands can run.
-    fn look_at_lots(&mut self, lots: &mut Lots<'_>, together: usize) -> usize {
+    fn look_at_lots(&mut self, together: &mut Together<'_>) -> usize {
         let engine = self.engine;
-        let held = match &mut lots[..] {
-            [lot] => Held::one(&engine.table, lot.shard),
-            lots => hold(&engine.table, lots),
+        let Together { lots, shards, commands, .. } = together;
+        let held = match shards[..] {
+            [(shard, _)] => Held::one(&engine.table, shard),
+            _ => Held::asked(&engine.table, shards.iter().map(|(shard, _)| *shard)),
         };
         let held = self.held.insert(held);
         if engine.is_closed() {
             // Under the locks: what was admitted before the close must not come after its mark.
             return 0;
         }
-        let (full, now, mut ready) = (engine.memory_is_full(), self.now, together);
-        match held {
-            Held::One(_, shard) => lots.iter_mut().for_each(|lot| lot.guess(shard)),
-            Held::Many(held) => lots.iter_mut().for_each(|lot| lot.guess(&mut held[lot.held].1)),
-        }
-        // Only now: until the first guess has been near, all the others have been asked for.
+        let (full, now, mut ready) = (engine.memory_is_full(), self.now, *commands);
         let mut look = |lot: &mut Lot<'_>, shard: &mut Shard| {
             if !lot.look(shard, now, full) {
                 ready = ready.min(lot.first);
             }
         };
         match held {
-            Held::One(_, shard) => lots.iter_mut().for_each(|lot| look(lot, shard)),
-            Held::Many(held) => lots.iter_mut().for_each(|lot| look(lot, &mut held[lot.held].1)),
+            Held::Asked(held) => {
+                // In three rounds, so that what a lot needs next has come while the others were asked for theirs.
+                for (shard, (_, hash)) in held.iter().zip(&*shards) {
+                    shard.prefetch_place(*hash);
+                }
+                for lot in lots.iter_mut() {
+                    lot.at = held[lot.held].guess(lot.hash);
+                }
+                for lot in lots.iter_mut() {
+                    look(lot, &mut held[lot.held]);
+                }
+            }
+            held => {
+                for lot in lots.iter_mut() {
+                    let shard = held.at(lot.held);
+                    lot.at = shard.guess(lot.hash);
+                    look(lot, shard);
+                }
+            }
         }
         ready
     }
 
     /// Brings what happened to a counter into the table and the record.
+    #[inline]
     fn write_lot(&mut self, lot: &Lot<'_>) {
         let shard = self.held.as_mut().expect("the run is open").at(lot.held);
-        let name = lot.name.bytes();
+        let (name, epoch, value, expires_at) = (lot.name.bytes(), lot.epoch, lot.value, lot.expires_at);
         let before = match lot.at {
             Some(at) => {
-                shard.set_value(at, lot.cell.value);
+                shard.set_value(at, value);
                 Before::Present
             }
             None => {
-                shard.put(lot.hash, name, lot.cell);
+                shard.put(lot.hash, name, Cell { epoch, value, expires_at });
                 Before::Absent
             }
         };
         if lot.durability > Durability::Memory {
-            let Cell { epoch, value, expires_at } = lot.cell;
             let (count, sum, own) = (lot.count, lot.sum, &[][..]);
             self.draft.push(self.now, &Entry::Cell { name, epoch, value, expires_at, count, sum, before, own });
         }
     }
 }
 
-type Lots<'a> = ArrayVec<Lot<'a>, LOTS_MAX>;
-
 impl Lot<'_> {
-    /// Finds out where it most likely is, which is brought near.
-    #[inline]
-    fn guess(&mut self, shard: &mut Shard) {
-        self.at = shard.guess(self.hash);
-    }
-
     /// Looks at the counter; whether its commands can run.
+    #[inline]
     fn look(&mut self, shard: &mut Shard, now: Millis, full: bool) -> bool {
         if shard.splits.is_live(self.name.bytes()) {
             // Its lanes are to be joined first.
             return false;
         }
-        match shard.look_at_guess(self.at, self.hash, self.name.bytes()) {
-            (at, Look::Cell(cell)) => {
-                (self.at, self.cell, self.exists) = (at, cell, true);
-                cell.expires_at.is_none_or(|at| at > now)
+        let plain = self.at.and_then(|guess| shard.look_plain(guess, self.name.bytes()));
+        let Some((value, epoch)) = plain else { return self.look_closely(shard, now, full) };
+        (self.value, self.epoch, self.exists) = (value, epoch, true);
+        true
+    }
+
+    /// The same, whatever there is to be seen.
+    #[inline(never)]
+    fn look_closely(&mut self, shard: &mut Shard, now: Millis, full: bool) -> bool {
+        let (at, look) = shard.look_at(self.hash, self.name.bytes());
+        match look {
+            Look::Cell(Cell { epoch, value, expires_at }) => {
+                (self.at, self.exists) = (at, true);
+                (self.epoch, self.value, self.expires_at) = (epoch, value, expires_at);
+                expires_at.is_none_or(|at| at > now)
             }
-            (_, Look::Absent) => {
-                self.at = None;
-                self.cell.epoch = shard.floor;
+            Look::Absent => {
+                (self.at, self.epoch) = (None, shard.floor);
                 !full
             }
-            (_, Look::Unknown) => false,
+            Look::Unknown => false,
         }
     }
-}
-
-/// Holds the shards of several counters, in order.
-fn hold<'t>(table: &'t Table, lots: &mut [Lot<'_>]) -> Held<'t> {
-    // Shard and lot in one number: the quickest to put in order.
-    let mut order: ArrayVec<usize, LOTS_MAX> =
-        lots.iter().enumerate().map(|(at, lot)| lot.shard * LOTS_MAX + at).collect();
-    order.sort_unstable();
-    let mut held: Vec<(usize, MutexGuard<'t, Shard>)> = Vec::with_capacity(order.len());
-    for number in order {
-        let (shard, lot) = (number / LOTS_MAX, number % LOTS_MAX);
-        if held.last().is_none_or(|(last, _)| *last != shard) {
-            held.push((shard, table.lock(shard)));
-        }
-        let (at, lot) = (held.len() - 1, &mut lots[lot]);
-        lot.held = at;
-        held[at].1.prefetch_place(lot.hash);
-    }
-    Held::Many(held)
 }
 
 /// Runs commands on counters that were looked at; returns how many.
-fn run_lots(
-    briefs: &[Brief<'_>],
-    lots: &mut Lots<'_>,
-    lot_of: &[u8; BRIEFS_MAX],
-    mut tell: impl FnMut(BriefReply),
-) -> usize {
-    for (index, brief) in briefs.iter().enumerate() {
-        let lot = &mut lots[usize::from(lot_of[index])];
+fn run_lots(briefs: &[Brief<'_>], together: &mut Together<'_>, mut tell: impl FnMut(BriefReply)) -> usize {
+    let Together { lots, lot_of, .. } = together;
+    for (index, (brief, lot)) in briefs.iter().zip(lot_of).enumerate() {
+        let lot = &mut lots[usize::from(*lot)];
         tell(match brief.delta {
-            None => BriefReply::Read(lot.exists.then_some(lot.cell.value)),
-            Some(delta) => match lot.cell.value.checked_add(delta) {
+            None => BriefReply::Read(lot.exists.then_some(lot.value)),
+            Some(delta) => match lot.value.checked_add(delta) {
                 None => BriefReply::Overflow,
                 Some(value) => {
                     // An entry says what its adds come to; what it cannot say begins another run.
                     let Some(sum) = lot.sum.checked_add(delta) else { return index };
-                    (lot.cell.value, lot.exists, lot.count, lot.sum) = (value, true, lot.count + 1, sum);
+                    (lot.value, lot.exists, lot.count, lot.sum) = (value, true, lot.count + 1, sum);
                     BriefReply::Added(value)
                 }
             },

@@ -15,8 +15,8 @@ use crate::resp::Limits;
 pub struct BriefFrame<'a> {
     /// What it asks for.
     pub brief: Brief<'a>,
-    /// As the table of operations names it.
-    pub command: &'static str,
+    /// Which of these commands it is.
+    pub word: Word,
     /// How many bytes of the input it took.
     pub bytes: usize,
 }
@@ -45,17 +45,17 @@ pub fn brief<'a>(input: &'a [u8], limits: &Limits) -> Option<BriefFrame<'a>> {
         _ => return None,
     };
     let (name, rest) = bulk(rest)?;
-    let (command, delta, rest) = match word {
-        Word::Get => ("get", None, rest),
-        Word::Incr => ("incr", Some(1), rest),
-        Word::Decr => ("decr", Some(-1), rest),
+    let (delta, rest) = match word {
+        Word::Get => (None, rest),
+        Word::Incr => (Some(1), rest),
+        Word::Decr => (Some(-1), rest),
         Word::IncrBy => {
             let (digits, rest) = bulk(rest)?;
-            ("incrby", Some(number::integer(digits)?), rest)
+            (Some(number::integer(digits)?), rest)
         }
         Word::DecrBy => {
             let (digits, rest) = bulk(rest)?;
-            ("decrby", Some(number::integer(digits)?.checked_neg()?), rest)
+            (Some(number::integer(digits)?.checked_neg()?), rest)
         }
     };
     let rest = rest.strip_prefix(b"\r\n")?;
@@ -64,14 +64,21 @@ pub fn brief<'a>(input: &'a [u8], limits: &Limits) -> Option<BriefFrame<'a>> {
         return None;
     }
     let name = Name::new(name).ok()?;
-    Some(BriefFrame { brief: Brief { name, delta }, command, bytes })
+    Some(BriefFrame { brief: Brief { name, delta }, word, bytes })
 }
 
-enum Word {
+/// A command of this kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Word {
+    /// GET.
     Get,
+    /// INCR.
     Incr,
+    /// DECR.
     Decr,
+    /// INCRBY.
     IncrBy,
+    /// DECRBY.
     DecrBy,
 }
 
@@ -79,6 +86,17 @@ enum Word {
 const SMALL: u8 = 0x20;
 
 impl Word {
+    /// As the table of operations names it.
+    pub fn command(self) -> &'static str {
+        match self {
+            Word::Get => "get",
+            Word::Incr => "incr",
+            Word::Decr => "decr",
+            Word::IncrBy => "incrby",
+            Word::DecrBy => "decrby",
+        }
+    }
+
     #[inline]
     fn of_three(word: [u8; 3]) -> Option<Word> {
         (word.map(|byte| byte | SMALL) == *b"get").then_some(Word::Get)
@@ -149,9 +167,9 @@ mod tests {
     }
 
     fn agree(input: &[u8], limits: &Limits) -> Result<bool, TestCaseError> {
-        let Some(BriefFrame { brief, command, bytes }) = brief(input, limits) else { return Ok(false) };
+        let Some(BriefFrame { brief, word, bytes }) = brief(input, limits) else { return Ok(false) };
         let found = long(input, limits).map(|(command, spec, bytes)| (command, spec.name, bytes));
-        prop_assert_eq!(found, Some((format!("{:?}", Command::from(brief)), command, bytes)));
+        prop_assert_eq!(found, Some((format!("{:?}", Command::from(brief)), word.command(), bytes)));
         Ok(true)
     }
 

@@ -20,6 +20,6 @@ pub mod command;
 pub mod number;
 pub mod resp;
 
-pub use brief::{BriefFrame, brief};
+pub use brief::{BriefFrame, Word, brief};
 pub use command::{CommandError, Request, Spec, lookup};
 pub use resp::{Args, DecodeError, Decoder, Frame, Limits, Version, Writer};

@@ -22,7 +22,7 @@ use super::slots::{Flag, Removed, SHORT_BYTES_MAX, Slots, SpareChunks};
 use crate::journal::format::Position;
 use crate::sharing::own::Owned;
 use crate::split::Splits;
-use crate::sync::{Arc, AtomicI64, Mutex, MutexGuard, Ordering, lock};
+use crate::sync::{Arc, AtomicI64, Mutex, MutexGuard, Ordering, lock, try_lock};
 
 /// Order keys have 53 bits, so that a cursor is a whole number in every client, those that count in doubles included.
 pub const ORDER_BITS: u32 = 53;
@@ -95,6 +95,12 @@ impl Table {
     /// Takes the lock of a shard. Several are taken in the order of their index.
     pub fn lock(&self, shard: usize) -> MutexGuard<'_, Shard> {
         lock(&self.shards[shard].0)
+    }
+
+    /// Takes the lock of a shard if nobody has it: in any order.
+    #[inline]
+    pub fn try_lock(&self, shard: usize) -> Option<MutexGuard<'_, Shard>> {
+        try_lock(&self.shards[shard].0)
     }
 
     /// Works on a shard under its lock, and notes what that did to the number of counters and the bytes they take.
@@ -218,25 +224,20 @@ impl Shard {
     /// The same, and its slot, if it has one.
     #[inline]
     pub fn look_at(&mut self, hash: u64, name: &[u8]) -> (Option<u32>, Look) {
-        let guess = self.slots.guess(hash);
-        self.look_at_guess(guess, hash, name)
-    }
-
-    /// The same, with what [`Shard::guess`] said since the shard was last changed.
-    #[inline]
-    pub fn look_at_guess(&mut self, guess: Option<u32>, hash: u64, name: &[u8]) -> (Option<u32>, Look) {
-        let mut at = guess;
-        if let Some(guess) = guess {
-            if let Some(cell) = self.slots.look(guess, name) {
-                return (at, cell.map_or(Look::Absent, Look::Cell));
+        match self.slots.find(hash, name) {
+            Some(at) => {
+                self.slots.set(at, Flag::Used);
+                (Some(at), self.slots.cell(at).map_or(Look::Absent, Look::Cell))
             }
-            at = self.slots.find(hash, name);
-        }
-        match at.and_then(|at| self.slots.look(at, name)) {
-            Some(cell) => (at, cell.map_or(Look::Absent, Look::Cell)),
             None if self.unloaded => (None, Look::Unknown),
             None => (None, Look::Absent),
         }
+    }
+
+    /// Value and epoch of a counter that exists and does not expire, if this slot, which [`Shard::guess`] named since the shard was last changed, is the one; nearly always it is.
+    #[inline]
+    pub fn look_plain(&mut self, guess: u32, name: &[u8]) -> Option<(i64, Epoch)> {
+        self.slots.look_plain(guess, name)
     }
 
     /// Brings what [`Shard::guess`] needs near.

@@ -6,7 +6,7 @@ use arrayvec::ArrayVec;
 use quipu_engine::{BRIEFS_MAX, BriefReply, Turn};
 use quipu_model::{Brief, Refusal};
 use quipu_protocol::number::Lines;
-use quipu_protocol::{BriefFrame, Limits, Version, Writer, brief};
+use quipu_protocol::{BriefFrame, Limits, Version, Word, Writer, brief};
 
 /// What came of looking for such commands.
 #[derive(Debug, Default)]
@@ -27,7 +27,7 @@ pub(super) struct Ran {
 pub(super) fn run(input: &[u8], limits: &Limits, turn: &mut Turn<'_>, out: &mut Vec<u8>, version: Version) -> Ran {
     let mut briefs = ArrayVec::<Brief<'_>, BRIEFS_MAX>::new();
     // Where each of them ends, and what it is called.
-    let mut ends = ArrayVec::<(usize, &'static str), BRIEFS_MAX>::new();
+    let mut ends = ArrayVec::<(u32, Word), BRIEFS_MAX>::new();
     let (mut at, mut before) = (0, None::<BriefFrame<'_>>);
     while !briefs.is_full() {
         let rest = &input[at..];
@@ -42,7 +42,8 @@ pub(super) fn run(input: &[u8], limits: &Limits, turn: &mut Turn<'_>, out: &mut 
         };
         at += frame.bytes;
         briefs.push(frame.brief);
-        ends.push((at, frame.command));
+        // Far below: names are short, and they are few.
+        ends.push((at as u32, frame.word));
     }
     let found = briefs.len();
     let mut ran = Ran { found, ..Ran::default() };
@@ -65,7 +66,8 @@ pub(super) fn run(input: &[u8], limits: &Limits, turn: &mut Turn<'_>, out: &mut 
         ran.commands += more;
     }
     if let Some(last) = ran.commands.checked_sub(1) {
-        (ran.bytes, ran.command) = (ends[last].0, Some(ends[last].1));
+        let (end, word) = ends[last];
+        (ran.bytes, ran.command) = (end as usize, Some(word.command()));
         // A name and an operation; the third argument of some weighs nothing.
         ran.work = 2 * ran.commands;
     }

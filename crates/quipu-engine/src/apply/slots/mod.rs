@@ -16,7 +16,7 @@ pub mod prefetch;
 #[cfg(test)]
 mod tests;
 
-use quipu_model::Cell;
+use quipu_model::{Cell, Epoch};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use self::extras::{EPOCHS_MAX, Epochs, Extra, Extras};
@@ -274,20 +274,25 @@ impl Slots {
     /// `None`: known not to exist.
     #[inline]
     pub fn cell(&self, at: u32) -> Option<Cell> {
-        cell_of(self.slot(at), &self.extras, &self.epochs)
+        let slot = self.slot(at);
+        match slot.bits & (HAS_EXTRA | IS_ABSENT) {
+            0 => Some(Cell { epoch: self.epochs.get(slot.epoch()), value: slot.number, expires_at: None }),
+            IS_ABSENT => None,
+            _ => self.extras.get(slot.number).cell,
+        }
     }
 
-    /// Its cell, if it is the slot of that name, which is marked as used then: `Some(None)` is a name known not to exist.
+    /// Value and epoch, if the slot has that name, which exists and has nothing beside it; then it is marked as used.
     #[inline]
-    pub fn look(&mut self, at: u32, name: &[u8]) -> Option<Option<Cell>> {
-        // One way to the slot for all of this: it is what every add and read does.
-        let Slots { chunks, extras, epochs, .. } = self;
-        let slot = slot_mut_in(chunks, at);
-        if !is_same(name_of(slot, extras), name) {
+    pub fn look_plain(&mut self, at: u32, name: &[u8]) -> Option<(i64, Epoch)> {
+        let slot = slot_mut_in(&mut self.chunks, at);
+        // Whatever has an extra or does not exist has none of these lengths.
+        let bytes = usize::from(slot.bits & (LENGTH_MASK | HAS_EXTRA | IS_ABSENT));
+        if !is_same(slot.name.get(..bytes)?, name) {
             return None;
         }
         slot.bits |= Flag::Used as u16;
-        Some(cell_of(slot, extras, epochs))
+        Some((slot.number, self.epochs.get(slot.epoch())))
     }
 
     /// Another value for a counter that exists, which is changed by that; all else stays.
@@ -437,20 +442,7 @@ fn slot_mut_in(chunks: &mut [Box<Chunk>], at: u32) -> &mut Slot {
 
 #[inline]
 fn name_in<'s>(chunks: &'s [Box<Chunk>], extras: &'s Extras, at: u32) -> &'s [u8] {
-    name_of(slot_in(chunks, at), extras)
-}
-
-#[inline]
-fn cell_of(slot: &Slot, extras: &Extras, epochs: &Epochs) -> Option<Cell> {
-    match slot.bits & (HAS_EXTRA | IS_ABSENT) {
-        0 => Some(Cell { epoch: epochs.get(slot.epoch()), value: slot.number, expires_at: None }),
-        IS_ABSENT => None,
-        _ => extras.get(slot.number).cell,
-    }
-}
-
-#[inline]
-fn name_of<'s>(slot: &'s Slot, extras: &'s Extras) -> &'s [u8] {
+    let slot = slot_in(chunks, at);
     match slot.bits & LENGTH_MASK {
         LENGTH_LONG => extras.get(slot.number).name.as_deref().unwrap_or_default(),
         bytes => &slot.name[..usize::from(bytes)],
