@@ -111,6 +111,33 @@ fn a_pipeline_is_answered_in_order_and_other_connections_see_it() {
 }
 
 #[test]
+fn commands_that_look_alike_are_told_apart() {
+    let door = Door::open();
+    // Alike in length and end, and some the same: by name, by operation, by amount.
+    let commands: [&[&[u8]]; 8] = [
+        &[b"INCR", b"a:00000001"],
+        &[b"INCR", b"a:00000001"],
+        &[b"INCR", b"a:00000001"],
+        &[b"INCR", b"b:00000001"],
+        &[b"DECR", b"b:00000001"],
+        &[b"INCRBY", b"a:00000001", b"5"],
+        &[b"INCRBY", b"a:00000001", b"6"],
+        &[b"INCRBY", b"a:00000001", b"6"],
+    ];
+    let pipeline: Vec<u8> = (0..3).flat_map(|_| commands.iter().flat_map(|args| request(args))).collect();
+    let mut client = door.client();
+    std::io::Write::write_all(&mut client.0, &pipeline).unwrap();
+    let mut expected = String::new();
+    for round in 0..3 {
+        let a = 20 * round;
+        for value in [a + 1, a + 2, a + 3, 1, 0, a + 8, a + 14, a + 20] {
+            expected += &format!(":{value}\r\n");
+        }
+    }
+    client.expect(expected);
+}
+
+#[test]
 fn several_connections_never_get_the_same_number() {
     let door = Door::open();
     let threads: Vec<_> = (0..4)
