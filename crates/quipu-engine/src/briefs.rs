@@ -82,6 +82,9 @@ impl<'e> Turn<'e> {
         if !self.takes_briefs() {
             return 0;
         }
+        if let [brief] = briefs {
+            return usize::from(self.run_alone(brief, tell));
+        }
         // Filled in place: it is too large to be handed around.
         let mut together =
             Together { lots: ArrayVec::new(), lot_of: [0; BRIEFS_MAX], shards: ArrayVec::new(), commands: 0 };
@@ -102,6 +105,29 @@ impl<'e> Turn<'e> {
         }
         self.release();
         ran
+    }
+
+    /// Runs a command that came alone, of which there is nothing to bring together; whether it could.
+    fn run_alone(&mut self, brief: &Brief<'_>, tell: impl FnOnce(BriefReply)) -> bool {
+        let engine = self.engine;
+        let hash = engine.table.hash(brief.name.bytes());
+        let mut lot = Lot::new(brief.name, hash, engine.policies.durability(brief.name));
+        if !self.admit_lots(std::slice::from_ref(&lot)) {
+            return false;
+        }
+        let shard = self.held.insert(Held::one(&engine.table, engine.table.shard_of(hash))).at(0);
+        lot.at = shard.guess(hash);
+        // Under the lock: what was admitted before the close must not come after its mark.
+        let ready = !engine.is_closed() && lot.look(shard, self.now, engine.memory_is_full());
+        let reply = if ready { lot.run(brief.delta) } else { None };
+        if reply.is_some() {
+            self.run_durability = self.run_durability.max(lot.durability);
+            if lot.count > 0 {
+                self.write_lot(&lot);
+            }
+        }
+        self.release();
+        reply.map(tell).is_some()
     }
 
     /// The counters of the first commands.
@@ -131,20 +157,8 @@ impl<'e> Turn<'e> {
                             shards.push((shard, hash));
                             shards.len() - 1
                         });
-                        lots.push(Lot {
-                            name: *name,
-                            hash,
-                            held,
-                            first: *commands,
-                            at: None,
-                            durability: self.engine.policies.durability(*name),
-                            exists: false,
-                            value: 0,
-                            epoch: Epoch::FIRST,
-                            expires_at: None,
-                            count: 0,
-                            sum: 0,
-                        });
+                        let durability = self.engine.policies.durability(*name);
+                        lots.push(Lot { held, first: *commands, ..Lot::new(*name, hash, durability) });
                         lots.len() - 1
                     }
                 };
@@ -226,7 +240,25 @@ impl<'e> Turn<'e> {
     }
 }
 
-impl Lot<'_> {
+impl<'a> Lot<'a> {
+    /// Nothing has happened to the counter, and nobody has looked at it.
+    #[inline]
+    fn new(name: Name<'a>, hash: u64, durability: Durability) -> Lot<'a> {
+        let (held, first, at, exists, value) = (0, 0, None, false, 0);
+        let (epoch, expires_at, count, sum) = (Epoch::FIRST, None, 0, 0);
+        Lot { name, hash, held, first, at, durability, exists, value, epoch, expires_at, count, sum }
+    }
+
+    /// Runs one command on it; `None`: what it adds is more than an entry can say, so it begins another run.
+    #[inline]
+    fn run(&mut self, delta: Option<i64>) -> Option<BriefReply> {
+        let Some(delta) = delta else { return Some(BriefReply::Read(self.exists.then_some(self.value))) };
+        let Some(value) = self.value.checked_add(delta) else { return Some(BriefReply::Overflow) };
+        let sum = self.sum.checked_add(delta)?;
+        (self.value, self.exists, self.count, self.sum) = (value, true, self.count + 1, sum);
+        Some(BriefReply::Added(value))
+    }
+
     /// Looks at the counter; whether its commands can run.
     #[inline]
     fn look(&mut self, shard: &mut Shard, now: Millis, full: bool) -> bool {
@@ -263,19 +295,8 @@ impl Lot<'_> {
 fn run_lots(briefs: &[Brief<'_>], together: &mut Together<'_>, mut tell: impl FnMut(BriefReply)) -> usize {
     let Together { lots, lot_of, .. } = together;
     for (index, (brief, lot)) in briefs.iter().zip(lot_of).enumerate() {
-        let lot = &mut lots[usize::from(*lot)];
-        tell(match brief.delta {
-            None => BriefReply::Read(lot.exists.then_some(lot.value)),
-            Some(delta) => match lot.value.checked_add(delta) {
-                None => BriefReply::Overflow,
-                Some(value) => {
-                    // An entry says what its adds come to; what it cannot say begins another run.
-                    let Some(sum) = lot.sum.checked_add(delta) else { return index };
-                    (lot.value, lot.exists, lot.count, lot.sum) = (value, true, lot.count + 1, sum);
-                    BriefReply::Added(value)
-                }
-            },
-        });
+        let Some(reply) = lots[usize::from(*lot)].run(brief.delta) else { return index };
+        tell(reply);
     }
     briefs.len()
 }

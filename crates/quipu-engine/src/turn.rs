@@ -94,15 +94,14 @@ impl Watch {
 
 impl<'e> Turn<'e> {
     pub(crate) fn new(engine: &'e Inner) -> Turn<'e> {
-        let Scratch { draft, unfilled } = Scratch::take();
         Turn {
             engine,
             now: engine.now(),
             held: None,
             run_commands: 0,
             run_durability: Durability::Memory,
-            draft,
-            unfilled,
+            draft: Draft::EMPTY,
+            unfilled: Vec::new(),
             room: 0,
             promised: 0,
             wait: Wait::default(),
@@ -640,6 +639,11 @@ impl<'e> Turn<'e> {
     }
 
     fn take_room(&mut self, bytes: usize) -> Result<(), Refusal> {
+        if self.draft.capacity() == 0 {
+            // Something will be written down: not all turns do that.
+            let Scratch { draft, unfilled } = Scratch::take();
+            (self.draft, self.unfilled) = (draft, unfilled);
+        }
         let journal = &self.engine.journal;
         let taken = match journal.reserve_room(bytes.max(ROOM_PIECE_BYTES)) {
             Ok(()) => bytes.max(ROOM_PIECE_BYTES),
@@ -661,6 +665,9 @@ impl Drop for Turn<'_> {
             return;
         }
         self.fill();
-        Scratch { draft: std::mem::take(&mut self.draft), unfilled: std::mem::take(&mut self.unfilled) }.give_back();
+        if self.draft.capacity() > 0 {
+            let (draft, unfilled) = (std::mem::take(&mut self.draft), std::mem::take(&mut self.unfilled));
+            Scratch { draft, unfilled }.give_back();
+        }
     }
 }
