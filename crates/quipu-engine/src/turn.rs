@@ -94,9 +94,13 @@ impl Watch {
 
 impl<'e> Turn<'e> {
     pub(crate) fn new(engine: &'e Inner) -> Turn<'e> {
+        Turn::at(engine, engine.now())
+    }
+
+    pub(crate) fn at(engine: &'e Inner, now: Millis) -> Turn<'e> {
         Turn {
             engine,
-            now: engine.now(),
+            now,
             held: None,
             run_commands: 0,
             run_durability: Durability::Memory,
@@ -326,7 +330,9 @@ impl<'e> Turn<'e> {
             step!("filled");
         }
         self.draft.clear();
-        self.engine.journal.return_room(std::mem::take(&mut self.room));
+        if self.room > 0 {
+            self.engine.journal.return_room(std::mem::take(&mut self.room));
+        }
     }
 
     /// Ends the turn; its replies may leave when what is returned has been reached.

@@ -21,6 +21,7 @@ mod connection;
 mod http;
 mod info;
 mod limits;
+mod moment;
 mod options;
 mod process;
 mod server;

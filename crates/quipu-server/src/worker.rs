@@ -13,6 +13,7 @@ use tokio::time::timeout;
 
 use crate::clients::Client;
 use crate::connection;
+use crate::moment;
 use crate::process::WORKER_THREAD_PREFIX;
 use crate::shared::Shared;
 use crate::stop::{Stop, Stopping};
@@ -35,7 +36,8 @@ impl Worker {
     pub fn start(index: usize, shared: Arc<Shared>, stop: watch::Receiver<bool>) -> std::io::Result<Worker> {
         let (hand, handed) = mpsc::channel(HANDED_MAX);
         let (end, ended) = oneshot::channel();
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_all().on_thread_unpark(moment::pass).build()?;
         let thread = std::thread::Builder::new().name(format!("{WORKER_THREAD_PREFIX}{index}")).spawn(move || {
             LocalSet::new().block_on(&runtime, serve(handed, shared, stop));
             // Nobody listens if the server was dropped instead of stopped.

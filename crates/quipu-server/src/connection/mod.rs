@@ -234,7 +234,7 @@ impl Connection {
 
     /// Runs whole commands of the input, within one turn of the engine.
     fn turn(&mut self, input: &[u8]) -> Turned {
-        let (wait, ending) = self.session.turn(&mut self.decoder, input, &mut self.output);
+        let (wait, ending) = self.session.turn(&self.shared, &mut self.decoder, input, &mut self.output);
         Turned { wait, ending }
     }
 

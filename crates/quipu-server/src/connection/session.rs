@@ -19,6 +19,7 @@ use super::transaction::Transaction;
 use super::{briefs, execute};
 use crate::backup::Outcome;
 use crate::clients::Client;
+use crate::moment;
 use crate::shared::{Shared, tally};
 
 /// All that a connection may say before it has given the password, right and wrong guesses included.
@@ -117,9 +118,8 @@ impl Session {
     }
 
     /// Runs the whole commands of the input in one turn of the engine, as many as a turn may.
-    pub fn turn(&mut self, decoder: &mut Decoder, input: &[u8], out: &mut Vec<u8>) -> (Wait, Ending) {
-        let shared = Arc::clone(&self.shared);
-        let mut turn = shared.engine.turn();
+    pub fn turn(&mut self, shared: &Shared, decoder: &mut Decoder, input: &[u8], out: &mut Vec<u8>) -> (Wait, Ending) {
+        let mut turn = shared.engine.turn_at(moment::now(&shared.engine));
         let (mut commands, mut work) = (0, 0);
         // So many commands have been found to need the long way, or come behind one that does.
         let mut briefs_in = 0;
@@ -146,7 +146,9 @@ impl Session {
                 commands += run.commands as u64;
                 work += run.work;
                 self.state.command = run.command.unwrap_or(self.state.command);
-                tally(&shared.tally.errors, run.errors);
+                if run.errors > 0 {
+                    tally(&shared.tally.errors, run.errors);
+                }
                 // What was found behind one that needs the long way is not looked for again.
                 briefs_in = run.found - run.commands;
                 if briefs_in == 0 && run.found > 0 {
