@@ -69,8 +69,8 @@ pub struct JournalOptions {
     pub reserve_bytes: u64,
 }
 
-/// Memory of what was handed over is kept for the next time up to this: about what a turn of a busy worker brings.
-const FILLED_KEPT_BYTES: usize = 1 << 20;
+/// Memory of what was handed over is kept for the next time up to this: what a turn of a worker with short pipelines brings. A megabyte showed in what a server with a small memory limit takes.
+const FILLED_KEPT_BYTES: usize = 128 << 10;
 
 /// The journal of a running node.
 pub struct Journal {
