@@ -101,8 +101,8 @@ impl Options {
     }
 }
 
-/// The program itself, a seal and a compaction under way, and what the allocator keeps of them in each thread's arena: measured at 30 MB beside
-/// counters and blocks with a limit of 64 MB, 8 of which an eighth of the limit covers.
+/// The program itself, a seal and a compaction under way, and what the allocator keeps of them in each thread's arena: measured at 30 to 38 MB
+/// beside counters and blocks with a limit of 64 MB, 8 of which an eighth of the limit covers.
 const OTHERS_BYTES: u64 = 28 << 20;
 
 /// Blocks of the ledger kept in memory when there is no limit.
