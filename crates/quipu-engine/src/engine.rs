@@ -545,16 +545,17 @@ impl Inner {
         Ok(seal.finish(self)?)
     }
 
-    /// Whether the ledger may grow by so much.
-    pub(crate) fn check_quota(&self, bytes: u64) -> Result<(), LedgerError> {
-        self.journal.check_quota_cut(bytes).map_err(|error| LedgerError::Full(error.to_string()))
+    /// Whether the ledger may grow by so much when the journal is cut there.
+    pub(crate) fn check_quota(&self, cut: Position, bytes: u64) -> Result<(), LedgerError> {
+        self.journal.check_quota_cut(cut, bytes).map_err(|error| LedgerError::Full(error.to_string()))
     }
 
     /// Takes note of what the ledger has grown or shrunk to.
     pub(crate) fn note_ledger(&self) {
-        let stats = self.ledger.stats();
-        self.journal.ledger_bytes.store(stats.disk_bytes, Ordering::Release);
-        *lock(&self.ledger_stats) = stats;
+        // Asked for under the lock, so that of a seal and a merge that end together the later one has the last word.
+        let mut noted = lock(&self.ledger_stats);
+        *noted = self.ledger.stats();
+        self.journal.note_ledger(noted.disk_bytes);
     }
 
     pub(crate) fn batch_sealed(&self) -> u32 {

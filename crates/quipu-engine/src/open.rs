@@ -24,7 +24,7 @@ use crate::options::{Environment, LEDGER_DIR, Options, SEGMENT_BYTES_MAX, SEGMEN
 use crate::overlay::{Overlaid, lay_over, read_watermark};
 use crate::sharing::{Kept, Shared};
 use crate::split::SplitList;
-use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, OnceLock, Ordering};
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, OnceLock};
 use crate::watermark::Watermark;
 
 /// The file whose lock marks a directory as in use.
@@ -149,7 +149,7 @@ pub(crate) fn open(options: Options, environment: Environment) -> Result<Inner, 
     let environment = (vfs, clock.clone());
     let journal = Journal::new(environment, &dir, journal_options, control, segments, &tail, on_failure);
     let ledger_stats = ledger.stats();
-    journal.ledger_bytes.store(ledger_stats.disk_bytes, Ordering::Release);
+    journal.note_ledger(ledger_stats.disk_bytes);
     journal.find_reserve()?;
     journal.prepare()?;
     if journal.is_full() && journal.give_space()? {
@@ -244,6 +244,7 @@ fn begin_life(inner: &Inner) -> Result<(), String> {
     journal.fill([(position, &draft.bytes()[record])]);
     journal.hand_over();
     journal.sync();
+    journal.keep_room();
     step!("begun");
     match journal.failure() {
         Some(reason) => Err(reason.to_owned()),

@@ -148,7 +148,7 @@ impl Seal {
         self.watermark.time = inner.now();
         self.watermark.joined = lock(&inner.joined).clone();
         step!("collected");
-        inner.check_quota(INGESTION_BYTES + self.cells.iter().map(sealed_bytes).sum::<u64>())?;
+        self.check_quota(inner)?;
         inner.ledger.ingest(&self.cells, &self.watermark.encode())?;
         step!("ingested");
         self.cells.clear();
@@ -158,6 +158,19 @@ impl Seal {
         Ok(if last { Sealing::Done } else { Sealing::More })
     }
 
+    /// The journal is cut only when all of a seal is in the ledger, so there must be room for all of it before the first ingestion: half a seal would take
+    /// space and give none back.
+    fn check_quota(&self, inner: &Inner) -> Result<(), LedgerError> {
+        if inner.options.disk_bytes_max.is_none() || self.has_ingested {
+            return Ok(());
+        }
+        let collected: u64 = self.cells.iter().map(|sealed| sealed_bytes(&sealed.name)).sum();
+        let (rest, sealed) = (self.next_shard..inner.table.shard_count(), inner.batch_sealed());
+        let to_come: u64 =
+            rest.map(|index| inner.table.lock(index).unsealed_names(sealed).map(sealed_bytes).sum::<u64>()).sum();
+        inner.check_quota(self.mark, INGESTION_BYTES + collected + to_come)
+    }
+
     /// Cuts the journal, and lets go of what is gone for good.
     pub(crate) fn finish(self, inner: &Inner) -> Result<(), JournalError> {
         debug_assert_eq!(self.ingested, inner.table.shard_count());
@@ -165,6 +178,7 @@ impl Seal {
         for index in 0..inner.table.shard_count() {
             inner.table.with(index, |shard| shard.purge(self.batch));
         }
+        inner.journal.nothing_comes();
         step!("sealed");
         inner.journal.cut(self.watermark.position, self.watermark.previous)
     }
@@ -197,6 +211,7 @@ impl Seal {
         for index in self.ingested..self.next_shard {
             inner.table.with(index, |shard| shard.uncollect(self.batch));
         }
+        inner.journal.nothing_comes();
     }
 }
 
@@ -204,8 +219,11 @@ impl Seal {
 const INGESTION_BYTES: u64 = 128 << 10;
 
 /// About what a cell takes at rest, rather more than less.
-fn sealed_bytes(sealed: &Sealed) -> u64 {
-    /// A hash, a value, an epoch, and its share of index and filter.
+fn sealed_bytes(name: &[u8]) -> u64 {
+    /// A hash, a value, an epoch, and its share of filter and checksums.
     const CELL_BYTES: u64 = 64;
-    CELL_BYTES + sealed.name.len() as u64
+    /// Of the ledger; the index has a name of each, so long names cost nearly twice.
+    const BLOCK_BYTES: u64 = 4096;
+    let (name_bytes, cell_bytes) = (name.len() as u64, CELL_BYTES + name.len() as u64);
+    cell_bytes + name_bytes * cell_bytes.min(BLOCK_BYTES) / BLOCK_BYTES
 }

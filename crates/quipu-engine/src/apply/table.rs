@@ -428,6 +428,12 @@ impl Shard {
         self.rest_deadline = deadlines.chain(self.rest_deadline).min();
     }
 
+    /// Names of slots that the ledger, as of this batch, does not know all of.
+    pub fn unsealed_names(&self, batch: u32) -> impl Iterator<Item = &[u8]> {
+        let unsealed = move |at: &u32| !self.is_sealed(*at, batch);
+        self.slots.numbers().filter(unsealed).map(|at| self.slots.name(at))
+    }
+
     /// No cell that the ledger has of this shard expires before this, those that were brought back from it included.
     pub fn deadline(&self) -> Option<Millis> {
         self.deadlines.first().map(|(at, _)| *at).into_iter().chain(self.rest_deadline).min()

@@ -107,7 +107,9 @@ pub struct Journal {
     fast_runs: AtomicU64,
     /// Bytes of all files of the journal, and of the ledger: what the quota is about.
     files_bytes: AtomicU64,
-    pub(crate) ledger_bytes: AtomicU64,
+    ledger_bytes: AtomicU64,
+    /// What the ledger is about to grow by.
+    ledger_coming: AtomicU64,
     /// For INFO.
     pub(crate) syncs: AtomicU64,
     /// For INFO.
@@ -166,6 +168,7 @@ impl Journal {
             fast_runs: AtomicU64::new(0),
             files_bytes: AtomicU64::new(files_bytes),
             ledger_bytes: AtomicU64::new(0),
+            ledger_coming: AtomicU64::new(0),
             syncs: AtomicU64::new(0),
             sync_micros_last: AtomicU64::new(0),
         }
@@ -193,6 +196,13 @@ impl Journal {
         let reason =
             tended.and_then(|t| t.full.clone()).unwrap_or_else(|| "segments are still being prepared".to_owned());
         Err(Refusal::NoRoom { reason })
+    }
+
+    /// Keeps room that nobody is promised: a start on a full disk must write a record, and so must those after it.
+    pub fn keep_room(&self) {
+        /// About twenty starts.
+        const STARTS_BYTES: i64 = 1024;
+        self.room.fetch_sub(STARTS_BYTES, Ordering::AcqRel);
     }
 
     /// Gives back what was promised and not used.

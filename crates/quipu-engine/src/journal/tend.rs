@@ -167,15 +167,29 @@ impl Journal {
 
     /// Whether so many bytes more are within the quota; an error of the kind that a full disk gives if not.
     pub fn check_quota(&self, bytes: u64) -> io::Result<()> {
-        self.within_quota(self.disk_bytes() + bytes)
+        self.within_quota(self.disk_bytes() + self.ledger_coming.load(Ordering::Acquire) + bytes)
     }
 
-    /// Whether the ledger may grow by so many bytes, with the journal as short as the cut after it leaves it: a seal must not be kept from giving back what the
-    /// journal has taken.
-    pub fn check_quota_cut(&self, bytes: u64) -> io::Result<()> {
-        let left = self.options.ahead_bytes + self.options.segment_bytes + self.options.reserve_bytes;
-        let files = self.files_bytes.load(Ordering::Acquire).min(left);
+    /// Whether the ledger may grow by so many bytes, with the journal as short as a cut at this place leaves it: a seal must not be kept from giving back what
+    /// the journal has taken. Nor may the journal take meanwhile what the ledger is about to.
+    pub fn check_quota_cut(&self, at: Position, bytes: u64) -> io::Result<()> {
+        self.ledger_coming.store(bytes, Ordering::Release);
+        let freed: u64 = {
+            let log = lock(&self.log);
+            log.segments.iter().take_while(|segment| segment.end <= at).map(Segment::bytes).sum()
+        };
+        let files = self.files_bytes.load(Ordering::Acquire).saturating_sub(freed);
         self.within_quota(files + self.ledger_bytes.load(Ordering::Acquire) + bytes)
+    }
+
+    /// What the ledger has grown or shrunk to.
+    pub fn note_ledger(&self, bytes: u64) {
+        self.ledger_bytes.store(bytes, Ordering::Release);
+    }
+
+    /// The seal that was to make the ledger grow is over.
+    pub fn nothing_comes(&self) {
+        self.ledger_coming.store(0, Ordering::Release);
     }
 
     fn within_quota(&self, bytes: u64) -> io::Result<()> {

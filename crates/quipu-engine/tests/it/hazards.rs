@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
-use quipu_engine::{Engine, Environment, Load, Options};
+use quipu_engine::{Engine, Environment, Load, Options, Sealing};
 use quipu_model::{
     Cell, Command, Copied, Ledger, LedgerError, LedgerStats, ListNames, Name, Pattern, Reply, Sealed, Visit, VisitOwn,
 };
@@ -166,6 +166,29 @@ fn space_kept_for_a_full_disk_is_there_for_the_next_life_too() {
 }
 
 #[test]
+fn a_node_starts_again_and_again_on_a_disk_that_is_full_to_the_last_byte() {
+    // Records of every length, so that some fill the journal to its end.
+    for length in (1..100).step_by(7) {
+        let world = World::new(CrashDisk::new(), 1);
+        let engine = world.open(Options { reserve_bytes: 0, ..small(8192) }).unwrap();
+        world.disk.capacity(Some(world.disk.bytes_used()));
+        let name = format!("d:{}", "n".repeat(length));
+        let acked = (0..10_000).take_while(|_| engine.add(&name, 1).is_ok()).count();
+        let mut disk = world.disk.kill(world.disk.operations()).into_disk();
+        for start in 0..10 {
+            disk.capacity(Some(disk.bytes_used()));
+            let world = World::new(disk, 5);
+            let engine = match world.open(Options { reserve_bytes: 0, ..small(8192) }) {
+                Ok(engine) => engine,
+                Err(error) => panic!("start {start} after names of {length} bytes: {error}"),
+            };
+            assert_eq!(engine.read(&name).unwrap().value, acked as i64);
+            disk = world.disk.kill(world.disk.operations()).into_disk();
+        }
+    }
+}
+
+#[test]
 fn a_journal_within_the_quota_is_sealed_though_there_is_no_space_left_for_both() {
     let world = World::new(CrashDisk::new(), 1);
     let options = Options { disk_bytes_max: Some(400_000), reserve_bytes: 16_384, ..small(16_384) };
@@ -185,6 +208,46 @@ fn a_journal_within_the_quota_is_sealed_though_there_is_no_space_left_for_both()
     assert!(sealed.is_ok(), "{sealed:?}: {index} adds, {} bytes of journal", stats.journal_bytes);
     engine.steps().prepare().unwrap();
     engine.add("d:0", 1).unwrap();
+}
+
+#[test]
+fn what_comes_in_while_a_seal_is_under_way_does_not_take_it_over_the_quota() {
+    let quota = 1_000_000;
+    for kept in [1, 30, 100, 300, 500] {
+        let world = World::new(CrashDisk::new(), 1);
+        let options = Options { disk_bytes_max: Some(quota), reserve_bytes: 16_384, ..small(16_384) };
+        let engine = world.open(options).unwrap();
+        let (mut index, mut refused) = (0, 0);
+        let mut add = || {
+            let added = engine.add(format!("d:{index}:{}", "long".repeat(100)), 1);
+            index += usize::from(added.is_ok());
+            added.is_ok()
+        };
+        // A seal collects a few adds, and as many as the journal takes come in before the ledger has them.
+        while refused < 10 {
+            let mut add = || add() || engine.steps().prepare().is_ok() && add();
+            let few = (0..kept).take_while(|_| add()).count();
+            let mut seal = engine.steps().seal_begin();
+            for _ in 0..engine.steps().shards() {
+                engine.steps().seal_step(&mut seal).expect("it is only collected");
+            }
+            while add() {}
+            loop {
+                match engine.steps().seal_step(&mut seal) {
+                    Ok(Sealing::More) => {}
+                    Ok(Sealing::Waits(_)) => engine.steps().sync(),
+                    Ok(Sealing::Done) => break engine.steps().seal_finish(seal).unwrap(),
+                    // There is no room for all of it.
+                    Err(_) => break,
+                }
+            }
+            engine.steps().prepare().unwrap();
+            let used = engine.stats().disk_bytes;
+            assert!(used <= quota, "{used} bytes are more than the quota; a seal after {kept} adds");
+            refused += u32::from(few == 0);
+        }
+        assert!(index > 100, "{index}");
+    }
 }
 
 #[test]
