@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use quipu_model::{
-    Clock, Command, DirLock, Durability, Incarnation, Kind, Ledger, LedgerError, LedgerStats, Millis, Name,
+    Clock, Command, DirLock, Durability, Identity, Incarnation, Kind, Ledger, LedgerError, LedgerStats, Millis, Name,
     NameTooLong, Reading, Refusal, Reply, Set, SetCondition, SetExpiry, Writer,
 };
 
@@ -30,6 +30,7 @@ use crate::sharing::{Shared, Sharing};
 use crate::split::{Split, SplitList};
 use crate::steps::Steps;
 use crate::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Mutex, OnceLock, Ordering, lock};
+use crate::tokens::{TokenStats, Tokens};
 use crate::turn::{Turn, Visit};
 use crate::watermark::Watermark;
 
@@ -58,6 +59,8 @@ pub(crate) struct Inner {
     pub(crate) ledger_stats: Mutex<LedgerStats>,
     /// What came with the newest ingestion.
     pub(crate) watermark: Mutex<Watermark>,
+    /// What was applied under which token: what the shards' books have in common.
+    pub(crate) tokens: Tokens,
     /// Counters that somebody has a handle of, and their lanes.
     pub(crate) splits: SplitList,
     /// Commands that wait for counters at rest.
@@ -220,11 +223,20 @@ impl Engine {
 
     /// Applies any command and waits until its reply may be told.
     pub fn execute(&self, command: &Command<'_>) -> Result<Reply, Error> {
+        self.execute_by(|turn| turn.run(command))
+    }
+
+    /// Applies a mutation once, however often this is called for it: with the same identity and the same command, every call has the same reply.
+    pub fn execute_once(&self, identity: &Identity<'_>, command: &Command<'_>) -> Result<Reply, Error> {
+        self.execute_by(|turn| turn.run_once(identity, std::slice::from_ref(command)))
+    }
+
+    fn execute_by(&self, run: impl Fn(&mut Turn<'_>) -> Result<Reply, Load>) -> Result<Reply, Error> {
         let mut since = None;
         let reply = loop {
             let mut turn = self.turn();
             since.into_iter().for_each(|since| turn.rows_since(since));
-            let ran = turn.run(command);
+            let ran = run(&mut turn);
             let wait = turn.finish();
             match ran {
                 Ok(reply) => {
@@ -350,6 +362,7 @@ impl Engine {
             disk_bytes_max: inner.options.disk_bytes_max,
             seals: u64::from(inner.batch_sealed()),
             evicted: inner.evicted.load(Ordering::Relaxed),
+            tokens: inner.tokens.stats(),
             loaded: inner.loads.loaded(),
             compactions: inner.compaction.pieces.load(Ordering::Relaxed),
             compaction_micros: inner.compaction.micros.load(Ordering::Relaxed),
@@ -704,6 +717,8 @@ pub struct Stats {
     pub seals: u64,
     /// Counters that left memory since the start.
     pub evicted: u64,
+    /// What is remembered of tokens.
+    pub tokens: TokenStats,
     /// Counters brought back from the ledger since the start, those that turned out not to exist included.
     pub loaded: u64,
     /// Pieces of compaction since the start.

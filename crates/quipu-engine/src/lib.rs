@@ -32,6 +32,7 @@ pub mod admit;
 pub mod apply;
 pub mod journal;
 mod split;
+mod tokens;
 pub mod turn;
 
 mod briefs;
@@ -73,5 +74,6 @@ pub use seal::{Seal, SealError, Sealing};
 pub use sharing::{Once, Pick, SHARDS_MAX, SharePolicy, Sharing, SharingOptions, SharingStats, Standing, Swap};
 pub use steps::Steps;
 pub use system::{SystemClock, SystemDisk, SystemLedger, SystemRng};
+pub use tokens::{TokenKey, TokenStats};
 pub use turn::{Counted, NotRun, Turn, Watch};
 pub use watermark::{ShardMark, Watermark};

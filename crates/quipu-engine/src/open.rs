@@ -25,6 +25,7 @@ use crate::overlay::{Overlaid, lay_over, read_watermark};
 use crate::sharing::{Kept, Shared};
 use crate::split::SplitList;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, OnceLock};
+use crate::tokens::Tokens;
 use crate::watermark::Watermark;
 
 /// The file whose lock marks a directory as in use.
@@ -101,7 +102,7 @@ pub(crate) fn open(options: Options, environment: Environment) -> Result<Inner, 
     step!("watermark");
     let fresh = || Watermark::new(control.state().log, options.table_shards, rng.next());
     let found = lay_over(&*vfs, &dir, control.state(), &segments, &*ledger, at_rest, fresh, |_| Ok(()))?;
-    let Overlaid { table, watermark, unloaded, time, records, flush, tail, joined } = found;
+    let Overlaid { table, watermark, unloaded, time, records, flush, tail, joined, horizon } = found;
     if store.is_none() && !joined.is_empty() {
         let reason =
             "its counters are shared with other nodes: it cannot be opened without the store that it has joined";
@@ -146,7 +147,7 @@ pub(crate) fn open(options: Options, environment: Environment) -> Result<Inner, 
         reserve_bytes: options.reserve_bytes,
         zeros: policies.strictest() > Durability::Relaxed,
     };
-    let environment = (vfs, clock.clone());
+    let (environment, log) = ((vfs, clock.clone()), control.state().log);
     let journal = Journal::new(environment, &dir, journal_options, control, segments, &tail, on_failure);
     let ledger_stats = ledger.stats();
     journal.note_ledger(ledger_stats.disk_bytes);
@@ -157,7 +158,11 @@ pub(crate) fn open(options: Options, environment: Environment) -> Result<Inner, 
     }
     let kept = last.filter(|_| released != 0).map(|incarnation| Kept { incarnation, released });
     let shared = store.map(|store| Shared::new(store, options.sharing.clone(), rng.clone(), writer, kept));
+    let remembered = (0..table.shard_count()).map(|shard| table.lock(shard).book().len());
+    let remembered = remembered.fold((0, 0), |(tokens, producers), one| (tokens + one.0, producers + one.1));
+    let tokens = Tokens::new(&options, log, horizon, remembered);
     let inner = Inner {
+        tokens,
         policies,
         table,
         journal,

@@ -22,6 +22,19 @@ pub const SEGMENT_BYTES_MAX: u64 = 1 << 30;
 /// Adds within a relaxed window, of 50 ms, that make lanes worth it: each costs the ordinary way some 200 ns, so below this many there is nothing to save.
 const SPLIT_AFTER: u32 = 64;
 
+/// How long a token is remembered: a client that retries longer than a day does so by hand.
+const TOKEN_WINDOW: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Tokens that are remembered: twelve a second for a day. About 100 MB when all are there.
+const TOKENS_MAX: u64 = 1 << 20;
+
+/// Producers of sequences that are remembered. They are never forgotten, so there are as many as were ever named; a producer is a process or a partition,
+/// of which thousands are many.
+const PRODUCERS_MAX: u64 = 1 << 16;
+
+/// Most that a token takes in memory: an entry of a map that has just grown.
+const TOKEN_BYTES: u64 = 100;
+
 /// Options of an engine; [`Options::new`] fills in the defaults.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -55,6 +68,12 @@ pub struct Options {
     pub lanes: usize,
     /// A counter is split into lanes when so many adds came within a relaxed window that want no value back.
     pub split_after: u32,
+    /// A token is remembered for so long.
+    pub token_window: Duration,
+    /// So many tokens are remembered at most, and no more than an eighth of `memory_bytes_max` holds; beyond it, new ones are refused.
+    pub tokens_max: u64,
+    /// So many producers of sequences are remembered at most; beyond it, new ones are refused.
+    pub producers_max: u64,
     /// How counters are shared, if the environment has a store.
     pub sharing: SharingOptions,
 }
@@ -78,6 +97,9 @@ impl Options {
             table_shards: 1024,
             lanes: std::thread::available_parallelism().map_or(1, usize::from),
             split_after: SPLIT_AFTER,
+            token_window: TOKEN_WINDOW,
+            tokens_max: TOKENS_MAX,
+            producers_max: PRODUCERS_MAX,
             sharing: SharingOptions::default(),
         }
     }
@@ -89,6 +111,12 @@ impl Options {
             let others = self.cache_bytes() + bytes_max / 8 + OTHERS_BYTES;
             bytes_max.saturating_sub(others).max(bytes_max / 8)
         })
+    }
+
+    /// How many tokens are remembered at most: where memory is limited, counters have most of it.
+    pub(crate) fn tokens_max(&self) -> u64 {
+        let fit = self.memory_bytes_max.map_or(u64::MAX, |bytes_max| bytes_max / 8 / TOKEN_BYTES);
+        self.tokens_max.min(fit)
     }
 
     /// Blocks of the ledger kept in memory: a sixteenth of the limit, which leaves the rest to the counters; the system caches files, too.

@@ -6,6 +6,7 @@
 //! Invariant: nothing is written.
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::path::Path;
 
 use quipu_model::{Cell, Epoch, Incarnation, Ledger, LedgerError, Millis, Vfs};
@@ -20,6 +21,7 @@ use crate::journal::{Damage, JournalError};
 use crate::open::OpenError;
 use crate::options::LEDGER_DIR;
 use crate::sharing::own::Owned;
+use crate::tokens::{Applied, Last, Noted};
 use crate::watermark::Watermark;
 
 /// What ledger and journal describe together.
@@ -37,6 +39,8 @@ pub(crate) struct Overlaid {
     pub(crate) tail: Tail,
     /// Lives that were registered with a shared store, and when.
     pub(crate) joined: BTreeMap<Incarnation, Millis>,
+    /// Tokens that were applied up to then may have been forgotten.
+    pub(crate) horizon: Millis,
 }
 
 /// What the ledger knows, if it knows anything; an error if that does not fit the journal.
@@ -91,6 +95,7 @@ pub(crate) fn lay_over(
             shard.unloaded = unloaded;
         });
     }
+    let horizon = load_tokens(&table, ledger, dir)?;
     let flush = Flush::default();
     let (time, joined) = (watermark.time, watermark.joined.clone());
     let mut restored = Restored { table: &table, ledger, dir, watermark: &watermark, time, records: 0, flush, joined };
@@ -105,7 +110,31 @@ pub(crate) fn lay_over(
         let reason = format!("the journal ends here, though the ledger has what it said up to position {newest}");
         return Err(JournalError::from(stream_damage(segments, tail.position, reason)).into());
     }
-    Ok(Overlaid { table, watermark, unloaded, time, records, flush, tail, joined })
+    Ok(Overlaid { table, watermark, unloaded, time, records, flush, tail, joined, horizon })
+}
+
+/// Takes the tokens at rest: all of them, since each retry asks for one. Returns the horizon.
+fn load_tokens(table: &Table, ledger: &dyn Ledger, dir: &Path) -> Result<Millis, OpenError> {
+    let (mut horizon, mut damaged) = (Millis(0), false);
+    let visited = ledger.notes(&mut |key, value| {
+        match Noted::decode(key, value) {
+            Some(Noted::Horizon(at)) => horizon = at,
+            Some(Noted::Token(key, applied)) => {
+                table.with(table.shard_of(key.hash()), |shard| shard.book_mut().load_token(key, applied));
+            }
+            Some(Noted::Producer(key, last)) => {
+                table.with(table.shard_of(key.hash()), |shard| shard.book_mut().load_producer(key, last));
+            }
+            None => damaged = true,
+        }
+        if damaged { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    let refused = |source| OpenError::Ledger { dir: dir.to_owned(), source };
+    visited.map_err(refused)?;
+    match damaged {
+        true => Err(refused(LedgerError::Damaged("a token in it makes no sense".to_owned()))),
+        false => Ok(horizon),
+    }
 }
 
 /// Lays the journal over the ledger: every entry beyond what the ledger has of its shard replaces what was known of its counter.
@@ -140,6 +169,19 @@ impl Restored<'_> {
                 Entry::Flush { epoch } => self.flush(record.position, end, epoch),
                 Entry::Joined { writer, at } => drop(self.joined.insert(writer.incarnation, at)),
                 Entry::Start { .. } => {}
+                Entry::Token { key, digest, number, outcome } => {
+                    let index = self.table.shard_of(key.hash());
+                    if end > self.watermark.shards[index].newest {
+                        let at = record.body.time;
+                        self.table.with(index, |shard| {
+                            match number {
+                                None => shard.book_mut().apply(key, Applied { at, digest, outcome }),
+                                Some(n) => shard.book_mut().follow(key, Last { n, digest, outcome }),
+                            }
+                            shard.newest = end;
+                        });
+                    }
+                }
             }
         }
         Ok(())

@@ -12,13 +12,14 @@
 //!
 //! Not here: when to seal (`driver`).
 
-use quipu_model::{LedgerError, Sealed};
+use quipu_model::{LedgerError, Millis, Note, Sealed};
 
 use crate::engine::{Flush, Inner};
 use crate::failpoint::step;
 use crate::journal::format::Position;
 use crate::journal::{JournalError, Wait};
 use crate::sync::{Ordering, lock};
+use crate::tokens::Noted;
 use crate::turn::Visit;
 use crate::watermark::{ShardMark, Watermark};
 
@@ -35,10 +36,25 @@ pub struct Seal {
     next_shard: usize,
     /// Collected and not ingested yet; the shards they are of are those since `ingested`.
     cells: Vec<Sealed>,
+    /// Tokens of the same shards, and those whose time is over.
+    notes: Vec<Note>,
+    /// Tokens that were applied up to then are over.
+    over: Millis,
+    /// What outlives a flush.
+    kept: Option<Kept>,
     ingested: usize,
     has_ingested: bool,
     watermark: Watermark,
     /// The end of the newest record that the collected cells include.
+    newest: Position,
+}
+
+/// All tokens, as they were after a flush.
+struct Kept {
+    /// Which flush it was.
+    flushes: u64,
+    notes: Vec<Note>,
+    /// The end of the newest record that they are in.
     newest: Position,
 }
 
@@ -80,8 +96,21 @@ impl Seal {
         let batch = inner.batch_next.fetch_add(1, Ordering::AcqRel) + 1;
         let watermark = lock(&inner.watermark).clone();
         let flushes = inner.flush().count;
-        let (cells, newest) = (Vec::new(), mark);
-        Seal { batch, flushes, mark, next_shard: 0, cells, ingested: 0, has_ingested: false, watermark, newest }
+        let over = inner.tokens.begin_forgetting(inner.now());
+        Seal {
+            batch,
+            flushes,
+            mark,
+            next_shard: 0,
+            cells: Vec::new(),
+            notes: Vec::new(),
+            over,
+            kept: None,
+            ingested: 0,
+            has_ingested: false,
+            watermark,
+            newest: mark,
+        }
     }
 
     /// Collects a shard, or ingests what was collected. After an error the seal is over.
@@ -94,7 +123,7 @@ impl Seal {
         if flush.end > self.watermark.cleared {
             return self.clear(inner, flush);
         }
-        if self.next_shard < inner.table.shard_count() && self.cells.len() < INGEST_CELLS {
+        if self.next_shard < inner.table.shard_count() && self.cells.len() + self.notes.len() < INGEST_CELLS {
             self.collect(inner)?;
             return Ok(Sealing::More);
         }
@@ -113,6 +142,7 @@ impl Seal {
             return Err(SealError::Flushed);
         }
         shard.collect(self.batch, inner.batch_sealed(), &mut self.cells);
+        shard.book_mut().collect(self.over, &mut self.notes);
         self.watermark.shards[self.next_shard] = ShardMark {
             newest: shard.newest,
             counters: shard.counters,
@@ -138,6 +168,7 @@ impl Seal {
         }
         if last
             && self.cells.is_empty()
+            && self.notes.is_empty()
             && !self.has_ingested
             && self.watermark.position == lock(&inner.watermark).position
         {
@@ -149,9 +180,14 @@ impl Seal {
         self.watermark.joined = lock(&inner.joined).clone();
         step!("collected");
         self.check_quota(inner)?;
-        inner.ledger.ingest(&self.cells, &self.watermark.encode())?;
+        if self.notes.iter().any(|note| note.value.is_none()) {
+            self.notes.push(Noted::Horizon(self.over).note());
+        }
+        self.notes.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+        inner.ledger.ingest(&self.cells, &self.notes, &self.watermark.encode())?;
         step!("ingested");
         self.cells.clear();
+        self.notes.clear();
         (self.ingested, self.has_ingested) = (self.next_shard, true);
         *lock(&inner.watermark) = self.watermark.clone();
         inner.note_ledger();
@@ -164,11 +200,15 @@ impl Seal {
         if inner.options.disk_bytes_max.is_none() || self.has_ingested {
             return Ok(());
         }
-        let collected: u64 = self.cells.iter().map(|sealed| sealed_bytes(&sealed.name)).sum();
-        let (rest, sealed) = (self.next_shard..inner.table.shard_count(), inner.batch_sealed());
-        let to_come: u64 =
-            rest.map(|index| inner.table.lock(index).unsealed_names(sealed).map(sealed_bytes).sum::<u64>()).sum();
-        inner.check_quota(self.mark, INGESTION_BYTES + collected + to_come)
+        let notes_bytes = |count: usize| count as u64 * NOTE_BYTES;
+        let mut bytes = INGESTION_BYTES + notes_bytes(self.notes.len());
+        bytes += self.cells.iter().map(|sealed| sealed_bytes(&sealed.name)).sum::<u64>();
+        for index in self.next_shard..inner.table.shard_count() {
+            let shard = inner.table.lock(index);
+            bytes += shard.unsealed_names(inner.batch_sealed()).map(sealed_bytes).sum::<u64>();
+            bytes += notes_bytes(shard.book().unsealed());
+        }
+        inner.check_quota(self.mark, bytes)
     }
 
     /// Cuts the journal, and lets go of what is gone for good.
@@ -176,7 +216,11 @@ impl Seal {
         debug_assert_eq!(self.ingested, inner.table.shard_count());
         inner.batch_sealed.store(self.batch, Ordering::Release);
         for index in 0..inner.table.shard_count() {
-            inner.table.with(index, |shard| shard.purge(self.batch));
+            let forgotten = inner.table.with(index, |shard| {
+                shard.purge(self.batch);
+                shard.book_mut().sealed()
+            });
+            inner.tokens.note_evicted(forgotten);
         }
         inner.journal.nothing_comes();
         step!("sealed");
@@ -185,7 +229,12 @@ impl Seal {
 
     /// A flush since the last seal: the ledger forgets everything first, and says so, before anything new comes in.
     fn clear(&mut self, inner: &Inner, flush: Flush) -> Result<Sealing, SealError> {
-        let wait = Wait { written: flush.end, synced: flush.end };
+        let over = self.over;
+        if self.kept.as_ref().is_none_or(|kept| kept.flushes != flush.count) {
+            self.kept = Some(Kept::collect(inner, flush, over));
+        }
+        let Some(kept) = &self.kept else { return Ok(Sealing::More) };
+        let wait = Wait { written: kept.newest, synced: kept.newest };
         if !inner.journal.reached(wait) {
             return Ok(Sealing::Waits(wait));
         }
@@ -197,7 +246,7 @@ impl Seal {
             let (newest, floor) = (flush.start, inner.table.lock(index).floor);
             *mark = ShardMark { newest, floor, ..ShardMark::default() };
         }
-        inner.ledger.clear(&watermark.encode())?;
+        inner.ledger.clear(&kept.notes, &watermark.encode())?;
         step!("cleared");
         *lock(&inner.watermark) = watermark.clone();
         inner.note_ledger();
@@ -209,11 +258,31 @@ impl Seal {
     /// What was collected and did not reach the ledger is changed as before.
     pub(crate) fn give_up(&self, inner: &Inner) {
         for index in self.ingested..self.next_shard {
-            inner.table.with(index, |shard| shard.uncollect(self.batch));
+            inner.table.with(index, |shard| {
+                shard.uncollect(self.batch);
+                shard.book_mut().uncollect();
+            });
         }
         inner.journal.nothing_comes();
     }
 }
+
+impl Kept {
+    /// Collects after the flush: whatever was applied before it is in, and what comes after it is replayed.
+    fn collect(inner: &Inner, flush: Flush, over: Millis) -> Kept {
+        let (mut notes, mut newest) = (vec![Noted::Horizon(over).note()], flush.end);
+        for index in 0..inner.table.shard_count() {
+            let shard = inner.table.lock(index);
+            shard.book().all(&mut notes);
+            newest = newest.max(shard.newest);
+        }
+        notes.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+        Kept { flushes: flush.count, notes, newest }
+    }
+}
+
+/// About what a token takes at rest, rather more than less.
+const NOTE_BYTES: u64 = 80;
 
 /// About what an ingestion takes beside its cells: the watermark and a table's own bookkeeping.
 const INGESTION_BYTES: u64 = 128 << 10;

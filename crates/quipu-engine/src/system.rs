@@ -7,8 +7,8 @@ use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
 use quipu_model::{
-    Cell, Clock, Copied, DirLock, Ledger, LedgerError, LedgerStats, LockError, Millis, Rng, Sealed, Vfs, VfsFile,
-    Visit, VisitOwn,
+    Cell, Clock, Copied, DirLock, Ledger, LedgerError, LedgerStats, LockError, Millis, Note, Rng, Sealed, Vfs, VfsFile,
+    Visit, VisitNote, VisitOwn,
 };
 
 use xxhash_rust::xxh3::xxh3_64;
@@ -215,14 +215,14 @@ impl Ledger for SystemLedger {
         self.0.watermark().map_err(said)
     }
 
-    fn ingest(&self, cells: &[Sealed], watermark: &[u8]) -> Result<(), LedgerError> {
+    fn ingest(&self, cells: &[Sealed], notes: &[Note], watermark: &[u8]) -> Result<(), LedgerError> {
         let own = cells.iter().filter_map(|sealed| Some((sealed.hash, &*sealed.name, sealed.own.as_deref()?)));
         let cells = cells.iter().map(|sealed| (sealed.hash, &*sealed.name, sealed.cell));
-        self.0.ingest_with(cells, own, watermark).map(|_| ()).map_err(said)
+        self.0.ingest_with(cells, own, notes.iter().map(noted), watermark).map(|_| ()).map_err(said)
     }
 
-    fn clear(&self, watermark: &[u8]) -> Result<(), LedgerError> {
-        self.0.clear(watermark).map_err(said)
+    fn clear(&self, notes: &[Note], watermark: &[u8]) -> Result<(), LedgerError> {
+        self.0.clear_with(notes.iter().map(noted), watermark).map_err(said)
     }
 
     fn get(&self, hash: u64, name: &[u8]) -> Result<Option<Cell>, LedgerError> {
@@ -245,6 +245,10 @@ impl Ledger for SystemLedger {
 
     fn range_own(&self, from: u64, visit: &mut VisitOwn<'_>) -> Result<(), LedgerError> {
         self.0.range_own(from, visit).map_err(said)
+    }
+
+    fn notes(&self, visit: &mut VisitNote<'_>) -> Result<(), LedgerError> {
+        self.0.notes(visit).map_err(said)
     }
 
     fn compact(&self) -> Result<bool, LedgerError> {
@@ -273,11 +277,11 @@ impl Ledger for LookedAt {
         self.0.watermark().map_err(said)
     }
 
-    fn ingest(&self, _cells: &[Sealed], _watermark: &[u8]) -> Result<(), LedgerError> {
+    fn ingest(&self, _cells: &[Sealed], _notes: &[Note], _watermark: &[u8]) -> Result<(), LedgerError> {
         LookedAt::refuse()
     }
 
-    fn clear(&self, _watermark: &[u8]) -> Result<(), LedgerError> {
+    fn clear(&self, _notes: &[Note], _watermark: &[u8]) -> Result<(), LedgerError> {
         LookedAt::refuse()
     }
 
@@ -297,6 +301,10 @@ impl Ledger for LookedAt {
         self.0.range_own(from, visit).map_err(said)
     }
 
+    fn notes(&self, visit: &mut VisitNote<'_>) -> Result<(), LedgerError> {
+        self.0.notes(visit).map_err(said)
+    }
+
     fn compact(&self) -> Result<bool, LedgerError> {
         LookedAt::refuse()
     }
@@ -308,6 +316,10 @@ impl Ledger for LookedAt {
     fn stats(&self) -> LedgerStats {
         stats(self.0.stats())
     }
+}
+
+fn noted(note: &Note) -> (&[u8], Option<&[u8]>) {
+    (&note.key, note.value.as_deref())
 }
 
 fn stats(stats: quipu_ledger::LedgerStats) -> LedgerStats {

@@ -9,6 +9,7 @@
 //! Not here: committing (`journal`), arithmetic (`apply`).
 
 mod count;
+mod once;
 mod scratch;
 
 use std::time::Duration;

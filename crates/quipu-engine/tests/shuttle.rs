@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use quipu_engine::{Engine, Environment, Error, Options};
-use quipu_model::{Command, Durability, Millis, Name, Reply};
+use quipu_model::{Command, Durability, Identity, Millis, Name, Refusal, Reply};
 use quipu_testkit::{CrashDisk, Dice, FileLedger, SimClock};
 use shuttle::thread;
 
@@ -419,4 +419,40 @@ fn evict_all(engine: &Engine) {
     (0..2 * steps.shards()).for_each(|index| {
         steps.evict(index % steps.shards());
     });
+}
+
+#[test]
+fn of_two_that_retry_at_once_one_applies_and_both_have_its_durable_reply() {
+    let schedules = schedules(1500);
+    shuttle::check_random(
+        || {
+            let (disk, dice) = (CrashDisk::new(), Arc::new(Dice::new(11)));
+            let engine = open(&disk, 1);
+            let threads: Vec<_> = (0..3)
+                .map(|_| {
+                    let (engine, disk, dice) = (engine.clone(), disk.clone(), dice.clone());
+                    thread::spawn(move || {
+                        let add = Command::Add { name: Name::new(b"d:a").unwrap(), delta: 1, shard_key: None };
+                        let reply = engine.execute_once(&Identity::token(b"p", b"1").unwrap(), &add);
+                        if reply.is_ok() {
+                            assert!(after_power_loss(&disk, &dice, "d:a") >= 1, "it was told and then lost");
+                        }
+                        reply
+                    })
+                })
+                .collect();
+            // The same token on another counter, which is mostly in another shard: either of them comes first.
+            let add = Command::Add { name: Name::new(b"d:b").unwrap(), delta: 1, shard_key: None };
+            let other = engine.execute_once(&Identity::token(b"p", b"1").unwrap(), &add);
+            let replies: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+            let mismatch = Err(Error::Refused(Refusal::TokenMismatch));
+            let (first, second) = if other.is_ok() { (0, 1) } else { (1, 0) };
+            let expected = if first == 1 { Ok(Reply::Integer(1)) } else { mismatch.clone() };
+            assert!(replies.iter().all(|reply| *reply == expected), "{replies:?}");
+            assert_eq!(other, if second == 1 { Ok(Reply::Integer(1)) } else { mismatch });
+            assert_eq!([engine.read("d:a").unwrap().value, engine.read("d:b").unwrap().value], [first, second]);
+        },
+        schedules,
+    );
+    println!("proof: shuttle: {schedules} schedules of 4 threads with one token");
 }

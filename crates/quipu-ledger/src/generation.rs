@@ -108,11 +108,12 @@ impl Generation {
         &self,
         cells: impl IntoIterator<Item = (u64, N, Option<Cell>)>,
         own: impl IntoIterator<Item = (u64, N, &'b [u8])>,
+        notes: impl IntoIterator<Item = (&'b [u8], Option<&'b [u8]>)>,
         watermark: &[u8],
     ) -> Result<Ingested, LedgerError> {
         let first_new = self.tree.next_table_id();
         let written =
-            self.write(cells, own, watermark).map_err(|error| LedgerError::tree("write to", &self.dir, error));
+            self.write(cells, own, notes, watermark).map_err(|error| LedgerError::tree("write to", &self.dir, error));
         match written {
             Ok(cells) => Ok(Ingested { cells, bytes: self.bytes_since(first_new) }),
             Err(error) => {
@@ -126,6 +127,7 @@ impl Generation {
         &self,
         cells: impl IntoIterator<Item = (u64, N, Option<Cell>)>,
         own: impl IntoIterator<Item = (u64, N, &'b [u8])>,
+        notes: impl IntoIterator<Item = (&'b [u8], Option<&'b [u8]>)>,
         watermark: &[u8],
     ) -> lsm_tree::Result<u64> {
         let mut ingestion = self.tree.ingestion()?;
@@ -151,6 +153,15 @@ impl Generation {
             match own {
                 [] => ingestion.write_tombstone(&key[..])?,
                 own => ingestion.write(&key[..], own)?,
+            }
+            std::mem::swap(&mut key, &mut before);
+        }
+        for (note, value) in notes {
+            record::note_key(&mut key, note);
+            assert!(before < key, "notes are sealed in order, each once");
+            match value {
+                Some(value) => ingestion.write(&key[..], value)?,
+                None => ingestion.write_tombstone(&key[..])?,
             }
             std::mem::swap(&mut key, &mut before);
         }

@@ -19,7 +19,7 @@ use crate::compact::{Compacted, RUNS_DAMAGED_MAX, RUNS_MAX, compact, is_due};
 use crate::copy::{Tables, copy, write_durably};
 use crate::generation::{Generation, Ingested};
 use crate::manifest::Manifest;
-use crate::record::{self, CELL, OWN, WATERMARK};
+use crate::record::{self, CELL, NOTE, OWN, WATERMARK};
 use crate::verify::{Verified, verify};
 use crate::{LedgerError, archive};
 
@@ -79,7 +79,7 @@ impl Ledger {
             Some(number) => number,
             None if formatted => return Err(LedgerError::damaged(&generation_path(dir, 1), "it is missing")),
             None => {
-                make_generation(dir, 1, None, &cache)?;
+                make_generation(dir, 1, |_| Ok(()), &cache)?;
                 1
             }
         };
@@ -115,17 +115,18 @@ impl Ledger {
         cells: impl IntoIterator<Item = (u64, N, Option<Cell>)>,
         watermark: &[u8],
     ) -> Result<Ingested, LedgerError> {
-        self.ingest_with(cells, std::iter::empty::<(u64, N, &[u8])>(), watermark)
+        self.ingest_with(cells, std::iter::empty::<(u64, N, &[u8])>(), [], watermark)
     }
 
-    /// The same, with what this node says of counters on a shared store, sorted alike; empty: nothing any more.
+    /// The same, with what this node says of counters on a shared store, sorted alike; empty: nothing any more. And with notes, sorted by their keys.
     ///
     /// # Panics
-    /// If either is not sorted.
+    /// If any of them is not sorted.
     pub fn ingest_with<'b, N: AsRef<[u8]>>(
         &self,
         cells: impl IntoIterator<Item = (u64, N, Option<Cell>)>,
         own: impl IntoIterator<Item = (u64, N, &'b [u8])>,
+        notes: impl IntoIterator<Item = (&'b [u8], Option<&'b [u8]>)>,
         watermark: &[u8],
     ) -> Result<Ingested, LedgerError> {
         let _writing = self.write();
@@ -142,7 +143,7 @@ impl Ledger {
             }
             generation = self.generation();
         }
-        generation.ingest(cells, own, watermark).inspect_err(|_| self.fall_in_step())
+        generation.ingest(cells, own, notes, watermark).inspect_err(|_| self.fall_in_step())
     }
 
     /// What the newest batch said; nothing if there never was one.
@@ -198,12 +199,37 @@ impl Ledger {
         Ok(())
     }
 
+    /// All notes, by key, as they are now; a break ends it.
+    pub fn notes(&self, mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<(), LedgerError> {
+        let generation = self.generation();
+        for item in generation.range(&[NOTE], &[NOTE + 1]) {
+            let (key, value) = item.into_inner().map_err(|error| generation.read_error(error, None))?;
+            if visit(&key[1..], &value).is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
     /// Takes all counters away, and sets the watermark with it: after a crash both are done or neither is. No tombstones: the cells stay
     /// behind with their generation, whose files go when its last reader does.
     pub fn clear(&self, watermark: &[u8]) -> Result<(), LedgerError> {
+        self.clear_with([], watermark)
+    }
+
+    /// The same, but for these notes, which are sorted by their keys.
+    ///
+    /// # Panics
+    /// If they are not sorted.
+    pub fn clear_with<'b>(
+        &self,
+        notes: impl IntoIterator<Item = (&'b [u8], Option<&'b [u8]>)>,
+        watermark: &[u8],
+    ) -> Result<(), LedgerError> {
         let mut unfinished = self.write();
         let number = self.in_step()?.number + 1;
-        make_generation(&self.dir, number, Some(watermark), &self.cache).inspect_err(|_| self.fall_in_step())?;
+        let generation = |generation: &Generation| generation.ingest::<&[u8]>([], [], notes, watermark).map(|_| ());
+        make_generation(&self.dir, number, generation, &self.cache).inspect_err(|_| self.fall_in_step())?;
         *unfinished = false;
         // The new generation is in place: in step is with it.
         self.in_step().map(|_| ())
@@ -367,16 +393,17 @@ pub(crate) fn generations(dir: &Path) -> Result<Vec<u64>, LedgerError> {
     Ok(numbers)
 }
 
-/// Makes a generation, with a watermark if there is one, beside the others, and puts it in force by its name.
-fn make_generation(dir: &Path, number: u64, watermark: Option<&[u8]>, cache: &Arc<Cache>) -> Result<(), LedgerError> {
+/// Makes a generation beside the others, fills it, and puts it in force by its name.
+fn make_generation(
+    dir: &Path,
+    number: u64,
+    fill: impl FnOnce(&Generation) -> Result<(), LedgerError>,
+    cache: &Arc<Cache>,
+) -> Result<(), LedgerError> {
     remove_unfinished(dir)?;
     let path = generation_path(dir, number);
     let unfinished = path.with_extension(&UNFINISHED[1..]);
-    let made =
-        Generation::create(unfinished.clone(), number, Arc::clone(cache)).and_then(|generation| match watermark {
-            Some(watermark) => generation.ingest::<&[u8]>([], [], watermark).map(|_| ()),
-            None => Ok(()),
-        });
+    let made = Generation::create(unfinished.clone(), number, Arc::clone(cache)).and_then(|made| fill(&made));
     if let Err(error) = made {
         let _ = remove_unfinished(dir);
         return Err(error);

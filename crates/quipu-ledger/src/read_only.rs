@@ -16,7 +16,7 @@ use crate::copy::{Tables, copy};
 use crate::ledger::{FORMAT_FILE, LedgerStats, generation_path, generations, read_format};
 use crate::manifest::{self, Manifest};
 use crate::merge::Merge;
-use crate::record::{self, CELL, OWN, RecordError, WATERMARK};
+use crate::record::{self, CELL, NOTE, OWN, RecordError, WATERMARK};
 use crate::{LedgerError, archive, error, verify};
 
 /// Bytes of blocks kept in memory: enough for the index of what is looked at.
@@ -108,6 +108,11 @@ impl ReadOnlyLedger {
             let (hash, name) = record::decode_key(key)?;
             Ok(visit(hash, name, value))
         })
+    }
+
+    /// Visits all notes, by key; a break ends it.
+    pub fn notes(&self, mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<(), LedgerError> {
+        self.walk(&[NOTE], &[NOTE + 1], |key, value| Ok(visit(&key[1..], value)))
     }
 
     /// What the ledger takes on disk.

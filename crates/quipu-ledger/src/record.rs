@@ -3,6 +3,7 @@
 //! ```text
 //! key    'c'  hash, 8 bytes, big-endian  name          a cell; sorted by hash, then name
 //!        'o'  hash, 8 bytes, big-endian  name          what this node says of the counter on a shared store; likewise
+//!        't'  bytes of the engine                      a note
 //!        'w'                                           the watermark
 //!
 //! value  of a cell
@@ -11,7 +12,7 @@
 //!        │ 1 byte        │ varint   │ varint, if e  │ 8 bytes LE,  │ varint,     │
 //!        │ format, flags │ (zigzag) │               │ if n         │ if x        │
 //!        └───────────────┴──────────┴───────────────┴──────────────┴─────────────┘
-//!        of the other two: bytes of the engine, as they are
+//!        of the others: bytes of the engine, as they are
 //! ```
 //!
 //! A varint has 7 bits a byte, least first; all but its last byte have the high bit set. What is zero is left out, so a counter that was only
@@ -24,6 +25,9 @@ pub const CELL: u8 = b'c';
 
 /// First byte of the key of what this node says on a shared store.
 pub const OWN: u8 = b'o';
+
+/// First byte of the key of a note.
+pub const NOTE: u8 = b't';
 
 /// The key of the watermark. Greater than that of every cell, so that it is the last of each ingestion.
 pub const WATERMARK: &[u8] = b"w";
@@ -54,6 +58,13 @@ pub fn cell_key(key: &mut Vec<u8>, hash: u64, name: &[u8]) {
 /// Writes the key of what this node says of a counter over whatever `key` held.
 pub fn own_key(key: &mut Vec<u8>, hash: u64, name: &[u8]) {
     key_of(key, OWN, hash, name);
+}
+
+/// Writes the key of a note over whatever `key` held.
+pub fn note_key(key: &mut Vec<u8>, note: &[u8]) {
+    key.clear();
+    key.push(NOTE);
+    key.extend_from_slice(note);
 }
 
 fn key_of(key: &mut Vec<u8>, first: u8, hash: u64, name: &[u8]) {

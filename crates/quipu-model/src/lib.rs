@@ -18,6 +18,7 @@ pub mod reading;
 pub mod reply;
 pub mod shared;
 pub mod time;
+pub mod token;
 pub mod writer;
 
 pub use cell::Cell;
@@ -33,9 +34,11 @@ pub use name::{NAME_BYTES_MAX, Name, NameTooLong};
 pub use pattern::Pattern;
 pub use ports::{Answer, BoxError, Call, Cursor, PUTS_MAX, Page, SCAN_NAMES_MAX, Store, StoreError, Writers};
 pub use ports::{
-    Clock, Copied, DirLock, Ledger, LedgerError, LedgerStats, LockError, Rng, Sealed, Vfs, VfsFile, Visit, VisitOwn,
+    Clock, Copied, DirLock, Ledger, LedgerError, LedgerStats, LockError, Note, Rng, Sealed, Vfs, VfsFile, Visit,
+    VisitNote, VisitOwn,
 };
 pub use reading::Reading;
 pub use reply::{Refusal, Reply};
 pub use time::Millis;
+pub use token::{BadIdentity, Identity, Item, Outcome, TOKEN_AHEAD_MAX};
 pub use writer::{Incarnation, NodeId, Writer};

@@ -96,6 +96,45 @@ pub enum Refusal {
     /// The token was used for something else, or its time is over.
     #[error("the token was used for another command, or its time is over; nothing was applied")]
     TokenSpent,
+    /// The token was used for another command, within its window.
+    #[error("the token was used for another command; nothing was applied")]
+    TokenMismatch,
+    /// The token carries a time before the window: it may have been applied and forgotten.
+    #[error("the token is older than the window of {window_millis} ms; nothing was applied")]
+    TokenTooOld {
+        /// The window.
+        window_millis: u64,
+    },
+    /// The token carries a time that has not come yet.
+    #[error("the token is from the future; nothing was applied")]
+    TokenFromFuture,
+    /// As many tokens are remembered as may be, and none of them is forgotten before its time.
+    #[error("{tokens_max} tokens are remembered, which is the limit; nothing was applied, try again later")]
+    TokensFull {
+        /// The limit.
+        tokens_max: u64,
+    },
+    /// The producer's number comes after one that was not applied.
+    #[error("the next sequence number of this producer is {expected}; nothing was applied")]
+    SequenceGap {
+        /// The number that comes next.
+        expected: u64,
+    },
+    /// The producer's number was applied, and later ones were, so its reply is no longer known.
+    #[error("this sequence number was already applied, the last one is {last}; it was not applied again")]
+    SequenceApplied {
+        /// The last number that was applied.
+        last: u64,
+    },
+    /// As many producers of sequences are remembered as may be.
+    #[error("{producers_max} producers are remembered, which is the limit; nothing was applied")]
+    ProducersFull {
+        /// The limit.
+        producers_max: u64,
+    },
+    /// A token on something that is no mutation, or on several that are not sets.
+    #[error("only a single mutation can have a token; nothing was applied")]
+    NotOnce,
     /// The answer would be larger than its bound.
     #[error("the reply would exceed {bytes_max} bytes; use SCAN")]
     ReplyTooLarge {

@@ -11,7 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use quipu_model::{
-    Cell, Copied, Epoch, Ledger, LedgerError, LedgerStats, Millis, NodeId, Sealed, Vfs, VfsFile, Visit, VisitOwn,
+    Cell, Copied, Epoch, Ledger, LedgerError, LedgerStats, Millis, NodeId, Note, Sealed, Vfs, VfsFile, Visit,
+    VisitNote, VisitOwn,
 };
 
 const FILE: &str = "ledger.state";
@@ -24,6 +25,7 @@ type Keyed<T> = BTreeMap<(u64, Box<[u8]>), T>;
 struct State {
     cells: Keyed<Cell>,
     own: Keyed<Box<[u8]>>,
+    notes: BTreeMap<Box<[u8]>, Box<[u8]>>,
     watermark: Option<Vec<u8>>,
 }
 
@@ -84,10 +86,17 @@ impl Ledger for FileLedger {
         Ok(self.state().watermark.clone())
     }
 
-    fn ingest(&self, cells: &[Sealed], watermark: &[u8]) -> Result<(), LedgerError> {
+    fn ingest(&self, cells: &[Sealed], notes: &[Note], watermark: &[u8]) -> Result<(), LedgerError> {
         let in_order = cells.is_sorted_by(|a, b| (a.hash, &a.name) < (b.hash, &b.name));
         assert!(in_order, "cells come in order, each once");
+        assert!(notes.is_sorted_by(|a, b| a.key < b.key), "notes come in order, each once");
         let mut all = self.state().clone();
+        for Note { key, value } in notes {
+            match value {
+                Some(value) => drop(all.notes.insert(key.clone(), value.clone())),
+                None => drop(all.notes.remove(key)),
+            }
+        }
         for Sealed { hash, name, cell, own } in cells {
             let key = || (*hash, Box::from(&**name));
             match cell {
@@ -103,8 +112,20 @@ impl Ledger for FileLedger {
         self.replace(State { watermark: Some(watermark.to_vec()), ..all })
     }
 
-    fn clear(&self, watermark: &[u8]) -> Result<(), LedgerError> {
-        self.replace(State { watermark: Some(watermark.to_vec()), ..State::default() })
+    fn clear(&self, notes: &[Note], watermark: &[u8]) -> Result<(), LedgerError> {
+        assert!(notes.is_sorted_by(|a, b| a.key < b.key), "notes come in order, each once");
+        let notes = notes.iter().filter_map(|note| Some((note.key.clone(), note.value.clone()?))).collect();
+        self.replace(State { notes, watermark: Some(watermark.to_vec()), ..State::default() })
+    }
+
+    fn notes(&self, visit: &mut VisitNote<'_>) -> Result<(), LedgerError> {
+        let notes = self.state().notes.clone();
+        for (key, value) in &notes {
+            if visit(key, value).is_break() {
+                break;
+            }
+        }
+        Ok(())
     }
 
     fn get(&self, hash: u64, name: &[u8]) -> Result<Option<Cell>, LedgerError> {
@@ -156,7 +177,7 @@ impl Ledger for FileLedger {
     }
 }
 
-fn encode(State { cells, own, watermark }: &State) -> Vec<u8> {
+fn encode(State { cells, own, notes, watermark }: &State) -> Vec<u8> {
     let mut out = Vec::new();
     let number = |out: &mut Vec<u8>, number: u64| out.extend_from_slice(&number.to_le_bytes());
     let watermark = watermark.as_deref().unwrap_or_default();
@@ -168,6 +189,13 @@ fn encode(State { cells, own, watermark }: &State) -> Vec<u8> {
         let fields = [*hash, cell.epoch.millis, cell.epoch.node.0, cell.value as u64, expires, name.len() as u64];
         fields.iter().for_each(|field| number(&mut out, *field));
         out.extend_from_slice(name);
+    }
+    number(&mut out, notes.len() as u64);
+    for (key, value) in notes {
+        for bytes in [key, value] {
+            number(&mut out, bytes.len() as u64);
+            out.extend_from_slice(bytes);
+        }
     }
     for ((hash, name), own) in own {
         [*hash, name.len() as u64, own.len() as u64].iter().for_each(|field| number(&mut out, *field));
@@ -206,6 +234,14 @@ fn decode(bytes: &[u8]) -> Option<State> {
         let epoch = Epoch { millis: millis?, node: NodeId(node?) };
         let expires_at = expires.filter(|at| *at != u64::MAX).map(Millis);
         state.cells.insert((hash?, name), Cell { epoch, value: value? as i64, expires_at });
+    }
+    for _ in 0..number(&mut rest)? {
+        let mut bytes = || {
+            let length = number(&mut rest)? as usize;
+            take(&mut rest, length).map(Vec::into_boxed_slice)
+        };
+        let (key, value) = (bytes()?, bytes()?);
+        state.notes.insert(key, value);
     }
     while !rest.is_empty() {
         let [hash, name_bytes, own_bytes] = [(); 3].map(|()| number(&mut rest));

@@ -15,7 +15,7 @@ use quipu_engine::journal::control::Control;
 use quipu_engine::journal::format::{Before, Entry};
 use quipu_engine::journal::recover::{Record, Tail};
 use quipu_engine::journal::segments::Segment;
-use quipu_engine::{Damage, JournalError, SystemLedger};
+use quipu_engine::{Damage, JournalError, SystemLedger, TokenKey};
 use quipu_model::{Epoch, LedgerStats};
 
 use crate::args;
@@ -188,7 +188,14 @@ fn shown(entry: &Entry<'_>) -> String {
         Entry::Flush { epoch } => format!("flush epoch {}", shown_epoch(*epoch)),
         Entry::Joined { writer, at } => format!("joined {writer} at {at}"),
         Entry::Start { writer } => format!("start {writer}"),
+        Entry::Token { key, number: None, .. } => format!("token {}", shown_key(*key)),
+        Entry::Token { key, number: Some(number), .. } => format!("number {number} of producer {}", shown_key(*key)),
     }
+}
+
+/// Of tokens only hashes are kept.
+fn shown_key(key: TokenKey) -> String {
+    key.bytes().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn shown_epoch(epoch: Epoch) -> String {

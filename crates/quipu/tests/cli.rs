@@ -290,7 +290,7 @@ fn tamper(data: &Path, name: &[u8], change: impl FnOnce(&mut Sealed)) {
     let cell = ledger.get(hash, name).unwrap();
     let mut sealed = Sealed { hash, name: name.into(), cell, own: None };
     change(&mut sealed);
-    ledger.ingest(&[sealed], &bytes).unwrap();
+    ledger.ingest(&[sealed], &[], &bytes).unwrap();
 }
 
 #[test]

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use quipu_model::Durability;
 use quipu_testkit::Dice;
-use quipu_testkit::load::{Crowd, Driver, Loss, Names, SilentAccount, names_seen};
+use quipu_testkit::load::{Crowd, Driver, Loss, Names, OnceAccount, SilentAccount, names_seen};
 use quipu_testkit::program::{Launch, LaunchError, Program};
 use quipu_testkit::resp::Client;
 use quipu_testkit::small_disk::on_small_disk;
@@ -43,6 +43,18 @@ const COLD_STEPS: [(&str, RangeInclusive<i64>); 3] =
 
 /// Steps of a counter that is split into lanes, and joined again by whoever looks at it.
 const SPLIT_STEPS: [(&str, RangeInclusive<i64>); 3] = [("split", 0..=5), ("joined", 0..=300), ("closed", 0..=3)];
+
+/// Steps at which mutations under tokens are ended: before and after their record is there, and while they move to the ledger.
+const TOKEN_STEPS: [(&str, RangeInclusive<i64>); 8] = [
+    ("applied", 1..=1_000),
+    ("reserved", 1..=100),
+    ("filled", 1..=100),
+    ("written", 1..=60),
+    ("synced", 1..=30),
+    ("collected", 0..=3),
+    ("ingested", 0..=3),
+    ("cut", 0..=3),
+];
 
 /// Steps of a start.
 const START_STEPS: [&str; 6] = ["control", "watermark", "replayed", "incarnation", "prepared", "begun"];
@@ -285,6 +297,38 @@ fn what_is_added_silently_counts_once_wherever_a_split_or_a_join_ends() {
         "proof: failpoints: ended {ended} times at the steps of splitting and joining: split, joined, closed; added silently \
          and acknowledged {acked}, not acknowledged {unknown}, \
          violations 0"
+    );
+}
+
+#[test]
+fn what_has_a_token_is_applied_once_wherever_a_turn_or_a_seal_ends() {
+    const ARGUMENTS: [&str; 4] = ["--journal-bytes-max", "150000", "--seal-every", "50ms"];
+    let data = tempfile::tempdir().expect("a temporary directory");
+    let (mut account, mut ended) = (OnceAccount::default(), 0);
+    for seed in 0..SEEDS {
+        for (step, passes) in TOKEN_STEPS {
+            let dice = Dice::new(seed);
+            let (what, passes) = (format!("{step}, seed {seed}"), dice.between(passes));
+            let failpoint = format!("{step}={passes}*off->panic");
+            // It may end before anyone has come to it: a start commits, too.
+            if let Ok(program) = launch(data.path(), Durability::Durable, &ARGUMENTS, Some(&failpoint)).start() {
+                let address = program.address();
+                let (status, stderr) = account.load(address, &dice, || program.wait().expect("it can be waited for"));
+                assert!(!status.success() && stderr.contains("failpoint"), "{what}: {status}\n{stderr}");
+                ended += 1;
+            }
+            let program = launch(data.path(), Durability::Durable, &ARGUMENTS, None).start().expect("it starts");
+            let violations = account.judge(&mut connect(&program), &dice);
+            assert!(violations.is_empty(), "{what}:\n{}", violations.join("\n"));
+            program.kill9();
+        }
+    }
+    assert!(ended > TOKEN_STEPS.len() * 10, "only {ended} were ended under load");
+    println!(
+        "proof: failpoints: ended {ended} times while mutations had tokens: applied, reserved, filled, written, synced, collected, ingested, cut; \
+         {} of them, {} retries compared, violations 0",
+        account.adds(),
+        account.retried
     );
 }
 

@@ -23,6 +23,7 @@ use crate::journal::format::Position;
 use crate::sharing::own::Owned;
 use crate::split::Splits;
 use crate::sync::{Arc, AtomicI64, Mutex, MutexGuard, Ordering, lock, try_lock};
+use crate::tokens::Book;
 
 /// Order keys have 53 bits, so that a cursor is a whole number in every client, those that count in doubles included.
 pub const ORDER_BITS: u32 = 53;
@@ -186,6 +187,8 @@ pub struct Shard {
     batch: u32,
     /// None of this shard's cells in the ledger expires before this.
     pub rest_deadline: Option<Millis>,
+    /// Tokens whose hash is of this shard. They outlive the counters.
+    book: Book,
 }
 
 /// Where a shard lies: on lines of its own.
@@ -209,6 +212,7 @@ impl Shard {
             collections: 0,
             batch: 0,
             rest_deadline: None,
+            book: Book::default(),
             floor: Epoch::FIRST,
             epoch_newest: Epoch::FIRST,
             version: 0,
@@ -327,6 +331,17 @@ impl Shard {
         }
         self.slots.set_cell(at, cell);
         self.slots.set_own(at, own);
+    }
+
+    /// The tokens of this shard.
+    pub fn book(&self) -> &Book {
+        &self.book
+    }
+
+    /// The tokens of this shard, to be changed.
+    pub fn book_mut(&mut self) -> &mut Book {
+        self.resized = true;
+        &mut self.book
     }
 
     // ---- with a shared store ----------------------------------------------------------------------------------------------------
@@ -518,7 +533,7 @@ impl Shard {
 
     /// About how many bytes the shard takes.
     pub fn bytes(&self) -> usize {
-        self.slots.bytes() + self.names_bytes
+        self.slots.bytes() + self.names_bytes + self.book.bytes()
     }
 
     // ---- walks ------------------------------------------------------------------------------------------------------------------

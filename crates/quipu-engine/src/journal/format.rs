@@ -24,8 +24,8 @@
 //!  24  …    body       time (varint, Unix milliseconds), then entries up to the end
 //!
 //! entry: a tag, then what the tag says
-//!   tag & 0x07   1 cell · 2 gone · 3 flush · 4 joined · 5 start
-//!   tag & 0x08   an expiry follows (cell)
+//!   tag & 0x07   1 cell · 2 gone · 3 flush · 4 joined · 5 start · 6 token: what the record's other entries are the effect of
+//!   tag & 0x08   an expiry follows (cell); it is the number of a producer (token)
 //!   tag & 0x10   an epoch follows (cell, gone); without it, the first epoch
 //!   tag & 0x20   the counter did not exist before (cell)
 //!   tag & 0x40   whether it existed only the ledger knows: a counter in memory mode, journaled with others, or shared (cell, gone)
@@ -38,6 +38,10 @@
 //!   own          varint length, bytes of `sharing::own`     (cell, gone if 0x80)
 //!   writer       u64 node, u64 incarnation                  (joined, start)
 //!   time         varint, Unix milliseconds of the store     (joined)
+//!   hash         16 bytes, of the token or the producer     (token)
+//!   digest       u64, of the command                        (token)
+//!   number       varint                                     (token if 0x08)
+//!   outcome      as in `tokens::note`                       (token)
 //! ```
 //!
 //! Why both a seed by position and a chain: the position keeps a record of a recycled segment from passing for a new one, and
@@ -48,8 +52,10 @@
 
 use std::fmt;
 
-use quipu_model::{Epoch, Incarnation, Millis, NodeId, Writer};
+use quipu_model::{Epoch, Incarnation, Millis, NodeId, Outcome, Writer};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
+
+use crate::tokens::{TokenKey, put_outcome, take_outcome};
 
 /// The version in every file. A file of another version is refused.
 pub const VERSION: u32 = 1;
@@ -210,7 +216,7 @@ impl Before {
 }
 
 /// One result in a record.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Entry<'a> {
     /// A counter has this value now.
     Cell {
@@ -259,6 +265,17 @@ pub enum Entry<'a> {
         /// Who writes from here on.
         writer: Writer,
     },
+    /// Under which token, or which number of its producer, the record's other results came about.
+    Token {
+        /// The hash of the token, or of the producer.
+        key: TokenKey,
+        /// Of the command.
+        digest: u64,
+        /// The number, if it is one of a producer.
+        number: Option<u64>,
+        /// What was answered.
+        outcome: Outcome,
+    },
 }
 
 const CELL: u8 = 1;
@@ -266,8 +283,10 @@ const GONE: u8 = 2;
 const FLUSH: u8 = 3;
 const JOINED: u8 = 4;
 const START: u8 = 5;
+const TOKEN: u8 = 6;
 const TYPE_MASK: u8 = 0x07;
 const HAS_EXPIRY: u8 = 0x08;
+const HAS_NUMBER: u8 = 0x08;
 const HAS_EPOCH: u8 = 0x10;
 const WAS_ABSENT: u8 = 0x20;
 const IS_UNSURE: u8 = 0x40;
@@ -276,8 +295,8 @@ const HAS_OWN: u8 = 0x80;
 impl Entry<'_> {
     /// Appends the entry.
     pub fn encode(&self, out: &mut Vec<u8>) {
-        match *self {
-            Entry::Cell { name, epoch, value, expires_at, count, sum, before, own } => {
+        match self {
+            &Entry::Cell { name, epoch, value, expires_at, count, sum, before, own } => {
                 let expiry = if expires_at.is_some() { HAS_EXPIRY } else { 0 };
                 put_named(out, CELL | expiry | before.tag() | own_tag(own), name, epoch);
                 put_zigzag(out, value);
@@ -288,22 +307,31 @@ impl Entry<'_> {
                 put_zigzag(out, sum);
                 put_own(out, own);
             }
-            Entry::Gone { name, epoch, before, own } => {
+            &Entry::Gone { name, epoch, before, own } => {
                 put_named(out, GONE | before.tag() | own_tag(own), name, epoch);
                 put_own(out, own);
             }
-            Entry::Flush { epoch } => {
+            &Entry::Flush { epoch } => {
                 out.push(FLUSH);
                 put_epoch(out, epoch);
             }
-            Entry::Joined { writer, at } => {
+            &Entry::Joined { writer, at } => {
                 out.push(JOINED);
                 put_writer(out, writer);
                 put_varint(out, at.0);
             }
-            Entry::Start { writer } => {
+            &Entry::Start { writer } => {
                 out.push(START);
                 put_writer(out, writer);
+            }
+            Entry::Token { key, digest, number, outcome } => {
+                out.push(if number.is_some() { TOKEN | HAS_NUMBER } else { TOKEN });
+                out.extend_from_slice(&key.bytes());
+                out.extend_from_slice(&digest.to_le_bytes());
+                if let Some(number) = number {
+                    put_varint(out, *number);
+                }
+                put_outcome(out, outcome);
             }
         }
     }
@@ -399,6 +427,7 @@ fn take_entry<'a>(rest: &mut &'a [u8]) -> Result<Entry<'a>, BadBody> {
     let known = match tag & TYPE_MASK {
         CELL => TYPE_MASK | HAS_EXPIRY | HAS_EPOCH | WAS_ABSENT | IS_UNSURE | HAS_OWN,
         GONE => TYPE_MASK | HAS_EPOCH | IS_UNSURE | HAS_OWN,
+        TOKEN => TYPE_MASK | HAS_NUMBER,
         _ => TYPE_MASK,
     };
     if tag & !known != 0 {
@@ -423,6 +452,12 @@ fn take_entry<'a>(rest: &mut &'a [u8]) -> Result<Entry<'a>, BadBody> {
             Ok(Entry::Joined { writer, at: Millis(take_varint(rest)?) })
         }
         START => Ok(Entry::Start { writer: take_writer(rest)? }),
+        TOKEN => {
+            let key = TokenKey::from_bytes(take(rest, 16)?.try_into().expect("a slice of that length"));
+            let digest = take_u64(rest)?;
+            let number = if tag & HAS_NUMBER != 0 { Some(take_varint(rest)?) } else { None };
+            Ok(Entry::Token { key, digest, number, outcome: take_outcome(rest).ok_or(BadBody)? })
+        }
         _ => Err(BadBody),
     }
 }
@@ -519,6 +554,8 @@ mod tests {
                 Entry::Flush { epoch },
                 Entry::Joined { writer: Writer { node: NodeId(node), incarnation: Incarnation(count) }, at: Millis(time) },
                 Entry::Start { writer: Writer { node: NodeId(node), incarnation: Incarnation(count) } },
+                Entry::Token { key: TokenKey::from(u128::from(node) << 70 | u128::from(count)), digest: time, number: expires, outcome: Outcome::Pair(Box::new((value, sum))) },
+                Entry::Token { key: TokenKey::from(u128::from(node)), digest: time, number: None, outcome: Outcome::Integer(value) },
             ];
             let mut bytes = Vec::new();
             put_time(&mut bytes, Millis(time));

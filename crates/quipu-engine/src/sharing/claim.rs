@@ -65,7 +65,8 @@ impl Sharing<'_> {
                     .map_or(Loaded::Refused(Refusal::TokenSpent), |value| Loaded::reply(Reply::Integer(value)));
             }
             Ok(ClaimVerdict::InFlight { owner, .. }) => return Loaded::Refused(Refusal::TokenInUse { owner }),
-            Ok(ClaimVerdict::Mismatch | ClaimVerdict::TooLate) => return Loaded::Refused(Refusal::TokenSpent),
+            Ok(ClaimVerdict::Mismatch) => return Loaded::Refused(Refusal::TokenMismatch),
+            Ok(ClaimVerdict::TooLate) => return Loaded::Refused(Refusal::TokenSpent),
             // The claim may arrive yet and hold the token, with nobody to act on it: refused until its time is over, never applied.
             Err(_) => return down,
         }

@@ -11,6 +11,7 @@ use quipu_testkit::{CrashDisk, Dice, Fault, Image, OpKind};
 
 use crate::crash_states::read_all;
 use crate::model::{State, view};
+use crate::once::retry_all;
 use crate::sim::{Taken, Trace, live_and_back_up};
 use crate::world::{DATA, World, look, refusal, seal_without_cut, small};
 
@@ -141,6 +142,10 @@ fn judge(image: &Image, taken: &Taken, trace: &Trace, source: &Engine, at: usize
     }
     assert_eq!(engine.stats().counters as usize, found.len() + memory.len(), "{context}: the number of counters");
     let (writer, original) = (engine.stats().writer, source.stats().writer);
+    // In a world of its own: what came after the backup is applied there.
+    let retrying = World::new(image.clone().into_disk(), 8);
+    let (ever, context_of) = (trace.books.last_key_value().expect("a life notes its end").1, &context);
+    retry_all(&retrying.open(options(&taken.dir)).unwrap(), expected, &trace.books[&position], ever, context_of);
     assert_eq!(writer.node, original.node, "{context}");
     assert_ne!(writer.incarnation, original.incarnation, "{context}");
     // It lives on its own.

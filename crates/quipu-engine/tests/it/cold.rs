@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use quipu_engine::{Engine, Error, Load, Loaded, Options};
 use quipu_model::{
-    Cell, Command, Copied, Durability, Ledger, LedgerError, LedgerStats, ListNames, Name, Pattern, Refusal, Reply,
-    Scan, Sealed, Set, SetCondition, SetExpiry, Visit, VisitOwn, When,
+    Cell, Command, Copied, Durability, Ledger, LedgerError, LedgerStats, ListNames, Name, Note, Pattern, Refusal,
+    Reply, Scan, Sealed, Set, SetCondition, SetExpiry, Visit, VisitNote, VisitOwn, When,
 };
 use quipu_testkit::{CrashDisk, FileLedger};
 
@@ -28,12 +28,16 @@ impl Ledger for Watched {
         self.ledger.watermark()
     }
 
-    fn ingest(&self, cells: &[Sealed], watermark: &[u8]) -> Result<(), LedgerError> {
-        self.ledger.ingest(cells, watermark)
+    fn ingest(&self, cells: &[Sealed], notes: &[Note], watermark: &[u8]) -> Result<(), LedgerError> {
+        self.ledger.ingest(cells, notes, watermark)
     }
 
-    fn clear(&self, watermark: &[u8]) -> Result<(), LedgerError> {
-        self.ledger.clear(watermark)
+    fn clear(&self, notes: &[Note], watermark: &[u8]) -> Result<(), LedgerError> {
+        self.ledger.clear(notes, watermark)
+    }
+
+    fn notes(&self, visit: &mut VisitNote<'_>) -> Result<(), LedgerError> {
+        self.ledger.notes(visit)
     }
 
     fn get(&self, hash: u64, name: &[u8]) -> Result<Option<Cell>, LedgerError> {

@@ -9,11 +9,15 @@ use quipu_model::{Command, Durability, ListNames, Pattern, Reply, Vfs};
 use quipu_testkit::{CrashDisk, Dice, Image};
 
 use crate::model::{State, view};
-use crate::sim::{Trace, all_names, durability, live};
+use crate::once::{Book, retry_all};
+use crate::sim::{Trace, all_names, durability, live_on};
 use crate::world::{DATA, World, look, small};
 
 /// Seeds that once failed stay here, in front of the others.
 const KEPT_SEEDS: [u64; 0] = [];
+
+/// So many of the crashes are followed by a retry of everything.
+const RETRIED_PERCENT: usize = 40;
 
 /// How much was tried.
 #[derive(Default)]
@@ -31,6 +35,10 @@ pub struct Tally {
     counted: usize,
     torn: usize,
     briefs: usize,
+    once: usize,
+    again: usize,
+    /// Retries after a crash: of what survived, and of what did not.
+    retried: (usize, usize),
 }
 
 #[test]
@@ -42,7 +50,8 @@ fn every_crash_leaves_a_state_that_existed_and_keeps_what_was_shown() {
     }
     println!(
         "proof: crash states: {} distinct from {seeds} seeds, {} lives ({} after loss of power, {} after a kill, {} within recovery; \
-         {} torn tails cut, {} replies left, {} adds and reads run many at a time, {} seals, {} evicted, {} loads, {} adds in lanes, {} beside them)",
+         {} torn tails cut, {} replies left, {} adds and reads run many at a time, {} seals, {} evicted, {} loads, {} adds in lanes, {} beside them)\n\
+         proof: tokens: {} mutations under tokens and numbers, {} retries of them; after crashes {} retries of what survived, {} of what did not",
         tally.distinct.len(),
         tally.lives,
         tally.power,
@@ -56,6 +65,10 @@ fn every_crash_leaves_a_state_that_existed_and_keeps_what_was_shown() {
         tally.loads,
         tally.laid,
         tally.counted,
+        tally.once,
+        tally.again,
+        tally.retried.0,
+        tally.retried.1,
     );
     if seeds >= 50 {
         assert!(tally.distinct.len() >= 10_000, "only {} distinct states", tally.distinct.len());
@@ -66,19 +79,21 @@ fn run_seed(seed: u64, tally: &mut Tally) {
     let dice = Dice::new(seed ^ 0x51_6d);
     let segment_bytes = *dice.pick(&[4096, 4096, 8192, 65536]);
     let mut disk = CrashDisk::new();
-    let mut state = State::new();
+    let (mut state, mut book) = (State::new(), Book::new(seed));
     for life in 0..3 {
         let context = format!("seed {seed}, life {life}");
         let world = World::new(disk, dice.roll());
         let engine = world.open(small(segment_bytes)).unwrap_or_else(|e| panic!("{context}: {e}"));
         let before_life = world.disk.operations();
         let steps = 150 + dice.below(250);
-        let trace = live(&world, &engine, &state, 2 + dice.below(2), steps);
+        let trace = live_on(&world, &engine, &state, &book, 2 + dice.below(2), steps);
         tally.lives += 1;
         tally.replies += trace.counts.replies;
         tally.briefs += trace.counts.briefs;
         tally.seals += trace.counts.seals;
         tally.evicted += trace.counts.evicted;
+        tally.once += trace.counts.once;
+        tally.again += trace.counts.again;
         tally.loads += trace.counts.loads;
         tally.laid += trace.counts.laid;
         tally.counted += trace.counts.counted;
@@ -102,7 +117,7 @@ fn run_seed(seed: u64, tally: &mut Tally) {
         let image = world.disk.crash(operations, &dice);
         let judged = Judged { segment_bytes, trace: &trace, at: operations, before_life, least: Durability::Durable };
         drop(engine);
-        (disk, state) = judge(image, &judged, &dice, tally, &context);
+        (disk, state, book) = judge(image, &judged, &dice, tally, &context);
     }
 }
 
@@ -119,7 +134,15 @@ pub struct Judged<'a> {
 }
 
 /// Opens an image, compares it with what existed, then crashes the opening itself a few times. Returns a disk to live on.
-pub fn judge(image: Image, judged: &Judged<'_>, dice: &Dice, tally: &mut Tally, context: &str) -> (CrashDisk, State) {
+pub fn judge(
+    image: Image,
+    judged: &Judged<'_>,
+    dice: &Dice,
+    tally: &mut Tally,
+    context: &str,
+) -> (CrashDisk, State, Book) {
+    // In a world of its own: what did not survive is applied there.
+    let retrying = dice.chance(RETRIED_PERCENT).then(|| World::new(image.clone().into_disk(), dice.roll()));
     let audited = audit_of(&image.clone().into_disk());
     let world = World::new(image.into_disk(), dice.roll());
     let engine = world.open(small(judged.segment_bytes)).unwrap_or_else(|e| panic!("{context}: refused: {e}"));
@@ -137,6 +160,13 @@ pub fn judge(image: Image, judged: &Judged<'_>, dice: &Dice, tally: &mut Tally, 
         None if judged.at < judged.before_life && tail < *first => judged.trace.states[first].clone(),
         None => panic!("{context}: recovered to position {tail}, where no record ended"),
     };
+    let book = &judged.trace.books[if judged.trace.states.contains_key(&tail) { &tail } else { first }];
+    if let Some(world) = retrying {
+        let engine = world.open(small(judged.segment_bytes)).unwrap_or_else(|e| panic!("{context}: refused: {e}"));
+        let (_, ever) = judged.trace.books.last_key_value().expect("a life notes its end");
+        let (survived, lost) = retry_all(&engine, &expected, book, ever, context);
+        tally.retried = (tally.retried.0 + survived, tally.retried.1 + lost);
+    }
     let found = read_all(&engine, Durability::Durable);
     assert_eq!(found, view(&expected, engine.now()), "{context}: not the state that was at position {tail}");
     if let Some(shown) = judged.trace.promised(judged.at, judged.least) {
@@ -184,7 +214,7 @@ pub fn judge(image: Image, judged: &Judged<'_>, dice: &Dice, tally: &mut Tally, 
     }
     drop(engine);
     let disk = world.disk.kill(world.disk.operations()).into_disk();
-    (disk, expected.into_iter().chain(memory).collect())
+    (disk, expected.into_iter().chain(memory).collect(), book.clone())
 }
 
 /// What an audit finds on a disk.

@@ -6,16 +6,27 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use quipu_engine::Engine;
-use quipu_model::{Command, Name, SetExpiry, When};
-use quipu_model::{Set, SetCondition};
+use quipu_model::{AddWithin, Command, Expiry, Identity, Name, Reply, Set, SetCondition, SetExpiry, When};
 use quipu_testkit::CrashDisk;
 
 use crate::world::{World, data, small};
 
 const FILES: [&str; 2] = ["control", "journal-0000000000000000.seg"];
 
-fn golden(file: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/journal-v1").join(file)
+/// A directory that is pinned: where, and what was written to it.
+struct Pinned {
+    dir: &'static str,
+    write: fn(&Engine, &World),
+    check: fn(&Engine),
+}
+
+const PINNED: [Pinned; 2] = [
+    Pinned { dir: "journal-v1", write, check },
+    Pinned { dir: "journal-v1-tokens", write: write_once, check: check_once },
+];
+
+fn golden(dir: &str, file: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata").join(dir).join(file)
 }
 
 /// One of every kind of entry: cells with and without epoch and expiry, gone, flush, floor, start; a record across two segments.
@@ -52,36 +63,67 @@ fn check(engine: &Engine) {
     assert!(engine.read("stock:7").unwrap().expires_at.is_some());
 }
 
+/// Entries that came with tokens: a token, a number, answers of one number, two, and none.
+fn write_once(engine: &Engine, world: &World) {
+    let (name, when) = (Name::new(b"likes:42").unwrap(), Duration::from_millis(5));
+    for identity in [Identity::token(b"p", b"1780000000000-x").unwrap(), Identity::sequence(b"p", 1).unwrap()] {
+        engine.execute_once(&identity, &Command::Add { name, delta: -3, shard_key: None }).unwrap();
+        world.clock.advance(when);
+    }
+    let take = Command::Take { name };
+    engine.execute_once(&Identity::token(b"", b"take").unwrap(), &take).unwrap();
+    engine.execute_once(&Identity::token(b"", b"again").unwrap(), &take).unwrap();
+    let (delta, lower, upper) = (9, 0, 5);
+    let (saturate, expiry, expiry_if_none) = (true, Expiry::Keep, false);
+    let within = AddWithin { name, delta, lower, upper, saturate, expiry, expiry_if_none };
+    engine.execute_once(&Identity::token(b"", b"within").unwrap(), &Command::AddWithin(within)).unwrap();
+}
+
+fn check_once(engine: &Engine) {
+    let name = Name::new(b"likes:42").unwrap();
+    let retry = |identity, command| engine.execute_once(&identity, &command).unwrap();
+    let add = Command::Add { name, delta: -3, shard_key: None };
+    assert_eq!(retry(Identity::token(b"p", b"1780000000000-x").unwrap(), add.clone()), Reply::Integer(-3));
+    assert_eq!(retry(Identity::sequence(b"p", 1).unwrap(), add), Reply::Integer(-6));
+    assert_eq!(retry(Identity::token(b"", b"take").unwrap(), Command::Take { name }), Reply::Value(Some(-6)));
+    assert_eq!(retry(Identity::token(b"", b"again").unwrap(), Command::Take { name }), Reply::Value(None));
+    assert_eq!((engine.read(name.bytes()).unwrap().value, engine.stats().tokens.tokens), (5, 4));
+}
+
 #[test]
 fn the_bytes_on_disk_are_those_of_the_golden_files() {
-    let world = World::new(CrashDisk::new(), 2026);
-    let engine = world.open(small(4096)).unwrap();
-    write(&engine, &world);
-    check(&engine);
-    let image = world.disk.kill(world.disk.operations());
-    for file in FILES {
-        let bytes = image.bytes_of(data(file)).unwrap();
-        if std::env::var_os("QUIPU_BLESS").is_some() {
-            std::fs::create_dir_all(golden(file).parent().unwrap()).unwrap();
-            std::fs::write(golden(file), &bytes).unwrap();
+    for Pinned { dir, write, check } in PINNED {
+        let world = World::new(CrashDisk::new(), 2026);
+        let engine = world.open(small(4096)).unwrap();
+        write(&engine, &world);
+        check(&engine);
+        let image = world.disk.kill(world.disk.operations());
+        for file in FILES {
+            let (bytes, golden) = (image.bytes_of(data(file)).unwrap(), golden(dir, file));
+            if std::env::var_os("QUIPU_BLESS").is_some() {
+                std::fs::create_dir_all(golden.parent().unwrap()).unwrap();
+                std::fs::write(&golden, &bytes).unwrap();
+            }
+            let pinned = std::fs::read(golden).unwrap();
+            let differ = bytes.iter().zip(&pinned).position(|(a, b)| a != b);
+            assert!(
+                bytes.len() == pinned.len() && differ.is_none(),
+                "{dir}/{file} differs from the golden one at byte {differ:?}"
+            );
         }
-        let pinned = std::fs::read(golden(file)).unwrap();
-        let differ = bytes.iter().zip(&pinned).position(|(a, b)| a != b);
-        assert!(
-            bytes.len() == pinned.len() && differ.is_none(),
-            "{file} differs from the golden one at byte {differ:?}"
-        );
     }
 }
 
 #[test]
 fn a_directory_of_this_version_still_opens() {
-    let world = World::new(CrashDisk::new(), 2026);
-    write(&world.open(small(4096)).unwrap(), &world);
-    let mut image = world.disk.kill(world.disk.operations());
-    for file in FILES {
-        image.insert(data(file), &std::fs::read(golden(file)).unwrap());
+    for Pinned { dir, write, check } in PINNED {
+        let world = World::new(CrashDisk::new(), 2026);
+        write(&world.open(small(4096)).unwrap(), &world);
+        let mut image = world.disk.kill(world.disk.operations());
+        for file in FILES {
+            image.insert(data(file), &std::fs::read(golden(dir, file)).unwrap());
+        }
+        let world = World::new(image.into_disk(), 1);
+        check(&world.open(small(4096)).unwrap());
     }
-    let world = World::new(image.into_disk(), 1);
-    check(&world.open(small(4096)).unwrap());
 }

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use quipu_engine::{Engine, Environment, Load, Options, Sealing};
 use quipu_model::{
-    Cell, Command, Copied, Ledger, LedgerError, LedgerStats, ListNames, Name, Pattern, Reply, Sealed, Visit, VisitOwn,
+    Cell, Command, Copied, Ledger, LedgerError, LedgerStats, ListNames, Name, Note, Pattern, Reply, Sealed, Visit,
+    VisitNote, VisitOwn,
 };
 use quipu_testkit::{CrashDisk, FileLedger};
 
@@ -44,16 +45,20 @@ impl Ledger for Hooked {
         self.ledger.watermark()
     }
 
-    fn ingest(&self, cells: &[Sealed], watermark: &[u8]) -> Result<(), LedgerError> {
+    fn ingest(&self, cells: &[Sealed], notes: &[Note], watermark: &[u8]) -> Result<(), LedgerError> {
         let hook = self.on_ingest.lock().unwrap().clone();
         if let Some(hook) = hook {
             hook();
         }
-        self.ledger.ingest(cells, watermark)
+        self.ledger.ingest(cells, notes, watermark)
     }
 
-    fn clear(&self, watermark: &[u8]) -> Result<(), LedgerError> {
-        self.ledger.clear(watermark)
+    fn clear(&self, notes: &[Note], watermark: &[u8]) -> Result<(), LedgerError> {
+        self.ledger.clear(notes, watermark)
+    }
+
+    fn notes(&self, visit: &mut VisitNote<'_>) -> Result<(), LedgerError> {
+        self.ledger.notes(visit)
     }
 
     fn get(&self, hash: u64, name: &[u8]) -> Result<Option<Cell>, LedgerError> {

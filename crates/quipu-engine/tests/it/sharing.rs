@@ -6,8 +6,8 @@ use std::time::Duration;
 use quipu_engine::{Engine, Environment, Error, Options, Pick, SharePolicy, SharingOptions, Standing, SystemClock};
 use quipu_model::shared::{By, Change, NOBODY, Next, Stage, SwapId, SwapVerdict, compute};
 use quipu_model::{
-    Clock, Command, ExpiryCondition, MemoryStore, Name, NodeId, Refusal, Reply, Set, SetCondition, SetExpiry, Store,
-    When,
+    Clock, Command, ExpiryCondition, Identity, MemoryStore, Name, NodeId, Refusal, Reply, Set, SetCondition, SetExpiry,
+    Store, When,
 };
 use quipu_testkit::store_suite::block_on;
 use quipu_testkit::{CrashDisk, Dice};
@@ -360,4 +360,24 @@ fn counters_from_before_the_store_are_brought_along() {
         eventually("the other has them", || second.read(format!("old:{n}")).unwrap().value == expected);
     }
     assert_eq!(first.add("old:3", 1).unwrap(), 4);
+}
+
+#[test]
+fn an_add_with_a_token_is_claimed_at_the_store_and_other_mutations_cannot_be() {
+    let nodes = Nodes::new();
+    let [one, two] = [0, 1].map(|node| nodes.open(node));
+    let (name, token) = (Name::new(b"likes:1").unwrap(), Identity::token(b"p", b"order-1").unwrap());
+    let add = |delta| Command::Add { name, delta, shard_key: None };
+    for engine in [&one, &two, &one] {
+        assert_eq!(engine.execute_once(&token, &add(5)), Ok(Reply::Integer(5)), "retried on another node");
+    }
+    assert_eq!(two.execute_once(&token, &add(6)), Err(Error::Refused(Refusal::TokenMismatch)));
+    let refused = |what| Err(Error::Refused(Refusal::OneOwner { what }));
+    let reset = one.execute_once(&Identity::token(b"p", b"order-2").unwrap(), &Command::Reset { name });
+    assert_eq!(reset, refused("a token on anything but a plain add"));
+    let number = one.execute_once(&Identity::sequence(b"p", 1).unwrap(), &add(1));
+    assert_eq!(number, refused("a sequence number"));
+    let old = one.execute_once(&Identity::token(b"p", b"1000000000000-x").unwrap(), &add(1));
+    assert!(matches!(old, Err(Error::Refused(Refusal::TokenTooOld { .. }))), "{old:?}");
+    [one, two].iter().for_each(|engine| engine.close().unwrap());
 }

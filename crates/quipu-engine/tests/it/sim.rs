@@ -22,6 +22,7 @@ use quipu_model::{
 use quipu_testkit::Dice;
 
 use crate::model::{self, State};
+use crate::once::{Book, Done, Expected, Named};
 use crate::world::World;
 
 /// Names the workers use. Few, so that they meet; of all three namespaces.
@@ -31,6 +32,8 @@ const NAMES: [&str; 11] = ["d:a", "d:b", "d:c", "d:d", "plain", "r:a", "r:b", "r
 pub struct Trace {
     /// Boundaries of records, and the state there: journaled names only.
     pub states: BTreeMap<Position, State>,
+    /// What was remembered of tokens there.
+    pub books: BTreeMap<Position, Book>,
     /// Replies that left.
     pub shown: Vec<Shown>,
     /// Every value that a name in memory ever had.
@@ -70,6 +73,9 @@ pub struct Counts {
     pub swept: usize,
     pub refused: usize,
     pub briefs: usize,
+    /// Mutations with a token or a number that were applied, and those that were answered or refused because of it.
+    pub once: usize,
+    pub again: usize,
     /// Adds without a value that went to a lane, and those that did not.
     pub laid: usize,
     pub counted: usize,
@@ -94,6 +100,8 @@ enum Worker<'e> {
 struct Blocked {
     loading: Loading,
     commands: Vec<Command<'static>>,
+    /// What the one command is called, if it has a name.
+    named: Option<Named>,
 }
 
 /// A reply that has not left yet: what it shows.
@@ -105,27 +113,41 @@ struct Told {
 
 /// Runs a life.
 pub fn live(world: &World, engine: &Engine, state: &State, workers: usize, steps: usize) -> Trace {
-    live_and(world, engine, state, workers, steps, false)
+    live_on(world, engine, state, &Book::new(world.dice.roll()), workers, steps)
+}
+
+/// Runs a life that remembers what was done in others.
+pub fn live_on(world: &World, engine: &Engine, state: &State, book: &Book, workers: usize, steps: usize) -> Trace {
+    live_and(world, engine, (state, book), workers, steps, false)
 }
 
 /// Runs a life in which backups are made, one after another.
 pub fn live_and_back_up(world: &World, engine: &Engine, state: &State, workers: usize, steps: usize) -> Trace {
-    live_and(world, engine, state, workers, steps, true)
+    live_and(world, engine, (state, &Book::new(world.dice.roll())), workers, steps, true)
 }
 
-fn live_and(world: &World, engine: &Engine, state: &State, workers: usize, steps: usize, backups: bool) -> Trace {
+fn live_and(
+    world: &World,
+    engine: &Engine,
+    (state, book): (&State, &Book),
+    workers: usize,
+    steps: usize,
+    backups: bool,
+) -> Trace {
     let dice = world.dice.fork();
     let mut life = Life {
         world,
         engine,
         dice: &dice,
         state: state.clone(),
+        book: book.clone(),
         newest: BTreeMap::new(),
         handles: NAMES.map(|name| engine.handle(name).expect("it is short")),
         laid: BTreeMap::new(),
         backup: None,
         trace: Trace {
             states: BTreeMap::new(),
+            books: BTreeMap::new(),
             shown: Vec::new(),
             memory: BTreeMap::new(),
             backups: Vec::new(),
@@ -162,6 +184,8 @@ struct Life<'w, 'e> {
     engine: &'e Engine,
     dice: &'w Dice,
     state: State,
+    /// What is remembered of tokens.
+    book: Book,
     /// Where the newest record of each name ends.
     newest: BTreeMap<Vec<u8>, Position>,
     /// For adds without a value.
@@ -223,7 +247,10 @@ impl<'e> Life<'_, 'e> {
                         let mut turn = self.engine.turn();
                         let mut told = Vec::new();
                         // It may have left memory again, or everything may have been deleted.
-                        let again = self.run(&mut turn, blocked.commands, &mut told).err();
+                        let again = match blocked.named {
+                            Some(named) => self.run_once(&mut turn, named, blocked.commands, &mut told).err(),
+                            None => self.run(&mut turn, blocked.commands, &mut told).err(),
+                        };
                         turn.release();
                         Worker::Applied(Box::new(turn), told, again)
                     }
@@ -318,6 +345,13 @@ impl<'e> Life<'_, 'e> {
                 }
                 continue;
             }
+            if self.dice.chance(40) {
+                let (named, command) = self.book.draw(self.dice, turn.now(), || draw(self.dice));
+                if let Err(blocked) = self.run_once(turn, named, vec![command], &mut told) {
+                    return (told, Some(blocked));
+                }
+                continue;
+            }
             let commands: Vec<Command<'static>> =
                 (0..if self.dice.chance(25) { 2 + self.dice.below(3) } else { 1 }).map(|_| draw(self.dice)).collect();
             if let Err(blocked) = self.run(turn, commands, &mut told) {
@@ -372,7 +406,44 @@ impl<'e> Life<'_, 'e> {
         match ran {
             Ok(replies) => self.account(turn, &commands, &replies, told),
             Err(NotRun::Refused(_)) => self.trace.counts.refused += 1,
-            Err(NotRun::Load(load)) => return Err(Blocked { loading: self.engine.steps().ask(load), commands }),
+            Err(NotRun::Load(load)) => {
+                return Err(Blocked { loading: self.engine.steps().ask(load), commands, named: None });
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs a mutation under its name, and compares the reply with what is remembered or, if it is new, with the model's.
+    fn run_once(
+        &mut self,
+        turn: &mut Turn<'_>,
+        named: Named,
+        commands: Vec<Command<'static>>,
+        told: &mut Vec<Told>,
+    ) -> Result<(), Blocked> {
+        let (command, now) = (&commands[0], turn.now());
+        let reply = match turn.run_once(&named.identity(), &commands) {
+            Ok(reply) => reply,
+            Err(load) => {
+                return Err(Blocked { loading: self.engine.steps().ask(load), commands, named: Some(named) });
+            }
+        };
+        match self.book.expected(&named, command, now) {
+            Expected::New => {
+                if !matches!(reply, Reply::Refused(_)) {
+                    self.trace.counts.once += 1;
+                    let (command, reply, position) = (command.clone(), reply.clone(), self.engine.steps().reserved());
+                    self.book.remember(&named, Done { command, reply, at: now, position });
+                }
+                self.account(turn, &commands, &[reply], told);
+            }
+            Expected::Told(expected, position) => {
+                self.trace.counts.again += 1;
+                assert_eq!(reply, expected, "{named:?} with {command:?} at {now}");
+                let durability = names(command).iter().map(|name| durability(name.bytes())).max();
+                let durability = durability.unwrap_or(Durability::Memory);
+                told.push(Told { position, durability, what: format!("{named:?}, {command:?} -> {reply:?} again") });
+            }
         }
         Ok(())
     }
@@ -504,6 +575,7 @@ impl<'e> Life<'_, 'e> {
         let journaled = self.state.iter().filter(|(name, _)| durability(name) > Durability::Memory);
         let state = journaled.map(|(name, cell)| (name.clone(), *cell)).collect();
         self.trace.states.insert(self.engine.steps().reserved(), state);
+        self.trace.books.insert(self.engine.steps().reserved(), self.book.clone());
         for (name, (value, _)) in self.state.iter().filter(|(name, _)| durability(name) == Durability::Memory) {
             let values = self.trace.memory.entry(name.clone()).or_default();
             if !values.contains(value) {
@@ -527,7 +599,8 @@ pub fn all_names() -> impl Iterator<Item = &'static [u8]> {
     NAMES.iter().map(|name| name.as_bytes())
 }
 
-fn names<'c>(command: &'c Command<'static>) -> Vec<Name<'c>> {
+/// The names that a command touches.
+pub fn names<'c>(command: &'c Command<'static>) -> Vec<Name<'c>> {
     match command {
         Command::Add { name, .. }
         | Command::Read { name }

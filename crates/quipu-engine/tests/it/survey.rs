@@ -54,7 +54,7 @@ fn tamper(ledger: &dyn Ledger, name: &[u8], change: impl FnOnce(Option<Cell>, &m
     let cell = ledger.get(hash, name).unwrap();
     sealed.cell = cell;
     change(cell, &mut sealed);
-    ledger.ingest(&[sealed], &bytes).unwrap();
+    ledger.ingest(&[sealed], &[], &bytes).unwrap();
 }
 
 /// What is told of a directory after one change at rest, without the shards: counter, what, expected, found.
@@ -142,7 +142,7 @@ fn own_cells_that_make_no_sense_and_names_in_the_wrong_place_are_told() {
 fn what_would_keep_a_node_from_starting_keeps_it_from_being_audited_in_the_same_words() {
     let disk = killed();
     let ledger = ledger_on(disk.clone())(&small(SEGMENT_BYTES)).unwrap();
-    ledger.ingest(&[], b"nonsense").unwrap();
+    ledger.ingest(&[], &[], b"nonsense").unwrap();
     let error = audited(&disk).unwrap_err().to_string();
     assert!(error.ends_with("its watermark makes no sense"), "{error}");
     assert_eq!(crate::world::refusal(World::new(disk, 1).open(small(SEGMENT_BYTES))), error);

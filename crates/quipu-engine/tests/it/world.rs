@@ -86,6 +86,7 @@ pub fn small(segment_bytes: u64) -> Options {
         reserve_bytes: 0,
         lanes: 2,
         split_after: 2,
+        token_window: crate::once::WINDOW,
         ..Options::new(DATA)
     }
 }

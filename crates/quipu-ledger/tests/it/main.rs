@@ -10,6 +10,7 @@ mod full;
 mod kill;
 mod life;
 mod model;
+mod notes;
 mod read_only;
 
 use std::collections::BTreeMap;

@@ -135,7 +135,7 @@ fn a_walk_shows_what_the_real_ledger_shows_after_overwrites_tombstones_and_compa
                 .collect();
             let cells = cells.iter().map(|((hash, name), cell)| (*hash, &name[..], *cell));
             let own = own.iter().map(|((hash, name), own)| (*hash, &name[..], &own[..]));
-            ledger.ingest_with(cells, own, &round.to_le_bytes()).unwrap();
+            ledger.ingest_with(cells, own, [], &round.to_le_bytes()).unwrap();
             match dice.below(4) {
                 0 => compact_all(&ledger).unwrap(),
                 1 => drop(ledger.compact().unwrap()),

@@ -21,16 +21,25 @@ pub struct Sealed {
     pub own: Option<Box<[u8]>>,
 }
 
+/// Something that the engine keeps beside the cells: key and value are bytes of its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Note {
+    /// Which; not empty.
+    pub key: Box<[u8]>,
+    /// What; `None`: it is gone.
+    pub value: Option<Box<[u8]>>,
+}
+
 /// Where cells rest.
 pub trait Ledger: Send + Sync {
     /// What came with the newest ingestion.
     fn watermark(&self) -> Result<Option<Vec<u8>>, LedgerError>;
 
-    /// Takes cells, in the order of (hash, name), each name once, and a watermark, as one.
-    fn ingest(&self, cells: &[Sealed], watermark: &[u8]) -> Result<(), LedgerError>;
+    /// Takes cells, in the order of (hash, name), each name once, notes, in the order of their keys, each key once, and a watermark, as one.
+    fn ingest(&self, cells: &[Sealed], notes: &[Note], watermark: &[u8]) -> Result<(), LedgerError>;
 
-    /// Forgets all cells and takes a watermark, as one.
-    fn clear(&self, watermark: &[u8]) -> Result<(), LedgerError>;
+    /// Forgets all cells and notes and takes these notes, in order, and a watermark, as one.
+    fn clear(&self, notes: &[Note], watermark: &[u8]) -> Result<(), LedgerError>;
 
     /// The cell of a counter.
     fn get(&self, hash: u64, name: &[u8]) -> Result<Option<Cell>, LedgerError>;
@@ -43,6 +52,9 @@ pub trait Ledger: Send + Sync {
 
     /// Visits all of that in order, from a hash on, until it is told to stop.
     fn range_own(&self, from: u64, visit: &mut VisitOwn<'_>) -> Result<(), LedgerError>;
+
+    /// Visits all notes, in the order of their keys, until it is told to stop.
+    fn notes(&self, visit: &mut VisitNote<'_>) -> Result<(), LedgerError>;
 
     /// One bounded piece of compaction; whether there is more to do.
     fn compact(&self) -> Result<bool, LedgerError>;
@@ -73,6 +85,9 @@ pub type Visit<'v> = dyn FnMut(u64, &[u8], Cell) -> ControlFlow<()> + 'v;
 
 /// What is called for each counter of which this node says something on a shared store.
 pub type VisitOwn<'v> = dyn FnMut(u64, &[u8], &[u8]) -> ControlFlow<()> + 'v;
+
+/// What is called for each note: key and value.
+pub type VisitNote<'v> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'v;
 
 /// What is called for each piece of a copy, with its bytes; a break ends the copying with an error.
 pub type Copied<'c> = dyn FnMut(u64) -> ControlFlow<()> + 'c;

@@ -10,7 +10,7 @@ pub mod store;
 mod vfs;
 
 pub use clock::Clock;
-pub use ledger::{Copied, Ledger, LedgerError, LedgerStats, Sealed, Visit, VisitOwn};
+pub use ledger::{Copied, Ledger, LedgerError, LedgerStats, Note, Sealed, Visit, VisitNote, VisitOwn};
 pub use rng::Rng;
 pub use store::{Answer, BoxError, Call, Cursor, PUTS_MAX, Page, SCAN_NAMES_MAX, Store, StoreError, Writers};
 pub use vfs::{DirLock, LockError, Vfs, VfsFile};

@@ -1,6 +1,6 @@
 //! Why a command was not understood, in the words of Redis, prefix included.
 
-use quipu_model::{NameTooLong, Pattern};
+use quipu_model::{BadIdentity, NameTooLong, Pattern};
 
 /// A command that cannot be carried out as it was written. The text is the whole error reply.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -50,6 +50,9 @@ pub enum CommandError {
     /// A pattern over the bound.
     #[error("ERR pattern is too long: {0} bytes, at most {max} are allowed", max = Pattern::BYTES_MAX)]
     PatternTooLong(usize),
+    /// What cannot name a mutation.
+    #[error("ERR {0}")]
+    Identity(#[from] BadIdentity),
     /// Not a cursor that SCAN returned.
     #[error("ERR invalid cursor")]
     Cursor,

@@ -2,6 +2,7 @@
 
 use super::absent;
 use super::error::shown;
+use super::identity;
 use super::table::TABLE;
 use super::{CommandError, Request};
 use crate::resp::Args;
@@ -132,7 +133,12 @@ impl Group {
 impl Spec {
     /// Reads the arguments; they are those that [`lookup`] found this operation by.
     pub fn parse<'a>(&'static self, args: &Args<'a>) -> Result<Request<'a>, CommandError> {
-        (self.read)(self, args)
+        let (args, named) = identity::split(self, args);
+        let request = (self.read)(self, &args)?;
+        match named {
+            Some(named) => named.once(request),
+            None => Ok(request),
+        }
     }
 
     /// Whether it has a flag.
@@ -159,10 +165,20 @@ impl Spec {
 
     /// The arity that clients are told: options make it open at the end.
     pub(super) fn arity_told(&self) -> i16 {
-        if self.is(Flag::ShardKey) { -self.arity } else { self.arity }
+        if self.is(Flag::ShardKey) || self.is(Flag::Write) { -self.arity.abs() } else { self.arity }
+    }
+
+    /// Whether the arguments end with the name of a mutation.
+    pub fn is_named(&self, args: &Args<'_>) -> bool {
+        identity::split(self, args).1.is_some()
     }
 
     fn takes(&self, args: &Args<'_>) -> bool {
+        self.takes_plain(args) || self.is_named(args)
+    }
+
+    /// Whether the number of arguments is right, none of which names the mutation.
+    pub(super) fn takes_plain(&self, args: &Args<'_>) -> bool {
         // Arguments are bounded far below what an i64 holds.
         let count = args.len() as i64;
         let arity = i64::from(self.arity);

@@ -87,6 +87,11 @@ impl<'a> Args<'a> {
         iter
     }
 
+    /// The arguments without the last so many.
+    pub fn without_last(&self, count: usize) -> Args<'a> {
+        Args { bytes: self.bytes, map: Map { count: self.map.count.saturating_sub(count), ..self.map } }
+    }
+
     /// Appends the bytes to an arena, to be found again after the input buffer has moved on.
     pub fn store(&self, arena: &mut Vec<u8>) -> Stored {
         let start = arena.len();

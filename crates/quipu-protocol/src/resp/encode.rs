@@ -95,8 +95,14 @@ impl<'a> Writer<'a> {
             | Refusal::TooWide
             | Refusal::OneOwner { .. }
             | Refusal::NoShardKey
-            | Refusal::TokenSpent => {
-                self.error(&format!("ERR {refusal}"));
+            | Refusal::NotOnce => self.error(&format!("ERR {refusal}")),
+            // A client that retries stops at each of these words, for another reason.
+            Refusal::TokenSpent | Refusal::TokenMismatch => self.error(&format!("TOKENSPENT {refusal}")),
+            Refusal::TokenTooOld { .. } | Refusal::TokenFromFuture => self.error(&format!("TOKENTIME {refusal}")),
+            Refusal::SequenceGap { .. } => self.error(&format!("SEQGAP {refusal}")),
+            Refusal::SequenceApplied { .. } => self.error(&format!("SEQAPPLIED {refusal}")),
+            Refusal::TokensFull { .. } | Refusal::ProducersFull { .. } => {
+                self.error(&format!("TOKENSFULL {refusal}"));
             }
             Refusal::ExpireTime => self.error(&format!("ERR {refusal} in '{command}' command")),
             Refusal::WrongKind => self.error(&format!("WRONGTYPE {refusal}")),

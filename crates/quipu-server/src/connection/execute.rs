@@ -4,7 +4,7 @@
 
 use quipu_engine::{NotRun, Turn, Watch};
 use quipu_model::{Command, Reply};
-use quipu_protocol::command::{CommandError, ConnectionCommand, CounterRequest};
+use quipu_protocol::command::{CommandError, ConnectionCommand, CounterRequest, OnceRequest};
 use quipu_protocol::resp::Shape;
 use quipu_protocol::{Args, Request, Spec, Writer};
 
@@ -53,6 +53,15 @@ pub(super) fn now(
                 Err(NotRun::Refused(refusal)) => writer.refusal(&refusal, spec.name),
                 Err(NotRun::Load(load)) => return Ending::Loads(load),
             }
+            Ending::Waits
+        }
+        Request::Once(OnceRequest { identity, commands, shape }) => {
+            let loaded = session.take_loaded(turn);
+            let reply = match loaded.map_or_else(|| turn.run_once(&identity, &commands), Ok) {
+                Ok(reply) => reply,
+                Err(load) => return Ending::Loads(load),
+            };
+            Writer::new(out, session.state.version).reply(&reply, shape, spec.name);
             Ending::Waits
         }
         Request::Connection(ConnectionCommand::Exec) => exec(session, turn, out),
@@ -150,6 +159,8 @@ fn unpack(transaction: &Transaction, output_bytes_max: usize) -> (Vec<Slot<'_>>,
                 commands.extend(several);
                 Slot::Together(spec, count)
             }
+            // Refused before it was queued.
+            Ok(Request::Once(_)) => Slot::Wrong(CommandError::Syntax),
             Ok(Request::Connection(command)) => Slot::Connection(command),
             Err(error) => Slot::Wrong(error),
         });

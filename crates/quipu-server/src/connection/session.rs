@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use quipu_engine::{Load, Loaded, Turn, Wait, Watch};
 use quipu_model::{Command, Reply};
-use quipu_protocol::command::{Flag, ReplyMode};
+use quipu_protocol::command::{Flag, OnceRequest, ReplyMode};
 use quipu_protocol::{Args, DecodeError, Decoder, Request, Spec, Version, Writer, lookup};
 
 use super::silent::Silent;
@@ -300,7 +300,9 @@ impl Session {
             at += frame.bytes;
             match lookup(&frame.args).and_then(|spec| spec.parse(&frame.args)) {
                 Ok(Request::Counter(request)) => turn.foresee(&request.command, load),
-                Ok(Request::Together(commands)) => commands.iter().for_each(|command| turn.foresee(command, load)),
+                Ok(Request::Together(commands) | Request::Once(OnceRequest { commands, .. })) => {
+                    commands.iter().for_each(|command| turn.foresee(command, load));
+                }
                 _ => {}
             }
         }
@@ -375,6 +377,7 @@ impl Session {
                     out,
                 )
             }
+            _ if spec.is_named(args) => self.refuse("ERR IDMP and SEQ are not offered inside a transaction", out),
             _ if spec.is(Flag::NoMulti) => self.refuse("ERR Command not allowed inside a transaction", out),
             _ => {
                 // What takes long takes the whole turn of its EXEC, too.

@@ -14,4 +14,5 @@ mod hostile;
 mod http;
 
 mod stop;
+mod tokens;
 mod transactions;

@@ -12,7 +12,7 @@
 //! | `pair:N:a`, `:b` | all add to both in one EXEC | sum; always equal |
 //! | `own:C:N` | client C, by every command, alone or in one EXEC | the state after its acked operations and a prefix of the rest; others look on |
 //!
-//! Apart from these, a [`SilentAccount`]: adds that nobody wants a reply to.
+//! Apart from these, a [`SilentAccount`]: adds that nobody wants a reply to; and an [`OnceAccount`]: adds under tokens and sequence numbers.
 //!
 //! Beside these few, a [`Crowd`]: more counters than fit in memory, so that most of them are at rest, each with its own account.
 //!
@@ -22,6 +22,7 @@ mod account;
 mod crowd;
 mod drive;
 mod figures;
+mod once;
 mod request;
 mod silent;
 
@@ -29,6 +30,7 @@ pub use self::account::{Account, Loss, Tally};
 pub use self::crowd::{Crowd, CrowdLog, Names, PIPELINE_MAX, names_seen};
 pub use self::drive::{Driver, Log, Logged};
 pub use self::figures::{Figures, info};
+pub use self::once::OnceAccount;
 pub use self::request::{CLIENTS, Class, Request};
 pub use self::silent::{SilentAccount, counters_split};
 

@@ -217,6 +217,27 @@ pub static SETTINGS: &[Setting] = &[
         show: |c| show_duration(c.engine.seal_every),
     },
     Setting {
+        key: "token_window",
+        form: Form::Time,
+        help: "A mutation with a token can be retried for this long",
+        take: |c, text| put(&mut c.engine.token_window, read_nonzero(text)),
+        show: |c| show_duration(c.engine.token_window),
+    },
+    Setting {
+        key: "tokens_max",
+        form: Form::Number,
+        help: "Tokens that are remembered, about 100 bytes each, within an eighth of max_memory; beyond it, new ones are refused",
+        take: |c, text| put(&mut c.engine.tokens_max, read_count(text)),
+        show: |c| c.engine.tokens_max.to_string(),
+    },
+    Setting {
+        key: "producers_max",
+        form: Form::Number,
+        help: "Producers of sequences (SEQ) that are remembered, for good; beyond it, new ones are refused",
+        take: |c, text| put(&mut c.engine.producers_max, read_count(text)),
+        show: |c| c.engine.producers_max.to_string(),
+    },
+    Setting {
         key: "max_memory",
         form: Form::Size,
         help: "Memory for counters; those not used lately rest on disk. Or off",

@@ -7,6 +7,7 @@
 //! `QUIPU_KILLS` sets how many kills each mode gets, `QUIPU_SEED` the seed. A seed decides the load and the moment of each kill,
 //! not how threads meet: it finds the same kind of run again, not the same run.
 
+mod once;
 mod silent;
 
 use std::io::Write;

@@ -1,8 +1,8 @@
 use proptest::prelude::*;
-use quipu_model::{Command, ExpiryCondition, Name, Set, SetCondition, SetExpiry, When};
+use quipu_model::{Command, ExpiryCondition, Identity, Name, Set, SetCondition, SetExpiry, When};
 
 use super::*;
-use crate::command::{CommandError, ConnectionCommand, CounterRequest, Request, lookup};
+use crate::command::{CommandError, ConnectionCommand, CounterRequest, OnceRequest, Request, lookup};
 use crate::resp::{Decoder, Limits, Shape, Version, Writer, request};
 
 /// What a line becomes, shown: the error text, or "ok".
@@ -229,6 +229,87 @@ fn options_reach_the_model() {
 }
 
 #[test]
+fn any_mutation_may_have_a_name_at_its_end() {
+    let a = Name::new(b"a").unwrap();
+    let token = Identity::token(b"p", b"i").unwrap();
+    let named = |line: &str, expected: Identity<'_>, count: usize| {
+        parsed(line, |request| match request {
+            Request::Once(OnceRequest { identity, commands, .. }) => {
+                assert_eq!((identity, commands.len()), (expected, count), "{line}");
+            }
+            other => panic!("{line}: {other:?}"),
+        });
+    };
+    for line in [
+        "INCR a IDMP p i",
+        "incrby a 5 idmp p i",
+        "INCR a SHARDKEY u:1 IDMP p i",
+        "SET a 5 EX 10 NX IDMP p i",
+        "SETNX a 1 IDMP p i",
+        "GETSET a 1 IDMP p i",
+        "GETDEL a IDMP p i",
+        "GETEX a PERSIST IDMP p i",
+        "INCREX a BYINT 5 UBOUND 9 SATURATE EX 10 ENX IDMP p i",
+        "EXPIRE a 10 NX IDMP p i",
+        "PERSIST a IDMP p i",
+        "QUIPU.RESET a IDMP p i",
+        "DEL a b c IDMP p i",
+        "UNLINK a IDMP p i",
+        "FLUSHALL IDMP p i",
+        "FLUSHALL ASYNC IDMP p i",
+    ] {
+        named(line, token, 1);
+    }
+    named("MSET a 1 b 2 IDMP p i", token, 2);
+    named("INCR a SEQ p 18446744073709551615", Identity::sequence(b"p", u64::MAX).unwrap(), 1);
+    parsed("INCR a SHARDKEY IDMP IDMP p i", |request| match request {
+        Request::Once(OnceRequest { commands, .. }) => {
+            assert_eq!(commands, [Command::Add { name: a, delta: 1, shard_key: Some(b"IDMP") }]);
+        }
+        other => panic!("{other:?}"),
+    });
+    // SETNX answers with a number, also the second time.
+    parsed("SETNX a 1 SEQ p 1", |request| match request {
+        Request::Once(OnceRequest { shape, .. }) => assert_eq!(shape, Shape::DoneAsInteger),
+        other => panic!("{other:?}"),
+    });
+}
+
+#[test]
+fn names_of_mutations_are_told_from_names_of_counters() {
+    for line in [
+        "DEL IDMP p i",
+        "DEL a idmp p i",
+        "DEL a seq b c d",
+        "MGET a IDMP p i",
+        "EXISTS a SEQ p 1",
+        "SET IDMP 5 NX",
+        "INCR SEQ",
+        "INCRBY IDMP 1",
+    ] {
+        parsed(line, |request| assert!(!matches!(request, Request::Once(_)), "{line}: {request:?}"));
+    }
+    for (line, text) in [
+        ("INCR a IDMP p", "ERR wrong number of arguments for 'incr' command"),
+        ("INCR IDMP p i", "ERR wrong number of arguments for 'incr' command"),
+        ("INCR a IDMP p i j", "ERR wrong number of arguments for 'incr' command"),
+        ("INCR a IDMP p i SEQ p 1", "ERR wrong number of arguments for 'incr' command"),
+        ("GET a IDMP p i", "ERR wrong number of arguments for 'get' command"),
+        ("MSET a 1 b IDMP p i", "ERR wrong number of arguments for 'mset' command"),
+        ("INCR a IDMP p \"\"", "ERR a token must not be empty"),
+        ("INCR a SEQ p x", "ERR value is not an integer or out of range"),
+        ("INCR a SEQ p -1", "ERR value is not an integer or out of range"),
+        ("INCR a SEQ p 18446744073709551616", "ERR value is not an integer or out of range"),
+        ("INCR a SEQ p 0", "ERR sequence numbers begin with 1"),
+        ("INCRBY a x IDMP p i", "ERR value is not an integer or out of range"),
+    ] {
+        assert_eq!(verdict(line), text, "{line}");
+    }
+    let long = verdict(&format!("INCR a IDMP p {}", "i".repeat(127)));
+    assert_eq!(long, "ERR producer and item are too long: 128 bytes, at most 127 are allowed");
+}
+
+#[test]
 fn commands_describe_themselves() {
     let mut out = Vec::new();
     parsed("COMMAND INFO get nosuch", |request| match request {
@@ -289,6 +370,8 @@ fn word() -> impl Strategy<Value = Vec<u8>> {
         "KEEPTTL",
         "PERSIST",
         "SHARDKEY",
+        "IDMP",
+        "SEQ",
         "BYINT",
         "LBOUND",
         "UBOUND",

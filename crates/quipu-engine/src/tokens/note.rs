@@ -1,0 +1,123 @@
+//! Tokens at rest: the bytes of their notes in the ledger, and of outcomes there and in the journal.
+//!
+//! ```text
+//! note of a token      key  1, hash (16 bytes)   value  applied at u64, digest u64, outcome
+//! note of a producer   key  2, hash (16 bytes)   value  number     u64, digest u64, outcome
+//! note of the horizon  key  3                    value  u64, Unix milliseconds
+//!
+//! outcome  a byte, then numbers, i64 each
+//!   0 OK · 1 nil · 2 integer, one number · 3 value, one number · 4 no value · 5 pair, two numbers
+//! ```
+//!
+//! All numbers are little-endian.
+
+use quipu_model::{Millis, Note, Outcome};
+
+use super::{Applied, Last, TokenKey};
+
+const TOKEN: u8 = 1;
+const PRODUCER: u8 = 2;
+const HORIZON: u8 = 3;
+
+/// What a note says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Noted {
+    /// What was applied under a token.
+    Token(TokenKey, Applied),
+    /// What a producer has done last.
+    Producer(TokenKey, Last),
+    /// Tokens that were applied up to then may have been forgotten.
+    Horizon(Millis),
+}
+
+impl Noted {
+    /// As a note.
+    pub fn note(&self) -> Note {
+        let mut value = Vec::with_capacity(25);
+        let mut put = |first: u64, digest: u64, outcome: &Outcome| {
+            value.extend_from_slice(&first.to_le_bytes());
+            value.extend_from_slice(&digest.to_le_bytes());
+            put_outcome(&mut value, outcome);
+        };
+        let key = match self {
+            Noted::Token(key, Applied { at, digest, outcome }) => {
+                put(at.0, *digest, outcome);
+                keyed(TOKEN, *key)
+            }
+            Noted::Producer(key, Last { n, digest, outcome }) => {
+                put(*n, *digest, outcome);
+                keyed(PRODUCER, *key)
+            }
+            Noted::Horizon(at) => {
+                value.extend_from_slice(&at.0.to_le_bytes());
+                Box::from([HORIZON])
+            }
+        };
+        Note { key, value: Some(value.into()) }
+    }
+
+    /// The note that a token is gone.
+    pub fn forget(key: TokenKey) -> Note {
+        Note { key: keyed(TOKEN, key), value: None }
+    }
+
+    /// From key and value; `None` if they make no sense.
+    pub fn decode(key: &[u8], value: &[u8]) -> Option<Noted> {
+        let (&kind, key) = key.split_first()?;
+        let mut rest = value;
+        let first = take_u64(&mut rest)?;
+        if kind == HORIZON {
+            return (key.is_empty() && rest.is_empty()).then_some(Noted::Horizon(Millis(first)));
+        }
+        let key = TokenKey::from_bytes(key.try_into().ok()?);
+        let (digest, outcome) = (take_u64(&mut rest)?, take_outcome(&mut rest)?);
+        match kind {
+            _ if !rest.is_empty() => None,
+            TOKEN => Some(Noted::Token(key, Applied { at: Millis(first), digest, outcome })),
+            PRODUCER => Some(Noted::Producer(key, Last { n: first, digest, outcome })),
+            _ => None,
+        }
+    }
+}
+
+fn keyed(kind: u8, key: TokenKey) -> Box<[u8]> {
+    let mut bytes = [kind; 17];
+    bytes[1..].copy_from_slice(&key.bytes());
+    Box::from(bytes)
+}
+
+/// Appends an outcome.
+pub fn put_outcome(out: &mut Vec<u8>, outcome: &Outcome) {
+    let (kind, numbers) = match outcome {
+        Outcome::Ok => (0, [None, None]),
+        Outcome::Nil => (1, [None, None]),
+        Outcome::Integer(value) => (2, [Some(*value), None]),
+        Outcome::Value(value) => (3, [Some(*value), None]),
+        Outcome::Absent => (4, [None, None]),
+        Outcome::Pair(pair) => (5, [Some(pair.0), Some(pair.1)]),
+    };
+    out.push(kind);
+    numbers.into_iter().flatten().for_each(|number| out.extend_from_slice(&number.to_le_bytes()));
+}
+
+/// Takes an outcome; `None` if there is none.
+pub fn take_outcome(rest: &mut &[u8]) -> Option<Outcome> {
+    let (&kind, left) = rest.split_first()?;
+    *rest = left;
+    let mut number = || take_u64(rest).map(|number| number as i64);
+    Some(match kind {
+        0 => Outcome::Ok,
+        1 => Outcome::Nil,
+        2 => Outcome::Integer(number()?),
+        3 => Outcome::Value(number()?),
+        4 => Outcome::Absent,
+        5 => Outcome::Pair(Box::new((number()?, number()?))),
+        _ => return None,
+    })
+}
+
+fn take_u64(rest: &mut &[u8]) -> Option<u64> {
+    let (bytes, left) = rest.split_first_chunk::<8>()?;
+    *rest = left;
+    Some(u64::from_le_bytes(*bytes))
+}

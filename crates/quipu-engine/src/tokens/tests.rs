@@ -1,0 +1,146 @@
+use proptest::prelude::*;
+use quipu_model::{Name, Note, Outcome};
+
+use super::*;
+
+fn tokens(tokens_max: u64, producers_max: u64) -> Tokens {
+    let options =
+        Options { tokens_max, producers_max, token_window: Duration::from_secs(3_600), ..Options::new("nowhere") };
+    Tokens::new(&options, 7, Millis(0), (0, 0))
+}
+
+fn token(item: &[u8]) -> Identity<'_> {
+    Identity::token(b"p", item).unwrap()
+}
+
+const NOW: Millis = Millis(1_780_000_000_000);
+
+fn applied(at: u64) -> Applied {
+    Applied { at: Millis(at), digest: 1, outcome: Outcome::Integer(5) }
+}
+
+#[test]
+fn a_token_is_new_then_known_and_then_forgotten() {
+    let (tokens, mut book, token) = (tokens(10, 10), Book::default(), token(b"order-1"));
+    let key = tokens.key(&token);
+    let look = |book: &Book, digest, now| tokens.look(book, &token, (key, digest), Millis(now));
+    assert_eq!(look(&book, 1, NOW.0), Ok(Seen::New));
+    book.apply(key, applied(NOW.0));
+    assert_eq!(look(&book, 1, NOW.0), Ok(Seen::Again(Outcome::Integer(5))));
+    assert_eq!(look(&book, 2, NOW.0), Err(Refusal::TokenMismatch));
+    let end = forget_at(NOW, tokens.window()).0;
+    assert_eq!(look(&book, 1, end - 1), Ok(Seen::Again(Outcome::Integer(5))));
+    assert_eq!(look(&book, 1, end), Ok(Seen::New), "an opaque one is forgotten after its window");
+}
+
+#[test]
+fn a_producer_counts_without_gaps() {
+    let (tokens, mut book) = (tokens(10, 10), Book::default());
+    let look = |book: &Book, n, digest| {
+        let identity = Identity::sequence(b"p", n).unwrap();
+        tokens.look(book, &identity, (tokens.key(&identity), digest), NOW)
+    };
+    assert_eq!(look(&book, 2, 1), Err(Refusal::SequenceGap { expected: 1 }));
+    assert_eq!(look(&book, 1, 1), Ok(Seen::New));
+    let key = tokens.key(&Identity::sequence(b"p", 9).unwrap());
+    book.follow(key, Last { n: 1, digest: 1, outcome: Outcome::Ok });
+    assert_eq!(look(&book, 1, 1), Ok(Seen::Again(Outcome::Ok)));
+    assert_eq!(look(&book, 1, 2), Err(Refusal::TokenMismatch));
+    assert_eq!(look(&book, 2, 1), Ok(Seen::New));
+    assert_eq!(look(&book, 3, 1), Err(Refusal::SequenceGap { expected: 2 }));
+    book.follow(key, Last { n: u64::MAX, digest: 1, outcome: Outcome::Ok });
+    assert_eq!(look(&book, 1, 1), Err(Refusal::SequenceApplied { last: u64::MAX }));
+    assert_eq!(look(&book, u64::MAX, 1), Ok(Seen::Again(Outcome::Ok)), "there is none after the last");
+}
+
+#[test]
+fn one_token_too_many_is_refused_and_the_others_stay() {
+    let (tokens, mut book) = (tokens(2, 1), Book::default());
+    for item in [&b"a"[..], b"b"] {
+        let (token, key) = (token(item), tokens.key(&token(item)));
+        assert_eq!(tokens.take_place(&book, &token, key), Ok(true));
+        book.apply(key, applied(NOW.0));
+    }
+    let third = token(b"c");
+    let full = Err(Refusal::TokensFull { tokens_max: 2 });
+    assert_eq!(tokens.take_place(&book, &third, tokens.key(&third)), full);
+    let again = token(b"a");
+    assert_eq!(tokens.take_place(&book, &again, tokens.key(&again)), Ok(false), "it has its place");
+    tokens.give_back(&third);
+    assert_eq!(tokens.take_place(&book, &third, tokens.key(&third)), Ok(true));
+    let [one, two] = [b"1", b"2"].map(|producer| Identity::sequence(producer, 1).unwrap());
+    assert_eq!(tokens.take_place(&book, &one, tokens.key(&one)), Ok(true));
+    let full = Err(Refusal::ProducersFull { producers_max: 1 });
+    assert_eq!(tokens.take_place(&book, &two, tokens.key(&two)), full);
+}
+
+#[test]
+fn what_may_have_been_forgotten_is_refused_also_with_a_longer_window() {
+    let options = Options { token_window: Duration::from_secs(86_400), ..Options::new("nowhere") };
+    // Another life has forgotten, with a shorter window, what was applied up to an hour ago.
+    let tokens = Tokens::new(&options, 7, Millis(NOW.0 - 3_600_000), (0, 0));
+    let carries = |before: u64| format!("{}-x", NOW.0 - before);
+    let check = |before| tokens.check_time(&token(carries(before).as_bytes()), NOW);
+    assert_eq!(check(3_600_000 - ahead() - 1), Ok(()));
+    let refused = Err(Refusal::TokenTooOld { window_millis: 86_400_000 });
+    assert_eq!(check(3_600_000 - ahead()), refused, "it may have been applied before its time");
+    assert_eq!(check(7_200_000), refused);
+}
+
+#[test]
+fn tokens_leave_when_the_ledger_knows_and_not_if_they_were_applied_anew() {
+    let (mut book, mut notes) = (Book::default(), Vec::new());
+    let keys: Vec<TokenKey> = (0..4u128).map(|n| TokenKey::from(n << 70 | n)).collect();
+    for (key, at) in keys.iter().zip([1, 2, 3, 4]) {
+        book.apply(*key, applied(at));
+    }
+    book.collect(Millis(2), &mut notes);
+    let gone = |notes: &[Note]| notes.iter().filter(|note| note.value.is_none()).count();
+    assert_eq!((notes.len(), gone(&notes)), (4, 2));
+    book.uncollect();
+    assert_eq!(book.len().0, 4, "it did not reach the ledger");
+    notes.clear();
+    book.collect(Millis(2), &mut notes);
+    assert_eq!((notes.len(), gone(&notes)), (4, 2));
+    book.apply(keys[0], applied(9));
+    assert_eq!((book.sealed(), book.len().0), (1, 3));
+    assert_eq!(book.token(keys[0]), Some(&applied(9)));
+    notes.clear();
+    book.collect(Millis(2), &mut notes);
+    assert_eq!(notes, [Noted::Token(keys[0], applied(9)).note()]);
+}
+
+#[test]
+fn digests_differ_where_commands_do() {
+    let tokens = tokens(1, 1);
+    let add =
+        |name: &'static str, delta| Command::Add { name: Name::new(name.as_bytes()).unwrap(), delta, shard_key: None };
+    assert_eq!(tokens.digest(&[add("a", 1)]), tokens.digest(&[add("a", 1)]));
+    assert_ne!(tokens.digest(&[add("a", 1)]), tokens.digest(&[add("a", 2)]));
+    assert_ne!(tokens.digest(&[add("a", 1)]), tokens.digest(&[add("a", 1), add("a", 1)]));
+    assert_eq!(tokens.digest(&[Command::CountNames]), None);
+    assert_eq!(tokens.digest(&[]), None);
+}
+
+proptest! {
+    #[test]
+    fn notes_come_back_as_they_went_in(key: u128, at: u64, digest: u64, value: i64, other: i64, kind in 0..6usize) {
+        let outcome = [
+            Outcome::Ok, Outcome::Nil, Outcome::Integer(value), Outcome::Value(value), Outcome::Absent, Outcome::Pair(Box::new((value, other))),
+        ][kind].clone();
+        let key = TokenKey::from(key);
+        for noted in [
+            Noted::Token(key, Applied { at: Millis(at), digest, outcome: outcome.clone() }),
+            Noted::Producer(key, Last { n: at, digest, outcome }),
+            Noted::Horizon(Millis(at)),
+        ] {
+            let Note { key, value } = noted.note();
+            prop_assert_eq!(Noted::decode(&key, value.as_deref().unwrap()), Some(noted));
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_a_note_or_none(key: Vec<u8>, value: Vec<u8>) {
+        let _ = Noted::decode(&key, &value);
+    }
+}

@@ -1,0 +1,166 @@
+//! A mutation with a token: applied once, answered as often as it is asked for.
+//!
+//! In: an identity and a mutation. Out: its reply, the first one's if it is a retry; what must be durable before it may leave.
+//!
+//! The shard of the token is held beside those of the counters from the look-up to the end of the run, so of two turns with the same token one applies and the other finds
+//! it applied. Both wait for the newest record of that shard, which is that of the effect or comes after it. The token and its effect are one record: after a crash both
+//! are there, or neither is. So a counter in memory mode is journaled when it is changed under a token; nobody waits for that.
+//!
+//! Invariants:
+//! - what was refused is not remembered: nothing was applied;
+//! - a retry is answered also where nothing can be written;
+//! - who is told that something was applied, by its reply or by a refusal, is told after that is durable.
+
+use quipu_model::shared::Token;
+use quipu_model::{Command, Durability, Identity, Item, Outcome, Refusal, Reply, Set, SetCondition, SetExpiry};
+
+use super::{NotRun, Turn};
+use crate::admit::reach;
+use crate::apply::Held;
+use crate::journal::format::{ENTRY_BYTES_MAX, Entry, RECORD_BYTES_MAX};
+use crate::load::Load;
+use crate::sharing::Once;
+use crate::tokens::{Applied, Last, Seen, TokenKey};
+
+/// A mutation under a token.
+struct Mutation<'m, 'a> {
+    identity: &'m Identity<'a>,
+    commands: &'m [Command<'a>],
+    key: TokenKey,
+    /// The shard that the token is kept in.
+    shard: usize,
+    digest: u64,
+    /// What its reply waits for.
+    durability: Durability,
+}
+
+impl<'e> Turn<'e> {
+    /// Admits and applies one mutation, or several plain sets as one (replies `Ok`), under a token, unless that was done before. `Err`: counters are at rest, or a
+    /// shared store has to be asked; nothing was applied.
+    pub fn run_once(&mut self, identity: &Identity<'_>, commands: &[Command<'_>]) -> Result<Reply, Load> {
+        match self.try_once(identity, commands) {
+            Ok(reply) => Ok(reply),
+            Err(NotRun::Refused(refusal)) => Ok(Reply::Refused(refusal)),
+            Err(NotRun::Load(load)) => Err(load),
+        }
+    }
+
+    fn try_once(&mut self, identity: &Identity<'_>, commands: &[Command<'_>]) -> Result<Reply, NotRun> {
+        self.release();
+        let engine = self.engine;
+        let digest = engine.tokens.digest(commands).filter(|_| is_one_step(commands)).ok_or(Refusal::NotOnce)?;
+        if engine.shared.is_some() {
+            return Err(self.once_shared(identity, commands));
+        }
+        let (key, policies) = (engine.tokens.key(identity), &engine.policies);
+        let durability = commands.iter().map(|command| reach(command).durability(policies)).max().unwrap_or_default();
+        let shard = engine.table.shard_of(key.hash());
+        let mutation = Mutation { identity, commands, key, shard, digest, durability };
+        // A retry needs no room, and no counters either.
+        if let Err(told) = self.look(Held::one(&engine.table, shard), &mutation) {
+            return Ok(told);
+        }
+        let (mut shards, mut bytes) = (vec![shard], ENTRY_BYTES_MAX);
+        for command in commands {
+            reach(command).shards(&engine.table, &mut shards);
+            bytes += reach(command).record_bytes_max(0);
+        }
+        if bytes > RECORD_BYTES_MAX {
+            let reason = format!("a command of {bytes} bytes is longer than a record may be");
+            return Err(Refusal::NoRoom { reason }.into());
+        }
+        self.admit(bytes, true, true)?;
+        // Somebody else may have come first.
+        match self.look(Held::many(&engine.table, shards), &mutation) {
+            Ok(held) => self.apply_once(held, &mutation),
+            Err(told) => Ok(told),
+        }
+    }
+
+    /// The locks back if the mutation is new; what is to be told about it if it is not.
+    fn look(&mut self, mut held: Held<'e>, mutation: &Mutation<'_, '_>) -> Result<Held<'e>, Reply> {
+        let tokens = &self.engine.tokens;
+        let told = match tokens.look(
+            held.shard(mutation.shard).book(),
+            mutation.identity,
+            (mutation.key, mutation.digest),
+            self.now,
+        ) {
+            Ok(Seen::New) => return Ok(held),
+            Ok(Seen::Again(outcome)) => {
+                tokens.note_hit();
+                outcome.reply()
+            }
+            Err(refusal) => Reply::Refused(refusal),
+        };
+        self.held = Some(held);
+        self.run_durability = mutation.durability;
+        self.release();
+        Err(told)
+    }
+
+    /// Applies a new mutation and remembers it, in one record.
+    fn apply_once(&mut self, mut held: Held<'e>, mutation: &Mutation<'_, '_>) -> Result<Reply, NotRun> {
+        let Mutation { identity, commands, key, shard, durability, .. } = *mutation;
+        let engine = self.engine;
+        // Under the locks: what was admitted before the close must not come after its mark.
+        engine.check_open()?;
+        if let Some(load) = self.missing(&mut held, commands) {
+            return Err(NotRun::Load(load));
+        }
+        let has_taken = engine.tokens.take_place(held.shard(shard).book(), identity, key)?;
+        self.held = Some(held);
+        self.run_durability = durability;
+        let mut reply = Reply::Ok;
+        for command in commands {
+            reply = self.apply(command, Some(durability.max(Durability::Relaxed)), true);
+        }
+        match Outcome::of(&reply) {
+            Some(outcome) => self.remember(mutation, outcome),
+            None if has_taken => engine.tokens.give_back(identity),
+            None => {}
+        }
+        self.release();
+        Ok(reply)
+    }
+
+    fn remember(&mut self, mutation: &Mutation<'_, '_>, outcome: Outcome) {
+        let Mutation { identity, key, shard, digest, .. } = *mutation;
+        let number = if let Item::Sequence(n) = identity.item() { Some(n) } else { None };
+        self.draft.push(self.now, &Entry::Token { key, digest, number, outcome: outcome.clone() });
+        let book = self.held.as_mut().expect("the run is open").shard(shard).book_mut();
+        match number {
+            None => book.apply(key, Applied { at: self.now, digest, outcome }),
+            Some(n) => book.follow(key, Last { n, digest, outcome }),
+        }
+    }
+
+    /// On a shared store a token is claimed there, and only adds can be so far.
+    fn once_shared(&self, identity: &Identity<'_>, commands: &[Command<'_>]) -> NotRun {
+        let tokens = &self.engine.tokens;
+        if let Some(refusal) = self.engine.shared.as_ref().and_then(|shared| shared.refusal()) {
+            return refusal.into();
+        }
+        if let Err(refusal) = tokens.check_time(identity, self.now) {
+            return refusal.into();
+        }
+        match (identity.item(), commands) {
+            (Item::Token(_), [Command::Add { name, delta, shard_key: None }]) => {
+                let token = Token::new(&identity.key()).expect("an identity is no longer than a token");
+                let (name, delta, window) = (name.bytes().into(), *delta, tokens.window());
+                NotRun::Load(Load::Once(Box::new(Once { token, name, delta, window })))
+            }
+            (Item::Token(_), _) => Refusal::OneOwner { what: "a token on anything but a plain add" }.into(),
+            (Item::Sequence(_), _) => Refusal::OneOwner { what: "a sequence number" }.into(),
+        }
+    }
+}
+
+/// Whether all is applied or all is refused: one command, or several of which none is refused once there is room.
+fn is_one_step(commands: &[Command<'_>]) -> bool {
+    let is_plain = |command: &Command<'_>| {
+        let plain = (SetCondition::Always, SetExpiry::Remove, false);
+        matches!(command, Command::Set(Set { condition, expiry, reply_old, .. }) if (*condition, *expiry, *reply_old) == plain)
+    };
+    commands.len() == 1 || commands.iter().all(is_plain)
+}

@@ -1,0 +1,315 @@
+//! Tokens: how a mutation is told from its retries.
+//!
+//! In: what a client calls its mutation, and the mutation. Out: the time that a name carries and what that means; the bytes in which two mutations are
+//! compared; the answer as it is remembered.
+//!
+//! A mutation is named by a **token** (a producer and an item of its own choosing) or by a **sequence number** of a producer. A token may carry the time at
+//! which it was made; then one that is too old to be remembered is known to be, and is refused. One that carries none is forgotten after the window.
+//!
+//! Invariants:
+//! - different identities have different keys, different commands have different payloads;
+//! - a token that is fresh at a time was not made so long before it that a retry may have been forgotten.
+//!
+//! Not here: remembering (the engine), claims on a shared store (`shared::claim`).
+
+use std::time::Duration;
+
+use crate::shared::claim::TOKEN_BYTES_MAX;
+use crate::{Command, Expiry, ExpiryCondition, Millis, Reply, SetCondition, SetExpiry, When};
+
+/// Longest producer and item together: with a byte for their border they are a token of a shared store.
+pub const IDENTITY_BYTES_MAX: usize = TOKEN_BYTES_MAX - 1;
+
+/// So far ahead of this node's clock a token may be: clocks of clients differ, by seconds where they are kept and rarely by a minute.
+pub const TOKEN_AHEAD_MAX: Duration = Duration::from_secs(60);
+
+/// Digits of the milliseconds in a token `ms-nonce`: those of the years 2001 to 2286. Fewer or more are a number of something else.
+const MILLIS_DIGITS: usize = 13;
+
+/// Length of a UUID as it is written.
+const UUID_BYTES: usize = 36;
+
+/// What a client calls a mutation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Identity<'a> {
+    producer: &'a [u8], // with the item, at most IDENTITY_BYTES_MAX bytes
+    item: Item<'a>,
+}
+
+/// What a producer calls one of its mutations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Item<'a> {
+    /// A token of its own choosing; not empty.
+    Token(&'a [u8]),
+    /// The number of the mutation, from 1 on, without gaps.
+    Sequence(u64),
+}
+
+/// What cannot name a mutation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum BadIdentity {
+    /// Over the bound.
+    #[error("producer and item are too long: {bytes} bytes, at most {IDENTITY_BYTES_MAX} are allowed")]
+    TooLong {
+        /// Their length.
+        bytes: usize,
+    },
+    /// Every mutation would have the same.
+    #[error("a token must not be empty")]
+    Empty,
+    /// Numbers begin with 1.
+    #[error("sequence numbers begin with 1")]
+    Zero,
+}
+
+impl<'a> Identity<'a> {
+    /// A token; a client that is alone may leave its producer empty.
+    pub fn token(producer: &'a [u8], item: &'a [u8]) -> Result<Identity<'a>, BadIdentity> {
+        if item.is_empty() {
+            return Err(BadIdentity::Empty);
+        }
+        Identity::within(producer, item.len(), Item::Token(item))
+    }
+
+    /// The number of a mutation among those of its producer.
+    pub fn sequence(producer: &'a [u8], n: u64) -> Result<Identity<'a>, BadIdentity> {
+        match n {
+            0 => Err(BadIdentity::Zero),
+            n => Identity::within(producer, 0, Item::Sequence(n)),
+        }
+    }
+
+    fn within(producer: &'a [u8], item_bytes: usize, item: Item<'a>) -> Result<Identity<'a>, BadIdentity> {
+        match producer.len() + item_bytes {
+            0..=IDENTITY_BYTES_MAX => Ok(Identity { producer, item }),
+            bytes => Err(BadIdentity::TooLong { bytes }),
+        }
+    }
+
+    /// Who names it.
+    pub fn producer(&self) -> &'a [u8] {
+        self.producer
+    }
+
+    /// How.
+    pub fn item(&self) -> Item<'a> {
+        self.item
+    }
+
+    /// The bytes under which it is remembered: of a token, all of it; of a sequence, its producer. At most [`TOKEN_BYTES_MAX`].
+    pub fn key(&self) -> Vec<u8> {
+        let item = if let Item::Token(item) = self.item { item } else { &[] };
+        let mut key = Vec::with_capacity(1 + self.producer.len() + item.len());
+        // The bound keeps it below a byte.
+        key.push(self.producer.len() as u8);
+        key.extend_from_slice(self.producer);
+        key.extend_from_slice(item);
+        key
+    }
+
+    /// The time it carries: that of a UUID of version 7, or of `ms-nonce` with 13 digits.
+    pub fn time(&self) -> Option<Millis> {
+        match self.item {
+            Item::Token(item) => uuid_time(item).or_else(|| prefix_time(item)),
+            Item::Sequence(_) => None,
+        }
+    }
+}
+
+/// What the time that a token carries says of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Age {
+    /// It may be applied, if it was not before.
+    Fresh,
+    /// It may have been applied and forgotten.
+    TooOld,
+    /// It would be remembered for longer than the window.
+    FromFuture,
+}
+
+/// Whether a token that carries this time is fresh.
+pub fn age(carried: Millis, now: Millis, window: Duration) -> Age {
+    if carried.0 > later(now, TOKEN_AHEAD_MAX).0 {
+        Age::FromFuture
+    } else if later(carried, window) <= now {
+        Age::TooOld
+    } else {
+        Age::Fresh
+    }
+}
+
+/// Until when a token that was applied then is remembered: for the window, and for as long as it may have been ahead.
+pub fn forget_at(applied: Millis, window: Duration) -> Millis {
+    later(later(applied, window), TOKEN_AHEAD_MAX)
+}
+
+fn later(at: Millis, by: Duration) -> Millis {
+    Millis(at.0.saturating_add(u64::try_from(by.as_millis()).unwrap_or(u64::MAX)))
+}
+
+fn uuid_time(item: &[u8]) -> Option<Millis> {
+    if item.len() != UUID_BYTES || item[14] != b'7' || !matches!(item[19], b'8' | b'9' | b'a' | b'b' | b'A' | b'B') {
+        return None;
+    }
+    let mut millis = 0;
+    for (at, &byte) in item.iter().enumerate() {
+        match (at, byte) {
+            (8 | 13 | 18 | 23, b'-') => {}
+            (8 | 13 | 18 | 23, _) => return None,
+            // 48 bits: the first twelve digits.
+            (..13, digit) => millis = millis << 4 | u64::from(char::from(digit).to_digit(16)?),
+            (_, digit) if digit.is_ascii_hexdigit() => {}
+            _ => return None,
+        }
+    }
+    Some(Millis(millis))
+}
+
+fn prefix_time(item: &[u8]) -> Option<Millis> {
+    let (digits, nonce) = item.split_at_checked(MILLIS_DIGITS)?;
+    if !matches!(nonce, [b'-', _, ..]) || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    Some(Millis(digits.iter().fold(0, |millis, digit| millis * 10 + u64::from(digit - b'0'))))
+}
+
+/// The answer of a mutation, as it is remembered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// [`Reply::Ok`].
+    Ok,
+    /// [`Reply::Nil`].
+    Nil,
+    /// [`Reply::Integer`].
+    Integer(i64),
+    /// [`Reply::Value`] of a counter that existed.
+    Value(i64),
+    /// [`Reply::Value`] of one that did not.
+    Absent,
+    /// [`Reply::Pair`]; apart, because nearly all answers are one number.
+    Pair(Box<(i64, i64)>),
+}
+
+impl Outcome {
+    /// What is remembered of a reply; `None`: it is no answer of a mutation, or a refusal, of which there is nothing to remember.
+    pub fn of(reply: &Reply) -> Option<Outcome> {
+        Some(match reply {
+            Reply::Ok => Outcome::Ok,
+            Reply::Nil => Outcome::Nil,
+            Reply::Integer(value) => Outcome::Integer(*value),
+            Reply::Value(Some(value)) => Outcome::Value(*value),
+            Reply::Value(None) => Outcome::Absent,
+            Reply::Pair(value, applied) => Outcome::Pair(Box::new((*value, *applied))),
+            _ => return None,
+        })
+    }
+
+    /// The reply again.
+    pub fn reply(&self) -> Reply {
+        match self {
+            Outcome::Ok => Reply::Ok,
+            Outcome::Nil => Reply::Nil,
+            Outcome::Integer(value) => Reply::Integer(*value),
+            Outcome::Value(value) => Reply::Value(Some(*value)),
+            Outcome::Absent => Reply::Value(None),
+            Outcome::Pair(pair) => Reply::Pair(pair.0, pair.1),
+        }
+    }
+}
+
+/// Appends what a mutation would do, such that others have other bytes, one after the other too; false if it is none.
+pub fn payload(command: &Command<'_>, out: &mut Vec<u8>) -> bool {
+    let mut name = |tag: u8, name: &crate::Name<'_>| {
+        out.push(tag);
+        put_bytes(out, name.bytes());
+    };
+    match command {
+        Command::Add { name: to, delta, shard_key } => {
+            name(1, to);
+            put(out, *delta);
+            out.push(u8::from(shard_key.is_some()));
+            put_bytes(out, shard_key.unwrap_or_default());
+        }
+        Command::AddWithin(add) => {
+            name(2, &add.name);
+            [add.delta, add.lower, add.upper].into_iter().for_each(|number| put(out, number));
+            out.push(u8::from(add.saturate) | u8::from(add.expiry_if_none) << 1);
+            put_expiry(out, add.expiry);
+        }
+        Command::Set(set) => {
+            name(3, &set.name);
+            put(out, set.value);
+            out.push(match set.condition {
+                SetCondition::Always => 0,
+                SetCondition::IfAbsent => 1,
+                SetCondition::IfPresent => 2,
+            });
+            out.push(u8::from(set.reply_old));
+            put_expiry(
+                out,
+                match set.expiry {
+                    SetExpiry::Keep => Expiry::Keep,
+                    SetExpiry::Remove => Expiry::Remove,
+                    SetExpiry::At(when) => Expiry::At(when),
+                },
+            );
+        }
+        Command::Take { name: of } => name(4, of),
+        Command::ReadAndExpire { name: of, expiry } => {
+            name(5, of);
+            put_expiry(out, *expiry);
+        }
+        Command::Reset { name: of } => name(6, of),
+        Command::Delete { names } => {
+            out.push(7);
+            put(out, names.len() as i64);
+            names.iter().for_each(|name| put_bytes(out, name.bytes()));
+        }
+        Command::Expire { name: of, when, condition } => {
+            name(8, of);
+            put_expiry(out, Expiry::At(*when));
+            out.push(match condition {
+                ExpiryCondition::Always => 0,
+                ExpiryCondition::IfNone => 1,
+                ExpiryCondition::IfSome => 2,
+                ExpiryCondition::IfLater => 3,
+                ExpiryCondition::IfEarlier => 4,
+                ExpiryCondition::IfSomeEarlier => 5,
+            });
+        }
+        Command::Persist { name: of } => name(9, of),
+        Command::Flush => out.push(10),
+        Command::Read { .. }
+        | Command::ReadMany { .. }
+        | Command::Exists { .. }
+        | Command::KindOf { .. }
+        | Command::ExpiryOf { .. }
+        | Command::Scan(_)
+        | Command::ListNames(_)
+        | Command::CountNames => return false,
+    }
+    true
+}
+
+fn put_expiry(out: &mut Vec<u8>, expiry: Expiry) {
+    let (tag, millis) = match expiry {
+        Expiry::Keep => (0, 0),
+        Expiry::Remove => (1, 0),
+        Expiry::At(When::In(millis)) => (2, millis),
+        Expiry::At(When::At(millis)) => (3, millis),
+    };
+    out.push(tag);
+    put(out, millis);
+}
+
+fn put(out: &mut Vec<u8>, number: i64) {
+    out.extend_from_slice(&number.to_le_bytes());
+}
+
+fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+    put(out, bytes.len() as i64);
+    out.extend_from_slice(bytes);
+}
+
+#[cfg(test)]
+mod tests;

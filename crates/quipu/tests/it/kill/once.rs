@@ -1,0 +1,53 @@
+//! Kill -9 while counters are added to under tokens and sequence numbers: each add is there once, and every retry has the reply of the first time.
+
+use std::thread;
+use std::time::Duration;
+
+use quipu_model::Durability;
+use quipu_testkit::Dice;
+use quipu_testkit::load::OnceAccount;
+use tempfile::TempDir;
+
+use super::{KILLS_DEFAULT, say};
+use crate::life::{connect, launch, number_from, seed};
+
+#[test]
+fn durable_applies_what_has_a_token_once() {
+    run(Durability::Durable);
+}
+
+#[test]
+fn relaxed_applies_what_has_a_token_once() {
+    run(Durability::Relaxed);
+}
+
+fn run(mode: Durability) {
+    let (kills, seed) = (number_from("QUIPU_KILLS", KILLS_DEFAULT), seed());
+    let dice = Dice::new(seed);
+    let data = TempDir::new().expect("a temporary directory can be made");
+    let mut launch = launch(data.path(), mode);
+    launch.arguments = ["--seal-every", "50ms", "--journal-bytes-max", "1MB"].map(Into::into).to_vec();
+    let mut account = OnceAccount::default();
+    for kill in 0..=kills {
+        let program = launch.start().unwrap_or_else(|error| panic!("seed {seed}, kill {kill}: {error}"));
+        let violations = account.judge(&mut connect(&program), &dice);
+        assert!(violations.is_empty(), "seed {seed}, kill {kill}, {mode}:\n{}", violations.join("\n"));
+        if kill == kills {
+            break;
+        }
+        let length = Duration::from_millis(dice.between(20..=300).unsigned_abs());
+        account.load(program.address(), &dice, || {
+            // Not to wait for anything: how long the program is left alone is what the dice decide.
+            thread::sleep(length);
+            program.kill9();
+        });
+    }
+    let (adds, retried) = (account.adds(), account.retried);
+    say(&format!(
+        "proof: kill once {mode}: kills {kills}, adds with a name {adds}, retries compared {retried}, violations 0, seed {seed}"
+    ));
+    assert!(
+        adds > 10 * kills && retried > adds / 10,
+        "too little load to prove anything: {adds} adds, {retried} retries"
+    );
+}
