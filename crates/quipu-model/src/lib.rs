@@ -35,7 +35,7 @@ pub use ports::{Answer, BoxError, Call, Cursor, PUTS_MAX, Page, SCAN_NAMES_MAX, 
 pub use ports::{
     Clock, Copied, DirLock, Ledger, LedgerError, LedgerStats, LockError, Rng, Sealed, Vfs, VfsFile, Visit, VisitOwn,
 };
-pub use reading::Reading;
+pub use reading::{Freshness, Reading, Seen};
 pub use reply::{Refusal, Reply};
 pub use time::Millis;
 pub use writer::{Incarnation, NodeId, Writer};
