@@ -5,6 +5,8 @@ use std::fmt;
 use serde::de::{Error, Visitor};
 use serde::{Deserialize, Deserializer};
 
+use super::SAFE_INTEGER_MAX;
+
 /// The body of an add. An empty one adds 1.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -132,7 +134,11 @@ impl Visitor<'_> for Whole {
     }
 
     fn visit_f64<E: Error>(self, value: f64) -> Result<i64, E> {
-        Err(E::custom(format_args!("{value} is not a whole number of 64 bits")))
+        // `2.0` and `1e3` are whole numbers to JSON. Beyond what doubles keep exact, nobody can say which one was meant.
+        match value.fract() == 0.0 && value.abs() <= SAFE_INTEGER_MAX as f64 {
+            true => Ok(value as i64),
+            false => Err(E::custom(format_args!("{value} is not a whole number of 64 bits"))),
+        }
     }
 
     fn visit_str<E: Error>(self, value: &str) -> Result<i64, E> {
@@ -157,6 +163,8 @@ mod tests {
     fn deltas_are_whole_numbers_or_strings_of_them() {
         for (body, delta) in [
             (r#"{"delta": -3}"#, -3),
+            (r#"{"delta": 2.0}"#, 2),
+            (r#"{"delta": -1e3}"#, -1_000),
             (r#"{"delta": 9223372036854775807}"#, i64::MAX),
             (r#"{"delta": "-9223372036854775808"}"#, i64::MIN),
         ] {
@@ -170,6 +178,7 @@ mod tests {
         for (body, word) in [
             (r#"{"delta": 1.5}"#, "1.5 is not a whole number"),
             (r#"{"delta": 1e400}"#, "out of range"),
+            (r#"{"delta": 1e17}"#, "is not a whole number"),
             (r#"{"delta": 18446744073709551616}"#, "is not a whole number"),
             (r#"{"delta": 9223372036854775808}"#, "does not fit"),
             (r#"{"delta": "one"}"#, "string"),

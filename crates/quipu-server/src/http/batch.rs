@@ -150,6 +150,12 @@ fn parse(body: &[u8]) -> Result<(Form, Vec<Item>), Problem> {
         let lines = body.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
         (Form::Lines, lines.filter(|line| !line.is_empty()).collect())
     };
+    if form == Form::Lines && raw.is_empty() {
+        return Err(Problem::new(
+            Reason::BadBody,
+            "a batch is an array of items, or a line for each; the body is empty",
+        ));
+    }
     if raw.len() > BATCH_ITEMS_MAX {
         let text = format!("a batch may have {BATCH_ITEMS_MAX} items, this one has {}", raw.len());
         return Err(Problem::new(Reason::BodyTooLarge, text));

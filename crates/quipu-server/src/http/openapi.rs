@@ -194,7 +194,11 @@ fn schemas() -> Value {
             "counters": {"type": "array", "items": reference("Added")},
             "cursor": {"type": ["string", "null"], "description": "Where the next page begins; null: there is none."},
         })),
-        "Batch": {"type": "array", "maxItems": super::batch::BATCH_ITEMS_MAX, "items": reference("Item")},
+        "Batch": {
+            "type": "array",
+            "description": format!("At most {} items; more are refused with 413.", super::batch::BATCH_ITEMS_MAX),
+            "items": reference("Item"),
+        },
         "Item": closed(&[], json!({
             "op": {"type": "string", "enum": ["add", "read", "reset", "delete"], "default": "add"},
             "name": {"type": "string", "maxLength": 512},
