@@ -11,8 +11,8 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use quipu_model::{
-    Clock, Command, DirLock, Durability, Identity, Incarnation, Kind, Ledger, LedgerError, LedgerStats, Millis, Name,
-    NameTooLong, Reading, Refusal, Reply, Set, SetCondition, SetExpiry, Writer,
+    Clock, Command, DirLock, Durability, Freshness, Identity, Incarnation, Ledger, LedgerError, LedgerStats, Millis,
+    Name, NameTooLong, Reading, Refusal, Reply, Set, SetCondition, SetExpiry, Writer,
 };
 
 use crate::admit::Policies;
@@ -21,7 +21,7 @@ use crate::backup::{BackedUp, Backing, Backup, BackupError};
 use crate::driver::{Driver, Kick};
 use crate::handle::Handle;
 use crate::journal::format::Position;
-use crate::journal::{Journal, JournalError, Wait};
+use crate::journal::{Journal, JournalError, SyncCounts, Wait};
 use crate::load::{Load, Loaded, Loading, Loads};
 use crate::open::{OpenError, Recovery, open};
 use crate::options::{Environment, Options};
@@ -163,34 +163,29 @@ impl Engine {
 
     /// Reads a counter; one that does not exist reads as 0.
     pub fn read(&self, name: impl AsRef<[u8]>) -> Result<Reading, Error> {
+        self.read_within(name, Freshness::Usual)
+    }
+
+    /// The same, where what is known of other nodes may be so old.
+    pub fn read_within(&self, name: impl AsRef<[u8]>, freshness: Freshness) -> Result<Reading, Error> {
         let name = Name::new(name.as_ref())?;
         let mut since = None;
-        let (cell, floor, as_of) = loop {
+        loop {
             let mut turn = self.turn();
             since.into_iter().for_each(|since| turn.rows_since(since));
-            let (found, as_of) = (turn.read(name), turn.now());
+            let read = turn.reading(name, freshness);
             let wait = turn.finish();
-            match found {
-                Ok(found) => {
-                    let (cell, floor) = found?;
+            match read {
+                Ok(reading) => {
+                    let reading = reading?;
                     self.wait(wait)?;
-                    break (cell, floor, as_of);
+                    return Ok(reading);
                 }
                 Err(load) => self
                     .load_now(load, &mut since)?
                     .map_or((), |reply| unreachable!("loading a name has no reply: {reply:?}")),
             }
-        };
-        Ok(Reading {
-            kind: Kind::Count,
-            value: cell.map_or(0, |cell| cell.value),
-            exists: cell.is_some(),
-            // What other nodes have added since their rows were fetched is not in it.
-            exact: self.inner.shared.is_none(),
-            as_of,
-            epoch: cell.map_or(floor, |cell| cell.epoch),
-            expires_at: cell.and_then(|cell| cell.expires_at),
-        })
+        }
     }
 
     /// Sets a counter to a value and removes its expiry.
@@ -351,8 +346,10 @@ impl Engine {
             segments,
             written: inner.journal.written(),
             synced: inner.journal.synced(),
-            syncs: inner.journal.syncs.load(Ordering::Relaxed),
-            sync_micros_last: inner.journal.sync_micros_last.load(Ordering::Relaxed),
+            syncs: inner.journal.sync_times.counts().iter().sum(),
+            sync_counts: inner.journal.sync_times.counts(),
+            sync_micros_total: inner.journal.sync_times.micros_total(),
+            sync_micros_last: inner.journal.sync_times.micros_last(),
             sync_slow: inner.journal.is_slow(),
             ledger: *lock(&inner.ledger_stats),
             disk_bytes: inner.journal.disk_bytes(),
@@ -697,6 +694,10 @@ pub struct Stats {
     pub synced: Position,
     /// Fsyncs since the start.
     pub syncs: u64,
+    /// The same by how long they took, see [`SYNC_SECONDS`](crate::SYNC_SECONDS).
+    pub sync_counts: SyncCounts,
+    /// How long they took in all.
+    pub sync_micros_total: u64,
     /// How long the last one took.
     pub sync_micros_last: u64,
     /// Whether commits are with the driver's thread because the disk is slow.

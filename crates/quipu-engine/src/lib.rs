@@ -61,7 +61,7 @@ pub use briefs::{BRIEFS_MAX, BriefReply};
 pub use engine::{CloseError, Committed, Dead, Engine, Error, Stats};
 pub use handle::Handle;
 pub use journal::format::Position;
-pub use journal::{Damage, JournalError, Wait};
+pub use journal::{Damage, JournalError, SYNC_SECONDS, SyncCounts, Wait};
 pub use load::{Load, Loaded, Loading};
 pub use making::MakingError;
 pub use open::{OpenError, Recovery};

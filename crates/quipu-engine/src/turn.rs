@@ -10,11 +10,12 @@
 
 mod count;
 mod once;
+mod reading;
 mod scratch;
 
 use std::time::Duration;
 
-use quipu_model::{Cell, Command, Durability, ListNames, Millis, Name, Refusal, Reply, Scan};
+use quipu_model::{Cell, Command, Durability, Freshness, ListNames, Millis, Name, Refusal, Reply, Scan};
 
 pub use self::count::Counted;
 pub(crate) use self::count::Visit;
@@ -368,8 +369,12 @@ impl<'e> Turn<'e> {
         has_room
     }
 
-    /// Reads a counter's cell, in full, and the epoch that a new one would have. On a shared store it is as fresh as its namespace asks, or refused.
-    pub(crate) fn read(&mut self, name: Name<'_>) -> Result<Result<(Option<Cell>, quipu_model::Epoch), Refusal>, Load> {
+    /// Reads a counter's cell, in full, and the epoch that a new one would have. On a shared store it is as fresh as is asked for, or refused.
+    pub(crate) fn read(
+        &mut self,
+        name: Name<'_>,
+        freshness: Freshness,
+    ) -> Result<Result<(Option<Cell>, quipu_model::Epoch), Refusal>, Load> {
         let shard = self.make_way(name);
         if let Some(shared) = &self.engine.shared {
             if let Some(refusal) = shared.refusal() {
@@ -379,7 +384,8 @@ impl<'e> Turn<'e> {
             self.known(name, shard, false)?;
             let hash = self.engine.table.hash(name.bytes());
             let owned = self.held.as_mut().expect("the run is open").shard(shard).own(hash, name.bytes());
-            match shared.look(owned, name, false, (self.elapsed, self.rows_since)) {
+            let freshness = freshness.limit(shared.options.policy(name).freshness);
+            match shared.look_within(owned, name, false, (self.elapsed, self.rows_since), freshness) {
                 Seeing::Known => {}
                 Seeing::Fetch => return Err(Load::Rows(vec![name.bytes().into()])),
                 Seeing::Refuse(refusal) => return Ok(Err(refusal)),

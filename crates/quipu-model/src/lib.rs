@@ -37,7 +37,7 @@ pub use ports::{
     Clock, Copied, DirLock, Ledger, LedgerError, LedgerStats, LockError, Note, Rng, Sealed, Vfs, VfsFile, Visit,
     VisitNote, VisitOwn,
 };
-pub use reading::Reading;
+pub use reading::{Freshness, Reading, Seen};
 pub use reply::{Refusal, Reply};
 pub use time::Millis;
 pub use token::{BadIdentity, Identity, Item, Outcome, TOKEN_AHEAD_MAX};

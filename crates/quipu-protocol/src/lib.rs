@@ -1,4 +1,4 @@
-//! RESP2 and RESP3 on one side, commands and replies on the other.
+//! RESP2, RESP3 and JSON on one side, commands and replies on the other.
 //!
 //! In: bytes from a socket. Out: requests that the engine or the connection understands, and bytes for their replies.
 //!
@@ -11,12 +11,13 @@
 //! Invariants:
 //! - nothing is allocated because a client announced a length, only because bytes arrived;
 //! - no bytes from outside can make this crate panic;
-//! - every operation is described in one place, `command::table`.
+//! - every operation of RESP is described in one place, `command::table`; the forms of the HTTP door are in [`json`].
 //!
 //! Not here: sockets, time-outs, who may ask what (`quipu-server`); what a command does (`quipu-engine`).
 
 mod brief;
 pub mod command;
+pub mod json;
 pub mod number;
 pub mod resp;
 

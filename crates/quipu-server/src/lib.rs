@@ -5,7 +5,7 @@
 //! ```text
 //! accept ─► worker (a thread, a current_thread runtime) ─► connection ─► session ─► Turn ─► Engine
 //!                                                             │  read · one turn · commit · one write
-//! http (a thread of its own) ─► /healthz
+//! http (a thread of its own) ─► routes ─► Turn ─► Engine; metrics
 //! ```
 //!
 //! Invariants:
@@ -21,6 +21,7 @@ mod connection;
 mod http;
 mod info;
 mod limits;
+mod metrics;
 mod moment;
 mod options;
 mod process;
@@ -30,6 +31,8 @@ mod shared;
 mod stop;
 mod worker;
 
+pub use http::openapi_page;
 pub use limits::Limits;
+pub use metrics::markdown as metrics_page;
 pub use options::{Options, Password, PasswordError};
 pub use server::{BindError, RunError, Server};

@@ -26,11 +26,21 @@ pub const WATCHES_MAX: usize = 4_096;
 /// How long a stop waits for replies that are under way.
 pub const DRAIN_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// HTTP connections at once: a handful of health checks and scrapers.
-pub const HTTP_CONNECTIONS_MAX: usize = 64;
+/// HTTP connections at once, of which half may be watching. Lowered at start if the process may not open so many files.
+pub const HTTP_CONNECTIONS_MAX: usize = 2_048;
 
 /// How long an HTTP client may take to send its headers.
 pub const HTTP_HEADER_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// How long an HTTP client may take to send the body of a request.
+pub const HTTP_BODY_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// How long an HTTP connection is kept without a request. Longer than the minute that proxies and pools keep theirs: whoever closes first cannot be
+/// asked anything in the very moment of closing.
+pub const HTTP_IDLE_TIME_MAX: Duration = Duration::from_secs(75);
+
+/// The body of a batch. Those of single operations are 4 KiB at most.
+pub const HTTP_BODY_BYTES_MAX: usize = 1 << 20;
 
 /// The bounds of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,6 +69,12 @@ pub struct Limits {
     pub http_connections_max: usize,
     /// Time for the headers of an HTTP request.
     pub http_header_time_max: Duration,
+    /// Time for the body of an HTTP request.
+    pub http_body_time_max: Duration,
+    /// Time without a request on an HTTP connection.
+    pub http_idle_time_max: Duration,
+    /// Bytes of the body of a batch.
+    pub http_body_bytes_max: usize,
 }
 
 impl Default for Limits {
@@ -76,6 +92,9 @@ impl Default for Limits {
             drain_time_max: DRAIN_TIME_MAX,
             http_connections_max: HTTP_CONNECTIONS_MAX,
             http_header_time_max: HTTP_HEADER_TIME_MAX,
+            http_body_time_max: HTTP_BODY_TIME_MAX,
+            http_idle_time_max: HTTP_IDLE_TIME_MAX,
+            http_body_bytes_max: HTTP_BODY_BYTES_MAX,
         }
     }
 }

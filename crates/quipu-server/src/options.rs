@@ -16,7 +16,7 @@ pub const PASSWORD_BYTES_MAX: usize = 512;
 pub struct Options {
     /// Where Redis clients connect.
     pub resp: SocketAddr,
-    /// Where `/healthz` is served, if anywhere.
+    /// Where HTTP is served, if anywhere.
     pub http: Option<SocketAddr>,
     /// Threads that serve RESP connections.
     pub workers: NonZeroUsize,

@@ -21,10 +21,24 @@ const FILES_STANDING: u64 = 16;
 /// Threads whose name begins so take the process with them when they panic.
 pub(crate) const WORKER_THREAD_PREFIX: &str = "quipu-worker-";
 
+/// Where there are few files, HTTP connections may take one in so many of those that are left for connections.
+const HTTP_SHARE: u64 = 4;
+
+/// Files that are not for connections.
+fn files_standing(workers: usize) -> u64 {
+    let runtimes = workers as u64 + RUNTIMES_BESIDES;
+    FILES_ENGINE + FILES_STANDING + FILES_RUNTIME * runtimes
+}
+
+/// How many HTTP connections so many files leave room for beside those of RESP.
+pub(crate) fn http_connections_possible(files: u64, workers: usize) -> usize {
+    let possible = files.saturating_sub(files_standing(workers)) / HTTP_SHARE;
+    usize::try_from(possible).unwrap_or(usize::MAX)
+}
+
 /// Files that are not for RESP connections. As long as these are kept, no number of connections keeps the journal from a file.
 pub(crate) fn files_reserved(limits: &Limits, workers: usize) -> u64 {
-    let runtimes = workers as u64 + RUNTIMES_BESIDES;
-    (FILES_ENGINE + FILES_STANDING + FILES_RUNTIME * runtimes).saturating_add(limits.http_connections_max as u64)
+    files_standing(workers).saturating_add(limits.http_connections_max as u64)
 }
 
 /// How many connections so many files leave room for.
@@ -100,8 +114,10 @@ mod tests {
     fn what_is_reserved_grows_with_what_else_is_served() {
         let limits = Limits::default();
         let reserved = files_reserved(&limits, 2);
-        assert_eq!(reserved, 128 + 16 + 4 * 4 + 64);
-        assert_eq!(files_reserved(&Limits { http_connections_max: 65, ..limits.clone() }, 2), reserved + 1);
+        assert_eq!(reserved, 128 + 16 + 4 * 4 + 2_048);
+        assert_eq!(files_reserved(&Limits { http_connections_max: 2_049, ..limits.clone() }, 2), reserved + 1);
+        assert_eq!(http_connections_possible(128 + 16 + 4 * 4 + 40, 2), 10);
+        assert_eq!(http_connections_possible(10, 2), 0);
         assert_eq!(files_reserved(&limits, 3), reserved + FILES_RUNTIME);
         assert_eq!(connections_possible(reserved, reserved), None);
         assert_eq!(connections_possible(reserved + 1, reserved), Some(1));

@@ -7,6 +7,7 @@ use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use quipu_engine::Engine;
@@ -15,6 +16,7 @@ use tokio::sync::watch;
 
 use crate::clients::Clients;
 use crate::http::Http;
+use crate::metrics::Latencies;
 use crate::settings::Settings;
 use crate::shared::{Shared, Tally, tally};
 use crate::worker::Worker;
@@ -59,9 +61,7 @@ pub enum BindError {
         source: io::Error,
     },
     /// Not even one connection could be served beside the journal and HTTP.
-    #[error(
-        "at most {files} files may be open, and at least {needed} are needed: raise 'ulimit -n', or lower --limits-http-connections"
-    )]
+    #[error("at most {files} files may be open, and at least {needed} are needed: raise 'ulimit -n'")]
     Files {
         /// The limit.
         files: u64,
@@ -85,7 +85,18 @@ impl Server {
         {
             return Err(BindError::Open { addr });
         }
-        let (files, reserved) = (process::raise_open_files(), process::files_reserved(&limits, workers.get()));
+        let files = process::raise_open_files();
+        let http_possible = process::http_connections_possible(files, workers.get());
+        if http.is_some() && limits.http_connections_max > http_possible.max(1) {
+            let _ = writeln!(
+                io::stderr(),
+                "quipu: the maximum of open files is {files}: HTTP connections have been reduced from {} to {}; for more, raise 'ulimit -n'",
+                limits.http_connections_max,
+                http_possible.max(1)
+            );
+            limits.http_connections_max = http_possible.max(1);
+        }
+        let reserved = process::files_reserved(&limits, workers.get());
         let Some(possible) = process::connections_possible(files, reserved) else {
             return Err(BindError::Files { files, needed: reserved + 1 });
         };
@@ -110,6 +121,8 @@ impl Server {
             limits,
             clients: Clients::default(),
             tally: Tally::default(),
+            latencies: Latencies::default(),
+            http_open: AtomicU64::new(0),
             resp: resp.1,
             http: http.as_ref().map(|(_, addr)| *addr),
             workers: workers.get(),
@@ -195,7 +208,7 @@ async fn accept(listener: &tokio::net::TcpListener, shared: &Shared, workers: &[
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(300);
 
 /// Sets what the operating system does for a connection. What it cannot set it does without.
-fn prepare(socket: &tokio::net::TcpStream, write_time_max: Duration) {
+pub(crate) fn prepare(socket: &tokio::net::TcpStream, write_time_max: Duration) {
     // Replies are written whole; waiting for more would only add delay.
     let _ = socket.set_nodelay(true);
     // A peer that has vanished would keep its place for ever.

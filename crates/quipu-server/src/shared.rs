@@ -4,9 +4,11 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use quipu_engine::Engine;
-use quipu_model::{Durability, Millis};
+use quipu_model::{Durability, Millis, Refusal, Reply};
 
 use crate::clients::Clients;
+use crate::http::problem::Reason;
+use crate::metrics::Latencies;
 use crate::settings::Settings;
 use crate::{Limits, Password};
 
@@ -20,6 +22,9 @@ pub(crate) struct Shared {
     pub settings: Settings,
     pub clients: Clients,
     pub tally: Tally,
+    pub latencies: Latencies,
+    /// HTTP connections at the moment.
+    pub http_open: AtomicU64,
     pub started: Millis,
     pub resp: SocketAddr,
     pub http: Option<SocketAddr>,
@@ -35,14 +40,54 @@ pub(crate) struct Tally {
     pub connections_refused: AtomicU64,
     pub bytes_in: AtomicU64,
     pub bytes_out: AtomicU64,
+    pub refusals_resp: Counts,
+    pub refusals_http: Counts,
+    pub http_requests: AtomicU64,
+    pub http_connections: AtomicU64,
+    pub http_connections_refused: AtomicU64,
 }
 
 impl Tally {
     pub fn reset(&self) {
-        let Tally { commands, errors, connections, connections_refused, bytes_in, bytes_out } = self;
-        for count in [commands, errors, connections, connections_refused, bytes_in, bytes_out] {
+        let Tally { commands, errors, connections, connections_refused, bytes_in, bytes_out, .. } = self;
+        let Tally { http_requests, http_connections, http_connections_refused, refusals_resp, refusals_http, .. } =
+            self;
+        let resp = [commands, errors, connections, connections_refused, bytes_in, bytes_out];
+        let http = [http_requests, http_connections, http_connections_refused];
+        for count in resp.into_iter().chain(http).chain(&refusals_resp.0).chain(&refusals_http.0) {
             count.store(0, Ordering::Relaxed);
         }
+    }
+
+    /// Counts a reply over RESP that is a refusal.
+    pub fn note_reply(&self, reply: &Reply) {
+        if let Reply::Refused(refusal) = reply {
+            self.note_refusal(refusal, 1);
+        }
+    }
+
+    /// Counts refusals over RESP.
+    pub fn note_refusal(&self, refusal: &Refusal, times: u64) {
+        self.refusals_resp.add(Reason::of(refusal), times);
+    }
+}
+
+/// How often something was refused, by reason.
+pub(crate) struct Counts([AtomicU64; Reason::ALL.len()]);
+
+impl Default for Counts {
+    fn default() -> Counts {
+        Counts(std::array::from_fn(|_| AtomicU64::new(0)))
+    }
+}
+
+impl Counts {
+    pub fn add(&self, reason: Reason, times: u64) {
+        tally(&self.0[reason as usize], times);
+    }
+
+    pub fn of(&self, reason: Reason) -> u64 {
+        self.0[reason as usize].load(Ordering::Relaxed)
     }
 }
 

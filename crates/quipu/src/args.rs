@@ -53,7 +53,8 @@ Examples:
   quipu backup /backup/monday              a copy of everything, while counting goes on
   quipu restore /backup/monday --data ./quipu-data
   quipu bench                              how fast is it here?
-  redis-cli -p 7379 INCR likes:42          every Redis client works";
+  redis-cli -p 7379 INCR likes:42          every Redis client works
+  curl -X POST 127.0.0.1:7380/v1/counters/likes:42/add";
 
 const SERVE_EXAMPLES: &str = "\
 Every setting is also a key of [server] in the configuration file and a variable: --segment-bytes is segment_bytes and
@@ -131,7 +132,7 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub enum Task {
-    /// Serve counters: RESP for every Redis client, HTTP for health
+    /// Serve counters: RESP for every Redis client, JSON over HTTP for everybody else
     #[command(after_help = SERVE_EXAMPLES)]
     Serve(ServeFlags),
     /// Add to a counter and print its value
@@ -170,6 +171,21 @@ pub enum Task {
     /// Look at the configuration
     #[command(subcommand)]
     Config(ConfigTask),
+    /// Print documentation that is made from the code
+    #[command(hide = true)]
+    Docs {
+        /// Which page
+        page: Page,
+    },
+}
+
+/// A page of documentation.
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+pub enum Page {
+    /// Every metric: docs/metrics.md
+    Metrics,
+    /// What `/openapi.json` says
+    Openapi,
 }
 
 #[derive(Debug, Subcommand)]

@@ -22,6 +22,7 @@ mod writers;
 
 mod bench;
 
+mod docs;
 mod json;
 mod progress;
 mod show;
@@ -48,6 +49,7 @@ fn main() -> ExitCode {
         Task::Audit(target) => audit::audit(&target, &mut out),
         Task::Backup(target) => backup::backup(&target, &mut out),
         Task::Restore(target) => restore::restore(&target, &mut out),
+        Task::Docs { page } => docs::docs(page, &mut out),
         Task::Bench(flags) => bench::bench(&flags, &mut out),
         Task::Add(ask) => ask_server(&ask, &mut out),
         Task::Get(ask) => ask_server(&ask, &mut out),

@@ -50,3 +50,11 @@ fn the_files_that_documents_link_to_exist() {
         }
     }
 }
+
+#[test]
+fn the_page_of_metrics_is_what_the_code_prints() {
+    let page = std::fs::read_to_string(root().join("docs/metrics.md")).expect("docs/metrics.md");
+    let printed = std::process::Command::new(env!("CARGO_BIN_EXE_quipu")).args(["docs", "metrics"]).output();
+    let printed = String::from_utf8(printed.expect("the program runs").stdout).expect("text");
+    assert!(page == printed, "run: quipu docs metrics > docs/metrics.md");
+}

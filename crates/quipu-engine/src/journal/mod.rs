@@ -20,6 +20,7 @@ pub mod format;
 mod pending;
 pub mod recover;
 pub mod segments;
+mod sync_times;
 mod tend;
 mod waiters;
 
@@ -39,6 +40,8 @@ use self::format::{Position, finish_record};
 use self::pending::{Filled, Pending};
 use self::recover::Tail;
 use self::segments::{Log, Segment};
+use self::sync_times::SyncTimes;
+pub use self::sync_times::{SYNC_SECONDS, SyncCounts};
 pub(crate) use self::tend::Hold;
 use self::tend::Tending;
 pub use self::waiters::Wait;
@@ -110,10 +113,8 @@ pub struct Journal {
     ledger_bytes: AtomicU64,
     /// What the ledger is about to grow by.
     ledger_coming: AtomicU64,
-    /// For INFO.
-    pub(crate) syncs: AtomicU64,
-    /// For INFO.
-    pub(crate) sync_micros_last: AtomicU64,
+    /// For INFO and metrics.
+    pub(crate) sync_times: SyncTimes,
 }
 
 impl Journal {
@@ -169,8 +170,7 @@ impl Journal {
             files_bytes: AtomicU64::new(files_bytes),
             ledger_bytes: AtomicU64::new(0),
             ledger_coming: AtomicU64::new(0),
-            syncs: AtomicU64::new(0),
-            sync_micros_last: AtomicU64::new(0),
+            sync_times: SyncTimes::new(),
         }
     }
 
@@ -319,8 +319,7 @@ impl Journal {
     }
 
     fn note_sync(&self, took: Duration) {
-        self.syncs.fetch_add(1, Ordering::Relaxed);
-        self.sync_micros_last.store(took.as_micros() as u64, Ordering::Relaxed);
+        self.sync_times.record(took);
         if took > SYNC_SLOW {
             self.fast_runs.store(0, Ordering::Relaxed);
             self.slow.store(true, Ordering::Release);

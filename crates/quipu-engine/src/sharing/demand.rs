@@ -92,9 +92,20 @@ impl Shared {
         owned: Option<&mut Owned>,
         name: Name<'_>,
         adds: bool,
-        (now, since): (Duration, Option<Duration>),
+        times: (Duration, Option<Duration>),
     ) -> Seeing {
-        let freshness = self.options.policy(name).freshness;
+        self.look_within(owned, name, adds, times, self.options.policy(name).freshness)
+    }
+
+    /// The same, where what is known may be so old.
+    pub(crate) fn look_within(
+        &self,
+        owned: Option<&mut Owned>,
+        name: Name<'_>,
+        adds: bool,
+        (now, since): (Duration, Option<Duration>),
+        freshness: Duration,
+    ) -> Seeing {
         let Some(owned) = owned else { return Seeing::Fetch };
         if owned.too_wide {
             return Seeing::Refuse(Refusal::TooWide);

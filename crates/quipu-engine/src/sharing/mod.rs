@@ -172,6 +172,11 @@ impl Shared {
         lock(&self.registered).clone()
     }
 
+    /// How many writers there are, as far as is known: this one, at least.
+    pub(crate) fn writers_known(&self) -> u64 {
+        (lock(&self.registered).len() as u64).max(1)
+    }
+
     pub(crate) fn node(&self) -> NodeId {
         self.node
     }

@@ -6,8 +6,8 @@ use std::time::Duration;
 use quipu_engine::{Engine, Environment, Error, Options, Pick, SharePolicy, SharingOptions, Standing, SystemClock};
 use quipu_model::shared::{By, Change, NOBODY, Next, Stage, SwapId, SwapVerdict, compute};
 use quipu_model::{
-    Clock, Command, ExpiryCondition, Identity, MemoryStore, Name, NodeId, Refusal, Reply, Set, SetCondition, SetExpiry,
-    Store, When,
+    Clock, Command, ExpiryCondition, Freshness, Identity, MemoryStore, Name, NodeId, Refusal, Reply, Set, SetCondition,
+    SetExpiry, Store, When,
 };
 use quipu_testkit::store_suite::block_on;
 use quipu_testkit::{CrashDisk, Dice};
@@ -380,4 +380,26 @@ fn an_add_with_a_token_is_claimed_at_the_store_and_other_mutations_cannot_be() {
     let old = one.execute_once(&Identity::token(b"p", b"1000000000000-x").unwrap(), &add(1));
     assert!(matches!(old, Err(Error::Refused(Refusal::TokenTooOld { .. }))), "{old:?}");
     [one, two].iter().for_each(|engine| engine.close().unwrap());
+}
+
+#[test]
+fn a_reading_says_how_old_it_is_and_may_be_asked_to_be_fresh() {
+    let nodes = Nodes::new();
+    // What is known is good for an hour, unless a read says otherwise.
+    let lazy = |sharing: &mut SharingOptions| sharing.freshness = Duration::from_secs(3_600);
+    let (first, second) = (nodes.open_with(0, lazy), nodes.open_with(1, lazy));
+    first.add("likes:1", 1).unwrap();
+    second.add("likes:1", 10).unwrap();
+    eventually("what the other says is fetched", || {
+        first.read_within("likes:1", Freshness::Fresh).unwrap().value == 11
+    });
+    let known = first.read("likes:1").unwrap();
+    assert!(!known.exact && known.lag.is_some());
+    assert_eq!(known.writers.seen, known.writers.total, "a row is all writers at one moment");
+    second.add("likes:1", 100).unwrap();
+    assert_eq!(first.read_within("likes:1", Freshness::Cached).unwrap().value, 11);
+    eventually("a fresh read sees what was put", || {
+        first.read_within("likes:1", Freshness::Within(Duration::from_millis(1))).unwrap().value == 111
+    });
+    [first, second].iter().for_each(|engine| engine.close().unwrap());
 }

@@ -1,6 +1,6 @@
 //! Reads the arguments of commands about the connection and the server around it.
 
-use quipu_model::{Name, Pattern};
+use quipu_model::{Freshness, Name, Pattern};
 
 use super::error::{pattern, shown};
 use super::{CommandError, Request, Spec};
@@ -60,6 +60,13 @@ pub enum ConnectionCommand<'a> {
     FunctionFlush,
     /// Writes a copy of everything to a directory of the server's machine.
     Backup(&'a [u8]),
+    /// Replies a reading.
+    Read {
+        /// Of which counter.
+        name: Name<'a>,
+        /// How old it may be.
+        freshness: Freshness,
+    },
     /// Lists the parts of an operation.
     Help(&'static Spec),
 }
@@ -155,6 +162,20 @@ pub(super) fn echo<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
 
 pub(super) fn backup<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
     connection(ConnectionCommand::Backup(arg(args, 1)))
+}
+
+pub(super) fn read<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    let freshness = match (args.get(2), args.get(3), args.len()) {
+        (None, ..) => Freshness::Usual,
+        (Some(word), Some(text), 4) if word.eq_ignore_ascii_case(b"FRESHNESS") => {
+            let text = Freshness::parse(text);
+            text.ok_or(CommandError::Worded(
+                "ERR freshness is 'cached', 'fresh', or a time up to an hour such as '500ms'",
+            ))?
+        }
+        _ => return Err(CommandError::Syntax),
+    };
+    connection(ConnectionCommand::Read { name: Name::new(arg(args, 1))?, freshness })
 }
 
 pub(super) fn hello<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {

@@ -438,6 +438,17 @@ pub static TABLE: &[Spec] = &[
         read: connection::backup,
     },
     Spec {
+        name: "quipu.read",
+        arity: -2,
+        flags: &[Flag::ReadOnly, Flag::NoMulti, Flag::Fast],
+        keys: Keys::ONE,
+        group: Group::String,
+        since: "0.1.0",
+        summary: "Returns the value and how far to trust it; FRESHNESS cached, fresh or a time says how old it may be",
+        parts: &[],
+        read: connection::read,
+    },
+    Spec {
         name: "quipu.reset",
         arity: 2,
         flags: &[Flag::Write, Flag::DenyOom, Flag::Fast],

@@ -5,6 +5,7 @@ mod decode;
 mod encode;
 mod inline;
 mod limits;
+mod reading;
 
 pub use args::{Args, ArgsIter, Stored};
 pub use decode::{DecodeError, Decoder, Frame};

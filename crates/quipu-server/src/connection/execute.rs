@@ -42,11 +42,15 @@ pub(super) fn now(
                 Ok(reply) => reply,
                 Err(load) => return Ending::Loads(load),
             };
+            session.shared.tally.note_reply(&reply);
             Writer::new(out, session.state.version).reply(&reply, shape, spec.name);
             Ending::Waits
         }
         Request::Together(commands) => {
             let outcome = run_all(session, turn, &commands, &[]);
+            if let Err(NotRun::Refused(refusal)) = &outcome {
+                session.shared.tally.note_refusal(refusal, 1);
+            }
             let mut writer = Writer::new(out, session.state.version);
             match outcome {
                 Ok(replies) => together(&mut writer, &replies.unwrap_or_default(), spec),
@@ -112,6 +116,7 @@ fn exec(session: &mut Session, turn: &mut Turn<'_>, out: &mut Vec<u8>) -> Ending
             return Ending::Waits;
         }
         Err(NotRun::Refused(refusal)) => {
+            session.shared.tally.note_refusal(&refusal, 1);
             Writer::new(out, session.state.version).refusal(&refusal, "exec");
             return Ending::Waits;
         }
@@ -129,6 +134,7 @@ fn exec(session: &mut Session, turn: &mut Turn<'_>, out: &mut Vec<u8>) -> Ending
         match slot {
             Slot::One(spec, shape) => {
                 let reply = replies.next().expect("the engine answers every command it was given");
+                session.shared.tally.note_reply(&reply);
                 writer.reply(&reply, shape, spec.name);
             }
             Slot::Together(spec, count) => {

@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use quipu_engine::Turn;
-use quipu_model::{Command, Name, Reply};
+use quipu_model::{Command, Freshness, Name, Reply};
 use quipu_protocol::command::{ClientCommand, ConfigCommand, ConnectionCommand, Hello, describe, help};
 use quipu_protocol::{Version, Writer};
 
@@ -91,6 +91,27 @@ pub(super) fn respond(
         }
         ConnectionCommand::FunctionFlush => writer.simple("OK"),
         ConnectionCommand::Backup(dir) => return back_up(session, dir, out),
+        ConnectionCommand::Read { name, freshness } => return read(session, *name, *freshness, turn, out),
+    }
+    Ending::Waits
+}
+
+/// A reading: what is told of a counter besides its value.
+fn read(session: &mut Session, name: Name<'_>, freshness: Freshness, turn: &mut Turn<'_>, out: &mut Vec<u8>) -> Ending {
+    let reading = match session.take_loaded(turn) {
+        Some(Reply::Refused(refusal)) => Err(refusal),
+        _ => match turn.reading(name, freshness) {
+            Ok(reading) => reading,
+            Err(load) => return Ending::Loads(load),
+        },
+    };
+    let mut writer = Writer::new(out, session.state.version);
+    match reading {
+        Ok(reading) => writer.reading(name, &reading),
+        Err(refusal) => {
+            session.shared.tally.note_refusal(&refusal, 1);
+            writer.refusal(&refusal, "quipu.read");
+        }
     }
     Ending::Waits
 }

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use quipu_engine::{Load, Loaded, Turn, Wait, Watch};
-use quipu_model::{Command, Reply};
+use quipu_model::{Command, Refusal, Reply};
 use quipu_protocol::command::{Flag, OnceRequest, ReplyMode};
 use quipu_protocol::{Args, DecodeError, Decoder, Request, Spec, Version, Writer, lookup};
 
@@ -148,6 +148,7 @@ impl Session {
                 self.state.command = run.command.unwrap_or(self.state.command);
                 if run.errors > 0 {
                     tally(&shared.tally.errors, run.errors);
+                    shared.tally.note_refusal(&Refusal::Overflow, run.errors);
                 }
                 // What was found behind one that needs the long way is not looked for again.
                 briefs_in = run.found - run.commands;

@@ -315,3 +315,45 @@ fn a_long_search_is_refused_by_the_length_of_its_pattern() {
         .ask(&format!("KEYS {fits}"), format!("*1\r\n$256\r\n{}\r\n", "b".repeat(256)))
         .ask(&format!("KEYS {over}\nSCAN 0 MATCH {over}\nCONFIG GET {over}"), refused.repeat(3));
 }
+
+#[test]
+fn a_reading_says_how_good_it_is() {
+    let door = Door::open();
+    let mut client = door.client();
+    client.ask("INCRBY likes:1 1234", ":1234\r\n").send("QUIPU.READ likes:1\r\n");
+    assert_eq!(client.line(), "*30", "a map is an array of pairs in the old dialect");
+    for (key, value) in [("name", "likes:1"), ("kind", "count")] {
+        assert_eq!((client.bulk(), client.bulk()), (key.to_owned(), value.to_owned()));
+    }
+    for (key, value) in [("value", ":1234"), ("exists", ":1"), ("exact", ":1")] {
+        assert_eq!((client.bulk(), client.line()), (key.to_owned(), value.to_owned()));
+    }
+    assert_eq!(client.bulk(), "as_of");
+    client.line();
+    for (key, value) in [
+        ("lag_ms", ":0"),
+        ("bound_low", ":1234"),
+        ("bound_high", ":1234"),
+        ("shards_seen", ":1"),
+        ("shards_total", ":1"),
+        ("writers_seen", ":1"),
+        ("writers_total", ":1"),
+        ("expires_at", "$-1"),
+    ] {
+        assert_eq!((client.bulk(), client.line()), (key.to_owned(), value.to_owned()));
+    }
+    assert_eq!((client.bulk(), client.bulk()), ("display".to_owned(), "1.2K".to_owned()));
+    for freshness in ["cached", "FRESH", "500ms", "2s"] {
+        let mut client = door.client();
+        client
+            .send(format!("QUIPU.READ nothing FRESHNESS {freshness}\r\n"))
+            .expect("*30\r\n$4\r\nname\r\n$7\r\nnothing\r\n");
+    }
+    let wrong = "-ERR freshness is 'cached', 'fresh', or a time up to an hour such as '500ms'\r\n";
+    door.client()
+        .ask("QUIPU.READ a FRESHNESS soon", wrong)
+        .ask("QUIPU.READ a FRESHNESS", "-ERR syntax error\r\n")
+        .ask("QUIPU.READ a FRESH 1s", "-ERR syntax error\r\n")
+        .ask("QUIPU.READ", "-ERR wrong number of arguments for 'quipu.read' command\r\n")
+        .ask("MULTI\nQUIPU.READ a", "+OK\r\n-ERR Command not allowed inside a transaction\r\n");
+}

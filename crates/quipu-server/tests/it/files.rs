@@ -12,7 +12,7 @@ const CHILD: &str = "QUIPU_TEST_FEW_FILES";
 /// What the server's process may open.
 const FILES: u64 = 300;
 
-/// HTTP connections that are held, the default bound.
+/// HTTP connections that are tried: more than are let in.
 const HTTP_CONNECTIONS: usize = 64;
 
 /// What must be left for the journal when every connection is taken.

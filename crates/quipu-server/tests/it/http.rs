@@ -1,56 +1,416 @@
-//! The HTTP door.
+//! The HTTP door: every route and every error, through real sockets.
 
-use std::io::Write;
-use std::time::Duration;
+use quipu_engine::{Engine, Options};
+use quipu_model::{Millis, Name};
+use quipu_server::Password;
+use serde_json::{Value, json};
 
-use crate::door::{Client, Door};
-
-fn get(door: &Door, request: &str) -> String {
-    let mut client = Client::connect(door.http);
-    let _ = client.0.write_all(request.as_bytes());
-    String::from_utf8(client.rest()).unwrap()
-}
+use crate::commit::{Gate, MOMENT, Sync};
+use crate::door::Door;
+use crate::http_client::Http;
 
 #[test]
-fn health_is_told_and_everything_else_is_a_problem() {
+fn a_counter_lives_from_its_first_add_to_its_end() {
     let door = Door::open();
-    let well = get(&door, "GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n");
-    assert!(well.starts_with("HTTP/1.1 200 OK\r\n") && well.ends_with("\r\n\r\nok\n"), "{well}");
-    let lost = get(&door, "GET /nothing HTTP/1.1\r\nHost: a\r\n\r\n");
-    assert!(lost.starts_with("HTTP/1.1 404 Not Found\r\n"), "{lost}");
-    assert!(lost.contains("content-type: application/problem+json\r\n") && lost.contains("\"status\":404"), "{lost}");
-    let wrong = get(&door, "DELETE /healthz HTTP/1.1\r\nHost: a\r\n\r\n");
-    assert!(wrong.starts_with("HTTP/1.1 405 ") && wrong.contains("allow: GET, HEAD\r\n"), "{wrong}");
-}
+    let mut http = Http::of(&door);
+    let added = http.post("/v1/counters/likes:42/add", "");
+    assert_eq!((added.status, added.header("content-type")), (200, Some("application/json")));
+    assert_eq!(added.json(), json!({"name": "likes:42", "value": 1, "value_string": "1"}));
+    assert_eq!(http.post("/v1/counters/likes:42/add", "{\"delta\": 1200}").json()["value"], 1_201);
+    assert_eq!(http.post("/v1/counters/likes:42/add", "{\"delta\": \"-1\"}").json()["value"], 1_200);
+    let silent = http.post("/v1/counters/likes:42/add?reply=none", "{}");
+    assert_eq!((silent.status, silent.body.len()), (204, 0));
 
-#[test]
-fn resp_on_the_http_port_is_refused_and_closed() {
-    let door = Door::open();
-    for bytes in ["*1\r\n$4\r\nPING\r\n", "*2\r\n$4\r\nINCR\r\n$1\r\na\r\n", "PING\r\n\r\n"] {
-        let heard = get(&door, bytes);
-        assert!(heard.is_empty() || heard.starts_with("HTTP/1.1 400 "), "{heard}");
+    let reading = http.get("/v1/counters/likes:42").json();
+    for (key, value) in [
+        ("name", json!("likes:42")),
+        ("kind", json!("count")),
+        ("value", json!(1_201)),
+        ("value_string", json!("1201")),
+        ("exists", json!(true)),
+        ("exact", json!(true)),
+        ("lag_ms", json!(0)),
+        ("bound", json!({"low": 1_201, "high": 1_201})),
+        ("shards", json!({"seen": 1, "total": 1})),
+        ("writers", json!({"seen": 1, "total": 1})),
+        ("expires_at", Value::Null),
+        ("display", json!("1.2K")),
+    ] {
+        assert_eq!(reading[key], value, "{key}");
     }
-    door.client().ask("GET a", "$-1\r\n");
+    assert!(reading["as_of"].as_str().unwrap().ends_with('Z'));
+
+    let reset = http.post("/v1/counters/likes:42/reset", "").json();
+    assert_eq!((&reset["before"], &reset["value"]), (&json!(1_201), &json!(0)));
+    door.client().ask("GET likes:42", "$1\r\n0\r\n");
+    let deleted = http.ask("DELETE", "/v1/counters/likes:42", "", "").json();
+    assert_eq!(deleted, json!({"name": "likes:42", "deleted": true}));
+    assert_eq!(http.ask("DELETE", "/v1/counters/likes:42", "", "").json()["deleted"], false);
+    let gone = http.get("/v1/counters/likes:42").json();
+    assert_eq!((&gone["exists"], &gone["value"]), (&json!(false), &json!(0)));
 }
 
 #[test]
-fn headers_have_bounds_in_size_number_and_time() {
-    let door = Door::open_with(|options| options.limits.http_header_time_max = Duration::from_millis(300));
-    let many: String = (0..100).map(|header| format!("h{header}: a\r\n")).collect();
-    let many = get(&door, &format!("GET /healthz HTTP/1.1\r\n{many}\r\n"));
-    assert!(many.is_empty() || many.starts_with("HTTP/1.1 431 "), "{many}");
-    let large = get(&door, &format!("GET /healthz HTTP/1.1\r\nh: {}\r\n\r\n", "a".repeat(100_000)));
-    assert!(large.is_empty() || large.starts_with("HTTP/1.1 431 "), "{large}");
-    let unfinished = get(&door, "GET /healthz HTTP/1.1\r\nHost: a\r\n");
-    assert!(!unfinished.starts_with("HTTP/1.1 200 "), "{unfinished}");
-    assert_eq!(get(&door, ""), "", "one that says nothing is closed too");
+fn names_are_any_bytes_and_both_doors_mean_the_same() {
+    let door = Door::open();
+    let mut http = Http::of(&door);
+    assert_eq!(http.post("/v1/counters/a%2Fb%20c%3F/add", "").json()["name"], "a/b c?");
+    door.client().ask("GET \"a/b c?\"", "$1\r\n1\r\n");
+    let odd = http.post("/v1/counters/%00%ff/add", "").json();
+    assert_eq!((&odd["name"], &odd["name_encoded"]), (&json!("\u{0}\u{fffd}"), &json!("%00%FF")));
+    door.client().ask("GET \"\\x00\\xff\"", "$1\r\n1\r\n");
+    assert_eq!(http.post(&format!("/v1/counters/{}/add", "a".repeat(512)), "").status, 200);
+    assert_eq!(http.post(&format!("/v1/counters/{}/add", "%41".repeat(512)), "").status, 200);
+    http.post(&format!("/v1/counters/{}/add", "a".repeat(513)), "").is_problem(400, "bad-path");
+    http.post("/v1/counters/a%2/add", "").is_problem(400, "bad-path");
+    http.post("/v1/counters//add", "").is_problem(400, "bad-path");
 }
 
 #[test]
-fn connections_beyond_the_cap_are_closed() {
-    let door = Door::open_with(|options| options.limits.http_connections_max = 2);
-    let mut held: Vec<Client> = (0..2).map(|_| Client::connect(door.http)).collect();
-    held[1].send("GET /healthz");
-    Client::connect(door.http).expect_closed_after("");
-    held[1].send(" HTTP/1.1\r\nHost: a\r\n\r\n").expect("HTTP/1.1 200 OK\r\n");
+fn totals_beyond_doubles_are_strings_and_overflow_is_refused() {
+    let door = Door::open();
+    let mut http = Http::of(&door);
+    let most = http.post("/v1/counters/a/add", "{\"delta\": 9223372036854775807}").json();
+    assert_eq!((&most["value"], &most["value_string"]), (&json!("9223372036854775807"), &json!("9223372036854775807")));
+    http.post("/v1/counters/a/add", "").is_problem(409, "overflow");
+    assert_eq!(http.get("/v1/counters/a").json()["bound"]["high"], "9223372036854775807");
+}
+
+#[test]
+fn counters_are_listed_with_prefix_and_cursor() {
+    let door = Door::open();
+    let mut http = Http::of(&door);
+    for number in 0..250 {
+        door.engine.add(format!("n:{number}"), number).unwrap();
+        door.engine.add(format!("m*{number}"), 1).unwrap();
+    }
+    let (mut names, mut path, mut pages) = (Vec::new(), "/v1/counters?prefix=n:&limit=40".to_owned(), 0);
+    loop {
+        let page = http.get(&path).json();
+        for counter in page["counters"].as_array().unwrap() {
+            let name = counter["name"].as_str().unwrap().to_owned();
+            assert_eq!(format!("n:{}", counter["value_string"].as_str().unwrap()), name);
+            names.push(name);
+        }
+        pages += 1;
+        match page["cursor"].as_str() {
+            Some(cursor) => path = format!("/v1/counters?prefix=n:&limit=40&cursor={cursor}"),
+            None => break,
+        }
+    }
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), 250);
+    assert!(pages > 5, "{pages} pages");
+    // A star in a prefix is a star.
+    let stars = http.get("/v1/counters?limit=1000&prefix=m%2A1").json();
+    assert_eq!(stars["counters"].as_array().unwrap().len(), 111);
+    assert_eq!(http.get("/v1/counters?prefix=nothing").json(), json!({"counters": [], "cursor": null}));
+    for query in ["limit=0", "limit=1001", "limit=x", "cursor=x", "prefix=%f", "what=1", "limit=1&limit=2"] {
+        http.get(&format!("/v1/counters?{query}")).is_problem(400, "bad-query");
+    }
+    http.get(&format!("/v1/counters?prefix={}", "a".repeat(256))).is_problem(400, "bad-query");
+}
+
+#[test]
+fn what_is_not_understood_is_named_and_nothing_is_applied() {
+    let door = Door::open();
+    let mut http = Http::of(&door);
+    for (body, word) in [
+        ("{\"delta\": 1.5}", "whole number"),
+        ("{\"delta\": 1e400}", "out of range"),
+        ("{\"delta\": 18446744073709551616}", "whole number"),
+        ("{\"dleta\": 1}", "unknown field `dleta`"),
+        ("{\"delta\"", "EOF"),
+        ("[[[[[[]]]]]]", "an object such as"),
+        ("delta=1", "expected"),
+    ] {
+        let problem = http.post("/v1/counters/a/add", body).is_problem(400, "bad-body");
+        assert!(problem["detail"].as_str().unwrap().contains(word), "{body}: {problem}");
+    }
+    let deep = format!("{{\"delta\": {}", "[".repeat(3_000));
+    http.post("/v1/counters/a/add", &deep).is_problem(400, "bad-body");
+    http.post("/v1/counters/a/reset", "{\"delta\": 1}").is_problem(400, "bad-body");
+    http.post("/v1/counters/a/add?reply=some", "").is_problem(400, "bad-query");
+    http.post("/v1/counters/a/add?delta=2", "").is_problem(400, "bad-query");
+    http.get("/v1/counters/a?x").is_problem(400, "bad-query");
+    assert_eq!(http.get("/v1/counters/a").json()["exists"], false);
+    // Bytes that are no text, in a body that says how long it is.
+    http.0.send(b"POST /v1/counters/a/add HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\n{\"\xff\"");
+    http.hear(false).is_problem(400, "bad-body");
+}
+
+#[test]
+fn a_mutation_with_a_token_is_refused_as_long_as_tokens_are_not_offered() {
+    let door = Door::open();
+    let mut http = Http::of(&door);
+    let token = "Idempotency-Key: 7\r\n";
+    for (method, path) in [("POST", "/add"), ("POST", "/reset"), ("DELETE", "")] {
+        let path = format!("/v1/counters/a{path}");
+        let problem = http.ask(method, &path, token, "").is_problem(501, "tokens-not-offered");
+        assert!(problem["detail"].as_str().unwrap().contains("Idempotency-Key"));
+        http.ask(method, &path, "", "{\"token\": \"7\"}").is_problem(501, "tokens-not-offered");
+    }
+    http.ask("POST", "/v1/batch", token, "[{\"name\": \"a\"}]").is_problem(501, "tokens-not-offered");
+    http.post("/v1/batch", "[{\"name\": \"a\"}, {\"name\": \"a\", \"token\": \"7\"}]")
+        .is_problem(501, "tokens-not-offered");
+    assert_eq!(http.get("/v1/counters/a").json()["exists"], false);
+}
+
+#[test]
+fn unknown_paths_and_methods_are_problems_and_the_connection_goes_on() {
+    let door = Door::open();
+    let mut http = Http::of(&door);
+    assert_eq!(http.get("/healthz").text(), "ok\n");
+    assert_eq!(http.get("/readyz").text(), "ready\n");
+    for path in ["/", "/nothing", "/v1", "/v1/counters/", "/v1/counters/a/b", "/v1/counters/a/add/"] {
+        http.get(path).is_problem(404, "no-route");
+    }
+    for (method, path, allow) in [
+        ("DELETE", "/healthz", "GET, HEAD"),
+        ("GET", "/v1/counters/a/add", "POST"),
+        ("PUT", "/v1/counters/a", "GET, HEAD, DELETE"),
+        ("OPTIONS", "/v1/counters/a/add", "POST"),
+        ("GET", "/v1/batch", "POST"),
+    ] {
+        let told = http.ask(method, path, "", "");
+        told.is_problem(405, "method-not-allowed");
+        assert_eq!(told.header("allow"), Some(allow));
+        assert_eq!(told.header("access-control-allow-origin"), None);
+    }
+    let head = http.ask("HEAD", "/v1/counters/a", "", "");
+    assert_eq!((head.status, head.body.len()), (200, 0));
+    assert_eq!(http.post("/v1/counters/a/add", "").json()["value"], 1);
+}
+
+#[test]
+fn with_a_password_only_health_is_told_without_it() {
+    let door = Door::open_with(|options| options.password = Some(Password::new(b"secret").unwrap()));
+    for path in ["/v1/counters/a", "/v1/counters", "/metrics", "/openapi.json", "/nothing", "/v1/counters/a/watch"] {
+        for headers in
+            ["", "Authorization: Bearer wrong\r\n", "Authorization: Basic c2VjcmV0\r\n", "Authorization: secret\r\n"]
+        {
+            let mut http = Http::of(&door);
+            let told = http.ask("GET", path, headers, "");
+            told.is_problem(401, "unauthorized");
+            assert_eq!(told.header("www-authenticate"), Some("Bearer realm=\"quipu\""));
+            http.0.expect_closed_after("");
+        }
+    }
+    let mut stranger = Http::of(&door);
+    stranger.ask("POST", "/v1/counters/a/add", "", "{\"delta\": 1}").is_problem(401, "unauthorized");
+    let mut http = Http::of(&door);
+    assert_eq!((http.get("/healthz").status, http.get("/readyz").status), (200, 200));
+    let right = "Authorization: Bearer secret\r\n";
+    assert_eq!(http.ask("GET", "/v1/counters/a", right, "").json()["exists"], false);
+    assert_eq!(http.ask("POST", "/v1/counters/a/add", right, "").json()["value"], 1);
+    // Each request for itself: that one was let in says nothing of the next.
+    http.get("/v1/counters/a").is_problem(401, "unauthorized");
+}
+
+#[test]
+fn a_page_of_another_origin_changes_nothing() {
+    let door = Door::open();
+    for origin in ["http://evil.example", "null", "http://quipu.evil.example", "quipu"] {
+        let told = Http::of(&door).ask("POST", "/v1/counters/a/add", &format!("Origin: {origin}\r\n"), "");
+        told.is_problem(403, "cross-origin");
+    }
+    let mut http = Http::of(&door);
+    assert_eq!(http.get("/v1/counters/a").json()["exists"], false);
+    assert_eq!(http.ask("POST", "/v1/counters/a/add", "Origin: http://quipu\r\n", "").json()["value"], 1);
+}
+
+#[test]
+fn a_batch_has_a_result_for_each_item_in_order() {
+    let door = Door::open();
+    let mut http = Http::of(&door);
+    let batch = json!([
+        {"name": "a", "delta": 5},
+        {"name": "a", "delta": "9223372036854775807"},
+        {"op": "read", "name": "a"},
+        {"op": "reset", "name": "a"},
+        {"op": "delete", "name": "a"},
+        {"op": "delete", "name_encoded": "%ff"},
+        {"name": "b"},
+    ]);
+    let results = http.post("/v1/batch", &batch.to_string()).json();
+    let results = results.as_array().unwrap();
+    assert_eq!(results[0], json!({"status": 200, "name": "a", "value": 5, "value_string": "5"}));
+    assert_eq!((&results[1]["status"], &results[1]["type"]), (&json!(409), &json!("urn:quipu:problem:overflow")));
+    assert_eq!(
+        (&results[2]["status"], &results[2]["value"], &results[2]["exact"]),
+        (&json!(200), &json!(5), &json!(true))
+    );
+    assert_eq!(results[3]["before"], 5);
+    assert_eq!(results[4], json!({"status": 200, "name": "a", "deleted": true}));
+    assert_eq!(results[5]["deleted"], false);
+    assert_eq!(results[6]["value"], 1);
+    assert_eq!(results.len(), 7);
+    assert_eq!(http.post("/v1/batch", "[]").json(), json!([]));
+
+    let lines = http.post("/v1/batch", "{\"name\": \"b\"}\r\n\n{\"name\": \"b\", \"delta\": 2}\n");
+    assert_eq!(lines.header("content-type"), Some("application/x-ndjson"));
+    let values: Vec<Value> = lines.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!((values.len(), &values[0]["value"], &values[1]["value"]), (2, &json!(2), &json!(4)));
+    http.post("/v1/batch", "").is_problem(400, "bad-body");
+
+    // A mistake anywhere refuses all of it, before anything is applied.
+    http.post("/v1/batch", "[{\"name\": \"b\"}, {\"name\": \"b\", \"op\": \"set\"}]").is_problem(400, "bad-body");
+    assert_eq!(http.get("/v1/counters/b").json()["value"], 4);
+    let many = "{\"name\": \"c\"}\n".repeat(2_048);
+    let told = http.post("/v1/batch", &many);
+    assert_eq!((told.status, told.text().lines().count()), (200, 2_048));
+    http.post("/v1/batch", &format!("{many}{{\"name\": \"c\"}}")).is_problem(413, "body-too-large");
+    assert_eq!(Http::of(&door).get("/v1/counters/c").json()["value"], 2_048);
+}
+
+#[test]
+fn a_request_on_a_counter_at_rest_waits_and_the_others_go_on() {
+    let directory = tempfile::tempdir().unwrap();
+    let engine = Engine::open(Options::new(directory.path())).unwrap();
+    for number in 0..300 {
+        engine.add(format!("n:{number}"), number).unwrap();
+    }
+    engine.close().unwrap();
+    drop(engine);
+    let engine = Engine::open(Options::new(directory.path())).unwrap();
+    let door = Door::serve(engine, directory, |_| {});
+    let mut http = Http::of(&door);
+    assert_eq!(http.get("/v1/counters/n:7").json()["value"], 7);
+    assert_eq!(http.post("/v1/counters/n:8/add", "").json()["value"], 9);
+    assert_eq!(http.post("/v1/counters/n:9/reset", "").json()["before"], 9);
+    assert_eq!(http.ask("DELETE", "/v1/counters/n:10", "", "").json()["deleted"], true);
+    let batch: String = (100..200).map(|number| format!("{{\"name\": \"n:{number}\"}}\n")).collect();
+    let told = http.post("/v1/batch", &batch);
+    for (line, number) in told.text().lines().zip(101..) {
+        assert_eq!(serde_json::from_str::<Value>(line).unwrap()["value"], number);
+    }
+    let listed = http.get("/v1/counters?limit=1000&prefix=n:").json();
+    assert_eq!((listed["counters"].as_array().unwrap().len(), &listed["cursor"]), (299, &Value::Null));
+}
+
+#[test]
+fn no_reply_leaves_before_what_it_includes_is_on_disk() {
+    let gate = Gate::open();
+    let door = Door::open_on(gate.environment());
+    let (mut writer, mut reader) = (Http::of(&door), Http::of(&door));
+    writer.post("/v1/counters/n/add", "");
+    gate.set(Sync::Waits);
+    writer.send("POST", "/v1/counters/n/add?reply=none", "", "");
+    writer.0.expect_silence(MOMENT);
+    reader.send("GET", "/v1/counters/n", "", "");
+    reader.0.expect_silence(MOMENT);
+    gate.set(Sync::Passes);
+    assert_eq!(writer.hear(false).status, 204);
+    assert_eq!(reader.hear(false).json()["value"], 2);
+}
+
+#[test]
+fn when_the_disk_fails_there_is_no_reply() {
+    let gate = Gate::open();
+    let door = Door::open_on(gate.environment());
+    let mut http = Http::of(&door);
+    http.post("/v1/counters/n/add", "");
+    gate.set(Sync::Fails);
+    http.send("POST", "/v1/counters/n/add", "", "");
+    http.0.expect_closed_after("");
+    gate.set(Sync::Passes);
+}
+
+#[test]
+fn expiry_is_part_of_a_reading() {
+    let door = Door::open();
+    let mut http = Http::of(&door);
+    door.client().ask("SET a 1 EX 1000", "+OK\r\n");
+    let at = door.engine.read("a").unwrap().expires_at.unwrap();
+    let text = quipu_protocol::json::rfc3339(Millis(at.0));
+    assert_eq!(http.get("/v1/counters/a").json()["expires_at"], text);
+    assert_eq!(Name::new(b"a").unwrap().namespace(), b"default");
+}
+
+#[test]
+fn metrics_are_told_in_the_format_of_prometheus() {
+    let door = Door::open();
+    let mut http = Http::of(&door);
+    for _ in 0..3 {
+        http.post("/v1/counters/likes:1/add", "");
+    }
+    http.get("/v1/counters/likes:1");
+    http.post("/v1/counters/likes:1/add", "{\"delta\": 9223372036854775807}").is_problem(409, "overflow");
+    door.client().ask("INCR a\nINCRBY a 9223372036854775807", ":1\r\n-ERR increment or decrement would overflow\r\n");
+    let told = http.get("/metrics");
+    assert_eq!(told.header("content-type"), Some("text/plain; version=0.0.4; charset=utf-8"));
+    let text = told.text();
+    for line in [
+        "quipu_counters 2",
+        "quipu_operations_total{door=\"http\"} 5",
+        "quipu_operations_total{door=\"resp\"} 2",
+        "quipu_refusals_total{door=\"http\",reason=\"overflow\"} 1",
+        "quipu_refusals_total{door=\"resp\",reason=\"overflow\"} 1",
+        "quipu_http_seconds_count{operation=\"add\",namespace=\"likes\"} 4",
+        "quipu_http_seconds_bucket{operation=\"read\",namespace=\"likes\",le=\"+Inf\"} 1",
+        "quipu_connections{door=\"http\"} 1",
+        "# TYPE quipu_fsync_seconds histogram",
+        "quipu_disk_full 0",
+    ] {
+        assert!(text.lines().any(|told| told == line), "{line} is not in\n{text}");
+    }
+    assert!(!text.contains("quipu_store_puts_total"), "there is no store");
+    // Every line is a comment or a name, labels and a number; every sample has been announced.
+    let mut announced = Vec::new();
+    for line in text.lines() {
+        if let Some(comment) = line.strip_prefix("# ") {
+            let mut words = comment.split(' ');
+            if words.next() == Some("TYPE") {
+                announced.push(words.next().unwrap().to_owned());
+            }
+            continue;
+        }
+        let (name, value) = line.rsplit_once(' ').unwrap();
+        assert!(value.parse::<f64>().is_ok(), "{line}");
+        let name = name.split('{').next().unwrap();
+        let base = ["_bucket", "_sum", "_count"].iter().find_map(|suffix| name.strip_suffix(suffix));
+        assert!(announced.iter().any(|known| known == name || base == Some(known)), "{line}");
+    }
+}
+
+#[test]
+fn every_route_answers_as_its_description_says() {
+    let door = Door::open();
+    let mut http = Http::of(&door);
+    let document = http.get("/openapi.json").json();
+    assert_eq!(document["openapi"], "3.1.0");
+    let mut operations = 0;
+    for (path, methods) in document["paths"].as_object().unwrap() {
+        for (method, operation) in methods.as_object().unwrap() {
+            operations += 1;
+            let path = path.replace("{name}", "likes:42");
+            let bodies = operation["requestBody"]["content"].as_object();
+            let bodies: Vec<String> = match bodies {
+                None => vec![String::new()],
+                Some(bodies) => bodies
+                    .values()
+                    .map(|body| match &body["example"] {
+                        Value::String(text) => text.clone(),
+                        example => example.to_string(),
+                    })
+                    .collect(),
+            };
+            for body in bodies {
+                let mut http = Http::of(&door);
+                http.send(&method.to_uppercase(), &path, "", &body);
+                let (status, head) = http.head();
+                let response = &operation["responses"][status.to_string()];
+                assert!((200..300).contains(&status) && response.is_object(), "{method} {path}: {status}");
+                let media = head.lines().find_map(|line| line.strip_prefix("content-type: ")).unwrap();
+                let media = media.split(';').next().unwrap();
+                assert!(response["content"].get(media).is_some(), "{method} {path}: {media}");
+            }
+            // What does not fit is a problem that is described, too.
+            let told = http.ask(&method.to_uppercase(), &format!("{path}?nonsense=1"), "", "");
+            let public = ["/healthz", "/readyz", "/metrics", "/openapi.json"].contains(&path.as_str());
+            assert!(public || operation["responses"][told.status.to_string()].is_object(), "{path}: {}", told.status);
+        }
+    }
+    assert_eq!(operations, 11);
 }

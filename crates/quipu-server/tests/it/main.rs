@@ -12,6 +12,9 @@ mod door;
 mod files;
 mod hostile;
 mod http;
+mod http_client;
+mod http_hostile;
+mod http_watch;
 
 mod stop;
 mod tokens;

@@ -130,7 +130,7 @@ pub static SETTINGS: &[Setting] = &[
     Setting {
         key: "http",
         form: Form::Text,
-        help: "Where /healthz is served, or off",
+        help: "Where HTTP is served, or off",
         take: |c, text| {
             let http = if text == "off" { Ok(None) } else { read_address(text).map(Some) };
             put(&mut c.server.http, http)
@@ -405,6 +405,30 @@ pub static SETTINGS: &[Setting] = &[
         help: "The headers of an HTTP request must arrive within this time",
         take: |c, text| put(&mut c.server.limits.http_header_time_max, read_nonzero(text)),
         show: |c| show_duration(c.server.limits.http_header_time_max),
+    },
+    Setting {
+        key: "limits.http_body_timeout",
+        form: Form::Time,
+        help: "The body of an HTTP request must arrive within this time",
+        take: |c, text| put(&mut c.server.limits.http_body_time_max, read_nonzero(text)),
+        show: |c| show_duration(c.server.limits.http_body_time_max),
+    },
+    Setting {
+        key: "limits.http_idle_timeout",
+        form: Form::Time,
+        help: "An HTTP connection is kept for this long without a request",
+        take: |c, text| put(&mut c.server.limits.http_idle_time_max, read_nonzero(text)),
+        show: |c| show_duration(c.server.limits.http_idle_time_max),
+    },
+    Setting {
+        key: "limits.http_body_bytes",
+        form: Form::Size,
+        help: "Largest body of a batch over HTTP",
+        take: |c, text| {
+            let bytes = read_size::<u32>(text)?;
+            put(&mut c.server.limits.http_body_bytes_max, Ok(bytes as usize))
+        },
+        show: |c| show_bytes(c.server.limits.http_body_bytes_max as u64),
     },
 ];
 

@@ -1,0 +1,45 @@
+//! A reading: a counter's value, and how far to trust it.
+//!
+//! In: a name. Out: what is known of it, with what is not known said beside it.
+
+use quipu_model::{Freshness, Kind, Name, Reading, Refusal, Seen};
+
+use super::Turn;
+use crate::load::Load;
+
+impl Turn<'_> {
+    /// Reads a counter and says how good that is; one that does not exist reads as 0. `Err`: it is at rest, or not known well enough, and can be read
+    /// once that is loaded.
+    pub fn reading(&mut self, name: Name<'_>, freshness: Freshness) -> Result<Result<Reading, Refusal>, Load> {
+        let (cell, floor) = match self.read(name, freshness)? {
+            Ok(found) => found,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
+        let mut reading = Reading {
+            kind: Kind::Count,
+            value: cell.map_or(0, |cell| cell.value),
+            exists: cell.is_some(),
+            exact: true,
+            as_of: self.now,
+            lag: Some(std::time::Duration::ZERO),
+            shards: Seen::ONE,
+            writers: Seen::ONE,
+            epoch: cell.map_or(floor, |cell| cell.epoch),
+            expires_at: cell.and_then(|cell| cell.expires_at),
+        };
+        if let Some(shared) = &self.engine.shared {
+            let hash = self.engine.table.hash(name.bytes());
+            let shard = self.engine.table.shard_of(hash);
+            let own = self.held.as_mut().expect("reading has opened the run").shard(shard).own(hash, name.bytes());
+            let fetched_at = own.and_then(|own| own.fetched_at);
+            // A row is all cells of all writers at one moment; without one there is only what this node says itself.
+            let of = |total: u64| Seen { seen: if fetched_at.is_some() { total } else { 1 }, total };
+            // What other nodes have added since their rows were fetched is not in it.
+            reading.exact = false;
+            reading.lag = fetched_at.map(|at| self.elapsed.saturating_sub(at));
+            reading.shards = of(u64::from(shared.options.policy(name).shards.max(1)));
+            reading.writers = of(shared.writers_known());
+        }
+        Ok(Ok(reading))
+    }
+}

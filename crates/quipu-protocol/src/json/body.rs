@@ -1,0 +1,235 @@
+//! Bodies: an add, another mutation, an item of a batch.
+
+use std::fmt;
+
+use serde::de::{Error, Visitor};
+use serde::{Deserialize, Deserializer};
+
+use super::SAFE_INTEGER_MAX;
+
+/// The body of an add. An empty one adds 1.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AddBody {
+    /// By how much.
+    #[serde(default = "one", deserialize_with = "whole")]
+    pub delta: i64,
+    /// What picks the shard, where the namespace says that the add does.
+    #[serde(default)]
+    pub shard_key: Option<String>,
+    /// What the client calls this mutation.
+    #[serde(default)]
+    pub token: Option<String>,
+    /// Whose token it is, or whose number.
+    #[serde(default)]
+    pub producer: Option<String>,
+    /// The number of this mutation, of a producer that numbers what it does.
+    #[serde(default)]
+    pub seq: Option<u64>,
+}
+
+/// The body of a mutation that has nothing else to say. May be empty.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MutationBody {
+    /// What the client calls this mutation.
+    #[serde(default)]
+    pub token: Option<String>,
+    /// Whose token it is, or whose number.
+    #[serde(default)]
+    pub producer: Option<String>,
+    /// The number of this mutation, of a producer that numbers what it does.
+    #[serde(default)]
+    pub seq: Option<u64>,
+}
+
+/// One item of a batch.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BatchItem {
+    /// What to do.
+    #[serde(default)]
+    pub op: BatchOp,
+    /// With which counter.
+    #[serde(default)]
+    pub name: Option<String>,
+    /// The same, for names that are not text: as in a path.
+    #[serde(default)]
+    pub name_encoded: Option<String>,
+    /// By how much, if it is an add.
+    #[serde(default, deserialize_with = "whole_if_there")]
+    pub delta: Option<i64>,
+    /// What picks the shard, as in [`AddBody`].
+    #[serde(default)]
+    pub shard_key: Option<String>,
+    /// What the client calls this mutation.
+    #[serde(default)]
+    pub token: Option<String>,
+    /// Whose token it is, or whose number.
+    #[serde(default)]
+    pub producer: Option<String>,
+    /// The number of this mutation, of a producer that numbers what it does.
+    #[serde(default)]
+    pub seq: Option<u64>,
+}
+
+/// What an item of a batch asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum BatchOp {
+    /// Adds.
+    #[default]
+    Add,
+    /// Reads.
+    Read,
+    /// Sets to 0.
+    Reset,
+    /// Deletes.
+    Delete,
+}
+
+/// The body of an add; the error names what is wrong and where.
+pub fn parse_add(body: &[u8]) -> Result<AddBody, serde_json::Error> {
+    match is_empty(body) {
+        true => Ok(AddBody { delta: 1, shard_key: None, token: None, producer: None, seq: None }),
+        false => object(body),
+    }
+}
+
+/// The body of another mutation.
+pub fn parse_mutation(body: &[u8]) -> Result<MutationBody, serde_json::Error> {
+    match is_empty(body) {
+        true => Ok(MutationBody::default()),
+        false => object(body),
+    }
+}
+
+/// One item of a batch.
+pub fn parse_item(item: &[u8]) -> Result<BatchItem, serde_json::Error> {
+    object(item)
+}
+
+/// An object. An array would be taken for one by the reader, its elements for the fields in order, which nobody means.
+fn object<'de, T: Deserialize<'de>>(body: &'de [u8]) -> Result<T, serde_json::Error> {
+    match body.trim_ascii_start().first() {
+        Some(b'{') => serde_json::from_slice(body),
+        _ => Err(serde_json::Error::custom("expected an object such as {\"name\": \"likes:42\", \"delta\": 1}")),
+    }
+}
+
+fn is_empty(body: &[u8]) -> bool {
+    body.iter().all(u8::is_ascii_whitespace)
+}
+
+fn one() -> i64 {
+    1
+}
+
+/// A whole number of 64 bits, as a number or as a string: clients that count in doubles need the latter.
+fn whole<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
+    deserializer.deserialize_any(Whole)
+}
+
+fn whole_if_there<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<i64>, D::Error> {
+    whole(deserializer).map(Some)
+}
+
+struct Whole;
+
+impl Visitor<'_> for Whole {
+    type Value = i64;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a whole number of 64 bits, or one in a string")
+    }
+
+    fn visit_i64<E: Error>(self, value: i64) -> Result<i64, E> {
+        Ok(value)
+    }
+
+    fn visit_u64<E: Error>(self, value: u64) -> Result<i64, E> {
+        i64::try_from(value).map_err(|_| E::custom(format_args!("{value} does not fit 64 bits with a sign")))
+    }
+
+    fn visit_f64<E: Error>(self, value: f64) -> Result<i64, E> {
+        // `2.0` and `1e3` are whole numbers to JSON. Beyond what doubles keep exact, nobody can say which one was meant.
+        match value.fract() == 0.0 && value.abs() <= SAFE_INTEGER_MAX as f64 {
+            true => Ok(value as i64),
+            false => Err(E::custom(format_args!("{value} is not a whole number of 64 bits"))),
+        }
+    }
+
+    fn visit_str<E: Error>(self, value: &str) -> Result<i64, E> {
+        value.parse().map_err(|_| E::custom("the string is not a whole number of 64 bits"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn an_empty_body_adds_one() {
+        for body in ["", " \r\n", "{}"] {
+            assert_eq!(parse_add(body.as_bytes()).unwrap().delta, 1, "{body:?}");
+        }
+    }
+
+    #[test]
+    fn deltas_are_whole_numbers_or_strings_of_them() {
+        for (body, delta) in [
+            (r#"{"delta": -3}"#, -3),
+            (r#"{"delta": 2.0}"#, 2),
+            (r#"{"delta": -1e3}"#, -1_000),
+            (r#"{"delta": 9223372036854775807}"#, i64::MAX),
+            (r#"{"delta": "-9223372036854775808"}"#, i64::MIN),
+        ] {
+            assert_eq!(parse_add(body.as_bytes()).unwrap().delta, delta, "{body}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_understood_is_named() {
+        let deep = format!("{{\"delta\": {}", "[".repeat(100_000));
+        for (body, word) in [
+            (r#"{"delta": 1.5}"#, "1.5 is not a whole number"),
+            (r#"{"delta": 1e400}"#, "out of range"),
+            (r#"{"delta": 1e17}"#, "is not a whole number"),
+            (r#"{"delta": 18446744073709551616}"#, "is not a whole number"),
+            (r#"{"delta": 9223372036854775808}"#, "does not fit"),
+            (r#"{"delta": "one"}"#, "string"),
+            (r#"{"delta": null}"#, "null"),
+            (r#"{"delta": 1, "delta": 2}"#, "duplicate field `delta`"),
+            (r#"{"dleta": 1}"#, "unknown field `dleta`"),
+            (r#"{"delta": 1} x"#, "trailing characters"),
+            ("[1]", "an object such as"),
+            (" [{}]", "an object such as"),
+            ("1", "an object such as"),
+            ("{\"delta\": 1", "EOF"),
+            ("{\"delta\u{0}: 1}", "column"),
+            (&deep, "expected a whole number"),
+        ] {
+            let error = parse_add(body.as_bytes()).unwrap_err().to_string();
+            assert!(error.contains(word), "{body:.40}: {error}");
+        }
+    }
+
+    #[test]
+    fn an_item_adds_unless_it_says_otherwise() {
+        let item = parse_item(br#"{"name": "a"}"#).unwrap();
+        assert_eq!((item.op, item.delta), (BatchOp::Add, None));
+        assert_eq!(parse_item(br#"{"op": "reset", "name": "a"}"#).unwrap().op, BatchOp::Reset);
+        assert!(
+            parse_item(br#"{"op": "set", "name": "a"}"#).unwrap_err().to_string().contains("unknown variant `set`")
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
+            let _ = (parse_add(&bytes), parse_mutation(&bytes), parse_item(&bytes));
+        }
+    }
+}

@@ -1,0 +1,20 @@
+//! The JSON forms of the HTTP door: what bodies and paths mean, and how replies are written.
+//!
+//! In: bytes of a path, a query or a body. Out: names, deltas and batches; and bytes for readings and replies.
+//!
+//! Invariants:
+//! - no bytes from outside can make this panic, and nothing is nested deeper than a batch of flat objects, so depth needs no bound of its own;
+//! - a whole number beyond ±2^53 is written as a string, and every total has its string form beside it: a client that counts in doubles rounds nothing unnoticed;
+//! - what is not understood is refused by name, never left out.
+
+mod body;
+mod display;
+mod percent;
+mod reply;
+mod time;
+
+pub use body::{AddBody, BatchItem, BatchOp, MutationBody, parse_add, parse_item, parse_mutation};
+pub use display::display;
+pub use percent::{PercentError, percent_decode, percent_encode, query_decode};
+pub use reply::{SAFE_INTEGER_MAX, string, write_name, write_reading, write_total};
+pub use time::rfc3339;

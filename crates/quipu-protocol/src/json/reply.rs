@@ -1,0 +1,142 @@
+//! Replies: readings and totals.
+
+use std::io::Write;
+
+use quipu_model::Reading;
+
+use super::{display, percent_encode, rfc3339};
+
+/// The largest whole number that every JSON reader keeps exact: those that count in doubles round beyond it.
+pub const SAFE_INTEGER_MAX: u64 = 1 << 53;
+
+/// Writes `"name":"…"`; for a name that is not text, also `"name_encoded"`, as it stands in a path.
+pub fn write_name(out: &mut Vec<u8>, name: &[u8]) {
+    out.extend_from_slice(b"\"name\":");
+    match std::str::from_utf8(name) {
+        Ok(text) => string(out, text),
+        Err(_) => {
+            string(out, &String::from_utf8_lossy(name));
+            out.extend_from_slice(b",\"name_encoded\":");
+            string(out, &percent_encode(name));
+        }
+    }
+}
+
+/// Writes `"key":1,"key_string":"1"`.
+pub fn write_total(out: &mut Vec<u8>, key: &str, value: i64) {
+    put(out, format_args!("\"{key}\":"));
+    number(out, value);
+    put(out, format_args!(",\"{key}_string\":\"{value}\""));
+}
+
+/// Writes a reading.
+pub fn write_reading(out: &mut Vec<u8>, name: &[u8], reading: &Reading) {
+    let Reading { kind, value, exists, exact, as_of, lag, shards, writers, epoch: _, expires_at } = reading;
+    out.push(b'{');
+    write_name(out, name);
+    put(out, format_args!(",\"kind\":\"{}\",", kind.word()));
+    write_total(out, "value", *value);
+    put(out, format_args!(",\"exists\":{exists},\"exact\":{exact},\"as_of\":\"{}\",\"lag_ms\":", rfc3339(*as_of)));
+    match lag {
+        Some(lag) => put(out, format_args!("{}", lag.as_millis())),
+        None => out.extend_from_slice(b"null"),
+    }
+    out.extend_from_slice(b",\"bound\":");
+    if *exact {
+        out.extend_from_slice(b"{\"low\":");
+        number(out, *value);
+        out.extend_from_slice(b",\"high\":");
+        number(out, *value);
+        out.push(b'}');
+    } else {
+        // What others have added and taken away since cannot be bounded, only dated.
+        out.extend_from_slice(b"null");
+    }
+    put(out, format_args!(",\"shards\":{{\"seen\":{},\"total\":{}}}", shards.seen, shards.total));
+    put(out, format_args!(",\"writers\":{{\"seen\":{},\"total\":{}}}", writers.seen, writers.total));
+    match expires_at {
+        Some(at) => put(out, format_args!(",\"expires_at\":\"{}\"", rfc3339(*at))),
+        None => out.extend_from_slice(b",\"expires_at\":null"),
+    }
+    put(out, format_args!(",\"display\":\"{}\"}}", display(*value)));
+}
+
+/// Writes text as a JSON string.
+pub fn string(out: &mut Vec<u8>, text: &str) {
+    serde_json::to_writer(out, text).expect("writing text to memory cannot fail");
+}
+
+fn number(out: &mut Vec<u8>, value: i64) {
+    match value.unsigned_abs() <= SAFE_INTEGER_MAX {
+        true => put(out, format_args!("{value}")),
+        false => put(out, format_args!("\"{value}\"")),
+    }
+}
+
+fn put(out: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
+    out.write_fmt(text).expect("writing to memory cannot fail");
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use quipu_model::{Epoch, Kind, Millis, Seen};
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn reading(value: i64) -> Reading {
+        Reading {
+            kind: Kind::Count,
+            value,
+            exists: true,
+            exact: true,
+            as_of: Millis(1_000),
+            lag: Some(Duration::ZERO),
+            shards: Seen::ONE,
+            writers: Seen::ONE,
+            epoch: Epoch::default(),
+            expires_at: None,
+        }
+    }
+
+    fn written(name: &[u8], reading: &Reading) -> Value {
+        let mut out = Vec::new();
+        write_reading(&mut out, name, reading);
+        serde_json::from_slice(&out).unwrap()
+    }
+
+    #[test]
+    fn a_reading_says_how_good_it_is() {
+        let exact = json!({
+            "name": "likes:42", "kind": "count", "value": 1_234, "value_string": "1234", "exists": true, "exact": true,
+            "as_of": "1970-01-01T00:00:01.000Z", "lag_ms": 0, "bound": {"low": 1_234, "high": 1_234},
+            "shards": {"seen": 1, "total": 1}, "writers": {"seen": 1, "total": 1}, "expires_at": null, "display": "1.2K",
+        });
+        assert_eq!(written(b"likes:42", &reading(1_234)), exact);
+        let shared = Reading { exact: false, lag: None, writers: Seen { seen: 1, total: 3 }, ..reading(1) };
+        let shared = written(b"a", &shared);
+        assert_eq!((&shared["bound"], &shared["lag_ms"]), (&Value::Null, &Value::Null));
+        assert_eq!(shared["writers"], json!({"seen": 1, "total": 3}));
+    }
+
+    #[test]
+    fn totals_beyond_what_doubles_keep_are_strings() {
+        let last = written(b"a", &reading(1 << 53));
+        assert_eq!(
+            (&last["value"], &last["value_string"]),
+            (&json!(9_007_199_254_740_992_i64), &json!("9007199254740992"))
+        );
+        let beyond = written(b"a", &reading(i64::MIN));
+        assert_eq!(beyond["value"], json!("-9223372036854775808"));
+        assert_eq!(beyond["bound"]["low"], json!("-9223372036854775808"));
+    }
+
+    #[test]
+    fn a_name_that_is_not_text_has_its_encoded_form_beside_it() {
+        let odd = written(b"a\"\xff", &reading(1));
+        assert_eq!((&odd["name"], &odd["name_encoded"]), (&json!("a\"\u{fffd}"), &json!("a%22%FF")));
+        assert_eq!(written("größe\n".as_bytes(), &reading(1)).get("name_encoded"), None);
+    }
+}

@@ -1,0 +1,43 @@
+//! A reading over RESP: a flat map, so that RESP2 clients find every key by name, too.
+
+use quipu_model::{Millis, Name, Reading};
+
+use super::Writer;
+use crate::json::display;
+
+impl Writer<'_> {
+    /// A reading. Times are milliseconds since 1970; truths are 1 and 0; what nobody can say is null.
+    pub fn reading(&mut self, name: Name<'_>, reading: &Reading) {
+        let Reading { kind, value, exists, exact, as_of, lag, shards, writers, epoch: _, expires_at } = reading;
+        let millis = |at: &Millis| at.0 as i64;
+        let bound = exact.then_some(*value);
+        self.map(15);
+        self.key("name").bulk(name.bytes());
+        self.key("kind").bulk(kind.word().as_bytes());
+        self.key("value").integer(*value);
+        self.key("exists").integer((*exists).into());
+        self.key("exact").integer((*exact).into());
+        self.key("as_of").integer(millis(as_of));
+        self.key("lag_ms").maybe(lag.map(|lag| lag.as_millis() as i64));
+        self.key("bound_low").maybe(bound);
+        self.key("bound_high").maybe(bound);
+        self.key("shards_seen").integer(shards.seen as i64);
+        self.key("shards_total").integer(shards.total as i64);
+        self.key("writers_seen").integer(writers.seen as i64);
+        self.key("writers_total").integer(writers.total as i64);
+        self.key("expires_at").maybe(expires_at.as_ref().map(millis));
+        self.key("display").bulk(display(*value).as_bytes());
+    }
+
+    fn key(&mut self, key: &str) -> &mut Self {
+        self.bulk(key.as_bytes());
+        self
+    }
+
+    fn maybe(&mut self, value: Option<i64>) {
+        match value {
+            Some(value) => self.integer(value),
+            None => self.null(),
+        }
+    }
+}

@@ -1,0 +1,288 @@
+//! `POST /v1/batch`: many operations in one request, each with a result of its own.
+//!
+//! In: a JSON array, or a line for each item (NDJSON). Out: the results, in the same order and form.
+//!
+//! Invariants:
+//! - items are carried out in order, and each is applied or refused by itself: a batch is a way to send many, not a transaction;
+//! - nothing is applied before the whole body was understood: a mistake in any item refuses the request;
+//! - items, bytes, and batches under way have bounds.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::HeaderValue;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::Response;
+use quipu_engine::{Load, Turn};
+use quipu_model::{Command, Freshness, Reading, Refusal, Reply};
+use quipu_protocol::json::{self, BatchItem, BatchOp};
+use serde_json::value::RawValue;
+
+use super::Door;
+use super::ask::{self, Ran};
+use super::counters::{json_response, write_deleted, write_reset};
+use super::problem::{Failure, Problem, Reason};
+use super::request::{self, bad_body, check_name, checked};
+use super::token::{self, Said, Token};
+use crate::metrics::Operation;
+
+/// Items of one batch: with the longest replies, half a megabyte.
+pub(super) const BATCH_ITEMS_MAX: usize = 2_048;
+
+/// Batches under way at once: with their bodies and replies, some 32 MB.
+pub(super) const BATCHES_MAX: usize = 16;
+
+/// Items carried out in one turn: what comes after them waits for the next, so that others go first.
+const TURN_ITEMS_MAX: usize = 256;
+
+/// `POST /v1/batch`
+pub(super) async fn batch(State(door): State<Arc<Door>>, request: Request) -> Result<Response, Failure> {
+    let (parts, body) = request.into_parts();
+    let _timed = door.shared.latencies.time_all(Operation::Batch);
+    request::expect_no_query(&parts)?;
+    let token = token::of_batch(&parts.headers)?;
+    // Before the body is read: what waits for a place must not hold memory meanwhile.
+    let _place = door
+        .batches
+        .try_acquire()
+        .map_err(|_| Problem::new(Reason::Busy, format!("{BATCHES_MAX} batches are under way")))?;
+    let limits = &door.shared.limits;
+    let body = request::body(body, limits.http_body_bytes_max, limits.http_body_time_max).await?;
+    let (form, items) = parse(&body, token.as_ref())?;
+    let mut results = Vec::with_capacity(items.len() * 64);
+    let mut done = 0;
+    while done < items.len() {
+        let part = &items[done..(done + TURN_ITEMS_MAX).min(items.len())];
+        carry_out(&door, part, |index, out| {
+            form.before(&mut results, done + index);
+            results.extend_from_slice(out);
+        })
+        .await?;
+        done += part.len();
+        // Whoever is ready goes before the rest of a long batch.
+        tokio::task::yield_now().await;
+    }
+    form.after(&mut results);
+    let mut response = json_response(Vec::new());
+    *response.body_mut() = Body::from(results);
+    if form == Form::Lines {
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"));
+    }
+    Ok(response)
+}
+
+/// How a batch is written, and so its results.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Array,
+    Lines,
+}
+
+impl Form {
+    fn before(self, out: &mut Vec<u8>, index: usize) {
+        out.extend_from_slice(match (self, index) {
+            (Form::Array, 0) => b"[",
+            (Form::Array, _) => b",\n ",
+            (Form::Lines, 0) => b"",
+            (Form::Lines, _) => b"\n",
+        });
+    }
+
+    fn after(self, out: &mut Vec<u8>) {
+        match (self, out.is_empty()) {
+            (Form::Array, true) => out.extend_from_slice(b"[]\n"),
+            (Form::Array, false) => out.extend_from_slice(b"]\n"),
+            (Form::Lines, true) => {}
+            (Form::Lines, false) => out.push(b'\n'),
+        }
+    }
+}
+
+/// An item that was understood.
+struct Item {
+    op: BatchOp,
+    name: Vec<u8>,
+    delta: i64,
+    shard_key: Option<String>,
+    token: Option<Token>,
+}
+
+impl Item {
+    fn check(item: BatchItem, of_batch: Option<Token>) -> Result<Item, Problem> {
+        let wrong = |text: &str| Err(Problem::new(Reason::BadBody, text));
+        let BatchItem { op, name, name_encoded, delta, shard_key, token, producer, seq } = item;
+        let name = match (name, name_encoded) {
+            (Some(name), None) => name.into_bytes(),
+            (None, Some(encoded)) => {
+                request::name(&encoded).map_err(|problem| Problem { reason: Reason::BadBody, ..problem })?
+            }
+            (None, None) => return wrong("'name' is missing"),
+            (Some(_), Some(_)) => return wrong("'name' and 'name_encoded' are both given"),
+        };
+        check_name(&name).map_err(|problem| Problem { reason: Reason::BadBody, ..problem })?;
+        if op != BatchOp::Add && (delta.is_some() || shard_key.is_some()) {
+            return wrong("'delta' and 'shard_key' belong to an add");
+        }
+        let token = match (Token::of(&Default::default(), Said { token, producer, seq })?, of_batch) {
+            (Some(_), Some(_)) => return wrong("the batch has an Idempotency-Key, and the item a token of its own"),
+            (Some(_), None) if op == BatchOp::Read => return wrong("a read has no token"),
+            (of_item, of_batch) => of_item.or(of_batch).filter(|_| op != BatchOp::Read),
+        };
+        Ok(Item { op, name, delta: delta.unwrap_or(1), shard_key, token })
+    }
+
+    /// The command of an item that is not a read.
+    fn command(&self) -> Command<'_> {
+        let name = checked(&self.name);
+        match self.op {
+            BatchOp::Add => {
+                Command::Add { name, delta: self.delta, shard_key: self.shard_key.as_deref().map(str::as_bytes) }
+            }
+            BatchOp::Reset => Command::Reset { name },
+            BatchOp::Delete => Command::Delete { names: vec![name] },
+            BatchOp::Read => Command::Read { name },
+        }
+    }
+}
+
+/// The items of a body, and how it is written.
+fn parse(body: &[u8], token: Option<&Token>) -> Result<(Form, Vec<Item>), Problem> {
+    let trimmed = body.trim_ascii();
+    let (form, raw): (Form, Vec<&[u8]>) = if trimmed.first() == Some(&b'[') {
+        let raw: Vec<&RawValue> = serde_json::from_slice(trimmed).map_err(|error| bad_body(&error))?;
+        (Form::Array, raw.into_iter().map(|raw| raw.get().as_bytes()).collect())
+    } else {
+        let lines = body.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
+        (Form::Lines, lines.filter(|line| !line.is_empty()).collect())
+    };
+    if form == Form::Lines && raw.is_empty() {
+        return Err(Problem::new(
+            Reason::BadBody,
+            "a batch is an array of items, or a line for each; the body is empty",
+        ));
+    }
+    if raw.len() > BATCH_ITEMS_MAX {
+        let text = format!("a batch may have {BATCH_ITEMS_MAX} items, this one has {}", raw.len());
+        return Err(Problem::new(Reason::BodyTooLarge, text));
+    }
+    let items = raw.into_iter().enumerate().map(|(index, raw)| {
+        let item = json::parse_item(raw).map_err(|error| bad_body(&error));
+        let item = item.and_then(|item| Item::check(item, token.map(|token| token.of_item(index))));
+        item.map_err(|problem| Problem { detail: format!("item {index}: {}", problem.detail), ..problem })
+    });
+    Ok((form, items.collect::<Result<_, _>>()?))
+}
+
+/// What became of an item.
+enum Outcome {
+    Reply(Reply),
+    Reading(Reading),
+}
+
+/// Carries out some items and tells each result.
+async fn carry_out(door: &Door, items: &[Item], mut tell: impl FnMut(usize, &[u8])) -> Result<(), Failure> {
+    let mut outcomes: Vec<Result<Outcome, Refusal>> = Vec::with_capacity(items.len());
+    while outcomes.len() < items.len() {
+        let ran = ask::turns(&door.shared, |turn| {
+            while let Some(item) = items.get(outcomes.len()) {
+                outcomes.push(run(turn, item)?);
+            }
+            Ok(())
+        })
+        .await;
+        match ran {
+            Ok(Ran::Turned(())) => {}
+            Ok(Ran::Loaded(Reply::Refused(refusal))) => outcomes.push(Err(refusal)),
+            Ok(Ran::Loaded(reply)) => outcomes.push(Ok(Outcome::Reply(reply))),
+            // The next item could not be loaded; it alone is refused.
+            Err(Failure::Refused(refusal)) => outcomes.push(Err(refusal)),
+            Err(failure) => return Err(failure),
+        }
+    }
+    let mut out = Vec::with_capacity(128);
+    for (index, (item, outcome)) in items.iter().zip(outcomes).enumerate() {
+        out.clear();
+        write(&mut out, item, outcome);
+        tell(index, &out);
+    }
+    Ok(())
+}
+
+fn run(turn: &mut Turn<'_>, item: &Item) -> Result<Result<Outcome, Refusal>, Load> {
+    if item.op == BatchOp::Read {
+        return Ok(turn.reading(checked(&item.name), Freshness::Usual)?.map(Outcome::Reading));
+    }
+    Ok(match ask::run(turn, item.token.as_ref(), &item.command())? {
+        Reply::Refused(refusal) => Err(refusal),
+        reply => Ok(Outcome::Reply(reply)),
+    })
+}
+
+/// A result is an object with a status, and what the reply or the problem of a single request would have.
+fn write(out: &mut Vec<u8>, item: &Item, outcome: Result<Outcome, Refusal>) {
+    let name = &item.name;
+    match outcome {
+        Err(refusal) => return Problem::from(refusal).write(out),
+        Ok(Outcome::Reading(reading)) => {
+            out.extend_from_slice(b"{\"status\":200,");
+            let at = out.len();
+            json::write_reading(out, name, &reading);
+            // Its brace is there already.
+            out.remove(at);
+            return;
+        }
+        Ok(Outcome::Reply(reply)) => {
+            out.extend_from_slice(b"{\"status\":200,");
+            match (item.op, reply) {
+                (BatchOp::Reset, Reply::Integer(before)) => write_reset(out, name, before),
+                (BatchOp::Delete, Reply::Integer(deleted)) => write_deleted(out, name, deleted == 1),
+                (BatchOp::Add, Reply::Integer(value)) => {
+                    json::write_name(out, name);
+                    out.push(b',');
+                    json::write_total(out, "value", value);
+                }
+                (op, other) => unreachable!("{op:?} does not reply with {other:?}"),
+            }
+        }
+    }
+    out.push(b'}');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mistake_is_named_by_its_item() {
+        for (body, detail) in [
+            (&b"[{\"name\":\"a\"},{\"nam\":\"b\"}]"[..], "item 1: unknown field `nam`"),
+            (b"{\"name\":\"a\"}\n{\"delta\":1}", "item 1: 'name' is missing"),
+            (b"{\"name\":\"a\",\"op\":\"read\",\"delta\":1}", "item 0: 'delta' and 'shard_key' belong to an add"),
+            (b"{\"name_encoded\":\"%f\"}", "item 0: the name of the counter is not encoded"),
+            (b"[{\"name\":\"a\"}", "EOF while parsing"),
+            (b"[[[[1]]]]", "item 0: expected an object such as"),
+        ] {
+            let problem = parse(body, None).err().unwrap();
+            assert!(problem.detail.starts_with(detail), "{}", problem.detail);
+        }
+        let token = parse(b"[{\"name\":\"a\",\"seq\":1}]", None).err().unwrap();
+        assert_eq!(token.reason, Reason::BadToken);
+    }
+
+    #[test]
+    fn items_have_a_bound() {
+        let lines = |count| "{\"name\":\"a\"}\n".repeat(count).into_bytes();
+        assert_eq!(
+            parse(&lines(BATCH_ITEMS_MAX), None).unwrap_or_else(|problem| panic!("{problem:?}")).1.len(),
+            BATCH_ITEMS_MAX
+        );
+        assert_eq!(parse(&lines(BATCH_ITEMS_MAX + 1), None).err().unwrap().reason, Reason::BodyTooLarge);
+    }
+
+    #[test]
+    fn arrays_may_be_nested_no_deeper_than_the_reader_goes() {
+        let deep = format!("{}{}", "[".repeat(10_000), "]".repeat(10_000));
+        assert_eq!(parse(deep.as_bytes(), None).err().unwrap().reason, Reason::BadBody);
+    }
+}

@@ -1,0 +1,239 @@
+//! Single counters: add, read, reset, delete, and the list of them.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use quipu_model::{Command, Freshness, Pattern, Reply, Scan};
+use quipu_protocol::json;
+
+use super::Door;
+use super::ask;
+use super::problem::{Failure, Problem, Reason};
+use super::request::{self, BODY_BYTES_MAX, Query, bad_body, checked};
+use super::token::{Said, Token};
+use crate::metrics::{Operation, Timed};
+
+/// Counters on one page of the list, unless the request says how many.
+pub(super) const LIST_LIMIT_DEFAULT: u64 = 100;
+
+/// Most counters on one page.
+pub(super) const LIST_LIMIT_MAX: u64 = 1_000;
+
+/// Names looked at in one step of a walk: with the longest names, every byte of them escaped, some 300 KB of reply.
+const LIST_STEP_NAMES: usize = 100;
+
+/// A page ends when its names have so many bytes; with the step that passes it, a reply stays within 1 MB.
+const LIST_BYTES_MAX: usize = 64 << 10;
+
+/// Steps for one page. A prefix that hardly anything has is not looked for in all counters at once; the page is then short, or empty, and its cursor goes on.
+const LIST_STEPS_MAX: usize = 64;
+
+/// `POST /v1/counters/{name}/add`
+pub(super) async fn add(State(door): State<Arc<Door>>, request: Request) -> Result<Response, Failure> {
+    let (parts, body) = request.into_parts();
+    let name = request::counter(&parts.uri)?;
+    let _timed = door.shared.latencies.time(Operation::Add, checked(&name));
+    let mut query = Query::of(&parts.uri)?;
+    let silent = match query.take("reply").as_deref() {
+        None => false,
+        Some(b"none") => true,
+        Some(_) => return Err(Problem::new(Reason::BadQuery, "'reply' can only be 'none'").into()),
+    };
+    query.finish()?;
+    let body = request::body(body, BODY_BYTES_MAX, door.shared.limits.http_body_time_max).await?;
+    let body = json::parse_add(&body).map_err(|error| bad_body(&error))?;
+    let said = Said { token: body.token, producer: body.producer, seq: body.seq };
+    let token = Token::of(&parts.headers, said)?;
+    let shard_key = body.shard_key.as_deref().map(str::as_bytes);
+    let command = Command::Add { name: checked(&name), delta: body.delta, shard_key };
+    match ask::carry_out_once(&door.shared, token.as_ref(), &command).await? {
+        Reply::Integer(_) if silent => Ok(StatusCode::NO_CONTENT.into_response()),
+        Reply::Integer(value) => Ok(object(|out| {
+            json::write_name(out, &name);
+            out.push(b',');
+            json::write_total(out, "value", value);
+        })),
+        other => unreachable!("an add replies with a number, not {other:?}"),
+    }
+}
+
+/// `GET /v1/counters/{name}`
+pub(super) async fn read(State(door): State<Arc<Door>>, request: Request) -> Result<Response, Failure> {
+    let (parts, _) = request.into_parts();
+    let name = request::counter(&parts.uri)?;
+    let _timed = door.shared.latencies.time(Operation::Read, checked(&name));
+    let mut query = Query::of(&parts.uri)?;
+    let freshness = match query.take("freshness") {
+        None => Freshness::Usual,
+        Some(text) => Freshness::parse(&text).ok_or_else(|| {
+            Problem::new(Reason::BadQuery, "'freshness' is 'cached', 'fresh', or a time up to an hour such as '500ms'")
+        })?,
+    };
+    query.finish()?;
+    let reading = ask::read(&door.shared, checked(&name), freshness).await?;
+    let mut out = Vec::with_capacity(512);
+    json::write_reading(&mut out, &name, &reading);
+    out.push(b'\n');
+    Ok(json_response(out))
+}
+
+/// `POST /v1/counters/{name}/reset`
+pub(super) async fn reset(State(door): State<Arc<Door>>, request: Request) -> Result<Response, Failure> {
+    let Mutation { name, token, _timed } = mutation(&door, request, Operation::Reset).await?;
+    let command = Command::Reset { name: checked(&name) };
+    match ask::carry_out_once(&door.shared, token.as_ref(), &command).await? {
+        Reply::Integer(before) => Ok(object(|out| write_reset(out, &name, before))),
+        other => unreachable!("a reset replies with a number, not {other:?}"),
+    }
+}
+
+/// `DELETE /v1/counters/{name}`
+pub(super) async fn delete(State(door): State<Arc<Door>>, request: Request) -> Result<Response, Failure> {
+    let Mutation { name, token, _timed } = mutation(&door, request, Operation::Delete).await?;
+    let command = Command::Delete { names: vec![checked(&name)] };
+    match ask::carry_out_once(&door.shared, token.as_ref(), &command).await? {
+        Reply::Integer(deleted) => Ok(object(|out| write_deleted(out, &name, deleted == 1))),
+        other => unreachable!("a delete replies with a number, not {other:?}"),
+    }
+}
+
+/// `GET /v1/counters`
+pub(super) async fn list(State(door): State<Arc<Door>>, request: Request) -> Result<Response, Failure> {
+    let (parts, _) = request.into_parts();
+    let _timed = door.shared.latencies.time_all(Operation::List);
+    let mut query = Query::of(&parts.uri)?;
+    let prefix = query.take("prefix").unwrap_or_default();
+    let limit = query.take_number("limit", 1, LIST_LIMIT_MAX)?.unwrap_or(LIST_LIMIT_DEFAULT) as usize;
+    let mut cursor = query.take_number("cursor", 0, u64::MAX)?.unwrap_or(0);
+    query.finish()?;
+    let pattern = prefix_pattern(&prefix)?;
+    let (mut names, mut bytes) = (Vec::new(), 0);
+    for _ in 0..LIST_STEPS_MAX {
+        let count = LIST_STEP_NAMES.min(limit - names.len());
+        let scan = Scan { cursor, pattern: (!prefix.is_empty()).then_some(Pattern(&pattern)), count };
+        let Reply::Page(next, page) = ask::carry_out(&door.shared, &Command::Scan(scan)).await? else {
+            unreachable!("a scan replies with a page")
+        };
+        bytes += page.iter().map(|name| name.len()).sum::<usize>();
+        names.extend(page);
+        cursor = next;
+        if cursor == 0 || names.len() >= limit || bytes >= LIST_BYTES_MAX {
+            break;
+        }
+    }
+    let values = match names.is_empty() {
+        true => Vec::new(),
+        false => {
+            let names = names.iter().map(|name| checked(name)).collect();
+            match ask::carry_out(&door.shared, &Command::ReadMany { names }).await? {
+                Reply::Values(values) => values,
+                other => unreachable!("reading several replies with their values, not {other:?}"),
+            }
+        }
+    };
+    Ok(object(|out| {
+        out.extend_from_slice(b"\"counters\":[");
+        // One that has gone since it was met is not listed.
+        let there = names.iter().zip(values).filter_map(|(name, value)| value.map(|value| (name, value)));
+        for (index, (name, value)) in there.enumerate() {
+            out.extend_from_slice(if index == 0 { b"{" } else { b",{" });
+            json::write_name(out, name);
+            out.push(b',');
+            json::write_total(out, "value", value);
+            out.push(b'}');
+        }
+        // A string: nobody is to count with it.
+        let cursor = if cursor == 0 { "null".to_owned() } else { format!("\"{cursor}\"") };
+        out.extend_from_slice(format!("],\"cursor\":{cursor}").as_bytes());
+    }))
+}
+
+/// A mutation that has nothing to say but which counter, and under which token.
+struct Mutation {
+    name: Vec<u8>,
+    token: Option<Token>,
+    _timed: Timed,
+}
+
+async fn mutation(door: &Door, request: Request, operation: Operation) -> Result<Mutation, Failure> {
+    let (parts, body) = request.into_parts();
+    let name = request::counter(&parts.uri)?;
+    let _timed = door.shared.latencies.time(operation, checked(&name));
+    request::expect_no_query(&parts)?;
+    let body = request::body(body, BODY_BYTES_MAX, door.shared.limits.http_body_time_max).await?;
+    let body = json::parse_mutation(&body).map_err(|error| bad_body(&error))?;
+    let said = Said { token: body.token, producer: body.producer, seq: body.seq };
+    let token = Token::of(&parts.headers, said)?;
+    Ok(Mutation { name, token, _timed })
+}
+
+pub(super) fn write_reset(out: &mut Vec<u8>, name: &[u8], before: i64) {
+    json::write_name(out, name);
+    out.push(b',');
+    json::write_total(out, "value", 0);
+    out.push(b',');
+    json::write_total(out, "before", before);
+}
+
+pub(super) fn write_deleted(out: &mut Vec<u8>, name: &[u8], deleted: bool) {
+    json::write_name(out, name);
+    out.extend_from_slice(format!(",\"deleted\":{deleted}").as_bytes());
+}
+
+/// The glob pattern of all names with this prefix.
+fn prefix_pattern(prefix: &[u8]) -> Result<Vec<u8>, Problem> {
+    let mut pattern = Vec::with_capacity(prefix.len() + 1);
+    for &byte in prefix {
+        if b"*?[]\\^-".contains(&byte) {
+            pattern.push(b'\\');
+        }
+        pattern.push(byte);
+    }
+    pattern.push(b'*');
+    match pattern.len() > Pattern::BYTES_MAX {
+        true => Err(Problem::new(Reason::BadQuery, format!("'prefix' may have {} bytes", Pattern::BYTES_MAX - 1))),
+        false => Ok(pattern),
+    }
+}
+
+/// A reply of one object.
+fn object(write: impl FnOnce(&mut Vec<u8>)) -> Response {
+    let mut out = Vec::with_capacity(128);
+    out.push(b'{');
+    write(&mut out);
+    out.extend_from_slice(b"}\n");
+    json_response(out)
+}
+
+pub(super) fn json_response(body: Vec<u8>) -> Response {
+    let mut response = Response::new(Body::from(body));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prefix_matches_as_it_is_written() {
+        for (prefix, name, matches) in [
+            (&b"likes:"[..], &b"likes:42"[..], true),
+            (b"likes:", b"like", false),
+            (b"a*", b"a*b", true),
+            (b"a*", b"ab", false),
+            (b"[a-c]\\?", b"[a-c]\\?x", true),
+            (b"[a-c]\\?", b"b\\?", false),
+            (b"\xff", b"\xff\x00", true),
+        ] {
+            let pattern = prefix_pattern(prefix).unwrap();
+            assert_eq!(Pattern(&pattern).matches(name), matches, "{}", pattern.escape_ascii());
+        }
+        assert!(prefix_pattern(&[b'a'; Pattern::BYTES_MAX]).is_err());
+        assert!(prefix_pattern(&[b'a'; Pattern::BYTES_MAX - 1]).is_ok());
+    }
+}

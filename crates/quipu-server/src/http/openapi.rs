@@ -1,0 +1,273 @@
+//! `GET /openapi.json`: the table of routes, as OpenAPI 3.1 writes it.
+//!
+//! In: `routes::ROUTES` and the schemas below. Out: one document, the same for every request.
+
+use axum::response::Response;
+use serde_json::{Map, Value, json};
+
+use super::counters::json_response;
+use super::problem::{Reason, TYPE_PREFIX};
+use super::routes::{Content, Parameter, ROUTES, Route};
+
+/// Reasons that any route may have.
+const EVERYWHERE: &[Reason] = &[Reason::BadQuery, Reason::Unauthorized];
+
+/// `GET /openapi.json`
+pub(super) async fn openapi() -> Response {
+    json_response(page().into_bytes())
+}
+
+/// The whole document, as text.
+pub fn page() -> String {
+    let mut page = serde_json::to_string_pretty(&document()).expect("a document of plain values can be written");
+    page.push('\n');
+    page
+}
+
+fn document() -> Value {
+    let mut paths = Map::new();
+    for route in ROUTES {
+        let path = paths.entry(route.path).or_insert_with(|| json!({}));
+        path[route.method.to_ascii_lowercase()] = operation(route);
+    }
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Quipu",
+            "version": env!("CARGO_PKG_VERSION"),
+            "summary": "A counter server that loses nothing and counts nothing twice.",
+            "description": "A success means that the operation is as durable as its namespace asks; a problem means that nothing was applied; no reply means once or not at all. Whole numbers beyond 2^53 are strings, and every total has its string form beside it.",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "paths": paths,
+        "components": {
+            "schemas": schemas(),
+            "securitySchemes": {
+                "password": {"type": "http", "scheme": "bearer", "description": "The password of the server, if it has one."},
+            },
+        },
+    })
+}
+
+fn operation(route: &Route) -> Value {
+    let mut operation = json!({
+        "operationId": route.operation,
+        "summary": route.summary,
+        "responses": responses(route),
+        // Either is enough: a server without a password asks for none.
+        "security": if route.public { json!([]) } else { json!([{}, {"password": []}]) },
+    });
+    if !route.description.is_empty() {
+        operation["description"] = route.description.into();
+    }
+    if !route.parameters.is_empty() {
+        operation["parameters"] = route.parameters.iter().map(parameter).collect();
+    }
+    if !route.body.is_empty() {
+        operation["requestBody"] = json!({"required": route.operation == "batch", "content": contents(route.body)});
+    }
+    operation
+}
+
+fn responses(route: &Route) -> Value {
+    let mut responses = Map::new();
+    responses.insert(route.status.to_string(), json!({"description": route.summary, "content": contents(route.reply)}));
+    if let Some(status) = route.status_empty {
+        responses.insert(status.to_string(), json!({"description": "Done, nothing to tell"}));
+    }
+    let reasons = || EVERYWHERE.iter().chain(route.problems);
+    for reason in reasons() {
+        let status = reason.status().to_string();
+        if responses.contains_key(&status) {
+            continue;
+        }
+        let same: Vec<&Reason> = reasons().filter(|other| other.status() == reason.status()).collect();
+        let titles: Vec<&str> = same.iter().map(|reason| reason.title()).collect();
+        let examples: Map<String, Value> = same.iter().map(|reason| (reason.word().into(), example(reason))).collect();
+        let content = json!({"schema": reference("Problem"), "examples": examples});
+        let mut response = json!({"description": titles.join("; "), "content": {"application/problem+json": content}});
+        if reason.retry_after() > 0 {
+            let schema = json!({"type": "integer", "minimum": 1});
+            response["headers"] = json!({"Retry-After": {"description": "Seconds", "schema": schema}});
+        }
+        responses.insert(status, response);
+    }
+    responses.insert(
+        "default".into(),
+        json!({
+            "description": "Any other problem; nothing was applied",
+            "content": {"application/problem+json": {"schema": reference("Problem")}},
+        }),
+    );
+    responses.into()
+}
+
+fn example(reason: &Reason) -> Value {
+    let (kind, title) = (format!("{TYPE_PREFIX}{}", reason.word()), reason.title());
+    json!({"value": {"type": kind, "title": title, "status": reason.status(), "detail": "what was wrong this time"}})
+}
+
+fn parameter(parameter: &Parameter) -> Value {
+    let Parameter { name, place, description, schema, example } = parameter;
+    json!({
+        "name": name,
+        "in": place,
+        "required": *place == "path",
+        "description": description,
+        "schema": read(schema),
+        "example": read(example),
+    })
+}
+
+fn contents(contents: &[Content]) -> Value {
+    let content = |content: &Content| match content.schema {
+        Some(schema) => json!({"schema": reference(schema), "example": read(content.example)}),
+        None => json!({"schema": {"type": "string"}, "example": content.example}),
+    };
+    contents.iter().map(|each| (each.media.to_owned(), content(each))).collect::<Map<_, _>>().into()
+}
+
+fn reference(schema: &str) -> Value {
+    json!({"$ref": format!("#/components/schemas/{schema}")})
+}
+
+fn read(text: &str) -> Value {
+    serde_json::from_str(text).expect("examples and schemas of the table are JSON")
+}
+
+/// Everything that a body may be.
+fn schemas() -> Value {
+    let total = json!({
+        "description": "A whole number; beyond 2^53 a string of it.",
+        "oneOf": [
+            {"type": "integer", "minimum": -(1_i64 << 53), "maximum": 1_i64 << 53},
+            {"type": "string", "pattern": "^-?[0-9]{16,19}$"},
+        ],
+    });
+    let text = json!({"type": "string", "pattern": "^-?[0-9]{1,19}$"});
+    let name = json!({"type": "string", "description": "The counter; a name that is not text has replacement characters here, and is whole in name_encoded."});
+    let encoded = json!({"type": "string", "description": "The name as in a path; only where it is not text."});
+    let seen = object(&["seen", "total"], json!({"seen": {"type": "integer"}, "total": {"type": "integer"}}));
+    let time = json!({"type": "string", "format": "date-time"});
+    let delta = json!({
+        "description": "A whole number of 64 bits, or one in a string.",
+        "oneOf": [
+            {"type": "integer", "minimum": i64::MIN, "maximum": i64::MAX},
+            {"type": "string", "pattern": "^-?[0-9]{1,18}$"},
+        ],
+        "default": 1,
+    });
+    let token = json!({"type": ["string", "null"], "minLength": 1, "maxLength": 100, "description": "What the client calls this mutation: sent again, it is not applied again. As the header Idempotency-Key."});
+    let producer =
+        json!({"type": ["string", "null"], "maxLength": 100, "description": "Whose token it is, or whose number."});
+    let seq = json!({"type": ["integer", "null"], "minimum": 1, "description": "The number of this mutation, of a producer that numbers what it does from 1."});
+    let shard_key = json!({"type": ["string", "null"], "description": "What picks the shard, where the namespace says that the add does."});
+    let counted = json!({"name": name, "name_encoded": encoded, "value": total, "value_string": text});
+    let with = |more: Value| {
+        let mut properties = counted.clone();
+        let more = more.as_object().cloned().unwrap_or_default();
+        properties.as_object_mut().expect("it is an object").extend(more);
+        properties
+    };
+    json!({
+        "Add": closed(&[], json!({"delta": delta, "shard_key": shard_key, "token": token, "producer": producer, "seq": seq})),
+        "Mutation": closed(&[], json!({"token": token, "producer": producer, "seq": seq})),
+        "Added": object(&["name", "value", "value_string"], counted.clone()),
+        "Reading": object(
+            &["name", "kind", "value", "value_string", "exists", "exact", "as_of", "lag_ms", "bound", "shards", "writers", "expires_at", "display"],
+            with(json!({
+                "kind": {"type": "string", "enum": ["count"]},
+                "exists": {"type": "boolean"},
+                "exact": {"type": "boolean", "description": "It includes every operation acknowledged before the read began."},
+                "as_of": time,
+                "lag_ms": {"type": ["integer", "null"], "description": "How old what is known of other nodes is; null: nothing is."},
+                "bound": {"description": "Where the value certainly lies; null: nobody can say.", "oneOf": [{"type": "null"}, object(&["low", "high"], json!({"low": total, "high": total}))]},
+                "shards": seen,
+                "writers": seen,
+                "expires_at": {"oneOf": [{"type": "null"}, time]},
+                "display": {"type": "string", "description": "For people: 1.2M."},
+            })),
+        ),
+        "Reset": object(
+            &["name", "value", "value_string", "before", "before_string"],
+            with(json!({"before": total, "before_string": text})),
+        ),
+        "Deleted": object(&["name", "deleted"], json!({"name": name, "name_encoded": encoded, "deleted": {"type": "boolean"}})),
+        "List": object(&["counters", "cursor"], json!({
+            "counters": {"type": "array", "items": reference("Added")},
+            "cursor": {"type": ["string", "null"], "description": "Where the next page begins; null: there is none."},
+        })),
+        "Batch": {
+            "type": "array",
+            "description": format!("At most {} items; more are refused with 413.", super::batch::BATCH_ITEMS_MAX),
+            "items": reference("Item"),
+        },
+        "Item": closed(&[], json!({
+            "op": {"type": "string", "enum": ["add", "read", "reset", "delete"], "default": "add"},
+            "name": {"type": "string", "maxLength": 512},
+            "name_encoded": encoded,
+            "delta": delta,
+            "shard_key": shard_key,
+            "token": token,
+            "producer": producer,
+            "seq": seq,
+        })),
+        "Results": {"type": "array", "items": object(&["status"], json!({"status": {"type": "integer"}}))},
+        "Problem": object(&["type", "title", "status", "detail"], json!({
+            "type": {"type": "string", "enum": Reason::ALL.iter().map(|reason| format!("{TYPE_PREFIX}{}", reason.word())).collect::<Vec<_>>()},
+            "title": {"type": "string"},
+            "status": {"type": "integer", "minimum": 400, "maximum": 599},
+            "detail": {"type": "string"},
+        })),
+        "Description": {"type": "object"},
+    })
+}
+
+fn object(required: &[&str], properties: Value) -> Value {
+    json!({"type": "object", "required": required, "properties": properties})
+}
+
+/// An object in which nothing else is understood.
+fn closed(required: &[&str], properties: Value) -> Value {
+    let mut object = object(required, properties);
+    object["additionalProperties"] = false.into();
+    object
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_that_is_referred_to_is_there() {
+        fn references(value: &Value, found: &mut Vec<String>) {
+            match value {
+                Value::Object(map) => {
+                    found.extend(map.get("$ref").and_then(Value::as_str).map(str::to_owned));
+                    map.values().for_each(|value| references(value, found));
+                }
+                Value::Array(values) => values.iter().for_each(|value| references(value, found)),
+                _ => {}
+            }
+        }
+        let (document, mut found) = (document(), Vec::new());
+        references(&document, &mut found);
+        assert!(found.len() > 20);
+        for reference in found {
+            let pointer = reference.strip_prefix('#').expect("a reference within the document");
+            assert!(document.pointer(pointer).is_some(), "{reference}");
+        }
+    }
+
+    #[test]
+    fn an_operation_is_named_once_and_names_its_parameters() {
+        let mut names: Vec<&str> = ROUTES.iter().map(|route| route.operation).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), ROUTES.len());
+        for route in ROUTES {
+            let in_path = route.parameters.iter().any(|parameter| parameter.place == "path");
+            assert_eq!(route.path.contains("{name}"), in_path, "{}", route.path);
+        }
+    }
+}

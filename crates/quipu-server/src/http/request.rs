@@ -1,0 +1,133 @@
+//! What a request says: the counter in its path, its query, its body.
+//!
+//! In: a request. Out: its parts, checked; or a problem that names what is wrong.
+//!
+//! Invariants:
+//! - a body is read up to its bound in bytes and in time, and not before the request was let in;
+//! - what is not understood is refused, never left out.
+
+use std::time::Duration;
+
+use axum::body::{Body, Bytes, HttpBody};
+use axum::http::Uri;
+use axum::http::request::Parts;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use quipu_model::{NAME_BYTES_MAX, Name};
+use quipu_protocol::json::{percent_decode, query_decode};
+use tokio::time::timeout;
+
+use super::problem::{Problem, Reason};
+
+/// The body of a single operation: a delta, a shard key and a token.
+pub(super) const BODY_BYTES_MAX: usize = 4 << 10;
+
+/// The counter that a path `/v1/counters/{name}…` names.
+pub(super) fn counter(uri: &Uri) -> Result<Vec<u8>, Problem> {
+    let segment = uri.path().split('/').nth(3).unwrap_or_default();
+    name(segment)
+}
+
+/// A name as a segment of a path.
+pub(super) fn name(segment: &str) -> Result<Vec<u8>, Problem> {
+    let bytes = percent_decode(segment)
+        .map_err(|error| Problem::new(Reason::BadPath, format!("the name of the counter is not encoded: {error}")))?;
+    check_name(&bytes)?;
+    Ok(bytes)
+}
+
+/// A name that was checked, to be used in a command.
+pub(super) fn checked(name: &[u8]) -> Name<'_> {
+    Name::new(name).expect("the length of a name is checked when the request is read")
+}
+
+pub(super) fn check_name(name: &[u8]) -> Result<(), Problem> {
+    match Name::new(name) {
+        // Over RESP it is a name; in a path it is nearly always a variable that was not set.
+        Ok(name) if name.bytes().is_empty() => Err(Problem::new(Reason::BadPath, "the name of the counter is empty")),
+        Ok(_) => Ok(()),
+        Err(error) => Err(Problem::new(Reason::BadPath, error.to_string())),
+    }
+}
+
+/// The longest a name can be in a path, every byte of it encoded.
+const NAME_ENCODED_BYTES_MAX: usize = 3 * NAME_BYTES_MAX;
+
+/// A query, of which every part is to be taken.
+pub(super) struct Query(Vec<(String, Vec<u8>)>);
+
+impl Query {
+    /// The query of a request.
+    pub fn of(uri: &Uri) -> Result<Query, Problem> {
+        let wrong = |text: String| Problem::new(Reason::BadQuery, text);
+        let mut pairs: Vec<(String, Vec<u8>)> = Vec::new();
+        for pair in uri.query().unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
+            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+            if value.len() > NAME_ENCODED_BYTES_MAX {
+                return Err(wrong(format!("a value of {} bytes is too long", value.len())));
+            }
+            let decode = |text| query_decode(text).map_err(|error| wrong(format!("'{pair}': {error}")));
+            let key = String::from_utf8_lossy(&decode(key)?).into_owned();
+            if pairs.iter().any(|(known, _)| *known == key) {
+                return Err(wrong(format!("'{key}' is given twice")));
+            }
+            pairs.push((key, decode(value)?));
+        }
+        Ok(Query(pairs))
+    }
+
+    /// Takes the value of a key.
+    pub fn take(&mut self, key: &str) -> Option<Vec<u8>> {
+        let at = self.0.iter().position(|(known, _)| known == key)?;
+        Some(self.0.swap_remove(at).1)
+    }
+
+    /// Takes a whole number within bounds.
+    pub fn take_number(&mut self, key: &str, least: u64, most: u64) -> Result<Option<u64>, Problem> {
+        let Some(value) = self.take(key) else { return Ok(None) };
+        let number = std::str::from_utf8(&value).ok().and_then(|text| text.parse().ok());
+        match number.filter(|number| (least..=most).contains(number)) {
+            Some(number) => Ok(Some(number)),
+            None => {
+                Err(Problem::new(Reason::BadQuery, format!("'{key}' must be a whole number from {least} to {most}")))
+            }
+        }
+    }
+
+    /// Nothing else was said.
+    pub fn finish(self) -> Result<(), Problem> {
+        match self.0.first() {
+            None => Ok(()),
+            Some((key, _)) => Err(Problem::new(Reason::BadQuery, format!("'{key}' means nothing here"))),
+        }
+    }
+}
+
+/// Refuses what a read cannot have.
+pub(super) fn expect_no_query(parts: &Parts) -> Result<(), Problem> {
+    Query::of(&parts.uri)?.finish()
+}
+
+/// The whole body, within bounds.
+pub(super) async fn body(body: Body, bytes_max: usize, time_max: Duration) -> Result<Bytes, Problem> {
+    if body.is_end_stream() {
+        return Ok(Bytes::new());
+    }
+    let too_large = || Problem::new(Reason::BodyTooLarge, format!("a body may have {bytes_max} bytes here"));
+    if body.size_hint().lower() > bytes_max as u64 {
+        return Err(too_large());
+    }
+    match timeout(time_max, Limited::new(body, bytes_max).collect()).await {
+        Ok(Ok(collected)) => Ok(collected.to_bytes()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
+        Ok(Err(error)) => Err(Problem::new(Reason::BadBody, format!("the body cannot be read: {error}"))),
+        Err(_) => {
+            let seconds = time_max.as_secs_f64();
+            Err(Problem::new(Reason::BodyTimeout, format!("the body must arrive within {seconds} s")))
+        }
+    }
+}
+
+/// What is wrong with a body.
+pub(super) fn bad_body(error: &serde_json::Error) -> Problem {
+    Problem::new(Reason::BadBody, error.to_string())
+}

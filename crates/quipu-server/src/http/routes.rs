@@ -1,0 +1,390 @@
+//! Every route, once: where it is, what answers it, and what is said of it in `/openapi.json`.
+//!
+//! Invariant: the router, the `Allow` of a 405, what needs no password and the documentation are made from this table and nothing else.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::http::{HeaderValue, Uri};
+use axum::routing::{MethodRouter, delete, get, post};
+
+use super::problem::{Problem, Reason};
+use super::{Door, batch, counters, health, metrics, openapi, watch};
+
+/// A route.
+pub(super) struct Route {
+    pub method: &'static str,
+    pub path: &'static str,
+    /// The word for what it does; also the operation in metrics.
+    pub operation: &'static str,
+    pub summary: &'static str,
+    pub description: &'static str,
+    /// Answered without the password.
+    pub public: bool,
+    pub parameters: &'static [Parameter],
+    /// Forms of the body, if it has one.
+    pub body: &'static [Content],
+    pub status: u16,
+    pub reply: &'static [Content],
+    /// A success that has nothing to say, if there is such.
+    pub status_empty: Option<u16>,
+    /// Reasons of its own, beside those of every route.
+    pub problems: &'static [Reason],
+    pub handler: fn() -> MethodRouter<Arc<Door>>,
+}
+
+/// Part of a path or a query.
+pub(super) struct Parameter {
+    pub name: &'static str,
+    pub place: &'static str,
+    pub description: &'static str,
+    /// As JSON.
+    pub schema: &'static str,
+    /// As JSON.
+    pub example: &'static str,
+}
+
+/// A body: its type, its schema, and an example of it.
+pub(super) struct Content {
+    pub media: &'static str,
+    /// The name of a schema in `openapi`; none: plain text.
+    pub schema: Option<&'static str>,
+    /// As JSON, or as the text itself where the type is not JSON.
+    pub example: &'static str,
+}
+
+const JSON: &str = "application/json";
+
+const NAME: Parameter = Parameter {
+    name: "name",
+    place: "path",
+    description: "The counter. Any bytes, percent-encoded, 512 at most; the part before the first ':' is its namespace.",
+    schema: r#"{"type": "string", "minLength": 1, "maxLength": 512}"#,
+    example: r#""likes:42""#,
+};
+
+const ADDED: &str = r#"{"name": "likes:42", "value": 43, "value_string": "43"}"#;
+
+const READING: &str = r#"{"name": "likes:42", "kind": "count", "value": 43, "value_string": "43", "exists": true, "exact": true, "as_of": "2026-11-16T11:05:39.123Z", "lag_ms": 0, "bound": {"low": 43, "high": 43}, "shards": {"seen": 1, "total": 1}, "writers": {"seen": 1, "total": 1}, "expires_at": null, "display": "43"}"#;
+
+const MUTATION: &[Content] = &[Content { media: JSON, schema: Some("Mutation"), example: "{}" }];
+
+/// What a mutation may be refused for.
+const WRITES: &[Reason] = &[
+    Reason::BadPath,
+    Reason::BadBody,
+    Reason::BodyTimeout,
+    Reason::BodyTooLarge,
+    Reason::Overflow,
+    Reason::WrongKind,
+    Reason::TooWide,
+    Reason::OneOwner,
+    Reason::NoShardKey,
+    Reason::TokenInUse,
+    Reason::TokenSpent,
+    Reason::TokenMismatch,
+    Reason::TokenTooOld,
+    Reason::TokenFromFuture,
+    Reason::BadToken,
+    Reason::SequenceGap,
+    Reason::SequenceApplied,
+    Reason::TokensFull,
+    Reason::CrossOrigin,
+    Reason::AtRest,
+    Reason::NoRoom,
+    Reason::Behind,
+    Reason::StoreDown,
+    Reason::Fenced,
+    Reason::NoMemory,
+];
+
+/// What a read may be refused for.
+const READS: &[Reason] = &[
+    Reason::BadPath,
+    Reason::WrongKind,
+    Reason::TooWide,
+    Reason::AtRest,
+    Reason::NoMemory,
+    Reason::StoreDown,
+    Reason::Fenced,
+];
+
+/// A route with nothing special about it.
+const PLAIN: Route = Route {
+    method: "GET",
+    path: "/",
+    operation: "",
+    summary: "",
+    description: "",
+    public: false,
+    parameters: &[],
+    body: &[],
+    status: 200,
+    reply: &[],
+    status_empty: None,
+    problems: &[],
+    handler: MethodRouter::new,
+};
+
+/// All of them.
+pub(super) const ROUTES: &[Route] = &[
+    Route {
+        method: "POST",
+        path: "/v1/counters/{name}/add",
+        operation: "add",
+        summary: "Adds to a counter",
+        description: "Creates it at 0 first if it does not exist. The reply is sent when the add is as durable as the namespace asks, and has the value after it.",
+        parameters: &[
+            NAME,
+            Parameter {
+                name: "reply",
+                place: "query",
+                description: "'none': there is nothing to tell, and the reply is 204; it means the same.",
+                schema: r#"{"type": "string", "enum": ["none"]}"#,
+                example: r#""none""#,
+            },
+        ],
+        body: &[Content { media: JSON, schema: Some("Add"), example: r#"{"delta": 1}"# }],
+        reply: &[Content { media: JSON, schema: Some("Added"), example: ADDED }],
+        status_empty: Some(204),
+        problems: WRITES,
+        handler: || post(counters::add),
+        ..PLAIN
+    },
+    Route {
+        path: "/v1/counters/{name}",
+        operation: "read",
+        summary: "Reads a counter",
+        description: "A value, and how far to trust it. A counter that does not exist reads as 0.",
+        parameters: &[
+            NAME,
+            Parameter {
+                name: "freshness",
+                place: "query",
+                description: "On a shared store: how old what is known of other nodes may be. 'cached', 'fresh', or a time up to an hour.",
+                schema: r#"{"type": "string", "pattern": "^(cached|fresh|[0-9]{1,3}ms)$"}"#,
+                example: r#""500ms""#,
+            },
+        ],
+        reply: &[Content { media: JSON, schema: Some("Reading"), example: READING }],
+        problems: READS,
+        handler: || get(counters::read),
+        ..PLAIN
+    },
+    Route {
+        method: "POST",
+        path: "/v1/counters/{name}/reset",
+        operation: "reset",
+        summary: "Sets a counter to 0",
+        description: "The reply has what it had before: every add is in that value or comes after it.",
+        parameters: &[NAME],
+        body: MUTATION,
+        reply: &[Content {
+            media: JSON,
+            schema: Some("Reset"),
+            example: r#"{"name": "likes:42", "value": 0, "value_string": "0", "before": 43, "before_string": "43"}"#,
+        }],
+        problems: WRITES,
+        handler: || post(counters::reset),
+        ..PLAIN
+    },
+    Route {
+        method: "DELETE",
+        path: "/v1/counters/{name}",
+        operation: "delete",
+        summary: "Deletes a counter",
+        description: "One that does not exist is no error; the reply says whether it did.",
+        parameters: &[NAME],
+        reply: &[Content { media: JSON, schema: Some("Deleted"), example: r#"{"name": "likes:42", "deleted": true}"# }],
+        problems: WRITES,
+        handler: || delete(counters::delete),
+        ..PLAIN
+    },
+    Route {
+        path: "/v1/counters",
+        operation: "list",
+        summary: "Lists counters, a page at a time",
+        description: "In no particular order. A counter that exists from the first page to the last is listed at least once. A page may be short, or empty, and yet have a cursor: the list is over when the cursor is null.",
+        parameters: &[
+            Parameter {
+                name: "prefix",
+                place: "query",
+                description: "Only names that begin so. Percent-encoded bytes.",
+                schema: r#"{"type": "string", "maxLength": 255}"#,
+                example: r#""likes:""#,
+            },
+            Parameter {
+                name: "cursor",
+                place: "query",
+                description: "What the last page said; left out for the first.",
+                schema: r#"{"type": "string", "pattern": "^[0-9]{1,19}$"}"#,
+                example: r#""0""#,
+            },
+            Parameter {
+                name: "limit",
+                place: "query",
+                description: "About how many.",
+                schema: r#"{"type": "integer", "minimum": 1, "maximum": 1000, "default": 100}"#,
+                example: "100",
+            },
+        ],
+        reply: &[Content {
+            media: JSON,
+            schema: Some("List"),
+            example: r#"{"counters": [{"name": "likes:42", "value": 43, "value_string": "43"}], "cursor": null}"#,
+        }],
+        problems: READS,
+        handler: || get(counters::list),
+        ..PLAIN
+    },
+    Route {
+        method: "POST",
+        path: "/v1/batch",
+        operation: "batch",
+        summary: "Carries out many operations",
+        description: "In order, each applied or refused by itself, with a result each, in order. A mistake in any of them refuses all before any is applied. An array is answered with an array, lines with lines.",
+        body: &[
+            Content {
+                media: JSON,
+                schema: Some("Batch"),
+                example: r#"[{"name": "likes:42", "delta": 2}, {"op": "read", "name": "likes:42"}]"#,
+            },
+            Content {
+                media: "application/x-ndjson",
+                schema: None,
+                example: "{\"name\": \"likes:42\", \"delta\": 2}\n{\"op\": \"delete\", \"name\": \"likes:43\"}\n",
+            },
+        ],
+        reply: &[
+            Content {
+                media: JSON,
+                schema: Some("Results"),
+                example: r#"[{"status": 200, "name": "likes:42", "value": 45, "value_string": "45"}, {"type": "urn:quipu:problem:overflow", "title": "The sum would leave the range of 64 bits", "status": 409, "detail": "increment or decrement would overflow"}]"#,
+            },
+            Content {
+                media: "application/x-ndjson",
+                schema: None,
+                example: "{\"status\": 200, \"name\": \"likes:42\", \"value\": 45, \"value_string\": \"45\"}\n",
+            },
+        ],
+        problems: &[
+            Reason::BadBody,
+            Reason::BodyTimeout,
+            Reason::BodyTooLarge,
+            Reason::BadToken,
+            Reason::CrossOrigin,
+            Reason::Busy,
+        ],
+        handler: || post(batch::batch),
+        ..PLAIN
+    },
+    Route {
+        path: "/v1/counters/{name}/watch",
+        operation: "watch",
+        summary: "Watches a counter",
+        description: "Server-sent events: a reading at once, then another whenever the value has changed, within 100 ms. Values in between may be left out, the newest never is.",
+        parameters: &[NAME],
+        reply: &[Content {
+            media: "text/event-stream",
+            schema: None,
+            example: "event: reading\ndata: {\"name\": \"likes:42\", \"value\": 43}\n\n",
+        }],
+        problems: &[
+            Reason::BadPath,
+            Reason::WrongKind,
+            Reason::TooWide,
+            Reason::AtRest,
+            Reason::NoMemory,
+            Reason::StoreDown,
+            Reason::Fenced,
+            Reason::Busy,
+            Reason::NotReady,
+        ],
+        handler: || get(watch::watch),
+        ..PLAIN
+    },
+    Route {
+        path: "/healthz",
+        operation: "healthz",
+        summary: "Whether the server is well",
+        description: "A server whose journal has failed has ended, so one that answers is well.",
+        public: true,
+        reply: &[Content { media: "text/plain", schema: None, example: "ok\n" }],
+        handler: || get(health::healthz),
+        ..PLAIN
+    },
+    Route {
+        path: "/readyz",
+        operation: "readyz",
+        summary: "Whether the server takes reads and writes",
+        description: "",
+        public: true,
+        reply: &[Content { media: "text/plain", schema: None, example: "ready\n" }],
+        problems: &[Reason::NotReady],
+        handler: || get(health::readyz),
+        ..PLAIN
+    },
+    Route {
+        path: "/metrics",
+        operation: "metrics",
+        summary: "What has happened, for Prometheus",
+        description: "",
+        reply: &[Content {
+            media: "text/plain",
+            schema: None,
+            example: "# HELP quipu_counters How many counters there are.\n# TYPE quipu_counters gauge\nquipu_counters 43\n",
+        }],
+        handler: || get(metrics::metrics),
+        ..PLAIN
+    },
+    Route {
+        path: "/openapi.json",
+        operation: "openapi",
+        summary: "This description",
+        description: "",
+        reply: &[Content { media: JSON, schema: Some("Description"), example: r#"{"openapi": "3.1.0"}"# }],
+        handler: || get(openapi::openapi),
+        ..PLAIN
+    },
+];
+
+/// The router of all routes.
+pub(super) fn router(door: Arc<Door>) -> Router {
+    let mut router = Router::new();
+    for (index, Route { path, .. }) in ROUTES.iter().enumerate() {
+        if ROUTES[..index].iter().any(|before| before.path == *path) {
+            continue;
+        }
+        let methods = here(path).fold(MethodRouter::new(), |methods, route| methods.merge((route.handler)()));
+        let allow = allow(path);
+        router = router.route(path, methods.fallback(move |uri: Uri| std::future::ready(wrong_method(&uri, &allow))));
+    }
+    router.fallback(|uri: Uri| std::future::ready(lost(&uri))).with_state(door)
+}
+
+/// Whether a path is answered without the password.
+pub(super) fn is_public(path: &str) -> bool {
+    ROUTES.iter().any(|route| route.public && route.path == path)
+}
+
+fn here(path: &str) -> impl Iterator<Item = &'static Route> {
+    ROUTES.iter().filter(move |route| route.path == path)
+}
+
+/// The methods of a path.
+fn allow(path: &str) -> String {
+    let methods: Vec<&str> = here(path)
+        .flat_map(|route| if route.method == "GET" { vec!["GET", "HEAD"] } else { vec![route.method] })
+        .collect();
+    methods.join(", ")
+}
+
+fn wrong_method(uri: &Uri, allow: &str) -> Problem {
+    let header = HeaderValue::from_str(allow).expect("methods are plain words");
+    let problem = Problem::new(Reason::MethodNotAllowed, format!("{} is offered with {allow}", uri.path()));
+    Problem { allow: Some(header), ..problem }
+}
+
+fn lost(uri: &Uri) -> Problem {
+    Problem::new(Reason::NoRoute, format!("{} is not the path of anything; see /openapi.json", uri.path()))
+}

@@ -1,0 +1,179 @@
+//! What is told to Prometheus: every metric once, in one table.
+//!
+//! In: what the engine, the doors and their tallies know. Out: text in Prometheus's format, and the page of documentation.
+//!
+//! Invariants:
+//! - a metric's name, type, labels, meaning and value are in one line of [`METRICS`];
+//! - labels have bounded values: doors, reasons and operations are lists in code, and namespaces have a cap (`latency`);
+//! - counting costs what a tally does, on every path that commands take; the rest is asked for when it is scraped.
+
+mod histogram;
+mod latency;
+mod text;
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use quipu_engine::{SYNC_SECONDS, SharingStats, Stats};
+
+pub(crate) use self::histogram::Histogram;
+pub(crate) use self::latency::{Latencies, Operation, Timed};
+pub use self::text::markdown;
+pub(crate) use self::text::{Samples, text};
+use crate::http::problem::Reason;
+use crate::process;
+use crate::shared::{Counts, Shared};
+
+/// One metric.
+pub(crate) struct Metric {
+    pub name: &'static str,
+    pub kind: Kind,
+    pub labels: &'static [&'static str],
+    pub help: &'static str,
+    pub read: fn(&Seen<'_>, &mut Samples<'_>),
+}
+
+/// What Prometheus calls its type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Counter,
+    Gauge,
+    Histogram,
+}
+
+impl Kind {
+    pub fn word(self) -> &'static str {
+        match self {
+            Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
+            Kind::Histogram => "histogram",
+        }
+    }
+}
+
+/// Everything that metrics are read from, at one moment.
+pub(crate) struct Seen<'s> {
+    pub shared: &'s Shared,
+    pub stats: Stats,
+    pub sharing: Option<SharingStats>,
+    pub watchers: u64,
+}
+
+impl<'s> Seen<'s> {
+    pub fn new(shared: &'s Shared, watchers: u64) -> Seen<'s> {
+        let sharing = shared.engine.sharing().map(|sharing| sharing.stats());
+        Seen { shared, stats: shared.engine.stats(), sharing, watchers }
+    }
+}
+
+const RESP: (&str, &str) = ("door", "resp");
+const HTTP: (&str, &str) = ("door", "http");
+
+const fn counter(name: &'static str, help: &'static str, read: fn(&Seen<'_>, &mut Samples<'_>)) -> Metric {
+    Metric { name, kind: Kind::Counter, labels: &[], help, read }
+}
+
+const fn gauge(name: &'static str, help: &'static str, read: fn(&Seen<'_>, &mut Samples<'_>)) -> Metric {
+    Metric { name, kind: Kind::Gauge, labels: &[], help, read }
+}
+
+/// A metric of a shared store, which a node without one does not have.
+fn store(seen: &Seen<'_>, out: &mut Samples<'_>, read: fn(&SharingStats) -> u64) {
+    if let Some(sharing) = &seen.sharing {
+        out.one(read(sharing));
+    }
+}
+
+fn refusals(out: &mut Samples<'_>, door: (&'static str, &'static str), counts: &Counts) {
+    for reason in Reason::ALL {
+        let count = counts.of(*reason);
+        // Those that never happened are left out: most never do.
+        if count > 0 {
+            out.with(&[door, ("reason", reason.word())], count);
+        }
+    }
+}
+
+/// All of them, in the order in which they are told.
+#[rustfmt::skip]
+pub(crate) const METRICS: &[Metric] = &[
+    Metric { name: "quipu_info", kind: Kind::Gauge, labels: &["version", "writer", "durability"],
+        help: "Always 1; its labels say which program this is, which writer, and the default durability.",
+        read: |s, out| out.with(&[("version", env!("CARGO_PKG_VERSION")), ("writer", &s.stats.writer.to_string()), ("durability", &s.stats.durability.to_string())], 1) },
+    gauge("quipu_uptime_seconds", "Since the server was started.", |s, out| out.one(s.shared.started.until(s.shared.engine.now()) / 1_000)),
+
+    Metric { name: "quipu_operations_total", kind: Kind::Counter, labels: &["door"],
+        help: "Commands (RESP) and requests (HTTP) that were answered.",
+        read: |s, out| {
+            out.with(&[RESP], s.shared.tally.commands.load(Relaxed));
+            out.with(&[HTTP], s.shared.tally.http_requests.load(Relaxed));
+        } },
+    Metric { name: "quipu_refusals_total", kind: Kind::Counter, labels: &["door", "reason"],
+        help: "What was refused, by reason; nothing of it was applied. Mistakes of grammar over RESP are in quipu_error_replies_total only.",
+        read: |s, out| {
+            refusals(out, RESP, &s.shared.tally.refusals_resp);
+            refusals(out, HTTP, &s.shared.tally.refusals_http);
+        } },
+    counter("quipu_error_replies_total", "Error replies over RESP, of whatever reason.", |s, out| out.one(s.shared.tally.errors.load(Relaxed))),
+    Metric { name: "quipu_http_seconds", kind: Kind::Histogram, labels: &["operation", "namespace"],
+        help: "From the head of an HTTP request to its reply, commit included. Namespaces beyond the first 64 are counted as '…'; operations on no single counter have ''.",
+        read: |s, out| s.shared.latencies.read(out) },
+
+    Metric { name: "quipu_connections", kind: Kind::Gauge, labels: &["door"], help: "Clients that are connected.",
+        read: |s, out| {
+            out.with(&[RESP], s.shared.clients.count() as u64);
+            out.with(&[HTTP], s.shared.http_open.load(Relaxed));
+        } },
+    Metric { name: "quipu_connections_total", kind: Kind::Counter, labels: &["door"], help: "Clients that have come, those that were not let in included.",
+        read: |s, out| {
+            out.with(&[RESP], s.shared.tally.connections.load(Relaxed));
+            out.with(&[HTTP], s.shared.tally.http_connections.load(Relaxed));
+        } },
+    Metric { name: "quipu_connections_refused_total", kind: Kind::Counter, labels: &["door"], help: "Clients that were not let in, because all places were taken.",
+        read: |s, out| {
+            out.with(&[RESP], s.shared.tally.connections_refused.load(Relaxed));
+            out.with(&[HTTP], s.shared.tally.http_connections_refused.load(Relaxed));
+        } },
+    gauge("quipu_watchers", "Clients that watch a counter.", |s, out| out.one(s.watchers)),
+    counter("quipu_received_bytes_total", "Bytes received over RESP.", |s, out| out.one(s.shared.tally.bytes_in.load(Relaxed))),
+    counter("quipu_sent_bytes_total", "Bytes sent over RESP.", |s, out| out.one(s.shared.tally.bytes_out.load(Relaxed))),
+
+    gauge("quipu_counters", "How many counters there are, wherever they rest.", |s, out| out.one(s.stats.counters)),
+    gauge("quipu_counters_split", "Counters that are added to in lanes at the moment.", |s, out| out.one(s.stats.counters_split as u64)),
+    gauge("quipu_resident_bytes", "What the counters in memory take.", |s, out| out.one(s.stats.resident_bytes)),
+    gauge("quipu_memory_limit_bytes", "The limit of memory; absent without one.", |s, out| s.stats.memory_bytes_max.into_iter().for_each(|max| out.one(max))),
+    gauge("quipu_process_resident_bytes", "What the process takes; absent where the system does not tell.", |_, out| process::resident_bytes().into_iter().for_each(|bytes| out.one(bytes))),
+    counter("quipu_evictions_total", "Counters that have left memory.", |s, out| out.one(s.stats.evicted)),
+    counter("quipu_loads_total", "Counters that were brought back, those that turned out not to exist included.", |s, out| out.one(s.stats.loaded)),
+
+    gauge("quipu_journal_bytes", "Bytes of the journal, from its start.", |s, out| out.one(s.stats.journal_bytes)),
+    gauge("quipu_journal_segments", "Files of the journal, prepared ones included.", |s, out| out.one(s.stats.segments as u64)),
+    counter("quipu_journal_written_bytes_total", "Bytes handed to the operating system in the life of the data directory.", |s, out| out.one(s.stats.written.0)),
+    gauge("quipu_journal_unsynced_bytes", "Of these, bytes that are not synced yet.", |s, out| out.one(s.stats.written.0.saturating_sub(s.stats.synced.0))),
+    Metric { name: "quipu_fsync_seconds", kind: Kind::Histogram, labels: &[], help: "How long syncs of the journal took.",
+        read: |s, out| out.histogram(&[], &SYNC_SECONDS, &s.stats.sync_counts, s.stats.sync_micros_total as f64 / 1e6) },
+    gauge("quipu_fsync_slow", "1 while commits are with a thread of their own because the disk is slow.", |s, out| out.one(s.stats.sync_slow.into())),
+
+    counter("quipu_seals_total", "Seals: changed cells that went into the ledger, after which the journal was cut.", |s, out| out.one(s.stats.seals)),
+    gauge("quipu_ledger_bytes", "Bytes of the ledger on disk.", |s, out| out.one(s.stats.ledger.disk_bytes)),
+    gauge("quipu_ledger_memory_bytes", "What the ledger takes in memory.", |s, out| out.one(s.stats.ledger.memory_bytes)),
+    gauge("quipu_ledger_tables", "Files of the ledger.", |s, out| out.one(s.stats.ledger.tables)),
+    gauge("quipu_ledger_runs", "Sorted runs of the ledger: what a look-up may have to ask.", |s, out| out.one(s.stats.ledger.runs)),
+    counter("quipu_compactions_total", "Pieces of compaction.", |s, out| out.one(s.stats.compactions)),
+    counter("quipu_compaction_seconds_total", "How long they took.", |s, out| out.real(s.stats.compaction_micros as f64 / 1e6)),
+    gauge("quipu_compaction_running", "1 while one is under way.", |s, out| out.one(s.stats.compaction_running.into())),
+    gauge("quipu_ledger_damaged", "1 if compaction has ended because the ledger is damaged.", |s, out| out.one(s.stats.ledger_damage.is_some().into())),
+    gauge("quipu_disk_bytes", "What journal and ledger take on disk.", |s, out| out.one(s.stats.disk_bytes)),
+    gauge("quipu_disk_limit_bytes", "The limit for it; absent without one.", |s, out| s.stats.disk_bytes_max.into_iter().for_each(|max| out.one(max))),
+    gauge("quipu_disk_full", "1 while the disk, or the limit, is found full and writes are refused.", |s, out| out.one(s.stats.disk_full.into())),
+
+    gauge("quipu_unsettled_counters", "Counters of which the shared store has not confirmed everything.", |s, out| store(s, out, |s| s.unsettled)),
+    counter("quipu_store_puts_total", "Cells put to the shared store.", |s, out| store(s, out, |s| s.puts)),
+    counter("quipu_store_rows_total", "Rows read from it.", |s, out| store(s, out, |s| s.rows)),
+    counter("quipu_store_swaps_total", "Swaps carried out there.", |s, out| store(s, out, |s| s.swaps)),
+    counter("quipu_store_errors_total", "Calls to it that failed, and are made again.", |s, out| store(s, out, |s| s.errors)),
+    counter("quipu_store_losses_total", "Times it was found to have lost something: drift.", |s, out| store(s, out, |s| s.losses)),
+    counter("quipu_carries_total", "Cells that went on under another epoch.", |s, out| store(s, out, |s| s.carries)),
+    counter("quipu_late_cells_total", "Cells of older lives that were settled late.", |s, out| store(s, out, |s| s.late)),
+    counter("quipu_closed_cells_total", "Cells of retired writers that were closed.", |s, out| store(s, out, |s| s.closed)),
+    counter("quipu_folded_cells_total", "Cells of retired writers that were folded.", |s, out| store(s, out, |s| s.folded)),
+];

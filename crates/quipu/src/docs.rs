@@ -1,0 +1,15 @@
+//! `quipu docs`: pages of documentation that are printed from the code, for those who keep them in the repository.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use crate::args::Page;
+
+/// Prints a page.
+pub fn docs(page: Page, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+    match page {
+        Page::Metrics => out.write_all(quipu_server::metrics_page().as_bytes())?,
+        Page::Openapi => out.write_all(quipu_server::openapi_page().as_bytes())?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
