@@ -38,6 +38,7 @@ pub fn install() -> anyhow::Result<Tools> {
     need_programs(&["redis-cli", "redis-benchmark"], &["redis-tools"])?;
     need_programs(&["redis-server"], &["redis-server"])?;
     need_programs(&["strace"], &["strace"])?;
+    need_programs(&["curl"], &["curl"])?;
     need_programs(&["python3"], &["python3", "python3-venv"])?;
     need_programs(&["node", "npm"], &["nodejs", "npm"])?;
     Ok(Tools { python: python(&home)?, node: node(&home)? })

@@ -14,6 +14,7 @@ mod hostile;
 mod http;
 mod http_client;
 mod http_hostile;
+mod http_tokens;
 mod http_watch;
 
 mod stop;

@@ -5,5 +5,6 @@ mod backup;
 mod bench;
 mod kill;
 mod life;
+mod once;
 mod second;
 mod signals;
