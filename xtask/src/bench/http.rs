@@ -9,7 +9,7 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, anyhow, bail, ensure};
 use comfy_table::Table;
 use rustix::process::Signal;
 use rustix::time::{ClockId, clock_gettime};
@@ -154,7 +154,7 @@ fn watchers(quipu: &Path, home: &Path, stop: &Stop) -> anyhow::Result<()> {
     let idle = (server.cpu()?.saturating_sub(idle_before)).as_secs_f64() / 3.0;
     let mut adder = TcpStream::connect(address).context("connect")?;
     let (mut events, mut bytes, mut last, mut delays) = (0_u64, 0, Vec::new(), Vec::new());
-    let before = server.cpu()?;
+    let (before, began_all) = (server.cpu()?, now());
     for _ in 0..CHANGES {
         stop.check()?;
         let began = now();
@@ -167,8 +167,9 @@ fn watchers(quipu: &Path, home: &Path, stop: &Stop) -> anyhow::Result<()> {
         delays.push(began.elapsed().as_secs_f64() * 1e3);
         thread::sleep(CHANGE_EVERY.saturating_sub(began.elapsed()));
     }
-    let cpu = server.cpu()?.saturating_sub(before);
-    let each = cpu.as_secs_f64() * 1e6 / events as f64;
+    let cpu = server.cpu()?.saturating_sub(before).as_secs_f64();
+    // What it takes when nothing happens is told apart.
+    let each = (cpu - idle * began_all.elapsed().as_secs_f64()) * 1e6 / events as f64;
     drop((watching, server));
     let bare = bare_writes(&last, stop)?;
     let mut table = Table::new();
@@ -196,22 +197,37 @@ fn bare_writes(event: &[u8], stop: &Stop) -> anyhow::Result<f64> {
         let near = TcpStream::connect(address).context("connect")?;
         pairs.push((near, listener.accept().context("accept")?.0));
     }
-    let mut spent = Duration::ZERO;
-    for _ in 0..CHANGES {
-        stop.check()?;
-        let before = clock_gettime(ClockId::ThreadCPUTime);
-        for (near, _) in &mut pairs {
-            near.write_all(event).context("write")?;
+    let (mut writers, mut readers): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
+    thread::scope(|scope| {
+        // From a thread that has nothing else to do, at the same pace and to somebody who waits for it, as the server does.
+        let writing = scope.spawn(move || {
+            let mut spent = Duration::ZERO;
+            for _ in 0..CHANGES {
+                let (began, before) = (now(), thread_cpu());
+                for writer in &mut writers {
+                    writer.write_all(event).context("write")?;
+                }
+                spent += thread_cpu() - before;
+                thread::sleep(CHANGE_EVERY.saturating_sub(began.elapsed()));
+            }
+            Ok::<_, anyhow::Error>(spent)
+        });
+        let mut room = vec![0; event.len()];
+        for _ in 0..CHANGES {
+            stop.check()?;
+            for reader in &mut readers {
+                reader.read_exact(&mut room).context("read")?;
+            }
         }
-        let after = clock_gettime(ClockId::ThreadCPUTime);
-        spent += Duration::new(after.tv_sec as u64, after.tv_nsec as u32)
-            - Duration::new(before.tv_sec as u64, before.tv_nsec as u32);
-        for (_, far) in &mut pairs {
-            let mut room = vec![0; event.len()];
-            far.read_exact(&mut room).context("read")?;
-        }
-    }
-    Ok(spent.as_secs_f64() * 1e6 / (CHANGES * WATCHERS) as f64)
+        let spent = writing.join().map_err(|_| anyhow!("the writer has ended early"))??;
+        Ok(spent.as_secs_f64() * 1e6 / (CHANGES * WATCHERS) as f64)
+    })
+}
+
+/// CPU time of this thread.
+fn thread_cpu() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
 }
 
 fn asked(address: SocketAddr, request: &[u8]) -> anyhow::Result<TcpStream> {
