@@ -13,6 +13,7 @@ mod files;
 mod hostile;
 mod http;
 mod http_client;
+mod http_fuzz;
 mod http_hostile;
 mod http_tokens;
 mod http_watch;

@@ -3,6 +3,7 @@
 mod at_rest;
 mod backup;
 mod bench;
+mod flood;
 mod kill;
 mod life;
 mod once;
