@@ -119,6 +119,12 @@ impl Options {
         self.tokens_max.min(fit)
     }
 
+    /// Cells are ingested when so many have been collected, so that a seal takes little memory however much has changed: a thirty-second of the limit, if there is one.
+    pub(crate) fn ingest_cells(&self) -> usize {
+        let fit = self.memory_bytes_max.map_or(u64::MAX, |bytes_max| bytes_max / 32 / COLLECTED_BYTES);
+        fit.clamp(INGEST_CELLS_MIN, INGEST_CELLS_MAX) as usize
+    }
+
     /// Blocks of the ledger kept in memory: a sixteenth of the limit, which leaves the rest to the counters; the system caches files, too.
     fn cache_bytes(&self) -> u64 {
         self.memory_bytes_max.map_or(CACHE_BYTES_DEFAULT, |bytes_max| bytes_max / 16).min(CACHE_BYTES_DEFAULT)
@@ -132,6 +138,13 @@ impl Options {
 /// The program itself, a seal and a compaction under way, and what the allocator keeps of them in each thread's arena: measured at 30 to 38 MB
 /// beside counters and blocks with a limit of 64 MB, 8 of which an eighth of the limit covers.
 const OTHERS_BYTES: u64 = 28 << 20;
+
+/// Cells of one ingestion: more would take memory, fewer would make tables that are merged more often.
+const INGEST_CELLS_MAX: u64 = 64 << 10;
+const INGEST_CELLS_MIN: u64 = 4 << 10;
+
+/// About what a collected cell takes, its name included.
+const COLLECTED_BYTES: u64 = 128;
 
 /// Blocks of the ledger kept in memory when there is no limit.
 const CACHE_BYTES_DEFAULT: u64 = 64 << 20;

@@ -23,9 +23,6 @@ use crate::tokens::Noted;
 use crate::turn::Visit;
 use crate::watermark::{ShardMark, Watermark};
 
-/// Cells are ingested when so many have been collected, so that a seal takes little memory however much has changed.
-const INGEST_CELLS: usize = 64 << 10;
-
 /// A seal of all changed cells under way.
 pub struct Seal {
     batch: u32,
@@ -123,7 +120,8 @@ impl Seal {
         if flush.end > self.watermark.cleared {
             return self.clear(inner, flush);
         }
-        if self.next_shard < inner.table.shard_count() && self.cells.len() + self.notes.len() < INGEST_CELLS {
+        let collected = self.cells.len() + self.notes.len();
+        if self.next_shard < inner.table.shard_count() && collected < inner.options.ingest_cells() {
             self.collect(inner)?;
             return Ok(Sealing::More);
         }
