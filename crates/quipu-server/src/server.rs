@@ -3,7 +3,7 @@
 //! In: an engine, options, and a future that says when to stop. Out: nothing; the engine is the caller's to close.
 
 use std::future::Future;
-use std::io::{self, Write};
+use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::pin::pin;
 use std::sync::Arc;
@@ -88,9 +88,9 @@ impl Server {
         let files = process::raise_open_files();
         let http_possible = process::http_connections_possible(files, workers.get());
         if http.is_some() && limits.http_connections_max > http_possible.max(1) {
-            let _ = writeln!(
-                io::stderr(),
-                "quipu: the maximum of open files is {files}: HTTP connections have been reduced from {} to {}; for more, raise 'ulimit -n'",
+            tracing::warn!(
+                files,
+                "the maximum of open files is {files}: HTTP connections have been reduced from {} to {}; for more, raise 'ulimit -n'",
                 limits.http_connections_max,
                 http_possible.max(1)
             );
@@ -102,9 +102,10 @@ impl Server {
         };
         if limits.connections_max > possible {
             // The words of Redis, which people search for.
-            let _ = writeln!(
-                io::stderr(),
-                "quipu: the maximum of open files is {files}, of which {reserved} are for the journal, HTTP and the like: maxclients has \
+            tracing::warn!(
+                files,
+                reserved,
+                "the maximum of open files is {files}, of which {reserved} are for the journal, HTTP and the like: maxclients has \
                  been reduced from {} to {possible}; for more, raise 'ulimit -n'",
                 limits.connections_max
             );

@@ -24,6 +24,7 @@ mod bench;
 
 mod docs;
 mod json;
+mod log;
 mod progress;
 mod show;
 

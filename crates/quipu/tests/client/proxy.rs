@@ -40,7 +40,8 @@ impl Proxy {
         });
         let shared = state.clone();
         thread::spawn(move || {
-            for client in listener.incoming().map_while(Result::ok) {
+            // A client that is gone before it was accepted is none.
+            for client in listener.incoming().filter_map(Result::ok) {
                 join(client, &shared);
             }
         });
