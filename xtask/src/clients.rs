@@ -2,7 +2,7 @@
 //!
 //! One whose name ends in `_at_rest` is run twice on the same directory, with a clean stop between: first with the word `before`, then with `after`.
 //!
-//! A script takes the port, ends with status 0 if everything was as it ought to be, and says how many checks it made.
+//! A script takes the port of RESP, finds that of HTTP in `QUIPU_HTTP`, ends with status 0 if everything was as it ought to be, and says how many checks it made.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -77,7 +77,8 @@ fn against_server(script: &Path, tools: &Tools) -> anyhow::Result<Outcome> {
 fn one_life(script: &Path, word: Option<&str>, data: &Path, tools: &Tools) -> anyhow::Result<Outcome> {
     let server = Server::start(data)?;
     let mut command = Command::new(interpreter(script, tools)?);
-    command.arg(script).arg(server.port.to_string()).args(word).env("NODE_PATH", tools.node.join("node_modules"));
+    command.arg(script).arg(server.port.to_string()).args(word);
+    command.env("NODE_PATH", tools.node.join("node_modules")).env("QUIPU_HTTP", server.http.to_string());
     let name = script.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let mut outcome = run(&name, &command)?;
     // A server that did not survive its client, or cannot stop, has failed too.
@@ -94,6 +95,7 @@ fn one_life(script: &Path, word: Option<&str>, data: &Path, tools: &Tools) -> an
 struct Server {
     child: Child,
     port: u16,
+    http: u16,
     /// Reads what it says on stderr; ends with it.
     said: Option<JoinHandle<String>>,
 }
@@ -101,7 +103,7 @@ struct Server {
 impl Server {
     fn start(data: &Path) -> anyhow::Result<Server> {
         let mut command = Command::new(target().join("release/quipu"));
-        command.args(["serve", "--resp", "127.0.0.1:0", "--http", "off", "--data"]).arg(data);
+        command.args(["serve", "--resp", "127.0.0.1:0", "--http", "127.0.0.1:0", "--data"]).arg(data);
         let mut child = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -115,13 +117,12 @@ impl Server {
             let _ = stderr.read_to_string(&mut text);
             text
         });
-        let mut server = Server { child, port: 0, said: Some(said) };
+        let mut server = Server { child, port: 0, http: 0, said: Some(said) };
         // Ends at the line that tells the address, or when the program has ended without one.
         for line in BufReader::new(stdout).lines() {
             let line = line.context("read what the server says")?;
-            if let Some(at) = line.find("resp://127.0.0.1:") {
-                let digits: String = line[at + 17..].chars().take_while(char::is_ascii_digit).collect();
-                server.port = digits.parse().with_context(|| format!("read the port in '{line}'"))?;
+            if let (Some(port), Some(http)) = (port_in(&line, "resp"), port_in(&line, "http")) {
+                (server.port, server.http) = (port, http);
                 return Ok(server);
             }
         }
@@ -151,6 +152,12 @@ impl Server {
     }
 }
 
+/// The port behind `scheme://127.0.0.1:`.
+fn port_in(line: &str, scheme: &str) -> Option<u16> {
+    let (_, after) = line.split_once(&format!("{scheme}://127.0.0.1:"))?;
+    after.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+}
+
 impl Drop for Server {
     fn drop(&mut self) {
         // Nothing if it has ended.
@@ -162,6 +169,13 @@ impl Drop for Server {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ports_are_found() {
+        let line = "  ready  resp://127.0.0.1:4711 http://127.0.0.1:4712";
+        assert_eq!((port_in(line, "resp"), port_in(line, "http")), (Some(4711), Some(4712)));
+        assert_eq!(port_in("  found  nothing", "http"), None);
+    }
 
     #[test]
     fn checks_are_counted() {

@@ -23,6 +23,7 @@ cargo xtask patches [NAME]                   applies each known-bad patch and sh
 cargo xtask bench postgres [--seconds N] [--repetitions N]
                                              a durable counter beside a hot row of PostgreSQL, in turn
 cargo xtask bench memory [COUNTERS …]        bytes per counter beside Redis
+cargo xtask bench http                       an add over HTTP beside nginx, and watchers beside bare writes
 cargo xtask tools                            installs what the tests need and says where it is";
 
 fn main() -> ExitCode {
@@ -44,6 +45,7 @@ fn dispatch(arguments: &[String]) -> anyhow::Result<()> {
         ["patches", name] if !name.starts_with('-') => patches::patches(Some(name)).map(|_| ()),
         ["bench", "postgres", rest @ ..] => bench::postgres(&postgres_options(rest)?),
         ["bench", "memory", counters @ ..] => bench::memory(&counters_of(counters)?),
+        ["bench", "http"] => bench::http(),
         ["tools"] => {
             let tools = tools::install()?;
             println!("{tools}");

@@ -11,15 +11,15 @@ use anyhow::{Context, bail};
 use crate::paths::own;
 use crate::run::run;
 
-/// The Python client, at a version that speaks RESP3 by default.
-const REDIS_PY: &str = "redis==8.1.0";
+/// Python packages: the client, at a version that speaks RESP3 by default; who makes up requests from a description; and Prometheus's own reader of metrics.
+const PYTHON: &[&str] = &["redis==8.1.0", "schemathesis==4.32.5", "prometheus-client==0.26.0"];
 
 /// The Node client that most programs use.
 const IOREDIS: &str = "ioredis@5.11.1";
 
 /// Where the tools are.
 pub struct Tools {
-    /// A Python with redis-py.
+    /// A Python with redis-py, schemathesis and prometheus_client.
     pub python: PathBuf,
     /// A folder whose `node_modules` has ioredis.
     pub node: PathBuf,
@@ -38,6 +38,7 @@ pub fn install() -> anyhow::Result<Tools> {
     need_programs(&["redis-cli", "redis-benchmark"], &["redis-tools"])?;
     need_programs(&["redis-server"], &["redis-server"])?;
     need_programs(&["strace"], &["strace"])?;
+    need_programs(&["curl"], &["curl"])?;
     need_programs(&["python3"], &["python3", "python3-venv"])?;
     need_programs(&["node", "npm"], &["nodejs", "npm"])?;
     Ok(Tools { python: python(&home)?, node: node(&home)? })
@@ -47,7 +48,7 @@ pub fn install() -> anyhow::Result<Tools> {
 fn python(home: &Path) -> anyhow::Result<PathBuf> {
     let environment = home.join("python");
     let python = environment.join("bin/python");
-    once(&environment.join("installed"), REDIS_PY, || {
+    once(&environment.join("installed"), &PYTHON.join(" "), || {
         let mut make = Command::new("python3");
         make.args(["-m", "venv", "--clear"]).arg(&environment);
         if run("python", &make)?.success {
@@ -57,8 +58,8 @@ fn python(home: &Path) -> anyhow::Result<PathBuf> {
             run("python", &make)?.expect_success("python3 -m venv")?;
         }
         let mut fetch = Command::new(&python);
-        fetch.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", REDIS_PY]);
-        run("redis-py", &fetch)?.expect_success("pip install")?;
+        fetch.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]).args(PYTHON);
+        run("python", &fetch)?.expect_success("pip install")?;
         Ok(())
     })?;
     Ok(python)

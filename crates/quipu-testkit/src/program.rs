@@ -25,6 +25,9 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 /// What the program says when it serves, before its address.
 const READY_MARK: &str = "resp://";
 
+/// Comes before the address of HTTP, in the same line.
+const HTTP_MARK: &str = "http://";
+
 /// What it says of the directory it was started on, before it serves.
 const FOUND_MARK: &str = "found ";
 
@@ -80,6 +83,7 @@ pub enum LaunchError {
 pub struct Program {
     child: Child,
     address: SocketAddr,
+    http: Option<SocketAddr>,
     found: String,
     ready_after: Duration,
     stderr: Option<JoinHandle<String>>, // ends with the process
@@ -107,14 +111,14 @@ impl Launch {
                 if let Some(text) = line.trim().strip_prefix(FOUND_MARK) {
                     found = text.trim().to_owned();
                 }
-                if let Some(address) = address_in(&line) {
-                    let _ = serves.send((address, found.clone()));
+                if let Some(address) = address_in(&line, READY_MARK) {
+                    let _ = serves.send((address, address_in(&line, HTTP_MARK), found.clone()));
                 }
             }
         });
         match ready.recv_timeout(READY_TIMEOUT) {
-            Ok((address, found)) => {
-                Ok(Program { child, address, found, ready_after: began.elapsed(), stderr: Some(stderr) })
+            Ok((address, http, found)) => {
+                Ok(Program { child, address, http, found, ready_after: began.elapsed(), stderr: Some(stderr) })
             }
             Err(error) => {
                 if error == mpsc::RecvTimeoutError::Timeout {
@@ -161,6 +165,11 @@ impl Program {
     /// Where it serves RESP.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Where it serves HTTP, unless it was told not to.
+    pub fn http(&self) -> Option<SocketAddr> {
+        self.http
     }
 
     /// What it said of the directory it was started on.
@@ -253,8 +262,8 @@ fn now() -> Instant {
     Instant::now()
 }
 
-fn address_in(line: &str) -> Option<SocketAddr> {
-    let after = &line[line.find(READY_MARK)? + READY_MARK.len()..];
+fn address_in(line: &str, mark: &str) -> Option<SocketAddr> {
+    let after = &line[line.find(mark)? + mark.len()..];
     let end = after.find(|c: char| !c.is_ascii_digit() && !".:[]".contains(c)).unwrap_or(after.len());
     after[..end].parse().ok()
 }
@@ -269,10 +278,12 @@ mod tests {
         for line in
             ["ready resp://127.0.0.1:4711 http://127.0.0.1:4712", "resp://127.0.0.1:4711", "a resp://127.0.0.1:4711, b"]
         {
-            assert_eq!(address_in(line), Some(expected), "{line}");
+            assert_eq!(address_in(line, READY_MARK), Some(expected), "{line}");
         }
-        assert_eq!(address_in("starting"), None);
-        assert_eq!(address_in("resp://nowhere"), None);
+        assert_eq!(address_in("starting", READY_MARK), None);
+        assert_eq!(address_in("resp://nowhere", READY_MARK), None);
+        let both = "ready resp://127.0.0.1:4712 http://127.0.0.1:4711";
+        assert_eq!(address_in(both, HTTP_MARK), Some(expected));
     }
 
     #[test]

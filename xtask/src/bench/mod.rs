@@ -4,6 +4,7 @@
 //! - the release build is made first: nothing else is worth measuring;
 //! - whatever was started has ended when a bench returns, also after Ctrl-C.
 
+mod http;
 mod memory;
 mod postgres;
 mod server;
@@ -19,6 +20,7 @@ use comfy_table::{CellAlignment, Table};
 use serde_json::Value;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
+pub use self::http::http;
 pub use self::memory::memory;
 pub use self::postgres::{Options as PostgresOptions, postgres};
 use crate::parts::cargo;

@@ -73,6 +73,18 @@ impl Server {
     }
 }
 
+impl Server {
+    /// CPU time that it has taken so far, all threads together.
+    pub fn cpu(&self) -> anyhow::Result<Duration> {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).context("look at a process")?;
+        // The name of the program may have anything in it, but ends with the last parenthesis.
+        let fields: Vec<&str> = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace().collect();
+        let ticks = |at: usize| fields.get(at).and_then(|field| field.parse::<u64>().ok());
+        let (user, system) = ticks(11).zip(ticks(12)).context("the kernel does not say how much CPU time")?;
+        Ok(Duration::from_secs(user + system) / u32::try_from(rustix::param::clock_ticks_per_second()).unwrap_or(100))
+    }
+}
+
 impl Drop for Server {
     fn drop(&mut self) {
         let began = now();

@@ -63,6 +63,14 @@ const NAME: Parameter = Parameter {
     example: r#""likes:42""#,
 };
 
+const TOKEN: Parameter = Parameter {
+    name: "Idempotency-Key",
+    place: "header",
+    description: "What the client calls this mutation: sent again under the same name, it is answered as the first time and not applied again; another one under that name is refused with 422. One that carries its time (a UUID of version 7, or <milliseconds>-<nonce>) is refused when that is over.",
+    schema: r#"{"type": "string", "minLength": 1, "maxLength": 100}"#,
+    example: r#""order-1017""#,
+};
+
 const ADDED: &str = r#"{"name": "likes:42", "value": 43, "value_string": "43"}"#;
 
 const READING: &str = r#"{"name": "likes:42", "kind": "count", "value": 43, "value_string": "43", "exists": true, "exact": true, "as_of": "2026-11-16T11:05:39.123Z", "lag_ms": 0, "bound": {"low": 43, "high": 43}, "shards": {"seen": 1, "total": 1}, "writers": {"seen": 1, "total": 1}, "expires_at": null, "display": "43"}"#;
@@ -136,6 +144,7 @@ pub(super) const ROUTES: &[Route] = &[
         description: "Creates it at 0 first if it does not exist. The reply is sent when the add is as durable as the namespace asks, and has the value after it.",
         parameters: &[
             NAME,
+            TOKEN,
             Parameter {
                 name: "reply",
                 place: "query",
@@ -177,7 +186,7 @@ pub(super) const ROUTES: &[Route] = &[
         operation: "reset",
         summary: "Sets a counter to 0",
         description: "The reply has what it had before: every add is in that value or comes after it.",
-        parameters: &[NAME],
+        parameters: &[NAME, TOKEN],
         body: MUTATION,
         reply: &[Content {
             media: JSON,
@@ -194,7 +203,7 @@ pub(super) const ROUTES: &[Route] = &[
         operation: "delete",
         summary: "Deletes a counter",
         description: "One that does not exist is no error; the reply says whether it did.",
-        parameters: &[NAME],
+        parameters: &[NAME, TOKEN],
         reply: &[Content { media: JSON, schema: Some("Deleted"), example: r#"{"name": "likes:42", "deleted": true}"# }],
         problems: WRITES,
         handler: || delete(counters::delete),
@@ -243,6 +252,7 @@ pub(super) const ROUTES: &[Route] = &[
         operation: "batch",
         summary: "Carries out many operations",
         description: "In order, each applied or refused by itself, with a result each, in order. A mistake in any of them refuses all before any is applied. An array is answered with an array, lines with lines.",
+        parameters: &[TOKEN],
         body: &[
             Content {
                 media: JSON,

@@ -145,6 +145,12 @@ pub(crate) const METRICS: &[Metric] = &[
     counter("quipu_evictions_total", "Counters that have left memory.", |s, out| out.one(s.stats.evicted)),
     counter("quipu_loads_total", "Counters that were brought back, those that turned out not to exist included.", |s, out| out.one(s.stats.loaded)),
 
+    counter("quipu_token_hits_total", "Retries that were answered by what their token had done before, and not applied again.", |s, out| out.one(s.stats.tokens.hits)),
+    counter("quipu_token_window_evictions_total", "Tokens that were forgotten because their window was over.", |s, out| out.one(s.stats.tokens.evictions)),
+    gauge("quipu_tokens", "Tokens that are remembered.", |s, out| out.one(s.stats.tokens.tokens)),
+    gauge("quipu_tokens_limit", "How many may be; beyond that new ones are refused.", |s, out| out.one(s.stats.tokens.tokens_max)),
+    gauge("quipu_token_producers", "Producers of sequence numbers that are remembered.", |s, out| out.one(s.stats.tokens.producers)),
+
     gauge("quipu_journal_bytes", "Bytes of the journal, from its start.", |s, out| out.one(s.stats.journal_bytes)),
     gauge("quipu_journal_segments", "Files of the journal, prepared ones included.", |s, out| out.one(s.stats.segments as u64)),
     counter("quipu_journal_written_bytes_total", "Bytes handed to the operating system in the life of the data directory.", |s, out| out.one(s.stats.written.0)),

@@ -141,23 +141,6 @@ fn what_is_not_understood_is_named_and_nothing_is_applied() {
 }
 
 #[test]
-fn a_mutation_with_a_token_is_refused_as_long_as_tokens_are_not_offered() {
-    let door = Door::open();
-    let mut http = Http::of(&door);
-    let token = "Idempotency-Key: 7\r\n";
-    for (method, path) in [("POST", "/add"), ("POST", "/reset"), ("DELETE", "")] {
-        let path = format!("/v1/counters/a{path}");
-        let problem = http.ask(method, &path, token, "").is_problem(501, "tokens-not-offered");
-        assert!(problem["detail"].as_str().unwrap().contains("Idempotency-Key"));
-        http.ask(method, &path, "", "{\"token\": \"7\"}").is_problem(501, "tokens-not-offered");
-    }
-    http.ask("POST", "/v1/batch", token, "[{\"name\": \"a\"}]").is_problem(501, "tokens-not-offered");
-    http.post("/v1/batch", "[{\"name\": \"a\"}, {\"name\": \"a\", \"token\": \"7\"}]")
-        .is_problem(501, "tokens-not-offered");
-    assert_eq!(http.get("/v1/counters/a").json()["exists"], false);
-}
-
-#[test]
 fn unknown_paths_and_methods_are_problems_and_the_connection_goes_on() {
     let door = Door::open();
     let mut http = Http::of(&door);

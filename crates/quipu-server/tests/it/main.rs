@@ -13,7 +13,9 @@ mod files;
 mod hostile;
 mod http;
 mod http_client;
+mod http_fuzz;
 mod http_hostile;
+mod http_tokens;
 mod http_watch;
 
 mod stop;

@@ -3,7 +3,9 @@
 mod at_rest;
 mod backup;
 mod bench;
+mod flood;
 mod kill;
 mod life;
+mod once;
 mod second;
 mod signals;

@@ -1,0 +1,261 @@
+//! `cargo xtask bench http`: what a request over HTTP costs beside nginx's cheapest reply, and what watchers cost beside the bare writes of their events.
+//!
+//! What counts is CPU time of the server per request, from one run in which both take turns: requests per second say more about who sends them.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow, bail, ensure};
+use comfy_table::Table;
+use rustix::process::Signal;
+use rustix::time::{ClockId, clock_gettime};
+
+use super::server::{Server, free_port};
+use super::{Stop, build, median, shown};
+use crate::run::{now, run};
+use crate::tools::need_programs;
+
+/// Connections that are kept, each with one request under way.
+const CONNECTIONS: &str = "50";
+
+/// nginx's CPU time per request over Quipu's: what it must be.
+const RATIO_MUST: f64 = 0.5;
+
+/// How often each takes its turn, and for how long.
+const TURNS: usize = 5;
+const TURN_SECONDS: &str = "2s";
+
+/// Watchers of one counter, and how often it changes.
+const WATCHERS: usize = 1_000;
+const CHANGES: usize = 40;
+
+/// From one change to the next: events of one are all out before.
+const CHANGE_EVERY: Duration = Duration::from_millis(250);
+
+/// What nginx replies: as long as the reply to an add.
+const REPLY: &str = r#"{"name":"likes:42","value":123456,"value_string":"123456"}"#;
+
+/// Measures and prints.
+pub fn http() -> anyhow::Result<()> {
+    need_programs(&["nginx"], &["nginx-light"])?;
+    need_programs(&["wrk"], &["wrk"])?;
+    let quipu = build()?;
+    let stop = Stop::listen()?;
+    let home = tempfile::Builder::new().prefix("quipu-bench-").tempdir().context("make a directory")?;
+    adds(&quipu, home.path(), &stop)?;
+    watchers(&quipu, home.path(), &stop)
+}
+
+/// Adds over HTTP, relaxed, beside a reply that nginx has in its configuration.
+fn adds(quipu: &Path, home: &Path, stop: &Stop) -> anyhow::Result<()> {
+    let (nginx_home, quipu_home) = (home.join("nginx"), home.join("adds"));
+    let (nginx, nginx_port) = start_nginx(&nginx_home, stop)?;
+    let (quipu, quipu_port) = start_quipu(quipu, &quipu_home, stop)?;
+    let script = home.join("add.lua");
+    std::fs::write(&script, "wrk.method = \"POST\"\n").context("write a script for wrk")?;
+    let (mut figures, mut ratios) = ([vec![], vec![]], vec![]);
+    for turn in 0..TURNS {
+        let mut costs = [0.0; 2];
+        for (at, (server, port)) in [(&nginx, nginx_port), (&quipu, quipu_port)].into_iter().enumerate() {
+            stop.check()?;
+            let (requests, cpu) = load(server, port, &script)?;
+            costs[at] = cpu.as_secs_f64() * 1e6 / requests as f64;
+            figures[at].push((requests, costs[at]));
+        }
+        ratios.push(costs[0] / costs[1]);
+        println!(
+            "turn {}: nginx {:.2} µs, quipu {:.2} µs of CPU a request, ratio {:.2}",
+            turn + 1,
+            costs[0],
+            costs[1],
+            ratios[turn]
+        );
+    }
+    let mut table = Table::new();
+    table.set_header(["server", "requests in a turn", "µs of CPU each", "ratio", "must"]);
+    for (at, name) in ["nginx, a reply from its configuration", "quipu, an add, relaxed"].into_iter().enumerate() {
+        let requests = median(&figures[at].iter().map(|(requests, _)| *requests as f64).collect::<Vec<_>>());
+        let cost = median(&figures[at].iter().map(|(_, cost)| *cost).collect::<Vec<_>>());
+        let (ratio, must) =
+            if at == 1 { (format!("{:.2}", median(&ratios)), format!("{RATIO_MUST}")) } else { Default::default() };
+        table.add_row([name.to_owned(), format!("{requests:.0}"), format!("{cost:.2}"), ratio, must]);
+    }
+    println!("\n{}\n", shown(table, 1));
+    Ok(())
+}
+
+/// Loads a server for a turn; requests that were answered, and the CPU time it took.
+fn load(server: &Server, port: u16, script: &Path) -> anyhow::Result<(u64, Duration)> {
+    let mut command = Command::new("wrk");
+    command.args(["-t1", "-c", CONNECTIONS, "-d", TURN_SECONDS, "-s"]).arg(script);
+    command.arg(format!("http://127.0.0.1:{port}/v1/counters/likes:42/add"));
+    let before = server.cpu()?;
+    let outcome = run("wrk", &command)?.expect_success("wrk")?;
+    let cpu = server.cpu()?.saturating_sub(before);
+    if let Some(line) = outcome.lines.iter().find(|line| line.contains("Non-2xx")) {
+        bail!("wrk: {line}");
+    }
+    let line = outcome.lines.iter().find(|line| line.contains(" requests in ")).context("wrk printed no count")?;
+    let requests =
+        line.trim().split(' ').next().and_then(|count| count.parse().ok()).context("read what wrk printed")?;
+    Ok((requests, cpu))
+}
+
+fn start_nginx(home: &Path, stop: &Stop) -> anyhow::Result<(Server, u16)> {
+    std::fs::create_dir_all(home).with_context(|| format!("make {}", home.display()))?;
+    let port = free_port().context("find a free port")?;
+    let at = home.display();
+    let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+        .map(|kind| format!("{kind}_temp_path {at}/{kind};\n"))
+        .concat();
+    let configuration = format!(
+        "worker_processes 1;\ndaemon off;\nmaster_process off;\npid {at}/pid;\nerror_log stderr notice;\nevents {{ worker_connections 1024; }}\n\
+         http {{\naccess_log off;\nkeepalive_requests 1000000000;\n{temporary}server {{ listen 127.0.0.1:{port}; location / {{ default_type application/json; return 200 '{REPLY}\\n'; }} }}\n}}\n"
+    );
+    let file = home.join("nginx.conf");
+    std::fs::write(&file, configuration).with_context(|| format!("write {}", file.display()))?;
+    let mut command = Command::new("nginx");
+    command.arg("-e").arg("stderr").arg("-c").arg(&file);
+    let server = Server::start(&mut command, home, "nginx/", Signal::TERM, stop)?;
+    // It says its version before it listens.
+    while TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err() {
+        stop.check()?;
+        thread::sleep(Duration::from_millis(20));
+    }
+    Ok((server, port))
+}
+
+fn start_quipu(quipu: &Path, home: &Path, stop: &Stop) -> anyhow::Result<(Server, u16)> {
+    std::fs::create_dir_all(home).with_context(|| format!("make {}", home.display()))?;
+    let port = free_port().context("find a free port")?;
+    let mut command = Command::new(quipu);
+    command.args(["serve", "--resp", "127.0.0.1:0", "--workers", "1", "--durability", "relaxed", "--http"]);
+    command.arg(format!("127.0.0.1:{port}")).arg("--data").arg(home.join("data"));
+    Ok((Server::start(&mut command, home, "http://", Signal::KILL, stop)?, port))
+}
+
+// ---- watchers -----------------------------------------------------------------------------------------------------------------
+
+/// A thousand watchers of one counter, beside the bare writes of what they were told.
+fn watchers(quipu: &Path, home: &Path, stop: &Stop) -> anyhow::Result<()> {
+    let (server, port) = start_quipu(quipu, &home.join("watchers"), stop)?;
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    let request = b"GET /v1/counters/watched/watch HTTP/1.1\r\nHost: quipu\r\n\r\n";
+    let mut watching = (0..WATCHERS).map(|_| asked(address, request)).collect::<anyhow::Result<Vec<_>>>()?;
+    for watcher in &mut watching {
+        hear_until(watcher, b"\n\n")?;
+    }
+    let idle_before = server.cpu()?;
+    thread::sleep(Duration::from_secs(3));
+    let idle = (server.cpu()?.saturating_sub(idle_before)).as_secs_f64() / 3.0;
+    let mut adder = TcpStream::connect(address).context("connect")?;
+    let (mut events, mut bytes, mut last, mut delays) = (0_u64, 0, Vec::new(), Vec::new());
+    let (before, began_all) = (server.cpu()?, now());
+    for _ in 0..CHANGES {
+        stop.check()?;
+        let began = now();
+        adder.write_all(b"POST /v1/counters/watched/add HTTP/1.1\r\nHost: quipu\r\n\r\n").context("add")?;
+        hear_until(&mut adder, b"}\n")?;
+        for watcher in &mut watching {
+            last = hear_until(watcher, b"\n\n")?;
+            (events, bytes) = (events + 1, bytes + last.len());
+        }
+        delays.push(began.elapsed().as_secs_f64() * 1e3);
+        thread::sleep(CHANGE_EVERY.saturating_sub(began.elapsed()));
+    }
+    let cpu = server.cpu()?.saturating_sub(before).as_secs_f64();
+    // What it takes when nothing happens is told apart.
+    let each = (cpu - idle * began_all.elapsed().as_secs_f64()) * 1e6 / events as f64;
+    drop((watching, server));
+    let bare = bare_writes(&last, stop)?;
+    let mut table = Table::new();
+    table.set_header(["", "µs of CPU an event", "ratio"]);
+    table.add_row(["bare writes of the same bytes".to_owned(), format!("{bare:.2}"), String::new()]);
+    table.add_row([format!("quipu, {WATCHERS} watchers"), format!("{each:.2}"), format!("{:.2}", bare / each)]);
+    println!("{}\n", shown(table, 1));
+    delays.sort_by(f64::total_cmp);
+    println!(
+        "{CHANGES} changes, {events} events of {} bytes; all {WATCHERS} had heard after {:.0} ms (median), {:.0} ms (most); at rest {:.2} % of a core",
+        bytes / events as usize,
+        median(&delays),
+        delays.last().copied().unwrap_or_default(),
+        100.0 * idle,
+    );
+    Ok(())
+}
+
+/// What it costs to write this to as many connections, with nothing else to do; µs of CPU each.
+fn bare_writes(event: &[u8], stop: &Stop) -> anyhow::Result<f64> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("listen")?;
+    let address = listener.local_addr().context("listen")?;
+    let mut pairs = Vec::new();
+    for _ in 0..WATCHERS {
+        let near = TcpStream::connect(address).context("connect")?;
+        pairs.push((near, listener.accept().context("accept")?.0));
+    }
+    let (mut writers, mut readers): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
+    thread::scope(|scope| {
+        // From a thread that has nothing else to do, at the same pace and to somebody who waits for it, as the server does.
+        let writing = scope.spawn(move || {
+            let mut spent = Duration::ZERO;
+            for _ in 0..CHANGES {
+                let (began, before) = (now(), thread_cpu());
+                for writer in &mut writers {
+                    writer.write_all(event).context("write")?;
+                }
+                spent += thread_cpu() - before;
+                thread::sleep(CHANGE_EVERY.saturating_sub(began.elapsed()));
+            }
+            Ok::<_, anyhow::Error>(spent)
+        });
+        let mut room = vec![0; event.len()];
+        for _ in 0..CHANGES {
+            stop.check()?;
+            for reader in &mut readers {
+                reader.read_exact(&mut room).context("read")?;
+            }
+        }
+        let spent = writing.join().map_err(|_| anyhow!("the writer has ended early"))??;
+        Ok(spent.as_secs_f64() * 1e6 / (CHANGES * WATCHERS) as f64)
+    })
+}
+
+/// CPU time of this thread.
+fn thread_cpu() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
+}
+
+fn asked(address: SocketAddr, request: &[u8]) -> anyhow::Result<TcpStream> {
+    let mut stream = TcpStream::connect(address).context("connect")?;
+    stream.set_read_timeout(Some(Duration::from_secs(10))).context("set a time-out")?;
+    stream.write_all(request).context("ask")?;
+    Ok(stream)
+}
+
+/// Reads until what was read ends like this after its head.
+fn hear_until(stream: &mut TcpStream, end: &[u8]) -> anyhow::Result<Vec<u8>> {
+    let (mut heard, mut room) = (Vec::new(), [0; 4096]);
+    loop {
+        let body = if heard.starts_with(b"HTTP/") {
+            heard.windows(4).position(|w| w == b"\r\n\r\n").map(|at| at + 4)
+        } else {
+            Some(0)
+        };
+        // The chunks that events come in have line ends of their own.
+        if body.is_some_and(|at| heard[at..].windows(end.len()).any(|window| window == end)) {
+            return Ok(heard);
+        }
+        match stream.read(&mut room) {
+            Ok(0) => bail!("the server has closed"),
+            Ok(count) => heard.extend_from_slice(&room[..count]),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error).context("read"),
+        }
+        ensure!(heard.len() < 1 << 20, "what was waited for did not come");
+    }
+}
