@@ -1,4 +1,4 @@
-//! `quipu add`, `get`, `del`, `reset`, `list`: questions to a running server.
+//! `quipu add`, `get`, `del`, `reset`, `list`, `health`: questions to a running server.
 //!
 //! In: a question. Out: its answer, as a table for people or as plain lines for programs.
 
@@ -6,15 +6,19 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
+use std::time::Duration;
 
 use anyhow::bail;
 
-use crate::args::{Add, Del, Get, List, Reset, Target};
+use crate::args::{Add, Del, Get, Health, List, Reset, Target};
 use crate::resp_client::{Client, Value, count};
 use crate::show;
 
 /// Names asked for in one step of a walk or one MGET: few enough to be answered at once, many enough to be quick.
 const NAMES_PER_CALL: usize = 1_000;
+
+/// How long a server that is well may take to answer a greeting: commits that are slow do not hold it up.
+const HEALTH_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// Something to ask a server.
 pub trait Question: clap::Args {
@@ -69,6 +73,15 @@ impl Question for Reset {
     fn ask(&self, client: &mut Client, out: &mut dyn Write) -> anyhow::Result<()> {
         let before = count(&client.call(&[b"QUIPU.RESET", self.name.as_bytes()])?)?;
         Ok(writeln!(out, "{before}")?)
+    }
+}
+
+impl Question for Health {
+    fn ask(&self, client: &mut Client, out: &mut dyn Write) -> anyhow::Result<()> {
+        // A server that is stuck is not well, and whoever asks this asks again soon.
+        client.wait_for(HEALTH_TIME_MAX)?;
+        client.call(&[b"PING"])?;
+        Ok(writeln!(out, "ok")?)
     }
 }
 
