@@ -162,7 +162,7 @@ fn checked(name: &[u8]) -> Result<&[u8], Error> {
     Ok(Name::new(name)?.bytes())
 }
 
-fn number(reply: Value) -> Result<i64, Error> {
+pub(crate) fn number(reply: Value) -> Result<i64, Error> {
     match reply {
         // What a reset replies for a counter that did not exist.
         Value::Null => Ok(0),

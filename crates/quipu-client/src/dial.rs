@@ -46,7 +46,9 @@ async fn connect(target: &Target) -> Result<TcpStream, Trouble> {
     while replies > 0 {
         match reader.take().map_err(|error| Trouble::Nonsense(format!("no RESP: {error}")))? {
             Some(Value::Error(text)) => return Err(Trouble::Refused(text)),
-            Some(_) => replies -= 1,
+            // Whoever echoes, or answers everything alike, is no server.
+            Some(Value::Simple(word)) if word == if replies == 1 { "PONG" } else { "OK" } => replies -= 1,
+            Some(other) => return Err(Trouble::Nonsense(format!("{other:?} for a greeting"))),
             None => match stream.read(&mut bytes).await? {
                 0 => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
                 count => reader.feed(&bytes[..count]),

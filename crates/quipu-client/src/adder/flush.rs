@@ -6,7 +6,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::{Shared, Sum};
 use crate::Error;
-use crate::client::ended;
+use crate::client::{ended, number};
 use crate::token::Item;
 
 /// How a server names a token whose time is over.
@@ -94,7 +94,7 @@ impl Shared {
         let mut kept = Vec::new();
         for (parcel, answer) in parcels.into_iter().zip(answers) {
             let answer = match answer {
-                Ok(answer) => ended(answer).await.map(drop),
+                Ok(answer) => ended(answer).await.and_then(number).map(drop),
                 Err(error) => Err(error),
             };
             kept.extend(self.settle(parcel, answer));

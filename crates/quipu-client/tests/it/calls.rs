@@ -158,6 +158,10 @@ fn a_first_connection_that_fails_is_told_with_its_reason() {
         let long = "x".repeat(513);
         let toy = Toy::start(|_, _| Does::Replies("-WRONGPASS no\r\n")).await;
         assert!(matches!(toy.client(LONG).await.add(&long, 1).await, Err(Error::Name(_))));
+        let echo = Toy::start(|_, _| Does::Replies("*1\r\n$4\r\nAUTH\r\n")).await;
+        let options = Options { password: Some("any".into()), ..Options::default() };
+        let error = Client::connect(&echo.address, options).await.unwrap_err();
+        assert!(matches!(&error, Error::Connect { source: Trouble::Nonsense(_), .. }), "{error:?}");
         let options = Options { password: Some("wrong".into()), ..Options::default() };
         let error = Client::connect(&toy.address, options).await.unwrap_err();
         assert!(matches!(&error, Error::Connect { source: Trouble::Refused(text), .. } if text == "WRONGPASS no"));

@@ -33,13 +33,14 @@ pub struct Toy {
 
 impl Toy {
     pub async fn start(script: Script) -> Toy {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let (address, asked) = (listener.local_addr().unwrap().to_string(), Arc::new(Mutex::new(Vec::new())));
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let (address, asked) =
+            (listener.local_addr().expect("an address").to_string(), Arc::new(Mutex::new(Vec::new())));
         let (mut tasks, seen) = (JoinSet::new(), asked.clone());
         tasks.spawn(async move {
             let mut connections = JoinSet::new();
             loop {
-                let (stream, _) = listener.accept().await.unwrap();
+                let (stream, _) = listener.accept().await.expect("a client");
                 connections.spawn(serve(stream, script, seen.clone()));
             }
         });
@@ -54,7 +55,7 @@ impl Toy {
 
     /// What it was asked, greetings not counted.
     pub fn asked(&self) -> Vec<Vec<String>> {
-        self.asked.lock().unwrap().clone()
+        self.asked.lock().expect("no test panicked with it").clone()
     }
 }
 
@@ -62,12 +63,12 @@ async fn serve(mut stream: TcpStream, script: Script, asked: Arc<Mutex<Vec<Vec<S
     let (mut reader, mut bytes) = (ReplyReader::default(), [0; 4096]);
     loop {
         // A request is an array of strings, and so is a reply.
-        while let Some(request) = reader.take().unwrap() {
+        while let Some(request) = reader.take().expect("clients speak RESP") {
             let words: Vec<String> = request.elements().iter().map(text).collect();
             let does = if words[0] == "PING" {
                 Does::Replies("+PONG\r\n")
             } else {
-                let mut asked = asked.lock().unwrap();
+                let mut asked = asked.lock().expect("no test panicked with it");
                 asked.push(words.clone());
                 script(&words, asked.len() - 1)
             };
@@ -89,10 +90,10 @@ async fn serve(mut stream: TcpStream, script: Script, asked: Arc<Mutex<Vec<Vec<S
 }
 
 fn text(value: &Value) -> String {
-    String::from_utf8(value.bytes().unwrap().to_vec()).unwrap()
+    String::from_utf8_lossy(value.bytes().expect("arguments are strings")).into_owned()
 }
 
 /// Runs a test in a runtime of its own.
 pub fn run(test: impl Future<Output = ()>) {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(test);
+    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime").block_on(test);
 }

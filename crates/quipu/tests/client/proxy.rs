@@ -54,7 +54,7 @@ impl Proxy {
 
     /// Where connections go from now on; nowhere: they are closed.
     pub fn lead_to(&self, upstream: Option<SocketAddr>) {
-        *self.state.upstream.lock().unwrap() = upstream;
+        *self.state.upstream.lock().expect("nothing panics with it") = upstream;
     }
 
     /// Begins or stops cutting, new connections only.
@@ -68,11 +68,11 @@ impl Proxy {
 }
 
 fn join(client: TcpStream, state: &Arc<State>) {
-    let Some(upstream) = *state.upstream.lock().unwrap() else { return };
+    let Some(upstream) = *state.upstream.lock().expect("nothing panics with it") else { return };
     let Ok(server) = TcpStream::connect(upstream) else { return };
     let (mut requests, mut replies) = (None, None);
     if !state.is_calm.load(Ordering::Relaxed) {
-        let dice = state.dice.lock().unwrap();
+        let dice = state.dice.lock().expect("nothing panics with it");
         let longest = if dice.between(0..=1) == 0 { SHORT_BYTES } else { LONG_BYTES };
         let bytes = dice.between(0..=longest).unsigned_abs();
         if dice.between(0..=2) == 0 { requests = Some(bytes) } else { replies = Some(bytes) }
