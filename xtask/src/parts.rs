@@ -70,7 +70,8 @@ pub static PARTS: &[Part] = &[
     Part {
         name: "unit and integration",
         work: Work::Tests(&[
-            "test --workspace --features quipu/failpoints --lib --bins --test it --test cli --test docs --test disk_errors --test shared_store \
+            "test --workspace --features quipu/failpoints --lib --bins --test it --test cli --test docs --test log --test client --test disk_errors \
+             --test shared_store \
              -- --show-output --skip crash_states:: --skip interleave:: --skip kill::",
             "test --workspace --features quipu/failpoints --doc",
         ]),

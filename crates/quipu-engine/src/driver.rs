@@ -5,7 +5,6 @@
 //! thread lists names at rest, the compact thread merges the ledger's tables, for half of its time at most. All only call [`Steps`]; what a step does is
 //! elsewhere.
 
-use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -15,6 +14,7 @@ use quipu_model::LedgerError;
 use crate::engine::{Inner, block_on};
 use crate::journal::JournalError;
 use crate::options::LEDGER_DIR;
+use crate::say::{self, Told};
 use crate::seal::SealError;
 use crate::steps::Steps;
 use crate::sync::{Arc, Condvar, Mutex, lock};
@@ -310,7 +310,17 @@ fn compact_thread(inner: &Inner, kick: &Kick) {
 fn tend_thread(inner: &Inner, kick: &Kick) {
     let steps = Steps::new(inner);
     let now = inner.clock.elapsed();
-    let mut tender = Tender { sealed_at: now, prepared_at: now, noted_at: now, sealed_well: true, next_evict: 0 };
+    let (full, slow, unsealed) = Default::default();
+    let mut tender = Tender {
+        sealed_at: now,
+        prepared_at: now,
+        noted_at: now,
+        sealed_well: true,
+        next_evict: 0,
+        full,
+        slow,
+        unsealed,
+    };
     while kick.wait(TEND_EVERY, |asked| &mut asked.tend) {
         if let Err(error) = tender.tend(inner, &steps) {
             return inner.journal.fail(&error);
@@ -330,6 +340,10 @@ struct Tender {
     sealed_well: bool,
     /// Where eviction goes on, so that it does not always come to the same shards first.
     next_evict: usize,
+    /// What was said of the disk, and of seals.
+    full: Told,
+    slow: Told,
+    unsealed: Told,
 }
 
 impl Tender {
@@ -361,7 +375,27 @@ impl Tender {
             self.seal(inner)?;
             self.relieve(inner, steps);
         }
+        self.tell(inner, now);
         Ok(())
+    }
+
+    /// Says how the disk is, when that has changed.
+    fn tell(&mut self, inner: &Inner, now: Duration) {
+        match self.full.news(inner.journal.is_full(), now) {
+            Some(true) => tracing::error!(
+                "the disk is full: what must be journaled is refused, reads go on; it heals when there is space again"
+            ),
+            Some(false) => tracing::info!("the disk has space again: everything is taken"),
+            None => {}
+        }
+        match self.slow.news(inner.journal.is_slow(), now) {
+            Some(true) => {
+                let sync_millis = inner.journal.sync_times.micros_last() / 1_000;
+                tracing::warn!(sync_millis, "the disk is slow: commits have moved to a thread of their own");
+            }
+            Some(false) => tracing::info!("the disk is no longer slow"),
+            None => {}
+        }
     }
 
     fn seal(&mut self, inner: &Inner) -> Result<(), JournalError> {
@@ -369,6 +403,15 @@ impl Tender {
         // What a full disk needs is space from others, unless the journal had something to give.
         self.sealed_well = sealed.is_ok() && !inner.journal.is_full();
         self.sealed_at = inner.clock.elapsed();
+        let failed = if let Err(SealError::Ledger(error)) = &sealed { Some(error.to_string()) } else { None };
+        match self.unsealed.news(failed.is_some(), self.sealed_at) {
+            Some(true) => {
+                let reason = failed.unwrap_or_default();
+                tracing::warn!(reason, "a seal failed: the journal keeps what it has, and a later one tries again");
+            }
+            Some(false) => tracing::info!("seals succeed again"),
+            None => {}
+        }
         match sealed {
             // Nothing is lost: the journal has it all, and a later round tries again.
             Ok(()) | Err(SealError::Ledger(LedgerError::Full(_)) | SealError::Flushed | SealError::Dead(_)) => Ok(()),
@@ -409,8 +452,7 @@ impl Tender {
 /// Says, once, what is wrong with the ledger.
 fn note_damage(inner: &Inner, text: &str) {
     if inner.compaction.damage.set(text.to_owned()).is_ok() {
-        // Nobody may be left to read it.
-        let _ = writeln!(std::io::stderr(), "quipu: {text}; restore a backup, or what is damaged");
+        say::error(text, "the ledger is damaged; restore a backup, or what is damaged");
     }
 }
 

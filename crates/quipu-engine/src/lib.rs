@@ -26,6 +26,7 @@ mod failpoint;
 mod sync;
 
 mod options;
+mod say;
 mod system;
 
 pub mod admit;

@@ -1,11 +1,11 @@
 //! What an engine is opened with.
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use quipu_model::{Clock, Durability, Ledger, LedgerError, Rng, Store, Vfs};
 
+use crate::say;
 use crate::sharing::SharingOptions;
 use crate::sync::Arc;
 use crate::system::{SystemClock, SystemDisk, SystemLedger, SystemRng};
@@ -185,11 +185,9 @@ impl Environment {
             }),
             store: None,
             on_failure: Arc::new(|reason| {
-                // Nobody may be left to read it; a panic here would change the exit status.
-                let _ = writeln!(
-                    std::io::stderr(),
-                    "quipu: the journal failed, so the process ends: {reason}\n\
-                     quipu: nothing was acknowledged that is not durable; the next start verifies the journal"
+                say::error(
+                    reason,
+                    "the journal failed, so the process ends; nothing was acknowledged that is not durable, and the next start verifies the journal",
                 );
                 std::process::exit(EXIT_JOURNAL_FAILED);
             }),

@@ -88,12 +88,8 @@ impl Server {
         let files = process::raise_open_files();
         let http_possible = process::http_connections_possible(files, workers.get());
         if http.is_some() && limits.http_connections_max > http_possible.max(1) {
-            let _ = writeln!(
-                io::stderr(),
-                "quipu: the maximum of open files is {files}: HTTP connections have been reduced from {} to {}; for more, raise 'ulimit -n'",
-                limits.http_connections_max,
-                http_possible.max(1)
-            );
+            let (asked, possible) = (limits.http_connections_max, http_possible.max(1));
+            warn(files, &format!("HTTP connections have been reduced from {asked} to {possible}"));
             limits.http_connections_max = http_possible.max(1);
         }
         let reserved = process::files_reserved(&limits, workers.get());
@@ -102,12 +98,8 @@ impl Server {
         };
         if limits.connections_max > possible {
             // The words of Redis, which people search for.
-            let _ = writeln!(
-                io::stderr(),
-                "quipu: the maximum of open files is {files}, of which {reserved} are for the journal, HTTP and the like: maxclients has \
-                 been reduced from {} to {possible}; for more, raise 'ulimit -n'",
-                limits.connections_max
-            );
+            let reduced = format!("maxclients has been reduced from {} to {possible}", limits.connections_max);
+            warn(files, &format!("{reserved} are for the journal, HTTP and the like, so {reduced}"));
             limits.connections_max = possible;
         }
         let resp = listen(resp)?;
@@ -218,6 +210,17 @@ pub(crate) fn prepare(socket: &tokio::net::TcpStream, write_time_max: Duration) 
     // Twice, because the system sees less of a slow reader's progress than we do.
     let millis = u32::try_from(2 * write_time_max.as_millis()).unwrap_or(u32::MAX);
     let _ = sockopt::set_tcp_user_timeout(socket, millis);
+}
+
+/// Says what the limit of open files has cost; where nobody has decided what becomes of events, on stderr.
+fn warn(files: u64, text: &str) {
+    let next = "for more, raise 'ulimit -n'";
+    if tracing::dispatcher::has_been_set() {
+        tracing::warn!(files, "the maximum of open files is {files}: {text}; {next}");
+    } else {
+        // Nobody may be left to read it.
+        let _ = writeln!(io::stderr(), "quipu: the maximum of open files is {files}: {text}; {next}");
+    }
 }
 
 fn listen(addr: SocketAddr) -> Result<(TcpListener, SocketAddr), BindError> {

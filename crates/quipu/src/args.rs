@@ -150,6 +150,9 @@ pub enum Task {
     /// List counters and their values
     #[command(after_help = "Examples:\n  quipu list\n  quipu list likes:")]
     List(Ask<List>),
+    /// Ask a server whether it answers; exit status 1 if it does not. For health checks where there is no shell
+    #[command(after_help = "Example:\n  quipu health --server 127.0.0.1:7379")]
+    Health(Ask<Health>),
     /// Look into the data directory of a stopped or crashed server; changes nothing
     #[command(after_help = "Examples:\n  quipu inspect ./quipu-data\n  quipu inspect ./quipu-data --dump | less")]
     Inspect(Inspect),
@@ -243,6 +246,9 @@ pub struct Reset {
     /// The counter
     pub name: OsString,
 }
+
+#[derive(Debug, Args)]
+pub struct Health {}
 
 #[derive(Debug, Args)]
 pub struct List {

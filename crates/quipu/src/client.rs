@@ -1,4 +1,4 @@
-//! `quipu add`, `get`, `del`, `reset`, `list`: questions to a running server.
+//! `quipu add`, `get`, `del`, `reset`, `list`, `health`: questions to a running server.
 //!
 //! In: a question. Out: its answer, as a table for people or as plain lines for programs.
 
@@ -6,15 +6,19 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
+use std::time::Duration;
 
 use anyhow::bail;
 
-use crate::args::{Add, Del, Get, List, Reset, Target};
-use crate::resp_client::{Client, Value};
+use crate::args::{Add, Del, Get, Health, List, Reset, Target};
+use crate::resp_client::{Client, Value, count};
 use crate::show;
 
 /// Names asked for in one step of a walk or one MGET: few enough to be answered at once, many enough to be quick.
 const NAMES_PER_CALL: usize = 1_000;
+
+/// How long a server that is well may take to answer a greeting: commits that are slow do not hold it up.
+const HEALTH_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// Something to ask a server.
 pub trait Question: clap::Args {
@@ -31,7 +35,7 @@ pub fn ask(target: &Target, question: &impl Question, out: &mut impl Write) -> a
 impl Question for Add {
     fn ask(&self, client: &mut Client, out: &mut dyn Write) -> anyhow::Result<()> {
         let delta = self.delta.to_string();
-        let value = client.call(&[b"INCRBY", self.name.as_bytes(), delta.as_bytes()])?.count()?;
+        let value = count(&client.call(&[b"INCRBY", self.name.as_bytes(), delta.as_bytes()])?)?;
         Ok(writeln!(out, "{value}")?)
     }
 }
@@ -59,7 +63,7 @@ impl Question for Del {
         for names in self.names.chunks(NAMES_PER_CALL) {
             let names = names.iter().map(|name: &OsString| name.as_bytes());
             let arguments: Vec<&[u8]> = std::iter::once(&b"DEL"[..]).chain(names).collect();
-            deleted += client.call(&arguments)?.count()?;
+            deleted += count(&client.call(&arguments)?)?;
         }
         Ok(writeln!(out, "{deleted}")?)
     }
@@ -67,8 +71,17 @@ impl Question for Del {
 
 impl Question for Reset {
     fn ask(&self, client: &mut Client, out: &mut dyn Write) -> anyhow::Result<()> {
-        let before = client.call(&[b"QUIPU.RESET", self.name.as_bytes()])?.count()?;
+        let before = count(&client.call(&[b"QUIPU.RESET", self.name.as_bytes()])?)?;
         Ok(writeln!(out, "{before}")?)
+    }
+}
+
+impl Question for Health {
+    fn ask(&self, client: &mut Client, out: &mut dyn Write) -> anyhow::Result<()> {
+        // A server that is stuck is not well, and whoever asks this asks again soon.
+        client.wait_for(HEALTH_TIME_MAX)?;
+        client.call(&[b"PING"])?;
+        Ok(writeln!(out, "ok")?)
     }
 }
 
@@ -99,16 +112,16 @@ impl List {
     /// Names in order, and whether there are more. A walk may give a name twice; a set does not.
     fn names(&self, client: &mut Client) -> anyhow::Result<(BTreeSet<Vec<u8>>, bool)> {
         let pattern = pattern(self.prefix.as_bytes());
-        let count = NAMES_PER_CALL.to_string();
+        let per_call = NAMES_PER_CALL.to_string();
         let (mut names, mut cursor) = (BTreeSet::new(), b"0".to_vec());
         loop {
-            let reply = client.call(&[b"SCAN", &cursor, b"MATCH", &pattern, b"COUNT", count.as_bytes()])?;
+            let reply = client.call(&[b"SCAN", &cursor, b"MATCH", &pattern, b"COUNT", per_call.as_bytes()])?;
             let Value::Array(parts) = reply else { bail!("the server sent {reply:?} for a step of a walk") };
-            let Ok([Value::Bulk(Some(next)), Value::Array(page)]) = <[Value; 2]>::try_from(parts) else {
+            let Ok([Value::Bulk(next), Value::Array(page)]) = <[Value; 2]>::try_from(parts) else {
                 bail!("the server sent something else for a step of a walk");
             };
             for name in page {
-                let Value::Bulk(Some(name)) = name else { bail!("the server sent {name:?} for a name") };
+                let Value::Bulk(name) = name else { bail!("the server sent {name:?} for a name") };
                 // A long prefix is asked for in part.
                 if name.starts_with(self.prefix.as_bytes()) {
                     names.insert(name);
@@ -146,7 +159,7 @@ fn values(client: &mut Client, names: &[&[u8]]) -> anyhow::Result<Vec<i64>> {
     let arguments: Vec<&[u8]> = std::iter::once(&b"MGET"[..]).chain(names.iter().copied()).collect();
     let reply = client.call(&arguments)?;
     match reply {
-        Value::Array(values) if values.len() == names.len() => values.iter().map(Value::count).collect(),
+        Value::Array(values) if values.len() == names.len() => values.iter().map(count).collect(),
         other => bail!("the server sent {other:?} for {} values", names.len()),
     }
 }

@@ -24,6 +24,7 @@ mod bench;
 
 mod docs;
 mod json;
+mod log;
 mod progress;
 mod show;
 
@@ -56,6 +57,7 @@ fn main() -> ExitCode {
         Task::Del(ask) => ask_server(&ask, &mut out),
         Task::Reset(ask) => ask_server(&ask, &mut out),
         Task::List(ask) => ask_server(&ask, &mut out),
+        Task::Health(ask) => ask_server(&ask, &mut out),
     };
     match done.and_then(|code| Ok(out.flush().map(|()| code)?)) {
         Ok(code) => code,

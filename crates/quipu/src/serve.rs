@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! - nothing is opened while the configuration has a mistake;
-//! - the line with `resp://` is written once, when clients are answered and a signal would stop cleanly;
+//! - the line with `resp://` is written once, when clients are answered and a signal would stop cleanly; with `--log json` it is an event;
 //! - exit status 0 means that everything acknowledged is durable, in every mode.
 
 use std::io::Write;
@@ -13,10 +13,12 @@ use anyhow::{Context, anyhow};
 use quipu_engine::Engine;
 use quipu_server::Server;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tracing::{error, info, warn};
 
 use crate::args::ServeFlags;
 use crate::config::check::tell;
 use crate::config::{Configuration, Effective};
+use crate::log::LogForm;
 use crate::show;
 
 /// Serves until SIGTERM or SIGINT.
@@ -26,28 +28,53 @@ pub fn serve(flags: &ServeFlags, out: &mut impl Write) -> anyhow::Result<ExitCod
         tell(&effective);
         return Ok(ExitCode::FAILURE);
     }
-    let Configuration { engine: options, server, .. } = effective.configuration;
+    let Configuration { engine: options, server, log, .. } = effective.configuration;
+    log.begin();
+    match (log, run(options, server, log, out)) {
+        (_, Ok(())) => Ok(ExitCode::SUCCESS),
+        (LogForm::Text, Err(error)) => Err(error),
+        (LogForm::Json, Err(error)) => {
+            error!(reason = format!("{error:#}"), "the server has ended");
+            Ok(ExitCode::FAILURE)
+        }
+    }
+}
+
+fn run(
+    options: quipu_engine::Options,
+    server: quipu_server::Options,
+    log: LogForm,
+    out: &mut impl Write,
+) -> anyhow::Result<()> {
     let data = options.data.display().to_string();
     // The error says everything in its own words, which `inspect` shares.
     let engine = Engine::open(options).map_err(|error| anyhow!("cannot open {data}: {error}"))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("start a runtime")?;
-    let served = runtime.block_on(answer(&engine, server, &data, out));
+    let served = runtime.block_on(answer(&engine, server, &data, log, out));
     // Also when it never served: a directory that was opened is closed cleanly.
     engine.close().context("close the journal")?;
     served?;
-    say(out, "stopped; everything acknowledged is durable");
-    Ok(ExitCode::SUCCESS)
+    let stopped = "stopped; everything acknowledged is durable";
+    match log {
+        LogForm::Text => say(out, stopped),
+        LogForm::Json => info!("{stopped}"),
+    }
+    Ok(())
 }
 
 async fn answer(
     engine: &Engine,
     options: quipu_server::Options,
     data: &str,
+    log: LogForm,
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
     let server = Server::bind(engine.clone(), options)?;
     let mut stop = Stop::new().context("listen for signals")?;
-    say(out, &banner(engine, data, server.resp_addr(), server.http_addr()));
+    match log {
+        LogForm::Text => say(out, &banner(engine, data, server.resp_addr(), server.http_addr())),
+        LogForm::Json => tell_start(engine, data, server.resp_addr(), server.http_addr()),
+    }
     server.run(stop.asked()).await?;
     Ok(())
 }
@@ -68,8 +95,7 @@ impl Stop {
             _ = self.term.recv() => "SIGTERM",
             _ = self.int.recv() => "SIGINT",
         };
-        // Nobody may be left to read it, and that is no reason to stop in any other way than cleanly.
-        let _ = writeln!(std::io::stderr(), "quipu: {name}, stopping");
+        info!(signal = name, "stopping");
     }
 }
 
@@ -87,6 +113,32 @@ fn banner(engine: &Engine, data: &str, resp: SocketAddr, http: Option<SocketAddr
         text.push_str(&format!("\n  {label:<6} {value}"));
     }
     text
+}
+
+/// The same, for programs.
+fn tell_start(engine: &Engine, data: &str, resp: SocketAddr, http: Option<SocketAddr>) {
+    let (stats, recovery) = (engine.stats(), engine.recovery());
+    if let Some(torn) = &recovery.tail.torn {
+        let (file, offset, reason) = (torn.file.display(), torn.offset, torn.reason);
+        warn!(%file, offset, %reason, "a torn tail was cut from the journal");
+    }
+    info!(
+        data,
+        counters = stats.counters,
+        records = recovery.records,
+        clean = recovery.clean,
+        copied = recovery.copied,
+        "found {}",
+        found(engine)
+    );
+    let http = http.map(|address| format!("http://{address}"));
+    info!(
+        version = env!("CARGO_PKG_VERSION"),
+        durability = %stats.durability,
+        resp = format!("resp://{resp}"),
+        http,
+        "ready"
+    );
 }
 
 /// What the start found in the directory.

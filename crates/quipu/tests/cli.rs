@@ -173,6 +173,17 @@ fn a_password_is_asked_for_and_accepted() {
 }
 
 #[test]
+fn a_server_is_asked_whether_it_answers() {
+    let data = TempDir::new().unwrap();
+    let program = launch(data.path()).start().unwrap();
+    let address = program.address().to_string();
+    let output = quipu(&["health", "--server", &address]);
+    assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(0), "ok\n"));
+    program.kill9();
+    assert_eq!(quipu(&["health", "--server", &address]).status.code(), Some(1));
+}
+
+#[test]
 fn a_server_that_is_not_there_is_told_with_what_to_do() {
     // A port that was free a moment ago and that nobody was told of.
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();

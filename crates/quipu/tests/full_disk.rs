@@ -118,13 +118,14 @@ impl<'d> Scene<'d> {
         }
     }
 
-    /// What is there, all of it, before and after a kill.
-    fn judge(mut self, arguments: &[&str]) {
+    /// What is there, all of it, before and after a kill; returns what was said on stderr until then.
+    fn judge(mut self, arguments: &[&str]) -> String {
         self.judge_now();
-        self.program.kill9();
+        let said = self.program.kill9();
         self.program = launch(&self.disk.dir().join("data"), arguments).start().expect("it starts again");
         self.client = connect(&self.program);
         self.judge_now();
+        said
     }
 
     fn judge_now(&mut self) {
@@ -173,7 +174,8 @@ fn a_disk_filled_by_another_file_refuses_adds_and_heals_when_it_is_removed() {
         for _ in 0..1_000 {
             assert_eq!(scene.add(), None);
         }
-        scene.judge(&[]);
+        let said = scene.judge(&[]);
+        assert!(said.contains("ERROR the disk is full"), "operators are told, too: {said}");
         println!(
             "proof: full disk by another file: {acked} adds, then refused, healed in {} ms, violations 0",
             healed.as_millis()

@@ -101,8 +101,9 @@ fn a_counter_that_is_missing_is_told_by_name_and_by_number() {
     assert!(drifts[1][1].starts_with("counters at rest in shard "), "{drifts:?}");
 
     let drifts = told("d:rests", |_, sealed| sealed.cell = None);
-    let kept_too_high =
-        |drift: &[String; 4]| drift[0].is_empty() && drift[2].parse::<u64>().unwrap() + 1 == drift[3].parse().unwrap();
+    let kept_too_high = |drift: &[String; 4]| {
+        drift[0].is_empty() && drift[2].parse::<u64>().unwrap() + 1 == drift[3].parse::<u64>().unwrap()
+    };
     assert!(drifts.len() == 2 && drifts.iter().all(kept_too_high), "{drifts:?}");
 }
 

@@ -1,4 +1,4 @@
-//! The wire: frames in, replies out.
+//! The wire: frames in, replies out; and, for clients, replies in.
 
 mod args;
 mod decode;
@@ -6,8 +6,12 @@ mod encode;
 mod inline;
 mod limits;
 mod reading;
+mod reply;
+mod value;
 
 pub use args::{Args, ArgsIter, Stored};
 pub use decode::{DecodeError, Decoder, Frame};
 pub use encode::{Shape, Version, Writer, request};
 pub use limits::Limits;
+pub use reply::{ReplyError, ReplyReader};
+pub use value::Value;

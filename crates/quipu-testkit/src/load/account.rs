@@ -250,7 +250,7 @@ fn expected_values(request: &Request) -> usize {
 /// The values a reply shows, nil for a counter that does not exist; `None` if it is no such reply.
 fn numbers(value: &Value) -> Option<Vec<Option<i64>>> {
     match value {
-        Value::Array(Some(elements)) => elements.iter().map(number).collect(),
+        Value::Array(elements) => elements.iter().map(number).collect(),
         single => number(single).map(|number| vec![number]),
     }
 }

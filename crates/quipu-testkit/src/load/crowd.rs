@@ -239,10 +239,10 @@ impl Driver {
                     }
                 };
                 match &reply {
-                    Value::Array(Some(elements)) if elements.len() == 2 => {
+                    Value::Array(elements) if elements.len() == 2 => {
                         cursor = elements[0].number().unwrap_or(0).to_string();
                     }
-                    Value::Array(Some(elements)) if elements.len() == 20 => {}
+                    Value::Array(elements) if elements.len() == 20 => {}
                     Value::Integer(_) => {}
                     Value::Error(text) if REFUSALS.iter().any(|refusal| text.starts_with(refusal)) => {}
                     other => wrong.push(format!("{other:?}")),
@@ -311,7 +311,7 @@ pub fn names_seen(client: &mut Client, pattern: Option<&str>) -> io::Result<Hash
             return Err(io::Error::new(io::ErrorKind::InvalidData, format!("SCAN was answered {reply:?}")));
         };
         for name in names.elements() {
-            let Value::Bulk(Some(name)) = name else { continue };
+            let Value::Bulk(name) = name else { continue };
             if !seen.insert(name.clone()) {
                 return Err(io::Error::other(format!("SCAN shows {} twice", String::from_utf8_lossy(name))));
             }

@@ -62,7 +62,7 @@ impl fmt::Display for Figures {
 /// A section of INFO, by key.
 pub fn info(client: &mut Client, section: &str) -> io::Result<BTreeMap<String, String>> {
     match client.call(&["INFO", section])? {
-        Value::Bulk(Some(bytes)) => {
+        Value::Bulk(bytes) => {
             let text = String::from_utf8_lossy(&bytes);
             let pairs = text.lines().filter_map(|line| line.split_once(':'));
             Ok(pairs.map(|(key, value)| (key.to_owned(), value.trim().to_owned())).collect())

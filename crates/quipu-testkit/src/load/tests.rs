@@ -1,7 +1,7 @@
 //! The load and its account, on a toy server that is honest or has one known defect.
 
 use std::collections::BTreeMap;
-use std::io::{BufReader, Write};
+use std::io::Write;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -9,11 +9,12 @@ use std::thread;
 use std::time::Duration;
 
 use quipu_model::Reply;
+use quipu_protocol::resp::ReplyReader;
 
 use super::*;
 use crate::Dice;
 use crate::judge::{Action, Expires, Found, Held, Step};
-use crate::resp::{Client, Value, read_value};
+use crate::resp::{Client, Value};
 
 /// Commands after which the toy dies, with whatever is in flight.
 const COMMANDS_PER_LIFE: usize = 6_000;
@@ -45,9 +46,10 @@ impl Toy {
 
     fn serve(&self, mut stream: TcpStream) {
         stream.set_nodelay(true).unwrap();
-        let mut requests = BufReader::new(stream.try_clone().unwrap());
+        let (mut requests, mut reader) = (stream.try_clone().unwrap(), ReplyReader::default());
         let mut queue: Option<Vec<Vec<String>>> = None;
-        while let Ok(request) = read_value(&mut requests, 0) {
+        // A request is an array of strings, and so is a reply.
+        while let Ok(request) = reader.read_from(&mut requests) {
             let words: Vec<String> = request.elements().iter().map(text).collect();
             let reply = match (words[0].as_str(), &mut queue) {
                 ("MULTI", _) => {
@@ -122,7 +124,7 @@ impl Toy {
 
 fn text(value: &Value) -> String {
     match value {
-        Value::Bulk(Some(bytes)) => String::from_utf8(bytes.clone()).unwrap(),
+        Value::Bulk(bytes) => String::from_utf8(bytes.clone()).unwrap(),
         other => panic!("a request is made of bulk strings, not {other:?}"),
     }
 }

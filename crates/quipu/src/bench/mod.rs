@@ -46,7 +46,7 @@ use self::report::Report;
 use self::stop::Stop;
 use crate::args;
 use crate::progress::Progress;
-use crate::resp_client::{Client, Value};
+use crate::resp_client::{Client, Value, count};
 
 /// Before anything counts: this part of what is measured, and at least [`WARM_UP_MIN`].
 const WARM_UP_PART: f64 = 0.25;
@@ -270,7 +270,7 @@ fn sum(address: SocketAddr, keys: usize, stop: &Stop) -> anyhow::Result<u64> {
         let words: Vec<&[u8]> = std::iter::once(&b"MGET"[..]).chain(names.iter().map(String::as_bytes)).collect();
         let Value::Array(values) = client.call(&words)? else { bail!("MGET was not answered with a list") };
         for value in values {
-            sum += u64::try_from(value.count()?).context("a key counts less than nothing")?;
+            sum += u64::try_from(count(&value)?).context("a key counts less than nothing")?;
         }
     }
     Ok(sum)

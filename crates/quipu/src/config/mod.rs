@@ -23,6 +23,7 @@ use std::path::{Path, PathBuf};
 use self::namespace::{NAMESPACE_KEYS, Namespace, NamespaceKey, Shards};
 use self::settings::{SETTINGS, Setting};
 use crate::args::ServeFlags;
+use crate::log::LogForm;
 
 /// Where data goes unless told otherwise.
 pub const DATA_DEFAULT: &str = "./quipu-data";
@@ -35,6 +36,7 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 pub struct Configuration {
     pub engine: quipu_engine::Options,
     pub server: quipu_server::Options,
+    pub log: LogForm,
     /// What a namespace has that does not say otherwise; as a number it is in the engine's options once everything was read.
     shards: Shards,
     /// By name; likewise.
@@ -48,8 +50,8 @@ impl Default for Configuration {
     fn default() -> Configuration {
         let memory_bytes_max = Some(MEMORY_DEFAULT);
         let engine = quipu_engine::Options { memory_bytes_max, ..quipu_engine::Options::new(DATA_DEFAULT) };
-        let (server, shards, namespaces) = Default::default();
-        Configuration { engine, server, shards, namespaces }
+        let (server, log, shards, namespaces) = Default::default();
+        Configuration { engine, server, log, shards, namespaces }
     }
 }
 

@@ -168,6 +168,13 @@ pub static SETTINGS: &[Setting] = &[
         show: |c| c.server.password.as_ref().map_or_else(String::new, |_| SECRET.to_owned()),
     },
     Setting {
+        key: "log",
+        form: Form::Text,
+        help: "How the server says on stderr what happens to it: text, or json, an object a line, which then also has what is on stdout otherwise",
+        take: |c, text| put(&mut c.log, text.parse()),
+        show: |c| c.log.word().to_owned(),
+    },
+    Setting {
         key: "insecure",
         form: Form::Switch,
         help: "Allow an address that other machines can reach without a password",
@@ -515,6 +522,7 @@ mod tests {
             ("workers", "1025"),
             ("password", ""),
             ("insecure", "maybe"),
+            ("log", "JSON"),
             ("segment_bytes", "4095"),
             ("segment_bytes", "2GiB"),
             ("limits.http_connections", "18446744073709551615"),

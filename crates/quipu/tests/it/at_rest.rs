@@ -113,7 +113,7 @@ fn names_at_rest_are_listed_completely_and_once() {
 
 fn bulk(value: &Value) -> Option<Vec<u8>> {
     match value {
-        Value::Bulk(Some(bytes)) => Some(bytes.clone()),
+        Value::Bulk(bytes) => Some(bytes.clone()),
         _ => None,
     }
 }
@@ -255,8 +255,8 @@ fn replies_of_a_pipeline_come_in_order_whatever_is_at_rest() {
             words(&["PING"]),
             words(&["MGET", &new, &cold, &absent]),
         ]);
-        let (value, nil) = (100 + round as i64, Value::Bulk(None));
-        let text = |number: i64| Value::Bulk(Some(number.to_string().into_bytes()));
+        let (value, nil) = (100 + round as i64, Value::Null);
+        let text = |number: i64| Value::Bulk(number.to_string().into_bytes());
         wanted.extend([
             text(value),
             Value::Integer(round as i64 + 1),
@@ -264,7 +264,7 @@ fn replies_of_a_pipeline_come_in_order_whatever_is_at_rest() {
             Value::Integer(5),
             Value::Integer(value + 1),
             Value::Simple("PONG".to_owned()),
-            Value::Array(Some(vec![text(5), text(value + 1), nil])),
+            Value::Array(vec![text(5), text(value + 1), nil]),
         ]);
     }
     rested.client.send(&pipeline).expect("it reads");

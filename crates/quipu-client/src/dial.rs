@@ -1,0 +1,59 @@
+//! Makes a connection that is ready for requests: let in, and answering.
+//!
+//! The first reply is waited for before anything else is sent: a server that has too many clients says so unasked and closes, which would pass for the reply to a request.
+
+use std::io;
+
+use quipu_protocol::resp::{ReplyReader, Value, request};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::options::Address;
+use crate::{Options, Trouble};
+
+/// The one user there is. Named, because a server without a password accepts any for it, and refuses one without a name.
+const USER: &[u8] = b"default";
+
+/// Longest answer to a greeting that is read at once.
+const READ_BYTES: usize = 512;
+
+/// Where to, and how.
+#[derive(Debug)]
+pub(crate) struct Target {
+    pub address: Address,
+    pub options: Options,
+}
+
+/// Connects within the time for it.
+pub(crate) async fn dial(target: &Target) -> Result<TcpStream, Trouble> {
+    let within = target.options.connect_timeout;
+    timeout(within, connect(target)).await.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()))
+}
+
+async fn connect(target: &Target) -> Result<TcpStream, Trouble> {
+    let Target { address, options } = target;
+    let mut stream = TcpStream::connect((address.host.as_str(), address.port)).await?;
+    stream.set_nodelay(true)?;
+    let (mut greeting, mut replies) = (Vec::new(), 1);
+    if let Some(password) = address.password.as_ref().or(options.password.as_ref()) {
+        greeting = request(&[b"AUTH", USER, password.bytes()]);
+        replies += 1;
+    }
+    greeting.extend(request(&[b"PING"]));
+    stream.write_all(&greeting).await?;
+    let (mut reader, mut bytes) = (ReplyReader::default(), [0; READ_BYTES]);
+    while replies > 0 {
+        match reader.take().map_err(|error| Trouble::Nonsense(format!("no RESP: {error}")))? {
+            Some(Value::Error(text)) => return Err(Trouble::Refused(text)),
+            // Whoever echoes, or answers everything alike, is no server.
+            Some(Value::Simple(word)) if word == if replies == 1 { "PONG" } else { "OK" } => replies -= 1,
+            Some(other) => return Err(Trouble::Nonsense(format!("{other:?} for a greeting"))),
+            None => match stream.read(&mut bytes).await? {
+                0 => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+                count => reader.feed(&bytes[..count]),
+            },
+        }
+    }
+    Ok(stream)
+}

@@ -1,0 +1,115 @@
+//! A value, and how far to trust it, as `QUIPU.READ` tells it.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use quipu_protocol::resp::Value;
+
+/// What was read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Reading {
+    /// The value; 0 for a counter that does not exist.
+    pub value: i64,
+    /// Whether the counter exists.
+    pub exists: bool,
+    /// Whether the value includes every operation that was acknowledged before the read began.
+    pub exact: bool,
+    /// What kind of counter it is.
+    pub kind: String,
+    /// When it was read, by the server's clock.
+    pub as_of: SystemTime,
+    /// How old what the server knows of other nodes is; zero where there are none, `None` if nothing is known of them.
+    pub lag: Option<Duration>,
+    /// The least and the most that the value may be, where that is known.
+    pub bound: Option<(i64, i64)>,
+    /// Of the counter's shards, those that are in the value.
+    pub shards: Seen,
+    /// Of the writers that may have added to it, those that are in the value.
+    pub writers: Seen,
+    /// When the counter will expire, if ever.
+    pub expires_at: Option<SystemTime>,
+    /// The value for people: `1.2M`.
+    pub display: String,
+}
+
+/// How many of how many.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Seen {
+    /// Those that were seen.
+    pub seen: u64,
+    /// All that there are, as far as is known.
+    pub total: u64,
+}
+
+impl Reading {
+    /// A reading from the map that a server replies; `None` if something is missing. What it says beyond that is left out: newer servers say more.
+    pub(crate) fn of(reply: &Value) -> Option<Reading> {
+        let pairs = reply.pairs();
+        let get =
+            |name: &str| pairs.iter().find(|(key, _)| key.bytes() == Some(name.as_bytes())).map(|(_, value)| *value);
+        let number = |name: &str| get(name)?.number();
+        let natural = |name: &str| u64::try_from(number(name)?).ok();
+        let text = |name: &str| Some(String::from_utf8_lossy(get(name)?.bytes()?).into_owned());
+        let seen = |seen: &str, total: &str| Some(Seen { seen: natural(seen)?, total: natural(total)? });
+        // Outside, whether the server has said it; inside, whether there is one.
+        let maybe = |name: &str| match get(name)? {
+            Value::Null => Some(None),
+            value => Some(Some(u64::try_from(value.number()?).ok()?)),
+        };
+        let time = |millis: u64| UNIX_EPOCH + Duration::from_millis(millis);
+        Some(Reading {
+            value: number("value")?,
+            exists: number("exists")? != 0,
+            exact: number("exact")? != 0,
+            kind: text("kind")?,
+            as_of: time(natural("as_of")?),
+            lag: maybe("lag_ms")?.map(Duration::from_millis),
+            bound: number("bound_low").zip(number("bound_high")),
+            shards: seen("shards_seen", "shards_total")?,
+            writers: seen("writers_seen", "writers_total")?,
+            expires_at: maybe("expires_at")?.map(time),
+            display: text("display")?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use quipu_model::{Epoch, Kind, Millis, Name};
+    use quipu_protocol::resp::ReplyReader;
+    use quipu_protocol::{Version, Writer};
+
+    use super::*;
+
+    #[test]
+    fn what_a_server_writes_is_read_in_both_dialects() {
+        let told = quipu_model::Reading {
+            kind: Kind::Count,
+            value: -1_234_567,
+            exists: true,
+            exact: true,
+            as_of: Millis(1_700_000_000_123),
+            lag: None,
+            shards: quipu_model::Seen { seen: 2, total: 3 },
+            writers: quipu_model::Seen::ONE,
+            epoch: Epoch::default(),
+            expires_at: Some(Millis(1_700_000_001_000)),
+        };
+        for version in [Version::Resp2, Version::Resp3] {
+            let mut bytes = Vec::new();
+            Writer::new(&mut bytes, version).reading(Name::new(b"likes:42").unwrap(), &told);
+            let mut reader = ReplyReader::default();
+            reader.feed(&bytes);
+            let reply = reader.take().unwrap().expect("a whole reply");
+            let reading = Reading::of(&reply).expect("a whole reading");
+            assert_eq!((reading.value, reading.exists, reading.exact), (-1_234_567, true, true));
+            assert_eq!((reading.lag, reading.bound), (None, Some((-1_234_567, -1_234_567))));
+            assert_eq!(reading.shards, Seen { seen: 2, total: 3 });
+            assert_eq!(reading.as_of, UNIX_EPOCH + Duration::from_millis(1_700_000_000_123));
+            assert_eq!(reading.expires_at, Some(UNIX_EPOCH + Duration::from_secs(1_700_000_001)));
+            assert_eq!((reading.kind.as_str(), reading.display.as_str()), ("count", "-1.2M"));
+        }
+        assert_eq!(Reading::of(&Value::Array(vec![])), None);
+        assert_eq!(Reading::of(&Value::Null), None);
+    }
+}

@@ -1,0 +1,68 @@
+//! The names under which mutations are sent, and sent again.
+//!
+//! Invariant: no two mutations have the same token, also of two clients made at the same moment: a client's producer is 128 bits of chance, and it numbers what it does.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Makes tokens.
+#[derive(Debug)]
+pub(crate) struct Tokens {
+    producer: String,
+    made: AtomicU64,
+}
+
+/// The item of one token.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Item(String);
+
+impl Tokens {
+    pub fn new() -> Tokens {
+        let mut bytes = [0; 16];
+        // Without chance, the time and the process tell clients apart; every system we know of has it.
+        if getrandom::fill(&mut bytes).is_err() {
+            bytes[..8].copy_from_slice(&(since_1970().as_nanos() as u64).to_le_bytes());
+            bytes[8..12].copy_from_slice(&std::process::id().to_le_bytes());
+        }
+        Tokens { producer: bytes.iter().map(|byte| format!("{byte:02x}")).collect(), made: AtomicU64::new(0) }
+    }
+
+    pub fn producer(&self) -> &[u8] {
+        self.producer.as_bytes()
+    }
+
+    /// One that nobody has used, made now.
+    pub fn next(&self) -> Item {
+        // Thirteen digits, as the server expects of one that carries its time.
+        Item(format!("{:013}-{:x}", since_1970().as_millis(), self.made.fetch_add(1, Ordering::Relaxed)))
+    }
+}
+
+impl Item {
+    pub fn bytes(&self) -> &[u8] {
+        self.0.as_bytes()
+    }
+}
+
+#[allow(clippy::disallowed_methods, reason = "a token carries the real time, which the server compares with its own")]
+fn since_1970() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use quipu_model::Identity;
+
+    use super::*;
+
+    #[test]
+    fn tokens_differ_and_carry_their_time() {
+        let (tokens, others) = (Tokens::new(), Tokens::new());
+        assert_ne!(tokens.producer(), others.producer());
+        let (first, second) = (tokens.next(), tokens.next());
+        assert_ne!(first, second);
+        let time =
+            Identity::token(tokens.producer(), first.bytes()).unwrap().time().expect("the server finds the time");
+        assert!(time.0.abs_diff(since_1970().as_millis() as u64) < 60_000);
+    }
+}

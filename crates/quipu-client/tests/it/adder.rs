@@ -1,0 +1,173 @@
+//! Sums that are sent together, and again.
+
+use std::time::Duration;
+
+use quipu_client::{Adder, AdderOptions, AdderStats, Error, Trouble};
+
+use crate::toy::{Does, Toy, run};
+
+const SHORT: Duration = Duration::from_millis(100);
+const LONG: Duration = Duration::from_secs(20);
+
+/// An adder that sends nothing by itself while a test runs.
+async fn adder(toy: &Toy, timeout: Duration, counters_max: usize) -> Adder {
+    let options = AdderOptions { interval: LONG * 10, counters_max, ..AdderOptions::default() };
+    toy.client(timeout).await.adder(options)
+}
+
+#[test]
+fn adds_are_summed_by_counter_and_sent_in_one_request_each() {
+    run(async {
+        let toy = Toy::start(|_, _| Does::Replies(":1\r\n")).await;
+        let adder = adder(&toy, LONG, 100).await;
+        let (a, b) = (adder.counter("a"), adder.counter("b"));
+        for _ in 0..1_000 {
+            a.add(2).await.unwrap();
+            b.try_add(-1).unwrap();
+        }
+        adder.flush().await.unwrap();
+        let mut sums: Vec<Vec<String>> = toy.asked().iter().map(|words| words[..3].to_vec()).collect();
+        sums.sort();
+        assert_eq!(sums, [["INCRBY", "a", "2000"], ["INCRBY", "b", "-1000"]]);
+        let stats = AdderStats { adds_acknowledged: 2_000, requests: 2, ..AdderStats::default() };
+        assert_eq!(adder.stats(), stats);
+        adder.flush().await.expect("nothing to do is done at once");
+    });
+}
+
+#[test]
+fn adds_are_sent_by_themselves_after_the_interval_or_when_they_are_many() {
+    run(async {
+        let toy = Toy::start(|_, _| Does::Replies(":1\r\n")).await;
+        let client = toy.client(LONG).await;
+        let soon = client.adder(AdderOptions { interval: Duration::from_millis(5), ..AdderOptions::default() });
+        let many = client.adder(AdderOptions { interval: LONG * 10, adds_max: 10, ..AdderOptions::default() });
+        soon.add("a", 1).await.unwrap();
+        for _ in 0..10 {
+            many.add("b", 1).await.unwrap();
+        }
+        while soon.stats().adds_acknowledged + many.stats().adds_acknowledged < 11 {
+            tokio::task::yield_now().await;
+        }
+    });
+}
+
+#[test]
+fn a_flush_that_fails_keeps_its_sums_and_tokens_and_sends_the_same_again() {
+    run(async {
+        // Hangs once on every request: each sending is unanswered, until the toy has had enough.
+        let toy = Toy::start(|_, before| if before < 2 { Does::Hangs } else { Does::Replies(":1\r\n") }).await;
+        let options = quipu_client::Options {
+            timeout: SHORT,
+            reply_timeout: SHORT / 2,
+            pause_max: Duration::from_millis(300),
+            ..quipu_client::Options::default()
+        };
+        let client = quipu_client::Client::connect(&toy.address, options).await.unwrap();
+        let adder = client.adder(AdderOptions { interval: LONG * 10, ..AdderOptions::default() });
+        adder.add("a", 5).await.unwrap();
+        let error = adder.flush().await.unwrap_err();
+        assert!(matches!(error, Error::Unflushed { adds: 1, .. }), "{error:?}");
+        // What is added now is not mixed with what is on its way.
+        adder.add("a", 7).await.unwrap();
+        while adder.flush().await.is_err() {}
+        let asked = toy.asked();
+        let (first, rest) = asked.split_first().unwrap();
+        let (again, others): (Vec<_>, Vec<_>) = rest.iter().partition(|request| *request == first);
+        assert!(first[2] == "5" && again.len() >= 2, "{asked:?}");
+        assert!(others.len() == 1 && others[0][2] == "7" && others[0][5] != first[5], "{asked:?}");
+        assert_eq!(adder.stats(), AdderStats { adds_acknowledged: 2, requests: 2, ..AdderStats::default() });
+    });
+}
+
+#[test]
+fn a_counter_that_is_refused_for_good_is_told_and_does_not_stop_the_others() {
+    run(async {
+        let toy = Toy::start(|words, _| match words[1].as_str() {
+            "bad" => Does::Replies("-WRONGTYPE no\r\n"),
+            _ => Does::Replies(":1\r\n"),
+        })
+        .await;
+        let adder = adder(&toy, LONG, 100).await;
+        adder.add("bad", 3).await.unwrap();
+        adder.add("good", 1).await.unwrap();
+        let error = adder.flush().await.unwrap_err();
+        assert!(matches!(&error, Error::Refused { text } if text == "+3 to \"bad\": WRONGTYPE no"), "{error:?}");
+        let stats = AdderStats { adds_acknowledged: 1, adds_refused: 1, requests: 1, ..AdderStats::default() };
+        assert_eq!(adder.stats(), stats);
+        adder.flush().await.expect("told once");
+    });
+}
+
+#[test]
+fn a_token_that_is_too_old_is_replaced_only_if_its_add_was_never_applied() {
+    run(async {
+        let toy = Toy::start(|_, before| match before {
+            0 => Does::Replies("-TOKENTIME the token is older than the window\r\n"),
+            1 => Does::Replies(":1\r\n"),
+            2 => Does::Cuts,
+            _ => Does::Replies("-TOKENTIME the token is older than the window\r\n"),
+        })
+        .await;
+        let adder = adder(&toy, LONG, 100).await;
+        adder.add("a", 1).await.unwrap();
+        adder.flush().await.unwrap();
+        let asked = toy.asked();
+        assert!(asked.len() == 2 && asked[0][5] != asked[1][5], "{asked:?}");
+        adder.add("b", 1).await.unwrap();
+        let error = adder.flush().await.unwrap_err();
+        assert!(matches!(error, Error::Unknown { source: Trouble::Refused(_), .. }), "{error:?}");
+        let stats = AdderStats { adds_acknowledged: 1, adds_unknown: 1, requests: 1, ..AdderStats::default() };
+        assert_eq!(adder.stats(), stats);
+    });
+}
+
+#[test]
+fn who_adds_to_one_counter_too_many_waits_for_room() {
+    run(async {
+        let toy = Toy::start(|_, before| if before < 1 { Does::Hangs } else { Does::Replies(":1\r\n") }).await;
+        let adder = adder(&toy, SHORT, 2).await;
+        adder.try_add("a", 1).unwrap();
+        adder.try_add("b", 1).unwrap();
+        assert!(matches!(adder.try_add("c", 1), Err(Error::Full { counters_max: 2 })));
+        adder.try_add("a", 1).expect("a counter that is there already needs no room");
+        // Half of the room is taken, so they are sent, and there is room again.
+        adder.add("c", 1).await.unwrap();
+        adder.add("d", 1).await.unwrap();
+        // Those on their way hang, and the next are not taken before they are done.
+        let error = adder.add("e", 1).await.unwrap_err();
+        assert!(matches!(error, Error::Full { .. }), "{error:?}");
+        assert_eq!(adder.stats().adds_pending, 5);
+    });
+}
+
+#[test]
+fn sums_that_would_overflow_are_refused_before_they_are_sent() {
+    run(async {
+        let toy = Toy::start(|_, _| Does::Replies(":1\r\n")).await;
+        let adder = adder(&toy, LONG, 100).await;
+        adder.add("a", i64::MAX).await.unwrap();
+        assert!(matches!(adder.add("a", 1).await, Err(Error::Overflow)));
+        assert!(matches!(adder.try_add(vec![b'x'; 513], 1), Err(Error::Name(_))));
+        adder.flush().await.unwrap();
+        assert_eq!(toy.asked()[0][2], i64::MAX.to_string());
+    });
+}
+
+#[test]
+fn what_is_dropped_without_a_flush_is_counted() {
+    run(async {
+        let toy = Toy::start(|_, _| Does::Replies(":1\r\n")).await;
+        let client = toy.client(LONG).await;
+        let adder = client.adder(AdderOptions { interval: LONG * 10, ..AdderOptions::default() });
+        adder.add("a", 1).await.unwrap();
+        adder.flush().await.unwrap();
+        let views = adder.counter("views");
+        views.add(1).await.unwrap();
+        views.add(1).await.unwrap();
+        drop(adder);
+        assert_eq!(client.adds_dropped(), 0, "a counter holds its adder");
+        drop(views);
+        assert_eq!((client.adds_dropped(), toy.asked().len()), (2, 1));
+    });
+}

@@ -1,0 +1,109 @@
+//! What a server says of itself on stderr, as text and as JSON.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tempfile::TempDir;
+
+fn serve(data: &Path, log: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_quipu"));
+    command.args(["serve", "--resp", "127.0.0.1:0", "--http", "127.0.0.1:0", "--workers", "1", "--log", log]);
+    command.arg("--data").arg(data).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn stop(mut child: Child) -> (ExitStatus, String) {
+    kill_process(Pid::from_child(&child), Signal::TERM).expect("it runs");
+    let status = child.wait().expect("it ends");
+    let mut stdout = String::new();
+    child.stdout.take().map(|mut out| out.read_to_string(&mut stdout));
+    (status, stdout)
+}
+
+/// Lines of stderr until one has these words.
+fn until(lines: &mut impl Iterator<Item = std::io::Result<String>>, words: &str) -> Vec<String> {
+    let mut said = Vec::new();
+    for line in lines {
+        said.push(line.expect("text"));
+        if said.last().is_some_and(|line| line.contains(words)) {
+            return said;
+        }
+    }
+    panic!("it never said {words:?}: {said:#?}");
+}
+
+#[test]
+fn json_is_one_object_a_line_with_the_facts_of_start_and_stop() {
+    let data = TempDir::new().expect("a directory");
+    for life in 0..2 {
+        let mut child = serve(data.path(), "json").spawn().expect("it starts");
+        let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
+        let said = until(&mut lines, "ready");
+        let (status, stdout) = stop(child);
+        assert!(status.success(), "{status}");
+        assert_eq!(stdout, "", "everything is on stderr");
+        let said: Vec<String> = said.into_iter().chain(lines.map(|line| line.expect("text"))).collect();
+        let said: Vec<Value> = said
+            .iter()
+            .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{line}: {error}")))
+            .collect();
+        for event in &said {
+            for key in ["timestamp", "level", "message"] {
+                assert!(event[key].is_string(), "{key} in {event}");
+            }
+        }
+        let find = |message: &str| said.iter().find(|event| event["message"].as_str() == Some(message));
+        let found = said.iter().find(|event| event["records"].is_u64()).expect("figures of recovery");
+        assert_eq!((found["clean"].as_bool(), found["counters"].as_u64()), (Some(life == 1), Some(0)), "{found}");
+        let ready = find("ready").expect("it was ready");
+        assert!(ready["resp"].as_str().is_some_and(|resp| resp.starts_with("resp://127.0.0.1:")), "{ready}");
+        assert!(ready["http"].as_str().is_some_and(|http| http.starts_with("http://127.0.0.1:")), "{ready}");
+        assert_eq!(find("stopping").expect("it was told to stop")["signal"], "SIGTERM");
+        assert!(find("stopped; everything acknowledged is durable").is_some());
+    }
+}
+
+#[test]
+fn a_start_that_fails_is_an_object_too() {
+    let data = TempDir::new().expect("a directory");
+    std::fs::write(data.path().join("file"), "").expect("a file");
+    let output = serve(&data.path().join("file"), "json").output().expect("it runs");
+    assert_eq!(output.status.code(), Some(1));
+    let event: Value = serde_json::from_slice(&output.stderr).expect("one object");
+    assert_eq!(event["level"], "ERROR");
+    assert!(event["reason"].as_str().is_some_and(|reason| reason.starts_with("cannot open")), "{event}");
+}
+
+#[test]
+fn text_is_for_people_and_keeps_the_start_on_stdout() {
+    let data = TempDir::new().expect("a directory");
+    let mut child = serve(data.path(), "text").spawn().expect("it starts");
+    let mut stdout = BufReader::new(child.stdout.take().expect("piped")).lines();
+    until(&mut stdout, "ready  resp://");
+    let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
+    let (status, _) = stop(child);
+    assert!(status.success());
+    let said = until(&mut lines, "stopping");
+    let line = said.last().expect("a line");
+    assert!(line.contains(" INFO ") && line.contains("signal=\"SIGTERM\""), "{line}");
+    until(&mut stdout, "stopped; everything acknowledged is durable");
+}
+
+#[test]
+fn a_stop_is_clean_also_when_nobody_listens() {
+    for log in ["text", "json"] {
+        let data = TempDir::new().expect("a directory");
+        let mut child = serve(data.path(), log).spawn().expect("it starts");
+        if log == "json" {
+            until(&mut BufReader::new(child.stderr.take().expect("piped")).lines(), "ready");
+        } else {
+            until(&mut BufReader::new(child.stdout.take().expect("piped")).lines(), "ready");
+        }
+        drop((child.stdout.take(), child.stderr.take()));
+        let (status, _) = stop(child);
+        assert!(status.success(), "{log}: {status}");
+    }
+}
