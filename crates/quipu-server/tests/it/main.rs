@@ -16,6 +16,7 @@ mod http_client;
 mod http_hostile;
 mod http_watch;
 
+mod namespaces;
 mod stop;
 mod tokens;
 mod transactions;

@@ -5,5 +5,6 @@ mod backup;
 mod bench;
 mod kill;
 mod life;
+mod namespaces;
 mod second;
 mod signals;
