@@ -49,7 +49,8 @@ static ENGINE: LazyLock<(Engine, TempDir)> = LazyLock::new(|| {
 
 fn options(directory: &TempDir) -> Options {
     let modes = [("m", Durability::Memory), ("r", Durability::Relaxed), ("d", Durability::Durable)];
-    let namespaces = modes.map(|(name, mode)| (Box::from(name.as_bytes()), mode)).to_vec();
+    let namespaces =
+        modes.map(|(name, mode)| (Box::from(name.as_bytes()), quipu_model::Namespace::durable(mode))).to_vec();
     Options { namespaces, journal_bytes_max: 1 << 40, ..Options::new(directory.path()) }
 }
 

@@ -2,51 +2,11 @@
 //!
 //! In: a command. Out: what it reaches and how much room it needs at most; a refusal, before anything is applied.
 
-use std::collections::BTreeMap;
-
 use quipu_model::{Command, Durability, Name};
 
 use crate::apply::table::Table;
 use crate::journal::format::{ENTRY_BYTES_MAX, RECORD_OVERHEAD_BYTES_MAX};
-
-/// What the namespaces ask for.
-#[derive(Debug, Clone, Default)]
-pub struct Policies {
-    default: Durability,
-    /// Only namespaces that differ from the default.
-    namespaces: BTreeMap<Box<[u8]>, Durability>,
-}
-
-impl Policies {
-    /// The server's default, and the namespaces that say otherwise.
-    pub fn new(default: Durability, namespaces: impl IntoIterator<Item = (Box<[u8]>, Durability)>) -> Policies {
-        Policies { default, namespaces: namespaces.into_iter().collect() }
-    }
-
-    /// How safe operations on this counter are when they are acknowledged.
-    pub fn durability(&self, name: Name<'_>) -> Durability {
-        // Most servers name no namespace; then there is nothing to look for in the name either.
-        if self.namespaces.is_empty() {
-            return self.default;
-        }
-        self.namespaces.get(name.namespace()).copied().unwrap_or(self.default)
-    }
-
-    /// The strictest that any namespace asks for: what a command over all names waits for.
-    pub fn strictest(&self) -> Durability {
-        self.namespaces.values().copied().fold(self.default, Durability::max)
-    }
-
-    /// Whether any namespace is in memory mode.
-    pub fn has_memory(&self) -> bool {
-        self.namespaces.values().copied().fold(self.default, Durability::min) == Durability::Memory
-    }
-
-    /// The server's default.
-    pub fn default_durability(&self) -> Durability {
-        self.default
-    }
-}
+use crate::namespaces::Policies;
 
 /// What a command touches.
 pub enum Reach<'c, 'a> {

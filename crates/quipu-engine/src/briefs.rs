@@ -15,6 +15,7 @@ use quipu_model::{Brief, Cell, Durability, Epoch, Millis, Name};
 use crate::apply::table::{Look, Shard};
 use crate::apply::{Held, is_same};
 use crate::journal::format::{Before, ENTRY_BYTES_MAX, Entry, RECORD_OVERHEAD_BYTES_MAX};
+use crate::namespaces::Policy;
 use crate::turn::Turn;
 
 /// Most commands run at once: what is known of each is on the stack, and the shards are held meanwhile.
@@ -50,6 +51,10 @@ struct Lot<'a> {
     /// Its slot, if it has one and exists; before it was looked at, the one that it most likely has.
     at: Option<u32>,
     durability: Durability,
+    /// Whether the journal knows if the counter existed before.
+    sure: bool,
+    /// Whether there is something about a counter that is made, an expiry or a limit, which is for the long way to see to.
+    special: bool,
     exists: bool,
     value: i64,
     epoch: Epoch,
@@ -111,11 +116,15 @@ impl<'e> Turn<'e> {
     fn run_alone(&mut self, brief: &Brief<'_>, tell: impl FnOnce(BriefReply)) -> bool {
         let engine = self.engine;
         let hash = engine.table.hash(brief.name.bytes());
-        let mut lot = Lot::new(brief.name, hash, engine.policies.durability(brief.name));
+        let mut lot = Lot::new(brief.name, hash, self.policies.policy(brief.name));
         if !self.admit_lots(std::slice::from_ref(&lot)) {
             return false;
         }
-        let shard = self.held.insert(Held::one(&engine.table, engine.table.shard_of(hash))).at(0);
+        let held = Held::one(&engine.table, engine.table.shard_of(hash));
+        if !self.is_admitted() {
+            return false;
+        }
+        let shard = self.held.insert(held).at(0);
         lot.at = shard.guess(hash);
         // Under the lock: what was admitted before the close must not come after its mark.
         let ready = !engine.is_closed() && lot.look(shard, self.now, engine.memory_is_full());
@@ -157,8 +166,8 @@ impl<'e> Turn<'e> {
                             shards.push((shard, hash));
                             shards.len() - 1
                         });
-                        let durability = self.engine.policies.durability(*name);
-                        lots.push(Lot { held, first: *commands, ..Lot::new(*name, hash, durability) });
+                        let policy = self.policies.policy(*name);
+                        lots.push(Lot { held, first: *commands, ..Lot::new(*name, hash, policy) });
                         lots.len() - 1
                     }
                 };
@@ -183,6 +192,9 @@ impl<'e> Turn<'e> {
             [(shard, _)] => Held::one(&engine.table, shard),
             _ => Held::asked(&engine.table, shards.iter().map(|(shard, _)| *shard)),
         };
+        if !self.is_admitted() {
+            return 0;
+        }
         let held = self.held.insert(held);
         if engine.is_closed() {
             // Under the locks: what was admitted before the close must not come after its mark.
@@ -235,6 +247,7 @@ impl<'e> Turn<'e> {
         };
         if lot.durability > Durability::Memory {
             let (count, sum, own) = (lot.count, lot.sum, &[][..]);
+            let before = if lot.sure { before } else { Before::Unsure };
             self.draft.push(self.now, &Entry::Cell { name, epoch, value, expires_at, count, sum, before, own });
         }
     }
@@ -243,10 +256,12 @@ impl<'e> Turn<'e> {
 impl<'a> Lot<'a> {
     /// Nothing has happened to the counter, and nobody has looked at it.
     #[inline]
-    fn new(name: Name<'a>, hash: u64, durability: Durability) -> Lot<'a> {
+    fn new(name: Name<'a>, hash: u64, policy: &Policy) -> Lot<'a> {
+        let (durability, sure) = (policy.durability, !policy.unsure);
+        let special = policy.ttl.is_some() || policy.limit.is_some();
         let (held, first, at, exists, value) = (0, 0, None, false, 0);
         let (epoch, expires_at, count, sum) = (Epoch::FIRST, None, 0, 0);
-        Lot { name, hash, held, first, at, durability, exists, value, epoch, expires_at, count, sum }
+        Lot { name, hash, held, first, at, durability, sure, special, exists, value, epoch, expires_at, count, sum }
     }
 
     /// Runs one command on it; `None`: what it adds is more than an entry can say, so it begins another run.
@@ -284,7 +299,7 @@ impl<'a> Lot<'a> {
             }
             Look::Absent => {
                 (self.at, self.epoch) = (None, shard.floor);
-                !full
+                !full && !self.special
             }
             Look::Unknown => false,
         }

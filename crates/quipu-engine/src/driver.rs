@@ -218,9 +218,11 @@ fn sync_thread(inner: &Inner, kick: &Kick) {
 
 fn settle_thread(inner: &Inner, kick: &Kick) {
     let Some(sharing) = inner.sharing() else { return };
-    let settle_every = inner.options.sharing.settle_every_min() / SETTLE_LOOKS;
-    let settle_every = settle_every.clamp(SETTLE_EVERY_MIN, SETTLE_EVERY_MAX);
-    while kick.wait(settle_every, |asked| &mut asked.settle) {
+    let settle_every = || {
+        let settle_every = inner.namespaces.now().settle_every_min() / SETTLE_LOOKS;
+        settle_every.clamp(SETTLE_EVERY_MIN, SETTLE_EVERY_MAX)
+    };
+    while kick.wait(settle_every(), |asked| &mut asked.settle) {
         block_on(async {
             sharing.renew().await;
             while sharing.settle().await > 0 {}

@@ -12,10 +12,9 @@ use std::time::Duration;
 
 use quipu_model::{
     Clock, Command, DirLock, Durability, Freshness, Identity, Incarnation, Ledger, LedgerError, LedgerStats, Millis,
-    Name, NameTooLong, Reading, Refusal, Reply, Set, SetCondition, SetExpiry, Writer,
+    Name, NameTooLong, Namespace, Reading, Refusal, Reply, Set, SetCondition, SetExpiry, Writer,
 };
 
-use crate::admit::Policies;
 use crate::apply::table::Table;
 use crate::backup::{BackedUp, Backing, Backup, BackupError};
 use crate::driver::{Driver, Kick};
@@ -23,6 +22,7 @@ use crate::handle::Handle;
 use crate::journal::format::Position;
 use crate::journal::{Journal, JournalError, SyncCounts, Wait};
 use crate::load::{Load, Loaded, Loading, Loads};
+use crate::namespaces::{Namespaces, Policies, PutError};
 use crate::open::{OpenError, Recovery, open};
 use crate::options::{Environment, Options};
 use crate::seal::{Seal, SealError, Sealing};
@@ -45,7 +45,8 @@ pub struct Engine {
 /// What all handles share.
 pub(crate) struct Inner {
     pub(crate) options: Options,
-    pub(crate) policies: Policies,
+    /// What is in force in which namespace.
+    pub(crate) namespaces: Namespaces,
     pub(crate) table: Table,
     pub(crate) journal: Journal,
     pub(crate) writer: Writer,
@@ -74,6 +75,8 @@ pub(crate) struct Inner {
     pub(crate) evicted: AtomicU64,
     /// The newest deletion of everything; noted while all shards are held.
     pub(crate) flush: Mutex<Flush>,
+    /// Held by whoever seals: one at a time, since a seal marks the journal.
+    pub(crate) sealing: Mutex<()>,
     /// Held by whoever backs up: one at a time, and a close waits for it.
     pub(crate) backing_up: Mutex<()>,
     /// What compaction has done.
@@ -251,6 +254,27 @@ impl Engine {
         }
     }
 
+    /// Says what holds in a namespace, in place of what was said of it at run time before; what is left open is as the options say. It is durable and in force when this
+    /// returns, and nothing of it is if it is refused. Blocks; not for a thread that serves others.
+    pub fn put_namespace(&self, name: impl AsRef<[u8]>, settings: Namespace) -> Result<(), PutError> {
+        self.inner.put_namespace(name.as_ref(), settings)
+    }
+
+    /// What is wrong with saying this of a namespace; nothing is changed.
+    pub fn check_namespace(&self, name: impl AsRef<[u8]>, settings: &Namespace) -> Vec<String> {
+        self.inner.check_namespace(name.as_ref(), settings)
+    }
+
+    /// What is in force in which namespace.
+    pub fn policies(&self) -> impl std::ops::Deref<Target = Policies> + '_ {
+        self.inner.namespaces.now()
+    }
+
+    /// What it was opened with.
+    pub fn options(&self) -> &Options {
+        &self.inner.options
+    }
+
     /// Writes a copy of everything to a directory that is empty or does not exist yet, while counting goes on. It holds a state that existed, with all
     /// that was acknowledged before the call, and opens as a data directory of its own. Blocks; not for a thread that serves others.
     pub fn backup(&self, dir: impl AsRef<Path>) -> Result<BackedUp, BackupError> {
@@ -339,7 +363,7 @@ impl Engine {
         let (journal_bytes, segments) = inner.journal.size();
         Stats {
             writer: inner.writer,
-            durability: inner.policies.default_durability(),
+            durability: inner.namespaces.now().default_durability(),
             counters: inner.table.counters(),
             counters_split: inner.splits.all().iter().filter(|split| split.is_open()).count(),
             journal_bytes,
@@ -468,6 +492,8 @@ impl Inner {
         self.visit_splits(Visit::Join);
         self.closed.store(true, Ordering::Release);
         self.visit_splits(Visit::Close);
+        // So does whoever is saying something of a namespace, or is done with it before the mark.
+        self.namespaces.wait_for_change();
         // A backup under way sees that, gives up and removes what it wrote.
         drop(lock(&self.backing_up));
         let sealed = loop {
@@ -481,7 +507,7 @@ impl Inner {
         block_on(self.committed(Wait { written: end, synced: end }))?;
         match sealed {
             // The journal has everything but the counters that are not journaled; the stop is clean without a seal.
-            Err(SealError::Ledger(LedgerError::Full(_))) if !self.policies.has_memory() => {}
+            Err(SealError::Ledger(LedgerError::Full(_))) if !self.namespaces.now().has_memory() => {}
             sealed => sealed.map_err(CloseError::Unsealed)?,
         }
         self.journal.note_synced(true)?;
@@ -533,6 +559,7 @@ impl Inner {
 
     /// Seals everything that has changed and cuts the journal. On a full disk it takes the space that was kept for this.
     pub(crate) fn seal_all(&self) -> Result<(), SealError> {
+        let _one = lock(&self.sealing);
         match self.try_seal_all() {
             Err(SealError::Ledger(LedgerError::Full(_))) if self.journal.give_space()? => self.try_seal_all(),
             sealed => sealed,

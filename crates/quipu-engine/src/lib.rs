@@ -32,6 +32,7 @@ mod system;
 pub mod admit;
 pub mod apply;
 pub mod journal;
+pub mod namespaces;
 mod split;
 mod tokens;
 pub mod turn;
@@ -65,6 +66,7 @@ pub use journal::format::Position;
 pub use journal::{Damage, JournalError, SYNC_SECONDS, SyncCounts, Wait};
 pub use load::{Load, Loaded, Loading};
 pub use making::MakingError;
+pub use namespaces::{Policies, Policy, Put, PutError, Puts};
 pub use open::{OpenError, Recovery};
 pub use options::{
     EXIT_JOURNAL_FAILED, Environment, LEDGER_DIR, OpenLedger, Options, SEGMENT_BYTES_DEFAULT, SEGMENT_BYTES_MAX,

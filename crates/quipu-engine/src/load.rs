@@ -295,7 +295,7 @@ fn walk(inner: &Inner, load: &Load) -> Loaded {
         turn.finish();
     }
     match walked {
-        Ok(reply) => Loaded::Reply(reply, Wait::for_durability(inner.policies.strictest(), passing.newest)),
+        Ok(reply) => Loaded::Reply(reply, Wait::for_durability(inner.namespaces.now().strictest(), passing.newest)),
         Err(refusal) => Loaded::Refused(refusal),
     }
 }

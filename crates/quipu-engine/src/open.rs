@@ -11,7 +11,6 @@ use std::path::Path;
 
 use quipu_model::{Durability, Incarnation, LedgerError, LockError, NodeId, Vfs, Writer};
 
-use crate::admit::Policies;
 use crate::engine::{Compaction, Inner};
 use crate::failpoint::step;
 use crate::journal::control::{Control, ControlFile};
@@ -20,6 +19,7 @@ use crate::journal::recover::{Found, Tail, find_segments, open_control};
 use crate::journal::segments::Segment;
 use crate::journal::{Draft, Journal, JournalError, JournalOptions, io_error};
 use crate::load::Loads;
+use crate::namespaces::{Namespaces, check_shared};
 use crate::options::{Environment, LEDGER_DIR, Options, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
 use crate::overlay::{Overlaid, lay_over, read_watermark};
 use crate::sharing::{Kept, Shared};
@@ -102,12 +102,20 @@ pub(crate) fn open(options: Options, environment: Environment) -> Result<Inner, 
     step!("watermark");
     let fresh = || Watermark::new(control.state().log, options.table_shards, rng.next());
     let found = lay_over(&*vfs, &dir, control.state(), &segments, &*ledger, at_rest, fresh, |_| Ok(()))?;
-    let Overlaid { table, watermark, unloaded, time, records, flush, tail, joined, horizon } = found;
+    let Overlaid { table, watermark, unloaded, time, records, flush, tail, joined, horizon, namespaces: said } = found;
     if store.is_none() && !joined.is_empty() {
         let reason =
             "its counters are shared with other nodes: it cannot be opened without the store that it has joined";
         return Err(OpenError::Options(format!("{}: {reason}", dir.display())));
     }
+    let at_run_time = said.iter().map(|(name, put)| (name, &put.settings));
+    for (name, settings) in options.namespaces.iter().map(|(name, said)| (name, said)).chain(at_run_time) {
+        let mistakes = check_shared(store.is_some(), settings);
+        if !mistakes.is_empty() {
+            return Err(OpenError::Options(format!("namespace {}: {}", name.escape_ascii(), mistakes.join("; "))));
+        }
+    }
+    let namespaces = Namespaces::new(&options, said);
     step!("replayed");
 
     for path in leftovers {
@@ -138,14 +146,13 @@ pub(crate) fn open(options: Options, environment: Environment) -> Result<Inner, 
         })?;
     }
     step!("incarnation");
-    let policies = Policies::new(options.durability, options.namespaces.iter().cloned());
     let journal_options = JournalOptions {
         segment_bytes: options.segment_bytes,
         ahead_bytes: options.ahead_bytes(),
         pending_bytes_max: options.pending_bytes_max,
         disk_bytes_max: options.disk_bytes_max,
         reserve_bytes: options.reserve_bytes,
-        zeros: policies.strictest() > Durability::Relaxed,
+        zeros: namespaces.now().strictest() > Durability::Relaxed,
     };
     let (environment, log) = ((vfs, clock.clone()), control.state().log);
     let journal = Journal::new(environment, &dir, journal_options, control, segments, &tail, on_failure);
@@ -163,7 +170,7 @@ pub(crate) fn open(options: Options, environment: Environment) -> Result<Inner, 
     let tokens = Tokens::new(&options, log, horizon, remembered);
     let inner = Inner {
         tokens,
-        policies,
+        namespaces,
         table,
         journal,
         writer,
@@ -171,6 +178,7 @@ pub(crate) fn open(options: Options, environment: Environment) -> Result<Inner, 
         time: AtomicU64::new(time.0),
         recovery: Recovery { records, tail, clean, copied },
         unloaded: AtomicBool::new(unloaded && flush.end == Position(0)),
+        sealing: Mutex::new(()),
         backing_up: Mutex::new(()),
         ledger,
         ledger_stats: Mutex::new(ledger_stats),
@@ -190,6 +198,7 @@ pub(crate) fn open(options: Options, environment: Environment) -> Result<Inner, 
         options,
         _lock: lock,
     };
+    inner.count_all_limited().map_err(|source| OpenError::Ledger { dir: dir.clone(), source })?;
     begin_life(&inner).map_err(|reason| OpenError::NoRoom { dir, reason })?;
     Ok(inner)
 }

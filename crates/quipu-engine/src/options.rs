@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use quipu_model::{Clock, Durability, Ledger, LedgerError, Rng, Store, Vfs};
+use quipu_model::{Clock, Durability, Ledger, LedgerError, Namespace, Rng, Store, Vfs};
 
 use crate::say;
 use crate::sharing::SharingOptions;
@@ -42,8 +42,8 @@ pub struct Options {
     pub data: PathBuf,
     /// What an ack means in namespaces that do not say otherwise.
     pub durability: Durability,
-    /// Namespaces that do.
-    pub namespaces: Vec<(Box<[u8]>, Durability)>,
+    /// What is said of namespaces; what was said at run time goes before it.
+    pub namespaces: Vec<(Box<[u8]>, Namespace)>,
     /// Relaxed namespaces are synced at least this often.
     pub relaxed_window: Duration,
     /// Length of a journal segment.

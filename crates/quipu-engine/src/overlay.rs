@@ -18,6 +18,7 @@ use crate::journal::format::{Before, Entry, Position};
 use crate::journal::recover::{Record, Tail, replay, stream_damage};
 use crate::journal::segments::Segment;
 use crate::journal::{Damage, JournalError};
+use crate::namespaces::{Put, Puts, decode_note, is_of_namespace};
 use crate::open::OpenError;
 use crate::options::LEDGER_DIR;
 use crate::sharing::own::Owned;
@@ -41,6 +42,8 @@ pub(crate) struct Overlaid {
     pub(crate) joined: BTreeMap<Incarnation, Millis>,
     /// Tokens that were applied up to then may have been forgotten.
     pub(crate) horizon: Millis,
+    /// What was said of namespaces at run time.
+    pub(crate) namespaces: Puts,
 }
 
 /// What the ledger knows, if it knows anything; an error if that does not fit the journal.
@@ -95,28 +98,36 @@ pub(crate) fn lay_over(
             shard.unloaded = unloaded;
         });
     }
-    let horizon = load_tokens(&table, ledger, dir)?;
+    let (horizon, namespaces) = load_notes(&table, ledger, dir)?;
     let flush = Flush::default();
     let (time, joined) = (watermark.time, watermark.joined.clone());
-    let mut restored = Restored { table: &table, ledger, dir, watermark: &watermark, time, records: 0, flush, joined };
+    let mut restored =
+        Restored { table: &table, ledger, dir, watermark: &watermark, time, records: 0, flush, joined, namespaces };
     let tail = replay(vfs, control, segments, |record| {
         visit(record)?;
         restored.take(segments, record)
     })?;
-    let Restored { time, records, flush, joined, .. } = restored;
+    let Restored { time, records, flush, joined, namespaces, .. } = restored;
     if tail.position < watermark.newest() {
         // What the ledger has was synced in the journal first.
         let newest = watermark.newest();
         let reason = format!("the journal ends here, though the ledger has what it said up to position {newest}");
         return Err(JournalError::from(stream_damage(segments, tail.position, reason)).into());
     }
-    Ok(Overlaid { table, watermark, unloaded, time, records, flush, tail, joined, horizon })
+    Ok(Overlaid { table, watermark, unloaded, time, records, flush, tail, joined, horizon, namespaces })
 }
 
-/// Takes the tokens at rest: all of them, since each retry asks for one. Returns the horizon.
-fn load_tokens(table: &Table, ledger: &dyn Ledger, dir: &Path) -> Result<Millis, OpenError> {
-    let (mut horizon, mut damaged) = (Millis(0), false);
+/// Takes the tokens at rest: all of them, since each retry asks for one. Returns the horizon, and what was said of namespaces.
+fn load_notes(table: &Table, ledger: &dyn Ledger, dir: &Path) -> Result<(Millis, Puts), OpenError> {
+    let (mut horizon, mut namespaces, mut damaged) = (Millis(0), Puts::new(), None);
     let visited = ledger.notes(&mut |key, value| {
+        if is_of_namespace(key) {
+            match decode_note(key, value) {
+                Some((name, put)) => drop(namespaces.insert(name, put)),
+                None => damaged = Some("what it says of a namespace makes no sense"),
+            }
+            return if damaged.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
+        }
         match Noted::decode(key, value) {
             Some(Noted::Horizon(at)) => horizon = at,
             Some(Noted::Token(key, applied)) => {
@@ -125,15 +136,15 @@ fn load_tokens(table: &Table, ledger: &dyn Ledger, dir: &Path) -> Result<Millis,
             Some(Noted::Producer(key, last)) => {
                 table.with(table.shard_of(key.hash()), |shard| shard.book_mut().load_producer(key, last));
             }
-            None => damaged = true,
+            None => damaged = Some("a token in it makes no sense"),
         }
-        if damaged { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        if damaged.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
     let refused = |source| OpenError::Ledger { dir: dir.to_owned(), source };
     visited.map_err(refused)?;
     match damaged {
-        true => Err(refused(LedgerError::Damaged("a token in it makes no sense".to_owned()))),
-        false => Ok(horizon),
+        Some(reason) => Err(refused(LedgerError::Damaged(reason.to_owned()))),
+        None => Ok((horizon, namespaces)),
     }
 }
 
@@ -148,6 +159,7 @@ struct Restored<'t> {
     /// The newest flush that the ledger has not carried out.
     flush: Flush,
     joined: BTreeMap<Incarnation, Millis>,
+    namespaces: Puts,
 }
 
 impl Restored<'_> {
@@ -169,6 +181,10 @@ impl Restored<'_> {
                 Entry::Flush { epoch } => self.flush(record.position, end, epoch),
                 Entry::Joined { writer, at } => drop(self.joined.insert(writer.incarnation, at)),
                 Entry::Start { .. } => {}
+                // Whatever the ledger has: that is what one of these records said, this one or a later one, which comes again.
+                Entry::Namespace { name, settings } => {
+                    self.namespaces.insert(name.into(), Put { settings: *settings, at: record.body.time });
+                }
                 Entry::Token { key, digest, number, outcome } => {
                     let index = self.table.shard_of(key.hash());
                     if end > self.watermark.shards[index].newest {

@@ -18,6 +18,7 @@ use crate::engine::{Flush, Inner};
 use crate::failpoint::step;
 use crate::journal::format::Position;
 use crate::journal::{JournalError, Wait};
+use crate::namespaces::is_of_namespace;
 use crate::sync::{Ordering, lock};
 use crate::tokens::Noted;
 use crate::turn::Visit;
@@ -37,6 +38,8 @@ pub struct Seal {
     notes: Vec<Note>,
     /// Tokens that were applied up to then are over.
     over: Millis,
+    /// How much of what was said of namespaces is collected, once all shards are.
+    namespaces: Option<u64>,
     /// What outlives a flush.
     kept: Option<Kept>,
     ingested: usize,
@@ -46,7 +49,7 @@ pub struct Seal {
     newest: Position,
 }
 
-/// All tokens, as they were after a flush.
+/// All tokens, and what was said of namespaces, as they were after a flush.
 struct Kept {
     /// Which flush it was.
     flushes: u64,
@@ -93,7 +96,7 @@ impl Seal {
         let batch = inner.batch_next.fetch_add(1, Ordering::AcqRel) + 1;
         let watermark = lock(&inner.watermark).clone();
         let flushes = inner.flush().count;
-        let over = inner.tokens.begin_forgetting(inner.now());
+        let over = inner.tokens.begin_forgetting(inner.now(), inner.namespaces.now().token_window_max());
         Seal {
             batch,
             flushes,
@@ -102,6 +105,7 @@ impl Seal {
             cells: Vec::new(),
             notes: Vec::new(),
             over,
+            namespaces: None,
             kept: None,
             ingested: 0,
             has_ingested: false,
@@ -123,6 +127,11 @@ impl Seal {
         let collected = self.cells.len() + self.notes.len();
         if self.next_shard < inner.table.shard_count() && collected < inner.options.ingest_cells() {
             self.collect(inner)?;
+            return Ok(Sealing::More);
+        }
+        if self.next_shard == inner.table.shard_count() && self.namespaces.is_none() {
+            let (newest, changes) = inner.namespaces.collect(&mut self.notes);
+            (self.newest, self.namespaces) = (self.newest.max(newest), Some(changes));
             return Ok(Sealing::More);
         }
         let wait = Wait { written: self.newest, synced: self.newest };
@@ -178,7 +187,7 @@ impl Seal {
         self.watermark.joined = lock(&inner.joined).clone();
         step!("collected");
         self.check_quota(inner)?;
-        if self.notes.iter().any(|note| note.value.is_none()) {
+        if self.notes.iter().any(|note| note.value.is_none() && !is_of_namespace(&note.key)) {
             self.notes.push(Noted::Horizon(self.over).note());
         }
         self.notes.sort_unstable_by(|a, b| a.key.cmp(&b.key));
@@ -220,6 +229,7 @@ impl Seal {
             });
             inner.tokens.note_evicted(forgotten);
         }
+        inner.namespaces.sealed(self.namespaces.unwrap_or(0));
         inner.journal.nothing_comes();
         step!("sealed");
         inner.journal.cut(self.watermark.position, self.watermark.previous)
@@ -274,6 +284,7 @@ impl Kept {
             shard.book().all(&mut notes);
             newest = newest.max(shard.newest);
         }
+        newest = newest.max(inner.namespaces.all(&mut notes));
         notes.sort_unstable_by(|a, b| a.key.cmp(&b.key));
         Kept { flushes: flush.count, notes, newest }
     }

@@ -25,9 +25,13 @@ use crate::apply::table::Look;
 use crate::apply::{Allowance, Held, Passing, Run, list_names, scan};
 use crate::engine::Inner;
 use crate::failpoint::step;
-use crate::journal::format::{ENTRY_BYTES_MAX, Entry, Position, RECORD_BYTES_MAX, RECORD_OVERHEAD_BYTES_MAX};
+use crate::journal::format::{
+    ENTRY_BYTES_MAX, Entry, NAMESPACE_ENTRY_BYTES_MAX, Position, RECORD_BYTES_MAX, RECORD_OVERHEAD_BYTES_MAX,
+};
 use crate::journal::{Draft, Wait};
 use crate::load::Load;
+use crate::namespaces::{InForce, Places};
+use crate::sharing::own::own_bytes_max;
 use crate::sharing::{Demand, Seeing, Share, demand, names_of};
 
 /// A run ends after so many commands, so that a long pipeline on one counter does not keep others from its shard.
@@ -43,6 +47,8 @@ const LOAD_NAMES_MAX: usize = 2_048;
 pub struct Turn<'e> {
     pub(crate) engine: &'e Inner,
     pub(crate) now: Millis,
+    /// What is in force in which namespace, as far as this turn has seen.
+    pub(crate) policies: InForce<'e>,
     pub(crate) held: Option<Held<'e>>,
     /// Commands in the present run.
     run_commands: usize,
@@ -103,6 +109,7 @@ impl<'e> Turn<'e> {
         Turn {
             engine,
             now,
+            policies: engine.namespaces.now(),
             held: None,
             run_commands: 0,
             run_durability: Durability::Memory,
@@ -148,13 +155,22 @@ impl<'e> Turn<'e> {
     pub fn run_all(&mut self, commands: &[Command<'_>], watches: &[Watch]) -> Result<Option<Vec<Reply>>, NotRun> {
         self.release();
         self.check_shared(commands, watches)?;
+        loop {
+            if let Some(replies) = self.try_all(commands, watches)? {
+                return Ok(replies);
+            }
+        }
+    }
+
+    /// `None` if other policies came in force meanwhile: then nothing was applied.
+    fn try_all(&mut self, commands: &[Command<'_>], watches: &[Watch]) -> Result<Option<Option<Vec<Reply>>>, NotRun> {
         let (mut shards, mut bytes, mut together) = (Vec::new(), 0, Durability::Memory);
         let (mut writing, mut flushing) = (false, false);
         for command in commands {
             let reach = reach(command);
             reach.shards(&self.engine.table, &mut shards);
             bytes += reach.record_bytes_max(self.own_bytes_max());
-            together = together.max(reach.durability(&self.engine.policies));
+            together = together.max(reach.durability(&self.policies));
             writing |= writes(command);
             flushing |= matches!(command, Command::Flush);
         }
@@ -166,6 +182,9 @@ impl<'e> Turn<'e> {
         // A flush is journaled whatever its namespaces ask for.
         let has_room = self.admit(bytes, writing, together > Durability::Memory || flushing)?;
         let mut held = Held::many(&self.engine.table, shards);
+        if !self.is_admitted() {
+            return Ok(None);
+        }
         if writing {
             // Under the locks: what was admitted before the close must not come after its mark.
             self.engine.check_open()?;
@@ -181,7 +200,14 @@ impl<'e> Turn<'e> {
                 for name in names_of(command) {
                     let hash = self.engine.table.hash(name.bytes());
                     let shard = held.shard(self.engine.table.shard_of(hash));
-                    match shared.look(shard.own(hash, name.bytes()), *name, adds, (self.elapsed, self.rows_since)) {
+                    let policy = &self.policies.policy(*name).share;
+                    match shared.look(
+                        shard.own(hash, name.bytes()),
+                        *name,
+                        adds,
+                        (self.elapsed, self.rows_since),
+                        policy,
+                    ) {
                         Seeing::Known => {}
                         Seeing::Fetch => rows.push(name.bytes().into()),
                         Seeing::Refuse(refusal) => return Err(refusal.into()),
@@ -193,11 +219,13 @@ impl<'e> Turn<'e> {
             }
         }
         self.held = Some(held);
+        let places = if changed { Ok(None) } else { self.hold_places(commands).map(Some) };
+        let _places = places.inspect_err(|_| self.held = None)?;
         self.run_durability = together;
         let replies =
             (!changed).then(|| commands.iter().map(|command| self.apply(command, Some(together), has_room)).collect());
         self.release();
-        Ok(replies)
+        Ok(Some(replies))
     }
 
     /// Whether something watched has changed. Lanes of its shards are closed, so that nothing is counted in them from here on.
@@ -240,11 +268,15 @@ impl<'e> Turn<'e> {
 
     /// Works on a counter that is shared. Refused if it is at rest, or there is no room to write down what changes.
     pub(crate) fn share<T>(&mut self, name: Name<'_>, work: impl FnOnce(&mut Share<'_>) -> T) -> Result<T, Refusal> {
-        let shard = self.make_way(name);
-        let durability = self.engine.policies.durability(name);
-        let bytes = Reach::One(name).record_bytes_max(self.own_bytes_max());
-        self.admit(bytes, true, durability > Durability::Memory)?;
-        self.hold(shard);
+        let (shard, durability) = loop {
+            let shard = self.make_way(name);
+            let durability = self.policies.durability(name);
+            let bytes = Reach::One(name).record_bytes_max(self.own_bytes_max());
+            self.admit(bytes, true, durability > Durability::Memory)?;
+            if self.hold(shard) {
+                break (shard, durability);
+            }
+        };
         self.engine.check_open()?;
         self.known(name, shard, false).map_err(|_| Refusal::AtRest { reason: "it has left memory".to_owned() })?;
         self.run_commands += 1;
@@ -254,15 +286,27 @@ impl<'e> Turn<'e> {
 
     /// Writes down something that is no counter's.
     pub(crate) fn note(&mut self, entry: &Entry<'_>) -> Result<(), Refusal> {
+        self.note_under(entry, || ()).map(|_| ())
+    }
+
+    /// The same, with something locked before it has its place; that, and where its record ends.
+    pub(crate) fn note_under<L>(
+        &mut self,
+        entry: &Entry<'_>,
+        lock: impl FnOnce() -> L,
+    ) -> Result<(Position, L), Refusal> {
         self.release();
-        self.promise(RECORD_OVERHEAD_BYTES_MAX + ENTRY_BYTES_MAX)?;
+        let entry_bytes_max =
+            if let Entry::Namespace { .. } = entry { NAMESPACE_ENTRY_BYTES_MAX } else { ENTRY_BYTES_MAX };
+        self.promise(RECORD_OVERHEAD_BYTES_MAX + entry_bytes_max)?;
         self.draft.push(self.now, entry);
         let record = self.draft.close().expect("an entry was pushed");
-        let position = self.engine.journal.reserve(record.len());
-        self.room -= record.len();
+        let (bytes, locked) = (record.len(), lock());
+        let position = self.engine.journal.reserve(bytes);
+        self.room -= bytes;
         self.promised = 0;
         self.unfilled.push((position, record));
-        Ok(())
+        Ok((position.plus(bytes as u64), locked))
     }
 
     /// What a transaction on shared counters may not have in it.
@@ -287,7 +331,7 @@ impl<'e> Turn<'e> {
     }
 
     fn own_bytes_max(&self) -> usize {
-        self.engine.shared.as_ref().map_or(0, |shared| shared.own_bytes_max())
+        if self.engine.shared.is_some() { own_bytes_max(self.policies.shards_max()) } else { 0 }
     }
 
     /// Ends the present run: its record takes its place in the journal, then its locks are let go.
@@ -375,17 +419,17 @@ impl<'e> Turn<'e> {
         name: Name<'_>,
         freshness: Freshness,
     ) -> Result<Result<(Option<Cell>, quipu_model::Epoch), Refusal>, Load> {
-        let shard = self.make_way(name);
         if let Some(shared) = &self.engine.shared {
             if let Some(refusal) = shared.refusal() {
                 return Ok(Err(refusal));
             }
-            self.hold(shard);
+            let shard = self.hold_to_look(name);
             self.known(name, shard, false)?;
             let hash = self.engine.table.hash(name.bytes());
             let owned = self.held.as_mut().expect("the run is open").shard(shard).own(hash, name.bytes());
-            let freshness = freshness.limit(shared.options.policy(name).freshness);
-            match shared.look_within(owned, name, false, (self.elapsed, self.rows_since), freshness) {
+            let mut policy = self.policies.policy(name).share;
+            policy.freshness = freshness.limit(policy.freshness);
+            match shared.look(owned, name, false, (self.elapsed, self.rows_since), &policy) {
                 Seeing::Known => {}
                 Seeing::Fetch => return Err(Load::Rows(vec![name.bytes().into()])),
                 Seeing::Refuse(refusal) => return Ok(Err(refusal)),
@@ -396,10 +440,14 @@ impl<'e> Turn<'e> {
 
     /// Reads a counter's cell, in full, and the epoch that a new one would have.
     pub(crate) fn cell(&mut self, name: Name<'_>) -> Result<(Option<Cell>, quipu_model::Epoch), Load> {
-        let shard = self.make_way(name);
-        let has_room = self.may_expire(name);
-        self.hold(shard);
-        self.run_durability = self.run_durability.max(self.engine.policies.durability(name));
+        let (shard, has_room) = loop {
+            let shard = self.make_way(name);
+            let has_room = self.may_expire(name);
+            if self.hold(shard) {
+                break (shard, has_room);
+            }
+        };
+        self.run_durability = self.run_durability.max(self.policies.durability(name));
         self.known(name, shard, false)?;
         let cell = self.with_run(None, has_room, |run| run.cell(name));
         let floor = self.held.as_mut().expect("the run is open").shard(shard).floor;
@@ -407,15 +455,20 @@ impl<'e> Turn<'e> {
     }
 
     fn run_one(&mut self, command: &Command<'_>, name: Name<'_>) -> Result<Reply, Load> {
-        let shard = self.make_way(name);
-        let durability = self.engine.policies.durability(name);
         let writing = writes(command);
-        let bytes = Reach::One(name).record_bytes_max(self.own_bytes_max());
-        let has_room = match self.admit(bytes, writing, durability > Durability::Memory) {
-            Ok(has_room) => has_room,
-            Err(refusal) => return Ok(Reply::Refused(refusal)),
+        let (shard, durability, limited, has_room) = loop {
+            let shard = self.make_way(name);
+            let policy = self.policies.policy(name);
+            let (durability, limited) = (policy.durability, policy.limit.is_some());
+            let bytes = Reach::One(name).record_bytes_max(self.own_bytes_max());
+            let has_room = match self.admit(bytes, writing, durability > Durability::Memory) {
+                Ok(has_room) => has_room,
+                Err(refusal) => return Ok(Reply::Refused(refusal)),
+            };
+            if self.hold(shard) {
+                break (shard, durability, limited, has_room);
+            }
         };
-        self.hold(shard);
         if writing && self.engine.is_closed() {
             // Under the lock: what was admitted before the close must not come after its mark.
             return Ok(self.engine.check_open().map_or_else(Reply::Refused, |()| unreachable!("it is closed")));
@@ -424,15 +477,27 @@ impl<'e> Turn<'e> {
         if let Some(shared) = &self.engine.shared {
             let hash = self.engine.table.hash(name.bytes());
             let owned = self.held.as_mut().expect("the run is open").shard(shard).own(hash, name.bytes());
-            match shared.look(owned, name, matches!(demand(command), Demand::Adds), (self.elapsed, self.rows_since)) {
+            let (adds, times) = (matches!(demand(command), Demand::Adds), (self.elapsed, self.rows_since));
+            match shared.look(owned, name, adds, times, &self.policies.policy(name).share) {
                 Seeing::Known => {}
                 Seeing::Fetch => return Err(Load::Rows(vec![name.bytes().into()])),
                 Seeing::Refuse(refusal) => return Ok(Reply::Refused(refusal)),
             }
         }
+        let _places = match limited.then(|| self.hold_places(std::slice::from_ref(command))).transpose() {
+            Ok(places) => places,
+            Err(refusal) => return Ok(Reply::Refused(refusal)),
+        };
         self.run_commands += 1;
         self.run_durability = self.run_durability.max(durability);
         Ok(self.apply(command, None, has_room))
+    }
+
+    /// Places for the counters that these commands may make, in namespaces where their number is limited; the shards are held.
+    pub(crate) fn hold_places(&mut self, commands: &[Command<'_>]) -> Result<Places, Refusal> {
+        let held = self.held.as_mut().expect("the run is open");
+        let limit_of = |name: Name<'_>| self.policies.policy(name).limit.clone();
+        Places::hold(&self.engine.table, held, limit_of, commands)
     }
 
     /// Whether it is known, without the ledger, if the counter exists; and whether there is memory for it, if it is to be made.
@@ -486,7 +551,7 @@ impl<'e> Turn<'e> {
             Load::Rows(unknown) => (unknown, self.engine.shared.as_ref()),
             _ => return,
         };
-        let (table, times) = (&self.engine.table, (self.elapsed, self.rows_since));
+        let (table, times, policies) = (&self.engine.table, (self.elapsed, self.rows_since), &self.policies);
         let adds = matches!(command, Command::Add { .. });
         let mut see = |name: &Name<'_>| {
             let hash = table.hash(name.bytes());
@@ -496,7 +561,8 @@ impl<'e> Turn<'e> {
                 None => look == Look::Unknown,
                 Some(shared) => {
                     let owned = shard.own(hash, name.bytes());
-                    look != Look::Unknown && matches!(shared.look(owned, *name, adds, times), Seeing::Fetch)
+                    let policy = &policies.policy(*name).share;
+                    look != Look::Unknown && matches!(shared.look(owned, *name, adds, times, policy), Seeing::Fetch)
                 }
             };
             if unknown.len() < LOAD_NAMES_MAX && wanted {
@@ -520,9 +586,38 @@ impl<'e> Turn<'e> {
         shard
     }
 
-    fn hold(&mut self, shard: usize) {
-        if self.held.is_none() {
-            self.held = Some(Held::one(&self.engine.table, shard));
+    /// Holds a shard for what was admitted; false if it has to be admitted again, and nothing is held.
+    #[inline]
+    fn hold(&mut self, shard: usize) -> bool {
+        if self.held.is_some() {
+            // Since it was taken nobody else has it, so it makes no difference when in that time something was done.
+            return true;
+        }
+        let held = Held::one(&self.engine.table, shard);
+        let admitted = self.is_admitted();
+        if admitted {
+            self.held = Some(held);
+        }
+        admitted
+    }
+
+    /// Whether the policies that something was admitted by are in force, asked under the locks that it needs. If not, those that are will be.
+    #[inline]
+    pub(crate) fn is_admitted(&mut self) -> bool {
+        let admitted = self.engine.namespaces.is_now(&self.policies);
+        if !admitted {
+            self.policies = self.engine.namespaces.now();
+        }
+        admitted
+    }
+
+    /// Holds the shard of a name, to look at it.
+    fn hold_to_look(&mut self, name: Name<'_>) -> usize {
+        loop {
+            let shard = self.make_way(name);
+            if self.hold(shard) {
+                return shard;
+            }
         }
     }
 
@@ -540,13 +635,13 @@ impl<'e> Turn<'e> {
             table: &self.engine.table,
             held: self.held.as_mut().expect("the run was opened"),
             draft: &mut self.draft,
-            policies: &self.engine.policies,
+            policies: &self.policies,
             together,
             may_expire,
             now: self.now,
             node: self.engine.writer.node,
             flushed: &mut self.flushed,
-            picking: self.engine.shared.as_ref().map(|shared| shared.picking(self.elapsed)),
+            picking: self.engine.shared.as_ref().map(|shared| shared.picking(self.elapsed, &self.policies)),
             allowance: Allowance {
                 journal: &self.engine.journal,
                 splits: &self.engine.splits,
@@ -584,7 +679,8 @@ impl<'e> Turn<'e> {
         if passing.hidden {
             passing.newest = passing.newest.max(self.note_time());
         }
-        self.wait_for(self.engine.policies.strictest(), passing.newest);
+        let strictest = self.engine.namespaces.now().strictest();
+        self.wait_for(strictest, passing.newest);
         Ok(reply.unwrap_or_else(Reply::Refused))
     }
 
@@ -617,7 +713,7 @@ impl<'e> Turn<'e> {
 
     /// Whether a counter that is found expired can be removed.
     fn may_expire(&mut self, name: Name<'_>) -> bool {
-        let journaled = self.engine.policies.durability(name) > Durability::Memory;
+        let journaled = self.policies.durability(name) > Durability::Memory;
         let bytes = Reach::One(name).record_bytes_max(self.own_bytes_max());
         self.admit(bytes, false, journaled).unwrap_or(false)
     }

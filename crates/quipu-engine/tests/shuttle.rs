@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use quipu_engine::{Engine, Environment, Error, Options};
-use quipu_model::{Command, Durability, Identity, Millis, Name, Refusal, Reply};
+use quipu_model::{Command, Durability, Identity, Millis, Name, Namespace, Refusal, Reply};
 use quipu_testkit::{CrashDisk, Dice, FileLedger, SimClock};
 use shuttle::thread;
 
@@ -17,9 +17,19 @@ fn schedules(default: usize) -> usize {
     std::env::var("QUIPU_SCHEDULES").ok().and_then(|n| n.parse().ok()).unwrap_or(default)
 }
 
+/// Stack of each of the scheduler's threads. Its default, of 32 KB, is less than opening an engine takes in some builds.
+const STACK_BYTES: usize = 256 << 10;
+
+/// Tries so many schedules.
+fn check_random(test: impl Fn() + Send + Sync + 'static, schedules: usize) {
+    let mut config = shuttle::Config::new();
+    config.stack_size = STACK_BYTES;
+    shuttle::Runner::new(shuttle::scheduler::RandomScheduler::new(schedules), config).run(test);
+}
+
 fn open(disk: &CrashDisk, seed: u64) -> Engine {
     let options = Options {
-        namespaces: vec![(Box::from(*b"r"), Durability::Relaxed)],
+        namespaces: vec![(Box::from(*b"r"), Namespace::durable(Durability::Relaxed))],
         segment_bytes: 4096,
         ahead_bytes: Some(8192),
         table_shards: 2,
@@ -51,7 +61,7 @@ fn after_power_loss(disk: &CrashDisk, dice: &Dice, name: &str) -> i64 {
 #[test]
 fn no_two_adds_reply_the_same_and_every_reply_is_durable_when_it_leaves() {
     let schedules = schedules(1500);
-    shuttle::check_random(
+    check_random(
         || {
             let (disk, dice) = (CrashDisk::new(), Arc::new(Dice::new(7)));
             let engine = open(&disk, 1);
@@ -81,7 +91,7 @@ fn no_two_adds_reply_the_same_and_every_reply_is_durable_when_it_leaves() {
 #[test]
 fn what_a_read_has_shown_is_durable_in_both_modes_and_over_shards() {
     let schedules = schedules(1500);
-    shuttle::check_random(
+    check_random(
         || {
             let (disk, dice) = (CrashDisk::new(), Arc::new(Dice::new(8)));
             let engine = open(&disk, 1);
@@ -118,7 +128,7 @@ fn what_a_read_has_shown_is_durable_in_both_modes_and_over_shards() {
 #[test]
 fn transactions_do_not_block_each_other_for_ever_and_are_whole() {
     let schedules = schedules(1500);
-    shuttle::check_random(
+    check_random(
         || {
             let disk = CrashDisk::new();
             let engine = open(&disk, 1);
@@ -151,7 +161,7 @@ fn transactions_do_not_block_each_other_for_ever_and_are_whole() {
 #[test]
 fn a_seal_and_a_cut_meet_adds_and_lose_nothing() {
     let schedules = schedules(1000);
-    shuttle::check_random(
+    check_random(
         || {
             let (disk, dice) = (CrashDisk::new(), Dice::new(9));
             let engine = open(&disk, 1);
@@ -178,7 +188,7 @@ fn a_seal_and_a_cut_meet_adds_and_lose_nothing() {
 #[test]
 fn seals_evictions_and_loads_meet_adds_and_lose_nothing() {
     let schedules = schedules(1000);
-    shuttle::check_random(
+    check_random(
         || {
             let (disk, dice) = (CrashDisk::new(), Dice::new(11));
             let engine = open(&disk, 1);
@@ -213,7 +223,7 @@ fn seals_evictions_and_loads_meet_adds_and_lose_nothing() {
 #[test]
 fn a_flush_among_seals_and_loads_deletes_everything_before_it_and_nothing_after() {
     let schedules = schedules(1000);
-    shuttle::check_random(
+    check_random(
         || {
             let (disk, dice) = (CrashDisk::new(), Dice::new(12));
             let engine = open(&disk, 1);
@@ -245,7 +255,7 @@ fn a_flush_among_seals_and_loads_deletes_everything_before_it_and_nothing_after(
 #[test]
 fn adds_in_lanes_count_once_whoever_reads_joins_or_closes_them() {
     let schedules = schedules(1500);
-    shuttle::check_random(
+    check_random(
         || {
             let disk = CrashDisk::new();
             let engine = open(&disk, 1);
@@ -282,7 +292,7 @@ fn adds_in_lanes_count_once_whoever_reads_joins_or_closes_them() {
 #[test]
 fn every_add_in_a_lane_is_in_what_a_reset_takes_or_comes_after_it() {
     let schedules = schedules(1500);
-    shuttle::check_random(
+    check_random(
         || {
             let disk = CrashDisk::new();
             let engine = open(&disk, 1);
@@ -312,7 +322,7 @@ fn every_add_in_a_lane_is_in_what_a_reset_takes_or_comes_after_it() {
 #[test]
 fn what_was_counted_before_a_flush_returned_is_durable() {
     let schedules = schedules(1000);
-    shuttle::check_random(
+    check_random(
         || {
             let (disk, dice) = (CrashDisk::new(), Arc::new(Dice::new(13)));
             let engine = open(&disk, 1);
@@ -341,7 +351,7 @@ fn what_was_counted_before_a_flush_returned_is_durable() {
 #[test]
 fn adds_in_lanes_meet_a_close_and_each_counts_or_is_told_that_it_may_not() {
     let schedules = schedules(1500);
-    shuttle::check_random(
+    check_random(
         || {
             let disk = CrashDisk::new();
             let engine = open(&disk, 1);
@@ -380,7 +390,7 @@ fn adds_in_lanes_meet_a_close_and_each_counts_or_is_told_that_it_may_not() {
 #[test]
 fn adds_in_lanes_meet_a_flush_of_everything_and_counters_that_leave_memory() {
     let schedules = schedules(1000);
-    shuttle::check_random(
+    check_random(
         || {
             let (disk, dice) = (CrashDisk::new(), Dice::new(14));
             let engine = open(&disk, 1);
@@ -424,7 +434,7 @@ fn evict_all(engine: &Engine) {
 #[test]
 fn of_two_that_retry_at_once_one_applies_and_both_have_its_durable_reply() {
     let schedules = schedules(1500);
-    shuttle::check_random(
+    check_random(
         || {
             let (disk, dice) = (CrashDisk::new(), Arc::new(Dice::new(11)));
             let engine = open(&disk, 1);
@@ -455,4 +465,32 @@ fn of_two_that_retry_at_once_one_applies_and_both_have_its_durable_reply() {
         schedules,
     );
     println!("proof: shuttle: {schedules} schedules of 4 threads with one token");
+}
+
+#[test]
+fn a_namespace_becomes_durable_among_adds_and_what_it_shows_from_then_on_is() {
+    let schedules = schedules(300);
+    check_random(
+        || {
+            let (disk, dice) = (CrashDisk::new(), Arc::new(Dice::new(11)));
+            let engine = open(&disk, 1);
+            engine.put_namespace("x", Namespace::durable(Durability::Memory)).unwrap();
+            let writers: Vec<_> = (0..2)
+                .map(|_| {
+                    let engine = engine.clone();
+                    thread::spawn(move || (0..2).for_each(|_| assert!(engine.add("x:a", 1).is_ok())))
+                })
+                .collect();
+            engine.put_namespace("x", Namespace::durable(Durability::Durable)).unwrap();
+            for _ in 0..2 {
+                let shown = engine.read("x:a").unwrap().value;
+                assert!(after_power_loss(&disk, &dice, "x:a") >= shown, "{shown} was shown and then lost");
+            }
+            writers.into_iter().for_each(|writer| writer.join().unwrap());
+            assert_eq!(engine.add("x:a", 1).unwrap(), 5);
+            assert_eq!(after_power_loss(&disk, &dice, "x:a"), 5);
+        },
+        schedules,
+    );
+    println!("proof: shuttle: {schedules} schedules of a namespace that becomes durable among adds");
 }

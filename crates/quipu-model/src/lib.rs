@@ -8,12 +8,15 @@ pub mod command;
 pub mod count;
 pub mod durability;
 pub mod epoch;
+pub mod form;
 pub mod kept_name;
 pub mod kind;
 pub mod memory_store;
 pub mod name;
+pub mod namespace;
 pub mod pattern;
 pub mod ports;
+pub mod quantity;
 pub mod reading;
 pub mod reply;
 pub mod shared;
@@ -27,10 +30,15 @@ pub use command::{
 };
 pub use durability::Durability;
 pub use epoch::Epoch;
+pub use form::Form;
 pub use kept_name::{KEPT_BYTES_MAX, KeptName};
 pub use kind::Kind;
 pub use memory_store::MemoryStore;
 pub use name::{NAME_BYTES_MAX, Name, NameTooLong};
+pub use namespace::{
+    FailMode, NAMESPACE_BYTES_MAX, NAMESPACE_KEYS, NAMESPACE_SETTINGS_BYTES_MAX, NAMESPACES_MAX, Namespace,
+    NamespaceKey, Pick, SHARDS_MAX, Shards, check_namespace_name,
+};
 pub use pattern::Pattern;
 pub use ports::{Answer, BoxError, Call, Cursor, PUTS_MAX, Page, SCAN_NAMES_MAX, Store, StoreError, Writers};
 pub use ports::{

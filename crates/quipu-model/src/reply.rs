@@ -57,6 +57,12 @@ pub enum Refusal {
         /// The limit.
         bytes_max: u64,
     },
+    /// The counter's namespace has as many as it may have.
+    #[error("the namespace has {counters_max} counters, which is its limit; existing counters go on counting")]
+    TooManyCounters {
+        /// The limit.
+        counters_max: u64,
+    },
     /// The counter at rest could not be read.
     #[error("the counter could not be read: {reason}")]
     AtRest {

@@ -34,5 +34,5 @@ mod worker;
 pub use http::openapi_page;
 pub use limits::Limits;
 pub use metrics::markdown as metrics_page;
-pub use options::{Options, Password, PasswordError};
+pub use options::{Options, Origins, Password, PasswordError};
 pub use server::{BindError, RunError, Server};

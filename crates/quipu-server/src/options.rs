@@ -1,5 +1,6 @@
 //! What a server is started with.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroUsize;
@@ -26,6 +27,17 @@ pub struct Options {
     pub insecure: bool,
     /// The bounds.
     pub limits: Limits,
+    /// Where settings came from, for those who ask.
+    pub origins: Origins,
+}
+
+/// Where the settings of namespaces came from, in words. What is not in it is a default, or was set by the program.
+#[derive(Debug, Clone, Default)]
+pub struct Origins {
+    /// What holds where a namespace says nothing, as it would be written, and where it came from: by key.
+    pub server: BTreeMap<&'static str, (String, String)>,
+    /// By namespace and key.
+    pub namespaces: BTreeMap<(Box<[u8]>, &'static str), String>,
 }
 
 impl Default for Options {
@@ -37,6 +49,7 @@ impl Default for Options {
             password: None,
             insecure: false,
             limits: Limits::default(),
+            origins: Origins::default(),
         }
     }
 }

@@ -78,7 +78,7 @@ pub struct RunError(#[from] io::Error);
 impl Server {
     /// Binds; from here on clients can connect, and are answered once [`Server::run`] runs.
     pub fn bind(engine: Engine, options: Options) -> Result<Server, BindError> {
-        let Options { resp, http, workers, password, insecure, mut limits } = options;
+        let Options { resp, http, workers, password, insecure, mut limits, origins } = options;
         if let Some(addr) = [Some(resp), http].into_iter().flatten().find(|addr| !addr.ip().is_loopback())
             && password.is_none()
             && !insecure
@@ -109,6 +109,7 @@ impl Server {
             durability: engine.stats().durability,
             engine,
             password,
+            origins,
             settings: Settings::new(&limits, possible),
             limits,
             clients: Clients::default(),

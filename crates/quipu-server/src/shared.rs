@@ -10,7 +10,7 @@ use crate::clients::Clients;
 use crate::http::problem::Reason;
 use crate::metrics::Latencies;
 use crate::settings::Settings;
-use crate::{Limits, Password};
+use crate::{Limits, Origins, Password};
 
 /// One per server, behind an `Arc`.
 pub(crate) struct Shared {
@@ -19,6 +19,7 @@ pub(crate) struct Shared {
     pub durability: Durability,
     pub password: Option<Password>,
     pub limits: Limits,
+    pub origins: Origins,
     pub settings: Settings,
     pub clients: Clients,
     pub tally: Tally,

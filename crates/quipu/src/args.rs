@@ -10,10 +10,10 @@ use clap::builder::TypedValueParser;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, Parser, Subcommand};
 
-use quipu_model::Durability;
+use quipu_model::{Durability, Form};
 
 use crate::bench::Verb;
-use crate::config::settings::{Form, SETTINGS, Setting};
+use crate::config::settings::{SETTINGS, Setting};
 use crate::config::{DATA_DEFAULT, Given, Origin};
 
 /// The address that client commands talk to unless told otherwise: where `quipu serve` listens by default.
@@ -189,6 +189,8 @@ pub enum Page {
     Metrics,
     /// What `/openapi.json` says
     Openapi,
+    /// Every setting, of the server and of namespaces: docs/configuration.md
+    Configuration,
 }
 
 #[derive(Debug, Subcommand)]

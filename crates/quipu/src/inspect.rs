@@ -16,7 +16,7 @@ use quipu_engine::journal::format::{Before, Entry};
 use quipu_engine::journal::recover::{Record, Tail};
 use quipu_engine::journal::segments::Segment;
 use quipu_engine::{Damage, JournalError, SystemLedger, TokenKey};
-use quipu_model::{Epoch, LedgerStats};
+use quipu_model::{Epoch, LedgerStats, NAMESPACE_KEYS};
 
 use crate::args;
 use crate::progress::Progress;
@@ -188,6 +188,11 @@ fn shown(entry: &Entry<'_>) -> String {
         Entry::Flush { epoch } => format!("flush epoch {}", shown_epoch(*epoch)),
         Entry::Joined { writer, at } => format!("joined {writer} at {at}"),
         Entry::Start { writer } => format!("start {writer}"),
+        Entry::Namespace { name, settings } => {
+            let said =
+                NAMESPACE_KEYS.iter().filter_map(|key| Some(format!(" {} = {}", key.key, (key.show)(settings)?)));
+            format!("namespace {}{}", show::name(name), said.collect::<String>())
+        }
         Entry::Token { key, number: None, .. } => format!("token {}", shown_key(*key)),
         Entry::Token { key, number: Some(number), .. } => format!("number {number} of producer {}", shown_key(*key)),
     }

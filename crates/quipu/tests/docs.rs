@@ -119,3 +119,11 @@ fn variables_of_unit_and_image_are_those_of_the_program() {
         }
     }
 }
+
+#[test]
+fn the_page_of_settings_is_what_the_code_prints() {
+    let page = std::fs::read_to_string(root().join("docs/configuration.md")).expect("docs/configuration.md");
+    let printed = std::process::Command::new(env!("CARGO_BIN_EXE_quipu")).args(["docs", "configuration"]).output();
+    let printed = String::from_utf8(printed.expect("the program runs").stdout).expect("text");
+    assert!(page == printed, "run: quipu docs configuration > docs/configuration.md");
+}

@@ -9,7 +9,7 @@
 //!
 //! Not here: how lanes meet adders (`split`).
 
-use quipu_model::{Cell, Name, Refusal};
+use quipu_model::{Cell, Durability, Name, Refusal};
 
 use super::Run;
 use crate::failpoint::step;
@@ -68,6 +68,11 @@ impl Run<'_, '_> {
         }
         if !self.may_expire {
             if !split.is_open() {
+                return Err(Refusal::NoRoom { reason: "adds that were counted could not be written down".to_owned() });
+            }
+            if entry.room() == 0 && self.policies.durability(name) > Durability::Memory {
+                // Opened when their namespace was in memory mode, they hold no room. Refused, they hold all else still.
+                split.close();
                 return Err(Refusal::NoRoom { reason: "adds that were counted could not be written down".to_owned() });
             }
             // Lanes that could not be joined a second time are closed the first time.

@@ -28,9 +28,9 @@ pub use self::join::{Allowance, Lanes};
 pub use self::slots::is_same;
 use self::table::{Look, Table};
 pub use self::walk::{Passing, list_names, scan};
-use crate::admit::Policies;
 use crate::journal::format::{Before, Entry};
 use crate::journal::{AddResult, Draft};
+use crate::namespaces::Policies;
 use crate::sharing::{Picking, Share};
 use crate::split::{fits, is_small};
 
@@ -42,7 +42,7 @@ pub struct Run<'r, 't> {
     pub held: &'r mut Held<'t>,
     /// The record.
     pub draft: &'r mut Draft,
-    /// Which namespaces are journaled.
+    /// Which namespaces are journaled, and when their counters expire.
     pub policies: &'r Policies,
     /// For a transaction: journaled as its strictest namespace asks, all or none.
     pub together: Option<Durability>,
@@ -194,7 +194,7 @@ impl Run<'_, '_> {
             return Ok(Reply::Pair(value, 0));
         };
         let mut cell = self.with_value(add.name, before, after);
-        let kept = add.expiry_if_none && cell.expires_at.is_some();
+        let kept = add.expiry_if_none && before.is_some_and(|before| before.expires_at.is_some());
         match add.expiry {
             Expiry::At(when) if !kept => cell.expires_at = Some(self.point(when)?),
             Expiry::Remove if !kept => cell.expires_at = None,
@@ -209,7 +209,9 @@ impl Run<'_, '_> {
     fn set(&mut self, set: &Set<'_>) -> Result<Reply, Refusal> {
         let expires_at = match set.expiry {
             SetExpiry::At(when) => Some(self.point(when)?),
-            SetExpiry::Remove | SetExpiry::Keep => None,
+            // A set begins anew, also for the namespace.
+            SetExpiry::Remove => self.first_expiry(set.name),
+            SetExpiry::Keep => None,
         };
         let before = self.sole_cell(set.name);
         let wanted = match set.condition {
@@ -218,7 +220,11 @@ impl Run<'_, '_> {
             SetCondition::IfPresent => before.is_some(),
         };
         if wanted {
-            let kept = before.and_then(|cell| cell.expires_at).filter(|_| set.expiry == SetExpiry::Keep);
+            let kept = match (set.expiry, before) {
+                (SetExpiry::Keep, Some(before)) => before.expires_at,
+                (SetExpiry::Keep, None) => self.first_expiry(set.name),
+                _ => None,
+            };
             let epoch = self.epoch(set.name, before).raised(self.now, self.node);
             self.write(set.name, Cell { epoch, value: set.value, expires_at: expires_at.or(kept) });
         }
@@ -304,6 +310,7 @@ impl Run<'_, '_> {
         let epoch = newest.raised(self.now, self.node);
         self.drop_lanes();
         for shard in self.held.each() {
+            self.policies.censuses().for_each(|(_, census)| census.cleared(shard));
             shard.clear();
             shard.floor = epoch;
         }
@@ -358,8 +365,14 @@ impl Run<'_, '_> {
     fn with_value(&mut self, name: Name<'_>, before: Option<Cell>, value: i64) -> Cell {
         match before {
             Some(cell) => Cell { value, ..cell },
-            None => Cell { epoch: self.epoch(name, None), value, expires_at: None },
+            None => Cell { epoch: self.epoch(name, None), value, expires_at: self.first_expiry(name) },
         }
+    }
+
+    /// When a counter expires that is made now and has no expiry of its own.
+    fn first_expiry(&self, name: Name<'_>) -> Option<Millis> {
+        let ttl = u64::try_from(self.policies.policy(name).ttl?.as_millis()).unwrap_or(u64::MAX);
+        Some(Millis(self.now.0.saturating_add(ttl)))
     }
 
     fn epoch(&mut self, name: Name<'_>, before: Option<Cell>) -> Epoch {
@@ -422,7 +435,11 @@ impl Run<'_, '_> {
     /// Returns the hash, and what was before if that is to be journaled.
     fn put(&mut self, name: Name<'_>, cell: Cell) -> (u64, Option<Before>) {
         let hash = self.table.hash(name.bytes());
-        let existed = self.held.shard(self.table.shard_of(hash)).put(hash, name.bytes(), cell);
+        let shard = self.held.shard(self.table.shard_of(hash));
+        let existed = shard.put(hash, name.bytes(), cell);
+        if let (false, Some(limit)) = (existed, &self.policies.policy(name).limit) {
+            limit.census.made(shard);
+        }
         (hash, self.before(name, existed))
     }
 
@@ -431,6 +448,9 @@ impl Run<'_, '_> {
         let shard = self.held.shard(self.table.shard_of(hash));
         shard.remove(hash, name.bytes());
         shard.floor = shard.floor.max(epoch);
+        if let Some(limit) = &self.policies.policy(name).limit {
+            limit.census.gone(shard);
+        }
         if let Some(before) = self.before(name, true) {
             let own = self.own_bytes(name);
             self.draft.push(self.now, &Entry::Gone { name: name.bytes(), epoch, before, own: &own });
@@ -439,8 +459,9 @@ impl Run<'_, '_> {
 
     /// What a record says of whether the counter existed; `None` if there is no record.
     fn before(&self, name: Name<'_>, existed: bool) -> Option<Before> {
-        let own = self.policies.durability(name);
-        match (self.together.unwrap_or(own) > Durability::Memory, own > Durability::Memory) {
+        let policy = self.policies.policy(name);
+        let own = policy.durability;
+        match (self.together.unwrap_or(own) > Durability::Memory, own > Durability::Memory && !policy.unsure) {
             (false, _) => None,
             // What else happens to this counter is not journaled, so only the ledger will tell.
             (true, _) if self.picking.is_some() => Some(Before::Unsure),

@@ -189,6 +189,8 @@ pub struct Shard {
     pub rest_deadline: Option<Millis>,
     /// Tokens whose hash is of this shard. They outlive the counters.
     book: Book,
+    /// Namespaces with a limit whose counters in this shard were counted, and how many there are.
+    pub counted: Vec<(u64, u64)>,
 }
 
 /// Where a shard lies: on lines of its own.
@@ -213,6 +215,7 @@ impl Shard {
             batch: 0,
             rest_deadline: None,
             book: Book::default(),
+            counted: Vec::new(),
             floor: Epoch::FIRST,
             epoch_newest: Epoch::FIRST,
             version: 0,
@@ -261,6 +264,21 @@ impl Shard {
     pub fn set_value(&mut self, at: u32, value: i64) {
         self.version += 1;
         self.slots.set_value(at, value);
+    }
+
+    /// How many counters of a namespace with a limit are in this shard, if they were counted.
+    pub fn counted(&mut self, census: u64) -> Option<&mut u64> {
+        self.counted.iter_mut().find(|(id, _)| *id == census).map(|(_, count)| count)
+    }
+
+    /// Names of resident counters that exist.
+    pub fn names_of_all(&self) -> impl Iterator<Item = &[u8]> {
+        self.slots.numbers().filter(|at| self.slots.cell(*at).is_some()).map(|at| self.slots.name(at))
+    }
+
+    /// Whether something is known of a name without the ledger, if only that it does not exist.
+    pub fn has_slot(&self, hash: u64, name: &[u8]) -> bool {
+        self.slots.find(hash, name).is_some()
     }
 
     /// Makes or replaces the cell of a name whose state is known; whether it existed.

@@ -24,7 +24,7 @@
 //!  24  …    body       time (varint, Unix milliseconds), then entries up to the end
 //!
 //! entry: a tag, then what the tag says
-//!   tag & 0x07   1 cell · 2 gone · 3 flush · 4 joined · 5 start · 6 token: what the record's other entries are the effect of
+//!   tag & 0x07   1 cell · 2 gone · 3 flush · 4 joined · 5 start · 6 token: what the record's other entries are the effect of · 7 namespace
 //!   tag & 0x08   an expiry follows (cell); it is the number of a producer (token)
 //!   tag & 0x10   an epoch follows (cell, gone); without it, the first epoch
 //!   tag & 0x20   the counter did not exist before (cell)
@@ -42,6 +42,8 @@
 //!   digest       u64, of the command                        (token)
 //!   number       varint                                     (token if 0x08)
 //!   outcome      as in `tokens::note`                       (token)
+//!   name         a byte with its length, bytes              (namespace)
+//!   settings     u16 with their length, then as `quipu_model::Namespace` writes them: all that is said at run time from here on (namespace)
 //! ```
 //!
 //! Why both a seed by position and a chain: the position keeps a record of a recycled segment from passing for a new one, and
@@ -52,7 +54,9 @@
 
 use std::fmt;
 
-use quipu_model::{Epoch, Incarnation, Millis, NodeId, Outcome, Writer};
+use quipu_model::{
+    Epoch, Incarnation, Millis, NAMESPACE_BYTES_MAX, NAMESPACE_SETTINGS_BYTES_MAX, Namespace, NodeId, Outcome, Writer,
+};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use crate::tokens::{TokenKey, put_outcome, take_outcome};
@@ -71,6 +75,9 @@ pub const RECORD_BYTES_MAX: usize = 1 << 28;
 
 /// Most bytes one entry takes beside its name: tag, lengths, epoch, value, expiry, count, sum, each at its longest.
 pub const ENTRY_BYTES_MAX: usize = 1 + 2 + 18 + 10 + 10 + 10 + 10;
+
+/// Most bytes of an entry of a namespace: tag, lengths, name, settings.
+pub const NAMESPACE_ENTRY_BYTES_MAX: usize = 1 + 1 + NAMESPACE_BYTES_MAX + 2 + NAMESPACE_SETTINGS_BYTES_MAX;
 
 /// Most bytes of a record beside its entries: header and time.
 pub const RECORD_OVERHEAD_BYTES_MAX: usize = RECORD_HEADER_BYTES + 10;
@@ -276,6 +283,13 @@ pub enum Entry<'a> {
         /// What was answered.
         outcome: Outcome,
     },
+    /// What is said of a namespace at run time, in place of what was said before.
+    Namespace {
+        /// Which.
+        name: &'a [u8],
+        /// What; boxed, since nearly all entries are cells.
+        settings: Box<Namespace>,
+    },
 }
 
 const CELL: u8 = 1;
@@ -284,6 +298,7 @@ const FLUSH: u8 = 3;
 const JOINED: u8 = 4;
 const START: u8 = 5;
 const TOKEN: u8 = 6;
+const NAMESPACE: u8 = 7;
 const TYPE_MASK: u8 = 0x07;
 const HAS_EXPIRY: u8 = 0x08;
 const HAS_NUMBER: u8 = 0x08;
@@ -332,6 +347,18 @@ impl Entry<'_> {
                     put_varint(out, *number);
                 }
                 put_outcome(out, outcome);
+            }
+            Entry::Namespace { name, settings } => {
+                out.push(NAMESPACE);
+                out.push(
+                    u8::try_from(name.len()).expect("the name of a namespace is checked before it is written down"),
+                );
+                out.extend_from_slice(name);
+                let at = out.len();
+                out.extend_from_slice(&[0; 2]);
+                settings.encode(out);
+                let bytes = u16::try_from(out.len() - at - 2).expect("settings have a bound");
+                out[at..at + 2].copy_from_slice(&bytes.to_le_bytes());
             }
         }
     }
@@ -458,6 +485,16 @@ fn take_entry<'a>(rest: &mut &'a [u8]) -> Result<Entry<'a>, BadBody> {
             let number = if tag & HAS_NUMBER != 0 { Some(take_varint(rest)?) } else { None };
             Ok(Entry::Token { key, digest, number, outcome: take_outcome(rest).ok_or(BadBody)? })
         }
+        NAMESPACE => {
+            let bytes = usize::from(take(rest, 1)?[0]);
+            let name = take(rest, bytes)?;
+            let bytes = take(rest, 2)?;
+            let settings = take(rest, usize::from(u16::from_le_bytes([bytes[0], bytes[1]])))?;
+            if name.len() > NAMESPACE_BYTES_MAX {
+                return Err(BadBody);
+            }
+            Ok(Entry::Namespace { name, settings: Box::new(Namespace::decode(settings).ok_or(BadBody)?) })
+        }
         _ => Err(BadBody),
     }
 }
@@ -568,6 +605,20 @@ mod tests {
             prop_assert_eq!(body.time, Millis(time));
             let back: Vec<_> = body.entries().map(|entry| entry.unwrap()).collect();
             prop_assert_eq!(back.as_slice(), &entries);
+        }
+
+        #[test]
+        fn a_namespace_comes_back_as_it_went_in(
+            name in proptest::collection::vec(any::<u8>(), 0..=NAMESPACE_BYTES_MAX), millis in 1_000..10_000_000u64,
+        ) {
+            let ttl = Some(std::time::Duration::from_millis(millis));
+            let entry = Entry::Namespace { name: &name, settings: Box::new(Namespace { ttl, ..Namespace::default() }) };
+            let mut bytes = Vec::new();
+            put_time(&mut bytes, Millis(1));
+            entry.encode(&mut bytes);
+            prop_assert!(bytes.len() <= 10 + NAMESPACE_ENTRY_BYTES_MAX);
+            let body = Body::decode(&bytes).unwrap();
+            prop_assert_eq!(body.entries().collect::<Vec<_>>(), vec![Ok(entry)]);
         }
 
         #[test]

@@ -8,7 +8,8 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::own::{OLD_CELLS_MAX, Owned};
 use super::share::{self, Share};
-use super::{Pick, SHARDS_MAX, Shared, Swap};
+use super::{Pick, SHARDS_MAX, SharePolicy, Shared, Swap};
+use crate::namespaces::Policies;
 use crate::sync::Ordering;
 
 /// What a command asks of the store.
@@ -92,21 +93,12 @@ impl Shared {
         owned: Option<&mut Owned>,
         name: Name<'_>,
         adds: bool,
-        times: (Duration, Option<Duration>),
-    ) -> Seeing {
-        self.look_within(owned, name, adds, times, self.options.policy(name).freshness)
-    }
-
-    /// The same, where what is known may be so old.
-    pub(crate) fn look_within(
-        &self,
-        owned: Option<&mut Owned>,
-        name: Name<'_>,
-        adds: bool,
         (now, since): (Duration, Option<Duration>),
-        freshness: Duration,
+        &SharePolicy { freshness, fail_mode, .. }: &SharePolicy,
     ) -> Seeing {
         let Some(owned) = owned else { return Seeing::Fetch };
+        // An add that is refused while the store does not answer has to know whether it does.
+        let adds_anyway = adds && fail_mode.adds();
         if owned.too_wide {
             return Seeing::Refuse(Refusal::TooWide);
         }
@@ -124,13 +116,15 @@ impl Shared {
                 Seeing::Known
             }
             // An add counts whatever the others do; what it replies is as old as that.
-            Some(_) if adds => {
+            Some(_) if adds_anyway => {
                 self.fetch_ahead(name.bytes());
                 Seeing::Known
             }
-            _ if adds && excused => Seeing::Known,
-            // Something is known, from before a restart or a reset.
-            _ if excused && (!owned.cells.is_empty() || owned.fetched_at.is_some()) => Seeing::Known,
+            _ if adds_anyway && excused => Seeing::Known,
+            // Something may be known, from before a restart or a reset.
+            _ if excused && !adds && fail_mode.reads(!owned.cells.is_empty() || owned.fetched_at.is_some()) => {
+                Seeing::Known
+            }
             _ if excused => Seeing::Refuse(Refusal::StoreDown),
             _ => Seeing::Fetch,
         }
@@ -145,14 +139,15 @@ impl Shared {
     }
 
     /// Who adds, and how.
-    pub(crate) fn picking(&self, now: Duration) -> Picking<'_> {
-        Picking { shared: self, present: self.present(), now }
+    pub(crate) fn picking<'s>(&'s self, now: Duration, policies: &'s Policies) -> Picking<'s> {
+        Picking { shared: self, policies, present: self.present(), now }
     }
 }
 
 /// Who adds, and to which shard.
 pub struct Picking<'s> {
     shared: &'s Shared,
+    policies: &'s Policies,
     present: Incarnation,
     now: Duration,
 }
@@ -176,12 +171,12 @@ impl Picking<'_> {
 
     /// When an add is to be put.
     pub fn due(&self, name: Name<'_>) -> Duration {
-        self.now + self.shared.options.policy(name).settle_every
+        self.now + self.policies.policy(name).share.settle_every
     }
 
     /// Adds to the cell of a shard; false if that cannot hold it.
     pub fn add(&self, owned: &mut Owned, shard: Shard, expires_at: Option<Millis>, delta: i64) -> bool {
-        let cells_max = usize::from(self.shared.options.shards_max()) + OLD_CELLS_MAX;
+        let cells_max = usize::from(self.policies.shards_max()) + OLD_CELLS_MAX;
         if owned.cell(self.present, shard).is_none() && owned.cells.len() >= cells_max {
             return false;
         }
@@ -198,7 +193,7 @@ impl Picking<'_> {
 
     /// Which shard an add goes to. Refused if the command has to name a key for that and does not.
     pub fn pick(&self, name: Name<'_>, shard_key: Option<&[u8]>) -> Result<Shard, Refusal> {
-        let policy = self.shared.options.policy(name);
+        let policy = &self.policies.policy(name).share;
         let shards = u64::from(policy.shards.clamp(1, SHARDS_MAX));
         if shards == 1 {
             return Ok(Shard(0));

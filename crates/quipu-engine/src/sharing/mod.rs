@@ -185,11 +185,6 @@ impl Shared {
         self.rng.next()
     }
 
-    /// Most bytes that what this node says of one counter takes.
-    pub(crate) fn own_bytes_max(&self) -> usize {
-        4 + (usize::from(self.options.shards_max()) + own::OLD_CELLS_MAX) * own::CELL_BYTES_MAX
-    }
-
     /// Why no command is carried out, if none is.
     pub(crate) fn refusal(&self) -> Option<Refusal> {
         match &lock(&self.lease).standing {

@@ -2,10 +2,8 @@
 
 use std::time::Duration;
 
-use quipu_model::Name;
-
-/// Most shards of a counter that one writer may have: each is a cell in the row that every reader fetches.
-pub const SHARDS_MAX: u16 = 64;
+use quipu_model::FailMode;
+pub use quipu_model::{Pick, SHARDS_MAX};
 
 /// How counters are shared. The first four may differ by namespace.
 #[derive(Debug, Clone)]
@@ -18,8 +16,6 @@ pub struct SharingOptions {
     pub shards: u16,
     /// Which of them an add goes to.
     pub pick: Pick,
-    /// Namespaces that differ.
-    pub namespaces: Vec<(Box<[u8]>, SharePolicy)>,
     /// A node says this often, several times over, that it is there.
     pub lease: Duration,
     /// One that has not said so for this long after is retired: its cells are closed.
@@ -42,7 +38,6 @@ impl Default for SharingOptions {
             freshness: Duration::from_secs(1),
             shards: 1,
             pick: Pick::Writer,
-            namespaces: Vec::new(),
             lease: Duration::from_secs(30),
             retire_after: day,
             grace: 7 * day,
@@ -53,7 +48,7 @@ impl Default for SharingOptions {
     }
 }
 
-/// What a namespace may say of sharing.
+/// How the counters of a namespace are shared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SharePolicy {
     /// See [`SharingOptions::settle_every`].
@@ -64,41 +59,6 @@ pub struct SharePolicy {
     pub shards: u16,
     /// See [`SharingOptions::pick`].
     pub pick: Pick,
-}
-
-/// Which shard an add goes to, where a counter has several.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Pick {
-    /// The same one for all adds of a writer.
-    #[default]
-    Writer,
-    /// Any, evenly.
-    Random,
-    /// By the key that the command names.
-    Hash,
-    /// By the second in which it is added.
-    Time,
-}
-
-impl SharingOptions {
-    /// What is in force for a counter.
-    pub fn policy(&self, name: Name<'_>) -> SharePolicy {
-        let SharingOptions { settle_every, freshness, shards, pick, .. } = *self;
-        let differing = || self.namespaces.iter().find(|(namespace, _)| **namespace == *name.namespace());
-        match self.namespaces.is_empty() {
-            true => None,
-            false => differing().map(|(_, policy)| *policy),
-        }
-        .unwrap_or(SharePolicy { settle_every, freshness, shards, pick })
-    }
-
-    /// The shortest time in which anything is put.
-    pub(crate) fn settle_every_min(&self) -> Duration {
-        self.namespaces.iter().map(|(_, policy)| policy.settle_every).fold(self.settle_every, Duration::min)
-    }
-
-    /// Most shards that any counter has.
-    pub fn shards_max(&self) -> u16 {
-        self.namespaces.iter().map(|(_, policy)| policy.shards).fold(self.shards, u16::max).clamp(1, SHARDS_MAX)
-    }
+    /// What is done while the store does not answer.
+    pub fail_mode: FailMode,
 }

@@ -28,6 +28,11 @@ use quipu_model::{Epoch, Incarnation, Millis, NodeId, Writer};
 /// Cells of older lives that one counter may have beside its present shards. Each is a crash that came before the last one was settled.
 pub const OLD_CELLS_MAX: usize = 16;
 
+/// Most bytes that what this node says of one counter takes, where one has so many shards.
+pub fn own_bytes_max(shards_max: u16) -> usize {
+    4 + (usize::from(shards_max) + OLD_CELLS_MAX) * CELL_BYTES_MAX
+}
+
 /// Most bytes that one cell takes: flags, incarnation, shard, total, where it let go, and twice seq, epoch, value and expiry.
 pub const CELL_BYTES_MAX: usize = 1 + 8 + 3 + 19 + 10 + 2 * (10 + 18 + 19 + 10);
 

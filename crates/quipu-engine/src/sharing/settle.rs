@@ -164,13 +164,13 @@ impl<'e> Sharing<'e> {
 
     /// Takes a counter off the list of the unsettled, or gives it its next turn.
     pub(super) fn requeue(&self, name: &KeptName) {
-        let due = self.elapsed() + self.shared.options.policy(named(name)).settle_every;
+        let due = self.elapsed() + self.inner.namespaces.now().policy(named(name)).share.settle_every;
         self.with_unsettled(name, |listed| *listed.insert(due));
     }
 
     /// The same, but what has a turn keeps it: a counter that is read all the time is settled, too.
     pub(super) fn enqueue(&self, name: &KeptName) {
-        let due = self.elapsed() + self.shared.options.policy(named(name)).settle_every;
+        let due = self.elapsed() + self.inner.namespaces.now().policy(named(name)).share.settle_every;
         self.with_unsettled(name, |listed| *listed.get_or_insert(due));
     }
 

@@ -120,6 +120,11 @@ impl Entry {
         &self.split
     }
 
+    /// The room that it holds.
+    pub fn room(&self) -> usize {
+        self.room
+    }
+
     /// Takes the room that it holds.
     pub fn take_room(&mut self) -> usize {
         std::mem::take(&mut self.room)

@@ -225,7 +225,7 @@ impl Story {
                     self.say(watermark, (record.position, end), name, before, None, None, audit);
                 }
                 Entry::Flush { .. } => self.flush(watermark, end),
-                Entry::Start { .. } | Entry::Joined { .. } | Entry::Token { .. } => {}
+                Entry::Start { .. } | Entry::Joined { .. } | Entry::Token { .. } | Entry::Namespace { .. } => {}
             }
         }
     }

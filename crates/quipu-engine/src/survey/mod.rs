@@ -1,4 +1,4 @@
-//! Walks all that a data directory holds, the journal's over the ledger's, and changes nothing: for `quipu writers` and `quipu audit`.
+//! Walks all that a data directory holds, the journal's over the ledger's, and changes nothing: for `quipu writers`, `quipu audit` and `quipu config check`.
 //!
 //! In: a directory. Out: every counter, and what this node says of each on a shared store, as a start would find them; or what would keep it
 //! from starting, in the same words.
@@ -18,6 +18,7 @@ pub use self::writers::{Life, Writers, writers};
 use crate::apply::table::{Look, Table};
 use crate::journal::control::Control;
 use crate::journal::recover::{Record, find_segments, open_control};
+use crate::namespaces::Puts;
 use crate::open::OpenError;
 use crate::overlay::{Overlaid, lay_over, read_watermark};
 use crate::sharing::own::Owned;
@@ -40,6 +41,8 @@ struct Survey {
     /// What the ledger knows; of one that knows nothing, a fresh one.
     watermark: Watermark,
     table: Table,
+    /// What was said of namespaces at run time.
+    namespaces: Puts,
 }
 
 impl Survey {
@@ -62,8 +65,8 @@ impl Survey {
             visit(&known, record);
             Ok(())
         })?;
-        let Overlaid { table, watermark, .. } = overlaid;
-        Ok(Some(Survey { control, ledger, watermark, table }))
+        let Overlaid { table, watermark, namespaces, .. } = overlaid;
+        Ok(Some(Survey { control, ledger, watermark, table, namespaces }))
     }
 
     /// Every cell at rest; one counts if the journal has nothing newer of its counter.
@@ -97,6 +100,13 @@ impl Survey {
         }
         Ok(())
     }
+}
+
+/// What was said of namespaces at run time; `None`: there is no journal.
+pub fn namespaces(vfs: &dyn Vfs, dir: &Path, open_ledger: &mut LookAtLedger<'_>) -> Result<Option<Puts>, OpenError> {
+    let survey = Survey::open(vfs, dir, open_ledger, |_, _| ())?;
+    let said = |survey: Survey| survey.namespaces.into_iter().filter(|(_, put)| !put.settings.is_empty()).collect();
+    Ok(survey.map(said))
 }
 
 fn refused(dir: &Path, source: LedgerError) -> OpenError {

@@ -32,14 +32,13 @@ use crate::sync::{AtomicU64, Ordering};
 pub struct Tokens {
     /// Of the hashes of tokens; the directory's secret, the same in every life.
     seed: u64,
-    window: Duration,
     tokens_max: u64,
     producers_max: u64,
     /// How many are remembered.
     tokens: AtomicU64,
     producers: AtomicU64,
     /// Every token that was applied later is remembered; of those before it, some may have been forgotten. Noted at rest, since the window may be
-    /// another in the next life.
+    /// another later.
     horizon: AtomicU64,
     hits: AtomicU64,
     evictions: AtomicU64,
@@ -59,7 +58,6 @@ impl Tokens {
     pub fn new(options: &Options, seed: u64, horizon: Millis, (tokens, producers): (u64, u64)) -> Tokens {
         Tokens {
             seed,
-            window: options.token_window,
             tokens_max: options.tokens_max(),
             producers_max: options.producers_max,
             tokens: AtomicU64::new(tokens),
@@ -68,11 +66,6 @@ impl Tokens {
             hits: AtomicU64::new(0),
             evictions: AtomicU64::new(0),
         }
-    }
-
-    /// How long a token is remembered.
-    pub fn window(&self) -> Duration {
-        self.window
     }
 
     /// The hash under which a token, or a producer, is kept.
@@ -88,33 +81,34 @@ impl Tokens {
     }
 
     /// Refuses a token whose time is not now.
-    pub fn check_time(&self, identity: &Identity<'_>, now: Millis) -> Result<(), Refusal> {
+    pub fn check_time(&self, identity: &Identity<'_>, now: Millis, window: Duration) -> Result<(), Refusal> {
         let Some(carried) = identity.time() else { return Ok(()) };
-        let too_old = || Refusal::TokenTooOld { window_millis: millis(self.window) };
-        match age(carried, now, self.window) {
+        let too_old = || Refusal::TokenTooOld { window_millis: millis(window) };
+        match age(carried, now, window) {
             Age::FromFuture => Err(Refusal::TokenFromFuture),
             Age::TooOld => Err(too_old()),
-            // Applied a little ahead of its time, it would have been forgotten; only with a longer window than in another life.
+            // Applied a little ahead of its time, it would have been forgotten; only with a longer window than there was before.
             Age::Fresh if carried.0 <= self.horizon.load(Ordering::Acquire).saturating_add(ahead()) => Err(too_old()),
             Age::Fresh => Ok(()),
         }
     }
 
-    /// What is known of a token or a number, in its shard's book.
+    /// What is known of a token or a number, in its shard's book, where tokens are remembered for so long.
     pub fn look(
         &self,
         book: &Book,
         identity: &Identity<'_>,
         (key, digest): (TokenKey, u64),
         now: Millis,
+        window: Duration,
     ) -> Result<Seen, Refusal> {
-        self.check_time(identity, now)?;
+        self.check_time(identity, now, window)?;
         let again = |known: u64, outcome: &quipu_model::Outcome| match known == digest {
             true => Ok(Seen::Again(outcome.clone())),
             false => Err(Refusal::TokenMismatch),
         };
         match identity.item() {
-            Item::Token(_) => match book.token(key).filter(|applied| forget_at(applied.at, self.window) > now) {
+            Item::Token(_) => match book.token(key).filter(|applied| forget_at(applied.at, window) > now) {
                 Some(applied) => again(applied.digest, &applied.outcome),
                 None => Ok(Seen::New),
             },
@@ -167,9 +161,9 @@ impl Tokens {
         self.evictions.fetch_add(count, Ordering::Relaxed);
     }
 
-    /// Tokens that were applied up to then may leave from here on.
-    pub fn begin_forgetting(&self, now: Millis) -> Millis {
-        let over = Millis(now.0.saturating_sub(millis(self.window)).saturating_sub(ahead()));
+    /// Tokens that were applied up to then may leave from here on, where the longest window is this one.
+    pub fn begin_forgetting(&self, now: Millis, window_max: Duration) -> Millis {
+        let over = Millis(now.0.saturating_sub(millis(window_max)).saturating_sub(ahead()));
         Millis(self.horizon.fetch_max(over.0, Ordering::AcqRel).max(over.0))
     }
 

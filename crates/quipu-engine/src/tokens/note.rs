@@ -4,6 +4,7 @@
 //! note of a token      key  1, hash (16 bytes)   value  applied at u64, digest u64, outcome
 //! note of a producer   key  2, hash (16 bytes)   value  number     u64, digest u64, outcome
 //! note of the horizon  key  3                    value  u64, Unix milliseconds
+//! keys that begin with 4 are of `namespaces`
 //!
 //! outcome  a byte, then numbers, i64 each
 //!   0 OK · 1 nil · 2 integer, one number · 3 value, one number · 4 no value · 5 pair, two numbers

@@ -4,8 +4,7 @@ use quipu_model::{Name, Note, Outcome};
 use super::*;
 
 fn tokens(tokens_max: u64, producers_max: u64) -> Tokens {
-    let options =
-        Options { tokens_max, producers_max, token_window: Duration::from_secs(3_600), ..Options::new("nowhere") };
+    let options = Options { tokens_max, producers_max, ..Options::new("nowhere") };
     Tokens::new(&options, 7, Millis(0), (0, 0))
 }
 
@@ -13,6 +12,8 @@ fn token(item: &[u8]) -> Identity<'_> {
     Identity::token(b"p", item).unwrap()
 }
 
+const WINDOW: Duration = Duration::from_secs(3_600);
+const DAY: Duration = Duration::from_secs(86_400);
 const NOW: Millis = Millis(1_780_000_000_000);
 
 fn applied(at: u64) -> Applied {
@@ -23,12 +24,12 @@ fn applied(at: u64) -> Applied {
 fn a_token_is_new_then_known_and_then_forgotten() {
     let (tokens, mut book, token) = (tokens(10, 10), Book::default(), token(b"order-1"));
     let key = tokens.key(&token);
-    let look = |book: &Book, digest, now| tokens.look(book, &token, (key, digest), Millis(now));
+    let look = |book: &Book, digest, now| tokens.look(book, &token, (key, digest), Millis(now), WINDOW);
     assert_eq!(look(&book, 1, NOW.0), Ok(Seen::New));
     book.apply(key, applied(NOW.0));
     assert_eq!(look(&book, 1, NOW.0), Ok(Seen::Again(Outcome::Integer(5))));
     assert_eq!(look(&book, 2, NOW.0), Err(Refusal::TokenMismatch));
-    let end = forget_at(NOW, tokens.window()).0;
+    let end = forget_at(NOW, WINDOW).0;
     assert_eq!(look(&book, 1, end - 1), Ok(Seen::Again(Outcome::Integer(5))));
     assert_eq!(look(&book, 1, end), Ok(Seen::New), "an opaque one is forgotten after its window");
 }
@@ -38,7 +39,7 @@ fn a_producer_counts_without_gaps() {
     let (tokens, mut book) = (tokens(10, 10), Book::default());
     let look = |book: &Book, n, digest| {
         let identity = Identity::sequence(b"p", n).unwrap();
-        tokens.look(book, &identity, (tokens.key(&identity), digest), NOW)
+        tokens.look(book, &identity, (tokens.key(&identity), digest), NOW, WINDOW)
     };
     assert_eq!(look(&book, 2, 1), Err(Refusal::SequenceGap { expected: 1 }));
     assert_eq!(look(&book, 1, 1), Ok(Seen::New));
@@ -76,11 +77,10 @@ fn one_token_too_many_is_refused_and_the_others_stay() {
 
 #[test]
 fn what_may_have_been_forgotten_is_refused_also_with_a_longer_window() {
-    let options = Options { token_window: Duration::from_secs(86_400), ..Options::new("nowhere") };
     // Another life has forgotten, with a shorter window, what was applied up to an hour ago.
-    let tokens = Tokens::new(&options, 7, Millis(NOW.0 - 3_600_000), (0, 0));
+    let tokens = Tokens::new(&Options::new("nowhere"), 7, Millis(NOW.0 - 3_600_000), (0, 0));
     let carries = |before: u64| format!("{}-x", NOW.0 - before);
-    let check = |before| tokens.check_time(&token(carries(before).as_bytes()), NOW);
+    let check = |before| tokens.check_time(&token(carries(before).as_bytes()), NOW, DAY);
     assert_eq!(check(3_600_000 - ahead() - 1), Ok(()));
     let refused = Err(Refusal::TokenTooOld { window_millis: 86_400_000 });
     assert_eq!(check(3_600_000 - ahead()), refused, "it may have been applied before its time");

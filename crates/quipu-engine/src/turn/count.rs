@@ -60,10 +60,9 @@ impl Turn<'_> {
     /// Makes the replies of this turn wait until all that was counted so far is as durable as the namespace asks. Refused if it could not be written down.
     pub fn flush(&mut self, handle: &Handle) -> Result<Result<(), Refusal>, Load> {
         let split = handle.split();
-        let (name, durability) = (split.name(), self.engine.policies.durability(split.name()));
-        let shard = self.make_way(name);
-        let has_room = self.has_room(name, split.holds());
-        self.hold(shard);
+        let name = split.name();
+        let (shard, has_room) = self.hold_to_join(name, || split.holds());
+        let durability = self.policies.durability(name);
         if self.shard_of(split).splits.is_live(name.bytes()) {
             self.known(name, shard, false)?;
         }
@@ -87,9 +86,7 @@ impl Turn<'_> {
 
     /// Joins lanes of which one holds a lot. If that is refused it stays where it is; it counts.
     pub(crate) fn join_full(&mut self, split: &Split) {
-        let shard = self.make_way(split.name());
-        let has_room = self.has_room(split.name(), true);
-        self.hold(shard);
+        let (_, has_room) = self.hold_to_join(split.name(), || true);
         let _ = self.with_run(None, has_room, |run| run.join(split.hash(), split.name(), Lanes::Stay));
     }
 
@@ -97,9 +94,7 @@ impl Turn<'_> {
     /// tried again by whoever looks next.
     pub(crate) fn join_late(&mut self, split: &Split) -> bool {
         let (hash, name) = (split.hash(), split.name());
-        let shard = self.make_way(name);
-        let has_room = self.has_room(name, true);
-        self.hold(shard);
+        let (shard, has_room) = self.hold_to_join(name, || true);
         if !split.holds() {
             // Whoever closed it has joined it, or another one who was late.
             return true;
@@ -117,9 +112,7 @@ impl Turn<'_> {
     /// is at rest: there is something to join once it was brought back.
     pub(crate) fn visit(&mut self, split: &Split, visit: Visit) -> bool {
         let (hash, name) = (split.hash(), split.name());
-        let shard = self.make_way(name);
-        let has_room = self.has_room(name, false);
-        self.hold(shard);
+        let (shard, has_room) = self.hold_to_join(name, || false);
         let fenced = self.engine.shared.as_ref().is_some_and(|shared| shared.refusal().is_some());
         if let Some(entry) = self.shard_of(split).splits.live(name.bytes()) {
             let cooled = visit == Visit::Look && entry.has_cooled();
@@ -149,7 +142,12 @@ impl Turn<'_> {
         if cell.expires_at.is_some() || !fits(cell.value) || engine.is_closed() {
             return;
         }
-        let bytes = if engine.policies.durability(name) > Durability::Memory { self.join_bytes(name) } else { 0 };
+        let policy = self.policies.policy(name);
+        // Nobody asks the store for what is laid into a lane.
+        if engine.shared.is_some() && !policy.share.fail_mode.adds() {
+            return;
+        }
+        let bytes = if policy.durability > Durability::Memory { self.join_bytes(name) } else { 0 };
         if !engine.splits.hold_room(&engine.journal, bytes) {
             return;
         }
@@ -164,9 +162,20 @@ impl Turn<'_> {
         RECORD_OVERHEAD_BYTES_MAX + ENTRY_BYTES_MAX + name.bytes().len() + self.own_bytes_max()
     }
 
+    /// Holds the shard of a counter whose lanes are to be joined; it, and whether there is room for that.
+    fn hold_to_join(&mut self, name: Name<'_>, wanted: impl Fn() -> bool) -> (usize, bool) {
+        loop {
+            let shard = self.make_way(name);
+            let has_room = self.has_room(name, wanted());
+            if self.hold(shard) {
+                return (shard, has_room);
+            }
+        }
+    }
+
     /// Whether there is room to write down what lanes hold, beside what they hold of it themselves; prepared for it, if it is wanted so much.
     fn has_room(&mut self, name: Name<'_>, wanted: bool) -> bool {
-        let journaled = self.engine.policies.durability(name) > Durability::Memory;
+        let journaled = self.policies.durability(name) > Durability::Memory;
         let bytes = Reach::One(name).record_bytes_max(self.own_bytes_max());
         self.admit(bytes, wanted, journaled).unwrap_or(false)
     }

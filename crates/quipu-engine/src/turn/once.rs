@@ -11,11 +11,13 @@
 //! - a retry is answered also where nothing can be written;
 //! - who is told that something was applied, by its reply or by a refusal, is told after that is durable.
 
+use std::time::Duration;
+
 use quipu_model::shared::Token;
-use quipu_model::{Command, Durability, Identity, Item, Outcome, Refusal, Reply, Set, SetCondition, SetExpiry};
+use quipu_model::{Command, Durability, Identity, Item, Name, Outcome, Refusal, Reply, Set, SetCondition, SetExpiry};
 
 use super::{NotRun, Turn};
-use crate::admit::reach;
+use crate::admit::{Reach, reach};
 use crate::apply::Held;
 use crate::journal::format::{ENTRY_BYTES_MAX, Entry, RECORD_BYTES_MAX};
 use crate::load::Load;
@@ -32,6 +34,8 @@ struct Mutation<'m, 'a> {
     digest: u64,
     /// What its reply waits for.
     durability: Durability,
+    /// How long it is remembered.
+    window: Duration,
 }
 
 impl<'e> Turn<'e> {
@@ -46,19 +50,28 @@ impl<'e> Turn<'e> {
     }
 
     fn try_once(&mut self, identity: &Identity<'_>, commands: &[Command<'_>]) -> Result<Reply, NotRun> {
+        loop {
+            if let Some(reply) = self.once_as_admitted(identity, commands)? {
+                return Ok(reply);
+            }
+        }
+    }
+
+    /// `None` if other policies came in force meanwhile: then nothing was applied.
+    fn once_as_admitted(&mut self, identity: &Identity<'_>, commands: &[Command<'_>]) -> Result<Option<Reply>, NotRun> {
         self.release();
         let engine = self.engine;
         let digest = engine.tokens.digest(commands).filter(|_| is_one_step(commands)).ok_or(Refusal::NotOnce)?;
         if engine.shared.is_some() {
             return Err(self.once_shared(identity, commands));
         }
-        let (key, policies) = (engine.tokens.key(identity), &engine.policies);
+        let (key, policies) = (engine.tokens.key(identity), &self.policies);
         let durability = commands.iter().map(|command| reach(command).durability(policies)).max().unwrap_or_default();
-        let shard = engine.table.shard_of(key.hash());
-        let mutation = Mutation { identity, commands, key, shard, digest, durability };
+        let (shard, window) = (engine.table.shard_of(key.hash()), self.window(commands));
+        let mutation = Mutation { identity, commands, key, shard, digest, durability, window };
         // A retry needs no room, and no counters either.
         if let Err(told) = self.look(Held::one(&engine.table, shard), &mutation) {
-            return Ok(told);
+            return Ok(Some(told));
         }
         let (mut shards, mut bytes) = (vec![shard], ENTRY_BYTES_MAX);
         for command in commands {
@@ -71,10 +84,25 @@ impl<'e> Turn<'e> {
         }
         self.admit(bytes, true, true)?;
         // Somebody else may have come first.
-        match self.look(Held::many(&engine.table, shards), &mutation) {
-            Ok(held) => self.apply_once(held, &mutation),
-            Err(told) => Ok(told),
+        let held = Held::many(&engine.table, shards);
+        if !self.is_admitted() {
+            return Ok(None);
         }
+        match self.look(held, &mutation) {
+            Ok(held) => self.apply_once(held, &mutation).map(Some),
+            Err(told) => Ok(Some(told)),
+        }
+    }
+
+    /// How long a mutation is remembered: as the namespace of its counter says, or of several counters the one that says longest.
+    fn window(&self, commands: &[Command<'_>]) -> Duration {
+        let of = |name: &Name<'_>| self.policies.policy(*name).token_window;
+        let windows = commands.iter().map(|command| match reach(command) {
+            Reach::One(name) => of(&name),
+            Reach::Many(names) => names.iter().map(of).max().unwrap_or_default(),
+            Reach::All | Reach::Walk => self.policies.token_window_max(),
+        });
+        windows.max().unwrap_or_default()
     }
 
     /// The locks back if the mutation is new; what is to be told about it if it is not.
@@ -85,6 +113,7 @@ impl<'e> Turn<'e> {
             mutation.identity,
             (mutation.key, mutation.digest),
             self.now,
+            mutation.window,
         ) {
             Ok(Seen::New) => return Ok(held),
             Ok(Seen::Again(outcome)) => {
@@ -108,6 +137,10 @@ impl<'e> Turn<'e> {
         if let Some(load) = self.missing(&mut held, commands) {
             return Err(NotRun::Load(load));
         }
+        self.held = Some(held);
+        let places = self.hold_places(commands);
+        let mut held = self.held.take().expect("it was just put there");
+        let _places = places?;
         let has_taken = engine.tokens.take_place(held.shard(shard).book(), identity, key)?;
         self.held = Some(held);
         self.run_durability = durability;
@@ -141,13 +174,13 @@ impl<'e> Turn<'e> {
         if let Some(refusal) = self.engine.shared.as_ref().and_then(|shared| shared.refusal()) {
             return refusal.into();
         }
-        if let Err(refusal) = tokens.check_time(identity, self.now) {
+        if let Err(refusal) = tokens.check_time(identity, self.now, self.window(commands)) {
             return refusal.into();
         }
         match (identity.item(), commands) {
             (Item::Token(_), [Command::Add { name, delta, shard_key: None }]) => {
                 let token = Token::new(&identity.key()).expect("an identity is no longer than a token");
-                let (name, delta, window) = (name.bytes().into(), *delta, tokens.window());
+                let (window, name, delta) = (self.window(commands), name.bytes().into(), *delta);
                 NotRun::Load(Load::Once(Box::new(Once { token, name, delta, window })))
             }
             (Item::Token(_), _) => Refusal::OneOwner { what: "a token on anything but a plain add" }.into(),

@@ -37,7 +37,7 @@ impl Turn<'_> {
             // What other nodes have added since their rows were fetched is not in it.
             reading.exact = false;
             reading.lag = fetched_at.map(|at| self.elapsed.saturating_sub(at));
-            reading.shards = of(u64::from(shared.options.policy(name).shards.max(1)));
+            reading.shards = of(u64::from(self.policies.policy(name).share.shards.max(1)));
             reading.writers = of(shared.writers_known());
         }
         Ok(Ok(reading))

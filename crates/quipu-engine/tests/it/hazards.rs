@@ -568,7 +568,7 @@ fn threads_that_count_delete_and_walk_agree_with_what_they_know() {
     let options = || Options {
         memory_bytes_max: Some(2 << 20),
         durability: quipu_model::Durability::Relaxed,
-        namespaces: vec![(Box::from(*b"m"), quipu_model::Durability::Memory)],
+        namespaces: vec![(Box::from(*b"m"), quipu_model::Namespace::durable(quipu_model::Durability::Memory))],
         segment_bytes: 256 << 10,
         journal_bytes_max: 1 << 20,
         seal_every: Duration::from_millis(150),

@@ -14,6 +14,7 @@ mod golden;
 mod hazards;
 mod interleave;
 mod model;
+mod namespaces;
 mod once;
 mod regressions;
 mod sharing;

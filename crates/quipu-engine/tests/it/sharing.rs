@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use quipu_engine::{Engine, Environment, Error, Options, Pick, SharePolicy, SharingOptions, Standing, SystemClock};
+use quipu_engine::{Engine, Environment, Error, Options, Pick, SharingOptions, Standing, SystemClock};
 use quipu_model::shared::{By, Change, NOBODY, Next, Stage, SwapId, SwapVerdict, compute};
 use quipu_model::{
-    Clock, Command, ExpiryCondition, Freshness, Identity, MemoryStore, Name, NodeId, Refusal, Reply, Set, SetCondition,
-    SetExpiry, Store, When,
+    Clock, Command, ExpiryCondition, FailMode, Freshness, Identity, MemoryStore, Name, Namespace, NodeId, Refusal,
+    Reply, Set, SetCondition, SetExpiry, Shards, Store, When,
 };
-use quipu_testkit::store_suite::block_on;
+use quipu_testkit::store_suite::{FaultyStore, block_on};
 use quipu_testkit::{CrashDisk, Dice};
 
 use crate::world::{World, small};
@@ -301,12 +301,11 @@ fn what_needs_one_owner_is_refused_by_name() {
 #[test]
 fn a_shard_key_picks_the_same_shard_on_every_node_and_where_it_must_be_named_it_must() {
     let nodes = Nodes::new();
-    let hashed = |sharing: &mut SharingOptions| {
-        let (settle_every, freshness) = (sharing.settle_every, sharing.freshness);
-        let policy = SharePolicy { settle_every, freshness, shards: 8, pick: Pick::Hash };
-        sharing.namespaces = vec![(b"votes"[..].into(), policy)];
-    };
-    let engines = [1, 2].map(|node| nodes.open_with(node, hashed));
+    let engines = [1, 2].map(|node| nodes.open(node));
+    for engine in &engines {
+        let votes = Namespace { shards: Some(Shards::Fixed(8)), pick: Some(Pick::Hash), ..Namespace::default() };
+        engine.put_namespace("votes", votes).unwrap();
+    }
     for engine in &engines {
         let sharing = || engine.sharing().expect("there is a store");
         eventually("it has joined", || sharing().standing() == Standing::Live);
@@ -402,4 +401,41 @@ fn a_reading_says_how_old_it_is_and_may_be_asked_to_be_fresh() {
         first.read_within("likes:1", Freshness::Within(Duration::from_millis(1))).unwrap().value == 111
     });
     [first, second].iter().for_each(|engine| engine.close().unwrap());
+}
+
+#[test]
+fn while_the_store_does_not_answer_a_namespace_does_as_its_fail_mode_says() {
+    let faulty = Arc::new(FaultyStore::new(MemoryStore::new(Arc::new(SystemClock::default())), 1, 100));
+    let nodes = Nodes { store: faulty.clone(), dir: tempfile::tempdir().expect("a temporary directory") };
+    let engine = nodes.open_with(1, |sharing| sharing.fetch_wait = Duration::from_millis(50));
+    let fail = |namespace: &str, fail_mode| {
+        engine.put_namespace(namespace, Namespace { fail_mode: Some(fail_mode), ..Namespace::default() }).unwrap();
+    };
+    fail("open", FailMode::Open);
+    fail("known", FailMode::LastKnown);
+    fail("closed", FailMode::Closed);
+    let down = Err(Error::Refused(Refusal::StoreDown));
+    let read = |name: &str| engine.read(name).map(|reading| reading.value);
+    // Adds; reads of what was added to; reads of what nobody knows.
+    assert_eq!((engine.add("local:1", 1), read("local:1"), read("local:0")), (Ok(1), Ok(1), down.clone()));
+    assert_eq!((engine.add("open:1", 1), read("open:1"), read("open:0")), (Ok(1), Ok(1), Ok(0)));
+    assert_eq!((engine.add("known:1", 1), read("known:1")), (down.clone(), down.clone()));
+    assert_eq!((engine.add("closed:1", 1), read("closed:1")), (down.clone(), down.clone()));
+    fail("local", FailMode::LastKnown);
+    assert_eq!((engine.add("local:1", 1), read("local:1")), (down.clone(), Ok(1)));
+    fail("local", FailMode::Closed);
+    assert_eq!((engine.add("local:1", 1), read("local:1")), (down.clone(), down.clone()));
+    // Adds that return nothing take no way around it.
+    let handle = engine.handle("local:1").unwrap();
+    assert!((0..200).all(|_| handle.count(1).is_err()));
+    block_on(faulty.calm());
+    eventually("the store answers again", || read("closed:1").is_ok() && read("local:1").is_ok());
+    for (name, value) in [("closed:1", 0), ("known:1", 0), ("open:1", 1), ("local:1", 1)] {
+        eventually(name, || read(name) == Ok(value));
+    }
+    eventually("adds go on", || engine.add("closed:1", 1).is_ok());
+    let ttl = Namespace { ttl: Some(Duration::from_secs(60)), ..Namespace::default() };
+    let told = engine.put_namespace("closed", ttl).unwrap_err().to_string();
+    assert!(told.starts_with("ttl: on a shared store"), "{told}");
+    engine.close().unwrap();
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use quipu_engine::{Engine, Environment, OpenError, OpenLedger, Options, Seal, Sealing};
-use quipu_model::{Durability, Ledger, LedgerError, Millis};
+use quipu_model::{Durability, Ledger, LedgerError, Millis, Namespace};
 use quipu_testkit::{CrashDisk, Dice, FileLedger, SimClock};
 
 /// Where the data is, in every world.
@@ -78,7 +78,10 @@ pub fn look(disk: &CrashDisk, dir: &Path) -> impl FnOnce() -> Result<Arc<dyn Led
 /// Small everything, so that a short run rotates and cuts; `r:` is relaxed, `m:` in memory, all else durable.
 pub fn small(segment_bytes: u64) -> Options {
     Options {
-        namespaces: vec![(Box::from(*b"r"), Durability::Relaxed), (Box::from(*b"m"), Durability::Memory)],
+        namespaces: vec![
+            (Box::from(*b"r"), Namespace::durable(Durability::Relaxed)),
+            (Box::from(*b"m"), Namespace::durable(Durability::Memory)),
+        ],
         segment_bytes,
         ahead_bytes: Some(2 * segment_bytes),
         journal_bytes_max: 6 * segment_bytes,

@@ -9,12 +9,14 @@
 
 mod body;
 mod display;
+mod namespace;
 mod percent;
 mod reply;
 mod time;
 
 pub use body::{AddBody, BatchItem, BatchOp, MutationBody, parse_add, parse_item, parse_mutation};
 pub use display::display;
+pub use namespace::{NamespaceMistake, namespace_value, parse_namespace, setting_value};
 pub use percent::{PercentError, percent_decode, percent_encode, query_decode};
 pub use reply::{SAFE_INTEGER_MAX, string, write_name, write_reading, write_total};
 pub use time::rfc3339;

@@ -108,6 +108,7 @@ impl<'a> Writer<'a> {
             Refusal::WrongKind => self.error(&format!("WRONGTYPE {refusal}")),
             Refusal::NoRoom { .. } => self.error(&format!("NOROOM {refusal}")),
             Refusal::NoMemory { .. } => self.error(&format!("OOM {refusal}")),
+            Refusal::TooManyCounters { .. } => self.error(&format!("QUOTA {refusal}")),
             Refusal::Behind { .. } | Refusal::TokenInUse { .. } => self.error(&format!("TRYAGAIN {refusal}")),
             Refusal::StoreDown => self.error(&format!("STOREDOWN {refusal}")),
             Refusal::Fenced { .. } => self.error(&format!("FENCED {refusal}")),

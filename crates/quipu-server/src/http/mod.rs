@@ -3,7 +3,7 @@
 //! In: HTTP/1 requests, on connections that are kept. Out: readings, replies, events, metrics; or a problem as RFC 9457 writes it.
 //!
 //! ```text
-//! accept ─► pace (deadlines) ─► hyper ─► guard ─► routes (axum) ─► counters │ batch │ watch │ metrics
+//! accept ─► pace (deadlines) ─► hyper ─► guard ─► routes (axum) ─► counters │ batch │ watch │ namespaces │ metrics
 //!                                                        │                          └─► ask ─► Turn ─► Engine
 //!                                                        └─► problem
 //! ```
@@ -22,6 +22,7 @@ mod counters;
 mod guard;
 mod health;
 mod metrics;
+mod namespaces;
 mod openapi;
 mod pace;
 pub(crate) mod problem;
@@ -80,6 +81,8 @@ struct Door {
     /// Places for batches under way.
     batches: Semaphore,
     watches: watch::Watches,
+    /// The place for a change of a namespace under way.
+    changes: Arc<Semaphore>,
 }
 
 impl Http {
@@ -105,6 +108,7 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>, mut stopped: told::R
         shared: Arc::clone(&shared),
         batches: Semaphore::new(batch::BATCHES_MAX),
         watches: watch::Watches::new(shared.limits.http_connections_max),
+        changes: Arc::new(Semaphore::new(1)),
     });
     let mut watching = pin!(watch::run(&door));
     let router = TowerToHyperService::new(routes::router(Arc::clone(&door)));

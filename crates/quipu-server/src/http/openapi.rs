@@ -3,6 +3,7 @@
 //! In: `routes::ROUTES` and the schemas below. Out: one document, the same for every request.
 
 use axum::response::Response;
+use quipu_model::{Form, NAMESPACE_KEYS, NamespaceKey};
 use serde_json::{Map, Value, json};
 
 use super::counters::json_response;
@@ -64,7 +65,8 @@ fn operation(route: &Route) -> Value {
         operation["parameters"] = route.parameters.iter().map(parameter).collect();
     }
     if !route.body.is_empty() {
-        operation["requestBody"] = json!({"required": route.operation == "batch", "content": contents(route.body)});
+        operation["requestBody"] =
+            json!({"required": matches!(route.operation, "batch" | "put_namespace"), "content": contents(route.body)});
     }
     operation
 }
@@ -218,9 +220,52 @@ fn schemas() -> Value {
             "title": {"type": "string"},
             "status": {"type": "integer", "minimum": 400, "maximum": 599},
             "detail": {"type": "string"},
+            "errors": {"type": "array", "description": "All that is wrong, where it may be more than one thing.", "items": object(&["detail"], json!({"detail": {"type": "string"}, "pointer": {"type": "string"}}))},
         })),
+        "Settings": settings(),
+        "Namespace": namespace(&name, &encoded),
+        "Namespaces": object(&["namespaces"], json!({"namespaces": {"type": "array", "items": reference("Namespace")}})),
         "Description": {"type": "object"},
     })
+}
+
+/// What may be said of a namespace.
+fn settings() -> Value {
+    let property = |key: &NamespaceKey| {
+        let mut schema = match key.form {
+            Form::Time => json!({"type": ["string", "null"], "pattern": "^[0-9]{1,9}(ms|s|m|h)$"}),
+            Form::NumberOrAuto => {
+                json!({"oneOf": [{"type": "null"}, {"type": "integer", "minimum": 1}, {"type": "string", "enum": ["auto"]}]})
+            }
+            Form::Number => json!({"type": ["integer", "null"], "minimum": 1}),
+            Form::Text | Form::Size | Form::Switch => json!({"type": ["string", "null"]}),
+        };
+        schema["description"] = key.help.into();
+        (key.key.to_owned(), schema)
+    };
+    closed(&[], NAMESPACE_KEYS.iter().map(property).collect::<Map<_, _>>().into())
+}
+
+/// What is in force in a namespace.
+fn namespace(name: &Value, encoded: &Value) -> Value {
+    let setting = object(
+        &["value", "from"],
+        json!({
+            "value": {"type": ["string", "integer", "null"], "description": "What holds; null: nothing does."},
+            "from": {"type": "string", "description": "A file and its line, a variable, a flag, 'default', or 'run time at' a time."},
+        }),
+    );
+    let keys: Map<String, Value> = NAMESPACE_KEYS.iter().map(|key| (key.key.to_owned(), setting.clone())).collect();
+    object(
+        &["name", "settings", "put", "put_at"],
+        json!({
+            "name": name,
+            "name_encoded": encoded,
+            "settings": {"type": "object", "properties": keys},
+            "put": {"description": "What was said at run time.", "$ref": "#/components/schemas/Settings"},
+            "put_at": {"description": "When.", "oneOf": [{"type": "null"}, {"type": "string", "format": "date-time"}]},
+        }),
+    )
 }
 
 fn object(required: &[&str], properties: Value) -> Value {

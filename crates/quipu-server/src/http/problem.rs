@@ -53,7 +53,7 @@ macro_rules! reasons {
 
 reasons! {
     // Of the request.
-    BadPath           "bad-path"            400 0 "The path does not name a counter"
+    BadPath           "bad-path"            400 0 "The path does not name a counter or a namespace"
     BadQuery          "bad-query"           400 0 "The query is not understood"
     BadBody           "bad-body"            400 0 "The body is not understood"
     ExpireTime        "expire-time"         400 0 "The expiry is outside the range of time"
@@ -65,11 +65,13 @@ reasons! {
     MethodNotAllowed  "method-not-allowed"  405 0 "The method is not offered here"
     BodyTimeout       "body-timeout"        408 0 "The body did not arrive in time"
     BodyTooLarge      "body-too-large"      413 0 "The body is larger than its bound"
+    BadSettings       "bad-settings"        422 0 "The settings of the namespace have mistakes"
     // Of the counter.
     Overflow          "overflow"            409 0 "The sum would leave the range of 64 bits"
     WrongKind         "wrong-kind"          409 0 "The counter is of another kind"
     TooWide           "too-wide"            409 0 "The sum over all writers does not fit 64 bits"
     OneOwner          "one-owner"           409 0 "A counter on a shared store has no single owner"
+    TooManyCounters   "too-many-counters"   409 0 "The namespace has as many counters as it may have"
     // Of the token.
     TokenInUse        "token-in-use"        409 1 "The token is in use"
     TokenSpent        "token-spent"         422 0 "The token was used for another request, or its time is over"
@@ -98,22 +100,42 @@ pub(super) struct Problem {
     pub detail: String,
     /// The methods that are offered, if the problem is the method.
     pub allow: Option<HeaderValue>,
+    /// All that is wrong, if it may be more than one thing.
+    pub mistakes: Vec<Mistake>,
+}
+
+/// One of several things that are wrong with a body.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Mistake {
+    /// With which key of it, if it is one's.
+    pub key: Option<String>,
+    pub text: String,
 }
 
 impl Problem {
     pub fn new(reason: Reason, detail: impl Into<String>) -> Problem {
-        Problem { reason, detail: detail.into(), allow: None }
+        Problem { reason, detail: detail.into(), allow: None, mistakes: Vec::new() }
     }
 
     /// Writes the body, or an item of a batch.
     pub fn write(&self, out: &mut Vec<u8>) {
-        let Problem { reason, detail, .. } = self;
+        let Problem { reason, detail, mistakes, .. } = self;
         let (word, status) = (reason.word(), reason.status());
         let head = format!("{{\"type\":\"{TYPE_PREFIX}{word}\",\"title\":\"{}\",\"status\":{status},", reason.title());
         out.extend_from_slice(head.as_bytes());
         out.extend_from_slice(b"\"detail\":");
         json::string(out, detail);
-        out.push(b'}');
+        for (index, Mistake { key, text }) in mistakes.iter().enumerate() {
+            out.extend_from_slice(if index == 0 { b",\"errors\":[{\"detail\":" } else { b",{\"detail\":" });
+            json::string(out, text);
+            if let Some(key) = key {
+                out.extend_from_slice(b",\"pointer\":");
+                // As RFC 6901 writes a key.
+                json::string(out, &format!("#/{}", key.replace('~', "~0").replace('/', "~1")));
+            }
+            out.push(b'}');
+        }
+        out.extend_from_slice(if mistakes.is_empty() { b"}" } else { b"]}" });
     }
 }
 
@@ -128,6 +150,7 @@ impl Reason {
             Refusal::Behind { .. } => Reason::Behind,
             Refusal::NoMemory { .. } => Reason::NoMemory,
             Refusal::AtRest { .. } => Reason::AtRest,
+            Refusal::TooManyCounters { .. } => Reason::TooManyCounters,
             Refusal::WalkTogether => Reason::Busy,
             Refusal::TooWide => Reason::TooWide,
             Refusal::OneOwner { .. } => Reason::OneOwner,

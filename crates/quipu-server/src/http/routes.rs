@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::http::{HeaderValue, Uri};
-use axum::routing::{MethodRouter, delete, get, post};
+use axum::routing::{MethodRouter, delete, get, post, put};
 
 use super::problem::{Problem, Reason};
-use super::{Door, batch, counters, health, metrics, openapi, watch};
+use super::{Door, batch, counters, health, metrics, namespaces, openapi, watch};
 
 /// A route.
 pub(super) struct Route {
@@ -71,6 +71,16 @@ const TOKEN: Parameter = Parameter {
     example: r#""order-1017""#,
 };
 
+const NAMESPACE: Parameter = Parameter {
+    name: "name",
+    place: "path",
+    description: "The namespace: what stands before the first ':' in the names of its counters, 'default' if there is none. Any bytes but that, percent-encoded, 128 at most.",
+    schema: r#"{"type": "string", "minLength": 1, "maxLength": 128}"#,
+    example: r#""likes""#,
+};
+
+const NAMESPACE_SHOWN: &str = r#"{"name": "likes", "settings": {"durability": {"value": "relaxed", "from": "run time at 2026-11-16T11:05:39.123Z"}, "ttl": {"value": null, "from": "default"}, "token_window": {"value": "24h", "from": "quipu.toml:3"}}, "put": {"durability": "relaxed"}, "put_at": "2026-11-16T11:05:39.123Z"}"#;
+
 const ADDED: &str = r#"{"name": "likes:42", "value": 43, "value_string": "43"}"#;
 
 const READING: &str = r#"{"name": "likes:42", "kind": "count", "value": 43, "value_string": "43", "exists": true, "exact": true, "as_of": "2026-11-16T11:05:39.123Z", "lag_ms": 0, "bound": {"low": 43, "high": 43}, "shards": {"seen": 1, "total": 1}, "writers": {"seen": 1, "total": 1}, "expires_at": null, "display": "43"}"#;
@@ -86,6 +96,7 @@ const WRITES: &[Reason] = &[
     Reason::Overflow,
     Reason::WrongKind,
     Reason::TooWide,
+    Reason::TooManyCounters,
     Reason::OneOwner,
     Reason::NoShardKey,
     Reason::TokenInUse,
@@ -311,6 +322,53 @@ pub(super) const ROUTES: &[Route] = &[
             Reason::NotReady,
         ],
         handler: || get(watch::watch),
+        ..PLAIN
+    },
+    Route {
+        path: "/v1/namespaces",
+        operation: "list_namespaces",
+        summary: "Lists namespaces",
+        description: "Those of which something was said, in the file or at run time.",
+        reply: &[Content { media: JSON, schema: Some("Namespaces"), example: r#"{"namespaces": []}"# }],
+        handler: || get(namespaces::list),
+        ..PLAIN
+    },
+    Route {
+        path: "/v1/namespaces/{name}",
+        operation: "show_namespace",
+        summary: "Shows what is in force in a namespace",
+        description: "Every setting, and where it came from. Also for a namespace of which nothing was said: then it is what the server says.",
+        parameters: &[NAMESPACE],
+        reply: &[Content { media: JSON, schema: Some("Namespace"), example: NAMESPACE_SHOWN }],
+        problems: &[Reason::BadPath],
+        handler: || get(namespaces::show),
+        ..PLAIN
+    },
+    Route {
+        method: "PUT",
+        path: "/v1/namespaces/{name}",
+        operation: "put_namespace",
+        summary: "Says what holds in a namespace",
+        description: "In place of what was said of it at run time before, and before what the file says. What is left out, or null, is as the file says again, or as the server; an empty object takes everything back. It is durable and in force when it is answered; with a mistake in it, all are named and nothing is changed.",
+        parameters: &[NAMESPACE],
+        body: &[Content {
+            media: JSON,
+            schema: Some("Settings"),
+            example: r#"{"durability": "relaxed", "ttl": "24h"}"#,
+        }],
+        reply: &[Content { media: JSON, schema: Some("Namespace"), example: NAMESPACE_SHOWN }],
+        problems: &[
+            Reason::BadPath,
+            Reason::BadBody,
+            Reason::BodyTimeout,
+            Reason::BodyTooLarge,
+            Reason::BadSettings,
+            Reason::CrossOrigin,
+            Reason::NoRoom,
+            Reason::Behind,
+            Reason::Busy,
+        ],
+        handler: || put(namespaces::put),
         ..PLAIN
     },
     Route {

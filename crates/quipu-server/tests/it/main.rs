@@ -18,6 +18,7 @@ mod http_hostile;
 mod http_tokens;
 mod http_watch;
 
+mod namespaces;
 mod stop;
 mod tokens;
 mod transactions;

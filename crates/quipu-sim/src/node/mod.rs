@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use quipu_engine::{Engine, Environment, OpenError, Options, Seal, Sealing, Standing};
-use quipu_model::{Clock, Durability, Millis};
+use quipu_model::{Clock, Durability, Millis, Namespace};
 use quipu_testkit::{CrashDisk, Dice, FileLedger, Image, SimClock};
 
 use self::chore::{Chore, Waits};
@@ -363,7 +363,10 @@ const RELEASE_STEPS: usize = 40;
 /// Small everything, so that a short run rotates, cuts and evicts.
 fn options(plan: &Plan) -> Options {
     Options {
-        namespaces: vec![(Box::from(*b"r"), Durability::Relaxed), (Box::from(*b"m"), Durability::Memory)],
+        namespaces: vec![
+            (Box::from(*b"r"), Namespace::durable(Durability::Relaxed)),
+            (Box::from(*b"m"), Namespace::durable(Durability::Memory)),
+        ],
         segment_bytes: plan.segment_bytes,
         ahead_bytes: Some(2 * plan.segment_bytes),
         journal_bytes_max: 6 * plan.segment_bytes,

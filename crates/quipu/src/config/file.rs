@@ -4,11 +4,11 @@
 
 use std::path::Path;
 
+use quipu_model::{Form, check_namespace_name};
 use toml::de::{DeTable, DeValue};
 
-use super::namespace::NAMESPACE_KEYS;
-use super::settings::{Form, SETTINGS};
-use super::{Effective, Mistake, Origin};
+use super::settings::SETTINGS;
+use super::{Effective, Mistake, NAMESPACE_KEYS, NAMESPACES_MAX, Origin};
 
 /// A mistyped key is close to a known one if so many letters differ.
 const TYPO_LETTERS_MAX: usize = 2;
@@ -71,10 +71,13 @@ impl Reader<'_> {
     }
 
     fn namespaces(&mut self, table: &DeTable<'_>) {
-        for (key, value) in table {
+        for (index, (key, value)) in table.iter().enumerate() {
             let (at, name) = (key.span().start, key.get_ref());
-            if name.contains(':') {
-                self.mistake(at, format!("'{name}' is no namespace: a namespace ends before the first ':' of a name"));
+            if let Err(mistake) = check_namespace_name(name.as_bytes()) {
+                self.mistake(at, mistake);
+            }
+            if index == NAMESPACES_MAX {
+                self.mistake(at, format!("more than {NAMESPACES_MAX} namespaces, which is the limit"));
             }
             match value.get_ref() {
                 DeValue::Table(inner) => self.namespace(name, inner),
@@ -120,10 +123,8 @@ impl Reader<'_> {
 /// A value as it would be given to a flag; if its type is wrong, what it is instead.
 fn written(form: Form, value: &DeValue<'_>) -> Result<String, String> {
     match (form, value) {
-        (Form::Text | Form::Size | Form::Time | Form::NumberOrAuto, DeValue::String(text)) => {
-            Ok(text.as_ref().to_owned())
-        }
-        (Form::Number | Form::Size | Form::NumberOrAuto, DeValue::Integer(integer)) => {
+        (form, DeValue::String(text)) if form.takes_text() => Ok(text.as_ref().to_owned()),
+        (form, DeValue::Integer(integer)) if form.takes_number() => {
             // Written in any base, and possibly too long for any number.
             let number = i128::from_str_radix(integer.as_str(), integer.radix());
             Ok(number.map_or_else(|_| integer.as_str().to_owned(), |number| number.to_string()))

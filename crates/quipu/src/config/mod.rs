@@ -8,8 +8,7 @@
 
 pub mod check;
 mod file;
-mod namespace;
-mod quantity;
+pub mod page;
 pub mod settings;
 
 #[cfg(test)]
@@ -20,7 +19,11 @@ use std::fmt;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use self::namespace::{NAMESPACE_KEYS, Namespace, NamespaceKey, Shards};
+use quipu_engine::Puts;
+use quipu_model::{Millis, NAMESPACE_KEYS, NAMESPACES_MAX, Namespace, NamespaceKey, Shards, quantity};
+
+use quipu_protocol::json::rfc3339;
+
 use self::settings::{SETTINGS, Setting};
 use crate::args::ServeFlags;
 use crate::log::LogForm;
@@ -56,13 +59,10 @@ impl Default for Configuration {
 }
 
 impl Configuration {
-    /// Tells the engine of namespaces and shards. Last, since a namespace has from the server what it leaves open.
+    /// Tells the engine of namespaces and shards, once everything was read.
     fn fill_in_namespaces(&mut self) {
-        let each = || self.namespaces.iter().map(|(name, namespace)| (name.as_bytes().into(), namespace));
-        let durable = each().filter_map(|(name, namespace)| Some((name, namespace.durability?))).collect();
-        let sharing = each().filter_map(|(name, namespace)| Some((name, namespace.share_policy(self)?))).collect();
-        self.engine.namespaces = durable;
-        self.engine.sharing.namespaces = sharing;
+        let each = self.namespaces.iter().map(|(name, namespace)| (name.as_bytes().into(), namespace.clone()));
+        self.engine.namespaces = each.collect();
         self.engine.sharing.shards = self.shards.count();
     }
 }
@@ -74,6 +74,7 @@ pub enum Origin {
     File { path: PathBuf, line: usize },
     Variable(String),
     Flag(String),
+    RunTime(Millis),
 }
 
 impl fmt::Display for Origin {
@@ -83,6 +84,7 @@ impl fmt::Display for Origin {
             Origin::File { path, line } => write!(f, "{}:{line}", path.display()),
             Origin::Variable(name) => f.write_str(name),
             Origin::Flag(name) => write!(f, "--{name}"),
+            Origin::RunTime(at) => write!(f, "run time at {}", rfc3339(*at)),
         }
     }
 }
@@ -134,7 +136,20 @@ impl Effective {
         effective.configuration.fill_in_namespaces();
         effective.check_whole();
         effective.mistakes.sort();
+        effective.configuration.server.origins = effective.origins();
         effective
+    }
+
+    /// Takes what was said at run time, which goes before all else; to be shown, since an engine finds it for itself.
+    pub fn take_run_time(&mut self, puts: &Puts) {
+        for (name, put) in puts {
+            let name = name.escape_ascii().to_string();
+            let namespace = self.configuration.namespaces.entry(name.clone()).or_default();
+            *namespace = put.settings.or(namespace);
+            for key in NAMESPACE_KEYS.iter().filter(|key| (key.show)(&put.settings).is_some()) {
+                self.origins.insert(namespace_key(&name, key), Origin::RunTime(put.at));
+            }
+        }
     }
 
     /// Every setting and namespace with its value and where that came from.
@@ -159,11 +174,28 @@ impl Effective {
         let full = namespace_key(name, key);
         match (key.show)(namespace) {
             Some(value) => Some((full.clone(), value, self.origin(&full))),
-            None => {
-                let setting = SETTINGS.iter().find(|setting| setting.key == key.key)?;
-                Some((full, (setting.show)(&self.configuration), self.origin(setting.key)))
+            None => match SETTINGS.iter().find(|setting| setting.key == key.key) {
+                Some(setting) => Some((full, (setting.show)(&self.configuration), self.origin(setting.key))),
+                None => Some((full, key.default.to_owned(), Origin::Default)).filter(|line| !line.1.is_empty()),
+            },
+        }
+    }
+
+    /// Where all that a namespace may have came from, for those who ask a running server.
+    fn origins(&self) -> quipu_server::Origins {
+        let mut origins = quipu_server::Origins::default();
+        for key in NAMESPACE_KEYS {
+            if let Some(setting) = SETTINGS.iter().find(|setting| setting.key == key.key) {
+                let shown = (setting.show)(&self.configuration);
+                origins.server.insert(key.key, (shown, self.origin(setting.key).to_string()));
+            }
+            for name in self.configuration.namespaces.keys() {
+                if let Some(origin) = self.origins.get(&namespace_key(name, key)) {
+                    origins.namespaces.insert((name.as_bytes().into(), key.key), origin.to_string());
+                }
             }
         }
+        origins
     }
 
     fn origin(&self, key: &str) -> Origin {

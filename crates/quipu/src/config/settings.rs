@@ -8,10 +8,13 @@ use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use quipu_engine::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
+use quipu_model::Form;
+use quipu_model::namespace::{
+    read_freshness, read_pick, read_settle_every, read_shards, read_token_window, show_pick, show_shards,
+};
 use quipu_server::Password;
 
 use super::Configuration;
-use super::namespace::{read_freshness, read_pick, read_settle_every, read_shards, show_pick, show_shards};
 use super::quantity::{read_bytes, read_duration, read_timeout, show_bytes, show_duration, show_timeout};
 
 /// What stands for a secret wherever a configuration is shown.
@@ -38,49 +41,6 @@ pub struct Setting {
     pub take: fn(&mut Configuration, &str) -> Result<(), String>,
     /// The value in force, as it would be written.
     pub show: fn(&Configuration) -> String,
-}
-
-/// How a value is written; decides which TOML types are right.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Form {
-    /// A path, an address, a word.
-    Text,
-    /// A whole number.
-    Number,
-    /// A number of bytes, or a text with a unit.
-    Size,
-    /// A text with a unit.
-    Time,
-    /// A whole number, or a word for leaving it to the program.
-    NumberOrAuto,
-    /// True or false.
-    Switch,
-}
-
-impl Form {
-    /// What `--help` calls the value.
-    pub fn word(self) -> &'static str {
-        match self {
-            Form::Text => "TEXT",
-            Form::Number => "NUMBER",
-            Form::Size => "SIZE",
-            Form::Time => "TIME",
-            Form::NumberOrAuto => "NUMBER",
-            Form::Switch => "BOOL",
-        }
-    }
-
-    /// What the configuration file must have.
-    pub fn expected(self) -> &'static str {
-        match self {
-            Form::Text => "a string",
-            Form::Number => "a whole number",
-            Form::Size => "a whole number of bytes or a string such as \"16MiB\"",
-            Form::Time => "a string such as \"50ms\" or \"10s\"",
-            Form::NumberOrAuto => "a whole number or \"auto\"",
-            Form::Switch => "true or false",
-        }
-    }
 }
 
 impl Setting {
@@ -227,7 +187,7 @@ pub static SETTINGS: &[Setting] = &[
         key: "token_window",
         form: Form::Time,
         help: "A mutation with a token can be retried for this long",
-        take: |c, text| put(&mut c.engine.token_window, read_nonzero(text)),
+        take: |c, text| put(&mut c.engine.token_window, read_token_window(text)),
         show: |c| show_duration(c.engine.token_window),
     },
     Setting {

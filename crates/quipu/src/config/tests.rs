@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use quipu_engine::{Pick, SharePolicy};
-use quipu_model::Durability;
+use quipu_model::{Durability, FailMode, Kind};
 
 use super::*;
 
@@ -71,7 +71,10 @@ durability = \"memory\"
     assert_eq!(server.limits.idle_time_max, Some(std::time::Duration::from_secs(300)));
     assert_eq!(
         engine.namespaces,
-        [(b"default"[..].into(), Durability::Memory), (b"views"[..].into(), Durability::Relaxed)]
+        [
+            (b"default"[..].into(), Namespace::durable(Durability::Memory)),
+            (b"views"[..].into(), Namespace { kind: Some(Kind::Count), ..Namespace::durable(Durability::Relaxed) }),
+        ]
     );
     assert_eq!(gather("[server]\nlimits.connections = 5", &[]).configuration.server.limits.connections_max, 5);
 }
@@ -136,18 +139,17 @@ settle_every = \"2s\"
     let flag = Origin::Flag("freshness".to_owned());
     let effective = gather(file, &[("freshness", "500ms", flag.clone())]);
     assert_eq!(effective.mistakes, []);
-    let quipu_engine::SharingOptions { settle_every, freshness, shards, pick, namespaces, .. } =
-        &effective.configuration.engine.sharing;
+    let engine = &effective.configuration.engine;
+    let quipu_engine::SharingOptions { settle_every, freshness, shards, pick, .. } = &engine.sharing;
     let (two, half) = (Duration::from_secs(2), Duration::from_millis(500));
     assert_eq!((*settle_every, *freshness, *shards, *pick), (two, half, 1, Pick::Writer));
-    let policy = |freshness, shards, pick| SharePolicy { settle_every: two, freshness, shards, pick };
-    assert_eq!(
-        *namespaces,
-        [
-            (b"views"[..].into(), policy(Duration::ZERO, 1, Pick::Writer)),
-            (b"votes"[..].into(), policy(half, 8, Pick::Hash)),
-        ]
-    );
+    let policies = quipu_engine::Policies::new(engine, Default::default());
+    let fail_mode = FailMode::Local;
+    let policy = |freshness, shards, pick| SharePolicy { settle_every: two, freshness, shards, pick, fail_mode };
+    assert_eq!(policies.of_namespace(b"views").share, policy(Duration::ZERO, 1, Pick::Writer));
+    assert_eq!(policies.of_namespace(b"votes").share, policy(half, 8, Pick::Hash));
+    assert_eq!(policies.of_namespace(b"likes").durability, Durability::Relaxed);
+    assert_eq!(policies.of_namespace(b"others").share, policy(half, 1, Pick::Writer));
     let lines = effective.lines();
     let row = |key: &str| lines.iter().find(|line| line.0 == key).map(|line| (line.1.as_str(), line.2.to_string()));
     let shown = |key: &str| row(key).map(|row| row.0);
@@ -164,7 +166,24 @@ settle_every = \"2s\"
         (shown("namespace.likes.pick"), from("namespace.likes.pick")),
         (Some("writer"), Some("default".to_owned()))
     );
-    assert_eq!(row("namespace.likes.kind"), None, "it says nothing of that, and nor does the server");
+    assert_eq!(row("namespace.likes.kind"), Some(("count", "default".to_owned())));
+    assert_eq!(row("namespace.likes.ttl"), None, "it says nothing of that, and nor does the server");
+    let origins = &effective.configuration.server.origins;
+    assert!(origins.namespaces[&(b"votes"[..].into(), "pick")].ends_with("quipu.toml:3"));
+    assert_eq!(origins.server["freshness"], ("500ms".to_owned(), flag.to_string()));
+}
+
+#[test]
+fn one_namespace_too_many_and_one_letter_too_many_are_mistakes() {
+    let file =
+        |count: usize| (0..count).map(|number| format!("[namespace.n{number}]\nttl = \"1h\"\n")).collect::<String>();
+    assert_eq!(mistakes(&file(quipu_model::NAMESPACES_MAX)), []);
+    let told = mistakes(&file(quipu_model::NAMESPACES_MAX + 1));
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(told[0].1.contains("more than 1000 namespaces"), "{told:?}");
+    let named = |bytes: usize| format!("[namespace.{}]\nttl = \"1h\"\n", "x".repeat(bytes));
+    assert_eq!(mistakes(&named(quipu_model::NAMESPACE_BYTES_MAX)), []);
+    assert_eq!(mistakes(&named(quipu_model::NAMESPACE_BYTES_MAX + 1)).len(), 1);
 }
 
 #[test]

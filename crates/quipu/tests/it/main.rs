@@ -6,6 +6,7 @@ mod bench;
 mod flood;
 mod kill;
 mod life;
+mod namespaces;
 mod once;
 mod second;
 mod signals;

@@ -1,0 +1,203 @@
+//! What is in force in each namespace, worked out from all that was said.
+//!
+//! In: the server's options, and what was said of namespaces in the file and at run time. Out: for every name what holds for it, by one look.
+//!
+//! Invariant: never changed; what is in force next is another one, with another generation.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use quipu_model::{Durability, FailMode, Millis, Name, Namespace};
+
+use super::census::Census;
+use super::draw_number;
+use crate::options::Options;
+use crate::sharing::SharePolicy;
+use crate::sync::Arc;
+
+/// What was said of a namespace at run time, and when.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Put {
+    /// What was said.
+    pub settings: Namespace,
+    /// When, by the engine's time.
+    pub at: Millis,
+}
+
+/// By namespace.
+pub type Puts = BTreeMap<Box<[u8]>, Put>;
+
+/// What holds for the counters of a namespace.
+#[derive(Debug, Clone)]
+pub struct Policy {
+    /// What an ack means.
+    pub durability: Durability,
+    /// It was in memory mode a moment ago: the journal does not know which of its counters existed before what it tells of them, and nor does the ledger yet.
+    pub unsure: bool,
+    /// A counter made without an expiry has one so much later.
+    pub ttl: Option<Duration>,
+    /// A token is remembered for so long.
+    pub token_window: Duration,
+    /// How many counters there may be.
+    pub limit: Option<Limit>,
+    /// On a shared store.
+    pub share: SharePolicy,
+}
+
+/// How many counters a namespace may have, and has.
+#[derive(Debug, Clone)]
+pub struct Limit {
+    /// So many at most.
+    pub counters_max: u64,
+    /// How many there are.
+    pub census: Arc<Census>,
+}
+
+/// What holds in all of them.
+#[derive(Debug, Clone)]
+pub struct Policies {
+    /// No two of this process have the same but 0: as the engine was opened.
+    pub(super) generation: u64,
+    default: Policy,
+    /// Of which something was said.
+    namespaces: BTreeMap<Box<[u8]>, Policy>,
+    /// What was said at run time.
+    puts: Puts,
+    /// Most shards that any counter has, or had in this life.
+    shards_max: u16,
+}
+
+impl Policies {
+    /// What holds when an engine is opened: what was said at run time goes before what the options say.
+    pub fn new(options: &Options, puts: Puts) -> Policies {
+        let default = policy(options, &Namespace::default());
+        let mut said: BTreeMap<Box<[u8]>, Namespace> = options.namespaces.iter().cloned().collect();
+        for (name, put) in &puts {
+            let below = said.remove(name).unwrap_or_default();
+            said.insert(name.clone(), put.settings.or(&below));
+        }
+        let namespaces: BTreeMap<_, _> = said.into_iter().map(|(name, said)| (name, policy(options, &said))).collect();
+        let all = namespaces.values().chain([&default]);
+        let shards_max = all.map(|policy| policy.share.shards).max().unwrap_or(1).clamp(1, quipu_model::SHARDS_MAX);
+        Policies { generation: 0, default, namespaces, puts, shards_max }
+    }
+
+    /// What holds next, after all this was said at run time.
+    pub(super) fn next(&self, options: &Options, puts: Puts, generation: u64) -> Policies {
+        let mut next = Policies { generation, ..Policies::new(options, puts) };
+        next.shards_max = next.shards_max.max(self.shards_max);
+        for (name, policy) in &mut next.namespaces {
+            // What was counted is not counted again.
+            if let (Some(limit), Some(before)) = (&mut policy.limit, &self.of_namespace(name).limit) {
+                limit.census = before.census.clone();
+            }
+        }
+        next
+    }
+
+    /// What was said last of a namespace was said then.
+    pub(super) fn said_at(&mut self, name: &[u8], at: Millis) {
+        if let Some(put) = self.puts.get_mut(name) {
+            put.at = at;
+        }
+    }
+
+    /// The same, but that a namespace is at least so durable as it will be, while what it has in memory alone is on its way to the ledger and its counters are counted.
+    pub(super) fn at_least(&self, name: &[u8], after: &Policy, generation: u64) -> Policies {
+        let mut next = Policies { generation, ..self.clone() };
+        let before = self.of_namespace(name).clone();
+        let unsure = before.durability == Durability::Memory;
+        // A limit that is new is kept by nobody before all are counted.
+        let counted =
+            || after.limit.as_ref().map(|limit| Limit { counters_max: u64::MAX, census: limit.census.clone() });
+        let limit = before.limit.clone().or_else(counted);
+        let policy = Policy { durability: before.durability.max(after.durability), unsure, limit, ..before };
+        next.namespaces.insert(name.into(), policy);
+        next
+    }
+
+    /// What holds for a counter.
+    #[inline]
+    pub fn policy(&self, name: Name<'_>) -> &Policy {
+        // Most servers name no namespace; then there is nothing to look for in the name either.
+        if self.namespaces.is_empty() {
+            return &self.default;
+        }
+        self.of_namespace(name.namespace())
+    }
+
+    /// What holds in a namespace.
+    pub fn of_namespace(&self, namespace: &[u8]) -> &Policy {
+        self.namespaces.get(namespace).unwrap_or(&self.default)
+    }
+
+    /// How safe operations on this counter are when they are acknowledged.
+    #[inline]
+    pub fn durability(&self, name: Name<'_>) -> Durability {
+        self.policy(name).durability
+    }
+
+    /// The strictest that any namespace asks for: what a command over all names waits for.
+    pub fn strictest(&self) -> Durability {
+        self.all().map(|policy| policy.durability).fold(self.default.durability, Durability::max)
+    }
+
+    /// Whether any namespace is in memory mode.
+    pub fn has_memory(&self) -> bool {
+        self.all().any(|policy| policy.durability == Durability::Memory)
+    }
+
+    /// The server's default.
+    pub fn default_durability(&self) -> Durability {
+        self.default.durability
+    }
+
+    /// The longest that any token is remembered.
+    pub fn token_window_max(&self) -> Duration {
+        self.all().map(|policy| policy.token_window).fold(Duration::ZERO, Duration::max)
+    }
+
+    /// The shortest time in which anything is put to a shared store.
+    pub fn settle_every_min(&self) -> Duration {
+        self.all().map(|policy| policy.share.settle_every).fold(self.default.share.settle_every, Duration::min)
+    }
+
+    /// Most shards that any counter has, or had in this life: what was said of it once is said until the store has it.
+    pub fn shards_max(&self) -> u16 {
+        self.shards_max
+    }
+
+    /// What was said at run time.
+    pub fn puts(&self) -> &Puts {
+        &self.puts
+    }
+
+    /// Namespaces that have a limit, and their numbers.
+    pub(crate) fn censuses(&self) -> impl Iterator<Item = (&[u8], &Arc<Census>)> {
+        self.namespaces.iter().filter_map(|(name, policy)| Some((&**name, &policy.limit.as_ref()?.census)))
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Policy> {
+        self.namespaces.values().chain([&self.default])
+    }
+}
+
+fn policy(options: &Options, said: &Namespace) -> Policy {
+    let sharing = &options.sharing;
+    Policy {
+        durability: said.durability.unwrap_or(options.durability),
+        unsure: false,
+        ttl: said.ttl,
+        token_window: said.token_window.unwrap_or(options.token_window),
+        limit: said
+            .max_counters
+            .map(|counters_max| Limit { counters_max, census: Arc::new(Census::new(draw_number())) }),
+        share: SharePolicy {
+            settle_every: said.settle_every.unwrap_or(sharing.settle_every),
+            freshness: said.freshness.unwrap_or(sharing.freshness),
+            shards: said.shards.map_or(sharing.shards, |shards| shards.count()),
+            pick: said.pick.unwrap_or(sharing.pick),
+            fail_mode: said.fail_mode.unwrap_or(FailMode::Local),
+        },
+    }
+}

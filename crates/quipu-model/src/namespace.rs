@@ -1,0 +1,465 @@
+//! What a namespace may say of itself, one line a key: how it is written, what it is, what it changes.
+//!
+//! In: the values of a `[namespace.x]` table, of a JSON object, or of the journal, as text. Out: a [`Namespace`]; what it leaves open is as the server says.
+//!
+//! Invariants:
+//! - a key is in the table once, and file, JSON, journal, `config check` and documentation are made from it;
+//! - what is shown is taken again, for ever: the journal has settings as they are shown, so a bound may become wider and never narrower.
+//!
+//! Not here: which of several sources counts (the engine's `namespaces`), what a setting does (`admit` and where it leads).
+
+use std::time::Duration;
+
+use crate::quantity::{read_duration_between, show_duration};
+use crate::{Durability, Form, Kind};
+
+/// Longest name of a namespace that anything is said of: a quarter of the longest name of a counter.
+pub const NAMESPACE_BYTES_MAX: usize = 128;
+
+/// Namespaces of which a file says something, and as many of which something is said at run time. A namespace is what counters are for, of which an
+/// installation has dozens; and a list of so many is a reply of about a megabyte.
+pub const NAMESPACES_MAX: usize = 1_000;
+
+/// Most bytes that [`Namespace::encode`] makes: ten keys of less than twenty bytes, with values of about as many.
+pub const NAMESPACE_SETTINGS_BYTES_MAX: usize = 512;
+
+/// Most shards of a counter that one writer may have: each is a cell in the row that every reader fetches.
+pub const SHARDS_MAX: u16 = 64;
+
+/// Least time between two puts of a counter: what a store's round trip takes. Most: so long another node may not hear of an add.
+const SETTLE_EVERY: (Duration, Duration) = (Duration::from_millis(10), HOUR);
+
+/// How old a reading may be; none at all asks the store for every reading.
+const FRESHNESS: (Duration, Duration) = (Duration::ZERO, HOUR);
+
+/// A client that retries for longer than a year is not waiting for an answer.
+const TOKEN_WINDOW: (Duration, Duration) = (Duration::from_millis(1), Duration::from_secs(365 * 24 * 3_600));
+
+/// Shorter than a second nothing is worth counting; longer than ten years is for ever.
+const TTL: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(3_650 * 24 * 3_600));
+
+/// More counters than a disk holds, and exact in every JSON reader.
+const COUNTERS_MAX: u64 = 1_000_000_000_000;
+
+const HOUR: Duration = Duration::from_secs(3_600);
+
+/// The word for as many shards as are of use.
+const AUTO: &str = "auto";
+
+/// What a shard is picked by, and its word.
+const PICKS: [(&str, Pick); 4] =
+    [("writer", Pick::Writer), ("random", Pick::Random), ("hash", Pick::Hash), ("time", Pick::Time)];
+
+/// What is done while a shared store does not answer, and its word.
+const FAIL_MODES: [(&str, FailMode); 4] = [
+    ("local", FailMode::Local),
+    ("open", FailMode::Open),
+    ("last-known", FailMode::LastKnown),
+    ("closed", FailMode::Closed),
+];
+
+/// A namespace, as far as it says something.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Namespace {
+    /// What its counters count.
+    pub kind: Option<Kind>,
+    /// What an ack means.
+    pub durability: Option<Durability>,
+    /// A counter that is made without an expiry has one so much later.
+    pub ttl: Option<Duration>,
+    /// On a shared store: how old what is known of other nodes may be when a counter is read.
+    pub freshness: Option<Duration>,
+    /// On a shared store: what has changed is put there this long after.
+    pub settle_every: Option<Duration>,
+    /// On a shared store: how many cells a counter has there for each writer.
+    pub shards: Option<Shards>,
+    /// Which of them an add goes to.
+    pub pick: Option<Pick>,
+    /// A mutation with a token can be retried for so long.
+    pub token_window: Option<Duration>,
+    /// So many counters may there be.
+    pub max_counters: Option<u64>,
+    /// What is done while a shared store does not answer.
+    pub fail_mode: Option<FailMode>,
+}
+
+/// How many cells a counter has in a shared store for each writer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Shards {
+    /// As many as are of use. A node adds to its own table and puts running values, so nobody waits for a cell, and that is one.
+    #[default]
+    Auto,
+    /// So many.
+    Fixed(u16),
+}
+
+impl Shards {
+    /// How many that is.
+    pub fn count(self) -> u16 {
+        match self {
+            Shards::Auto => 1,
+            Shards::Fixed(count) => count,
+        }
+    }
+}
+
+/// Which shard an add goes to, where a counter has several.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Pick {
+    /// The same one for all adds of a writer.
+    #[default]
+    Writer,
+    /// Any, evenly.
+    Random,
+    /// By the key that the command names.
+    Hash,
+    /// By the second in which it is added.
+    Time,
+}
+
+/// What is done while a shared store does not answer: a node knows only what it has said itself, and what it was last told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum FailMode {
+    /// Adds go on, and are put when the store is back; a read shows what was last known, and is refused where nothing is.
+    #[default]
+    Local,
+    /// The same, and a read shows what this node itself has counted where nothing else is known.
+    Open,
+    /// Reads show what was last known; adds are refused.
+    LastKnown,
+    /// Both are refused.
+    Closed,
+}
+
+impl FailMode {
+    /// Whether adds go on.
+    pub fn adds(self) -> bool {
+        matches!(self, FailMode::Local | FailMode::Open)
+    }
+
+    /// Whether a read is answered of which something is known, or nothing at all.
+    pub fn reads(self, something: bool) -> bool {
+        match self {
+            FailMode::Local | FailMode::LastKnown => something,
+            FailMode::Open => true,
+            FailMode::Closed => false,
+        }
+    }
+}
+
+/// One key of a namespace.
+pub struct NamespaceKey {
+    /// Its name.
+    pub key: &'static str,
+    /// How its value is written.
+    pub form: Form,
+    /// What it is, for documentation.
+    pub help: &'static str,
+    /// What is in force where neither the namespace nor the server says anything; empty: nothing is.
+    pub default: &'static str,
+    /// Takes a value, or says what is wrong with it.
+    pub take: fn(&mut Namespace, &str) -> Result<(), String>,
+    /// What the namespace says, as it would be written, if it says anything.
+    pub show: fn(&Namespace) -> Option<String>,
+}
+
+/// All of them, in the order in which they are shown. One that is also a setting of the server has the server's value where a namespace leaves it open.
+pub static NAMESPACE_KEYS: &[NamespaceKey] = &[
+    NamespaceKey {
+        key: "kind",
+        form: Form::Text,
+        help: "What its counters count; so far there is `count`",
+        default: "count",
+        take: |n, text| put(&mut n.kind, read_kind(text)),
+        show: |n| n.kind.map(|kind| kind.word().to_owned()),
+    },
+    NamespaceKey {
+        key: "durability",
+        form: Form::Text,
+        help: "What an ack means: `durable` (synced to disk), `relaxed` (handed to the OS), `memory`",
+        default: "durable",
+        take: |n, text| put(&mut n.durability, text.parse().map_err(|e| format!("{e}"))),
+        show: |n| n.durability.map(|durability| durability.to_string()),
+    },
+    NamespaceKey {
+        key: "ttl",
+        form: Form::Time,
+        help: "A counter that is made without an expiry of its own expires this long after; later adds do not move that. Not offered on a shared store",
+        default: "",
+        take: |n, text| put(&mut n.ttl, read_duration_between(text, TTL)),
+        show: |n| n.ttl.map(show_duration),
+    },
+    NamespaceKey {
+        key: "freshness",
+        form: Form::Time,
+        help: "With a shared store: what is known of other nodes may be this old when a counter is read",
+        default: "1s",
+        take: |n, text| put(&mut n.freshness, read_freshness(text)),
+        show: |n| n.freshness.map(show_duration),
+    },
+    NamespaceKey {
+        key: "settle_every",
+        form: Form::Time,
+        help: "With a shared store: what has changed is put there this long after",
+        default: "1s",
+        take: |n, text| put(&mut n.settle_every, read_settle_every(text)),
+        show: |n| n.settle_every.map(show_duration),
+    },
+    NamespaceKey {
+        key: "shards",
+        form: Form::NumberOrAuto,
+        help: "With a shared store: cells that a counter has there for each writer, or `auto`",
+        default: "auto",
+        take: |n, text| put(&mut n.shards, read_shards(text)),
+        show: |n| n.shards.map(show_shards),
+    },
+    NamespaceKey {
+        key: "pick",
+        form: Form::Text,
+        help: "With several such cells: which one an add goes to: `writer` (always the same), `random`, `hash` (of the SHARDKEY of the command), `time` (the second)",
+        default: "writer",
+        take: |n, text| put(&mut n.pick, read_pick(text)),
+        show: |n| n.pick.map(|pick| show_pick(pick).to_owned()),
+    },
+    NamespaceKey {
+        key: "token_window",
+        form: Form::Time,
+        help: "A mutation with a token can be retried for this long",
+        default: "24h",
+        take: |n, text| put(&mut n.token_window, read_token_window(text)),
+        show: |n| n.token_window.map(show_duration),
+    },
+    NamespaceKey {
+        key: "max_counters",
+        form: Form::Number,
+        help: "So many counters may there be; beyond it, new ones are refused and those that exist go on counting. Counted at every start. Not offered on a shared store",
+        default: "",
+        take: |n, text| put(&mut n.max_counters, read_counters(text)),
+        show: |n| n.max_counters.map(|counters| counters.to_string()),
+    },
+    NamespaceKey {
+        key: "fail_mode",
+        form: Form::Text,
+        help: "While a shared store does not answer: `local` (adds go on, reads show what was last known), `open` (the same, and reads of which nothing is known show what this node has counted), `last-known` (reads only), `closed` (neither)",
+        default: "local",
+        take: |n, text| put(&mut n.fail_mode, read_fail_mode(text)),
+        show: |n| n.fail_mode.map(|mode| show_fail_mode(mode).to_owned()),
+    },
+];
+
+impl Namespace {
+    /// One that only says how durable it is.
+    pub fn durable(durability: Durability) -> Namespace {
+        Namespace { durability: Some(durability), ..Namespace::default() }
+    }
+
+    /// Whether it says nothing.
+    pub fn is_empty(&self) -> bool {
+        *self == Namespace::default()
+    }
+
+    /// This, and where it says nothing the other.
+    #[must_use]
+    pub fn or(&self, other: &Namespace) -> Namespace {
+        let mut both = other.clone();
+        for key in NAMESPACE_KEYS {
+            if let Some(text) = (key.show)(self) {
+                (key.take)(&mut both, &text).expect("what is shown can be taken");
+            }
+        }
+        both
+    }
+
+    /// Appends what it says: of each key its name and its value, each behind a byte with its length.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        for key in NAMESPACE_KEYS {
+            let Some(text) = (key.show)(self) else { continue };
+            for part in [key.key, &text] {
+                out.push(u8::try_from(part.len()).expect("keys and values are short"));
+                out.extend_from_slice(part.as_bytes());
+            }
+        }
+    }
+
+    /// From bytes; `None` if they make no sense.
+    pub fn decode(mut bytes: &[u8]) -> Option<Namespace> {
+        let mut namespace = Namespace::default();
+        let mut part = || -> Option<Option<&str>> {
+            let Some((&length, rest)) = bytes.split_first() else { return Some(None) };
+            let (part, rest) = rest.split_at_checked(usize::from(length))?;
+            bytes = rest;
+            Some(Some(std::str::from_utf8(part).ok()?))
+        };
+        while let Some(word) = part()? {
+            let (text, key) = (part()??, NAMESPACE_KEYS.iter().find(|key| key.key == word)?);
+            if (key.show)(&namespace).is_some() {
+                return None;
+            }
+            (key.take)(&mut namespace, text).ok()?;
+        }
+        Some(namespace)
+    }
+}
+
+/// What is wrong with the name of a namespace, if anything is.
+pub fn check_namespace_name(name: &[u8]) -> Result<(), String> {
+    let shown = name.escape_ascii();
+    if name.contains(&b':') {
+        return Err(format!("'{shown}' is no namespace: a namespace ends before the first ':' of a name"));
+    }
+    if name.len() > NAMESPACE_BYTES_MAX {
+        let bytes = name.len();
+        return Err(format!("the name of a namespace has at most {NAMESPACE_BYTES_MAX} bytes, this one has {bytes}"));
+    }
+    Ok(())
+}
+
+/// See [`Namespace::settle_every`].
+pub fn read_settle_every(text: &str) -> Result<Duration, String> {
+    read_duration_between(text, SETTLE_EVERY)
+}
+
+/// See [`Namespace::freshness`].
+pub fn read_freshness(text: &str) -> Result<Duration, String> {
+    read_duration_between(text, FRESHNESS)
+}
+
+/// See [`Namespace::token_window`].
+pub fn read_token_window(text: &str) -> Result<Duration, String> {
+    read_duration_between(text, TOKEN_WINDOW)
+}
+
+/// See [`Namespace::shards`].
+pub fn read_shards(text: &str) -> Result<Shards, String> {
+    match text.parse() {
+        _ if text == AUTO => Ok(Shards::Auto),
+        Ok(count) if (1..=SHARDS_MAX).contains(&count) => Ok(Shards::Fixed(count)),
+        _ => Err(format!("'{text}' is not a number from 1 to {SHARDS_MAX}, or {AUTO}")),
+    }
+}
+
+/// As it is written.
+pub fn show_shards(shards: Shards) -> String {
+    match shards {
+        Shards::Auto => AUTO.to_owned(),
+        Shards::Fixed(count) => count.to_string(),
+    }
+}
+
+/// See [`Namespace::pick`].
+pub fn read_pick(text: &str) -> Result<Pick, String> {
+    read_word("pick", &PICKS, text)
+}
+
+/// As it is written.
+pub fn show_pick(pick: Pick) -> &'static str {
+    show_word(&PICKS, pick)
+}
+
+fn read_fail_mode(text: &str) -> Result<FailMode, String> {
+    read_word("fail mode", &FAIL_MODES, text)
+}
+
+fn show_fail_mode(mode: FailMode) -> &'static str {
+    show_word(&FAIL_MODES, mode)
+}
+
+fn read_counters(text: &str) -> Result<u64, String> {
+    let counters = text.parse().ok().filter(|counters| (1..=COUNTERS_MAX).contains(counters));
+    counters.ok_or_else(|| format!("'{text}' is not a number from 1 to {COUNTERS_MAX}"))
+}
+
+fn read_kind(text: &str) -> Result<Kind, String> {
+    match text {
+        text if text == Kind::Count.word() => Ok(Kind::Count),
+        text => Err(format!("unknown kind '{text}': it is {}", Kind::Count.word())),
+    }
+}
+
+fn read_word<T: Copy>(what: &str, words: &[(&str, T); 4], text: &str) -> Result<T, String> {
+    let known = words.iter().find(|(word, _)| *word == text).map(|(_, known)| *known);
+    known.ok_or_else(|| {
+        let [first, second, third, last] = words.each_ref().map(|(word, _)| *word);
+        format!("unknown {what} '{text}': it is {first}, {second}, {third} or {last}")
+    })
+}
+
+fn show_word<T: Copy + PartialEq>(words: &[(&'static str, T)], value: T) -> &'static str {
+    words.iter().find(|(_, known)| *known == value).map_or("", |(word, _)| word)
+}
+
+fn put<T>(place: &mut Option<T>, value: Result<T, String>) -> Result<(), String> {
+    *place = Some(value?);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Every key with the longest value that it takes.
+    fn full() -> Namespace {
+        let mut namespace = Namespace::default();
+        let longest = ["count", "durable", "315359999999ms", "3599999ms", "3599999ms", "64", "writer"];
+        for (key, text) in
+            NAMESPACE_KEYS.iter().zip(longest.into_iter().chain(["31535999999ms", "1000000000000", "last-known"]))
+        {
+            assert_eq!((key.take)(&mut namespace, text), Ok(()), "{}", key.key);
+        }
+        namespace
+    }
+
+    #[test]
+    fn what_is_shown_is_taken_and_comes_back_from_bytes() {
+        let full = full();
+        let mut bytes = Vec::new();
+        full.encode(&mut bytes);
+        assert!(bytes.len() <= NAMESPACE_SETTINGS_BYTES_MAX, "{}", bytes.len());
+        assert_eq!(Namespace::decode(&bytes), Some(full.clone()));
+        assert!(NAMESPACE_KEYS.iter().all(|key| (key.show)(&full).is_some()), "a key is taken and not kept");
+        assert_eq!(Namespace::decode(&[]), Some(Namespace::default()));
+        for cut in 1..bytes.len() {
+            let part = Namespace::decode(&bytes[..cut]);
+            assert!(part.is_none_or(|part| part != full), "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn every_default_can_be_written_down() {
+        for key in NAMESPACE_KEYS.iter().filter(|key| !key.default.is_empty()) {
+            let mut namespace = Namespace::default();
+            assert_eq!((key.take)(&mut namespace, key.default), Ok(()), "{}", key.key);
+            assert_eq!((key.show)(&namespace).as_deref(), Some(key.default), "{}", key.key);
+        }
+    }
+
+    #[test]
+    fn what_is_left_open_is_as_the_other_says() {
+        let top = Namespace { pick: Some(Pick::Hash), ..Namespace::durable(Durability::Memory) };
+        let both = top.or(&full());
+        assert_eq!((both.pick, both.durability), (Some(Pick::Hash), Some(Durability::Memory)));
+        assert_eq!(Namespace { pick: full().pick, durability: full().durability, ..both }, full());
+        assert_eq!(Namespace::default().or(&top), top);
+    }
+
+    #[test]
+    fn a_name_is_refused_one_byte_past_the_bound_and_with_a_colon() {
+        let name = [b'a'; NAMESPACE_BYTES_MAX + 1];
+        assert_eq!(check_namespace_name(&name[1..]), Ok(()));
+        assert!(check_namespace_name(&name).unwrap_err().contains("at most 128 bytes"));
+        assert!(check_namespace_name(b"a:b").is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_settings_or_none(bytes: Vec<u8>) {
+            if let Some(namespace) = Namespace::decode(&bytes) {
+                let mut again = Vec::new();
+                namespace.encode(&mut again);
+                prop_assert_eq!(Namespace::decode(&again), Some(namespace));
+            }
+        }
+    }
+}

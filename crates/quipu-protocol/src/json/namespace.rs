@@ -1,0 +1,145 @@
+//! What a body says of a namespace, and how that is written.
+
+use std::fmt;
+
+use quipu_model::{NAMESPACE_KEYS, Namespace};
+use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde_json::{Map, Value};
+
+/// Something that is wrong with a body.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NamespaceMistake {
+    /// With which key.
+    pub key: String,
+    /// What.
+    pub text: String,
+}
+
+/// Reads a body: as far as it makes sense, and all that is wrong with it. `Err`: it is no object.
+pub fn parse_namespace(body: &[u8]) -> Result<(Namespace, Vec<NamespaceMistake>), serde_json::Error> {
+    let Pairs(pairs) = serde_json::from_slice(body)?;
+    let (mut namespace, mut mistakes, mut seen) = (Namespace::default(), Vec::new(), Vec::new());
+    for (word, value) in pairs {
+        let text = if seen.contains(&word) {
+            Err(format!("'{word}' is given twice"))
+        } else {
+            read(&mut namespace, &word, &value)
+        };
+        seen.push(word.clone());
+        if let Err(text) = text {
+            mistakes.push(NamespaceMistake { key: word, text });
+        }
+    }
+    Ok((namespace, mistakes))
+}
+
+/// What a namespace says, key by key, as a body would say it.
+pub fn namespace_value(namespace: &Namespace) -> Value {
+    let said =
+        NAMESPACE_KEYS.iter().filter_map(|key| Some((key.key.to_owned(), setting_value(&(key.show)(namespace)?))));
+    Value::Object(said.collect::<Map<_, _>>())
+}
+
+/// A setting as JSON writes it: a number if it is one.
+pub fn setting_value(text: &str) -> Value {
+    text.parse::<u64>().map_or_else(|_| text.into(), Value::from)
+}
+
+fn read(namespace: &mut Namespace, word: &str, value: &Value) -> Result<(), String> {
+    let Some(key) = NAMESPACE_KEYS.iter().find(|known| known.key == word) else {
+        let known: Vec<&str> = NAMESPACE_KEYS.iter().map(|known| known.key).collect();
+        return Err(format!("unknown key '{word}': there are {}", known.join(", ")));
+    };
+    let text = match value {
+        // As if it were not there.
+        Value::Null => return Ok(()),
+        Value::String(text) if key.form.takes_text() => text.clone(),
+        Value::Number(number) if key.form.takes_number() => match number.as_f64() {
+            // A client that counts in doubles writes 2.0.
+            Some(float) if number.is_f64() && float.fract() == 0.0 && float.abs() < 1e15 => (float as i64).to_string(),
+            _ => number.to_string(),
+        },
+        other => return Err(format!("'{word}' must be {}, not {}", key.form.expected(), kind_of(other))),
+    };
+    (key.take)(namespace, &text).map_err(|text| format!("{word}: {text}"))
+}
+
+fn kind_of(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "an array",
+        Value::Object(_) => "an object",
+    }
+}
+
+/// An object as it was written, so that a key which is there twice is noticed.
+struct Pairs(Vec<(String, Value)>);
+
+impl<'de> Deserialize<'de> for Pairs {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Pairs, D::Error> {
+        struct Reader;
+        impl<'de> Visitor<'de> for Reader {
+            type Value = Pairs;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object with the settings of a namespace")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Pairs, A::Error> {
+                let mut pairs = Vec::new();
+                while let Some(pair) = map.next_entry()? {
+                    pairs.push(pair);
+                }
+                Ok(Pairs(pairs))
+            }
+        }
+        deserializer.deserialize_map(Reader)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use quipu_model::{Durability, Shards};
+
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        let body = br#"{"durability": "relaxed", "ttl": "24h", "shards": 8.0, "pick": null}"#;
+        let (namespace, mistakes) = parse_namespace(body).unwrap();
+        assert_eq!(mistakes, []);
+        assert_eq!((namespace.durability, namespace.shards), (Some(Durability::Relaxed), Some(Shards::Fixed(8))));
+        assert_eq!(namespace.pick, None);
+        let written = namespace_value(&namespace).to_string();
+        assert_eq!(written, r#"{"durability":"relaxed","ttl":"24h","shards":8}"#.parse::<Value>().unwrap().to_string());
+        assert_eq!(parse_namespace(written.as_bytes()).unwrap(), (namespace, vec![]));
+        assert_eq!(parse_namespace(b"{}").unwrap(), (Namespace::default(), vec![]));
+    }
+
+    #[test]
+    fn every_mistake_is_named() {
+        let body = br#"{"kind": "top", "durabilty": "durable", "ttl": 5, "shards": 65, "pick": ["hash"], "freshness": "1s", "freshness": "2s", "token_window": true, "fail_mode": "x"}"#;
+        let (_, mistakes) = parse_namespace(body).unwrap();
+        let told: Vec<(&str, &str)> = mistakes.iter().map(|mistake| (&*mistake.key, &*mistake.text)).collect();
+        let all = "kind, durability, ttl, freshness, settle_every, shards, pick, token_window, max_counters, fail_mode";
+        assert_eq!(
+            told,
+            [
+                ("kind", "kind: unknown kind 'top': it is count"),
+                ("durabilty", &*format!("unknown key 'durabilty': there are {all}")),
+                ("ttl", "'ttl' must be a string such as \"50ms\" or \"10s\", not a number"),
+                ("shards", "shards: '65' is not a number from 1 to 64, or auto"),
+                ("pick", "'pick' must be a string, not an array"),
+                ("freshness", "'freshness' is given twice"),
+                ("token_window", "'token_window' must be a string such as \"50ms\" or \"10s\", not a boolean"),
+                ("fail_mode", "fail_mode: unknown fail mode 'x': it is local, open, last-known or closed"),
+            ]
+        );
+        for body in [&b""[..], b"[]", b"7", b"null", b"{", b"{\"ttl\": \"1s\"} x"] {
+            assert!(parse_namespace(body).is_err(), "{}", body.escape_ascii());
+        }
+    }
+}
