@@ -16,7 +16,7 @@ use tokio::sync::watch;
 
 use crate::clients::Clients;
 use crate::http::Http;
-use crate::metrics::Latencies;
+use crate::metrics::{CommandLatencies, Latencies};
 use crate::settings::Settings;
 use crate::shared::{Shared, Tally, tally};
 use crate::worker::Worker;
@@ -115,6 +115,7 @@ impl Server {
             clients: Clients::default(),
             tally: Tally::default(),
             latencies: Latencies::default(),
+            command_latencies: CommandLatencies::default(),
             http_open: AtomicU64::new(0),
             resp: resp.1,
             http: http.as_ref().map(|(_, addr)| *addr),

@@ -8,7 +8,7 @@ use quipu_model::{Durability, Millis, Refusal, Reply};
 
 use crate::clients::Clients;
 use crate::http::problem::Reason;
-use crate::metrics::Latencies;
+use crate::metrics::{CommandLatencies, Latencies};
 use crate::settings::Settings;
 use crate::{Limits, Origins, Password};
 
@@ -24,6 +24,7 @@ pub(crate) struct Shared {
     pub clients: Clients,
     pub tally: Tally,
     pub latencies: Latencies,
+    pub command_latencies: CommandLatencies,
     /// HTTP connections at the moment.
     pub http_open: AtomicU64,
     pub started: Millis,

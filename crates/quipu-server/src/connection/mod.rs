@@ -15,6 +15,7 @@
 mod briefs;
 mod execute;
 mod respond;
+mod sample;
 mod session;
 mod silent;
 mod transaction;
@@ -40,6 +41,7 @@ use crate::clients::Client;
 use crate::shared::{Shared, tally};
 use crate::stop::Stopping;
 pub(crate) use respond::REDIS_VERSION;
+use sample::Sample;
 use session::{Ending, Session};
 
 /// What one read takes at most: room for a pipeline of 1,000 increments.
@@ -65,7 +67,8 @@ pub(crate) async fn serve(stream: TcpStream, client: Arc<Client>, shared: Arc<Sh
     let session = Session::new(client, Arc::clone(&shared));
     let (input, output, opened) = (Vec::new(), Vec::new(), Instant::now());
     let decoder = Decoder::default();
-    let connection = Connection { stream, session, decoder, shared, stopping, input, output, partial: None, opened };
+    let connection =
+        Connection { stream, session, decoder, shared, stopping, input, output, partial: None, sample: None, opened };
     // An error here is the client's going away; there is nobody left to tell.
     let _ = connection.run().await;
 }
@@ -82,6 +85,8 @@ struct Connection {
     output: Vec<u8>,
     /// When the unfinished command in `input` began to arrive.
     partial: Option<Instant>,
+    /// The read whose commands are being answered, if it is timed.
+    sample: Option<Sample>,
     opened: Instant,
 }
 
@@ -156,7 +161,11 @@ impl Connection {
                     return Ok(false);
                 }
             }
+            let answers = !self.output.is_empty();
             self.send().await?;
+            if answers && let Some(sample) = self.sample.take() {
+                sample.end(&self.shared);
+            }
             match turned.ending {
                 Ending::Waits => return Ok(true),
                 Ending::Closes => return Ok(false),
@@ -216,6 +225,7 @@ impl Connection {
             tally(&self.shared.tally.bytes_in, received.len() as u64);
             self.session.note_received(received.len());
             let turned = if self.input.is_empty() {
+                self.sample = Sample::begin(received, &self.shared.limits.frame);
                 let turned = self.turn(received);
                 let rest = &received[self.session.consumed()..];
                 append(&mut self.input, rest);

@@ -12,7 +12,7 @@ use super::{Histogram, Samples};
 pub(crate) const NAMESPACES_MAX: usize = 64;
 
 /// The namespace of all that came after.
-const REST: &str = "…";
+pub(super) const REST: &str = "…";
 
 /// What is timed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

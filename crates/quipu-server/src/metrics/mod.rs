@@ -7,6 +7,7 @@
 //! - labels have bounded values: doors, reasons and operations are lists in code, and namespaces have a cap (`latency`);
 //! - counting costs what a tally does, on every path that commands take; the rest is asked for when it is scraped.
 
+mod commands;
 mod histogram;
 mod latency;
 mod text;
@@ -15,6 +16,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use quipu_engine::{SYNC_SECONDS, SharingStats, Stats};
 
+pub(crate) use self::commands::CommandLatencies;
 pub(crate) use self::histogram::Histogram;
 pub(crate) use self::latency::{Latencies, Operation, Timed};
 pub use self::text::markdown;
@@ -114,6 +116,9 @@ pub(crate) const METRICS: &[Metric] = &[
             refusals(out, HTTP, &s.shared.tally.refusals_http);
         } },
     counter("quipu_error_replies_total", "Error replies over RESP, of whatever reason.", |s, out| out.one(s.shared.tally.errors.load(Relaxed))),
+    Metric { name: "quipu_resp_seconds", kind: Kind::Histogram, labels: &["command", "namespace"],
+        help: "From bytes that arrived over RESP to their replies, commit included, by the first command of a pipeline; one read in 64 is timed. Namespaces beyond the first 64 are counted as '…'.",
+        read: |s, out| s.shared.command_latencies.read(out) },
     Metric { name: "quipu_http_seconds", kind: Kind::Histogram, labels: &["operation", "namespace"],
         help: "From the head of an HTTP request to its reply, commit included. Namespaces beyond the first 64 are counted as '…'; operations on no single counter have ''.",
         read: |s, out| s.shared.latencies.read(out) },

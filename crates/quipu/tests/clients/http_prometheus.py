@@ -44,6 +44,7 @@ check(value("quipu_token_hits_total"), 1)
 check(value("quipu_operations_total", door="resp") >= 9, True)
 check(value("quipu_operations_total", door="http"), 1)
 check(value("quipu_http_seconds_count", operation="add", namespace="likes"), 1)
+check(sum(sample.value for sample in families["quipu_resp_seconds"].samples if sample.name.endswith("_count")) >= 1, True)
 for family in families.values():
     check(family.name.startswith("quipu_") and bool(family.documentation), True)
     if family.type != "histogram":
