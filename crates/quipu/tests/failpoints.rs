@@ -303,9 +303,11 @@ fn what_is_added_silently_counts_once_wherever_a_split_or_a_join_ends() {
 #[test]
 fn what_has_a_token_is_applied_once_wherever_a_turn_or_a_seal_ends() {
     const ARGUMENTS: [&str; 4] = ["--journal-bytes-max", "150000", "--seal-every", "50ms"];
-    let data = tempfile::tempdir().expect("a temporary directory");
-    let (mut account, mut ended) = (OnceAccount::default(), 0);
+    let (mut ended, mut adds, mut retried) = (0, 0, 0);
     for seed in 0..SEEDS {
+        // Anew for each seed: whatever was sent is sent again in each life.
+        let data = tempfile::tempdir().expect("a temporary directory");
+        let mut account = OnceAccount::default();
         for (step, passes) in TOKEN_STEPS {
             let dice = Dice::new(seed);
             let (what, passes) = (format!("{step}, seed {seed}"), dice.between(passes));
@@ -322,13 +324,12 @@ fn what_has_a_token_is_applied_once_wherever_a_turn_or_a_seal_ends() {
             assert!(violations.is_empty(), "{what}:\n{}", violations.join("\n"));
             program.kill9();
         }
+        (adds, retried) = (adds + account.adds(), retried + account.retried);
     }
     assert!(ended > TOKEN_STEPS.len() * 10, "only {ended} were ended under load");
     println!(
         "proof: failpoints: ended {ended} times while mutations had tokens: applied, reserved, filled, written, synced, collected, ingested, cut; \
-         {} of them, {} retries compared, violations 0",
-        account.adds(),
-        account.retried
+         {adds} of them, {retried} retries compared, violations 0"
     );
 }
 
