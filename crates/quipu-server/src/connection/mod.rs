@@ -86,7 +86,7 @@ struct Connection {
     /// When the unfinished command in `input` began to arrive.
     partial: Option<Instant>,
     /// The read whose commands are being answered, if it is timed.
-    sample: Option<Sample>,
+    sample: Option<Box<Sample>>,
     opened: Instant,
 }
 

@@ -117,7 +117,7 @@ pub(crate) const METRICS: &[Metric] = &[
         } },
     counter("quipu_error_replies_total", "Error replies over RESP, of whatever reason.", |s, out| out.one(s.shared.tally.errors.load(Relaxed))),
     Metric { name: "quipu_resp_seconds", kind: Kind::Histogram, labels: &["command", "namespace"],
-        help: "From bytes that arrived over RESP to their replies, commit included, by the first command of a pipeline; one read in 64 is timed. Namespaces beyond the first 64 are counted as '…'.",
+        help: "From bytes that arrived over RESP to their replies, commit included, by the first command of a pipeline; one read in 256 is timed. Namespaces beyond the first 64 are counted as '…'.",
         read: |s, out| s.shared.command_latencies.read(out) },
     Metric { name: "quipu_http_seconds", kind: Kind::Histogram, labels: &["operation", "namespace"],
         help: "From the head of an HTTP request to its reply, commit included. Namespaces beyond the first 64 are counted as '…'; operations on no single counter have ''.",
