@@ -6,6 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use quipu_sim::{Log, Plan, Tally, run};
 
+/// Seeds between two words of how far it is.
+const TOLD_EVERY: u64 = 5_000;
+
 fn main() {
     let mut words = std::env::args().skip(1).filter_map(|word| word.parse::<u64>().ok());
     let (from, count) = (words.next().unwrap_or(0), words.next().unwrap_or(100));
@@ -18,11 +21,15 @@ fn main() {
                     if seed >= from + count {
                         break;
                     }
+                    if seed > from && (seed - from).is_multiple_of(TOLD_EVERY) {
+                        eprintln!("{} of {count} seeds begun", seed - from);
+                    }
                     match run(Plan::new(seed), &Log::silent()) {
                         Ok(tally) => total.lock().expect("nobody panics holding it").add(&tally),
                         Err(what) => {
                             let kind: String =
                                 what.chars().filter(|c| !c.is_ascii_digit() && *c != '-').take(60).collect();
+                            eprintln!("seed {seed}: {what}");
                             let mut kinds = kinds.lock().expect("nobody panics holding it");
                             kinds.entry(kind).or_insert_with(Vec::new).push((seed, what));
                         }

@@ -13,6 +13,7 @@ mod faults;
 mod golden;
 mod hazards;
 mod interleave;
+mod lives;
 mod model;
 mod namespaces;
 mod once;

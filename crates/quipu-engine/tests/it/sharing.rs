@@ -1,18 +1,14 @@
-//! Nodes on one shared store, with the threads of real engines; the simulation does the rest.
+//! Nodes on one shared store, with the threads of real engines; `lives.rs` takes them step by step, the simulation does the rest.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use quipu_engine::{Engine, Environment, Error, Options, Pick, SharingOptions, Standing, SystemClock};
-use quipu_model::shared::{By, Change, NOBODY, Next, Stage, SwapId, SwapVerdict, compute};
 use quipu_model::{
-    Clock, Command, ExpiryCondition, FailMode, Freshness, Identity, MemoryStore, Name, Namespace, NodeId, Refusal,
-    Reply, Set, SetCondition, SetExpiry, Shards, Store, When,
+    Clock, Command, FailMode, Freshness, Identity, MemoryStore, Name, Namespace, Refusal, Reply, Set, SetCondition,
+    SetExpiry, Shards, Store,
 };
 use quipu_testkit::store_suite::{FaultyStore, block_on};
-use quipu_testkit::{CrashDisk, Dice};
-
-use crate::world::{World, small};
 
 /// What a store takes to be told of an add, and a node to hear of it, many times over.
 const SOON: Duration = Duration::from_secs(20);
@@ -152,120 +148,6 @@ fn a_reset_takes_what_its_own_node_has_added_and_not_put_yet() {
         assert_eq!(engine.reset("likes:1").unwrap(), 5 * round);
         assert_eq!(engine.read("likes:1").unwrap().value, 0);
     }
-}
-
-#[test]
-fn what_the_store_has_of_a_node_is_on_its_disk() {
-    let world = World::new(CrashDisk::new(), 1);
-    let store: Arc<dyn Store> = Arc::new(MemoryStore::new(world.clock.clone()));
-    let open = |world: &World| {
-        let mut options = small(1 << 16);
-        options.sharing.settle_every = Duration::ZERO;
-        Engine::open_with(options, Environment { store: Some(store.clone()), ..world.environment() }).unwrap()
-    };
-    let engine = open(&world);
-    let sharing = engine.sharing().unwrap();
-    assert!(block_on(sharing.renew()));
-    // Of a relaxed namespace, so that nobody else waits for the disk.
-    let add = Command::Add { name: Name::new(b"r:likes").unwrap(), delta: 5, shard_key: None };
-    let asked = engine.steps().ask(engine.turn().run(&add).unwrap_err());
-    assert_eq!(block_on(sharing.fetch()), 1);
-    drop(asked);
-    assert_eq!(engine.turn().run(&add), Ok(Reply::Integer(5)));
-    assert_eq!(block_on(sharing.settle()), 1);
-    for seed in 0..20 {
-        let image = world.disk.crash(world.disk.operations(), &Dice::new(seed));
-        let after = open(&World::new(image.into_disk(), seed));
-        assert_eq!(after.turn().run(&Command::CountNames), Ok(Reply::Integer(1)), "with seed {seed}");
-    }
-}
-
-/// What the background of a node does with its store, once, a little later.
-fn tend(engine: &Engine, world: &World) {
-    world.clock.advance(Duration::from_millis(500));
-    let (steps, sharing) = (engine.steps(), engine.sharing().unwrap());
-    block_on(sharing.renew());
-    block_on(sharing.settle());
-    block_on(sharing.fetch());
-    block_on(sharing.swap());
-    block_on(sharing.audit());
-    block_on(sharing.retire());
-    steps.seal_all().unwrap();
-}
-
-#[test]
-fn what_was_settled_retired_and_forgotten_is_not_said_again_by_whoever_starts_after_that() {
-    let grace = Duration::from_secs(90);
-    let (first, other) = (World::new(CrashDisk::new(), 1), World::new(CrashDisk::new(), 2));
-    let store: Arc<dyn Store> = Arc::new(MemoryStore::new(other.clock.clone()));
-    let open = |world: &World| {
-        let mut options = small(1 << 16);
-        let (lease, retire_after) = (Duration::from_secs(4), Duration::from_secs(6));
-        // Longer than the test: what a pass would tidy up is still there.
-        let audit_every = Duration::from_secs(86_400);
-        options.sharing = SharingOptions { lease, retire_after, grace, audit_every, ..SharingOptions::default() };
-        options.sharing.settle_every = Duration::ZERO;
-        Engine::open_with(options, Environment { store: Some(store.clone()), ..world.environment() }).unwrap()
-    };
-    let writers = || block_on(store.writers()).unwrap().registrations;
-    let engine = open(&first);
-    tend(&engine, &first);
-    let (dead, name) = (writers()[0].writer, Name::new(b"likes:1").unwrap());
-    let add = |engine: &Engine, name| {
-        let add = Command::Add { name, delta: 5, shard_key: None };
-        // First what rests on the disk, then the row.
-        let mut reply = engine.turn().run(&add);
-        while let Err(load) = reply {
-            let asked = engine.steps().ask(load);
-            engine.steps().load();
-            block_on(engine.sharing().unwrap().fetch());
-            drop(asked);
-            reply = engine.turn().run(&add);
-        }
-        assert_eq!(reply, Ok(Reply::Integer(5)));
-    };
-    add(&engine, name);
-    (0..20).for_each(|_| tend(&engine, &first));
-
-    // Killed; the next life confirms what the last one has said, and retires it.
-    let second = World::new(first.disk.kill(first.disk.operations()).into_disk(), 3);
-    let heir = open(&second);
-    let retiring = || writers().iter().any(|known| known.writer == dead && known.stage != Stage::Live);
-    for _ in 0..200 {
-        other.clock.advance(Duration::from_millis(500));
-        tend(&heir, &second);
-        if retiring() {
-            break;
-        }
-    }
-    assert!(retiring(), "{:?}", writers());
-    // What is sealed with something else is written down.
-    add(&heir, Name::new(b"likes:2").unwrap());
-    (0..10).for_each(|_| tend(&heir, &second));
-    // Switched off until others have folded and forgotten it.
-    let third = World::new(second.disk.kill(second.disk.operations()).into_disk(), 4);
-    let bystander = open(&other);
-    for _ in 0..2_000 {
-        tend(&bystander, &other);
-    }
-    assert!(!writers().iter().any(|known| known.writer == dead), "{:?}", writers());
-    // Whatever changes the row next drops what it remembered of a writer that nobody knows.
-    let seen = block_on(store.read(name)).unwrap();
-    let by = By { id: SwapId(1), node: NodeId(9), grace, registered: &NOBODY };
-    let change = Change::Expire { when: When::In(i64::from(i32::MAX)), condition: ExpiryCondition::Always };
-    let Next::Row(row) = compute(&seen, &by, &change).unwrap().next else { panic!("it expires") };
-    assert_eq!(block_on(store.swap(name, seen.snapshot.version, Some(&row))).unwrap(), SwapVerdict::Swapped);
-    let sum = || block_on(store.read(name)).unwrap().snapshot.sum();
-    assert_eq!((sum(), row.spent.len()), (5, 0));
-
-    let back = open(&third);
-    for _ in 0..200 {
-        other.clock.advance(Duration::from_millis(500));
-        tend(&back, &third);
-    }
-    assert_eq!(sum(), 5, "it is in what it was folded into");
-    assert_eq!(back.sharing().unwrap().standing(), Standing::Live);
-    assert!(!writers().iter().any(|known| known.writer == dead), "{:?}", writers());
 }
 
 #[test]
