@@ -76,9 +76,9 @@ fn people_read_their_counts_with_plain_commands() {
     block_on(store.put(&[(name(b"likes:42"), said(7, 42))])).unwrap();
     let field = "c:0000000000000001.0000000000000001.0";
     let cell = server.call(&["HGET", "quipu:c:likes:42", field]).unwrap();
-    assert_eq!(cell, Value::Bulk(Some(b"00000000000000000007 open 42 42".to_vec())));
+    assert_eq!(cell, Value::Bulk(b"00000000000000000007 open 42 42".to_vec()));
     let compact = server.call(&["OBJECT", "ENCODING", "quipu:c:likes:42"]).unwrap();
-    assert_eq!(compact, Value::Bulk(Some(b"listpack".to_vec())));
+    assert_eq!(compact, Value::Bulk(b"listpack".to_vec()));
     // As the first page of the crate has it.
     let script = "local v=tonumber(redis.call('HGET',KEYS[1],'base') or 0) \
         for _,f in ipairs(redis.call('HKEYS',KEYS[1])) do if f:sub(1,2)=='c:' then \

@@ -324,7 +324,7 @@ fn info(server: &RedisServer, section: &str) -> Result<String, RedisError> {
 
 fn text(value: &Value) -> String {
     match value {
-        Value::Bulk(Some(bytes)) => String::from_utf8_lossy(bytes).into_owned(),
+        Value::Bulk(bytes) => String::from_utf8_lossy(bytes).into_owned(),
         Value::Simple(text) => text.clone(),
         other => format!("{other:?}"),
     }
