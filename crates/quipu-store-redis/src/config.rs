@@ -1,0 +1,236 @@
+//! From a URL to checked options.
+//!
+//! ```text
+//! redis://[user[:password]@]host[:port][/db][?prefix=name]
+//! rediss://…                                                   with TLS, if built with the feature `tls`
+//! redis-cluster://[user[:password]@]host:port[,host:port…][?prefix=name]
+//! rediss-cluster://…
+//! ```
+//!
+//! Invariants:
+//! - a prefix is of letters, digits, `_`, `-` and `.`: it begins no other prefix's keys, and is no hash tag, which would put all
+//!   counters of a Cluster into one slot;
+//! - a password is in no `Debug` and in no error.
+
+use std::fmt;
+use std::time::Duration;
+
+use redis::io::tcp::TcpSettings;
+use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
+
+/// Longest prefix: every key has it.
+pub const PREFIX_BYTES_MAX: usize = 64;
+
+/// The prefix if none is given.
+const PREFIX: &str = "quipu";
+
+/// What a URL does not say.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// What every key begins with, so that several deployments can share a server. `?prefix=` in the URL comes first.
+    pub prefix: String,
+    /// How long to wait for a connection.
+    pub connect_timeout: Duration,
+    /// How long to wait for a reply, after which the outcome of a call is unknown.
+    pub reply_timeout: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        // A server that takes longer to answer than this is one that hangs; the engine asks again anyway.
+        let (connect_timeout, reply_timeout) = (Duration::from_secs(2), Duration::from_secs(5));
+        Options { prefix: PREFIX.to_owned(), connect_timeout, reply_timeout }
+    }
+}
+
+/// Why a URL is none of ours. Says nothing of what stands before the `@`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// Another scheme.
+    #[error("not a redis://, rediss://, redis-cluster:// or rediss-cluster:// URL")]
+    Scheme,
+    /// TLS in a build without it.
+    #[error("this build has no TLS: build quipu-store-redis with the feature `tls`")]
+    NoTls,
+    /// Something else about it.
+    #[error("the URL of the store cannot be used: {0}")]
+    Url(&'static str),
+    /// A prefix that may not be one.
+    #[error("a prefix has 1 to {PREFIX_BYTES_MAX} letters, digits, `_`, `-` or `.`")]
+    Prefix,
+}
+
+/// Where a server is.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Address {
+    pub(crate) host: String,
+    pub(crate) port: u16,
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.host, self.port)
+    }
+}
+
+impl Address {
+    /// `host:port`, as a redirection names it; without a host, that of whoever said so.
+    pub(crate) fn parse(text: &str, said_by: &str) -> Option<Address> {
+        let (host, port) = text.rsplit_once(':')?;
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        Some(Address { host: if host.is_empty() { said_by } else { host }.to_owned(), port: port.parse().ok()? })
+    }
+}
+
+/// How to reach the store.
+pub(crate) struct Config {
+    pub(crate) seeds: Vec<Address>, // never empty; one, unless it is a Cluster
+    pub(crate) cluster: bool,
+    pub(crate) prefix: String,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) reply_timeout: Duration,
+    info: ConnectionInfo, // with the password, for whichever address
+}
+
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Config { seeds, cluster, prefix, connect_timeout, reply_timeout, info: _ } = self;
+        let mut shown = f.debug_struct("Config");
+        shown.field("seeds", seeds).field("cluster", cluster).field("prefix", prefix);
+        shown.field("connect_timeout", connect_timeout).field("reply_timeout", reply_timeout).finish_non_exhaustive()
+    }
+}
+
+impl Config {
+    pub(crate) fn new(url: &str, options: Options) -> Result<Config, ConfigError> {
+        let (scheme, rest) = url.split_once("://").ok_or(ConfigError::Scheme)?;
+        let (cluster, tls) = match scheme {
+            "redis" => (false, false),
+            "rediss" => (false, true),
+            "redis-cluster" => (true, false),
+            "rediss-cluster" => (true, true),
+            _ => return Err(ConfigError::Scheme),
+        };
+        if tls && !cfg!(feature = "tls") {
+            return Err(ConfigError::NoTls);
+        }
+        let Options { mut prefix, connect_timeout, reply_timeout } = options;
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        for part in query.split('&').filter(|part| !part.is_empty()) {
+            match part.split_once('=') {
+                Some(("prefix", value)) => prefix = value.to_owned(),
+                _ => return Err(ConfigError::Url("it has a parameter other than `prefix`")),
+            }
+        }
+        if !is_prefix(&prefix) {
+            return Err(ConfigError::Prefix);
+        }
+        // `/`, `?` and `#` in a password are percent-encoded, as in any URL; an `@` may stand for itself.
+        let (user, place) = rest.rsplit_once('@').map_or(("", rest), |(user, place)| (user, place));
+        let (hosts, path) = place.split_once('/').unwrap_or((place, ""));
+        if cluster && !path.is_empty() {
+            return Err(ConfigError::Url("a Cluster has no numbered databases"));
+        }
+        let hosts: Vec<&str> = if cluster { hosts.split(',').collect() } else { vec![hosts] };
+        let mut infos = Vec::with_capacity(hosts.len());
+        for host in hosts {
+            let (at, scheme) = (if user.is_empty() { "" } else { "@" }, if tls { "rediss" } else { "redis" });
+            let parsed = format!("{scheme}://{user}{at}{host}/{path}").into_connection_info();
+            infos.push(parsed.map_err(|_| ConfigError::Url("it is not of the form scheme://user:password@host:port"))?);
+        }
+        let seeds =
+            infos.iter().map(address).collect::<Option<Vec<_>>>().ok_or(ConfigError::Url("it names no host"))?;
+        let info = infos.pop().ok_or(ConfigError::Url("it names no host"))?;
+        Ok(Config { seeds, cluster, prefix, connect_timeout, reply_timeout, info })
+    }
+
+    /// How to connect to this one.
+    pub(crate) fn connection(&self, address: &Address) -> ConnectionInfo {
+        let Address { host, port } = address.clone();
+        let place = match self.info.addr() {
+            ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
+                ConnectionAddr::TcpTls { host, port, insecure: *insecure, tls_params: tls_params.clone() }
+            }
+            _ => ConnectionAddr::Tcp(host, port),
+        };
+        // Several calls share a connection: a small one must not wait until the one before it is acknowledged.
+        self.info.clone().set_addr(place).set_tcp_settings(TcpSettings::default().set_nodelay(true))
+    }
+}
+
+fn is_prefix(prefix: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
+    (1..=PREFIX_BYTES_MAX).contains(&prefix.len()) && prefix.bytes().all(allowed)
+}
+
+fn address(info: &ConnectionInfo) -> Option<Address> {
+    match info.addr() {
+        ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
+            Some(Address { host: host.clone(), port: *port })
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(url: &str) -> Result<Config, ConfigError> {
+        Config::new(url, Options::default())
+    }
+
+    fn addresses(config: &Config) -> Vec<String> {
+        config.seeds.iter().map(Address::to_string).collect()
+    }
+
+    #[test]
+    fn urls_of_a_server_and_of_a_cluster_are_understood() {
+        let one = config("redis://127.0.0.1:7000/3?prefix=shop.2").unwrap();
+        assert_eq!(
+            (addresses(&one), one.cluster, one.prefix.as_str()),
+            (vec!["127.0.0.1:7000".into()], false, "shop.2")
+        );
+        assert_eq!(one.connection(&one.seeds[0]).redis_settings().db(), 3);
+        assert_eq!(addresses(&config("redis://host").unwrap()), ["host:6379"]);
+        let many = config("redis-cluster://me:s3:cr@t@a:1,b:2,[::1]:3").unwrap();
+        assert_eq!((addresses(&many), many.cluster), (vec!["a:1".into(), "b:2".into(), "::1:3".into()], true));
+        for seed in &many.seeds {
+            let info = many.connection(seed);
+            assert_eq!(info.redis_settings().username(), Some("me"));
+        }
+    }
+
+    #[test]
+    fn urls_that_are_none_of_ours_are_refused_without_their_password() {
+        for url in [
+            "memory://s3cret@x",
+            "redis:/s3cret",
+            "redis://:s3cret@h:1/x",
+            "redis://:s3cret@h:99999",
+            "redis-cluster://:s3cret@h:1/2",
+            "redis://:s3cret@h:1?user=s3cret",
+            "redis://h:1?prefix={s3cret}",
+            "redis://h:1?prefix=",
+        ] {
+            let error = config(url).expect_err(url);
+            assert!(!format!("{error} {error:?}").contains("s3cret"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_password_is_not_shown() {
+        let config = config("redis://me:s3cret@h:1").unwrap();
+        assert_eq!(config.connection(&config.seeds[0]).redis_settings().password(), Some("s3cret"));
+        assert!(!format!("{config:?}").contains("s3cret"));
+    }
+
+    #[test]
+    fn a_redirection_without_a_host_means_the_host_that_said_so() {
+        assert_eq!(Address::parse(":7001", "h").unwrap().to_string(), "h:7001");
+        assert_eq!(Address::parse("10.0.0.2:7001", "h").unwrap().to_string(), "10.0.0.2:7001");
+        assert_eq!(Address::parse("fe80::1:7001", "h").unwrap().host, "fe80::1");
+        assert_eq!(Address::parse("nowhere", "h"), None);
+    }
+}

@@ -1,0 +1,342 @@
+//! Rows, claims and registrations as text in hashes, and back.
+//!
+//! In: the model's values. Out: fields of a hash, as the crate's first page draws them; and the other way.
+//!
+//! Invariants:
+//! - what was encoded decodes to the same, and a row that decodes has passed [`Snapshot::checked`];
+//! - what a script compares has digits of a fixed width ([`epoch`], [`seq`]), so that it compares as text, in whatever locale the server runs;
+//! - a field that we do not know is damage, not something to be dropped by the next swap.
+
+use std::fmt::{Display, Write as _};
+use std::str::FromStr;
+
+use quipu_model::shared::{
+    CellId, Claim, Held, Holder, Put, Registration, Seq, Shard, Snapshot, Spent, Stage, SwapId, Token,
+};
+use quipu_model::{Epoch, Incarnation, Millis, Name, NodeId, Writer};
+
+use crate::error::{Damaged, Failure};
+
+/// Stands for what there is none of.
+const NONE: &str = "-";
+
+/// How much of a text that cannot be read is shown.
+const SHOWN_CHARS_MAX: usize = 80;
+
+/// Names of keys under one prefix.
+#[derive(Debug, Clone)]
+pub(crate) struct Keys {
+    rows: Vec<u8>,
+    tokens: Vec<u8>,
+    writers: Vec<u8>,
+}
+
+impl Keys {
+    pub(crate) fn new(prefix: &str) -> Keys {
+        let key = |rest: &str| format!("{prefix}:{rest}").into_bytes();
+        Keys { rows: key("c:"), tokens: key("t:"), writers: key("writers") }
+    }
+
+    pub(crate) fn row(&self, name: Name<'_>) -> Vec<u8> {
+        [&self.rows, name.bytes()].concat()
+    }
+
+    pub(crate) fn token(&self, token: &Token) -> Vec<u8> {
+        [&self.tokens, token.bytes()].concat()
+    }
+
+    pub(crate) fn writers(&self) -> &[u8] {
+        &self.writers
+    }
+
+    /// What every key of a row begins with, and the pattern that finds them.
+    pub(crate) fn rows(&self) -> (&[u8], Vec<u8>) {
+        (&self.rows, [&self.rows[..], b"*"].concat())
+    }
+}
+
+/// An epoch: 20 digits of time, 20 of the node.
+pub(crate) fn epoch(epoch: Epoch) -> String {
+    format!("{:020}.{:020}", epoch.millis, epoch.node.0)
+}
+
+/// A seq: 20 digits.
+pub(crate) fn seq(seq: Seq) -> String {
+    format!("{:020}", seq.0)
+}
+
+/// A cell's id: `<node>.<incarnation>.<shard>`.
+pub(crate) fn cell(id: CellId) -> String {
+    format!("{}.{}", id.writer, id.shard.0)
+}
+
+/// What is said of a cell, after its seq.
+pub(crate) fn said(put: &Put) -> String {
+    format!("open {} {}", put.value, put.total)
+}
+
+/// The fields of a row, and their values in turn.
+pub(crate) fn row_fields(row: &Snapshot) -> Vec<String> {
+    let mut fields = Vec::with_capacity(16 + 2 * (row.cells.len() + row.spent.len()));
+    let mut field = |name: String, value: String| fields.extend([name, value]);
+    field("born".into(), row.version.born_at.to_string());
+    field("swaps".into(), row.version.swaps.to_string());
+    field("puts".into(), row.version.puts.to_string());
+    field("epoch".into(), epoch(row.epoch));
+    if let Some(base) = row.base {
+        field("base".into(), base.to_string());
+    }
+    if let Some(expires_at) = row.expires_at {
+        field("expires".into(), expires_at.to_string());
+    }
+    if let Some(gone_at) = row.gone_at {
+        field("gone".into(), gone_at.to_string());
+    }
+    if !row.swaps.is_empty() {
+        let mut ids = String::with_capacity(33 * row.swaps.len());
+        for SwapId(id) in &row.swaps {
+            let space = if ids.is_empty() { "" } else { " " };
+            let _ = write!(ids, "{space}{id:032x}"); // a String takes all that is written
+        }
+        field("last".into(), ids);
+    }
+    for (id, held) in &row.cells {
+        let Held { seq: at, value, total, closed } = *held;
+        field(format!("c:{}", cell(*id)), format!("{} {} {value} {total}", seq(at), state(closed)));
+    }
+    for (id, spent) in &row.spent {
+        let Spent { epoch: of, seq: kept, value, total, closed, expired, at } = *spent;
+        let (of, kept, expired) = (epoch(of), seq(kept), or_none(expired));
+        field(format!("s:{}", cell(*id)), format!("{of} {kept} {} {value} {total} {expired} {at}", state(closed)));
+    }
+    fields
+}
+
+/// The row of these fields, each followed by its value; the default row if there are none.
+pub(crate) fn row(fields: &[Vec<u8>]) -> Result<Snapshot, Failure> {
+    let mut row = Snapshot::default();
+    if fields.is_empty() {
+        return Ok(row);
+    }
+    let (mut born, mut epoch_known) = (false, false);
+    for pair in fields.chunks(2) {
+        let [name, value] = pair else { return Err(Damaged::Reply.into()) };
+        let (name, value) = (text("the name of a field", name)?, text("a field", value)?);
+        match name {
+            "born" => (row.version.born_at, born) = (Millis(number("born", value)?), true),
+            "swaps" => row.version.swaps = number("swaps", value)?,
+            "puts" => row.version.puts = number("puts", value)?,
+            "epoch" => (row.epoch, epoch_known) = (epoch_of(value)?, true),
+            "base" => row.base = Some(number("base", value)?),
+            "expires" => row.expires_at = Some(Millis(number("expires", value)?)),
+            "gone" => row.gone_at = Some(Millis(number("gone", value)?)),
+            "last" => {
+                let ids = value.split(' ').map(|id| u128::from_str_radix(id, 16).map(SwapId));
+                row.swaps = ids.collect::<Result<_, _>>().map_err(|_| unreadable("last", value))?;
+            }
+            _ => match name.split_at_checked(2) {
+                Some(("c:", id)) => drop(row.cells.insert(cell_of(id)?, held(value)?)),
+                Some(("s:", id)) => drop(row.spent.insert(cell_of(id)?, spent(value)?)),
+                _ => return Err(unreadable("the name of a field", name).into()),
+            },
+        }
+    }
+    for (name, there) in [("born", born), ("epoch", epoch_known)] {
+        if !there {
+            return Err(Damaged::Lacks(name).into());
+        }
+    }
+    Ok(row.checked()?)
+}
+
+/// A cell that counts.
+pub(crate) fn held(value: &str) -> Result<Held, Damaged> {
+    let [seq, closed, said, total] = parts("a cell", value)?;
+    Ok(Held {
+        seq: Seq(number("a seq", seq)?),
+        value: number("a value", said)?,
+        total: number("a total", total)?,
+        closed: closed_of(closed)?,
+    })
+}
+
+/// A cell that no longer counts by itself.
+pub(crate) fn spent(value: &str) -> Result<Spent, Damaged> {
+    let [epoch, seq, closed, kept, total, expired, at] = parts("a spent cell", value)?;
+    Ok(Spent {
+        epoch: epoch_of(epoch)?,
+        seq: Seq(number("a seq", seq)?),
+        value: number("a value", kept)?,
+        total: number("a total", total)?,
+        closed: closed_of(closed)?,
+        expired: some("an expiry", expired)?.map(Millis),
+        at: Millis(number("a time", at)?),
+    })
+}
+
+/// A registration: `<version> <holder> <lease until> <stage> <since>`.
+pub(crate) fn registration(of: &Registration) -> String {
+    let (stage, since) = match of.stage {
+        Stage::Live => ("live", None),
+        Stage::Retiring { since } => ("retiring", Some(since)),
+        Stage::Closed { since } => ("closed", Some(since)),
+        Stage::Folded { since } => ("folded", Some(since)),
+    };
+    let holder = of.holder.map_or_else(|| NONE.to_owned(), |Holder(holder)| format!("{holder:016x}"));
+    format!("{} {holder} {} {stage} {}", of.version, of.lease_until, or_none(since))
+}
+
+pub(crate) fn registration_of(writer: &[u8], value: &[u8]) -> Result<Registration, Damaged> {
+    let (writer, value) = (text("a writer", writer)?, text("a registration", value)?);
+    let [version, holder, lease_until, stage, since] = parts("a registration", value)?;
+    let since = some("a time", since)?.map(Millis);
+    let stage = match (stage, since) {
+        ("live", None) => Stage::Live,
+        ("retiring", Some(since)) => Stage::Retiring { since },
+        ("closed", Some(since)) => Stage::Closed { since },
+        ("folded", Some(since)) => Stage::Folded { since },
+        _ => return Err(unreadable("a registration", value)),
+    };
+    let holder = match holder {
+        NONE => None,
+        holder => Some(Holder(hex("a holder", holder)?)),
+    };
+    let lease_until = Millis(number("a lease", lease_until)?);
+    Ok(Registration { writer: writer_of(writer)?, holder, lease_until, stage, version: number("a version", version)? })
+}
+
+/// A claim, from its owner, attempt, payload, end of its window, and reply.
+pub(crate) fn claim_of(token: &Token, fields: [Option<&[u8]>; 5]) -> Result<Option<Claim>, Damaged> {
+    let [Some(owner), Some(attempt), Some(payload), Some(forget_at), reply] = fields else { return Ok(None) };
+    Ok(Some(Claim {
+        token: token.clone(),
+        owner: writer_of(text("an owner", owner)?)?,
+        attempt: number("an attempt", text("an attempt", attempt)?)?,
+        payload: number("a payload", text("a payload", payload)?)?,
+        forget_at: Millis(number("a window", text("a window", forget_at)?)?),
+        reply: reply.map(Into::into),
+    }))
+}
+
+pub(crate) fn epoch_of(value: &str) -> Result<Epoch, Damaged> {
+    let (millis, node) = value.split_once('.').ok_or_else(|| unreadable("an epoch", value))?;
+    Ok(Epoch { millis: number("an epoch", millis)?, node: NodeId(number("an epoch", node)?) })
+}
+
+pub(crate) fn text<'a>(what: &'static str, bytes: &'a [u8]) -> Result<&'a str, Damaged> {
+    str::from_utf8(bytes).map_err(|_| unreadable(what, &bytes.escape_ascii().to_string()))
+}
+
+pub(crate) fn number<T: FromStr>(what: &'static str, text: &str) -> Result<T, Damaged> {
+    text.parse().map_err(|_| unreadable(what, text))
+}
+
+fn cell_of(id: &str) -> Result<CellId, Damaged> {
+    let (writer, shard) = id.rsplit_once('.').ok_or_else(|| unreadable("a cell", id))?;
+    Ok(CellId { writer: writer_of(writer)?, shard: Shard(number("a shard", shard)?) })
+}
+
+fn writer_of(text: &str) -> Result<Writer, Damaged> {
+    let (node, incarnation) = text.split_once('.').ok_or_else(|| unreadable("a writer", text))?;
+    Ok(Writer { node: NodeId(hex("a node", node)?), incarnation: Incarnation(hex("an incarnation", incarnation)?) })
+}
+
+fn state(closed: bool) -> &'static str {
+    if closed { "closed" } else { "open" }
+}
+
+fn closed_of(text: &str) -> Result<bool, Damaged> {
+    match text {
+        "open" => Ok(false),
+        "closed" => Ok(true),
+        _ => Err(unreadable("open or closed", text)),
+    }
+}
+
+fn or_none(value: Option<impl Display>) -> String {
+    value.map_or_else(|| NONE.to_owned(), |value| value.to_string())
+}
+
+fn some<T: FromStr>(what: &'static str, text: &str) -> Result<Option<T>, Damaged> {
+    if text == NONE { Ok(None) } else { number(what, text).map(Some) }
+}
+
+fn hex(what: &'static str, text: &str) -> Result<u64, Damaged> {
+    u64::from_str_radix(text, 16).map_err(|_| unreadable(what, text))
+}
+
+fn parts<'a, const N: usize>(what: &'static str, value: &'a str) -> Result<[&'a str; N], Damaged> {
+    let parts: Vec<&str> = value.split(' ').collect();
+    parts.try_into().map_err(|_| unreadable(what, value))
+}
+
+fn unreadable(what: &'static str, text: &str) -> Damaged {
+    Damaged::Text { what, text: text.chars().take(SHOWN_CHARS_MAX).collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use quipu_model::shared::Version;
+
+    fn id(node: u64) -> CellId {
+        CellId { writer: Writer { node: NodeId(node), incarnation: Incarnation(u64::MAX) }, shard: Shard(u16::MAX) }
+    }
+
+    fn full() -> Snapshot {
+        let spent = Spent {
+            epoch: Epoch { millis: 7, node: NodeId(u64::MAX) },
+            seq: Seq(u64::MAX),
+            value: i128::MIN,
+            total: i128::MAX,
+            closed: true,
+            expired: Some(Millis(9)),
+            at: Millis(u64::MAX),
+        };
+        Snapshot {
+            version: Version { born_at: Millis(1), swaps: 2, puts: 3 },
+            epoch: Epoch { millis: 8, node: NodeId(0) },
+            base: Some(-1),
+            expires_at: Some(Millis(u64::MAX)),
+            gone_at: Some(Millis(0)),
+            cells: [(id(0), Held { seq: Seq(1), value: i128::MIN, total: 0, closed: false })].into(),
+            spent: [(id(u64::MAX), spent), (id(1), Spent { closed: false, expired: None, ..spent })].into(),
+            swaps: vec![SwapId(0), SwapId(u128::MAX)],
+        }
+    }
+
+    fn stored(row: &Snapshot) -> Vec<Vec<u8>> {
+        row_fields(row).into_iter().map(String::into_bytes).collect()
+    }
+
+    #[test]
+    fn a_row_decodes_to_what_was_encoded() {
+        let bare = Snapshot { version: Version { born_at: Millis(5), ..Version::ABSENT }, ..Snapshot::default() };
+        for of in [full(), bare] {
+            assert_eq!(row(&stored(&of)).unwrap(), of);
+        }
+        assert_eq!(row(&[]).unwrap(), Snapshot::default());
+    }
+
+    #[test]
+    fn a_row_with_a_field_cut_changed_or_unknown_is_refused() {
+        let fields = stored(&full());
+        for at in 0..fields.len() {
+            let mut bent = fields.clone();
+            bent[at] = b"what".to_vec();
+            assert!(row(&bent).is_err(), "field {at}");
+        }
+        assert!(row(&fields[2..]).is_err(), "without its birth");
+        assert!(row(&fields[1..]).is_err(), "shifted");
+    }
+
+    #[test]
+    fn what_the_scripts_cut_out_stands_where_they_look() {
+        let fields = row_fields(&full());
+        let value =
+            |prefix: &str| fields[fields.iter().position(|field| field.starts_with(prefix)).unwrap() + 1].clone();
+        let (held, spent) = (value("c:"), value("s:"));
+        assert_eq!((&held[..20], &held[21..22]), ("00000000000000000001", "o"));
+        assert_eq!((&spent[..41], &spent[63..64]), ("00000000000000000007.18446744073709551615", "o"));
+    }
+}

@@ -1,0 +1,394 @@
+//! Which server a key is on: always the same one, or, in a Cluster, the master of its slot.
+//!
+//! In: commands, each on one key. Out: a reply each, or why there is none.
+//!
+//! Invariants:
+//! - a command is sent again only to where the server that refused it said it should go (`MOVED`, `ASK`), a bounded number of times: the
+//!   driver's own Cluster client sends again after a broken connection, too, and a swap that was carried out would then be told
+//!   `Moved`;
+//! - commands for one server go in one pipeline;
+//! - what is known of the slots is asked for again before the next call, after anything that shows that it is not true any more.
+
+use std::collections::BTreeMap;
+use std::collections::hash_map::DefaultHasher;
+use std::hash::{Hash, Hasher};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use futures_util::future::join_all;
+use redis::{Cmd, Pipeline, RedisError, ServerErrorKind, Value};
+
+use crate::config::{Address, Config};
+use crate::error::{Damaged, Failure};
+use crate::link::Link;
+
+/// Slots of a Cluster.
+const SLOTS: u16 = 16_384;
+
+/// How often one command is sent on. One is usual; a slot that is being moved takes two.
+const REDIRECTIONS_MAX: usize = 4;
+
+/// How many servers are asked at once where the slots are, so that one that hangs does not keep the others' answer.
+const ASKED_AT_ONCE: usize = 3;
+
+/// A command on one key.
+pub(crate) struct Request {
+    slot: u16,
+    cmd: Cmd,
+}
+
+impl Request {
+    pub(crate) fn new(key: &[u8], cmd: Cmd) -> Request {
+        Request { slot: slot(key), cmd }
+    }
+}
+
+/// Where slots are.
+#[derive(Debug, PartialEq, Eq, Hash, Default)]
+struct Slots(Vec<(u16, u16, Address)>); // from, to and including, whose; in order
+
+/// Every server that has rows, and a digest of where slots are, which changes when that does.
+pub(crate) struct Masters {
+    pub(crate) links: Vec<Arc<Link>>,
+    pub(crate) digest: u64,
+}
+
+/// Where to send commands.
+pub(crate) struct Route {
+    config: Config,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    links: BTreeMap<Address, Arc<Link>>,
+    slots: Arc<Slots>,
+    fresh: bool,
+    turn: usize, // whom to ask first, the next time
+}
+
+/// A command under way.
+struct Under {
+    at: usize,                   // whose reply it is
+    to: Option<(Address, bool)>, // where a redirection sent it, and whether it must say ASKING
+}
+
+impl Route {
+    /// Connects when something is sent.
+    pub(crate) fn new(config: Config) -> Result<Route, RedisError> {
+        // What the driver refuses, it refuses now.
+        let mut state = State::default();
+        for seed in &config.seeds {
+            state.links.insert(seed.clone(), Arc::new(Link::new(&config, seed)?));
+        }
+        Ok(Route { config, state: Mutex::new(state) })
+    }
+
+    /// Sends commands; a reply each, in order.
+    pub(crate) async fn send(&self, requests: Vec<Request>) -> Vec<Result<Value, Failure>> {
+        if self.config.cluster { self.send_to_many(requests).await } else { self.send_to_one(requests).await }
+    }
+
+    /// All servers with rows; what is known of them, or, `anew`, what they say now.
+    pub(crate) async fn masters(&self, anew: bool) -> Result<Masters, Failure> {
+        if !self.config.cluster {
+            return Ok(Masters { links: vec![self.link(&self.config.seeds[0])?], digest: 0 });
+        }
+        let slots = self.slots(anew).await?;
+        let mut masters: Vec<&Address> = slots.0.iter().map(|(_, _, address)| address).collect();
+        masters.sort_unstable();
+        masters.dedup();
+        let links = masters.into_iter().map(|address| self.link(address)).collect::<Result<_, _>>()?;
+        let mut digest = DefaultHasher::new();
+        slots.hash(&mut digest);
+        Ok(Masters { links, digest: digest.finish() })
+    }
+
+    /// What is known of the slots is not true any more.
+    pub(crate) fn doubt(&self) {
+        self.state().fresh = false;
+    }
+
+    async fn send_to_one(&self, requests: Vec<Request>) -> Vec<Result<Value, Failure>> {
+        let count = requests.len();
+        let mut pipeline = Pipeline::with_capacity(count);
+        for request in requests {
+            pipeline.add_command(request.cmd);
+        }
+        let sent = match self.link(&self.config.seeds[0]) {
+            Ok(link) => link.send(&pipeline).await,
+            Err(failure) => Err(failure),
+        };
+        each(sent, count)
+    }
+
+    async fn send_to_many(&self, requests: Vec<Request>) -> Vec<Result<Value, Failure>> {
+        let mut results: Vec<Option<Result<Value, Failure>>> = requests.iter().map(|_| None).collect();
+        let mut under: Vec<Under> = (0..requests.len()).map(|at| Under { at, to: None }).collect();
+        for round in 0..=REDIRECTIONS_MAX {
+            let slots = match self.slots(false).await {
+                Ok(slots) => slots,
+                Err(failure) => {
+                    // Nobody knows where to: what is left was refused, or never sent.
+                    let refused = failure.before();
+                    under.iter().for_each(|left| results[left.at] = Some(Err(refused.clone())));
+                    break;
+                }
+            };
+            let mut parts: BTreeMap<(Address, bool), Vec<usize>> = BTreeMap::new();
+            for Under { at, to } in std::mem::take(&mut under) {
+                match to.or_else(|| slots.owner(requests[at].slot).map(|address| (address.clone(), false))) {
+                    Some(to) => parts.entry(to).or_default().push(at),
+                    None => {
+                        self.doubt();
+                        results[at] = Some(Err(Failure::unsent("no server of the Cluster has the slot of this key")));
+                    }
+                }
+            }
+            let sends = parts.into_iter().map(async |((address, asking), members)| {
+                let replies = self.send_part(&address, asking, members.iter().map(|&at| &requests[at].cmd)).await;
+                (address, members, replies)
+            });
+            for (address, members, replies) in join_all(sends).await {
+                for (at, reply) in members.into_iter().zip(replies) {
+                    match reply {
+                        Ok(reply) => match redirection(&reply, &address.host) {
+                            Some(to) if round < REDIRECTIONS_MAX => under.push(Under { at, to: Some(to) }),
+                            _ => results[at] = Some(Ok(reply)),
+                        },
+                        Err(failure) => results[at] = Some(Err(failure)),
+                    }
+                }
+            }
+            if under.is_empty() {
+                break;
+            }
+        }
+        let answers = results.into_iter().map(|result| result.unwrap_or(Err(Damaged::Reply.into())));
+        answers.map(|answer| answer.and_then(answered)).collect()
+    }
+
+    /// Sends commands to one server of many.
+    async fn send_part<'c>(
+        &self,
+        address: &Address,
+        asking: bool,
+        cmds: impl Iterator<Item = &'c Cmd>,
+    ) -> Vec<Result<Value, Failure>> {
+        let mut pipeline = Pipeline::new();
+        let mut count = 0;
+        for cmd in cmds {
+            if asking {
+                pipeline.cmd("ASKING");
+            }
+            pipeline.add_command(cmd.clone());
+            count += 1;
+        }
+        let sent = match self.link(address) {
+            Ok(link) => link.send(&pipeline).await,
+            Err(failure) => Err(failure),
+        };
+        let step = if asking { 2 } else { 1 };
+        let sent = sent.map(|replies| replies.into_iter().skip(step - 1).step_by(step).collect::<Vec<_>>());
+        if sent.as_ref().map_or(true, |replies| replies.iter().any(shows_change)) {
+            self.doubt();
+        }
+        match sent {
+            Ok(replies) => replies.into_iter().map(Ok).collect(),
+            failed => each(failed, count),
+        }
+    }
+
+    /// Where slots are.
+    async fn slots(&self, anew: bool) -> Result<Arc<Slots>, Failure> {
+        let candidates = {
+            let mut state = self.state();
+            if state.fresh && !anew {
+                return Ok(state.slots.clone());
+            }
+            let mut candidates: Vec<Address> = state.links.keys().cloned().collect();
+            candidates.extend(self.config.seeds.iter().filter(|seed| !state.links.contains_key(seed)).cloned());
+            let first = state.turn % candidates.len().max(1);
+            candidates.rotate_left(first);
+            state.turn = state.turn.wrapping_add(1);
+            candidates
+        };
+        let mut why = None;
+        for some in candidates.chunks(ASKED_AT_ONCE) {
+            // Whoever answers first is believed; what it does not know yet, redirections and the next time will tell.
+            let mut asked: Vec<_> = some.iter().map(|address| Box::pin(self.ask_slots(address))).collect();
+            while !asked.is_empty() {
+                let (answer, _, rest) = futures_util::future::select_all(asked).await;
+                asked = rest;
+                match answer {
+                    Ok(slots) => return Ok(self.learn(slots)),
+                    Err(failure) => why = Some(failure),
+                }
+            }
+        }
+        Err(why.unwrap_or_else(|| Failure::unsent("the Cluster has no servers")))
+    }
+
+    async fn ask_slots(&self, address: &Address) -> Result<Slots, Failure> {
+        let mut pipeline = Pipeline::new();
+        pipeline.cmd("CLUSTER").arg("SLOTS");
+        let replies = self.link(address)?.send(&pipeline).await?;
+        let reply = replies.into_iter().next().ok_or(Damaged::Reply)?;
+        let slots = Slots::decode(answered(reply)?, address).ok_or(Damaged::Reply)?;
+        // One that is not, or no longer, part of a Cluster knows of no slots.
+        if slots.0.is_empty() { Err(Failure::unsent("the server knows no slots")) } else { Ok(slots) }
+    }
+
+    fn learn(&self, slots: Slots) -> Arc<Slots> {
+        let slots = Arc::new(slots);
+        let mut state = self.state();
+        state.links.retain(|address, _| {
+            slots.0.iter().any(|(_, _, owner)| owner == address) || self.config.seeds.contains(address)
+        });
+        (state.slots, state.fresh) = (slots.clone(), true);
+        slots
+    }
+
+    fn link(&self, address: &Address) -> Result<Arc<Link>, Failure> {
+        let mut state = self.state();
+        if let Some(link) = state.links.get(address) {
+            return Ok(link.clone());
+        }
+        let link = Arc::new(Link::new(&self.config, address).map_err(Failure::unsent)?);
+        state.links.insert(address.clone(), link.clone());
+        Ok(link)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Each change is one assignment or one insertion.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Slots {
+    fn owner(&self, slot: u16) -> Option<&Address> {
+        let after = self.0.partition_point(|(from, _, _)| *from <= slot);
+        let (_, to, address) = self.0.get(after.checked_sub(1)?)?;
+        (slot <= *to).then_some(address)
+    }
+
+    /// From the answer to CLUSTER SLOTS: per range its ends and its servers, the master first.
+    fn decode(reply: Value, said_by: &Address) -> Option<Slots> {
+        let Value::Array(ranges) = reply else { return None };
+        let mut slots = Vec::with_capacity(ranges.len());
+        for range in ranges {
+            let Value::Array(range) = range else { return None };
+            let [Value::Int(from), Value::Int(to), Value::Array(master), ..] = &range[..] else { return None };
+            let [host, Value::Int(port), ..] = &master[..] else { return None };
+            let host = match host {
+                Value::BulkString(host) if !host.is_empty() => str::from_utf8(host).ok()?,
+                // A server that does not know its own name.
+                _ => &said_by.host,
+            };
+            let address = Address { host: host.to_owned(), port: u16::try_from(*port).ok()? };
+            slots.push((u16::try_from(*from).ok()?, u16::try_from(*to).ok()?, address));
+        }
+        slots.sort_unstable();
+        Some(Slots(slots))
+    }
+}
+
+/// A reply each, or the failure for all.
+fn each(sent: Result<Vec<Value>, Failure>, count: usize) -> Vec<Result<Value, Failure>> {
+    match sent {
+        Ok(replies) => replies.into_iter().map(answered).collect(),
+        Err(failure) => vec![Err(failure); count],
+    }
+}
+
+fn answered(reply: Value) -> Result<Value, Failure> {
+    match reply {
+        Value::ServerError(error) => Err(Failure::answered(error)),
+        reply => Ok(reply),
+    }
+}
+
+/// Where a reply sends the command, and whether it must say ASKING there.
+fn redirection(reply: &Value, said_by: &str) -> Option<(Address, bool)> {
+    let Value::ServerError(error) = reply else { return None };
+    let asking = match error.kind() {
+        Some(ServerErrorKind::Ask) => true,
+        Some(ServerErrorKind::Moved) => false,
+        _ => return None,
+    };
+    let error = RedisError::from(error.clone());
+    let (address, _) = error.redirect_node()?;
+    Some((Address::parse(address, said_by)?, asking))
+}
+
+/// Whether a reply shows that slots are elsewhere by now, or soon will be.
+fn shows_change(reply: &Value) -> bool {
+    use ServerErrorKind::{ClusterDown, MasterDown, Moved, ReadOnly};
+    let Value::ServerError(error) = reply else { return false };
+    matches!(error.kind(), Some(ClusterDown | MasterDown | Moved | ReadOnly))
+}
+
+/// The slot of a key: that of what stands between its first `{` and the next `}`, if anything does, else of all of it.
+fn slot(key: &[u8]) -> u16 {
+    let tag = key.iter().position(|&byte| byte == b'{').and_then(|open| {
+        let rest = &key[open + 1..];
+        let close = rest.iter().position(|&byte| byte == b'}')?;
+        (close > 0).then(|| &rest[..close])
+    });
+    crc16(tag.unwrap_or(key)) % SLOTS
+}
+
+/// CRC-16/XMODEM, as the Cluster's specification has it.
+fn crc16(bytes: &[u8]) -> u16 {
+    bytes.iter().fold(0, |crc, &byte| (crc << 8) ^ CRC16[usize::from((crc >> 8) as u8 ^ byte)])
+}
+
+const CRC16: [u16; 256] = {
+    let mut table = [0; 256];
+    let mut at = 0;
+    while at < 256 {
+        let (mut crc, mut bit) = ((at as u16) << 8, 0);
+        while bit < 8 {
+            crc = if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 };
+            bit += 1;
+        }
+        table[at] = crc;
+        at += 1;
+    }
+    table
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_those_of_the_specification() {
+        assert_eq!(crc16(b"123456789"), 0x31c3);
+        assert_eq!(slot(b"foo"), 12_182);
+        assert_eq!(slot(b"{user1000}.following"), slot(b"{user1000}.followers"));
+        assert_eq!(slot(b"foo{bar}{zap}"), slot(b"bar"));
+        assert_eq!(slot(b"foo{{bar}}zap"), slot(b"{bar"));
+        assert_eq!(slot(b"foo{}{bar}"), crc16(b"foo{}{bar}") % SLOTS, "nothing between the first braces");
+        assert_eq!(slot(b"foo{bar"), crc16(b"foo{bar") % SLOTS);
+    }
+
+    #[test]
+    fn the_owner_of_a_slot_is_found_and_a_gap_has_none() {
+        let at = |port| Address { host: "h".into(), port };
+        let slots = Slots(vec![(0, 99, at(1)), (100, 199, at(2)), (300, 300, at(3))]);
+        for (slot, port) in [(0, Some(1)), (99, Some(1)), (100, Some(2)), (200, None), (300, Some(3)), (301, None)] {
+            assert_eq!(slots.owner(slot).map(|address| address.port), port, "slot {slot}");
+        }
+        assert_eq!(Slots::default().owner(0), None);
+    }
+
+    #[test]
+    fn a_redirection_is_read_from_what_the_server_says() {
+        let reply = |line: &str| redis::parse_redis_value(line.as_bytes()).unwrap();
+        let to = |line: &str| redirection(&reply(line), "me").map(|(address, asking)| (address.to_string(), asking));
+        assert_eq!(to("-MOVED 3999 127.0.0.1:6381\r\n"), Some(("127.0.0.1:6381".into(), false)));
+        assert_eq!(to("-ASK 3999 :6381\r\n"), Some(("me:6381".into(), true)));
+        assert_eq!(to("-CLUSTERDOWN Hash slot not served\r\n"), None);
+        assert!(shows_change(&reply("-CLUSTERDOWN x\r\n")) && !shows_change(&reply("-ASK 3999 :6381\r\n")));
+    }
+}

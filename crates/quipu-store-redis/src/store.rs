@@ -1,0 +1,300 @@
+//! The port, on Redis.
+//!
+//! In: calls of the port. Out: what the scripts answer, and where they only hand back what they have, what the model says of it.
+//!
+//! Invariants:
+//! - each call is one script on one key; a put is one per counter, and one pipeline per server;
+//! - a verdict is the script's only if it is `Newest` or `Claimed`; every other one is the model's, on what the script saw, at the time it saw it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use quipu_model::ports::store::{PUTS_MAX, SCAN_NAMES_MAX, within};
+use quipu_model::shared::claim::{self, CLAIM_REPLY_BYTES_MAX};
+use quipu_model::shared::put::judge;
+use quipu_model::shared::registry::REGISTRATIONS_MAX;
+use quipu_model::shared::{
+    Claim, ClaimEnd, ClaimVerdict, EndVerdict, Put, RegisterVerdict, Registration, Seen, Snapshot, SwapVerdict, Token,
+    Verdict, Version,
+};
+use quipu_model::{Answer, Call, Cursor, Millis, Name, Page, Store, Writer, Writers};
+use redis::{Cmd, Value};
+
+use crate::config::{Config, Options};
+use crate::error::{Damaged, Failure};
+use crate::layout::{self, Keys};
+use crate::route::{Request, Route};
+use crate::runtime::Runtime;
+use crate::{OpenError, scan, scripts};
+
+/// A store on one Redis server, or on a Redis Cluster.
+pub struct RedisStore {
+    route: Arc<Route>,
+    keys: Arc<Keys>,
+    runtime: Runtime,
+}
+
+/// Opens a store. Nothing is connected yet: a server that is down is no reason not to start.
+pub fn open(url: &str, options: Options) -> Result<RedisStore, OpenError> {
+    let config = Config::new(url, options)?;
+    let keys = Arc::new(Keys::new(&config.prefix));
+    let route = Arc::new(Route::new(config)?);
+    Ok(RedisStore { route, keys, runtime: Runtime::start()? })
+}
+
+impl RedisStore {
+    /// Runs one script, and decodes its answer.
+    fn one<'a, T: Send + 'static>(
+        &'a self,
+        call: Call,
+        key: Vec<u8>,
+        cmd: Cmd,
+        decode: impl FnOnce(Value) -> Result<T, Failure> + Send + 'static,
+    ) -> Answer<'a, T> {
+        let route = self.route.clone();
+        let work = async move {
+            let answer = route.send(vec![Request::new(&key, cmd)]).await.into_iter().next();
+            decode(answer.unwrap_or(Err(Damaged::Reply.into()))?)
+        };
+        Box::pin(async move { self.runtime.run(work).await.map_err(|failure| failure.of(call)) })
+    }
+}
+
+impl Store for RedisStore {
+    fn put<'a>(&'a self, puts: &'a [(Name<'a>, Put)]) -> Answer<'a, Vec<Verdict>> {
+        Box::pin(async move {
+            within(Call::Put, puts.len(), PUTS_MAX)?;
+            let (requests, groups) = group(&self.keys, puts);
+            let (route, count) = (self.route.clone(), puts.len());
+            let work = async move { verdicts(route.send(requests).await, &groups, count) };
+            self.runtime.run(work).await.map_err(|failure| failure.of(Call::Put))
+        })
+    }
+
+    fn read<'a>(&'a self, name: Name<'a>) -> Answer<'a, Seen> {
+        let key = self.keys.row(name);
+        let cmd = scripts::LOOK.on(&key);
+        self.one(Call::Read, key, cmd, |reply| {
+            let (at, fields) = looked(reply)?;
+            Ok(Seen { snapshot: layout::row(&fields)?, at })
+        })
+    }
+
+    fn swap<'a>(&'a self, name: Name<'a>, version: Version, next: Option<&'a Snapshot>) -> Answer<'a, SwapVerdict> {
+        let key = self.keys.row(name);
+        let mut cmd = scripts::SWAP.on(&key);
+        cmd.arg(version.born_at.0).arg(version.swaps).arg(version.puts);
+        if let Some(next) = next {
+            cmd.arg(layout::row_fields(next));
+        }
+        self.one(Call::Swap, key, cmd, |reply| {
+            Ok(if is_done(&reply)? { SwapVerdict::Swapped } else { SwapVerdict::Moved })
+        })
+    }
+
+    fn scan<'a>(&'a self, from: Option<&'a Cursor>, names_max: usize) -> Answer<'a, Page> {
+        Box::pin(async move {
+            within(Call::Scan, names_max, SCAN_NAMES_MAX)?;
+            let (route, keys, from) = (self.route.clone(), self.keys.clone(), from.cloned());
+            let work = async move { scan::page(&route, &keys, from, names_max).await };
+            self.runtime.run(work).await.map_err(|failure| failure.of(Call::Scan))
+        })
+    }
+
+    fn claim<'a>(&'a self, asked: &'a Claim) -> Answer<'a, ClaimVerdict> {
+        let key = self.keys.token(&asked.token);
+        let mut cmd = scripts::CLAIM.on(&key);
+        cmd.arg(asked.owner.to_string()).arg(asked.attempt).arg(asked.payload).arg(asked.forget_at.0);
+        // The server's own expiry is signed; it only frees memory, the window is compared with what was asked.
+        cmd.arg(asked.forget_at.0.min(i64::MAX as u64));
+        let asked = asked.clone();
+        self.one(Call::Claim, key, cmd, move |reply| claim_verdict(reply, &asked))
+    }
+
+    fn end_claim<'a>(
+        &'a self,
+        token: &'a Token,
+        owner: Writer,
+        attempt: u64,
+        end: &'a ClaimEnd,
+    ) -> Answer<'a, EndVerdict> {
+        let key = self.keys.token(token);
+        let mut cmd = scripts::END_CLAIM.on(&key);
+        cmd.arg(owner.to_string()).arg(attempt);
+        if let ClaimEnd::Done(reply) = end {
+            if let Err(error) = within(Call::EndClaim, reply.len(), CLAIM_REPLY_BYTES_MAX) {
+                return Box::pin(async { Err(error) });
+            }
+            cmd.arg(&**reply);
+        }
+        self.one(Call::EndClaim, key, cmd, |reply| {
+            Ok(if is_done(&reply)? { EndVerdict::Ended } else { EndVerdict::NotHeld })
+        })
+    }
+
+    fn writers(&self) -> Answer<'_, Writers> {
+        let key = self.keys.writers().to_vec();
+        let cmd = scripts::LOOK.on(&key);
+        self.one(Call::Writers, key, cmd, |reply| {
+            let (at, fields) = looked(reply)?;
+            let mut registrations = Vec::with_capacity(fields.len() / 2);
+            for pair in fields.chunks(2) {
+                let [writer, value] = pair else { return Err(Damaged::Reply.into()) };
+                registrations.push(layout::registration_of(writer, value)?);
+            }
+            Ok(Writers { registrations, at })
+        })
+    }
+
+    fn register<'a>(&'a self, version: u64, next: &'a Registration) -> Answer<'a, RegisterVerdict> {
+        let key = self.keys.writers().to_vec();
+        let mut cmd = scripts::REGISTER.on(&key);
+        cmd.arg(next.writer.to_string()).arg(version).arg(REGISTRATIONS_MAX).arg(layout::registration(next));
+        self.one(Call::Register, key, cmd, register_verdict)
+    }
+
+    fn unregister(&self, writer: Writer, version: u64) -> Answer<'_, RegisterVerdict> {
+        let key = self.keys.writers().to_vec();
+        let mut cmd = scripts::REGISTER.on(&key);
+        cmd.arg(writer.to_string()).arg(version).arg(REGISTRATIONS_MAX);
+        self.one(Call::Unregister, key, cmd, register_verdict)
+    }
+
+    fn clock(&self) -> Answer<'_, Millis> {
+        let key = self.keys.writers().to_vec();
+        let cmd = scripts::CLOCK.on(&key);
+        self.one(Call::Clock, key, cmd, |reply| time(&reply).map_err(Failure::from))
+    }
+}
+
+/// What one script puts: where in the call each put stands, and the put.
+type Group = Vec<(usize, Put)>;
+
+/// One script per counter, its puts in order.
+fn group(keys: &Keys, puts: &[(Name<'_>, Put)]) -> (Vec<Request>, Vec<Group>) {
+    let mut known: HashMap<Name<'_>, usize> = HashMap::with_capacity(puts.len());
+    let mut cmds: Vec<(Vec<u8>, Cmd)> = Vec::with_capacity(puts.len());
+    let mut groups: Vec<Group> = Vec::with_capacity(puts.len());
+    for (at, (name, put)) in puts.iter().enumerate() {
+        let which = *known.entry(*name).or_insert_with(|| {
+            let key = keys.row(*name);
+            let cmd = scripts::PUT.on(&key);
+            cmds.push((key, cmd));
+            groups.push(Vec::new());
+            groups.len() - 1
+        });
+        let cmd = &mut cmds[which].1;
+        cmd.arg(layout::cell(put.cell)).arg(layout::epoch(put.epoch)).arg(layout::seq(put.seq)).arg(layout::said(put));
+        groups[which].push((at, *put));
+    }
+    (cmds.into_iter().map(|(key, cmd)| Request::new(&key, cmd)).collect(), groups)
+}
+
+/// A verdict per put, in the order of the call; or, if some script has no answer, whether any of them may have been run.
+fn verdicts(answers: Vec<Result<Value, Failure>>, groups: &[Group], count: usize) -> Result<Vec<Verdict>, Failure> {
+    let mut verdicts = vec![Verdict::Older; count];
+    let (mut applied, mut why) = (false, None);
+    for (answer, group) in answers.into_iter().zip(groups) {
+        match answer {
+            Ok(answer) => {
+                applied = true;
+                let Value::Array(answers) = answer else { return Err(Damaged::Reply.into()) };
+                if answers.len() != group.len() {
+                    return Err(Damaged::Reply.into());
+                }
+                for (answer, (at, put)) in answers.into_iter().zip(group) {
+                    verdicts[*at] = verdict(answer, put)?;
+                }
+            }
+            Err(failure) => {
+                applied |= matches!(failure, Failure::Open(_));
+                why = Some(failure);
+            }
+        }
+    }
+    match why {
+        None => Ok(verdicts),
+        Some(Failure::Refused(cause) | Failure::Open(cause)) if applied => Err(Failure::Open(cause)),
+        Some(refused) => Err(refused),
+    }
+}
+
+/// The verdict on one put: the script's, or the model's on what the row has of the cell.
+fn verdict(answer: Value, put: &Put) -> Result<Verdict, Failure> {
+    let parts = match answer {
+        Value::Int(1) => return Ok(Verdict::Newest),
+        Value::Array(parts) => parts,
+        _ => return Err(Damaged::Reply.into()),
+    };
+    let [at, epoch, expires, held, spent] = &parts[..] else { return Err(Damaged::Reply.into()) };
+    let mut row = Snapshot { epoch: layout::epoch_of(text(epoch)?.ok_or(Damaged::Reply)?)?, ..Snapshot::default() };
+    row.expires_at = match text(expires)? {
+        Some(expires) => Some(Millis(layout::number("expires", expires)?)),
+        None => None,
+    };
+    if let Some(held) = text(held)? {
+        row.cells.insert(put.cell, layout::held(held)?);
+    }
+    if let Some(spent) = text(spent)? {
+        row.spent.insert(put.cell, layout::spent(spent)?);
+    }
+    match judge(&row.checked()?, put, time(at)?) {
+        // It was not put, so nothing may say so.
+        Verdict::Newest => Err(Damaged::Verdict.into()),
+        verdict => Ok(verdict),
+    }
+}
+
+fn claim_verdict(reply: Value, asked: &Claim) -> Result<ClaimVerdict, Failure> {
+    let parts = match reply {
+        Value::Int(1) => return Ok(ClaimVerdict::Claimed),
+        Value::Array(parts) => parts,
+        _ => return Err(Damaged::Reply.into()),
+    };
+    let [at, fields @ ..] = &parts[..] else { return Err(Damaged::Reply.into()) };
+    let fields: Vec<Option<&[u8]>> = fields.iter().map(bytes).collect::<Result<_, _>>()?;
+    let fields = <[_; 5]>::try_from(fields).map_err(|_| Damaged::Reply)?;
+    let mut known = layout::claim_of(&asked.token, fields)?;
+    Ok(claim::claim(&mut known, asked, time(at)?))
+}
+
+fn register_verdict(reply: Value) -> Result<RegisterVerdict, Failure> {
+    match text(&reply)? {
+        Some("registered") => Ok(RegisterVerdict::Registered),
+        Some("moved") => Ok(RegisterVerdict::Moved),
+        Some("full") => Ok(RegisterVerdict::Full),
+        _ => Err(Damaged::Reply.into()),
+    }
+}
+
+/// The time, and the fields of a hash with their values.
+fn looked(reply: Value) -> Result<(Millis, Vec<Vec<u8>>), Failure> {
+    let Value::Array(parts) = reply else { return Err(Damaged::Reply.into()) };
+    let [at, Value::Array(fields)] = &parts[..] else { return Err(Damaged::Reply.into()) };
+    let fields = fields.iter().map(|field| Ok(bytes(field)?.ok_or(Damaged::Reply)?.to_vec()));
+    Ok((time(at)?, fields.collect::<Result<_, Damaged>>()?))
+}
+
+fn is_done(reply: &Value) -> Result<bool, Damaged> {
+    match reply {
+        Value::Int(1) => Ok(true),
+        Value::Int(0) => Ok(false),
+        _ => Err(Damaged::Reply),
+    }
+}
+
+fn time(value: &Value) -> Result<Millis, Damaged> {
+    layout::number("the time", text(value)?.ok_or(Damaged::Reply)?).map(Millis)
+}
+
+fn text(value: &Value) -> Result<Option<&str>, Damaged> {
+    bytes(value)?.map(|bytes| layout::text("a reply", bytes)).transpose()
+}
+
+fn bytes(value: &Value) -> Result<Option<&[u8]>, Damaged> {
+    match value {
+        Value::BulkString(bytes) => Ok(Some(bytes)),
+        Value::Nil => Ok(None),
+        _ => Err(Damaged::Reply),
+    }
+}

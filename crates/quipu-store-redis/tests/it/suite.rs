@@ -1,0 +1,205 @@
+//! One server: the suite, and what is this store's own.
+
+use quipu_model::shared::registry::REGISTRATIONS_MAX;
+use quipu_model::shared::{
+    CellId, Claim, ClaimVerdict, Holder, Put, RegisterVerdict, Registration, Seq, Shard, Stage, Token, Verdict,
+};
+use quipu_model::{Epoch, Incarnation, Millis, Name, NodeId, Store, StoreError, Writer};
+use quipu_testkit::resp::Value;
+use quipu_testkit::servers::redis::RedisServer;
+use quipu_testkit::store_suite::block_on;
+use quipu_testkit::{FaultyStore, store_suite};
+
+use crate::fresh;
+
+pub fn writer(node: u64) -> Writer {
+    Writer { node: NodeId(node), incarnation: Incarnation(1) }
+}
+
+pub fn said(seq: u64, value: i128) -> Put {
+    let cell = CellId { writer: writer(1), shard: Shard(0) };
+    Put { cell, epoch: Epoch::FIRST, seq: Seq(seq), value, total: value }
+}
+
+pub fn name(bytes: &[u8]) -> Name<'_> {
+    Name::new(bytes).expect("names of these tests are short")
+}
+
+#[test]
+fn one_server_keeps_every_promise_of_the_port() {
+    let server = RedisServer::start().unwrap();
+    block_on(store_suite(async || fresh(&server.url())));
+}
+
+#[test]
+fn one_server_keeps_them_behind_a_calm_faulty_store() {
+    let server = RedisServer::start().unwrap();
+    block_on(store_suite(async || {
+        let store = FaultyStore::new(fresh(&server.url()), 1, 100);
+        store.calm().await;
+        store
+    }));
+}
+
+#[test]
+fn a_user_with_the_rights_that_the_first_page_lists_has_enough() {
+    let page = include_str!("../../src/lib.rs");
+    let listed = page.lines().skip_while(|line| !line.contains("ACL SETUSER")).take_while(|line| !line.contains("```"));
+    let words: Vec<&str> = listed.flat_map(str::split_whitespace).filter(|word| "+~".contains(&word[..1])).collect();
+    assert!(words.contains(&"+evalsha") && words.contains(&"~quipu*"), "{words:?}");
+    let server = RedisServer::start().unwrap();
+    let rights = words.iter().map(|word| if word.starts_with('~') { "~test*" } else { word });
+    let request: Vec<&str> = ["ACL", "SETUSER", "counter", "on", ">pass"].into_iter().chain(rights).collect();
+    server.call(&request).unwrap();
+    let url = format!("redis://counter:pass@{}", server.address());
+    block_on(store_suite(async || fresh(&url)));
+}
+
+#[test]
+fn scripts_that_the_server_forgot_are_loaded_again() {
+    let server = RedisServer::start().unwrap();
+    let store = fresh(&server.url());
+    let names: Vec<String> = (0..20).map(|n| format!("n{n}")).collect();
+    for seq in 1..=3 {
+        let puts: Vec<_> = names.iter().map(|at| (name(at.as_bytes()), said(seq, 5))).collect();
+        assert_eq!(block_on(store.put(&puts)).unwrap(), vec![Verdict::Newest; names.len()]);
+        server.call(&["SCRIPT", "FLUSH"]).unwrap();
+        assert_eq!(block_on(store.read(name(b"n7"))).unwrap().snapshot.sum(), 5);
+        server.call(&["SCRIPT", "FLUSH"]).unwrap();
+    }
+}
+
+#[test]
+fn people_read_their_counts_with_plain_commands() {
+    let server = RedisServer::start().unwrap();
+    let store = quipu_store_redis::open(&server.url(), Default::default()).unwrap();
+    block_on(store.put(&[(name(b"likes:42"), said(7, 42))])).unwrap();
+    let field = "c:0000000000000001.0000000000000001.0";
+    let cell = server.call(&["HGET", "quipu:c:likes:42", field]).unwrap();
+    assert_eq!(cell, Value::Bulk(b"00000000000000000007 open 42 42".to_vec()));
+    let compact = server.call(&["OBJECT", "ENCODING", "quipu:c:likes:42"]).unwrap();
+    assert_eq!(compact, Value::Bulk(b"listpack".to_vec()));
+    // As the first page of the crate has it.
+    let script = "local v=tonumber(redis.call('HGET',KEYS[1],'base') or 0) \
+        for _,f in ipairs(redis.call('HKEYS',KEYS[1])) do if f:sub(1,2)=='c:' then \
+        v=v+tonumber(redis.call('HGET',KEYS[1],f):match('^%d+ %a+ (%S+)')) end end \
+        return string.format('%.0f',v)";
+    let total = server.call(&["EVAL", script, "1", "quipu:c:likes:42"]).unwrap();
+    assert_eq!(total.number(), Some(42));
+}
+
+#[test]
+fn a_key_that_is_something_else_is_refused_and_left_alone() {
+    let server = RedisServer::start().unwrap();
+    let store = quipu_store_redis::open(&server.url(), Default::default()).unwrap();
+    server.call(&["SET", "quipu:c:taken", "1"]).unwrap();
+    let put = block_on(store.put(&[(name(b"taken"), said(1, 1))]));
+    assert!(matches!(put, Err(StoreError::NotApplied { .. })), "{put:?}");
+    server.call(&["HSET", "quipu:c:odd", "born", "1", "epoch", "what"]).unwrap();
+    let read = block_on(store.read(name(b"odd")));
+    assert!(matches!(read, Err(StoreError::Unknown { .. })), "{read:?}");
+    let both = block_on(store.put(&[(name(b"free"), said(1, 1)), (name(b"taken"), said(1, 1))]));
+    assert!(matches!(both, Err(StoreError::Unknown { .. })), "one of two was put: {both:?}");
+    assert_eq!(server.call(&["GET", "quipu:c:taken"]).unwrap().number(), Some(1));
+}
+
+#[test]
+fn a_server_that_refuses_writes_has_not_applied_them() {
+    let server = RedisServer::start().unwrap();
+    let store = fresh(&server.url());
+    assert!(block_on(store.put(&[(name(b"a"), said(1, 1))])).is_ok());
+    server.call(&["CONFIG", "SET", "maxmemory", "1"]).unwrap();
+    let put = block_on(store.put(&[(name(b"a"), said(2, 2))]));
+    assert!(matches!(put, Err(StoreError::NotApplied { .. })), "no memory: {put:?}");
+    assert_eq!(block_on(store.read(name(b"a"))).unwrap().snapshot.sum(), 1, "and reads go on");
+    server.call(&["CONFIG", "SET", "maxmemory", "0"]).unwrap();
+    server.call(&["CONFIG", "SET", "min-replicas-to-write", "1"]).unwrap();
+    let put = block_on(store.put(&[(name(b"a"), said(2, 2))]));
+    assert!(matches!(put, Err(StoreError::NotApplied { .. })), "no replica: {put:?}");
+    server.call(&["CONFIG", "SET", "min-replicas-to-write", "0"]).unwrap();
+    assert_eq!(block_on(store.put(&[(name(b"a"), said(2, 2))])).unwrap(), [Verdict::Newest]);
+}
+
+#[test]
+fn a_token_expires_by_the_servers_own_clock() {
+    let server = RedisServer::start().unwrap();
+    let store = quipu_store_redis::open(&server.url(), Default::default()).unwrap();
+    let Millis(now) = block_on(store.clock()).unwrap();
+    let claim = |token: &[u8], forget_at| Claim {
+        token: Token::new(token).unwrap(),
+        owner: writer(1),
+        attempt: 1,
+        payload: 1,
+        forget_at: Millis(forget_at),
+        reply: None,
+    };
+    for (token, forget_at) in [(&b"soon"[..], now + 60_000), (b"never", u64::MAX)] {
+        assert_eq!(block_on(store.claim(&claim(token, forget_at))).unwrap(), ClaimVerdict::Claimed);
+    }
+    let left = server.call(&["PTTL", "quipu:t:soon"]).unwrap().number().unwrap();
+    assert!((1..=60_000).contains(&left), "{left}");
+    assert!(server.call(&["PTTL", "quipu:t:never"]).unwrap().number().unwrap() > 60_000);
+    // One that the server has not removed yet, though its window is over.
+    server.call(&["HSET", "quipu:t:over", "owner", "1.1", "attempt", "9", "payload", "9", "forget", "1"]).unwrap();
+    assert_eq!(block_on(store.claim(&claim(b"over", now + 60_000))).unwrap(), ClaimVerdict::Claimed);
+}
+
+#[test]
+fn the_registry_is_full_at_its_bound_and_those_in_it_go_on() {
+    let server = RedisServer::start().unwrap();
+    let store = fresh(&server.url());
+    let (holder, lease_until, stage) = (Some(Holder(1)), Millis(5), Stage::Live);
+    let registration = |node, version| Registration { writer: writer(node), holder, lease_until, stage, version };
+    for node in 0..REGISTRATIONS_MAX as u64 {
+        assert_eq!(block_on(store.register(0, &registration(node, 1))).unwrap(), RegisterVerdict::Registered);
+    }
+    let more = registration(u64::MAX, 1);
+    assert_eq!(block_on(store.register(0, &more)).unwrap(), RegisterVerdict::Full);
+    assert_eq!(block_on(store.register(1, &registration(7, 2))).unwrap(), RegisterVerdict::Registered);
+    assert_eq!(block_on(store.writers()).unwrap().registrations.len(), REGISTRATIONS_MAX);
+    assert_eq!(block_on(store.unregister(writer(7), 2)).unwrap(), RegisterVerdict::Registered);
+    assert_eq!(block_on(store.register(0, &more)).unwrap(), RegisterVerdict::Registered);
+}
+
+#[test]
+fn a_wide_row_is_swapped_and_read_whole() {
+    let server = RedisServer::start().unwrap();
+    let store = fresh(&server.url());
+    let at = name(b"wide");
+    let puts: Vec<_> = (0..1_024_u16)
+        .map(|shard| (at, Put { cell: CellId { writer: writer(1), shard: Shard(shard) }, ..said(1, 1) }))
+        .collect();
+    for part in 0..4 {
+        let mut part_puts = puts.clone();
+        part_puts.iter_mut().for_each(|(_, put)| put.cell.writer = writer(part));
+        assert_eq!(block_on(store.put(&part_puts)).unwrap().len(), puts.len());
+    }
+    let seen = block_on(store.read(at)).unwrap();
+    assert_eq!(seen.snapshot.sum(), 4_096);
+    let by = quipu_model::shared::By {
+        id: quipu_model::shared::SwapId(1),
+        node: NodeId(1),
+        grace: std::time::Duration::from_secs(3_600),
+        registered: &quipu_model::shared::NOBODY,
+    };
+    let computed = quipu_model::shared::compute(&seen, &by, &quipu_model::shared::Change::Reset).unwrap();
+    let quipu_model::shared::Next::Row(next) = computed.next else { panic!("a reset swaps") };
+    let verdict = block_on(store.swap(at, seen.snapshot.version, Some(&next))).unwrap();
+    assert_eq!(verdict, quipu_model::shared::SwapVerdict::Swapped);
+    assert_eq!(block_on(store.read(at)).unwrap().snapshot, next);
+}
+
+#[test]
+fn a_version_rises_with_every_put_past_what_lua_can_count() {
+    let server = RedisServer::start().unwrap();
+    let store = quipu_store_redis::open(&server.url(), Default::default()).unwrap();
+    block_on(store.put(&[(name(b"old"), said(1, 1))])).unwrap();
+    for (seq, puts) in [(2, 999_999_999_999_998_u64), (4, 1 << 53)] {
+        server.call(&["HSET", "quipu:c:old", "puts", &puts.to_string()]).unwrap();
+        for more in 0..2 {
+            block_on(store.put(&[(name(b"old"), said(seq + more, 1))])).unwrap();
+            let version = block_on(store.read(name(b"old"))).unwrap().snapshot.version;
+            assert_eq!(version.puts, puts + 1 + more);
+        }
+    }
+}

@@ -1,0 +1,270 @@
+//! A network that does what networks do, between a client and a real server: TCP that is slow, loses replies, breaks.
+//!
+//! In: where the server is, and a plan: what each request meets, by its number. Out: an address to connect to instead.
+//!
+//! A request here is what has arrived at once: a small call is one, a long pipeline several, so that it may break half-way.
+//!
+//! Invariants:
+//! - bytes that come through are the ones that were sent, in order;
+//! - a request that is delayed reaches the server though its client has given up meanwhile;
+//! - a proxy that is dropped closes everything it opened.
+
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+/// Read at once: less than a long pipeline has, so that it comes in several.
+const CHUNK_BYTES: usize = 16 << 10;
+
+/// How long a connection to the server may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What a request meets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Weather {
+    /// It goes through, and so does its reply.
+    Clear,
+    /// It goes through after this long.
+    Delay(Duration),
+    /// It goes through; neither its reply nor any later one on this connection does.
+    LoseReplies,
+    /// It goes through, then the connection is closed, before any reply.
+    CutAfter,
+    /// The connection is closed, and it does not go through.
+    CutBefore,
+    /// Nothing goes through on this connection any more, in either direction, and nobody is told.
+    HalfOpen,
+    /// The client's connection is reset, and it does not go through.
+    Reset,
+}
+
+/// A proxy.
+pub struct Proxy {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    accepting: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    to: SocketAddr,
+    plan: Box<dyn Fn(u64) -> Weather + Send + Sync>,
+    requests: AtomicU64,
+    closed: AtomicBool,
+    open: Mutex<Vec<TcpStream>>,
+}
+
+impl Proxy {
+    /// Listens on a free port, and lets through to this server what the plan says.
+    pub fn start(to: SocketAddr, plan: impl Fn(u64) -> Weather + Send + Sync + 'static) -> io::Result<Proxy> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        let address = listener.local_addr()?;
+        let (requests, closed, open) = (AtomicU64::new(0), AtomicBool::new(false), Mutex::default());
+        let shared = Arc::new(Shared { to, plan: Box::new(plan), requests, closed, open });
+        let accepting = thread::spawn({
+            let shared = shared.clone();
+            move || {
+                for client in listener.incoming() {
+                    if shared.closed.load(Ordering::SeqCst) {
+                        return;
+                    }
+                    // A server that is down is a connection that is closed at once.
+                    if let Ok(client) = client {
+                        let _ = shared.connect(client);
+                    }
+                }
+            }
+        });
+        Ok(Proxy { address, shared, accepting: Some(accepting) })
+    }
+
+    /// Where to connect.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// How many requests have come.
+    pub fn requests(&self) -> u64 {
+        self.shared.requests.load(Ordering::SeqCst)
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.shared.closed.store(true, Ordering::SeqCst);
+        // Wakes the thread that accepts.
+        let _ = TcpStream::connect_timeout(&self.address, CONNECT_TIMEOUT);
+        if let Some(accepting) = self.accepting.take() {
+            let _ = accepting.join();
+        }
+        for stream in self.shared.open().drain(..) {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+impl Shared {
+    fn open(&self) -> std::sync::MutexGuard<'_, Vec<TcpStream>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn connect(self: &Arc<Shared>, client: TcpStream) -> io::Result<()> {
+        let server = TcpStream::connect_timeout(&self.to, CONNECT_TIMEOUT)?;
+        client.set_nodelay(true)?;
+        server.set_nodelay(true)?;
+        self.open().extend([client.try_clone()?, server.try_clone()?]);
+        let silent = Arc::new(AtomicBool::new(false));
+        thread::spawn({
+            let (silent, from, to) = (silent.clone(), server.try_clone()?, client.try_clone()?);
+            move || replies(&silent, from, to)
+        });
+        let shared = self.clone();
+        thread::spawn(move || shared.requests_of(client, server, &silent));
+        Ok(())
+    }
+
+    /// Carries requests until either side ends, or the weather does it.
+    fn requests_of(&self, mut client: TcpStream, mut server: TcpStream, silent: &AtomicBool) {
+        let mut chunk = vec![0; CHUNK_BYTES];
+        while client.peek(&mut chunk).is_ok_and(|bytes| bytes > 0) {
+            let weather = (self.plan)(self.requests.fetch_add(1, Ordering::SeqCst));
+            match weather {
+                // What was not read when a socket is closed makes it a reset; the other copies are let go of first.
+                Weather::Reset => {
+                    silent.store(true, Ordering::SeqCst);
+                    let _ = server.shutdown(Shutdown::Both);
+                    self.forget(&client);
+                    return;
+                }
+                Weather::HalfOpen => {
+                    silent.store(true, Ordering::SeqCst);
+                    while client.read(&mut chunk).is_ok_and(|bytes| bytes > 0) {}
+                    break;
+                }
+                Weather::LoseReplies | Weather::CutAfter => silent.store(true, Ordering::SeqCst),
+                Weather::Clear | Weather::Delay(_) | Weather::CutBefore => {}
+            }
+            let Ok(bytes) = client.read(&mut chunk) else { break };
+            if let Weather::Delay(delay) = weather {
+                thread::sleep(delay);
+            }
+            if weather == Weather::CutBefore || server.write_all(&chunk[..bytes]).is_err() {
+                break;
+            }
+            if weather == Weather::CutAfter {
+                let _ = client.shutdown(Shutdown::Both);
+                break;
+            }
+        }
+        let _ = client.shutdown(Shutdown::Both);
+        // What was written before this still arrives.
+        let _ = server.shutdown(Shutdown::Write);
+    }
+
+    fn forget(&self, client: &TcpStream) {
+        let peer = client.peer_addr().ok();
+        self.open().retain(|stream| stream.peer_addr().ok() != peer);
+    }
+}
+
+/// Carries replies, or drops them, until the server ends the connection.
+fn replies(silent: &AtomicBool, mut from: TcpStream, mut to: TcpStream) {
+    let mut chunk = vec![0; CHUNK_BYTES];
+    while let Ok(bytes) = from.read(&mut chunk) {
+        if bytes == 0 {
+            break;
+        }
+        if !silent.load(Ordering::SeqCst) && to.write_all(&chunk[..bytes]).is_err() {
+            break;
+        }
+    }
+    // One that is to be half open, or reset, is not closed here.
+    if !silent.load(Ordering::SeqCst) {
+        let _ = to.shutdown(Shutdown::Both);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A server that answers each byte with the next one, and tells what it got.
+    fn server() -> (SocketAddr, Arc<Mutex<Vec<u8>>>) {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let (address, got) = (listener.local_addr().unwrap(), Arc::new(Mutex::new(Vec::new())));
+        let told = got.clone();
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                let (mut stream, told) = (stream.unwrap(), told.clone());
+                thread::spawn(move || {
+                    let mut byte = [0];
+                    while stream.read_exact(&mut byte).is_ok() {
+                        told.lock().unwrap().push(byte[0]);
+                        if stream.write_all(&[byte[0] + 1]).is_err() {
+                            return;
+                        }
+                    }
+                });
+            }
+        });
+        (address, got)
+    }
+
+    fn ask(stream: &mut TcpStream, byte: u8) -> io::Result<u8> {
+        stream.write_all(&[byte])?;
+        let mut reply = [0];
+        stream.read_exact(&mut reply)?;
+        Ok(reply[0])
+    }
+
+    /// What the second request of a connection comes to, and whether the server gets it.
+    fn meet(weather: Weather) -> (io::Result<u8>, bool) {
+        let (address, got) = server();
+        let proxy = Proxy::start(address, move |n| if n == 1 { weather } else { Weather::Clear }).unwrap();
+        let mut client = TcpStream::connect(proxy.address()).unwrap();
+        client.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+        assert_eq!(ask(&mut client, 7).unwrap(), 8);
+        let reply = ask(&mut client, 20);
+        // The server may take a moment to see what came through.
+        let came = (0..100).any(|_| {
+            thread::sleep(Duration::from_millis(if reply.is_ok() { 0 } else { 5 }));
+            got.lock().unwrap().contains(&20)
+        });
+        let mut next = TcpStream::connect(proxy.address()).unwrap();
+        assert_eq!(ask(&mut next, 30).unwrap(), 31, "the next connection is fine");
+        (reply, came)
+    }
+
+    #[test]
+    fn what_goes_through_is_answered_now_or_later() {
+        for weather in [Weather::Clear, Weather::Delay(Duration::from_millis(50))] {
+            let (reply, came) = meet(weather);
+            assert_eq!((reply.unwrap(), came), (21, true), "{weather:?}");
+        }
+    }
+
+    #[test]
+    fn a_delayed_request_arrives_though_its_client_has_given_up() {
+        let (reply, came) = meet(Weather::Delay(Duration::from_millis(300)));
+        assert!(reply.is_err() && came);
+    }
+
+    #[test]
+    fn replies_are_lost_and_connections_break_before_and_after_a_request() {
+        use io::ErrorKind::{ConnectionReset, TimedOut, UnexpectedEof, WouldBlock};
+        for (weather, kinds, comes) in [
+            (Weather::LoseReplies, [WouldBlock, TimedOut], true),
+            (Weather::HalfOpen, [WouldBlock, TimedOut], false),
+            (Weather::CutAfter, [UnexpectedEof, ConnectionReset], true),
+            (Weather::CutBefore, [UnexpectedEof, ConnectionReset], false),
+            (Weather::Reset, [ConnectionReset, ConnectionReset], false),
+        ] {
+            let (reply, came) = meet(weather);
+            let kind = reply.expect_err("no reply comes").kind();
+            assert!(kinds.contains(&kind), "{weather:?}: {kind:?}");
+            assert_eq!(came, comes, "{weather:?}: whether the server gets it");
+        }
+    }
+}

@@ -1,0 +1,336 @@
+//! Redis servers and Clusters as child processes.
+//!
+//! Invariants:
+//! - a server that is dropped is killed, and its directory removed: no test leaves one behind;
+//! - a server that is started again has the port it had before;
+//! - every wait has an end.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+use crate::resp::{Client, Value};
+
+/// What to install when there is none.
+const PACKAGE: &str = "redis-server";
+
+/// Names another program that is one, such as valkey-server.
+const PROGRAM_VARIABLE: &str = "QUIPU_TEST_REDIS_SERVER";
+
+/// How often, and how long each time, to wait for something that takes a moment: half a minute in all.
+const LOOKS: u32 = 1_500;
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// How long a server may take for one reply to this helper.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How often a port that somebody else took meanwhile is given up for another.
+const PORTS_TRIED: u32 = 5;
+
+/// Servers of a Cluster: as many masters, each with one replica, as can lose one and still agree.
+const MASTERS: usize = 3;
+
+/// After how long a master that is silent is thought dead: longer than any that is alive is silent on a busy machine.
+const PATIENT: Duration = Duration::from_secs(30);
+
+/// The same, for a test in which one dies.
+const HASTY: Duration = Duration::from_secs(1);
+
+/// All slots of a Cluster.
+const SLOTS: usize = 16_384;
+
+/// Why there is no server.
+#[derive(Debug, thiserror::Error)]
+pub enum RedisError {
+    /// The program cannot be run.
+    #[error("cannot run {PACKAGE}: install the Debian package {PACKAGE}")]
+    Missing(#[source] io::Error),
+    /// It runs, and does not answer.
+    #[error("{what} took too long; the server's log:\n{log}")]
+    Silent {
+        /// What was waited for.
+        what: &'static str,
+        /// What it wrote.
+        log: String,
+    },
+    /// It answered something else.
+    #[error("the server answered {request:?} with {answer}")]
+    Answer {
+        /// What was asked.
+        request: String,
+        /// What it said.
+        answer: String,
+    },
+    /// Something about files, ports or signals.
+    #[error("cannot prepare a server")]
+    Io(#[from] io::Error),
+}
+
+/// A Redis server.
+#[derive(Debug)]
+pub struct RedisServer {
+    directory: TempDir,
+    port: u16,
+    arguments: Vec<String>,
+    child: Option<Child>,
+}
+
+impl RedisServer {
+    /// Starts one that keeps everything in memory.
+    pub fn start() -> Result<RedisServer, RedisError> {
+        RedisServer::start_with(&["--save", "", "--appendonly", "no"])
+    }
+
+    /// Starts one with these arguments beside those that every one has.
+    pub fn start_with(arguments: &[&str]) -> Result<RedisServer, RedisError> {
+        let mut tries = 1;
+        loop {
+            let arguments = arguments.iter().map(|&argument| argument.to_owned()).collect();
+            let mut server =
+                RedisServer { directory: tempfile::tempdir()?, port: free_port()?, arguments, child: None };
+            match server.run() {
+                Err(RedisError::Silent { .. }) if tries < PORTS_TRIED && server.has_ended() => tries += 1,
+                started => return started.map(|()| server),
+            }
+        }
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.port).into()
+    }
+
+    /// The same, as a URL.
+    pub fn url(&self) -> String {
+        format!("redis://{}", self.address())
+    }
+
+    /// A connection to it.
+    pub fn connect(&self) -> io::Result<Client> {
+        Client::connect(self.address(), REPLY_TIMEOUT)
+    }
+
+    /// Sends one command; an error that it answers is one here.
+    pub fn call(&self, request: &[&str]) -> Result<Value, RedisError> {
+        let answer = self.connect()?.call(request)?;
+        match answer.error() {
+            Some(error) => Err(RedisError::Answer { request: request.join(" "), answer: error.to_owned() }),
+            None => Ok(answer),
+        }
+    }
+
+    /// Stops it as it is (SIGSTOP): connections stay, and nothing is answered.
+    pub fn stop(&self) -> Result<(), RedisError> {
+        self.signal(Signal::STOP)
+    }
+
+    /// Lets it go on.
+    pub fn cont(&self) -> Result<(), RedisError> {
+        self.signal(Signal::CONT)
+    }
+
+    /// Kills it, as `kill -9` does, and waits until it is gone.
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// Starts it again on the same port, with whatever it finds in its directory.
+    pub fn restart(&mut self) -> Result<(), RedisError> {
+        self.kill();
+        self.run()
+    }
+
+    /// Starts it again on the same port, knowing nothing.
+    pub fn restart_empty(&mut self) -> Result<(), RedisError> {
+        self.kill();
+        self.directory = tempfile::tempdir()?;
+        self.run()
+    }
+
+    fn run(&mut self) -> Result<(), RedisError> {
+        let program = std::env::var_os(PROGRAM_VARIABLE).unwrap_or_else(|| PACKAGE.into());
+        let mut command = Command::new(program);
+        command.args(["--port", &self.port.to_string(), "--bind", "127.0.0.1", "--logfile", "log", "--dir"]);
+        command.arg(self.directory.path()).args(&self.arguments);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        self.child = Some(command.spawn().map_err(RedisError::Missing)?);
+        self.wait("the first answer", |server| {
+            let pong = server.connect().and_then(|mut client| client.call(&["PING"]));
+            Ok(matches!(pong, Ok(Value::Simple(pong)) if pong == "PONG"))
+        })
+    }
+
+    fn wait(
+        &mut self,
+        what: &'static str,
+        is_so: impl Fn(&RedisServer) -> Result<bool, RedisError>,
+    ) -> Result<(), RedisError> {
+        for _ in 0..LOOKS {
+            if is_so(self)? {
+                return Ok(());
+            }
+            if self.has_ended() {
+                break;
+            }
+            thread::sleep(LOOK_EVERY);
+        }
+        let log = std::fs::read_to_string(self.directory.path().join("log")).unwrap_or_default();
+        Err(RedisError::Silent { what, log })
+    }
+
+    fn has_ended(&mut self) -> bool {
+        self.child.as_mut().is_none_or(|child| !matches!(child.try_wait(), Ok(None)))
+    }
+
+    fn signal(&self, signal: Signal) -> Result<(), RedisError> {
+        let child = self.child.as_ref().ok_or_else(|| io::Error::other("the server does not run"))?;
+        Ok(kill_process(Pid::from_child(child), signal).map_err(io::Error::from)?)
+    }
+}
+
+impl Drop for RedisServer {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// A Redis Cluster: three masters, each with a replica.
+#[derive(Debug)]
+pub struct RedisCluster {
+    /// The servers: masters first, as they were in the beginning, then the replica of each.
+    pub servers: Vec<RedisServer>,
+}
+
+impl RedisCluster {
+    /// Starts one, and waits until it serves all slots and every replica follows. Nobody in it dies.
+    pub fn start() -> Result<RedisCluster, RedisError> {
+        RedisCluster::start_with(PATIENT)
+    }
+
+    /// The same, of servers that notice within a moment that a master is dead, and replace it.
+    pub fn start_hasty() -> Result<RedisCluster, RedisError> {
+        RedisCluster::start_with(HASTY)
+    }
+
+    fn start_with(node_timeout: Duration) -> Result<RedisCluster, RedisError> {
+        let mut servers = Vec::new();
+        let mut bus_ports = Vec::new();
+        for _ in 0..2 * MASTERS {
+            let bus_port = free_port()?;
+            bus_ports.push(bus_port.to_string());
+            servers.push(RedisServer::start_with(&[
+                "--save",
+                "",
+                "--appendonly",
+                "no",
+                "--cluster-enabled",
+                "yes",
+                "--cluster-port",
+                &bus_port.to_string(),
+                "--cluster-node-timeout",
+                &node_timeout.as_millis().to_string(),
+                "--cluster-replica-validity-factor",
+                "0",
+            ])?);
+        }
+        let mut cluster = RedisCluster { servers };
+        cluster.join(&bus_ports)?;
+        Ok(cluster)
+    }
+
+    /// Where it is, as a URL that names the masters.
+    pub fn url(&self) -> String {
+        let addresses: Vec<String> =
+            self.servers[..MASTERS].iter().map(|server| server.address().to_string()).collect();
+        format!("redis-cluster://{}", addresses.join(","))
+    }
+
+    /// Which server is a master by its own word, and answers.
+    pub fn masters(&self) -> Vec<usize> {
+        let is_master =
+            |server: &RedisServer| info(server, "replication").is_ok_and(|info| info.contains("role:master"));
+        (0..self.servers.len()).filter(|&at| self.servers[at].child.is_some() && is_master(&self.servers[at])).collect()
+    }
+
+    /// Kills a master and waits until its replica has taken over and all slots are served again.
+    pub fn fail_over(&mut self, master: usize) -> Result<(), RedisError> {
+        self.servers[master].kill();
+        self.wait_until_served(MASTERS)
+    }
+
+    fn join(&mut self, bus_ports: &[String]) -> Result<(), RedisError> {
+        let ids = self.servers.iter().map(my_id).collect::<Result<Vec<String>, RedisError>>()?;
+        for (at, server) in self.servers.iter().enumerate() {
+            server.call(&["CLUSTER", "SET-CONFIG-EPOCH", &(at + 1).to_string()])?;
+            if at < MASTERS {
+                let (from, to) = (SLOTS * at / MASTERS, SLOTS * (at + 1) / MASTERS - 1);
+                server.call(&["CLUSTER", "ADDSLOTSRANGE", &from.to_string(), &to.to_string()])?;
+            }
+            if at > 0 {
+                let port = self.servers[0].port.to_string();
+                server.call(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus_ports[0]])?;
+            }
+        }
+        let know_all = |server: &RedisServer| {
+            let nodes = server.call(&["CLUSTER", "NODES"])?;
+            let nodes = text(&nodes);
+            Ok(ids.iter().all(|id| nodes.contains(id)) && !nodes.contains("handshake"))
+        };
+        for server in &mut self.servers {
+            server.wait("meeting the others", know_all)?;
+        }
+        for at in MASTERS..2 * MASTERS {
+            self.servers[at].call(&["CLUSTER", "REPLICATE", &ids[at - MASTERS]])?;
+        }
+        for replica in &mut self.servers[MASTERS..] {
+            replica.wait("following a master", |server| {
+                Ok(info(server, "replication")?.contains("master_link_status:up"))
+            })?;
+        }
+        self.wait_until_served(MASTERS)
+    }
+
+    fn wait_until_served(&mut self, masters: usize) -> Result<(), RedisError> {
+        for at in 0..self.servers.len() {
+            if self.servers[at].child.is_some() {
+                self.servers[at].wait("serving all slots", |server| {
+                    let state = text(&server.call(&["CLUSTER", "INFO"])?);
+                    let nodes = text(&server.call(&["CLUSTER", "NODES"])?);
+                    let alive = |line: &&str| line.contains("master") && !line.contains("fail");
+                    let owners = nodes.lines().filter(alive).filter(|line| line.split(' ').count() > 8).count();
+                    Ok(state.contains("cluster_state:ok") && owners == masters)
+                })?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn my_id(server: &RedisServer) -> Result<String, RedisError> {
+    Ok(text(&server.call(&["CLUSTER", "MYID"])?))
+}
+
+fn info(server: &RedisServer, section: &str) -> Result<String, RedisError> {
+    Ok(text(&server.call(&["INFO", section])?))
+}
+
+fn text(value: &Value) -> String {
+    match value {
+        Value::Bulk(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+        Value::Simple(text) => text.clone(),
+        other => format!("{other:?}"),
+    }
+}
+
+/// One that nobody listens on just now.
+fn free_port() -> io::Result<u16> {
+    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+}
