@@ -12,7 +12,7 @@ pub const OUTPUT_BYTES_MAX: usize = 1 << 20;
 pub const WRITE_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// How long a command may take to arrive, from its first byte to its last.
-pub const PARTIAL_TIME_MAX: Duration = Duration::from_secs(10);
+pub const PARTIAL_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// Bytes queued between MULTI and EXEC; 30,000 increments of short names.
 pub const QUEUE_BYTES_MAX: usize = 1 << 20;

@@ -51,7 +51,7 @@ pub enum ConfigError {
     #[error("not a redis://, rediss://, redis-cluster:// or rediss-cluster:// URL")]
     Scheme,
     /// TLS in a build without it.
-    #[error("this build has no TLS: build quipu-store-redis with the feature `tls`")]
+    #[error("this build has no TLS for Redis: build with the feature `redis-tls` (of quipu-store-redis: `tls`)")]
     NoTls,
     /// Something else about it.
     #[error("the URL of the store cannot be used: {0}")]

@@ -75,7 +75,7 @@ mod scripts;
 mod store;
 
 pub use config::{ConfigError, Options, PREFIX_BYTES_MAX};
-pub use store::{RedisStore, open};
+pub use store::{RedisStore, check, open};
 
 /// Why a store was not opened.
 #[derive(Debug, thiserror::Error)]

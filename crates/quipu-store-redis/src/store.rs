@@ -20,7 +20,7 @@ use quipu_model::shared::{
 use quipu_model::{Answer, Call, Cursor, Millis, Name, Page, Store, Writer, Writers};
 use redis::{Cmd, Value};
 
-use crate::config::{Config, Options};
+use crate::config::{Config, ConfigError, Options};
 use crate::error::{Damaged, Failure};
 use crate::layout::{self, Keys};
 use crate::route::{Request, Route};
@@ -32,6 +32,11 @@ pub struct RedisStore {
     route: Arc<Route>,
     keys: Arc<Keys>,
     runtime: Runtime,
+}
+
+/// Whether a URL is one of ours.
+pub fn check(url: &str) -> Result<(), ConfigError> {
+    Config::new(url, Options::default()).map(drop)
 }
 
 /// Opens a store. Nothing is connected yet: a server that is down is no reason not to start.

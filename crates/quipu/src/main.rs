@@ -7,6 +7,7 @@
 mod args;
 mod config;
 
+mod backends;
 mod serve;
 
 mod client;

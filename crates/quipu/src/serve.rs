@@ -10,12 +10,13 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 
 use anyhow::{Context, anyhow};
-use quipu_engine::Engine;
+use quipu_engine::{Engine, Environment};
 use quipu_server::Server;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::{error, info, warn};
 
 use crate::args::ServeFlags;
+use crate::backends::StoreUrl;
 use crate::config::check::tell;
 use crate::config::{Configuration, Effective};
 use crate::log::LogForm;
@@ -28,9 +29,10 @@ pub fn serve(flags: &ServeFlags, out: &mut impl Write) -> anyhow::Result<ExitCod
         tell(&effective);
         return Ok(ExitCode::FAILURE);
     }
-    let Configuration { engine: options, server, log, .. } = effective.configuration;
+    let configuration = effective.configuration;
+    let log = configuration.log;
     log.begin();
-    match (log, run(options, server, log, out)) {
+    match (log, run(configuration, out)) {
         (_, Ok(())) => Ok(ExitCode::SUCCESS),
         (LogForm::Text, Err(error)) => Err(error),
         (LogForm::Json, Err(error)) => {
@@ -40,17 +42,16 @@ pub fn serve(flags: &ServeFlags, out: &mut impl Write) -> anyhow::Result<ExitCod
     }
 }
 
-fn run(
-    options: quipu_engine::Options,
-    server: quipu_server::Options,
-    log: LogForm,
-    out: &mut impl Write,
-) -> anyhow::Result<()> {
-    let data = options.data.display().to_string();
+fn run(configuration: Configuration, out: &mut impl Write) -> anyhow::Result<()> {
+    let Configuration { engine: options, server, log, store, .. } = configuration;
+    let place = Place { data: options.data.display().to_string(), store };
+    let store = place.store.as_ref().map(StoreUrl::open).transpose()?;
+    let environment = Environment { store, ..Environment::system() };
     // The error says everything in its own words, which `inspect` shares.
-    let engine = Engine::open(options).map_err(|error| anyhow!("cannot open {data}: {error}"))?;
+    let opened = Engine::open_driven(options, environment);
+    let engine = opened.map_err(|error| anyhow!("cannot open {}: {error}", place.data))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("start a runtime")?;
-    let served = runtime.block_on(answer(&engine, server, &data, log, out));
+    let served = runtime.block_on(answer(&engine, server, &place, log, out));
     // Also when it never served: a directory that was opened is closed cleanly.
     engine.close().context("close the journal")?;
     served?;
@@ -65,18 +66,24 @@ fn run(
 async fn answer(
     engine: &Engine,
     options: quipu_server::Options,
-    data: &str,
+    place: &Place,
     log: LogForm,
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
     let server = Server::bind(engine.clone(), options)?;
     let mut stop = Stop::new().context("listen for signals")?;
     match log {
-        LogForm::Text => say(out, &banner(engine, data, server.resp_addr(), server.http_addr())),
-        LogForm::Json => tell_start(engine, data, server.resp_addr(), server.http_addr()),
+        LogForm::Text => say(out, &banner(engine, place, server.resp_addr(), server.http_addr())),
+        LogForm::Json => tell_start(engine, place, server.resp_addr(), server.http_addr()),
     }
     server.run(stop.asked()).await?;
     Ok(())
+}
+
+/// Where counters are kept.
+struct Place {
+    data: String,
+    store: Option<StoreUrl>,
 }
 
 /// The signals that ask for a stop.
@@ -99,15 +106,16 @@ impl Stop {
     }
 }
 
-fn banner(engine: &Engine, data: &str, resp: SocketAddr, http: Option<SocketAddr>) -> String {
+fn banner(engine: &Engine, place: &Place, resp: SocketAddr, http: Option<SocketAddr>) -> String {
     let stats = engine.stats();
     let http = http.map(|address| format!(" http://{address}")).unwrap_or_default();
-    let lines = [
-        ("data", format!("{data} ({})", stats.durability)),
+    let shared = place.store.as_ref().map(|store| ("store", store.to_string()));
+    let lines = [("data", format!("{} ({})", place.data, stats.durability))];
+    let lines = lines.into_iter().chain(shared).chain([
         ("found", found(engine)),
         ("ready", format!("resp://{resp}{http}")),
         ("try", format!("redis-cli -p {} INCR likes:42", resp.port())),
-    ];
+    ]);
     let mut text = show::bold(&format!("quipu {}", env!("CARGO_PKG_VERSION")));
     for (label, value) in lines {
         text.push_str(&format!("\n  {label:<6} {value}"));
@@ -116,14 +124,16 @@ fn banner(engine: &Engine, data: &str, resp: SocketAddr, http: Option<SocketAddr
 }
 
 /// The same, for programs.
-fn tell_start(engine: &Engine, data: &str, resp: SocketAddr, http: Option<SocketAddr>) {
+fn tell_start(engine: &Engine, place: &Place, resp: SocketAddr, http: Option<SocketAddr>) {
     let (stats, recovery) = (engine.stats(), engine.recovery());
     if let Some(torn) = &recovery.tail.torn {
         let (file, offset, reason) = (torn.file.display(), torn.offset, torn.reason);
         warn!(%file, offset, %reason, "a torn tail was cut from the journal");
     }
+    let Place { data, store } = place;
     info!(
         data,
+        store = store.as_ref().map(tracing::field::display),
         counters = stats.counters,
         records = recovery.records,
         clean = recovery.clean,

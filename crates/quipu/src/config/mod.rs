@@ -19,13 +19,14 @@ use std::fmt;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use quipu_engine::Puts;
+use quipu_engine::{Puts, SharingOptions};
 use quipu_model::{Millis, NAMESPACE_KEYS, NAMESPACES_MAX, Namespace, NamespaceKey, Shards, quantity};
 
 use quipu_protocol::json::rfc3339;
 
 use self::settings::{SETTINGS, Setting};
 use crate::args::ServeFlags;
+use crate::backends::StoreUrl;
 use crate::log::LogForm;
 
 /// Where data goes unless told otherwise.
@@ -40,6 +41,8 @@ pub struct Configuration {
     pub engine: quipu_engine::Options,
     pub server: quipu_server::Options,
     pub log: LogForm,
+    /// The store that this node shares counters on.
+    pub store: Option<StoreUrl>,
     /// What a namespace has that does not say otherwise; as a number it is in the engine's options once everything was read.
     shards: Shards,
     /// By name; likewise.
@@ -53,8 +56,8 @@ impl Default for Configuration {
     fn default() -> Configuration {
         let memory_bytes_max = Some(MEMORY_DEFAULT);
         let engine = quipu_engine::Options { memory_bytes_max, ..quipu_engine::Options::new(DATA_DEFAULT) };
-        let (server, log, shards, namespaces) = Default::default();
-        Configuration { engine, server, log, shards, namespaces }
+        let (server, log, store, shards, namespaces) = Default::default();
+        Configuration { engine, server, log, store, shards, namespaces }
     }
 }
 
@@ -226,6 +229,12 @@ impl Effective {
 
     /// What no setting alone can know.
     fn check_whole(&mut self) {
+        let SharingOptions { lease, retire_after, grace, audit_every, .. } = self.configuration.engine.sharing;
+        if lease + retire_after + audit_every > grace / 2 {
+            let text =
+                "grace: lease, retire_after and audit_every together must not be more than half of it".to_owned();
+            self.mistakes.push(Mistake { origin: self.origin("grace"), text });
+        }
         let server = &self.configuration.server;
         let closed = server.password.is_some() || server.insecure;
         let addresses = [("resp", Some(server.resp)), ("http", server.http)];

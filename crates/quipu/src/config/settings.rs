@@ -16,6 +16,7 @@ use quipu_server::Password;
 
 use super::Configuration;
 use super::quantity::{read_bytes, read_duration, read_timeout, show_bytes, show_duration, show_timeout};
+use crate::backends::StoreUrl;
 
 /// What stands for a secret wherever a configuration is shown.
 const SECRET: &str = "***";
@@ -28,6 +29,10 @@ const MEMORY_BYTES_MIN: u64 = 16_000_000;
 
 /// Least disk: a few segments, the reserve for a seal, and a small ledger.
 const DISK_BYTES_MIN: u64 = 64_000_000;
+
+/// Shortest and longest time in which nodes miss, retire and remember each other: a network's worst pause, and a year.
+const SHARING_TIME_MIN: Duration = Duration::from_secs(1);
+const SHARING_TIME_MAX: Duration = Duration::from_secs(366 * 24 * 3_600);
 
 /// One setting.
 pub struct Setting {
@@ -231,6 +236,16 @@ pub static SETTINGS: &[Setting] = &[
         show: |c| show_bytes_or_off(c.engine.disk_bytes_max),
     },
     Setting {
+        key: "store",
+        form: Form::Text,
+        help: "The store on which nodes share counters, as a URL: redis://host:port, redis-cluster://host:port,host:port. Or off",
+        take: |c, text| {
+            let store = if text == "off" { Ok(None) } else { StoreUrl::new(text).map(Some) };
+            put(&mut c.store, store.map_err(|error| format!("{error:#}")))
+        },
+        show: |c| c.store.as_ref().map_or_else(|| "off".to_owned(), StoreUrl::to_string),
+    },
+    Setting {
         key: "settle_every",
         form: Form::Time,
         help: "With a shared store: what has changed is put there this long after",
@@ -257,6 +272,34 @@ pub static SETTINGS: &[Setting] = &[
         help: "With several such cells: which one an add goes to: writer (always the same), random, hash (of the SHARDKEY of the command), time (the second)",
         take: |c, text| put(&mut c.engine.sharing.pick, read_pick(text)),
         show: |c| show_pick(c.engine.sharing.pick).to_owned(),
+    },
+    Setting {
+        key: "lease",
+        form: Form::Time,
+        help: "With a shared store: a node tells it several times in this long that it is there",
+        take: |c, text| put(&mut c.engine.sharing.lease, read_sharing_time(text)),
+        show: |c| show_duration(c.engine.sharing.lease),
+    },
+    Setting {
+        key: "retire_after",
+        form: Form::Time,
+        help: "With a shared store: a node that has not told for this long after its lease is retired by the others",
+        take: |c, text| put(&mut c.engine.sharing.retire_after, read_sharing_time(text)),
+        show: |c| show_duration(c.engine.sharing.retire_after),
+    },
+    Setting {
+        key: "grace",
+        form: Form::Time,
+        help: "With a shared store: what a retired node still had under way, or brings when it comes back, is told apart for this long; the same on all nodes",
+        take: |c, text| put(&mut c.engine.sharing.grace, read_sharing_time(text)),
+        show: |c| show_duration(c.engine.sharing.grace),
+    },
+    Setting {
+        key: "audit_every",
+        form: Form::Time,
+        help: "With a shared store: all that this node has put there is compared with it this often",
+        take: |c, text| put(&mut c.engine.sharing.audit_every, read_sharing_time(text)),
+        show: |c| show_duration(c.engine.sharing.audit_every),
     },
     Setting {
         key: "limits.connections",
@@ -433,6 +476,15 @@ fn read_nonzero(text: &str) -> Result<Duration, String> {
     }
 }
 
+fn read_sharing_time(text: &str) -> Result<Duration, String> {
+    let time = read_duration(text)?;
+    if !(SHARING_TIME_MIN..=SHARING_TIME_MAX).contains(&time) {
+        let (least, most) = (show_duration(SHARING_TIME_MIN), show_duration(SHARING_TIME_MAX));
+        return Err(format!("{text} is not a time that nodes can go by: from {least} to {most}"));
+    }
+    Ok(time)
+}
+
 fn read_bytes_or_off(text: &str) -> Result<Option<u64>, String> {
     if text == "off" { Ok(None) } else { read_bytes(text).map(Some) }
 }
@@ -497,6 +549,10 @@ mod tests {
             ("shards", "65"),
             ("shards", "Auto"),
             ("pick", "any"),
+            ("store", "memory://"),
+            ("store", "redis"),
+            ("lease", "1ms"),
+            ("grace", "400d"),
             ("limits.connections", "4294967296"),
             ("limits.frame_bytes", "4GiB"),
             ("limits.idle_timeout", "1500ms"),

@@ -16,9 +16,6 @@ const CAP: &str = "2500";
 /// When somebody who does not finish a request must be gone.
 const CLOSED_WITHIN: Duration = Duration::from_secs(10);
 
-/// How long a server waits for the rest of a command; over HTTP as long by itself.
-const PATIENCE: &str = "5s";
-
 /// What 5,000 connections may add to the memory of a server that has nothing else to do.
 const MEMORY_BYTES_MAX: u64 = 200 << 20;
 
@@ -26,7 +23,7 @@ const MEMORY_BYTES_MAX: u64 = 200 << 20;
 fn a_flood_of_connections_is_capped_and_those_that_say_nothing_to_the_end_are_closed_in_time() {
     let data = TempDir::new().expect("a temporary directory can be made");
     let mut launch = launch(data.path(), Durability::Relaxed);
-    let limits = ["--limits-connections", CAP, "--limits-http-connections", CAP, "--limits-partial-timeout", PATIENCE];
+    let limits = ["--limits-connections", CAP, "--limits-http-connections", CAP];
     launch.arguments = limits.map(Into::into).to_vec();
     let program = launch.start().expect("it starts");
     let http = program.http().expect("it serves HTTP");
