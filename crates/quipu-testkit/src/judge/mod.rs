@@ -21,7 +21,7 @@ use std::fmt;
 
 pub use self::adds::{Act, Adds, Call, Outcome};
 pub use self::sequence::{Action, Entry, Expires, Found, Held, Sequence, Sight, Step};
-pub(crate) use self::subset::reaches;
+pub use self::subset::reaches;
 
 /// A promise that was broken.
 #[derive(Debug, Clone, PartialEq, Eq)]

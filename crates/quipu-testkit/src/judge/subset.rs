@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 /// Whether some subset of the adds comes to `wanted`.
-pub(crate) fn reaches(wanted: i128, adds: impl IntoIterator<Item = i64>) -> bool {
+pub fn reaches(wanted: i128, adds: impl IntoIterator<Item = i64>) -> bool {
     let (mut low, mut high) = (0_i128, 0_i128);
     let adds: Vec<i64> = adds.into_iter().collect();
     for &add in &adds {

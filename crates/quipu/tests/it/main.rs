@@ -7,6 +7,7 @@ mod flood;
 mod kill;
 mod life;
 mod namespaces;
+mod nodes;
 mod once;
 mod second;
 mod signals;

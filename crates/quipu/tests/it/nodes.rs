@@ -1,0 +1,259 @@
+//! Three nodes on one real store, under load, while nodes and the store are killed, stopped and started again.
+//!
+//! The account of each counter: what GETSET returned + what is left = what was acknowledged + some subset of what nobody knows of.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use quipu_model::Durability;
+use quipu_testkit::Dice;
+use quipu_testkit::judge::reaches;
+use quipu_testkit::program::{Launch, Program};
+use quipu_testkit::resp::Client;
+use quipu_testkit::servers::redis::RedisServer;
+use tempfile::TempDir;
+
+use crate::life::{connect, launch};
+
+const NODES: usize = 3;
+
+/// Clients of each node.
+const CLIENTS: usize = 2;
+
+/// Counters that are only added to, and counters that are harvested with GETSET besides.
+const PLAIN: [&str; 2] = ["likes:1", "likes:2"];
+const HARVESTED: [&str; 2] = ["views:1", "views:2"];
+
+/// How long a client waits for a reply: longer than a node lets a command wait for its store.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// When all nodes must show the same, after the last fault: settled, fetched, and a store connected to again, many times over.
+const AGREED_WITHIN: Duration = Duration::from_secs(60);
+
+/// A store that can be killed and comes back with all that it acknowledged.
+trait StoreServer {
+    fn url(&self) -> String;
+    fn kill(&mut self);
+    fn restart(&mut self);
+    fn stop(&self);
+    fn cont(&self);
+}
+
+impl StoreServer for RedisServer {
+    fn url(&self) -> String {
+        RedisServer::url(self)
+    }
+
+    fn kill(&mut self) {
+        RedisServer::kill(self);
+    }
+
+    fn restart(&mut self) {
+        RedisServer::restart(self).expect("it starts again");
+    }
+
+    fn stop(&self) {
+        RedisServer::stop(self).expect("it can be stopped");
+    }
+
+    fn cont(&self) {
+        RedisServer::cont(self).expect("it goes on");
+    }
+}
+
+/// What is known of one counter.
+#[derive(Debug, Default, Clone)]
+struct Account {
+    acked: i64,
+    unknown: Vec<i64>,
+    returned: i64,
+    /// Harvests of which nobody knows whether they were carried out, and so what they took.
+    lost: usize,
+    harvests: usize,
+    refused: usize,
+}
+
+/// What clients share with whoever kills nodes under them.
+#[derive(Default)]
+struct Shared {
+    /// Where each node listens, while it runs.
+    addresses: Mutex<[Option<SocketAddr>; NODES]>,
+    accounts: Mutex<BTreeMap<&'static str, Account>>,
+    over: AtomicBool,
+}
+
+/// The nodes.
+struct Nodes {
+    launches: Vec<Launch>,
+    programs: Vec<Option<Program>>,
+    shared: Arc<Shared>,
+    _data: TempDir,
+}
+
+impl Nodes {
+    fn start(url: &str) -> Nodes {
+        let data = TempDir::new().expect("a temporary directory can be made");
+        let launches: Vec<Launch> = (0..NODES)
+            .map(|node| {
+                let mut launch = launch(&data.path().join(node.to_string()), Durability::Durable);
+                let words = ["--store", url, "--settle-every", "100ms", "--freshness", "100ms", "--lease", "2s"];
+                launch.arguments = words.map(Into::into).to_vec();
+                launch
+            })
+            .collect();
+        let mut nodes =
+            Nodes { launches, programs: (0..NODES).map(|_| None).collect(), shared: Arc::default(), _data: data };
+        (0..NODES).for_each(|node| nodes.run(node));
+        nodes
+    }
+
+    fn run(&mut self, node: usize) {
+        let program = self.launches[node].start().expect("it starts");
+        self.shared.addresses.lock().expect("nobody panics holding it")[node] = Some(program.address());
+        self.programs[node] = Some(program);
+    }
+
+    fn kill(&mut self, node: usize) {
+        self.shared.addresses.lock().expect("nobody panics holding it")[node] = None;
+        self.programs[node].take().expect("it runs").kill9();
+    }
+}
+
+/// One client: asks its node until all is over, and connects again whenever the connection breaks.
+fn drive(nodes: &Shared, node: usize, dice: &Dice) {
+    while !nodes.over.load(Ordering::Relaxed) {
+        let address = nodes.addresses.lock().expect("nobody panics holding it")[node];
+        let Some(mut client) = address.and_then(|address| Client::connect(address, REPLY_TIMEOUT).ok()) else {
+            thread::sleep(Duration::from_millis(10));
+            continue;
+        };
+        while !nodes.over.load(Ordering::Relaxed) && ask(nodes, &mut client, dice) {}
+    }
+}
+
+/// Asks one thing, and writes down what is known of it; whether the connection is whole.
+fn ask(nodes: &Shared, client: &mut Client, dice: &Dice) -> bool {
+    let harvests = dice.chance(3);
+    let name = if harvests || dice.chance(50) { *dice.pick(&HARVESTED) } else { *dice.pick(&PLAIN) };
+    let delta = 1 + dice.below(5) as i64;
+    let answer = match harvests {
+        true => client.call(&["GETSET", name, "0"]),
+        false => client.call(&["INCRBY", name, &delta.to_string()]),
+    };
+    let mut accounts = nodes.accounts.lock().expect("nobody panics holding it");
+    let account = accounts.entry(name).or_default();
+    match &answer {
+        Ok(reply) if reply.error().is_some() => account.refused += 1,
+        Ok(reply) if harvests => {
+            account.harvests += 1;
+            account.returned += reply.number().unwrap_or(0);
+        }
+        Ok(_) => account.acked += delta,
+        Err(_) if harvests => account.lost += 1,
+        Err(_) => account.unknown.push(delta),
+    }
+    answer.is_ok()
+}
+
+/// Loads three nodes, lets everything happen to them and their store, and judges what is left.
+fn nothing_is_lost_or_doubled(what: &str, store: &mut impl StoreServer) {
+    let mut nodes = Nodes::start(&store.url());
+    let dice = Dice::new(u64::from(std::process::id()));
+    let pause = |millis| thread::sleep(Duration::from_millis(millis));
+    let shared = nodes.shared.clone();
+    thread::scope(|scope| {
+        for client in 0..NODES * CLIENTS {
+            let (shared, dice) = (&shared, dice.fork());
+            scope.spawn(move || drive(shared, client % NODES, &dice));
+        }
+        pause(1_000);
+        nodes.kill(0);
+        pause(300);
+        nodes.run(0);
+        pause(700);
+        store.kill();
+        pause(1_000);
+        store.restart();
+        pause(700);
+        store.stop();
+        pause(1_500);
+        store.cont();
+        pause(700);
+        // A node loses its process while the store is down, and is back before it.
+        store.kill();
+        pause(200);
+        nodes.kill(1);
+        nodes.run(1);
+        pause(500);
+        store.restart();
+        pause(1_500);
+        shared.over.store(true, Ordering::Relaxed);
+    });
+    judge(what, &nodes);
+    for program in nodes.programs.into_iter().flatten() {
+        assert!(program.terminate().expect("it ends").0.success());
+    }
+}
+
+fn judge(what: &str, nodes: &Nodes) {
+    let mut clients: Vec<Client> = nodes.programs.iter().flatten().map(connect).collect();
+    let accounts = nodes.shared.accounts.lock().expect("nobody panics holding it");
+    let began = now();
+    for (name, account) in accounts.iter() {
+        let Account { acked, unknown, returned, lost, .. } = account;
+        let judged = |left: i64| match lost {
+            0 => reaches(i128::from(left + returned - acked), unknown.iter().copied()),
+            // What a lost one took is not there any more, and nobody was told.
+            _ => left + returned <= acked + unknown.iter().sum::<i64>(),
+        };
+        loop {
+            let shown: Vec<i64> = clients.iter_mut().map(|client| value(client, name)).collect();
+            let agreed = shown.iter().all(|value| *value == shown[0]) && judged(shown[0]);
+            if agreed {
+                break;
+            }
+            assert!(began.elapsed() < AGREED_WITHIN, "{what}: {name}: the nodes show {shown:?} of {account:?}");
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+    // And stays so.
+    thread::sleep(Duration::from_secs(1));
+    for (name, account) in accounts.iter() {
+        let shown: Vec<i64> = clients.iter_mut().map(|client| value(client, name)).collect();
+        let most = account.acked + account.unknown.iter().sum::<i64>();
+        assert!(shown.iter().all(|value| *value == shown[0] && value + account.returned <= most), "{name}: {shown:?}");
+    }
+    let sum = |of: fn(&Account) -> i64| accounts.values().map(of).sum::<i64>();
+    assert!(sum(|account| account.harvests as i64) > 0, "nothing was harvested");
+    println!(
+        "proof: three nodes on {what}: added {}, harvested {} in {} harvests, {} unknown, {} harvests without a reply, {} refused; nodes agreed after {} ms, violations 0",
+        sum(|account| account.acked),
+        sum(|account| account.returned),
+        sum(|account| account.harvests as i64),
+        sum(|account| account.unknown.len() as i64),
+        sum(|account| account.lost as i64),
+        sum(|account| account.refused as i64),
+        began.elapsed().as_millis(),
+    );
+}
+
+fn value(client: &mut Client, name: &str) -> i64 {
+    client.call(&["GET", name]).expect("it answers").number().unwrap_or(-1)
+}
+
+#[allow(clippy::disallowed_methods, reason = "real programs are waited for")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+#[test]
+fn three_nodes_on_redis_lose_and_double_nothing_whatever_is_killed() {
+    // With anything less, Redis itself may forget what it acknowledged.
+    let durable = ["--save", "", "--appendonly", "yes", "--appendfsync", "always"];
+    let mut store = RedisServer::start_with(&durable).expect("redis-server starts");
+    nothing_is_lost_or_doubled("Redis", &mut store);
+}
