@@ -9,13 +9,16 @@
 //! - replies, table and journal are those of the same commands run one by one, but that they are in one record;
 //! - nothing is applied for a command that is not counted as run.
 
+mod shared;
+
 use arrayvec::ArrayVec;
-use quipu_model::{Brief, Cell, Durability, Epoch, Millis, Name};
+use quipu_model::{Brief, Cell, Durability, Epoch, Incarnation, Millis, Name};
 
 use crate::apply::table::{Look, Shard};
 use crate::apply::{Held, is_same};
 use crate::journal::format::{Before, ENTRY_BYTES_MAX, Entry, RECORD_OVERHEAD_BYTES_MAX};
 use crate::namespaces::Policy;
+use crate::sharing::Shared;
 use crate::turn::Turn;
 
 /// Most commands run at once: what is known of each is on the stack, and the shards are held meanwhile.
@@ -56,6 +59,9 @@ struct Lot<'a> {
     /// Whether there is something about a counter that is made, an expiry or a limit, which is for the long way to see to.
     special: bool,
     exists: bool,
+    /// Whether some of its commands add, and whether some read; only told, and only asked for, on a shared store.
+    adds: bool,
+    reads: bool,
     value: i64,
     epoch: Epoch,
     expires_at: Option<Millis>,
@@ -78,7 +84,7 @@ struct Together<'a> {
 impl<'e> Turn<'e> {
     /// Whether [`Turn::run_briefs`] can run any at the moment.
     pub fn takes_briefs(&self) -> bool {
-        self.engine.shared.is_none() && !self.engine.is_closed()
+        !self.engine.shared.as_ref().is_some_and(Shared::is_fenced) && !self.engine.is_closed()
     }
 
     /// Runs the first of these commands and tells their replies; returns how many. 0: the first one has to be [run](Turn::run) by itself.
@@ -97,7 +103,11 @@ impl<'e> Turn<'e> {
         if !self.admit_lots(&together.lots) {
             return 0;
         }
-        let ready = self.look_at_lots(&mut together);
+        let present = self.engine.shared.as_ref().map(Shared::present);
+        if present.is_some() {
+            together.tell_apart(briefs);
+        }
+        let ready = self.look_at_lots(&mut together, present);
         let ran = run_lots(&briefs[..ready], &mut together, tell);
         for lot in &together.lots {
             if lot.first >= ran {
@@ -105,7 +115,7 @@ impl<'e> Turn<'e> {
             }
             self.run_durability = self.run_durability.max(lot.durability);
             if lot.count > 0 {
-                self.write_lot(lot);
+                self.write_lot(lot, present);
             }
         }
         self.release();
@@ -125,14 +135,24 @@ impl<'e> Turn<'e> {
             return false;
         }
         let shard = self.held.insert(held).at(0);
-        lot.at = shard.guess(hash);
+        let present = engine.shared.as_ref().map(Shared::present);
         // Under the lock: what was admitted before the close must not come after its mark.
-        let ready = !engine.is_closed() && lot.look(shard, self.now, engine.memory_is_full());
+        let ready = !engine.is_closed()
+            && match present {
+                None => {
+                    lot.at = shard.guess(hash);
+                    lot.look(shard, self.now, engine.memory_is_full())
+                }
+                Some(present) => {
+                    (lot.adds, lot.reads) = (brief.delta.is_some(), brief.delta.is_none());
+                    self.look_at_shared(std::slice::from_mut(&mut lot), present, 1) == 1
+                }
+            };
         let reply = if ready { lot.run(brief.delta) } else { None };
         if reply.is_some() {
             self.run_durability = self.run_durability.max(lot.durability);
             if lot.count > 0 {
-                self.write_lot(&lot);
+                self.write_lot(&lot, present);
             }
         }
         self.release();
@@ -180,12 +200,13 @@ impl<'e> Turn<'e> {
     /// Whether there is room to write down what happens to these counters.
     fn admit_lots(&mut self, lots: &[Lot<'_>]) -> bool {
         let journaled = lots.iter().filter(|lot| lot.durability > Durability::Memory);
-        let bytes: usize = journaled.map(|lot| ENTRY_BYTES_MAX + lot.name.bytes().len()).sum();
+        let own = self.own_bytes_max();
+        let bytes: usize = journaled.map(|lot| ENTRY_BYTES_MAX + lot.name.bytes().len() + own).sum();
         bytes == 0 || self.promise_what_is_there(RECORD_OVERHEAD_BYTES_MAX + bytes)
     }
 
     /// Holds the shards of these counters and looks at each; returns how many of the first commands can run.
-    fn look_at_lots(&mut self, together: &mut Together<'_>) -> usize {
+    fn look_at_lots(&mut self, together: &mut Together<'_>, present: Option<Incarnation>) -> usize {
         let engine = self.engine;
         let Together { lots, shards, commands, .. } = together;
         let held = match shards[..] {
@@ -199,6 +220,9 @@ impl<'e> Turn<'e> {
         if engine.is_closed() {
             // Under the locks: what was admitted before the close must not come after its mark.
             return 0;
+        }
+        if let Some(present) = present {
+            return self.look_at_shared(lots, present, *commands);
         }
         let (full, now, mut ready) = (engine.memory_is_full(), self.now, *commands);
         let mut look = |lot: &mut Lot<'_>, shard: &mut Shard| {
@@ -232,7 +256,10 @@ impl<'e> Turn<'e> {
 
     /// Brings what happened to a counter into the table and the record.
     #[inline]
-    fn write_lot(&mut self, lot: &Lot<'_>) {
+    fn write_lot(&mut self, lot: &Lot<'_>, present: Option<Incarnation>) {
+        if let Some(present) = present {
+            return self.write_shared(lot, present);
+        }
         let shard = self.held.as_mut().expect("the run is open").at(lot.held);
         let (name, epoch, value, expires_at) = (lot.name.bytes(), lot.epoch, lot.value, lot.expires_at);
         let before = match lot.at {
@@ -259,9 +286,26 @@ impl<'a> Lot<'a> {
     fn new(name: Name<'a>, hash: u64, policy: &Policy) -> Lot<'a> {
         let (durability, sure) = (policy.durability, !policy.unsure);
         let special = policy.ttl.is_some() || policy.limit.is_some();
-        let (held, first, at, exists, value) = (0, 0, None, false, 0);
+        let (held, first, at, exists, adds, reads, value) = (0, 0, None, false, false, false, 0);
         let (epoch, expires_at, count, sum) = (Epoch::FIRST, None, 0, 0);
-        Lot { name, hash, held, first, at, durability, sure, special, exists, value, epoch, expires_at, count, sum }
+        Lot {
+            name,
+            hash,
+            held,
+            first,
+            at,
+            durability,
+            sure,
+            special,
+            exists,
+            adds,
+            reads,
+            value,
+            epoch,
+            expires_at,
+            count,
+            sum,
+        }
     }
 
     /// Runs one command on it; `None`: what it adds is more than an entry can say, so it begins another run.

@@ -65,9 +65,9 @@ pub struct Turn<'e> {
     /// The present run has deleted everything.
     flushed: bool,
     /// The clock that only runs forward, for what a shared store knows.
-    elapsed: Duration,
+    pub(crate) elapsed: Duration,
     /// Rows that were asked for since then are fresh, whatever freshness is asked for.
-    rows_since: Option<Duration>,
+    pub(crate) rows_since: Option<Duration>,
 }
 
 /// Why several commands were not run; nothing was applied.
@@ -330,7 +330,7 @@ impl<'e> Turn<'e> {
         Ok(())
     }
 
-    fn own_bytes_max(&self) -> usize {
+    pub(crate) fn own_bytes_max(&self) -> usize {
         if self.engine.shared.is_some() { own_bytes_max(self.policies.shards_max()) } else { 0 }
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use quipu_engine::Once;
 use quipu_model::shared::Token;
 use quipu_model::{
-    AddWithin, Command, Durability, Expiry, ExpiryCondition, Pattern, Scan, Set, SetCondition, SetExpiry, When,
+    AddWithin, Brief, Command, Durability, Expiry, ExpiryCondition, Pattern, Scan, Set, SetCondition, SetExpiry, When,
 };
 use quipu_testkit::Dice;
 
@@ -144,6 +144,16 @@ impl Act {
         let many = if self.what == What::ReadMany { 3 } else { 1 };
         let first = self.counter;
         (0..many).map(move |at| (first + at) % COUNTERS.len())
+    }
+
+    /// The same, if it is one of those that run many at a time.
+    pub fn brief(&self) -> Option<Brief<'static>> {
+        let name = name_of(self.counter);
+        match self.what {
+            What::Add(delta) => Some(Brief { name, delta: Some(delta) }),
+            What::Read => Some(Brief { name, delta: None }),
+            _ => None,
+        }
     }
 
     /// As the engine takes it.

@@ -4,11 +4,12 @@
 
 use std::sync::Arc;
 
-use quipu_engine::{Engine, Load, Loaded, Position, Wait};
-use quipu_model::Reply;
+use quipu_engine::{BriefReply, Engine, Load, Loaded, Position, Turn, Wait};
+use quipu_model::{Brief, Command, Refusal, Reply};
 use quipu_testkit::Dice;
 
 use crate::act::Act;
+use crate::counters::{COUNTERS, name_of};
 use crate::judge::Answer;
 use crate::task::pause;
 
@@ -25,7 +26,7 @@ pub async fn serve(engine: Engine, dice: Arc<Dice>, act: Act) -> Answer {
     loop {
         let mut turn = engine.turn();
         since.into_iter().for_each(|since| turn.rows_since(since));
-        let ran = turn.run(&command);
+        let ran = run(&mut turn, &dice, &act, &command);
         turn.release();
         let position = engine.steps().reserved();
         pause().await;
@@ -44,6 +45,27 @@ pub async fn serve(engine: Engine, dice: Arc<Dice>, act: Act) -> Answer {
         if let Some(answer) = answer(&engine, &dice, loaded, position).await {
             return answer;
         }
+    }
+}
+
+/// Runs a command as a server does: together with others that came in the same read if it is of those that can, by itself if not.
+fn run(turn: &mut Turn<'_>, dice: &Dice, act: &Act, command: &Command<'_>) -> Result<Reply, Load> {
+    let Some(brief) = act.brief() else { return turn.run(command) };
+    let look = |counter| Brief { name: name_of(counter), delta: None };
+    let (mut briefs, mut replies) = (vec![brief], Vec::new());
+    if dice.chance(30) {
+        briefs.insert(0, look(dice.below(COUNTERS.len())));
+    }
+    if dice.chance(30) {
+        briefs.push(look(act.counter));
+    }
+    let at = usize::from(briefs[0] != brief);
+    turn.run_briefs(&briefs, |reply| replies.push(reply));
+    match replies.get(at) {
+        Some(BriefReply::Added(value)) => Ok(Reply::Integer(*value)),
+        Some(BriefReply::Read(value)) => Ok(Reply::Value(*value)),
+        Some(BriefReply::Overflow) => Ok(Reply::Refused(Refusal::Overflow)),
+        None => turn.run(command),
     }
 }
 

@@ -147,10 +147,9 @@ impl Run<'_, '_> {
         let mut own = own.unwrap_or_else(|| Box::new(picking.plain(cell)));
         let expires_at = shown.and_then(|cell| cell.expires_at);
         let added = picking.add(&mut own, picked, expires_at, delta);
-        let due = picking.due(name);
         shard.give_own(hash, name.bytes(), own);
         if added {
-            shard.unsettled.entry(name.bytes().into()).or_insert(due);
+            shard.note_unsettled(name.bytes(), || picking.due(name));
         }
         if added { Ok(()) } else { Err(Refusal::Overflow) }
     }
@@ -357,7 +356,7 @@ impl Run<'_, '_> {
         owned.lapse(now, picking.present());
         owned.outdate();
         if owned.is_unsettled() {
-            shard.unsettled.entry(name.bytes().into()).or_insert(std::time::Duration::ZERO);
+            shard.note_unsettled(name.bytes(), || std::time::Duration::ZERO);
         }
     }
 

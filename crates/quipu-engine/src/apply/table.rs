@@ -370,6 +370,18 @@ impl Shard {
         self.slots.own_mut(at)
     }
 
+    /// What this node says of the name that has this slot.
+    pub fn own_at(&mut self, at: u32) -> Option<&mut Owned> {
+        self.slots.own_mut(at)
+    }
+
+    /// The store is to hear of this name, by then unless it was before.
+    pub fn note_unsettled(&mut self, name: &[u8], due: impl FnOnce() -> Duration) {
+        if !self.unsettled.contains_key(name) {
+            self.unsettled.insert(name.into(), due());
+        }
+    }
+
     /// Takes out what this node says of a name whose state is known, for [`Shard::give_own`] to put back. Of a counter of the days before the
     /// store nothing is said yet; then there is only its cell.
     pub fn take_own(&mut self, hash: u64, name: &[u8]) -> (Option<Box<Owned>>, Option<Cell>) {

@@ -140,7 +140,12 @@ impl Shared {
 
     /// Who adds, and how.
     pub(crate) fn picking<'s>(&'s self, now: Duration, policies: &'s Policies) -> Picking<'s> {
-        Picking { shared: self, policies, present: self.present(), now }
+        self.picking_as(self.present(), now, policies)
+    }
+
+    /// The same, as the life that was the present one when something was looked at.
+    pub(crate) fn picking_as<'s>(&'s self, present: Incarnation, now: Duration, policies: &'s Policies) -> Picking<'s> {
+        Picking { shared: self, policies, present, now }
     }
 }
 

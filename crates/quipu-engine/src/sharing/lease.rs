@@ -178,6 +178,7 @@ impl Shared {
     /// Nothing is counted from here on.
     pub(crate) fn fence(&self, reason: String) {
         lock(&self.lease).standing = Standing::Fenced { reason };
+        self.fenced.store(true, Ordering::Release);
     }
 }
 

@@ -67,6 +67,8 @@ pub(crate) struct Shared {
     /// Whether it has cells.
     has_added: AtomicBool,
     lease: Mutex<lease::Lease>,
+    /// Whether it says that nothing is counted any more: asked before every command.
+    fenced: AtomicBool,
     /// Writers that the registry knew when it was last read.
     registered: Mutex<Arc<BTreeSet<Writer>>>,
     /// Counters read lately, to be fetched before their time is up.
@@ -151,6 +153,7 @@ impl Shared {
             present: AtomicU64::new(writer.incarnation.0),
             has_added: AtomicBool::new(false),
             lease: Mutex::new(lease::Lease::new(kept)),
+            fenced: AtomicBool::new(false),
             registered: Mutex::default(),
             ahead: Mutex::default(),
             swaps: Mutex::default(),
@@ -185,8 +188,16 @@ impl Shared {
         self.rng.next()
     }
 
+    /// Whether no command is carried out any more.
+    pub(crate) fn is_fenced(&self) -> bool {
+        self.fenced.load(Ordering::Acquire)
+    }
+
     /// Why no command is carried out, if none is.
     pub(crate) fn refusal(&self) -> Option<Refusal> {
+        if !self.is_fenced() {
+            return None;
+        }
         match &lock(&self.lease).standing {
             Standing::Fenced { reason } => Some(Refusal::Fenced { reason: reason.clone() }),
             Standing::Joining | Standing::Live => None,
