@@ -7,7 +7,7 @@
 //! quipu:c:<name>            a hash: one counter, all of it under one key
 //!   born    1790000000000   when the row was made
 //!   swaps   2               how often it was set, reset, deleted, …
-//!   puts    17              rises with every put that moved a cell
+//!   puts    1703936         rises with every put that moved a cell, by a number of its own
 //!   epoch   00000001790000000000.00000000000000000007      20 digits of time, 20 of the node that raised it
 //!   base    100             what was set, and what was folded into it; absent if neither
 //!   expires 1790003600000   absent if never

@@ -1,7 +1,7 @@
 //! The scripts: everything that must be one step at the server, each on a single key.
 //!
 //! Invariants:
-//! - a script reads before it writes, and what it compares is text: the only numbers it makes are the time and the count of puts;
+//! - a script reads before it writes, and what it compares is text: the only numbers it makes are the time and the sum of strides;
 //! - the first command of each is a read of its key, or of the time: one that the server refuses there has changed nothing.
 
 use std::sync::LazyLock;

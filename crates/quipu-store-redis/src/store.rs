@@ -190,6 +190,7 @@ fn group(keys: &Keys, puts: &[(Name<'_>, Put)]) -> (Vec<Request>, Vec<Group>) {
         });
         let cmd = &mut cmds[which].1;
         cmd.arg(layout::cell(put.cell)).arg(layout::epoch(put.epoch)).arg(layout::seq(put.seq)).arg(layout::said(put));
+        cmd.arg(put.stride());
         groups[which].push((at, *put));
     }
     (cmds.into_iter().map(|(key, cmd)| Request::new(&key, cmd)).collect(), groups)

@@ -27,6 +27,14 @@ pub struct Put {
     pub total: i128,
 }
 
+impl Put {
+    /// What it moves the version of a row on by; see [`Version`].
+    pub fn stride(&self) -> u64 {
+        let CellId { writer, shard } = self.cell;
+        Version::stride(&[writer.node.0, writer.incarnation.0, u64::from(shard.0), self.seq.0])
+    }
+}
+
 /// What a store answers to one put. One variant per thing that the writer does next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
@@ -126,7 +134,7 @@ fn moved_on(put: &Put, seq: Seq, closed: bool) -> Verdict {
 
 fn keep(row: &mut Snapshot, put: &Put) {
     row.cells.insert(put.cell, Held { seq: put.seq, value: put.value, total: put.total, closed: false });
-    row.version.puts = row.version.puts.wrapping_add(1);
+    row.version.puts = row.version.puts.wrapping_add(put.stride());
 }
 
 #[cfg(test)]

@@ -79,8 +79,10 @@ pub struct SwapId(pub u128);
 
 /// Which state of a row was seen. A swap is carried out only on the very state it was computed from.
 ///
-/// A store makes `puts` in whatever way rises with every put that moved a cell, among states with the same `swaps`: a count of such
-/// puts, or the sum of the cells' sequence numbers.
+/// A store makes `puts` in whatever way rises with every put that moved a cell, among states with the same `swaps`, and comes to the same for two
+/// different rows only by an unlikely chance: by the [stride](crate::shared::Put::stride) of each such put, or from the numbers and writers of the cells.
+/// A count would do, if no store ever lost anything: one that went back comes to the same count again, by other puts, and a swap that was computed before
+/// would be carried out on a row that it has not seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Version {
     /// When the row was made, by the store's clock: one that is made anew after it was forgotten is not the same row.
@@ -91,9 +93,21 @@ pub struct Version {
     pub puts: u64,
 }
 
+/// Strides have 20 bits: few enough that no row comes to the end of its versions, and that a store which counts in doubles adds them exactly.
+const STRIDE_MASK: u64 = (1 << 20) - 1;
+
 impl Version {
     /// The version of a counter that has no row.
     pub const ABSENT: Version = Version { born_at: Millis(0), swaps: 0, puts: 0 };
+
+    /// How far apart the versions before and after something are: at least 1, and another for something else.
+    pub(super) fn stride(words: &[u64]) -> u64 {
+        let mix = |mixed: u64, word: &u64| {
+            let mixed = (mixed ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            mixed ^ mixed >> 32
+        };
+        1 + (words.iter().fold(0, mix) & STRIDE_MASK)
+    }
 
     /// Whether this is an older state than the other, of a store that has lost nothing in between.
     pub fn is_before(&self, other: &Version) -> bool {
@@ -269,6 +283,8 @@ impl Snapshot {
     /// Gives the row its next version, and the swap that makes it a name.
     pub(super) fn sign(&mut self, id: SwapId) {
         self.version.swaps = self.version.swaps.saturating_add(1);
+        let SwapId(words) = id;
+        self.version.puts = self.version.puts.wrapping_add(Version::stride(&[words as u64, (words >> 64) as u64]));
         self.swaps.push(id);
         let surplus = self.swaps.len().saturating_sub(SWAPS_KEPT);
         self.swaps.drain(..surplus);

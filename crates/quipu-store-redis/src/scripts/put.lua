@@ -1,5 +1,5 @@
 -- Puts cells of one counter, in order. Compares and replaces; whatever is not plainly the newest is handed back as it is, and judged by the model.
--- KEYS[1]: the row. ARGV, per cell: its id, its epoch, its seq, and what is said of it ("open <value> <total>").
+-- KEYS[1]: the row. ARGV, per cell: its id, its epoch, its seq, what is said of it ("open <value> <total>"), and the stride of the row's version.
 -- Answers, per cell: 1, or the time and what the row has of the cell.
 local key = KEYS[1]
 
@@ -9,13 +9,13 @@ local function time()
 end
 
 local answers = {}
-for at = 1, #ARGV, 4 do
-  local cell, asked, seq, said = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
+for at = 1, #ARGV, 5 do
+  local cell, asked, seq, said, stride = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
   local known = redis.call('HMGET', key, 'epoch', 'expires', 'c:' .. cell, 's:' .. cell, 'puts')
   local epoch, expires, held, spent, puts = known[1], known[2], known[3], known[4], known[5]
   local answer = 1
   if not epoch then
-    redis.call('HSET', key, 'born', time(), 'swaps', '0', 'puts', '1', 'epoch', asked, 'c:' .. cell, seq .. ' ' .. said)
+    redis.call('HSET', key, 'born', time(), 'swaps', '0', 'puts', stride, 'epoch', asked, 'c:' .. cell, seq .. ' ' .. said)
   else
     local now = expires and time()
     local due = expires and tonumber(expires) <= tonumber(now)
@@ -32,11 +32,11 @@ for at = 1, #ARGV, 4 do
     elseif not held or held_seq < seq then
       if #puts < 16 then
         -- One command: a tenth less time than two, and one to replicate instead of four (MULTI, both, EXEC). Lua counts exactly so far.
-        puts = string.format('%.0f', tonumber(puts) + 1)
+        puts = string.format('%.0f', tonumber(puts) + tonumber(stride))
         redis.call('HSET', key, 'c:' .. cell, seq .. ' ' .. said, 'puts', puts)
       else
         redis.call('HSET', key, 'c:' .. cell, seq .. ' ' .. said)
-        redis.call('HINCRBY', key, 'puts', 1)
+        redis.call('HINCRBY', key, 'puts', stride)
       end
     end
   end

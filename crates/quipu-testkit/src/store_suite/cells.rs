@@ -1,5 +1,7 @@
 //! What a store answers to puts.
 
+use std::collections::BTreeSet;
+
 use quipu_model::ports::store::PUTS_MAX;
 use quipu_model::shared::{CellId, Put, Seq, Shard, Verdict};
 use quipu_model::{Epoch, Incarnation, Name, NodeId, Store, StoreError, Writer};
@@ -32,6 +34,7 @@ pub(super) async fn prove(store: &impl Store) {
     the_newest_by_seq_stays(store).await;
     writers_and_shards_have_cells_of_their_own(store).await;
     one_call_puts_into_several_counters_in_order(store).await;
+    rows_of_other_puts_have_other_versions(store).await;
     values_may_be_wider_than_a_reply(store).await;
     names_may_have_any_bytes(store).await;
     a_put_past_the_bound_is_refused_whole(store).await;
@@ -69,6 +72,21 @@ async fn writers_and_shards_have_cells_of_their_own(store: &impl Store) {
     let row = store.read(name(at)).await.expect("a store reads").snapshot;
     assert_eq!((row.cells.len(), row.sum()), (4, 15), "four cells");
     assert!(row.cells.contains_key(&other.cell) && row.cells.contains_key(&life.cell), "{row:?}");
+}
+
+async fn rows_of_other_puts_have_other_versions(store: &impl Store) {
+    // One put each: a store that has lost the one and taken another must not look as it did.
+    let puts = [
+        (b"v:1", said(1, Epoch::FIRST, 1, 5)),
+        (b"v:2", said(1, Epoch::FIRST, 2, 5)),
+        (b"v:3", said(2, Epoch::FIRST, 1, 5)),
+    ];
+    let mut versions = BTreeSet::new();
+    for (at, said) in puts {
+        assert_eq!(put(store, at, said).await, Verdict::Newest);
+        versions.insert(store.read(name(at)).await.expect("it is read").snapshot.version.puts);
+    }
+    assert_eq!(versions.len(), puts.len(), "{versions:?}");
 }
 
 async fn one_call_puts_into_several_counters_in_order(store: &impl Store) {
