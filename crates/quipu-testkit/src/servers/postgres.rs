@@ -132,6 +132,16 @@ impl PostgresServer {
         Ok(said.trim_end().to_owned())
     }
 
+    /// From now on, whoever connects to its address has to know the password of the user `postgres`, which is this one.
+    pub fn require_password(&self, password: &str) -> Result<(), PostgresError> {
+        self.ask(&format!("ALTER USER {USER} PASSWORD '{password}'"))?;
+        std::fs::write(
+            self.data().join("pg_hba.conf"),
+            "local all all trust\nhost all all 127.0.0.1/32 scram-sha-256\n",
+        )?;
+        self.ask("SELECT pg_reload_conf()").map(drop)
+    }
+
     /// Stops it as it is (SIGSTOP), connections and all: nothing is answered.
     pub fn stop(&self) -> Result<(), PostgresError> {
         self.signal_all(Signal::STOP)
@@ -234,7 +244,7 @@ impl PostgresServer {
 
     fn client(&self, program: &str) -> Command {
         let mut command = self.command(program);
-        command.args(["-h", "127.0.0.1", "-U", USER, "-p", &self.port.to_string()]);
+        command.arg("-h").arg(self.directory.path()).args(["-U", USER, "-p", &self.port.to_string()]);
         command
     }
 
