@@ -2,6 +2,7 @@
 
 mod faults;
 mod law;
+mod race;
 mod suite;
 
 use std::sync::atomic::{AtomicU64, Ordering};
