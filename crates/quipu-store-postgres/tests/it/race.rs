@@ -79,8 +79,10 @@ fn resets_take_exactly_what_was_put_however_many_add_meanwhile() {
             })
             .collect();
         let writers: Vec<_> = (1..=WRITERS).map(|node| scope.spawn(move || add_all(store, at, node))).collect();
-        let carried: u64 = writers.into_iter().map(|writer| writer.join().unwrap()).sum();
+        // Whatever became of the writers, the resetters end.
+        let carried: Vec<_> = writers.into_iter().map(|writer| writer.join()).collect();
         over.store(true, Ordering::SeqCst);
+        let carried: u64 = carried.into_iter().map(|carried| carried.unwrap()).sum();
         (resetters.into_iter().map(|resetter| resetter.join().unwrap()).sum::<i64>(), carried)
     });
     let left = block_on(store.read(at)).unwrap().snapshot.sum();
