@@ -12,7 +12,8 @@
 
 use std::time::Duration;
 
-use deadpool_postgres::{ClientWrapper, HookError};
+use deadpool_postgres::HookError;
+use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
 /// What leads from one version to the next: the first makes version 1 of nothing.
@@ -55,7 +56,7 @@ pub(crate) fn named(text: &str, prefix: &str) -> String {
 
 /// Makes a new connection one that can be used.
 pub(crate) async fn prepare(
-    client: &mut ClientWrapper,
+    client: &Client,
     prefix: &str,
     (patience, reply_timeout): (Duration, Duration),
 ) -> Result<(), SchemaError> {
@@ -91,7 +92,7 @@ fn session(reply_timeout: Duration) -> String {
 }
 
 /// The version of the tables, or none if there are none.
-async fn version(client: &ClientWrapper, prefix: &str) -> Result<Option<i32>, SchemaError> {
+async fn version(client: &Client, prefix: &str) -> Result<Option<i32>, SchemaError> {
     match client.query(&named("SELECT version FROM \"{p}_schema\"", prefix), &[]).await {
         Ok(rows) => match &rows[..] {
             [row] => Ok(Some(row.try_get(0)?)),
@@ -112,12 +113,7 @@ fn is_known(found: Option<i32>, known: usize, prefix: &str) -> Result<bool, Sche
 }
 
 /// Takes the steps that lack, in one transaction, unless somebody else has meanwhile.
-async fn bring_up(
-    client: &mut ClientWrapper,
-    prefix: &str,
-    steps: &[&str],
-    reply_timeout: Duration,
-) -> Result<(), SchemaError> {
+async fn bring_up(client: &Client, prefix: &str, steps: &[&str], reply_timeout: Duration) -> Result<(), SchemaError> {
     let begin = format!(
         "BEGIN; SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0; SET LOCAL lock_timeout = {};",
         reply_timeout.as_millis().max(1)
@@ -143,3 +139,6 @@ async fn bring_up(
     client.batch_execute("COMMIT").await?;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;
