@@ -183,7 +183,7 @@ fn behind(server: &PostgresServer) -> (Proxy, Arc<Mutex<Weather>>, quipu_store_p
 /// Makes a connection, and has it know the statements: what comes next is a call's own request.
 fn warm(store: &impl Store) {
     put_until_answered(store, b"warm", 1);
-    block_on(store.swap(name(b"warm"), Version::ABSENT, None)).unwrap();
+    block_on(store.swap(name(b"warm"), Version::ABSENT, None)).expect("the server answers");
 }
 
 #[test]
@@ -221,7 +221,7 @@ fn a_call_whose_reply_is_lost_is_unknown_and_was_carried_out_once() {
 fn settled(store: &impl Store, at: &[u8], is_so: impl Fn(&Snapshot) -> bool) -> Snapshot {
     let mut row = Snapshot::default();
     for _ in 0..TRIES {
-        row = block_on(store.read(name(at))).unwrap().snapshot;
+        row = block_on(store.read(name(at))).expect("the server answers").snapshot;
         if is_so(&row) {
             break;
         }

@@ -143,7 +143,8 @@ fn what_a_server_refuses_is_not_applied_and_heals_by_itself() {
 
 /// Ends all connections to a server but the one that asks.
 fn end_connections(server: &PostgresServer) {
-    server.ask("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'quipu'").unwrap();
+    let statement = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'quipu'";
+    server.ask(statement).expect("it ends them");
 }
 
 fn until(is_so: impl Fn() -> bool, what: &str) {
