@@ -4,8 +4,8 @@
 //! postgres://[user[:password]@]host[:port][,host:port…][/database][?prefix=name][&parameter=value…]
 //! ```
 //!
-//! Parameters other than `prefix` are the driver's: `options`, `application_name`, `sslmode`, `keepalives_idle` … Of several hosts the one that
-//! takes writes is used.
+//! Parameters other than `prefix` are the driver's: `options`, `application_name`, `keepalives_idle` … Of several hosts the one that takes writes is
+//! used. `sslmode=require` is with TLS, if built with the feature `tls`, and only to a server whose certificate is trusted; anything else is without.
 //!
 //! Invariants:
 //! - a prefix is of letters, digits, `_`, `-` and `.`: quoted, it is part of a name in any statement;
@@ -55,8 +55,8 @@ pub enum ConfigError {
     /// Another scheme.
     #[error("not a postgres:// or postgresql:// URL")]
     Scheme,
-    /// TLS is asked for.
-    #[error("this build has no TLS: sslmode can be `disable` or `prefer`")]
+    /// TLS in a build without it.
+    #[error("this build has no TLS: build quipu-store-postgres with the feature `tls`")]
     NoTls,
     /// Something else about it.
     #[error("the URL of the store cannot be used: {0}")]
@@ -71,14 +71,16 @@ pub(crate) struct Config {
     pub(crate) prefix: String,
     pub(crate) connect_timeout: Duration,
     pub(crate) reply_timeout: Duration,
+    pub(crate) tls: bool,
     pub(crate) driver: tokio_postgres::Config, // with the password
 }
 
 impl fmt::Debug for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Config { prefix, connect_timeout, reply_timeout, driver } = self;
+        let Config { prefix, connect_timeout, reply_timeout, tls, driver } = self;
         let mut shown = f.debug_struct("Config");
         shown.field("hosts", &driver.get_hosts()).field("ports", &driver.get_ports()).field("prefix", prefix);
+        shown.field("tls", tls);
         shown.field("connect_timeout", connect_timeout).field("reply_timeout", reply_timeout).finish_non_exhaustive()
     }
 }
@@ -114,9 +116,12 @@ impl Config {
         if driver.get_hosts().is_empty() && driver.get_hostaddrs().is_empty() {
             return Err(ConfigError::Url("it names no host"));
         }
-        if !matches!(driver.get_ssl_mode(), SslMode::Disable | SslMode::Prefer) {
+        let tls = !matches!(driver.get_ssl_mode(), SslMode::Disable | SslMode::Prefer);
+        if tls && !cfg!(feature = "tls") {
             return Err(ConfigError::NoTls);
         }
+        // Whether it is encrypted is said, and does not depend on what a server, or one that stands in for it, happens to offer.
+        driver.ssl_mode(if tls { SslMode::Require } else { SslMode::Disable });
         driver.target_session_attrs(TargetSessionAttrs::ReadWrite).connect_timeout(connect_timeout);
         if driver.get_application_name().is_none() {
             driver.application_name(APPLICATION);
@@ -127,7 +132,7 @@ impl Config {
         if driver.get_keepalives_idle() == tokio_postgres::Config::new().get_keepalives_idle() {
             driver.keepalives_idle(KEEPALIVE_IDLE);
         }
-        Ok(Config { prefix, connect_timeout, reply_timeout, driver })
+        Ok(Config { prefix, connect_timeout, reply_timeout, tls, driver })
     }
 }
 
@@ -171,7 +176,7 @@ mod tests {
             "postgres://:s3cret@h?what=s3cret",
             "postgres://:s3cret@h?s3cret",
             "postgres://me:s3cret@/x",
-            "postgres://me:s3cret@h?sslmode=require",
+            "postgres://me:s3cret@h?sslmode=s3cret",
             "postgres://h?prefix=\"s3cret\"",
             "postgres://h?prefix=",
         ] {
@@ -180,6 +185,20 @@ mod tests {
         }
         assert_eq!(config(&format!("postgres://h?prefix={}", "p".repeat(41))).err(), Some(ConfigError::Prefix));
         assert!(config(&format!("postgres://h?prefix={}", "p".repeat(40))).is_ok());
+    }
+
+    #[test]
+    fn tls_is_as_it_is_asked_for() {
+        for (mode, tls) in
+            [("", false), ("?sslmode=disable", false), ("?sslmode=prefer", false), ("?sslmode=require", true)]
+        {
+            match config(&format!("postgres://h{mode}")) {
+                Ok(config) => assert_eq!(config.tls, tls, "{mode}"),
+                Err(error) => {
+                    assert_eq!((error, tls, cfg!(feature = "tls")), (ConfigError::NoTls, true, false), "{mode}")
+                }
+            }
+        }
     }
 
     #[test]

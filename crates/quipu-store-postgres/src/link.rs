@@ -14,7 +14,10 @@ use deadpool_postgres::{
 };
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{NoTls, Row};
+#[cfg(feature = "tls")]
+use tokio_postgres_rustls::MakeRustlsConnect;
 
+use crate::OpenError;
 use crate::config::Config;
 use crate::error::{Failure, Late};
 use crate::schema;
@@ -61,9 +64,9 @@ impl From<PoolError> for Unconnected {
 
 impl Link {
     /// Connects when something is sent.
-    pub(crate) fn new(config: Config) -> Result<Link, deadpool_postgres::BuildError> {
-        let Config { prefix, connect_timeout, reply_timeout, driver } = config;
-        let manager = Manager::from_config(driver, NoTls, ManagerConfig { recycling_method: RecyclingMethod::Fast });
+    pub(crate) fn new(config: Config) -> Result<Link, OpenError> {
+        let Config { prefix, connect_timeout, reply_timeout, tls, driver } = config;
+        let manager = manager(driver, tls)?;
         let prepare = Hook::async_fn(move |client, _| {
             let prefix = prefix.clone();
             Box::pin(async move { Ok(schema::prepare(client, &prefix, (connect_timeout, reply_timeout)).await?) })
@@ -110,4 +113,15 @@ impl Link {
             drop(self.pool.retain(|_, _| false));
         }
     }
+}
+
+fn manager(driver: tokio_postgres::Config, tls: bool) -> Result<Manager, OpenError> {
+    let how = ManagerConfig { recycling_method: RecyclingMethod::Fast };
+    #[cfg(feature = "tls")]
+    if tls {
+        let (connector, _) = MakeRustlsConnect::with_native_certs().map_err(|_| OpenError::Roots)?;
+        return Ok(Manager::from_config(driver, connector, how));
+    }
+    debug_assert!(!tls, "a build without TLS has refused the URL");
+    Ok(Manager::from_config(driver, NoTls, how))
 }

@@ -19,7 +19,7 @@ use tokio_postgres::error::SqlState;
 /// What leads from one version to the next: the first makes version 1 of nothing.
 const STEPS: &[&str] = &[include_str!("sql/tables.sql")];
 
-/// What is replaced whenever a step was taken.
+/// What is replaced whenever a step was taken. A function or view that returns something else than before has to be dropped by that step first.
 const CODE: &str = include_str!("sql/code.sql");
 
 /// How long bringing up large tables may take.
@@ -80,6 +80,8 @@ fn session(reply_timeout: Duration) -> String {
         "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE;
          SET statement_timeout = {statement_timeout};
          SET idle_in_transaction_session_timeout = {statement_timeout};
+         SET lock_timeout = 0;
+         SET idle_session_timeout = 0;
          SET tcp_keepalives_idle = 60;
          SET client_min_messages = error;
          -- Every look-up is by a key, however few rows there were when it was planned.

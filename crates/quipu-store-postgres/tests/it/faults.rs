@@ -90,6 +90,48 @@ fn what_was_acknowledged_outlives_a_crash_of_the_server() {
 }
 
 #[test]
+fn what_was_acknowledged_under_load_outlives_crashes_and_nothing_else_appears() {
+    let mut server = PostgresServer::start().unwrap();
+    let (store, over) = (fresh(&server.url()), AtomicBool::new(false));
+    thread::scope(|scope| {
+        for thread in 0..3_u8 {
+            let (store, over) = (&store, &over);
+            scope.spawn(move || {
+                let (at, mut seq, mut acked, mut lost) = ([b't', thread], 0, 0, 0);
+                while !over.load(Ordering::SeqCst) {
+                    seq += 1;
+                    match block_on(store.put(&[(name(&at), said(seq, i128::from(seq)))])) {
+                        Ok(verdicts) => {
+                            assert_eq!(verdicts, [Verdict::Newest]);
+                            acked = seq;
+                        }
+                        Err(StoreError::NotApplied { .. }) => {
+                            seq -= 1;
+                            thread::sleep(Duration::from_millis(5));
+                        }
+                        // Never put again: it is there or not.
+                        Err(_) => lost += 1,
+                    }
+                    if let Ok(seen) = block_on(store.read(name(&at))) {
+                        let held = seen.snapshot.sum();
+                        assert!(i128::from(acked) <= held && held <= i128::from(seq), "{acked} ≤ {held} ≤ {seq}");
+                    }
+                }
+                assert!(
+                    acked > 0 && lost > 0,
+                    "it was killed while it worked: {acked} acknowledged, {lost} not answered"
+                );
+            });
+        }
+        for _ in 0..4 {
+            thread::sleep(Duration::from_millis(150));
+            server.restart().unwrap();
+        }
+        over.store(true, Ordering::SeqCst);
+    });
+}
+
+#[test]
 fn a_server_that_hangs_leaves_the_outcome_open_and_heals_when_it_goes_on() {
     let server = PostgresServer::start().unwrap();
     let store = hasty(&server.url());

@@ -4,6 +4,8 @@ mod faults;
 mod law;
 mod race;
 mod suite;
+#[cfg(feature = "tls")]
+mod tls;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

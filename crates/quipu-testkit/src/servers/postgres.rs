@@ -9,9 +9,10 @@
 //! - every wait has an end.
 
 use std::ffi::OsStr;
+use std::fs::Permissions;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::os::unix::fs::chown;
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -135,11 +136,42 @@ impl PostgresServer {
     /// From now on, whoever connects to its address has to know the password of the user `postgres`, which is this one.
     pub fn require_password(&self, password: &str) -> Result<(), PostgresError> {
         self.ask(&format!("ALTER USER {USER} PASSWORD '{password}'"))?;
-        std::fs::write(
-            self.data().join("pg_hba.conf"),
-            "local all all trust\nhost all all 127.0.0.1/32 scram-sha-256\n",
-        )?;
-        self.ask("SELECT pg_reload_conf()").map(drop)
+        self.admit("host all all 127.0.0.1/32 scram-sha-256")
+    }
+
+    /// From now on, whoever connects to its address has to do so by TLS, and is shown this certificate.
+    pub fn require_tls(&self, certificate: &[u8], key: &[u8]) -> Result<(), PostgresError> {
+        for (file, bytes) in [("server.crt", certificate), ("server.key", key)] {
+            let path = self.data().join(file);
+            std::fs::write(&path, bytes)?;
+            // It refuses a key that others may read, and has to be able to read it itself.
+            std::fs::set_permissions(&path, Permissions::from_mode(0o600))?;
+            if let Some((user, group)) = self.owner {
+                chown(&path, Some(user), Some(group))?;
+            }
+        }
+        self.ask("ALTER SYSTEM SET ssl = on")?;
+        self.admit("hostssl all all 127.0.0.1/32 trust")
+    }
+
+    /// Who may connect to its address. Its socket is for us.
+    fn admit(&self, line: &str) -> Result<(), PostgresError> {
+        std::fs::write(self.data().join("pg_hba.conf"), format!("local all all trust\n{line}\n"))?;
+        self.reload()
+    }
+
+    /// Has it read its settings again, and waits until connections are made by them.
+    pub fn reload(&self) -> Result<(), PostgresError> {
+        let loaded = || self.ask("SELECT pg_conf_load_time()");
+        let before = loaded()?;
+        self.ask("SELECT pg_reload_conf()")?;
+        for _ in 0..LOOKS {
+            if loaded()? != before {
+                return Ok(());
+            }
+            thread::sleep(LOOK_EVERY);
+        }
+        Err(self.silent("reading its settings"))
     }
 
     /// Stops it as it is (SIGSTOP), connections and all: nothing is answered.
@@ -224,8 +256,12 @@ impl PostgresServer {
             }
             thread::sleep(LOOK_EVERY);
         }
+        Err(self.silent("the first answer"))
+    }
+
+    fn silent(&self, what: &'static str) -> PostgresError {
         let log = std::fs::read_to_string(self.log()).unwrap_or_default();
-        Err(PostgresError::Silent { what: "the first answer", log })
+        PostgresError::Silent { what, log }
     }
 
     fn has_ended(&mut self) -> bool {
