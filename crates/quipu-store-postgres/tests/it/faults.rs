@@ -1,6 +1,6 @@
 //! A server that is killed, stopped, and started again empty under the store; a network that fails.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -92,12 +92,12 @@ fn what_was_acknowledged_outlives_a_crash_of_the_server() {
 #[test]
 fn what_was_acknowledged_under_load_outlives_crashes_and_nothing_else_appears() {
     let mut server = PostgresServer::start().unwrap();
-    let (store, over) = (fresh(&server.url()), AtomicBool::new(false));
+    let (store, over, lost) = (fresh(&server.url()), AtomicBool::new(false), AtomicU64::new(0));
     thread::scope(|scope| {
         for thread in 0..3_u8 {
-            let (store, over) = (&store, &over);
+            let (store, over, lost) = (&store, &over, &lost);
             scope.spawn(move || {
-                let (at, mut seq, mut acked, mut lost) = ([b't', thread], 0, 0, 0);
+                let (at, mut seq, mut acked) = ([b't', thread], 0, 0);
                 while !over.load(Ordering::SeqCst) {
                     seq += 1;
                     match block_on(store.put(&[(name(&at), said(seq, i128::from(seq)))])) {
@@ -110,17 +110,14 @@ fn what_was_acknowledged_under_load_outlives_crashes_and_nothing_else_appears() 
                             thread::sleep(Duration::from_millis(5));
                         }
                         // Never put again: it is there or not.
-                        Err(_) => lost += 1,
+                        Err(_) => drop(lost.fetch_add(1, Ordering::SeqCst)),
                     }
                     if let Ok(seen) = block_on(store.read(name(&at))) {
                         let held = seen.snapshot.sum();
                         assert!(i128::from(acked) <= held && held <= i128::from(seq), "{acked} ≤ {held} ≤ {seq}");
                     }
                 }
-                assert!(
-                    acked > 0 && lost > 0,
-                    "it was killed while it worked: {acked} acknowledged, {lost} not answered"
-                );
+                assert!(acked > 0, "nothing was acknowledged");
             });
         }
         for _ in 0..4 {
@@ -129,6 +126,7 @@ fn what_was_acknowledged_under_load_outlives_crashes_and_nothing_else_appears() 
         }
         over.store(true, Ordering::SeqCst);
     });
+    assert!(lost.into_inner() > 0, "it was killed while it worked");
 }
 
 #[test]
