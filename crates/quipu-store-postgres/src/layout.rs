@@ -158,7 +158,7 @@ pub(crate) fn puts(row: &Snapshot) -> u64 {
 
 /// What the row has of one put's cell, and nothing else; which put, by its number; and when.
 pub(crate) fn known_of(row: &Row, puts: &[(usize, Put)]) -> Result<(usize, Put, Snapshot, Millis), Failure> {
-    let number = usize::try_from(column::<i64>(row, "put")?).ok().and_then(|number| number.checked_sub(1));
+    let number = usize::try_from(column::<i32>(row, "put")?).ok().and_then(|number| number.checked_sub(1));
     let (place, put) = number.and_then(|number| puts.get(number)).ok_or(Damaged::Torn("the number of a put"))?;
     let mut known = Snapshot {
         epoch: epoch_of(column(row, "epoch")?),

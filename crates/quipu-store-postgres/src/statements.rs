@@ -40,7 +40,7 @@ impl Statements {
             with(&format!("SELECT * FROM \"{{p}}_{function}\"({})", marks.join(", ")))
         };
         Statements {
-            put: call("put", 11),
+            put: call("put", 10),
             read: with(READ),
             wait: with(r#"SELECT FROM "{p}_wait"($1)"#),
             swap: call("swap", 25),

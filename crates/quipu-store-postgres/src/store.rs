@@ -17,7 +17,7 @@ use quipu_model::shared::{
     CellId, Claim, ClaimEnd, ClaimVerdict, EndVerdict, Put, RegisterVerdict, Registration, Seen, Snapshot, SwapVerdict,
     Token, Verdict, Version,
 };
-use quipu_model::{Answer, Call, Cursor, Millis, Name, Page, Store, Writer, Writers};
+use quipu_model::{Answer, Call, Cursor, Epoch, Millis, Name, Page, Store, Writer, Writers};
 use tokio_postgres::Row;
 
 use crate::OpenError;
@@ -244,52 +244,48 @@ impl Store for PostgresStore {
     }
 }
 
-/// One put of many cells, as arrays: names once each, and cells in the order of names and cells, in which every batch takes its locks.
+/// One put of many cells, as arrays: names once each, and cells in the order in which every batch takes its locks.
 struct Batch {
-    puts: Vec<(usize, Put)>, // where in the call each stands
     names: Vec<Vec<u8>>,
-    firsts: Vec<Bits>,
-    counts: Vec<i32>,
-    which: Vec<i32>,
-    rounds: Vec<i32>,
+    firsts: Vec<Bits>,       // the epoch of the first put of each name
+    counts: Vec<i32>,        // puts of each round
+    which: Vec<i32>,         // the number of each put's name
+    puts: Vec<(usize, Put)>, // where in the call each stands
 }
 
 impl Batch {
     fn of(asked: &[(Name<'_>, Put)]) -> Batch {
-        let mut by_name: BTreeMap<&[u8], Vec<(usize, Put)>> = BTreeMap::new();
+        let mut firsts: BTreeMap<&[u8], Epoch> = BTreeMap::new();
+        for (name, put) in asked {
+            firsts.entry(name.bytes()).or_insert(put.epoch);
+        }
+        let numbers: HashMap<&[u8], i32> = firsts.keys().copied().zip(1..).collect();
+        // A statement changes a row once, so the second put of a cell waits for a second round.
+        let mut said: HashMap<(i32, CellId), usize> = HashMap::with_capacity(asked.len());
+        let mut puts: Vec<(usize, i32, usize, Put)> = Vec::with_capacity(asked.len());
+        let mut counts = Vec::new();
         for (place, (name, put)) in asked.iter().enumerate() {
-            by_name.entry(name.bytes()).or_default().push((place, *put));
-        }
-        let mut batch = Batch {
-            puts: Vec::with_capacity(asked.len()),
-            names: Vec::with_capacity(by_name.len()),
-            firsts: Vec::with_capacity(by_name.len()),
-            counts: Vec::new(),
-            which: Vec::with_capacity(asked.len()),
-            rounds: Vec::with_capacity(asked.len()),
-        };
-        for (name, mut puts) in by_name {
-            batch.names.push(name.to_vec());
-            batch.firsts.push(layout::epoch(puts[0].1.epoch));
-            // A statement changes a row once, so the second put of a cell waits for a second round. Sorting keeps those of a cell in order.
-            puts.sort_by_key(|(_, put)| put.cell);
-            let mut said: HashMap<CellId, usize> = HashMap::new();
-            for (place, put) in puts {
-                let round = said.entry(put.cell).and_modify(|round| *round += 1).or_insert(0);
-                if batch.counts.len() == *round {
-                    batch.counts.push(0);
-                }
-                batch.counts[*round] += 1;
-                batch.rounds.push(*round as i32 + 1);
-                batch.which.push(batch.names.len() as i32);
-                batch.puts.push((place, put));
+            let number = numbers[name.bytes()];
+            let rounds = said.entry((number, put.cell)).or_default();
+            puts.push((*rounds, number, place, *put));
+            if counts.len() == *rounds {
+                counts.push(0);
             }
+            counts[*rounds] += 1;
+            *rounds += 1;
         }
-        batch
+        puts.sort_unstable_by_key(|(round, number, _, put)| (*round, *number, put.cell));
+        Batch {
+            names: firsts.keys().map(|name| name.to_vec()).collect(),
+            firsts: firsts.values().map(|first| layout::epoch(*first)).collect(),
+            counts,
+            which: puts.iter().map(|(_, number, ..)| *number).collect(),
+            puts: puts.into_iter().map(|(_, _, place, put)| (place, put)).collect(),
+        }
     }
 
     async fn send(&self, link: &Link, statements: &Statements) -> Result<Vec<Row>, Failure> {
-        let Batch { puts, names, firsts, counts, which, rounds } = self;
+        let Batch { names, firsts, counts, which, puts } = self;
         let puts = puts.iter().map(|(_, put)| put);
         let writers: Vec<Bits> = puts.clone().map(|put| layout::writer(put.cell.writer)).collect();
         let shards: Vec<i32> = puts.clone().map(|put| put.cell.shard.0.into()).collect();
@@ -297,11 +293,8 @@ impl Batch {
         let seqs: Vec<Number> = puts.clone().map(|put| put.seq.0.into()).collect();
         let values: Vec<Number> = puts.clone().map(|put| Number(put.value)).collect();
         let totals: Vec<Number> = puts.map(|put| Number(put.total)).collect();
-        link.send(
-            &statements.put,
-            &[names, firsts, counts, which, rounds, &writers, &shards, &epochs, &seqs, &values, &totals],
-        )
-        .await
+        link.send(&statements.put, &[names, firsts, counts, which, &writers, &shards, &epochs, &seqs, &values, &totals])
+            .await
     }
 }
 

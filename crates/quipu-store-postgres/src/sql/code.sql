@@ -13,13 +13,13 @@ $$;
 
 -- Puts cells: those that are plainly the newest. Of any other the row has something to say, which is returned as it is, and judged by the model.
 -- `names` are sorted, each once, with the epoch of the first put of each, should there be no row yet. The other arrays have an element for each
--- put, in the order of names and cells, which is the order of locks; `which` is the number of its name. Puts of the same cell are in
--- different rounds; `counts` says how many puts a round has.
+-- put; `which` is the number of its name. Puts of the same cell are in different rounds, one round behind the other, `counts` long each; within a
+-- round they are in the order of names and cells, which is the order of locks.
 CREATE OR REPLACE FUNCTION "{p}_put"(
-  names bytea[], firsts uuid[], counts integer[], which integer[], rounds integer[], writers uuid[], shards integer[], epochs uuid[],
+  names bytea[], firsts uuid[], counts integer[], which integer[], writers uuid[], shards integer[], epochs uuid[],
   seqs numeric[], amounts numeric[], totals numeric[]
 ) RETURNS TABLE (
-  put bigint, at numeric, epoch uuid, expires_at numeric, seq numeric, value numeric, total numeric, closed boolean,
+  put integer, at numeric, epoch uuid, expires_at numeric, seq numeric, value numeric, total numeric, closed boolean,
   spent_epoch uuid, spent_seq numeric, spent_value numeric, spent_total numeric, spent_closed boolean, spent_expired numeric, spent_at numeric
 ) LANGUAGE plpgsql VOLATILE AS $$
 #variable_conflict use_column
@@ -31,6 +31,8 @@ DECLARE
   some_expire boolean;
   clock numeric;
   done bigint;
+  first integer := 1;
+  final integer;
 BEGIN
   -- Each statement of a function sees what was committed before that statement began. So what is read below, under the locks, is what
   -- the last swap left behind.
@@ -62,23 +64,24 @@ BEGIN
   END IF;
 
   FOR this IN 1..cardinality(counts) LOOP
+    final := first + counts[this] - 1;
     INSERT INTO "{p}_cells" AS c (counter, writer, shard, seq, value, total)
-    SELECT ids[p.which], p.writer, p.shard, p.seq, p.amount, p.total
-      FROM unnest(which, rounds, writers, shards, epochs, seqs, amounts, totals)
-           WITH ORDINALITY AS p (which, round, writer, shard, epoch, seq, amount, total, ord)
-     WHERE p.round = this AND p.epoch = taking[p.which]
-     ORDER BY p.ord
+    SELECT ids[which[p]], writers[p], shards[p], seqs[p], amounts[p], totals[p]
+      FROM generate_series(first, final) p
+     WHERE epochs[p] = taking[which[p]]
+     ORDER BY p
         ON CONFLICT (counter, writer, shard) DO UPDATE SET seq = excluded.seq, value = excluded.value, total = excluded.total
      WHERE CASE WHEN c.seq IS NULL THEN NOT c.spent_closed ELSE NOT c.closed AND c.seq < excluded.seq END;
     GET DIAGNOSTICS done = ROW_COUNT;
-    CONTINUE WHEN done = counts[this];
-    RETURN QUERY
-    SELECT p.ord, clock, present[p.which], expiries[p.which], c.seq, c.value, c.total, c.closed,
-           c.spent_epoch, c.spent_seq, c.spent_value, c.spent_total, c.spent_closed, c.spent_expired, c.spent_at
-      FROM unnest(which, rounds, writers, shards, epochs, seqs)
-           WITH ORDINALITY AS p (which, round, writer, shard, epoch, seq, ord)
-      LEFT JOIN "{p}_cells" c ON c.counter = ids[p.which] AND c.writer = p.writer AND c.shard = p.shard
-     WHERE p.round = this AND NOT coalesce(p.epoch = taking[p.which] AND c.seq = p.seq AND NOT c.closed, false);
+    IF done < counts[this] THEN
+      RETURN QUERY
+      SELECT p, clock, present[which[p]], expiries[which[p]], c.seq, c.value, c.total, c.closed,
+             c.spent_epoch, c.spent_seq, c.spent_value, c.spent_total, c.spent_closed, c.spent_expired, c.spent_at
+        FROM generate_series(first, final) p
+        LEFT JOIN "{p}_cells" c ON c.counter = ids[which[p]] AND c.writer = writers[p] AND c.shard = shards[p]
+       WHERE NOT coalesce(epochs[p] = taking[which[p]] AND c.seq = seqs[p] AND NOT c.closed, false);
+    END IF;
+    first := final + 1;
   END LOOP;
 END
 $$;

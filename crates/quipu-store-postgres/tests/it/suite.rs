@@ -338,3 +338,21 @@ fn a_servers_own_defaults_do_not_matter() {
     let server = PostgresServer::start_with(&settings).unwrap();
     block_on(store_suite(async || fresh(&server.url())));
 }
+
+#[test]
+fn puts_of_one_cell_in_one_call_are_judged_in_their_order() {
+    let server = PostgresServer::start().unwrap();
+    let store = fresh(&server.url());
+    let falling: Vec<_> =
+        (1..=512).rev().flat_map(|seq| [(name(b"a"), said(seq, 5)), (name(b"b"), said(600 - seq, 5))]).collect();
+    let verdicts = block_on(store.put(&falling)).unwrap();
+    for (n, verdict) in verdicts.into_iter().enumerate() {
+        let newest = n == 0 || n % 2 == 1;
+        assert_eq!(verdict, if newest { Verdict::Newest } else { Verdict::Older }, "put {n}");
+    }
+    // Whatever the first of a batch says makes the row; the others are judged by it.
+    let [early, late] = [3, 9].map(|millis| Epoch { millis, node: NodeId(1) });
+    let of = |epoch, seq| (name(b"c"), Put { epoch, ..said(seq, 5) });
+    let verdicts = block_on(store.put(&[of(early, 2), of(late, 3), of(Epoch::FIRST, 1), of(early, 4)])).unwrap();
+    assert_eq!(verdicts, [Verdict::Newest, Verdict::Behind { epoch: early }, Verdict::Older, Verdict::Newest]);
+}
