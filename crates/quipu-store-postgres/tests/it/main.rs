@@ -17,9 +17,9 @@ fn fresh(url: &str) -> PostgresStore {
     open(url, Options { prefix: prefix(), ..Options::default() }).expect("the URL is a helper's")
 }
 
-/// The same, with little patience.
+/// The same, with little patience, and still more than a busy machine takes to fork.
 fn hasty(url: &str) -> PostgresStore {
-    let (connect_timeout, reply_timeout) = (Duration::from_millis(500), Duration::from_millis(500));
+    let (connect_timeout, reply_timeout) = (Duration::from_secs(1), Duration::from_secs(1));
     open(url, Options { prefix: prefix(), connect_timeout, reply_timeout }).expect("the URL is a helper's")
 }
 
