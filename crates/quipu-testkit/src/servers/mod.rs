@@ -2,4 +2,5 @@
 //!
 //! A server that is not installed is a failure that names the package, never a skipped test.
 
+pub mod postgres;
 pub mod redis;

@@ -1,0 +1,210 @@
+//! From a URL to checked options.
+//!
+//! ```text
+//! postgres://[user[:password]@]host[:port][,host:port…][/database][?prefix=name][&parameter=value…]
+//! ```
+//!
+//! Parameters other than `prefix` are the driver's: `options`, `application_name`, `keepalives_idle` … Of several hosts the one that takes writes is
+//! used. `sslmode=require` is with TLS, if built with the feature `tls`, and only to a server whose certificate is trusted; anything else is without.
+//!
+//! Invariants:
+//! - a prefix is of letters, digits, `_`, `-` and `.`: quoted, it is part of a name in any statement;
+//! - a password is in no `Debug` and in no error;
+//! - a connection is one that takes writes: a standby would show rows of the past.
+
+use std::fmt;
+use std::time::Duration;
+
+use tokio_postgres::config::{SslMode, TargetSessionAttrs};
+
+/// Longest prefix: the server's names have at most 63 bytes, and ours add up to 17 behind it.
+pub const PREFIX_BYTES_MAX: usize = 40;
+
+/// The prefix if none is given.
+const PREFIX: &str = "quipu";
+
+/// What the server shows our connections as, unless the URL says otherwise.
+const APPLICATION: &str = "quipu";
+
+/// After how long an idle connection is asked whether it is still there. A minute finds one that a firewall forgot before a call does.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
+
+/// What a URL does not say.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// What the name of every table begins with, so that several deployments can share a database. `?prefix=` in the URL comes first.
+    pub prefix: String,
+    /// How long to wait for a connection.
+    pub connect_timeout: Duration,
+    /// How long to wait for a reply, after which the outcome of a call is unknown.
+    pub reply_timeout: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        // A server that takes longer to answer than this is one that hangs; the engine asks again anyway.
+        let (connect_timeout, reply_timeout) = (Duration::from_secs(2), Duration::from_secs(5));
+        Options { prefix: PREFIX.to_owned(), connect_timeout, reply_timeout }
+    }
+}
+
+/// Why a URL is none of ours. Says nothing of what stands before the `@`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// Another scheme.
+    #[error("not a postgres:// or postgresql:// URL")]
+    Scheme,
+    /// TLS in a build without it.
+    #[error("this build has no TLS: build quipu-store-postgres with the feature `tls`")]
+    NoTls,
+    /// Something else about it.
+    #[error("the URL of the store cannot be used: {0}")]
+    Url(&'static str),
+    /// A prefix that may not be one.
+    #[error("a prefix has 1 to {PREFIX_BYTES_MAX} letters, digits, `_`, `-` or `.`")]
+    Prefix,
+}
+
+/// How to reach the store.
+pub(crate) struct Config {
+    pub(crate) prefix: String,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) reply_timeout: Duration,
+    pub(crate) tls: bool,
+    pub(crate) driver: tokio_postgres::Config, // with the password
+}
+
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Config { prefix, connect_timeout, reply_timeout, tls, driver } = self;
+        let mut shown = f.debug_struct("Config");
+        shown.field("hosts", &driver.get_hosts()).field("ports", &driver.get_ports()).field("prefix", prefix);
+        shown.field("tls", tls);
+        shown.field("connect_timeout", connect_timeout).field("reply_timeout", reply_timeout).finish_non_exhaustive()
+    }
+}
+
+impl Config {
+    pub(crate) fn new(url: &str, options: Options) -> Result<Config, ConfigError> {
+        let (scheme, rest) = url.split_once("://").ok_or(ConfigError::Scheme)?;
+        if !["postgres", "postgresql"].contains(&scheme) {
+            return Err(ConfigError::Scheme);
+        }
+        let Options { mut prefix, connect_timeout, reply_timeout } = options;
+        let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let mut parameters = Vec::new();
+        for part in query.split('&').filter(|part| !part.is_empty()) {
+            match part.split_once('=') {
+                Some(("prefix", value)) => prefix = value.to_owned(),
+                _ => parameters.push(part),
+            }
+        }
+        if !is_prefix(&prefix) {
+            return Err(ConfigError::Prefix);
+        }
+        // `/` and `?` in a password are percent-encoded, as in any URL; an `@` may stand for itself, which the driver would not have.
+        let (place, path) = place.split_at(place.find('/').unwrap_or(place.len()));
+        let place = match place.rsplit_once('@') {
+            Some((user, hosts)) => format!("{}@{hosts}", user.replace('@', "%40")),
+            None => place.to_owned(),
+        };
+        let url = format!("postgres://{place}{path}?{}", parameters.join("&"));
+        let parsed = url.trim_end_matches('?').parse::<tokio_postgres::Config>();
+        let shape = "it is not of the form postgres://user:password@host:port/database?parameter=value";
+        let mut driver = parsed.map_err(|_| ConfigError::Url(shape))?;
+        if driver.get_hosts().is_empty() && driver.get_hostaddrs().is_empty() {
+            return Err(ConfigError::Url("it names no host"));
+        }
+        let tls = !matches!(driver.get_ssl_mode(), SslMode::Disable | SslMode::Prefer);
+        if tls && !cfg!(feature = "tls") {
+            return Err(ConfigError::NoTls);
+        }
+        // Whether it is encrypted is said, and does not depend on what a server, or one that stands in for it, happens to offer.
+        driver.ssl_mode(if tls { SslMode::Require } else { SslMode::Disable });
+        driver.target_session_attrs(TargetSessionAttrs::ReadWrite).connect_timeout(connect_timeout);
+        if driver.get_application_name().is_none() {
+            driver.application_name(APPLICATION);
+        }
+        if driver.get_tcp_user_timeout().is_none() {
+            driver.tcp_user_timeout(reply_timeout);
+        }
+        if driver.get_keepalives_idle() == tokio_postgres::Config::new().get_keepalives_idle() {
+            driver.keepalives_idle(KEEPALIVE_IDLE);
+        }
+        Ok(Config { prefix, connect_timeout, reply_timeout, tls, driver })
+    }
+}
+
+fn is_prefix(prefix: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
+    (1..=PREFIX_BYTES_MAX).contains(&prefix.len()) && prefix.bytes().all(allowed)
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio_postgres::config::Host;
+
+    use super::*;
+
+    fn config(url: &str) -> Result<Config, ConfigError> {
+        Config::new(url, Options::default())
+    }
+
+    #[test]
+    fn urls_are_understood() {
+        let one = config("postgres://me:s3:cr@t@h:7000/counts?prefix=shop.2&application_name=shop").unwrap();
+        assert_eq!(one.driver.get_hosts(), [Host::Tcp("h".into())]);
+        assert_eq!((one.driver.get_ports(), one.driver.get_dbname()), (&[7000][..], Some("counts")));
+        assert_eq!((one.driver.get_user(), one.driver.get_password()), (Some("me"), Some(&b"s3:cr@t"[..])));
+        assert_eq!((one.prefix.as_str(), one.driver.get_application_name()), ("shop.2", Some("shop")));
+        let plain = config("postgresql://h").unwrap();
+        assert_eq!((plain.driver.get_ports(), plain.prefix.as_str()), (&[5432][..], "quipu"));
+        let many = config("postgres://me@a:1,b:2/x?target_session_attrs=any").unwrap();
+        assert_eq!(many.driver.get_hosts().len(), 2);
+        assert_eq!(many.driver.get_target_session_attrs(), TargetSessionAttrs::ReadWrite, "whatever is asked for");
+        let socket = config("postgres:///counts?host=/run/postgresql").unwrap();
+        assert_eq!(socket.driver.get_hosts(), [Host::Unix("/run/postgresql".into())]);
+    }
+
+    #[test]
+    fn urls_that_are_none_of_ours_are_refused_without_their_password() {
+        for url in [
+            "redis://s3cret@x",
+            "postgres:/s3cret",
+            "postgres://:s3cret@h:99999",
+            "postgres://:s3cret@h?what=s3cret",
+            "postgres://:s3cret@h?s3cret",
+            "postgres://me:s3cret@/x",
+            "postgres://me:s3cret@h?sslmode=s3cret",
+            "postgres://h?prefix=\"s3cret\"",
+            "postgres://h?prefix=",
+        ] {
+            let error = config(url).expect_err(url);
+            assert!(!format!("{error} {error:?}").contains("s3cret"), "{error}");
+        }
+        assert_eq!(config(&format!("postgres://h?prefix={}", "p".repeat(41))).err(), Some(ConfigError::Prefix));
+        assert!(config(&format!("postgres://h?prefix={}", "p".repeat(40))).is_ok());
+    }
+
+    #[test]
+    fn tls_is_as_it_is_asked_for() {
+        for (mode, tls) in
+            [("", false), ("?sslmode=disable", false), ("?sslmode=prefer", false), ("?sslmode=require", true)]
+        {
+            match config(&format!("postgres://h{mode}")) {
+                Ok(config) => assert_eq!(config.tls, tls, "{mode}"),
+                Err(error) => {
+                    assert_eq!((error, tls, cfg!(feature = "tls")), (ConfigError::NoTls, true, false), "{mode}")
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_password_is_not_shown() {
+        let config = config("postgres://me:s3cret@h:1?options=-cx=s3cret").unwrap();
+        assert_eq!(config.driver.get_password(), Some(&b"s3cret"[..]));
+        assert!(!format!("{config:?}").contains("s3cret"));
+    }
+}

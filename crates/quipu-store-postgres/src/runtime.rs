@@ -1,0 +1,49 @@
+//! The thread on which the driver runs: those who wait for a store are not on tokio's.
+//!
+//! Invariants:
+//! - what is run goes on when whoever asked no longer waits: a call of unknown outcome ends by itself, at its time-out;
+//! - the thread ends with the store.
+
+use std::future::Future;
+use std::thread::JoinHandle;
+
+use tokio::runtime::{Builder, Handle};
+use tokio::sync::oneshot;
+
+use crate::error::Failure;
+
+/// A thread with a runtime.
+pub(crate) struct Runtime {
+    handle: Handle,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Runtime {
+    pub(crate) fn start() -> std::io::Result<Runtime> {
+        let runtime = Builder::new_current_thread().enable_io().enable_time().build()?;
+        let handle = runtime.handle().clone();
+        let (stop, stopped) = oneshot::channel();
+        let thread = std::thread::Builder::new().name("quipu-postgres".to_owned()).spawn(move || {
+            let _ = runtime.block_on(stopped); // whether told to, or forgotten
+        })?;
+        Ok(Runtime { handle, stop: Some(stop), thread: Some(thread) })
+    }
+
+    /// Runs a call there; waited for from anywhere.
+    pub(crate) async fn run<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = Result<T, Failure>> + Send + 'static,
+    ) -> Result<T, Failure> {
+        self.handle.spawn(work).await.unwrap_or_else(|error| Err(Failure::lost(error)))
+    }
+}
+
+impl Drop for Runtime {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}

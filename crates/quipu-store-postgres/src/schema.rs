@@ -1,0 +1,146 @@
+//! The tables: made, brought up to this program's version, or refused.
+//!
+//! In: a new connection. Out: one that finds the tables it knows.
+//!
+//! Invariants:
+//! - steps are only ever added: what a version looks like does not change once it was released;
+//! - a step and the number it leads to are one transaction, and one connection at a time takes it;
+//! - tables of a newer version are left alone: what an older program wrote into them might mean something else.
+//!
+//! Programs of an older version that have connections go on with them while the tables are brought up, so a step keeps what these use;
+//! they get no new ones.
+
+use std::time::Duration;
+
+use deadpool_postgres::HookError;
+use tokio_postgres::Client;
+use tokio_postgres::error::SqlState;
+
+/// What leads from one version to the next: the first makes version 1 of nothing.
+const STEPS: &[&str] = &[include_str!("sql/tables.sql")];
+
+/// What is replaced whenever a step was taken. A function or view that returns something else than before has to be dropped by that step first.
+const CODE: &str = include_str!("sql/code.sql");
+
+/// How long bringing up large tables may take.
+const STEPS_TIMEOUT: Duration = Duration::from_secs(600);
+
+/// Why a connection is not used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SchemaError {
+    #[error(
+        "the tables {prefix}_… are of version {found}, and this program knows versions up to {known}: use a newer one"
+    )]
+    Newer { prefix: String, found: i32, known: usize },
+    #[error("the tables {prefix}_… have no version: the table {prefix}_schema is empty or has several rows")]
+    Unversioned { prefix: String },
+    #[error("preparing a connection took longer than {0:?}")]
+    Late(Duration),
+    #[error("the server refused to prepare a connection")]
+    Server(#[from] tokio_postgres::Error),
+}
+
+impl From<SchemaError> for HookError {
+    fn from(error: SchemaError) -> HookError {
+        match error {
+            SchemaError::Server(error) => HookError::Backend(error),
+            other => HookError::message(other.to_string()),
+        }
+    }
+}
+
+/// A text with the names of this prefix in it.
+pub(crate) fn named(text: &str, prefix: &str) -> String {
+    text.replace("{p}", prefix)
+}
+
+/// Makes a new connection one that can be used.
+pub(crate) async fn prepare(
+    client: &Client,
+    prefix: &str,
+    (patience, reply_timeout): (Duration, Duration),
+) -> Result<(), SchemaError> {
+    let asked = async {
+        client.batch_execute(&session(reply_timeout)).await?;
+        version(client, prefix).await
+    };
+    let found = tokio::time::timeout(patience, asked).await.map_err(|_| SchemaError::Late(patience))??;
+    if is_known(found, STEPS.len(), prefix)? {
+        return Ok(());
+    }
+    let steps = bring_up(client, prefix, STEPS, reply_timeout);
+    tokio::time::timeout(STEPS_TIMEOUT, steps).await.map_err(|_| SchemaError::Late(STEPS_TIMEOUT))?
+}
+
+/// What every connection of ours is set to, whatever the server's or the user's defaults are.
+fn session(reply_timeout: Duration) -> String {
+    // Before we give up, so that most of what we give up on is known not to have been applied.
+    let statement_timeout = (reply_timeout * 3 / 4).as_millis().max(1);
+    format!(
+        "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE;
+         SET statement_timeout = {statement_timeout};
+         SET idle_in_transaction_session_timeout = {statement_timeout};
+         SET lock_timeout = 0;
+         SET idle_session_timeout = 0;
+         SET tcp_keepalives_idle = 60;
+         SET client_min_messages = error;
+         -- Every look-up is by a key, however few rows there were when it was planned.
+         SET plan_cache_mode = force_generic_plan;
+         SET enable_seqscan = off;
+         SET enable_hashjoin = off;
+         SET enable_mergejoin = off;
+         SET jit = off;"
+    )
+}
+
+/// The version of the tables, or none if there are none.
+async fn version(client: &Client, prefix: &str) -> Result<Option<i32>, SchemaError> {
+    match client.query(&named("SELECT version FROM \"{p}_schema\"", prefix), &[]).await {
+        Ok(rows) => match &rows[..] {
+            [row] => Ok(Some(row.try_get(0)?)),
+            _ => Err(SchemaError::Unversioned { prefix: prefix.to_owned() }),
+        },
+        Err(error) if error.code() == Some(&SqlState::UNDEFINED_TABLE) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Whether it is this program's own version, and not an older one.
+fn is_known(found: Option<i32>, known: usize, prefix: &str) -> Result<bool, SchemaError> {
+    match found.map(usize::try_from) {
+        None => Ok(false),
+        Some(Ok(version)) if version <= known => Ok(version == known),
+        Some(_) => Err(SchemaError::Newer { prefix: prefix.to_owned(), found: found.unwrap_or_default(), known }),
+    }
+}
+
+/// Takes the steps that lack, in one transaction, unless somebody else has meanwhile.
+async fn bring_up(client: &Client, prefix: &str, steps: &[&str], reply_timeout: Duration) -> Result<(), SchemaError> {
+    let begin = format!(
+        "BEGIN; SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0; SET LOCAL lock_timeout = {};",
+        reply_timeout.as_millis().max(1)
+    );
+    client.batch_execute(&begin).await?;
+    let lock = "SELECT pg_advisory_xact_lock(hashtextextended($1 || current_schema(), 0))";
+    client.execute(lock, &[&named("{p}_schema ", prefix)]).await?;
+    client
+        .batch_execute(&named("CREATE TABLE IF NOT EXISTS \"{p}_schema\" (version integer NOT NULL)", prefix))
+        .await?;
+    let insert = "INSERT INTO \"{p}_schema\" SELECT 0 WHERE NOT EXISTS (SELECT FROM \"{p}_schema\")";
+    client.batch_execute(&named(insert, prefix)).await?;
+    let found = version(client, prefix).await?;
+    if !is_known(found, steps.len(), prefix)? {
+        let done = usize::try_from(found.unwrap_or_default()).unwrap_or_default();
+        for step in &steps[done..] {
+            client.batch_execute(&named(step, prefix)).await?;
+        }
+        client.batch_execute(&named(CODE, prefix)).await?;
+        let update = named("UPDATE \"{p}_schema\" SET version = $1", prefix);
+        client.execute(&update, &[&i32::try_from(steps.len()).unwrap_or(i32::MAX)]).await?;
+    }
+    client.batch_execute("COMMIT").await?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

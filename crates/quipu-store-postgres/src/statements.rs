@@ -1,0 +1,57 @@
+//! The statements: everything that must be one step at the server, each one transaction.
+//!
+//! What is more than one look-up is a function of the tables' own (`sql/code.sql`).
+
+use crate::schema::named;
+
+/// The statements, with the names of one prefix in them.
+pub(crate) struct Statements {
+    pub(crate) put: String,
+    pub(crate) read: String,
+    pub(crate) wait: String,
+    pub(crate) swap: String,
+    pub(crate) scan: String,
+    pub(crate) scan_on: String,
+    pub(crate) claim: String,
+    pub(crate) end_claim: String,
+    pub(crate) writers: String,
+    pub(crate) register: String,
+    pub(crate) unregister: String,
+    pub(crate) clock: String,
+}
+
+/// One statement, so one snapshot: the row and its cells as of one moment, and the time after that.
+const READ: &str = r#"
+SELECT c.born_at, c.swaps, c.epoch, c.base, c.expires_at, c.gone_at, c.last, x.*, "{p}_now"() AS at
+  FROM (SELECT) AS one
+  LEFT JOIN "{p}_counters" c ON c.name = $1
+  LEFT JOIN LATERAL (
+    SELECT array_agg(writer) AS writers, array_agg(shard) AS shards, array_agg(seq) AS seqs, array_agg(value) AS values,
+           array_agg(total) AS totals, array_agg(closed) AS closed, array_agg(spent_epoch) AS spent_epochs,
+           array_agg(spent_seq) AS spent_seqs, array_agg(spent_value) AS spent_values, array_agg(spent_total) AS spent_totals,
+           array_agg(spent_closed) AS spent_closed, array_agg(spent_expired) AS spent_expired, array_agg(spent_at) AS spent_at
+      FROM "{p}_cells" WHERE counter = c.id) x ON true"#;
+
+impl Statements {
+    pub(crate) fn new(prefix: &str) -> Statements {
+        let with = |text: &str| named(text, prefix);
+        let call = |function: &str, parameters: usize| {
+            let marks: Vec<String> = (1..=parameters).map(|mark| format!("${mark}")).collect();
+            with(&format!("SELECT * FROM \"{{p}}_{function}\"({})", marks.join(", ")))
+        };
+        Statements {
+            put: call("put", 10),
+            read: with(READ),
+            wait: with(r#"SELECT FROM "{p}_wait"($1)"#),
+            swap: call("swap", 25),
+            scan: with(r#"SELECT name FROM "{p}_counters" ORDER BY name LIMIT $1"#),
+            scan_on: with(r#"SELECT name FROM "{p}_counters" WHERE name > $2 ORDER BY name LIMIT $1"#),
+            claim: call("claim", 6),
+            end_claim: call("end_claim", 4),
+            writers: with(r#"SELECT "{p}_now"() AS at, w.* FROM (SELECT) AS one LEFT JOIN "{p}_writers" w ON true"#),
+            register: call("register", 8),
+            unregister: with(r#"DELETE FROM "{p}_writers" WHERE writer = $1 AND version = $2 RETURNING 1"#),
+            clock: with(r#"SELECT "{p}_now"() AS at"#),
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! Many at once, on one server: what a swap takes is what was put, and nobody waits in a circle.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use quipu_model::shared::{
+    By, CellId, Change, Claim, ClaimVerdict, Held, NOBODY, Next, Put, RegisterVerdict, Registration, Seen, Seq, Shard,
+    Snapshot, Stage, SwapId, SwapVerdict, Token, Verdict, Version, compute,
+};
+use quipu_model::{Epoch, Millis, Name, NodeId, Reply, Store, StoreError};
+use quipu_testkit::Dice;
+use quipu_testkit::servers::postgres::PostgresServer;
+use quipu_testkit::store_suite::block_on;
+
+use crate::fresh;
+use crate::suite::{name, said, writer};
+
+const WRITERS: u64 = 4;
+const RESETTERS: u64 = 2;
+
+/// What each writer adds, one by one.
+const ADDS: u64 = 400;
+
+fn change(store: &impl Store, at: Name<'_>, id: u128, change: Change) -> Option<(Seen, Reply)> {
+    let seen = block_on(store.read(at)).expect("the server answers");
+    let by = By { id: SwapId(id), node: NodeId(9), grace: Duration::from_secs(3_600), registered: &NOBODY };
+    let computed = compute(&seen, &by, &change).expect("values of this test fit");
+    let next = match &computed.next {
+        Next::Row(next) => Some(next),
+        Next::Gone => None,
+        Next::Same => return Some((seen, computed.reply)),
+    };
+    let verdict = block_on(store.swap(at, seen.snapshot.version, next)).expect("the server answers");
+    (verdict == SwapVerdict::Swapped).then_some((seen, computed.reply))
+}
+
+/// Adds one by one, and carries what a reset did not take, as the engine does.
+fn add_all(store: &impl Store, at: Name<'_>, node: u64) -> u64 {
+    let cell = CellId { writer: writer(node), shard: Shard(0) };
+    let (mut put, mut carried) = (Put { cell, epoch: Epoch::FIRST, seq: Seq(0), value: 0, total: 0 }, 0);
+    for _ in 0..ADDS {
+        (put.value, put.total) = (put.value + 1, put.total + 1);
+        loop {
+            put.seq.0 += 1;
+            match block_on(store.put(&[(at, put)])).expect("the server answers")[0] {
+                Verdict::Newest => break,
+                Verdict::Stale { epoch, kept, expired: None } => {
+                    carried += 1;
+                    (put.epoch, put.value) = (epoch, put.value - kept);
+                }
+                verdict => panic!("{verdict:?} on {put:?}"),
+            }
+        }
+    }
+    carried
+}
+
+#[test]
+fn resets_take_exactly_what_was_put_however_many_add_meanwhile() {
+    let server = PostgresServer::start_with(&["synchronous_commit=off"]).unwrap();
+    let (store, at) = (fresh(&server.url()), name(b"hot"));
+    let (over, swaps) = (AtomicBool::new(false), AtomicU64::new(0));
+    let (taken, carried) = thread::scope(|scope| {
+        let (store, over, swaps) = (&store, &over, &swaps);
+        let resetters: Vec<_> = (0..RESETTERS)
+            .map(|number| {
+                scope.spawn(move || {
+                    let (mut taken, mut id) = (0, u128::from(number) << 64);
+                    while !over.load(Ordering::SeqCst) {
+                        id += 1;
+                        if let Some((_, Reply::Integer(value))) = change(store, at, id, Change::Reset) {
+                            swaps.fetch_add(1, Ordering::SeqCst);
+                            taken += value;
+                        }
+                    }
+                    taken
+                })
+            })
+            .collect();
+        let writers: Vec<_> = (1..=WRITERS).map(|node| scope.spawn(move || add_all(store, at, node))).collect();
+        // Whatever became of the writers, the resetters end.
+        let carried: Vec<_> = writers.into_iter().map(|writer| writer.join()).collect();
+        over.store(true, Ordering::SeqCst);
+        let carried: u64 = carried.into_iter().map(|carried| carried.unwrap()).sum();
+        (resetters.into_iter().map(|resetter| resetter.join().unwrap()).sum::<i64>(), carried)
+    });
+    let left = block_on(store.read(at)).unwrap().snapshot.sum();
+    assert_eq!(i128::from(taken) + left, i128::from(WRITERS * ADDS), "each add once: {taken} taken, {left} left");
+    let swaps = swaps.load(Ordering::SeqCst);
+    assert!(swaps > 5 && carried > 5, "they did meet: {swaps} resets, {carried} carries");
+}
+
+#[test]
+fn batches_that_overlap_in_any_order_never_wait_in_a_circle() {
+    let server = PostgresServer::start_with(&["synchronous_commit=off"]).unwrap();
+    let store = fresh(&server.url());
+    // Fewer than the threads put at once, so that they meet at every step: making rows, putting cells, and rows that are forgotten.
+    let names: Vec<Vec<u8>> = (0..60_u8).map(|n| vec![n.wrapping_mul(37), n]).collect();
+    let again = AtomicU64::new(0);
+    thread::scope(|scope| {
+        let (store, names, again) = (&store, &names, &again);
+        for thread in 0..6_u64 {
+            scope.spawn(move || {
+                let dice = Dice::new(thread);
+                for seq in 1..=60_u64 {
+                    let mut order: Vec<usize> = (0..names.len()).collect();
+                    dice.shuffle(&mut order);
+                    // Half of the threads say the same: a batch whose answer was lost is put again beside itself.
+                    let (node, seq) = if thread < 3 { (7, seq / 2) } else { (thread, seq) };
+                    let cell = |shard| CellId { writer: writer(node), shard: Shard(shard) };
+                    let puts: Vec<_> = order
+                        .iter()
+                        .flat_map(|&n| (0..2).map(move |shard| (n, shard)))
+                        .map(|(n, shard)| (name(&names[n]), Put { cell: cell(shard), ..said(seq, i128::from(seq)) }))
+                        .collect();
+                    match block_on(store.put(&puts)) {
+                        Ok(verdicts) => assert_eq!(verdicts.len(), puts.len()),
+                        // Only a row that was forgotten under it is a reason.
+                        Err(StoreError::NotApplied { .. }) => drop(again.fetch_add(1, Ordering::SeqCst)),
+                        Err(error) => panic!("{error:?}"),
+                    }
+                }
+            });
+        }
+        scope.spawn(move || {
+            let dice = Dice::new(99);
+            for _ in 0..400 {
+                let at = name(&names[dice.below(names.len())]);
+                let seen = block_on(store.read(at)).unwrap();
+                block_on(store.swap(at, seen.snapshot.version, None)).unwrap();
+            }
+        });
+    });
+    let deadlocks = server.ask("SELECT sum(deadlocks) FROM pg_stat_database").unwrap();
+    assert_eq!(deadlocks, "0", "and {} batches met a row that was forgotten", again.load(Ordering::SeqCst));
+    assert!(again.load(Ordering::SeqCst) < 36, "which is rare");
+}
+
+#[test]
+fn what_is_put_is_seen_by_whoever_asks_after_the_answer() {
+    let server = PostgresServer::start_with(&["synchronous_commit=off"]).unwrap();
+    let store = fresh(&server.url());
+    let newest = AtomicU64::new(0);
+    thread::scope(|scope| {
+        let (store, newest) = (&store, &newest);
+        scope.spawn(move || {
+            for seq in 1..=500 {
+                block_on(store.put(&[(name(b"a"), said(seq, i128::from(seq)))])).unwrap();
+                newest.store(seq, Ordering::SeqCst);
+            }
+        });
+        for _ in 0..3 {
+            scope.spawn(move || {
+                let mut last = Version::ABSENT;
+                loop {
+                    let least = newest.load(Ordering::SeqCst);
+                    let row = block_on(store.read(name(b"a"))).unwrap().snapshot;
+                    assert!(row.sum() >= i128::from(least), "{row:?}");
+                    assert!(!row.version.is_before(&last), "{row:?}");
+                    last = row.version;
+                    if least == 500 {
+                        break;
+                    }
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn after_a_row_was_seen_to_be_due_nothing_more_is_put_into_it() {
+    let server = PostgresServer::start_with(&["synchronous_commit=off"]).unwrap();
+    let store = fresh(&server.url());
+    for round in 0..20_u64 {
+        let at = format!("due:{round}");
+        let at = name(at.as_bytes());
+        let Millis(now) = block_on(store.clock()).unwrap();
+        let soon = Snapshot {
+            version: Version { born_at: Millis(1), swaps: 1, puts: 0 },
+            expires_at: Some(Millis(now + 30)),
+            cells: [(said(0, 0).cell, Held { seq: Seq(0), value: 0, total: 0, closed: false })].into(),
+            swaps: vec![SwapId(1)],
+            ..Snapshot::default()
+        };
+        block_on(store.swap(at, Version::ABSENT, Some(&soon))).unwrap();
+        thread::scope(|scope| {
+            for node in 1..=3 {
+                let store = &store;
+                scope.spawn(move || {
+                    let cell = CellId { writer: writer(node), shard: Shard(0) };
+                    for seq in 1.. {
+                        let put = Put { cell, ..said(seq, i128::from(seq)) };
+                        match block_on(store.put(&[(at, put)])).unwrap()[0] {
+                            Verdict::Newest => {}
+                            Verdict::Behind { .. } => break,
+                            verdict => panic!("{verdict:?}"),
+                        }
+                    }
+                });
+            }
+            let first = loop {
+                let seen = block_on(store.read(at)).unwrap();
+                if seen.snapshot.due(seen.at) {
+                    break seen.snapshot;
+                }
+            };
+            for _ in 0..10 {
+                assert_eq!(block_on(store.read(at)).unwrap().snapshot, first);
+            }
+        });
+    }
+}
+
+#[test]
+fn one_of_many_claims_a_token_and_one_of_many_registers() {
+    let server = PostgresServer::start_with(&["synchronous_commit=off"]).unwrap();
+    let store = fresh(&server.url());
+    for round in 0..30_u64 {
+        let token = Token::new(&round.to_be_bytes()).unwrap();
+        let (claimed, registered) = (AtomicU64::new(0), AtomicU64::new(0));
+        thread::scope(|scope| {
+            for node in 1..=4 {
+                let (store, token, claimed, registered) = (&store, &token, &claimed, &registered);
+                scope.spawn(move || {
+                    let claim = Claim {
+                        token: token.clone(),
+                        owner: writer(node),
+                        attempt: node,
+                        payload: 1,
+                        forget_at: Millis(u64::MAX),
+                        reply: None,
+                    };
+                    if block_on(store.claim(&claim)).unwrap() == ClaimVerdict::Claimed {
+                        claimed.fetch_add(1, Ordering::SeqCst);
+                    }
+                    let next = Registration {
+                        writer: writer(1_000 + round),
+                        holder: None,
+                        lease_until: Millis(node),
+                        stage: Stage::Live,
+                        version: 1,
+                    };
+                    if block_on(store.register(0, &next)).unwrap() == RegisterVerdict::Registered {
+                        registered.fetch_add(1, Ordering::SeqCst);
+                    }
+                });
+            }
+        });
+        assert_eq!((claimed.into_inner(), registered.into_inner()), (1, 1));
+    }
+}

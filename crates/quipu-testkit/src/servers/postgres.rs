@@ -1,0 +1,361 @@
+//! PostgreSQL servers as child processes.
+//!
+//! A server is a process and those it forks for every connection, each in a session of its own: signals go to all of them, by their ids. It
+//! refuses to run as root; where we are, it runs as the user `postgres`, who then owns its directory.
+//!
+//! Invariants:
+//! - a server that is dropped is killed, and its directory removed: no test leaves one behind;
+//! - a server that is started again has the port it had before;
+//! - every wait has an end.
+
+use std::ffi::OsStr;
+use std::fs::Permissions;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+/// What to install when there is none.
+const PACKAGE: &str = "postgresql";
+
+/// Where Debian keeps its programs: a directory for every version.
+const VERSIONS: &str = "/usr/lib/postgresql";
+
+/// Names another folder that has them.
+const PROGRAMS_VARIABLE: &str = "QUIPU_TEST_POSTGRES_BIN";
+
+/// What is needed of them.
+const PROGRAMS: [&str; 3] = ["initdb", "postgres", "psql"];
+
+/// The user of the database, and the one as whom the server runs where we are root.
+const USER: &str = "postgres";
+
+/// How often, and how long each time, to wait for something that takes a moment: half a minute in all.
+const LOOKS: u32 = 1_500;
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// How often a port that somebody else took meanwhile is given up for another.
+const PORTS_TRIED: u32 = 5;
+
+/// Why there is no server.
+#[derive(Debug, thiserror::Error)]
+pub enum PostgresError {
+    /// The programs cannot be found.
+    #[error("cannot find {}: install the Debian package {PACKAGE}", PROGRAMS.join(", "))]
+    Missing,
+    /// It refuses to run as root.
+    #[error("PostgreSQL refuses to run as root, and there is no user {USER}: install the Debian package {PACKAGE}")]
+    NoUser,
+    /// It runs, and does not answer.
+    #[error("{what} took too long; the server's log:\n{log}")]
+    Silent {
+        /// What was waited for.
+        what: &'static str,
+        /// What it wrote.
+        log: String,
+    },
+    /// One of its programs failed.
+    #[error("{program} failed:\n{said}")]
+    Failed {
+        /// Which.
+        program: &'static str,
+        /// What it said.
+        said: String,
+    },
+    /// Something about files, ports or signals.
+    #[error("cannot prepare a server")]
+    Io(#[from] io::Error),
+}
+
+/// A PostgreSQL server.
+#[derive(Debug)]
+pub struct PostgresServer {
+    programs: PathBuf,
+    owner: Option<(u32, u32)>,
+    directory: TempDir,
+    port: u16,
+    settings: Vec<String>,
+    child: Option<Child>,
+}
+
+impl PostgresServer {
+    /// Starts one that keeps what it acknowledged, as it comes: commits are synced.
+    pub fn start() -> Result<PostgresServer, PostgresError> {
+        PostgresServer::start_with(&[])
+    }
+
+    /// Starts one with these settings (`name=value`) beside those that every one has.
+    pub fn start_with(settings: &[&str]) -> Result<PostgresServer, PostgresError> {
+        let programs = find_programs().ok_or(PostgresError::Missing)?;
+        let owner = owner()?;
+        let directory = directory(owner)?;
+        let settings = settings.iter().map(|&setting| setting.to_owned()).collect();
+        let mut server = PostgresServer { programs, owner, directory, port: free_port()?, settings, child: None };
+        server.make()?;
+        let mut tries = 1;
+        loop {
+            match server.run() {
+                Err(PostgresError::Silent { .. }) if tries < PORTS_TRIED && server.has_ended() => {
+                    (server.port, tries) = (free_port()?, tries + 1);
+                }
+                started => return started.map(|()| server),
+            }
+        }
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.port).into()
+    }
+
+    /// The same, as a URL.
+    pub fn url(&self) -> String {
+        self.url_at(self.address())
+    }
+
+    /// A URL that leads to it by way of this address.
+    pub fn url_at(&self, address: SocketAddr) -> String {
+        format!("postgres://{USER}@{address}/{USER}")
+    }
+
+    /// What it answers to statements: a line per row, columns parted by `|`. An error that it answers is one here.
+    pub fn ask(&self, statements: &str) -> Result<String, PostgresError> {
+        let mut command = self.client("psql");
+        command.args(["-X", "-q", "-t", "-A", "-v", "ON_ERROR_STOP=1", "-c", statements, USER]);
+        let said = succeed("psql", command.output()?)?;
+        Ok(said.trim_end().to_owned())
+    }
+
+    /// From now on, whoever connects to its address has to know the password of the user `postgres`, which is this one.
+    pub fn require_password(&self, password: &str) -> Result<(), PostgresError> {
+        self.ask(&format!("ALTER USER {USER} PASSWORD '{password}'"))?;
+        self.admit("host all all 127.0.0.1/32 scram-sha-256")
+    }
+
+    /// From now on, whoever connects to its address has to do so by TLS, and is shown this certificate.
+    pub fn require_tls(&self, certificate: &[u8], key: &[u8]) -> Result<(), PostgresError> {
+        for (file, bytes) in [("server.crt", certificate), ("server.key", key)] {
+            let path = self.data().join(file);
+            std::fs::write(&path, bytes)?;
+            // It refuses a key that others may read, and has to be able to read it itself.
+            std::fs::set_permissions(&path, Permissions::from_mode(0o600))?;
+            if let Some((user, group)) = self.owner {
+                chown(&path, Some(user), Some(group))?;
+            }
+        }
+        self.ask("ALTER SYSTEM SET ssl = on")?;
+        self.admit("hostssl all all 127.0.0.1/32 trust")
+    }
+
+    /// Who may connect to its address. Its socket is for us.
+    fn admit(&self, line: &str) -> Result<(), PostgresError> {
+        std::fs::write(self.data().join("pg_hba.conf"), format!("local all all trust\n{line}\n"))?;
+        self.reload()
+    }
+
+    /// Has it read its settings again, and waits until connections are made by them.
+    pub fn reload(&self) -> Result<(), PostgresError> {
+        let loaded = || self.ask("SELECT pg_conf_load_time()");
+        let before = loaded()?;
+        self.ask("SELECT pg_reload_conf()")?;
+        for _ in 0..LOOKS {
+            if loaded()? != before {
+                return Ok(());
+            }
+            thread::sleep(LOOK_EVERY);
+        }
+        Err(self.silent("reading its settings"))
+    }
+
+    /// Stops it as it is (SIGSTOP), connections and all: nothing is answered.
+    pub fn stop(&self) -> Result<(), PostgresError> {
+        self.signal_all(Signal::STOP)
+    }
+
+    /// Lets it go on.
+    pub fn cont(&self) -> Result<(), PostgresError> {
+        self.signal_all(Signal::CONT)
+    }
+
+    /// Kills it and all that it forked, as a loss of power would, and waits until they are gone.
+    pub fn kill(&mut self) {
+        let Some(mut child) = self.child.take() else { return };
+        // It forks nothing any more while it is stopped.
+        let _ = kill_process(Pid::from_child(&child), Signal::STOP);
+        let forked = forked(child.id());
+        let _ = child.kill();
+        for &pid in &forked {
+            let _ = kill_process(pid, Signal::KILL);
+        }
+        let _ = child.wait();
+        // A server does not start while any of them has its memory.
+        for _ in 0..LOOKS {
+            if !forked.iter().any(|&pid| is_running(pid)) {
+                return;
+            }
+            thread::sleep(LOOK_EVERY);
+        }
+    }
+
+    /// Starts it again on the same port, with whatever it finds in its directory.
+    pub fn restart(&mut self) -> Result<(), PostgresError> {
+        self.kill();
+        // Its number may be that of another process by now, which it would take for itself.
+        let _ = std::fs::remove_file(self.data().join("postmaster.pid"));
+        self.run()
+    }
+
+    /// Starts it again on the same port, knowing nothing.
+    pub fn restart_empty(&mut self) -> Result<(), PostgresError> {
+        self.kill();
+        self.directory = directory(self.owner)?;
+        self.make()?;
+        self.run()
+    }
+
+    fn data(&self) -> PathBuf {
+        self.directory.path().join("data")
+    }
+
+    fn log(&self) -> PathBuf {
+        self.directory.path().join("log")
+    }
+
+    fn make(&self) -> Result<(), PostgresError> {
+        let mut make = self.command("initdb");
+        make.args(["-A", "trust", "-U", USER, "--encoding=UTF8", "--locale=C", "--no-sync", "-D"]).arg(self.data());
+        succeed("initdb", make.output()?).map(drop)
+    }
+
+    fn run(&mut self) -> Result<(), PostgresError> {
+        let mut command = self.command("postgres");
+        command.args(["-h", "127.0.0.1", "-p", &self.port.to_string(), "-k"]).arg(self.directory.path());
+        command.arg("-D").arg(self.data());
+        // Room for many tests at once, which a machine with little memory has, too.
+        for setting in
+            ["max_connections=200", "shared_buffers=32MB"].into_iter().chain(self.settings.iter().map(|s| &**s))
+        {
+            command.args(["-c", setting]);
+        }
+        let log = std::fs::File::create(self.log())?;
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        self.child = Some(command.spawn()?);
+        for _ in 0..LOOKS {
+            if self.ask("SELECT 1").is_ok_and(|one| one == "1") {
+                return Ok(());
+            }
+            if self.has_ended() {
+                break;
+            }
+            thread::sleep(LOOK_EVERY);
+        }
+        Err(self.silent("the first answer"))
+    }
+
+    fn silent(&self, what: &'static str) -> PostgresError {
+        let log = std::fs::read_to_string(self.log()).unwrap_or_default();
+        PostgresError::Silent { what, log }
+    }
+
+    fn has_ended(&mut self) -> bool {
+        self.child.as_mut().is_none_or(|child| !matches!(child.try_wait(), Ok(None)))
+    }
+
+    fn signal_all(&self, signal: Signal) -> Result<(), PostgresError> {
+        let child = self.child.as_ref().ok_or_else(|| io::Error::other("the server does not run"))?;
+        kill_process(Pid::from_child(child), signal).map_err(io::Error::from)?;
+        for pid in forked(child.id()) {
+            // One may have ended meanwhile.
+            let _ = kill_process(pid, signal);
+        }
+        Ok(())
+    }
+
+    fn client(&self, program: &str) -> Command {
+        let mut command = self.command(program);
+        command.arg("-h").arg(self.directory.path()).args(["-U", USER, "-p", &self.port.to_string()]);
+        command
+    }
+
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(self.programs.join(program));
+        // Where the user may be, whoever calls.
+        command.current_dir("/");
+        if let Some((user, group)) = self.owner {
+            command.uid(user).gid(group);
+        }
+        command
+    }
+}
+
+impl Drop for PostgresServer {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// What it said, if it succeeded.
+fn succeed(program: &'static str, output: Output) -> Result<String, PostgresError> {
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    Err(PostgresError::Failed { program, said: String::from_utf8_lossy(&output.stderr).into_owned() })
+}
+
+/// Where the programs are: the newest version.
+fn find_programs() -> Option<PathBuf> {
+    let has_all = |folder: &PathBuf| PROGRAMS.iter().all(|program| folder.join(program).is_file());
+    if let Some(folder) = std::env::var_os(PROGRAMS_VARIABLE) {
+        return Some(PathBuf::from(folder)).filter(has_all);
+    }
+    let versions = std::fs::read_dir(VERSIONS).into_iter().flatten().flatten().map(|version| version.path());
+    let number =
+        |version: &PathBuf| version.file_name().and_then(OsStr::to_str).and_then(|name| name.parse::<u32>().ok());
+    let debian = versions.filter(|version| has_all(&version.join("bin"))).max_by_key(number);
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    debian.map(|version| version.join("bin")).or_else(|| std::env::split_paths(&path).find(has_all))
+}
+
+/// Who the server runs as: its own user where we are root; else whoever we are.
+fn owner() -> Result<Option<(u32, u32)>, PostgresError> {
+    if !rustix::process::geteuid().is_root() {
+        return Ok(None);
+    }
+    let id = |flag: &str| -> Result<u32, PostgresError> {
+        let output = Command::new("id").args([flag, USER]).output()?;
+        String::from_utf8_lossy(&output.stdout).trim().parse().map_err(|_| PostgresError::NoUser)
+    };
+    Ok(Some((id("-u")?, id("-g")?)))
+}
+
+fn directory(owner: Option<(u32, u32)>) -> io::Result<TempDir> {
+    let directory = tempfile::tempdir()?;
+    if let Some((user, group)) = owner {
+        chown(directory.path(), Some(user), Some(group))?;
+    }
+    Ok(directory)
+}
+
+/// Processes that this one forked.
+fn forked(parent: u32) -> Vec<Pid> {
+    let children = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap_or_default();
+    children.split_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().ok()?)).collect()
+}
+
+fn is_running(pid: Pid) -> bool {
+    let status = std::fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("stat"));
+    // One that nobody has waited for is over, too.
+    status.is_ok_and(|status| !status.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z')))
+}
+
+/// One that nobody listens on just now.
+fn free_port() -> io::Result<u16> {
+    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+}
