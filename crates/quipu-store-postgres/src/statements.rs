@@ -22,7 +22,7 @@ pub(crate) struct Statements {
 
 /// One statement, so one snapshot: the row and its cells as of one moment, and the time after that.
 const READ: &str = r#"
-SELECT c.born_at, c.swaps, c.epoch, c.base, c.expires_at, c.gone_at, c.last, x.*, "{p}_now"() AS at
+SELECT c.born_at, c.swaps, c.puts, c.epoch, c.base, c.expires_at, c.gone_at, c.last, x.*, "{p}_now"() AS at
   FROM (SELECT) AS one
   LEFT JOIN "{p}_counters" c ON c.name = $1
   LEFT JOIN LATERAL (
@@ -43,7 +43,7 @@ impl Statements {
             put: call("put", 10),
             read: with(READ),
             wait: with(r#"SELECT FROM "{p}_wait"($1)"#),
-            swap: call("swap", 25),
+            swap: call("swap", 26),
             scan: with(r#"SELECT name FROM "{p}_counters" ORDER BY name LIMIT $1"#),
             scan_on: with(r#"SELECT name FROM "{p}_counters" WHERE name > $2 ORDER BY name LIMIT $1"#),
             claim: call("claim", 6),

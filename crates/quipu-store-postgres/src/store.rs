@@ -99,6 +99,7 @@ impl Store for PostgresStore {
         self.call(Call::Swap, move |link, statements| async move {
             let seen = [version.born_at.0, version.swaps, version.puts].map(Number::from);
             let (born_at, swaps) = (Number::from(next.version.born_at.0), Number::from(next.version.swaps));
+            let puts = Number::from(next.version.puts.wrapping_sub(layout::moved(&next)));
             let (epoch, base) = (layout::epoch(next.epoch), next.base.map(Number));
             let (expires_at, gone_at) = (layout::millis(next.expires_at), layout::millis(next.gone_at));
             let last: Vec<Bits> = next.swaps.iter().map(|id| Bits(id.0)).collect();
@@ -114,6 +115,7 @@ impl Store for PostgresStore {
                         &stays,
                         &born_at,
                         &swaps,
+                        &puts,
                         &epoch,
                         &base,
                         &expires_at,

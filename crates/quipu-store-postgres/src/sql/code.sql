@@ -6,9 +6,17 @@ CREATE OR REPLACE FUNCTION "{p}_now"() RETURNS numeric LANGUAGE sql VOLATILE AS 
   SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)
 $$;
 
--- Rises with every put that moved a cell: a new cell counts too, even one whose seq is 0. Within the range of u64.
+-- The part of a row's version that rises with every put that moved a cell: what the last swap left it at, and for each cell its seq times a number that
+-- other writers do not have. A new cell counts too, even one whose seq is 0. Within the range of u64.
 CREATE OR REPLACE FUNCTION "{p}_puts"(of_counter bigint) RETURNS numeric LANGUAGE sql VOLATILE AS $$
-  SELECT coalesce(sum(seq + 1), 0) % 18446744073709551616 FROM "{p}_cells" WHERE counter = of_counter AND seq IS NOT NULL
+  SELECT mod(c.puts + coalesce(s.moved, 0), 18446744073709551616)
+    FROM "{p}_counters" c
+   CROSS JOIN LATERAL (
+     SELECT sum((seq + 1) * (1 + shard
+              + (('x' || substr(writer::text, 13, 1) || substr(writer::text, 15, 4))::bit(20)
+                 # ('x' || right(writer::text, 5))::bit(20))::bigint)) AS moved
+       FROM "{p}_cells" WHERE counter = of_counter AND seq IS NOT NULL) s
+   WHERE c.id = of_counter
 $$;
 
 -- Puts cells: those that are plainly the newest. Of any other the row has something to say, which is returned as it is, and judged by the model.
@@ -89,7 +97,7 @@ $$;
 -- Replaces the row that has this version by another, or by none. A version of zeros is that of no row.
 CREATE OR REPLACE FUNCTION "{p}_swap"(
   of_name bytea, seen_born numeric, seen_swaps numeric, seen_puts numeric, stays boolean,
-  new_born numeric, new_swaps numeric, new_epoch uuid, new_base numeric, new_expires_at numeric, new_gone_at numeric, new_last uuid[],
+  new_born numeric, new_swaps numeric, new_puts numeric, new_epoch uuid, new_base numeric, new_expires_at numeric, new_gone_at numeric, new_last uuid[],
   writers uuid[], shards integer[], seqs numeric[], amounts numeric[], totals numeric[], closeds boolean[],
   spent_epochs uuid[], spent_seqs numeric[], spent_values numeric[], spent_totals numeric[], spent_closeds boolean[],
   spent_expireds numeric[], spent_ats numeric[]
@@ -104,8 +112,8 @@ BEGIN
     IF NOT stays THEN
       RETURN NOT EXISTS (SELECT FROM "{p}_counters" WHERE name = of_name);
     END IF;
-    INSERT INTO "{p}_counters" (name, born_at, swaps, epoch, base, expires_at, gone_at, last)
-    VALUES (of_name, new_born, new_swaps, new_epoch, new_base, new_expires_at, new_gone_at, new_last)
+    INSERT INTO "{p}_counters" (name, born_at, swaps, puts, epoch, base, expires_at, gone_at, last)
+    VALUES (of_name, new_born, new_swaps, new_puts, new_epoch, new_base, new_expires_at, new_gone_at, new_last)
         ON CONFLICT (name) DO NOTHING RETURNING id INTO row_id;
     IF NOT FOUND THEN
       RETURN false;
@@ -124,7 +132,7 @@ BEGIN
       DELETE FROM "{p}_counters" WHERE id = row_id;
       RETURN true;
     END IF;
-    UPDATE "{p}_counters" SET born_at = new_born, swaps = new_swaps, epoch = new_epoch, base = new_base, expires_at = new_expires_at,
+    UPDATE "{p}_counters" SET born_at = new_born, swaps = new_swaps, puts = new_puts, epoch = new_epoch, base = new_base, expires_at = new_expires_at,
            gone_at = new_gone_at, last = new_last
      WHERE id = row_id;
   END IF;

@@ -3,6 +3,7 @@ CREATE TABLE "{p}_counters" (
   name       bytea NOT NULL,
   born_at    numeric NOT NULL,
   swaps      numeric NOT NULL,
+  puts       numeric NOT NULL DEFAULT 0,
   epoch      uuid NOT NULL,
   base       numeric,
   expires_at numeric,
