@@ -290,6 +290,13 @@ impl Truth {
         self.met.late += late as u64;
     }
 
+    /// Whether two nodes have registered the same life.
+    fn has_twins(&self) -> bool {
+        let mut lives: Vec<Writer> = self.lives.iter().map(|(_, writer)| *writer).collect();
+        lives.sort_unstable();
+        lives.windows(2).any(|pair| pair[0] == pair[1])
+    }
+
     fn check(&mut self, counter: usize, row: Option<&Snapshot>, what: impl FnOnce() -> String) {
         let counted = self.counted(counter, row);
         let Account { counted: before, invoked, lossy, .. } = self.accounts[counter];
@@ -299,7 +306,8 @@ impl Truth {
         }
         let class = COUNTERS[counter].class;
         // A swap that was lost may have been told to its writers: what they then do is drift, and reported as such.
-        if !class.only_grows() || (lossy && class.is_swapped()) || self.broken.is_some() {
+        // So may who went on with a life: a copy of a stopped machine then goes on with it, too, and the two speak as one until they hear of each other.
+        if !class.only_grows() || (lossy && (class.is_swapped() || self.has_twins())) || self.broken.is_some() {
             return;
         }
         let name = COUNTERS[counter].name;
