@@ -86,7 +86,7 @@ mod statements;
 mod store;
 
 pub use config::{ConfigError, Options, PREFIX_BYTES_MAX};
-pub use store::{PostgresStore, open};
+pub use store::{PostgresStore, check, open};
 
 /// Why a store was not opened.
 #[derive(Debug, thiserror::Error)]

@@ -21,7 +21,7 @@ use quipu_model::{Answer, Call, Cursor, Epoch, Millis, Name, Page, Store, Writer
 use tokio_postgres::Row;
 
 use crate::OpenError;
-use crate::config::{Config, Options};
+use crate::config::{Config, ConfigError, Options};
 use crate::error::{Damaged, Failure};
 use crate::layout::{self, Columns};
 use crate::link::Link;
@@ -37,6 +37,11 @@ pub struct PostgresStore {
     link: Arc<Link>,
     statements: Arc<Statements>,
     runtime: Runtime,
+}
+
+/// Whether a URL is one of ours.
+pub fn check(url: &str) -> Result<(), ConfigError> {
+    Config::new(url, Options::default()).map(drop)
 }
 
 /// Opens a store. Nothing is connected yet: a server that is down is no reason not to start. The first connection makes the tables, or brings

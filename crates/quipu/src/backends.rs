@@ -22,6 +22,8 @@ const BUILT_WITH: &[&str] = &[
     "rediss",
     #[cfg(feature = "redis-tls")]
     "rediss-cluster",
+    #[cfg(feature = "postgres")]
+    "postgres",
 ];
 
 /// Where a shared store is, and how to be let in.
@@ -34,6 +36,8 @@ impl StoreUrl {
         match scheme(text)? {
             #[cfg(feature = "redis")]
             "redis" | "rediss" | "redis-cluster" | "rediss-cluster" => quipu_store_redis::check(text)?,
+            #[cfg(feature = "postgres")]
+            "postgres" | "postgresql" => quipu_store_postgres::check(text)?,
             other => bail!("this build has no store for {other}:// (built with: {})", built_with()),
         }
         Ok(StoreUrl(text.to_owned()))
@@ -45,6 +49,10 @@ impl StoreUrl {
             #[cfg(feature = "redis")]
             "redis" | "rediss" | "redis-cluster" | "rediss-cluster" => {
                 Arc::new(quipu_store_redis::open(&self.0, quipu_store_redis::Options::default())?)
+            }
+            #[cfg(feature = "postgres")]
+            "postgres" | "postgresql" => {
+                Arc::new(quipu_store_postgres::open(&self.0, quipu_store_postgres::Options::default())?)
             }
             other => bail!("this build has no store for {other}:// (built with: {})", built_with()),
         };
@@ -97,5 +105,12 @@ mod tests {
         assert_eq!(url.to_string(), "redis://***@host:1/2?prefix=shop");
         assert!(!format!("{url:?}").contains("s3cr"));
         assert_eq!(StoreUrl::new("redis-cluster://a:1,b:2").unwrap().to_string(), "redis-cluster://a:1,b:2");
+    }
+
+    #[test]
+    #[cfg(feature = "postgres")]
+    fn neither_is_the_password_of_a_database() {
+        let url = StoreUrl::new("postgres://me:s3cret@db:5432/shop?prefix=x").unwrap();
+        assert_eq!(url.to_string(), "postgres://***@db:5432/shop?prefix=x");
     }
 }

@@ -238,7 +238,7 @@ pub static SETTINGS: &[Setting] = &[
     Setting {
         key: "store",
         form: Form::Text,
-        help: "The store on which nodes share counters, as a URL: redis://host:port, redis-cluster://host:port,host:port. Or off",
+        help: "The store on which nodes share counters, as a URL: redis://host:port, redis-cluster://host:port,host:port, postgres://user@host/database. Or off",
         take: |c, text| {
             let store = if text == "off" { Ok(None) } else { StoreUrl::new(text).map(Some) };
             put(&mut c.store, store.map_err(|error| format!("{error:#}")))

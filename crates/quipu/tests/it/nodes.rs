@@ -14,6 +14,7 @@ use quipu_testkit::Dice;
 use quipu_testkit::judge::reaches;
 use quipu_testkit::program::{Launch, Program};
 use quipu_testkit::resp::Client;
+use quipu_testkit::servers::postgres::PostgresServer;
 use quipu_testkit::servers::redis::RedisServer;
 use tempfile::TempDir;
 
@@ -43,27 +44,34 @@ trait StoreServer {
     fn cont(&self);
 }
 
-impl StoreServer for RedisServer {
-    fn url(&self) -> String {
-        RedisServer::url(self)
-    }
+macro_rules! store_server {
+    ($server:ty) => {
+        impl StoreServer for $server {
+            fn url(&self) -> String {
+                <$server>::url(self)
+            }
 
-    fn kill(&mut self) {
-        RedisServer::kill(self);
-    }
+            fn kill(&mut self) {
+                <$server>::kill(self);
+            }
 
-    fn restart(&mut self) {
-        RedisServer::restart(self).expect("it starts again");
-    }
+            fn restart(&mut self) {
+                <$server>::restart(self).expect("it starts again");
+            }
 
-    fn stop(&self) {
-        RedisServer::stop(self).expect("it can be stopped");
-    }
+            fn stop(&self) {
+                <$server>::stop(self).expect("it can be stopped");
+            }
 
-    fn cont(&self) {
-        RedisServer::cont(self).expect("it goes on");
-    }
+            fn cont(&self) {
+                <$server>::cont(self).expect("it goes on");
+            }
+        }
+    };
 }
+
+store_server!(RedisServer);
+store_server!(PostgresServer);
 
 /// What is known of one counter.
 #[derive(Debug, Default, Clone)]
@@ -256,4 +264,10 @@ fn three_nodes_on_redis_lose_and_double_nothing_whatever_is_killed() {
     let durable = ["--save", "", "--appendonly", "yes", "--appendfsync", "always"];
     let mut store = RedisServer::start_with(&durable).expect("redis-server starts");
     nothing_is_lost_or_doubled("Redis", &mut store);
+}
+
+#[test]
+fn three_nodes_on_postgresql_lose_and_double_nothing_whatever_is_killed() {
+    let mut store = PostgresServer::start().expect("PostgreSQL starts");
+    nothing_is_lost_or_doubled("PostgreSQL", &mut store);
 }
