@@ -14,43 +14,48 @@
 //!   asked for more, hyper has nothing to write;
 //! - a piece that was begun is ended before anything else is sent, by whomever;
 //! - what waits for a slow client is the rest of one piece and the newest event;
-//! - a line that is not watched costs hyper one lock that nobody else wants.
+//! - a line that nobody watches costs hyper nothing.
 //!
 //! Not here: how long a client is waited for (`pace`), who is told what (`watch`).
 
+use std::hint::black_box;
 use std::io;
 use std::ops::Range;
-use std::pin::Pin;
+use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
 
 use axum::body::Bytes;
-use rustix::net::sockopt;
-use tokio::io::AsyncWrite;
+use rustix::io::Errno;
+use rustix::net::{self, SendFlags, Shutdown, sockopt};
+use tokio::net::TcpStream;
 use tokio::net::tcp::OwnedWriteHalf;
 
 /// What the system may hold for one watcher, of which it counts twice as much with what it adds itself. By default that grows to megabytes: a watcher that does not read would keep them, and
 /// would read all that is old before the newest. This is several times the longest event, or a hundred usual ones.
 const SEND_BYTES_MAX: usize = 32 << 10;
 
-/// One connection's line.
+/// One connection's line. In this order, and beginning where a line of the cache does, because a round goes through a thousand of them: one such line is then all that it takes to see that a
+/// watcher can be told.
+#[repr(C, align(64))]
 pub(super) struct Line {
-    wire: Mutex<Wire>,
-    /// Somebody watches, so it may be ours: for whoever would otherwise take the lock to find out.
+    half: OwnedWriteHalf,
+    /// Hyper may not be the only one who has something to send: for whoever would otherwise take the lock to find out.
     watched: AtomicBool,
+    wire: Mutex<Wire>,
 }
 
+#[repr(C)]
 struct Wire {
-    half: OwnedWriteHalf,
+    /// What the watcher was told last.
+    told: Option<Value>,
     speaker: Speaker,
+    form: Form,
     /// What is left of a piece of ours that was begun.
     rest: Bytes,
     /// The newest event, if it came while nothing could be sent.
     next: Option<Event>,
-    /// What the watcher was told last.
-    told: Option<Value>,
-    form: Form,
     /// The connection's task, which goes on with what did not fit.
     task: Option<Waker>,
     /// Why nothing more can be sent.
@@ -63,7 +68,10 @@ enum Speaker {
     Hyper,
     /// Hyper has been given all that it is to say, and may not have sent it yet.
     HyperLast,
+    /// We do, and nothing waits.
     Ours,
+    /// We do, and something waits until the client takes more.
+    OursLate,
 }
 
 /// How a reply without a length is sent.
@@ -128,7 +136,7 @@ impl Line {
         let mut wire = self.lock();
         (wire.speaker, wire.told) = (Speaker::HyperLast, Some(told));
         // Where it is refused, the system's bound holds.
-        let _ = sockopt::set_socket_send_buffer_size(wire.half.as_ref(), SEND_BYTES_MAX);
+        let _ = sockopt::set_socket_send_buffer_size(self.socket(), SEND_BYTES_MAX);
     }
 
     /// Hyper speaks again, first of this if there is something that the watcher should have been told.
@@ -144,28 +152,32 @@ impl Line {
     pub fn end(&self) {
         let mut wire = self.lock();
         (wire.speaker, wire.next, wire.task) = (Speaker::Hyper, None, None);
-        self.watched.store(false, Ordering::Relaxed);
+        self.watched.store(!wire.rest.is_empty(), Ordering::Relaxed);
+    }
+
+    /// Asks for the memory that telling needs, without waiting for it: a write drives most of it out of the cache, and to wait once for many lines is shorter than once for each.
+    pub fn touch(&self) {
+        black_box((self.watched.load(Ordering::Relaxed), self.socket().as_raw_fd()));
     }
 
     /// Tells the watcher an event, at once or when it can be: the newest instead, if there is one by then.
     pub fn tell(&self, event: &Event) {
         let mut wire = self.lock();
-        if !wire.is_free() {
-            wire.next = Some(event.clone());
-            return;
-        }
-        wire.next = None;
-        if wire.told != Some(event.value) {
-            wire.told = Some(event.value);
-            wire.send(&event.piece);
+        match wire.speaker {
+            Speaker::Ours if wire.told == Some(event.value) => {}
+            Speaker::Ours => {
+                wire.told = Some(event.value);
+                self.send(&mut wire, &event.piece);
+            }
+            _ => wire.next = Some(event.clone()),
         }
     }
 
     /// Sends something that need not be said to whom something is being said anyway.
     pub fn mention(&self, piece: &Piece) {
         let mut wire = self.lock();
-        if wire.is_free() {
-            wire.send(piece);
+        if wire.speaker == Speaker::Ours {
+            self.send(&mut wire, piece);
         }
     }
 
@@ -175,7 +187,7 @@ impl Line {
             return Poll::Ready(Ok(()));
         }
         let mut wire = self.lock();
-        if wire.speaker != Speaker::Ours {
+        if !matches!(wire.speaker, Speaker::Ours | Speaker::OursLate) {
             return Poll::Ready(Ok(()));
         }
         if !wire.task.as_ref().is_some_and(|task| task.will_wake(cx.waker())) {
@@ -185,12 +197,30 @@ impl Line {
             return Poll::Ready(Err(error));
         }
         loop {
-            ready!(wire.poll_rest(cx))?;
-            let Some(event) = wire.next.take() else { return Poll::Ready(Ok(())) };
+            ready!(self.poll_rest(&mut wire, cx))?;
+            let Some(event) = wire.next.take() else { break };
             if wire.told != Some(event.value) {
                 wire.told = Some(event.value);
                 wire.rest = event.piece.chunk.slice(event.piece.range(wire.form));
             }
+        }
+        wire.speaker = Speaker::Ours;
+        Poll::Ready(Ok(()))
+    }
+
+    /// Sends what fits now of a piece and keeps the rest of it.
+    fn send(&self, wire: &mut Wire, piece: &Piece) {
+        let mut range = piece.range(wire.form);
+        // Not through the runtime, which would look up what it knows of the socket first. That it is full, the runtime finds out when the task goes on with the rest.
+        match net::send(self.socket(), &piece.chunk[range.clone()], SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+            Ok(taken) if taken == range.len() => return,
+            Ok(taken) => range.start += taken,
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            Err(error) => wire.failed = Some(error.into()),
+        }
+        (wire.speaker, wire.rest) = (Speaker::OursLate, piece.chunk.slice(range));
+        if let Some(task) = &wire.task {
+            task.wake_by_ref();
         }
     }
 }
@@ -199,90 +229,90 @@ impl Line {
 impl Line {
     pub fn new(half: OwnedWriteHalf) -> Arc<Line> {
         let wire = Wire {
-            half,
+            told: None,
             speaker: Speaker::Hyper,
+            form: Form::Chunks,
             rest: Bytes::new(),
             next: None,
-            told: None,
-            form: Form::Chunks,
             task: None,
             failed: None,
         };
-        Arc::new(Line { wire: Mutex::new(wire), watched: AtomicBool::new(false) })
+        Arc::new(Line { half, watched: AtomicBool::new(false), wire: Mutex::new(wire) })
     }
 
     pub fn poll_write(&self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let mut wire = self.lock();
-        ready!(wire.poll_rest(cx))?;
-        Pin::new(&mut wire.half).poll_write(cx, bytes)
+        ready!(self.poll_begun(cx))?;
+        self.poll_try(cx, || self.half.try_write(bytes))
     }
 
     pub fn poll_write_vectored(&self, cx: &mut Context<'_>, bytes: &[io::IoSlice<'_>]) -> Poll<io::Result<usize>> {
-        let mut wire = self.lock();
-        ready!(wire.poll_rest(cx))?;
-        Pin::new(&mut wire.half).poll_write_vectored(cx, bytes)
+        ready!(self.poll_begun(cx))?;
+        self.poll_try(cx, || self.half.try_write_vectored(bytes))
     }
 
     /// Hyper asks for this only when it has written all it had.
     pub fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // A socket keeps nothing back.
         if !self.watched.load(Ordering::Relaxed) {
-            // A socket keeps nothing back.
             return Poll::Ready(Ok(()));
         }
         let mut wire = self.lock();
-        match wire.speaker {
-            Speaker::Hyper => wire.poll_rest(cx),
-            Speaker::HyperLast => {
-                ready!(wire.poll_rest(cx))?;
-                wire.speaker = Speaker::Ours;
-                Poll::Ready(Ok(()))
-            }
+        if matches!(wire.speaker, Speaker::Ours | Speaker::OursLate) {
             // What is left is `poll_told`'s.
-            Speaker::Ours => Poll::Ready(Ok(())),
+            return Poll::Ready(Ok(()));
         }
+        ready!(self.poll_rest(&mut wire, cx))?;
+        if wire.speaker == Speaker::HyperLast {
+            wire.speaker = if wire.next.is_some() { Speaker::OursLate } else { Speaker::Ours };
+        }
+        Poll::Ready(Ok(()))
     }
 
     pub fn poll_shutdown(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let mut wire = self.lock();
-        ready!(wire.poll_rest(cx))?;
-        Pin::new(&mut wire.half).poll_shutdown(cx)
+        ready!(self.poll_begun(cx))?;
+        match net::shutdown(self.socket(), Shutdown::Write) {
+            // The client was quicker.
+            Ok(()) | Err(Errno::NOTCONN) => Poll::Ready(Ok(())),
+            Err(error) => Poll::Ready(Err(error.into())),
+        }
+    }
+
+    /// Ends what was begun past hyper, if there is something.
+    fn poll_begun(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.watched.load(Ordering::Relaxed) {
+            true => self.poll_rest(&mut self.lock(), cx),
+            false => Poll::Ready(Ok(())),
+        }
+    }
+
+    fn poll_rest(&self, wire: &mut Wire, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !wire.rest.is_empty() {
+            let taken = ready!(self.poll_try(cx, || self.half.try_write(&wire.rest)))?;
+            if taken == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            wire.rest = wire.rest.slice(taken..);
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Tries until the socket is full; the task is woken when it no longer is. By a shared reference, which the runtime's own writing does not take.
+    fn poll_try(&self, cx: &mut Context<'_>, write: impl Fn() -> io::Result<usize>) -> Poll<io::Result<usize>> {
+        loop {
+            ready!(self.socket().poll_write_ready(cx))?;
+            match write() {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                written => return Poll::Ready(written),
+            }
+        }
+    }
+
+    fn socket(&self) -> &TcpStream {
+        self.half.as_ref()
     }
 
     fn lock(&self) -> MutexGuard<'_, Wire> {
         self.wire.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Wire {
-    /// Whether a piece can be sent now.
-    fn is_free(&self) -> bool {
-        self.speaker == Speaker::Ours && self.rest.is_empty()
-    }
-
-    /// Sends what fits now of a piece and keeps the rest of it.
-    fn send(&mut self, piece: &Piece) {
-        let mut range = piece.range(self.form);
-        match self.half.try_write(&piece.chunk[range.clone()]) {
-            Ok(taken) if taken == range.len() => return,
-            Ok(taken) => range.start += taken,
-            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
-            Err(error) => self.failed = Some(error),
-        }
-        self.rest = piece.chunk.slice(range);
-        if let Some(task) = &self.task {
-            task.wake_by_ref();
-        }
-    }
-
-    fn poll_rest(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        while !self.rest.is_empty() {
-            let taken = ready!(Pin::new(&mut self.half).poll_write(cx, &self.rest))?;
-            if taken == 0 {
-                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
-            }
-            self.rest = self.rest.slice(taken..);
-        }
-        Poll::Ready(Ok(()))
     }
 }
 

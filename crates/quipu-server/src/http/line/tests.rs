@@ -2,7 +2,7 @@ use std::future::poll_fn;
 use std::time::Duration;
 
 use tokio::io::AsyncReadExt;
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::time::timeout;
 
 use super::*;
@@ -46,7 +46,7 @@ fn event(value: i64) -> Event {
 
 /// Tells ever newer values until some of it does not fit, and then more; the last that was told.
 fn tell_too_much(line: &Line) -> i64 {
-    sockopt::set_socket_send_buffer_size(line.lock().half.as_ref(), ROOM as usize).unwrap();
+    sockopt::set_socket_send_buffer_size(line.socket(), ROOM as usize).unwrap();
     let full = (1..10_000).find(|value| {
         line.tell(&event(*value));
         !line.lock().rest.is_empty()
@@ -173,7 +173,8 @@ fn a_shutdown_waits_for_what_was_begun() {
         line.take_back();
         let mut heard = Vec::new();
         let (read, shut) = tokio::join!(client.read_to_end(&mut heard), poll_fn(|cx| line.poll_shutdown(cx)));
-        (read.unwrap(), shut.unwrap());
+        read.unwrap();
+        shut.unwrap();
         assert!(!values(&heard, Form::Plain).is_empty());
     });
 }
