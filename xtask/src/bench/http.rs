@@ -148,7 +148,6 @@ fn watchers(quipu: &Path, home: &Path, stop: &Stop) -> anyhow::Result<()> {
     for watcher in &mut watching {
         hear_until(watcher, b"\n\n")?;
     }
-    let mut adder = asked(address, b"")?;
     let mut bare = Bare::start(&home.join("bare"), stop)?;
     let spent = |changing: &mut dyn FnMut() -> anyhow::Result<()>| {
         let (before, began) = (server.cpu()?, now());
@@ -160,6 +159,8 @@ fn watchers(quipu: &Path, home: &Path, stop: &Stop) -> anyhow::Result<()> {
         Ok(())
     })?;
     let at_rest = rest / seconds;
+    // Not earlier: a connection that does not ask for anything is closed after some seconds.
+    let mut adder = asked(address, b"")?;
     let (mut costs, mut ratios, mut delays, mut event) = ([vec![], vec![]], vec![], vec![], vec![]);
     for turn in 0..TURNS {
         // What the same adds take where nobody is told of them is not the watchers'.
@@ -172,7 +173,7 @@ fn watchers(quipu: &Path, home: &Path, stop: &Stop) -> anyhow::Result<()> {
                 let began = now();
                 add(&mut adder, "watched")?;
                 for watcher in &mut watching {
-                    event = hear_until(watcher, b"\n\n")?;
+                    event = hear_until(watcher, b"\n\n").context("watch")?;
                 }
                 delays.push(began.elapsed().as_secs_f64() * 1e3);
                 Ok(())
@@ -222,7 +223,7 @@ fn add(adder: &mut TcpStream, name: &str) -> anyhow::Result<()> {
     adder
         .write_all(format!("POST /v1/counters/{name}/add HTTP/1.1\r\nHost: quipu\r\n\r\n").as_bytes())
         .context("add")?;
-    hear_until(adder, b"}\n").map(drop)
+    hear_until(adder, b"}\n").context("add").map(drop)
 }
 
 /// Another process that writes to as many connections and has nothing else to do. Not a thread of this one: between threads that share their memory the system switches at less cost than it can between

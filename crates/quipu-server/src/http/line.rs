@@ -18,10 +18,8 @@
 //!
 //! Not here: how long a client is waited for (`pace`), who is told what (`watch`).
 
-use std::hint::black_box;
 use std::io;
 use std::ops::Range;
-use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
@@ -153,11 +151,6 @@ impl Line {
         let mut wire = self.lock();
         (wire.speaker, wire.next, wire.task) = (Speaker::Hyper, None, None);
         self.watched.store(!wire.rest.is_empty(), Ordering::Relaxed);
-    }
-
-    /// Asks for the memory that telling needs, without waiting for it: a write drives most of it out of the cache, and to wait once for many lines is shorter than once for each.
-    pub fn touch(&self) {
-        black_box((self.watched.load(Ordering::Relaxed), self.socket().as_raw_fd()));
     }
 
     /// Tells the watcher an event, at once or when it can be: the newest instead, if there is one by then.

@@ -341,7 +341,6 @@ impl Round {
             let watched = door.watches.lock();
             let Some(counter) = watched.counters.get(name) else { return };
             let mut lines = counter.lines.range(first..);
-            lines.clone().take(ROUND_WATCHERS_MAX - self.told).for_each(|(_, line)| line.touch());
             for (_, line) in lines.by_ref().take(ROUND_WATCHERS_MAX - self.told) {
                 tell(line);
                 self.told += 1;
