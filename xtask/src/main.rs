@@ -46,6 +46,8 @@ fn dispatch(arguments: &[String]) -> anyhow::Result<()> {
         ["bench", "postgres", rest @ ..] => bench::postgres(&postgres_options(rest)?),
         ["bench", "memory", counters @ ..] => bench::memory(&counters_of(counters)?),
         ["bench", "http"] => bench::http(),
+        // Started by the former.
+        ["bench", "bare-writes", port] => bench::bare_writes(port),
         ["tools"] => {
             let tools = tools::install()?;
             println!("{tools}");

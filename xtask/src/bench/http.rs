@@ -9,10 +9,9 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, anyhow, bail, ensure};
+use anyhow::{Context, bail, ensure};
 use comfy_table::Table;
 use rustix::process::Signal;
-use rustix::time::{ClockId, clock_gettime};
 
 use super::server::{Server, free_port};
 use super::{Stop, build, median, shown};
@@ -29,9 +28,9 @@ const RATIO_MUST: f64 = 0.5;
 const TURNS: usize = 5;
 const TURN_SECONDS: &str = "2s";
 
-/// Watchers of one counter, and how often it changes.
+/// Watchers of one counter, and how often it changes in a turn.
 const WATCHERS: usize = 1_000;
-const CHANGES: usize = 40;
+const CHANGES: usize = 8;
 
 /// From one change to the next: events of one are all out before.
 const CHANGE_EVERY: Duration = Duration::from_millis(250);
@@ -140,7 +139,7 @@ fn start_quipu(quipu: &Path, home: &Path, stop: &Stop) -> anyhow::Result<(Server
 
 // ---- watchers -----------------------------------------------------------------------------------------------------------------
 
-/// A thousand watchers of one counter, beside the bare writes of what they were told.
+/// A thousand watchers of one counter, in turns with the bare writes of what they were told.
 fn watchers(quipu: &Path, home: &Path, stop: &Stop) -> anyhow::Result<()> {
     let (server, port) = start_quipu(quipu, &home.join("watchers"), stop)?;
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
@@ -149,85 +148,143 @@ fn watchers(quipu: &Path, home: &Path, stop: &Stop) -> anyhow::Result<()> {
     for watcher in &mut watching {
         hear_until(watcher, b"\n\n")?;
     }
-    let idle_before = server.cpu()?;
-    thread::sleep(Duration::from_secs(3));
-    let idle = (server.cpu()?.saturating_sub(idle_before)).as_secs_f64() / 3.0;
-    let mut adder = TcpStream::connect(address).context("connect")?;
-    let (mut events, mut bytes, mut last, mut delays) = (0_u64, 0, Vec::new(), Vec::new());
-    let (before, began_all) = (server.cpu()?, now());
-    for _ in 0..CHANGES {
-        stop.check()?;
-        let began = now();
-        adder.write_all(b"POST /v1/counters/watched/add HTTP/1.1\r\nHost: quipu\r\n\r\n").context("add")?;
-        hear_until(&mut adder, b"}\n")?;
-        for watcher in &mut watching {
-            last = hear_until(watcher, b"\n\n")?;
-            (events, bytes) = (events + 1, bytes + last.len());
-        }
-        delays.push(began.elapsed().as_secs_f64() * 1e3);
-        thread::sleep(CHANGE_EVERY.saturating_sub(began.elapsed()));
+    let mut bare = Bare::start(&home.join("bare"), stop)?;
+    let spent = |changing: &mut dyn FnMut() -> anyhow::Result<()>| {
+        let (before, began) = (server.cpu()?, now());
+        changing()?;
+        Ok::<_, anyhow::Error>((server.cpu()?.saturating_sub(before).as_secs_f64(), began.elapsed().as_secs_f64()))
+    };
+    let (rest, seconds) = spent(&mut || {
+        thread::sleep(CHANGE_EVERY * CHANGES as u32);
+        Ok(())
+    })?;
+    let at_rest = rest / seconds;
+    // Not earlier: a connection that does not ask for anything is closed after some seconds.
+    let mut adder = asked(address, b"")?;
+    let (mut costs, mut ratios, mut delays, mut event) = ([vec![], vec![]], vec![], vec![], vec![]);
+    for turn in 0..TURNS {
+        // What the same adds take where nobody is told of them is not the watchers'.
+        let (untold, _) = spent(&mut || {
+            paced(stop, || add(&mut adder, "unwatched"))?;
+            Ok(())
+        })?;
+        let (told, _) = spent(&mut || {
+            paced(stop, || {
+                let began = now();
+                add(&mut adder, "watched")?;
+                for watcher in &mut watching {
+                    event = hear_until(watcher, b"\n\n").context("watch")?;
+                }
+                delays.push(began.elapsed().as_secs_f64() * 1e3);
+                Ok(())
+            })
+        })?;
+        let each = (told - untold) * 1e6 / (CHANGES * WATCHERS) as f64;
+        let bare = bare.write(&event, stop)?;
+        println!(
+            "turn {}: bare writes {bare:.2} µs, quipu {each:.2} µs of CPU an event, ratio {:.2}",
+            turn + 1,
+            bare / each
+        );
+        costs[0].push(bare);
+        costs[1].push(each);
+        ratios.push(bare / each);
     }
-    let cpu = server.cpu()?.saturating_sub(before).as_secs_f64();
-    // What it takes when nothing happens is told apart.
-    let each = (cpu - idle * began_all.elapsed().as_secs_f64()) * 1e6 / events as f64;
-    drop((watching, server));
-    let bare = bare_writes(&last, stop)?;
     let mut table = Table::new();
     table.set_header(["", "µs of CPU an event", "ratio"]);
-    table.add_row(["bare writes of the same bytes".to_owned(), format!("{bare:.2}"), String::new()]);
-    table.add_row([format!("quipu, {WATCHERS} watchers"), format!("{each:.2}"), format!("{:.2}", bare / each)]);
-    println!("{}\n", shown(table, 1));
+    table.add_row(["bare writes of the same bytes".to_owned(), format!("{:.2}", median(&costs[0])), String::new()]);
+    let (each, ratio) = (format!("{:.2}", median(&costs[1])), format!("{:.2}", median(&ratios)));
+    table.add_row([format!("quipu, {WATCHERS} watchers"), each, ratio]);
+    println!("\n{}\n", shown(table, 1));
     delays.sort_by(f64::total_cmp);
     println!(
-        "{CHANGES} changes, {events} events of {} bytes; all {WATCHERS} had heard after {:.0} ms (median), {:.0} ms (most); at rest {:.2} % of a core",
-        bytes / events as usize,
+        "{} changes, events of {} bytes; all {WATCHERS} had heard after {:.0} ms (median), {:.0} ms (most); at rest {:.2} % of a core",
+        delays.len(),
+        event.len(),
         median(&delays),
         delays.last().copied().unwrap_or_default(),
-        100.0 * idle,
+        100.0 * at_rest,
     );
     Ok(())
 }
 
-/// What it costs to write this to as many connections, with nothing else to do; µs of CPU each.
-fn bare_writes(event: &[u8], stop: &Stop) -> anyhow::Result<f64> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("listen")?;
-    let address = listener.local_addr().context("listen")?;
-    let mut pairs = Vec::new();
-    for _ in 0..WATCHERS {
-        let near = TcpStream::connect(address).context("connect")?;
-        pairs.push((near, listener.accept().context("accept")?.0));
+/// Does something as often as there are changes in a turn, at their pace.
+fn paced(stop: &Stop, mut each: impl FnMut() -> anyhow::Result<()>) -> anyhow::Result<()> {
+    for _ in 0..CHANGES {
+        stop.check()?;
+        let began = now();
+        each()?;
+        thread::sleep(CHANGE_EVERY.saturating_sub(began.elapsed()));
     }
-    let (mut writers, mut readers): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
-    thread::scope(|scope| {
-        // From a thread that has nothing else to do, at the same pace and to somebody who waits for it, as the server does.
-        let writing = scope.spawn(move || {
-            let mut spent = Duration::ZERO;
-            for _ in 0..CHANGES {
-                let (began, before) = (now(), thread_cpu());
-                for writer in &mut writers {
-                    writer.write_all(event).context("write")?;
-                }
-                spent += thread_cpu() - before;
-                thread::sleep(CHANGE_EVERY.saturating_sub(began.elapsed()));
-            }
-            Ok::<_, anyhow::Error>(spent)
-        });
-        let mut room = vec![0; event.len()];
-        for _ in 0..CHANGES {
-            stop.check()?;
-            for reader in &mut readers {
-                reader.read_exact(&mut room).context("read")?;
-            }
-        }
-        let spent = writing.join().map_err(|_| anyhow!("the writer has ended early"))??;
-        Ok(spent.as_secs_f64() * 1e6 / (CHANGES * WATCHERS) as f64)
-    })
+    Ok(())
 }
 
-/// CPU time of this thread.
-fn thread_cpu() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
+fn add(adder: &mut TcpStream, name: &str) -> anyhow::Result<()> {
+    adder
+        .write_all(format!("POST /v1/counters/{name}/add HTTP/1.1\r\nHost: quipu\r\n\r\n").as_bytes())
+        .context("add")?;
+    hear_until(adder, b"}\n").context("add").map(drop)
+}
+
+/// Another process that writes to as many connections and has nothing else to do. Not a thread of this one: between threads that share their memory the system switches at less cost than it can between
+/// a server and its clients.
+struct Bare {
+    process: Server,
+    tell: TcpStream,
+    readers: Vec<TcpStream>,
+}
+
+impl Bare {
+    fn start(home: &Path, stop: &Stop) -> anyhow::Result<Bare> {
+        std::fs::create_dir_all(home).with_context(|| format!("make {}", home.display()))?;
+        let port = free_port().context("find a free port")?;
+        let mut command = Command::new(std::env::current_exe().context("find this program")?);
+        command.args(["bench", "bare-writes", &port.to_string()]);
+        let process = Server::start(&mut command, home, "listening", Signal::KILL, stop)?;
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let tell = asked(address, b"")?;
+        let readers = (0..WATCHERS).map(|_| asked(address, b"")).collect::<anyhow::Result<Vec<_>>>()?;
+        Ok(Bare { process, tell, readers })
+    }
+
+    /// What it costs to write this to each of them; µs of CPU each.
+    fn write(&mut self, event: &[u8], stop: &Stop) -> anyhow::Result<f64> {
+        let before = self.process.cpu()?;
+        paced(stop, || {
+            self.tell.write_all(&u32::try_from(event.len())?.to_be_bytes()).context("tell")?;
+            self.tell.write_all(event).context("tell")?;
+            for reader in &mut self.readers {
+                hear_until(reader, b"\n\n")?;
+            }
+            Ok(())
+        })?;
+        let spent = self.process.cpu()?.saturating_sub(before);
+        Ok(spent.as_secs_f64() * 1e6 / (CHANGES * WATCHERS) as f64)
+    }
+}
+
+/// `cargo xtask bench bare-writes`: what `Bare` starts. Whatever comes from the first connection is written to all others.
+pub fn bare_writes(port: &str) -> anyhow::Result<()> {
+    let listener =
+        TcpListener::bind((Ipv4Addr::LOCALHOST, port.parse().context("read the port")?)).context("listen")?;
+    println!("listening");
+    let mut told = listener.accept().context("accept")?.0;
+    let mut writers = Vec::new();
+    for _ in 0..WATCHERS {
+        let writer = listener.accept().context("accept")?.0;
+        // As the server's are.
+        writer.set_nodelay(true).context("set no delay")?;
+        writers.push(writer);
+    }
+    let mut length = [0; 4];
+    while told.read_exact(&mut length).is_ok() {
+        let mut event = vec![0; u32::from_be_bytes(length) as usize];
+        told.read_exact(&mut event).context("read")?;
+        for writer in &mut writers {
+            writer.write_all(&event).context("write")?;
+        }
+    }
+    Ok(())
 }
 
 fn asked(address: SocketAddr, request: &[u8]) -> anyhow::Result<TcpStream> {

@@ -20,7 +20,7 @@ use comfy_table::{CellAlignment, Table};
 use serde_json::Value;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-pub use self::http::http;
+pub use self::http::{bare_writes, http};
 pub use self::memory::memory;
 pub use self::postgres::{Options as PostgresOptions, postgres};
 use crate::parts::cargo;

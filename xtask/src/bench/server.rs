@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::Stop;
@@ -74,14 +74,19 @@ impl Server {
 }
 
 impl Server {
-    /// CPU time that it has taken so far, all threads together.
+    /// CPU time that it has taken so far, all threads together that have not ended. What the kernel says of a whole process is in hundredths of a second, which is too coarse for a turn of some changes.
     pub fn cpu(&self) -> anyhow::Result<Duration> {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).context("look at a process")?;
-        // The name of the program may have anything in it, but ends with the last parenthesis.
-        let fields: Vec<&str> = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace().collect();
-        let ticks = |at: usize| fields.get(at).and_then(|field| field.parse::<u64>().ok());
-        let (user, system) = ticks(11).zip(ticks(12)).context("the kernel does not say how much CPU time")?;
-        Ok(Duration::from_secs(user + system) / u32::try_from(rustix::param::clock_ticks_per_second()).unwrap_or(100))
+        let mut nanos = 0;
+        for task in std::fs::read_dir(format!("/proc/{}/task", self.child.id())).context("look at a process")? {
+            // A thread may end while it is looked at.
+            let Ok(stat) = std::fs::read_to_string(task.context("look at a thread")?.path().join("schedstat")) else {
+                continue;
+            };
+            let first = stat.split_whitespace().next().and_then(|field| field.parse::<u64>().ok());
+            nanos += first.context("the kernel does not say how much CPU time")?;
+        }
+        ensure!(nanos > 0, "the kernel does not say how much CPU time");
+        Ok(Duration::from_nanos(nanos))
     }
 }
 

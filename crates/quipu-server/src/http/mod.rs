@@ -4,8 +4,9 @@
 //!
 //! ```text
 //! accept ─► pace (deadlines) ─► hyper ─► guard ─► routes (axum) ─► counters │ batch │ watch │ namespaces │ metrics
-//!                                                        │                          └─► ask ─► Turn ─► Engine
-//!                                                        └─► problem
+//!                      │                                 │                   │      └─► ask ─► Turn ─► Engine
+//!                      │                                 └─► problem         │
+//!                      └─► line (the socket) ◄─────── events, past hyper ────┘
 //! ```
 //!
 //! Invariants:
@@ -21,6 +22,7 @@ mod batch;
 mod counters;
 mod guard;
 mod health;
+mod line;
 mod metrics;
 mod namespaces;
 mod openapi;
@@ -54,8 +56,9 @@ use tokio::sync::{Semaphore, oneshot, watch as told};
 use tokio::task::{JoinSet, LocalSet};
 use tokio::time::timeout;
 
+use self::line::Line;
 pub use self::openapi::page as openapi_page;
-use self::pace::{Answer, Pace, Paced, Traffic};
+use self::pace::{Answer, Pace, Paced, Patience, Traffic};
 use self::problem::{Reason, Silence};
 use crate::process::WORKER_THREAD_PREFIX;
 use crate::server::{ACCEPT_PAUSE, prepare};
@@ -153,9 +156,19 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>, mut stopped: told::R
 
 async fn serve(stream: TcpStream, door: Arc<Door>, router: TowerToHyperService<Router>, mut stopping: Stopping) {
     let (traffic, limits) = (Traffic::default(), &door.shared.limits);
-    let mut pace = Pace::new(traffic.clone(), limits);
-    let socket = TokioIo::new(Paced::new(stream, traffic.clone(), limits.write_time_max));
-    let service = service_fn(move |request| answer(Arc::clone(&door), router.clone(), traffic.begin_answer(), request));
+    let (mut pace, mut patience) = (Pace::new(traffic.clone(), limits), Patience::new(limits.write_time_max));
+    let (heard, said) = stream.into_split();
+    let line = Line::new(said);
+    let socket = TokioIo::new(Paced::new(heard, Arc::clone(&line), traffic.clone(), limits.write_time_max));
+    let service = service_fn({
+        let line = Arc::clone(&line);
+        move |mut request: Request<Incoming>| {
+            if watch::is_asked(request.uri().path()) {
+                request.extensions_mut().insert(Arc::clone(&line));
+            }
+            answer(Arc::clone(&door), router.clone(), traffic.begin_answer(), request)
+        }
+    });
     let connection = http1::Builder::new()
         // Deadlines are `pace`'s; hyper's needs a timer and is silently off without one.
         .header_read_timeout(None)
@@ -168,10 +181,15 @@ async fn serve(stream: TcpStream, door: Arc<Door>, router: TowerToHyperService<R
             told = true;
             connection.as_mut().graceful_shutdown();
         }
-        match connection.as_mut().poll(cx) {
-            Poll::Pending if !pace.is_late(cx) => Poll::Pending,
-            // Errors are the client's; it has been told what can be told.
-            _ => Poll::Ready(()),
+        // Errors are the client's; it has been told what can be told.
+        if connection.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(());
+        }
+        let told = line.poll_told(cx);
+        match patience.paced(cx, told) {
+            Poll::Ready(Ok(())) if pace.is_late(cx) => Poll::Ready(()),
+            Poll::Ready(Err(_)) => Poll::Ready(()),
+            _ => Poll::Pending,
         }
     })
     .await;

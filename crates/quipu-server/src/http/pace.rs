@@ -18,9 +18,10 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
+use tokio::net::tcp::OwnedReadHalf;
 use tokio::time::{Instant, Sleep, sleep_until};
 
+use super::line::Line;
 use crate::Limits;
 
 /// What has happened on a connection. All of it happens in one task; the atomics are for the type system.
@@ -113,23 +114,21 @@ impl Pace {
     }
 }
 
-/// The socket, which fails when its client does not read.
-pub(super) struct Paced {
-    stream: TcpStream,
-    traffic: Traffic,
+/// How long a client may take nothing of what there is to take.
+pub(super) struct Patience {
     write_time_max: Duration,
     timer: Timer,
-    /// Since when the client has taken nothing, if there is something to take.
+    /// Since when it has taken nothing, if there is something to take.
     stuck: Option<Instant>,
 }
 
-impl Paced {
-    pub fn new(stream: TcpStream, traffic: Traffic, write_time_max: Duration) -> Paced {
-        Paced { stream, traffic, write_time_max, timer: Timer::default(), stuck: None }
+impl Patience {
+    pub fn new(write_time_max: Duration) -> Patience {
+        Patience { write_time_max, timer: Timer::default(), stuck: None }
     }
 
     /// What was written, or an error if the client has taken nothing for too long.
-    fn paced<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+    pub fn paced<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if written.is_ready() {
             self.stuck = None;
             return written;
@@ -142,9 +141,23 @@ impl Paced {
     }
 }
 
+/// The socket as hyper sees it, which fails when its client does not read.
+pub(super) struct Paced {
+    half: OwnedReadHalf,
+    line: Arc<Line>,
+    traffic: Traffic,
+    patience: Patience,
+}
+
+impl Paced {
+    pub fn new(half: OwnedReadHalf, line: Arc<Line>, traffic: Traffic, write_time_max: Duration) -> Paced {
+        Paced { half, line, traffic, patience: Patience::new(write_time_max) }
+    }
+}
+
 impl AsyncRead for Paced {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
+        let read = Pin::new(&mut self.half).poll_read(cx, buffer);
         if read.is_ready() {
             self.traffic.0.heard.fetch_add(1, Ordering::Relaxed);
         }
@@ -154,8 +167,8 @@ impl AsyncRead for Paced {
 
 impl AsyncWrite for Paced {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
-        self.paced(cx, written)
+        let written = self.line.poll_write(cx, bytes);
+        self.patience.paced(cx, written)
     }
 
     fn poll_write_vectored(
@@ -163,20 +176,22 @@ impl AsyncWrite for Paced {
         cx: &mut Context<'_>,
         bytes: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, bytes);
-        self.paced(cx, written)
+        let written = self.line.poll_write_vectored(cx, bytes);
+        self.patience.paced(cx, written)
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
+        true
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
+        let flushed = self.line.poll_flush(cx);
+        self.patience.paced(cx, flushed)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
+        let shut = self.line.poll_shutdown(cx);
+        self.patience.paced(cx, shut)
     }
 }
 

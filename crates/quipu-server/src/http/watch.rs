@@ -1,6 +1,6 @@
 //! `GET /v1/counters/{name}/watch`: a counter's value at once, then whenever it has changed, as server-sent events.
 //!
-//! In: watchers. Out: events, each made once for all watchers of a counter.
+//! In: watchers. Out: events, each made once for all watchers of a counter, and written to one socket after the other.
 //!
 //! ```text
 //! every tick, if anybody watches ─► one turn: per counter, has its shard changed? ─► if so, read it ─► commit ─► tell its watchers
@@ -9,27 +9,30 @@
 //! Invariants:
 //! - a counter is looked at once a tick however many watch it, and is read only if something of its table shard has changed;
 //! - an event shows what a read would: it leaves when what it includes is as durable as the namespace asks;
-//! - a watcher that reads slowly misses values in between, never the newest, and costs one event of memory;
-//! - watchers take a part of the connections at most, so that others get in.
+//! - a watcher that hears nothing costs nothing but its place: one tick serves all, comments included;
+//! - a watcher that reads slowly misses values in between, never the newest, holds nobody up, and costs two events of memory (`line`);
+//! - watchers take a part of the connections at most, so that others get in, and are told in rounds, so that others are answered in between.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
-use axum::http::HeaderValue;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use axum::http::{HeaderValue, Version};
 use axum::response::Response;
 use futures_util::stream::unfold;
 use quipu_engine::{Load, Watch};
 use quipu_model::{Freshness, KeptName, Millis, Reading};
 use quipu_protocol::json;
 use tokio::sync::{Notify, watch};
-use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::Door;
 use super::ask;
+use super::line::{Event, Form, Line, Piece, Value};
 use super::problem::{Failure, Problem, Reason};
 use super::request::{self, checked};
 
@@ -42,68 +45,129 @@ const HEARTBEAT: Duration = Duration::from_secs(15);
 /// Watchers may take one in so many of the connections.
 const CONNECTIONS_SHARE: usize = 2;
 
+/// Watchers that are told in a row, before whatever else is ready has its turn: some 300 µs.
+const ROUND_WATCHERS_MAX: usize = 64;
+
 /// The counters that are watched.
 pub(super) struct Watches {
     watched: Mutex<Watched>,
     /// Somebody has begun to watch.
     begun: Notify,
+    /// The server stops.
+    ended: watch::Sender<bool>,
     watchers_max: usize,
+    comment: Piece,
 }
 
 #[derive(Default)]
 struct Watched {
     counters: BTreeMap<KeptName, Counter>,
-    /// The server stops.
-    ended: bool,
+    /// The number of the next watcher.
+    next: u64,
 }
 
 /// A counter that is watched.
 struct Counter {
-    tell: watch::Sender<Option<Event>>,
+    /// Its watchers, by number.
+    lines: BTreeMap<u64, Arc<Line>>,
+    /// What they were told last, and when something was last said to all of them.
+    told: Option<Value>,
+    spoken: Instant,
     /// What its shard was like when it was last looked at; none: it has to be read.
     seen: Option<Watch>,
+    /// Somebody has come, and may have been told another value than the others, since it was last read.
+    joined: bool,
     expires_at: Option<Millis>,
 }
 
-/// What its watchers are told.
-#[derive(Clone)]
-struct Event {
-    value: (i64, bool),
-    frame: Bytes,
+/// A watcher's place, until it is dropped.
+struct Watching {
+    door: Arc<Door>,
+    name: Vec<u8>,
+    number: u64,
+    line: Arc<Line>,
+}
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        self.line.end();
+        if let Some(counter) = self.door.watches.lock().counters.get_mut(&self.name[..]) {
+            counter.lines.remove(&self.number);
+        }
+    }
+}
+
+/// Whether a request of this path needs its line: all that the route below matches do. To put it into every request would cost every request.
+pub(super) fn is_asked(path: &str) -> bool {
+    path.ends_with("/watch")
 }
 
 /// `GET /v1/counters/{name}/watch`
 pub(super) async fn watch(State(door): State<Arc<Door>>, request: Request) -> Result<Response, Failure> {
-    let (parts, _) = request.into_parts();
+    let (mut parts, _) = request.into_parts();
     let name = request::counter(&parts.uri)?;
     request::expect_no_query(&parts)?;
-    // First: a change between the two would be missed the other way round.
-    let newer = door.watches.begin(&name)?;
-    let first = event(&name, &ask::read(&door.shared, checked(&name), Freshness::Usual).await?);
-    let frames = unfold((newer, None, Some(first)), |(mut newer, told, first)| async move {
-        if let Some(first) = first {
-            return Some((Ok::<_, std::convert::Infallible>(first.frame), (newer, Some(first.value), None)));
-        }
-        loop {
-            tokio::select! {
-                changed = newer.changed() => {
-                    // The other end is gone when the server stops.
-                    changed.ok()?;
-                    let event = newer.borrow_and_update().clone();
-                    match event.filter(|event| Some(event.value) != told) {
-                        Some(event) => return Some((Ok(event.frame), (newer, Some(event.value), None))),
-                        None => continue,
-                    }
-                }
-                () = sleep(HEARTBEAT) => return Some((Ok(Bytes::from_static(b":\n\n")), (newer, told, None))),
-            }
-        }
+    let line = parts.extensions.remove::<Arc<Line>>().expect("a path that ends like this comes with its line");
+    let form = if parts.version < Version::HTTP_11 { Form::Plain } else { Form::Chunks };
+    let watching = begin(&door, name, line, form)?;
+    let reading = ask::read(&door.shared, checked(&watching.name), Freshness::Usual).await?;
+    door.watches.join(&watching.name);
+    let step = Step::First(event(&watching.name, &reading));
+    let frames = unfold((watching, step), |(watching, step)| async move {
+        let (frame, step) = say(&watching, step).await?;
+        Some((Ok::<_, Infallible>(frame), (watching, step)))
     });
     let mut response = Response::new(Body::from_stream(frames));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     Ok(response)
+}
+
+/// What hyper is to say next to a watcher.
+enum Step {
+    First(Event),
+    /// Nothing, until the server stops: the watcher, who has heard this, is told past hyper.
+    Quiet(Value),
+    End,
+}
+
+async fn say(watching: &Watching, step: Step) -> Option<(Bytes, Step)> {
+    match step {
+        Step::First(event) => Some((event.piece.text(), Step::Quiet(event.value))),
+        Step::Quiet(told) => {
+            watching.line.hand_over(told);
+            watching.door.watches.ended().await;
+            watching.line.take_back().map(|last| (last, Step::End))
+        }
+        Step::End => None,
+    }
+}
+
+fn begin(door: &Arc<Door>, name: Vec<u8>, line: Arc<Line>, form: Form) -> Result<Watching, Problem> {
+    let watches = &door.watches;
+    let mut watched = watches.lock();
+    if *watches.ended.borrow() {
+        return Err(Problem::new(Reason::NotReady, "the server stops"));
+    }
+    if watched.watchers() >= watches.watchers_max {
+        return Err(Problem::new(Reason::Busy, format!("{} are watching already", watches.watchers_max)));
+    }
+    line.begin(form);
+    let number = watched.next;
+    watched.next += 1;
+    let counter = watched.counters.entry(name.as_slice().into()).or_insert_with(|| Counter {
+        lines: BTreeMap::new(),
+        told: None,
+        spoken: Instant::now(),
+        seen: None,
+        joined: false,
+        expires_at: None,
+    });
+    counter.lines.insert(number, Arc::clone(&line));
+    drop(watched);
+    watches.begun.notify_one();
+    Ok(Watching { door: Arc::clone(door), name, number, line })
 }
 
 /// Looks at what is watched, again and again.
@@ -122,14 +186,25 @@ pub(super) async fn run(door: &Door) {
 impl Watches {
     pub fn new(connections_max: usize) -> Watches {
         let watchers_max = (connections_max / CONNECTIONS_SHARE).max(1);
-        Watches { watched: Mutex::default(), begun: Notify::new(), watchers_max }
+        Watches {
+            watched: Mutex::default(),
+            begun: Notify::new(),
+            ended: watch::Sender::new(false),
+            watchers_max,
+            comment: Piece::new(b":\n\n"),
+        }
+    }
+
+    /// Somebody has read this counter for a first event. Whatever the others were told, the next look compares with what the newcomer was.
+    fn join(&self, name: &[u8]) {
+        if let Some(counter) = self.lock().counters.get_mut(name) {
+            counter.joined = true;
+        }
     }
 
     /// Ends all streams.
     pub fn end(&self) {
-        let mut watched = self.lock();
-        watched.ended = true;
-        watched.counters.clear();
+        self.ended.send_replace(true);
     }
 
     /// How many watch.
@@ -137,31 +212,16 @@ impl Watches {
         self.lock().watchers()
     }
 
-    fn begin(&self, name: &[u8]) -> Result<watch::Receiver<Option<Event>>, Problem> {
-        let mut watched = self.lock();
-        if watched.ended {
-            return Err(Problem::new(Reason::NotReady, "the server stops"));
-        }
-        if watched.watchers() >= self.watchers_max {
-            return Err(Problem::new(Reason::Busy, format!("{} are watching already", self.watchers_max)));
-        }
-        let newer = match watched.counters.get(name) {
-            Some(counter) => counter.tell.subscribe(),
-            None => {
-                let (tell, newer) = watch::channel(None);
-                watched.counters.insert(name.into(), Counter { tell, seen: None, expires_at: None });
-                newer
-            }
-        };
-        drop(watched);
-        self.begun.notify_one();
-        Ok(newer)
+    /// Waits for the end of all streams.
+    async fn ended(&self) {
+        // The other end is `self`'s.
+        let _ = self.ended.subscribe().wait_for(|ended| *ended).await;
     }
 
     /// Nobody watches. Counters that nobody watches any more are forgotten.
     fn is_quiet(&self) -> bool {
         let mut watched = self.lock();
-        watched.counters.retain(|_, counter| counter.tell.receiver_count() > 0);
+        watched.counters.retain(|_, counter| !counter.lines.is_empty());
         watched.counters.is_empty()
     }
 
@@ -172,33 +232,38 @@ impl Watches {
 
 impl Watched {
     fn watchers(&self) -> usize {
-        self.counters.values().map(|counter| counter.tell.receiver_count()).sum()
+        self.counters.values().map(|counter| counter.lines.len()).sum()
     }
 }
 
 /// One look at all that is watched.
 async fn look(door: &Door) {
     let shared = door.shared.engine.sharing().is_some();
-    let (mut changed, mut missing) = (Vec::new(), Vec::new());
+    let (mut changed, mut silent, mut missing) = (Vec::new(), Vec::new(), Vec::new());
+    let now = Instant::now();
     let wait = {
         let mut turn = door.shared.engine.turn();
         let mut watched = door.watches.lock();
         for (name, counter) in &mut watched.counters {
+            if now.duration_since(counter.spoken) >= HEARTBEAT {
+                counter.spoken = now;
+                silent.push(name.clone());
+            }
             let expired = counter.expires_at.is_some_and(|at| at <= turn.now());
             let seen = match turn.watch(checked(name)) {
                 Ok(seen) => Some(seen),
                 // It has left memory, so nobody has changed it; but it may have changed just before that.
-                Err(_) if counter.seen.is_none() && !expired && !shared => continue,
+                Err(_) if counter.seen.is_none() && !expired && !shared && !counter.joined => continue,
                 Err(_) => None,
             };
-            if seen.is_some() && seen == counter.seen && !shared {
+            if seen.is_some() && seen == counter.seen && !shared && !counter.joined {
                 continue;
             }
             counter.seen = seen;
             match turn.reading(checked(name), Freshness::Usual) {
                 Ok(Ok(reading)) => {
                     counter.expires_at = reading.expires_at;
-                    changed.push((name.clone(), reading));
+                    changed.push((name.clone(), reading, std::mem::take(&mut counter.joined)));
                 }
                 // What cannot be read now is read when it can.
                 Ok(Err(_)) => counter.seen = None,
@@ -208,10 +273,16 @@ async fn look(door: &Door) {
         drop(watched);
         turn.finish()
     };
+    let mut round = Round::default();
     if !changed.is_empty() && door.shared.engine.committed(wait).await.is_ok() {
-        for (name, reading) in changed {
-            door.watches.tell(&name, &reading);
+        for (name, reading, joined) in changed {
+            if let Some(event) = door.watches.news(&name, &reading, joined) {
+                round.each(door, &name, |line| line.tell(&event)).await;
+            }
         }
+    }
+    for name in silent {
+        round.each(door, &name, |line| line.mention(&door.watches.comment)).await;
     }
     if !missing.is_empty() {
         load(door, missing).await;
@@ -238,25 +309,50 @@ async fn load(door: &Door, missing: Vec<Load>) {
 }
 
 impl Watches {
-    /// Tells the watchers of a counter, if it is another value than they were told.
-    fn tell(&self, name: &[u8], reading: &Reading) {
+    /// What the watchers of a counter are to be told, if it is another value than they were told, or if somebody has joined them who may have been told another.
+    fn news(&self, name: &[u8], reading: &Reading, joined: bool) -> Option<Event> {
         let mut watched = self.lock();
-        let Some(counter) = watched.counters.get_mut(name) else { return };
-        counter.expires_at = reading.expires_at;
-        let value = (reading.value, reading.exists);
-        counter.tell.send_if_modified(|told| {
-            let differs = told.as_ref().is_none_or(|told| told.value != value);
-            if differs {
-                *told = Some(event(name, reading));
+        let counter = watched.counters.get_mut(name)?;
+        let value = Some((reading.value, reading.exists));
+        if counter.told != value {
+            (counter.told, counter.spoken) = (value, Instant::now());
+        } else if !joined {
+            return None;
+        }
+        Some(event(name, reading))
+    }
+}
+
+/// Watchers that were told without a pause.
+#[derive(Default)]
+struct Round {
+    told: usize,
+}
+
+impl Round {
+    /// Does something for each watcher of a counter, with pauses. Watchers may come and go in these; who comes has read the counter later than it was looked at.
+    async fn each(&mut self, door: &Door, name: &[u8], tell: impl Fn(&Line)) {
+        let mut from = Some(0);
+        while let Some(first) = from {
+            if self.told >= ROUND_WATCHERS_MAX {
+                self.told = 0;
+                tokio::task::yield_now().await;
             }
-            differs
-        });
+            let watched = door.watches.lock();
+            let Some(counter) = watched.counters.get(name) else { return };
+            let mut lines = counter.lines.range(first..);
+            for (_, line) in lines.by_ref().take(ROUND_WATCHERS_MAX - self.told) {
+                tell(line);
+                self.told += 1;
+            }
+            from = lines.next().map(|(number, _)| *number);
+        }
     }
 }
 
 fn event(name: &[u8], reading: &Reading) -> Event {
-    let mut frame = b"event: reading\ndata: ".to_vec();
-    json::write_reading(&mut frame, name, reading);
-    frame.extend_from_slice(b"\n\n");
-    Event { value: (reading.value, reading.exists), frame: frame.into() }
+    let mut text = b"event: reading\ndata: ".to_vec();
+    json::write_reading(&mut text, name, reading);
+    text.extend_from_slice(b"\n\n");
+    Event { value: (reading.value, reading.exists), piece: Piece::new(&text) }
 }

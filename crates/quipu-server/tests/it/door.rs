@@ -145,6 +145,16 @@ impl Client {
         String::from_utf8(line).unwrap()
     }
 
+    /// One line that ends as lines of text do, with its end.
+    pub fn line_of_text(&mut self) -> String {
+        let (mut line, mut byte) = (Vec::new(), [0]);
+        while !line.ends_with(b"\n") {
+            assert_eq!(self.0.read(&mut byte).unwrap(), 1, "closed after {}", line.escape_ascii());
+            line.push(byte[0]);
+        }
+        String::from_utf8(line).unwrap()
+    }
+
     /// One bulk string (or, in RESP3, verbatim string) of the reply.
     pub fn bulk(&mut self) -> String {
         let header = self.line();

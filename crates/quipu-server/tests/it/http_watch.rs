@@ -1,13 +1,19 @@
 //! Watching counters over HTTP.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
+use rustix::net::{AddressFamily, SocketType};
 use serde_json::Value;
 
-use crate::door::Door;
+use crate::door::{Door, PATIENCE, is_timeout};
 use crate::http_client::Http;
+
+/// A name that takes three kilobytes in an event, and how it is written in a path: a few of them fill a socket.
+fn long_name() -> (String, String) {
+    ("\u{1}".repeat(500), "%01".repeat(500))
+}
 
 #[allow(clippy::disallowed_methods, reason = "a real server is waited for")]
 fn now() -> Instant {
@@ -25,6 +31,49 @@ impl Events {
         assert_eq!(status, 200, "{head}");
         assert!(head.contains("content-type: text/event-stream\n"), "{head}");
         Events(BufReader::new(http.0.0))
+    }
+
+    /// Of a client that takes little at a time.
+    fn narrow(door: &Door, path: &str) -> Events {
+        let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        rustix::net::sockopt::set_socket_recv_buffer_size(&socket, 4_096).unwrap();
+        rustix::net::connect(&socket, &door.http).unwrap();
+        let mut stream = TcpStream::from(socket);
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(format!("GET /v1/counters/{path}/watch HTTP/1.1\r\nHost: quipu\r\n\r\n").as_bytes()).unwrap();
+        let mut events = Events(BufReader::new(stream));
+        let mut line = String::new();
+        while line != "\r\n" {
+            line.clear();
+            events.0.read_line(&mut line).unwrap();
+        }
+        events
+    }
+
+    /// The next chunk, every byte of which is where it belongs; none: the last one, with nothing behind it.
+    fn chunk(&mut self) -> Option<String> {
+        let mut size = String::new();
+        self.0.read_line(&mut size).unwrap();
+        let size = size.strip_suffix("\r\n").unwrap_or_else(|| panic!("{size:?}"));
+        assert!(!size.is_empty() && size.bytes().all(|digit| digit.is_ascii_hexdigit()), "{size:?}");
+        let size = usize::from_str_radix(size, 16).unwrap();
+        let mut chunk = vec![0; size + 2];
+        self.0.read_exact(&mut chunk).unwrap();
+        assert!(chunk.ends_with(b"\r\n"), "{}", chunk.escape_ascii());
+        chunk.truncate(size);
+        if size == 0 {
+            assert_eq!(self.0.read(&mut [0]).unwrap(), 0);
+            return None;
+        }
+        Some(String::from_utf8(chunk).unwrap())
+    }
+
+    /// The value in the next chunk, which is one event.
+    fn chunk_value(&mut self) -> Option<i64> {
+        let chunk = self.chunk()?;
+        let data = chunk.strip_prefix("event: reading\ndata: ").and_then(|rest| rest.strip_suffix("\n\n"));
+        let data: Value = serde_json::from_str(data.unwrap_or_else(|| panic!("{chunk:?}"))).unwrap();
+        data["value"].as_i64()
     }
 
     /// The next event, or none if the server has ended the stream.
@@ -128,4 +177,143 @@ fn a_counter_at_rest_can_be_watched() {
     assert_eq!(events.value(), 3);
     door.engine.add("a", 1).unwrap();
     assert_eq!(events.value(), 4);
+}
+
+#[test]
+fn chunks_are_well_formed_over_many_events() {
+    let mut door = Door::open();
+    let mut watching: Vec<Events> = (0..3).map(|_| Events::of(&door, "a")).collect();
+    assert!(watching.iter_mut().all(|events| events.chunk_value() == Some(0)));
+    for value in 1..=100 {
+        door.engine.add("a", 1).unwrap();
+        for events in &mut watching {
+            assert_eq!(events.chunk_value(), Some(value));
+        }
+    }
+    door.engine.add("a", 1).unwrap();
+    door.join();
+    for events in &mut watching {
+        let last = events.chunk_value();
+        assert!(last.is_none() || (last == Some(101) && events.chunk().is_none()), "{last:?}");
+    }
+}
+
+#[test]
+fn a_watcher_that_speaks_http_1_0_hears_no_chunks() {
+    let mut door = Door::open();
+    let mut http = Http::of(&door);
+    http.0.send("GET /v1/counters/a/watch HTTP/1.0\r\n\r\n");
+    let (status, head) = http.head();
+    assert!(status == 200 && !head.contains("transfer-encoding"), "{head}");
+    for value in 0..5 {
+        assert_eq!(http.0.line_of_text(), "event: reading\n");
+        let data = http.0.line_of_text();
+        let data: Value = serde_json::from_str(data.strip_prefix("data: ").unwrap()).unwrap();
+        assert_eq!(data["value"], value);
+        assert_eq!(http.0.line_of_text(), "\n");
+        if value < 4 {
+            door.engine.add("a", 1).unwrap();
+        }
+    }
+    door.ask_to_stop();
+    http.0.expect_closed_after("");
+}
+
+#[test]
+fn the_head_of_a_stream_can_be_asked_for() {
+    let door = Door::open();
+    let mut http = Http::of(&door);
+    for _ in 0..3 {
+        let told = http.ask("HEAD", "/v1/counters/a/watch", "", "");
+        assert_eq!((told.status, told.header("content-type")), (200, Some("text/event-stream")));
+    }
+    assert!(http.get("/metrics").text().contains("quipu_watchers 0\n"));
+    http.send("GET", "/v1/counters/a/watch", "", "");
+    assert_eq!(http.head().0, 200);
+    let mut events = Events(BufReader::new(http.0.0));
+    assert_eq!(events.chunk_value(), Some(0));
+    door.engine.add("a", 1).unwrap();
+    assert_eq!(events.chunk_value(), Some(1));
+}
+
+#[test]
+fn a_watcher_that_does_not_read_holds_up_nobody_and_is_closed() {
+    let door = Door::open_with(|options| options.limits.write_time_max = Duration::from_secs(1));
+    let (name, path) = long_name();
+    let mut watching: Vec<Events> = (0..100).map(|_| Events::of(&door, &path)).collect();
+    let mut deaf = Events::narrow(&door, &path);
+    assert!(watching.iter_mut().all(|events| events.chunk_value() == Some(0)));
+    let mut http = Http::of(&door);
+    let closed = (1..1_000).find(|value| {
+        let began = now();
+        door.engine.add(&name, 1).unwrap();
+        assert!(watching.iter_mut().all(|events| events.chunk_value() == Some(*value)));
+        assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+        http.get("/metrics").text().contains("quipu_watchers 100\n")
+    });
+    let closed = closed.expect("it is closed");
+    assert!(closed > 3, "{closed}");
+    // What it could have heard is what the system held for it: less than was said.
+    let mut heard = Vec::new();
+    let ended = deaf.0.read_to_end(&mut heard);
+    assert!(!ended.is_err_and(|error| is_timeout(&error)));
+    assert!(heard.len() < closed as usize * 3_000, "{} bytes after {closed} events", heard.len());
+}
+
+#[test]
+fn a_watcher_that_reads_again_is_soon_told_the_newest() {
+    let door = Door::open();
+    let (name, path) = long_name();
+    let (mut slow, mut quick) = (Events::narrow(&door, &path), Events::of(&door, &path));
+    assert_eq!((slow.chunk_value(), quick.chunk_value()), (Some(0), Some(0)));
+    for value in 1..=100 {
+        door.engine.add(&name, 1).unwrap();
+        assert_eq!(quick.chunk_value(), Some(value));
+    }
+    let mut values = vec![0];
+    while values.last() != Some(&100) {
+        values.push(slow.chunk_value().unwrap());
+    }
+    assert!(values.is_sorted() && values.len() < 90, "{values:?}");
+    door.engine.add(&name, 1).unwrap();
+    assert_eq!((slow.chunk_value(), quick.chunk_value()), (Some(101), Some(101)));
+}
+
+#[test]
+fn watchers_that_go_away_are_freed() {
+    let door = Door::open();
+    let mut watching: Vec<Events> = (0..20).map(|_| Events::of(&door, "a")).collect();
+    assert!(watching.iter_mut().all(|events| events.chunk_value() == Some(0)));
+    // Bytes behind the request keep the server from looking whether there is an end: these are missed when they are told something.
+    for events in &mut watching[10..] {
+        events.0.get_mut().write_all(b"GET ").unwrap();
+    }
+    let mut http = Http::of(&door);
+    assert!(http.get("/metrics").text().contains("quipu_watchers 20\n"));
+    drop(watching);
+    let freed = (0..10_000).any(|_| {
+        door.engine.add("a", 1).unwrap();
+        http.get("/metrics").text().contains("quipu_watchers 0\n")
+    });
+    assert!(freed);
+    assert!(http.get("/metrics").text().contains("quipu_connections{door=\"http\"} 1\n"));
+}
+
+#[test]
+fn a_stop_ends_every_stream_with_its_last_chunk() {
+    let mut door = Door::open();
+    let (name, path) = long_name();
+    let mut watching: Vec<Events> = (0..50).map(|_| Events::of(&door, &path)).collect();
+    assert!(watching.iter_mut().all(|events| events.chunk_value() == Some(0)));
+    let mut slow = Events::narrow(&door, &path);
+    for value in 1..=60 {
+        door.engine.add(&name, 1).unwrap();
+        assert!(watching.iter_mut().all(|events| events.chunk_value() == Some(value)));
+    }
+    door.ask_to_stop();
+    assert!(watching.iter_mut().all(|events| events.chunk().is_none()));
+    // One that is in the middle of a chunk hears its end, the newest, and the last one.
+    let values: Vec<i64> = std::iter::from_fn(|| slow.chunk_value()).collect();
+    assert!(values.is_sorted() && values.last() == Some(&60), "{values:?}");
+    door.join();
 }
