@@ -65,6 +65,11 @@ pub static PARTS: &[Part] = &[
             "fmt --all --check",
             "clippy --workspace --all-targets --features quipu/failpoints -- -D warnings",
             "clippy -p quipu-engine --features shuttle --test shuttle -- -D warnings",
+            // Features only add: none of them, each alone, and all.
+            "check -p quipu --no-default-features",
+            "check -p quipu --no-default-features --features redis",
+            "check -p quipu --no-default-features --features postgres",
+            "check -p quipu --all-features",
         ]),
     },
     Part {
@@ -72,7 +77,7 @@ pub static PARTS: &[Part] = &[
         work: Work::Tests(&[
             "test --workspace --features quipu/failpoints --lib --bins --test it --test cli --test docs --test log --test client --test disk_errors \
              --test shared_store \
-             -- --show-output --skip crash_states:: --skip interleave:: --skip kill::",
+             -- --show-output --skip crash_states:: --skip interleave:: --skip kill:: --skip nodes::",
             "test --workspace --features quipu/failpoints --doc",
         ]),
     },
@@ -108,6 +113,15 @@ pub static PARTS: &[Part] = &[
     Part {
         name: "kills",
         work: Work::Kills("test --workspace --features quipu/failpoints --test it -- --show-output kill::"),
+    },
+    Part {
+        name: "engines",
+        work: Work::Tests(&[
+            "test --workspace --features quipu/failpoints --test store -- --show-output",
+            "test --workspace --features quipu/failpoints --test it -- --show-output nodes::",
+            "test -p quipu-store-redis -p quipu-store-postgres --features quipu-store-redis/tls,quipu-store-postgres/tls --test store \
+             -- --show-output tls::",
+        ]),
     },
     Part {
         name: "scale",

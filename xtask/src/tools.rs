@@ -17,6 +17,12 @@ const PYTHON: &[&str] = &["redis==8.1.0", "schemathesis==4.32.5", "prometheus-cl
 /// The Node client that most programs use.
 const IOREDIS: &str = "ioredis@5.11.1";
 
+/// What a test or bench runs of PostgreSQL.
+const POSTGRES: [&str; 4] = ["initdb", "postgres", "psql", "pgbench"];
+
+/// Where Debian puts them, which is not on the PATH: a folder for each version.
+const POSTGRES_VERSIONS: &str = "/usr/lib/postgresql";
+
 /// Where the tools are.
 pub struct Tools {
     /// A Python with redis-py, schemathesis and prometheus_client.
@@ -37,6 +43,8 @@ pub fn install() -> anyhow::Result<Tools> {
     std::fs::create_dir_all(&home).with_context(|| format!("make {}", home.display()))?;
     need_programs(&["redis-cli", "redis-benchmark"], &["redis-tools"])?;
     need_programs(&["redis-server"], &["redis-server"])?;
+    postgres_programs()?;
+    need_programs(&["openssl"], &["openssl"])?;
     need_programs(&["strace"], &["strace"])?;
     need_programs(&["curl"], &["curl"])?;
     need_programs(&["python3"], &["python3", "python3-venv"])?;
@@ -84,6 +92,29 @@ fn once(done: &Path, version: &str, work: impl FnOnce() -> anyhow::Result<()>) -
     }
     work()?;
     std::fs::write(done, version).with_context(|| format!("write {}", done.display()))
+}
+
+/// Where PostgreSQL's programs are; installed if they are not there.
+pub fn postgres_programs() -> anyhow::Result<PathBuf> {
+    if let Some(found) = find_postgres() {
+        return Ok(found);
+    }
+    apt_install(&["postgresql"])?;
+    find_postgres()
+        .with_context(|| format!("{} cannot be found, not even after installing postgresql", POSTGRES.join(", ")))
+}
+
+fn find_postgres() -> Option<PathBuf> {
+    // On the PATH a name is enough; joined to nothing it stays one.
+    if POSTGRES.iter().all(|program| on_path(program)) {
+        return Some(PathBuf::new());
+    }
+    let versions = std::fs::read_dir(POSTGRES_VERSIONS).ok()?.flatten().map(|version| version.path().join("bin"));
+    let whole = versions.filter(|folder| POSTGRES.iter().all(|program| folder.join(program).is_file()));
+    whole.max_by_key(|folder| {
+        let version = folder.parent().and_then(Path::file_name).unwrap_or_default().to_string_lossy().into_owned();
+        version.parse::<u32>().unwrap_or(0)
+    })
 }
 
 /// Makes sure that programs are there, by installing packages if they are not.

@@ -16,7 +16,7 @@ use tempfile::TempDir;
 use super::server::{Server, free_port};
 use super::{Stop, build, median, quipu_bench, shown};
 use crate::run::{Outcome, run};
-use crate::tools::{apt_install, on_path};
+use crate::tools::postgres_programs;
 
 /// Clients of each server.
 const CLIENTS: &str = "50";
@@ -29,12 +29,6 @@ const RATIO_MUST: f64 = 20.0;
 
 /// The user as whom PostgreSQL runs where we are root, which it refuses to be.
 const USER: &str = "postgres";
-
-/// Where Debian keeps its programs: a directory for every version.
-const VERSIONS: &str = "/usr/lib/postgresql";
-
-/// What is needed of them.
-const PROGRAMS: [&str; 4] = ["initdb", "postgres", "psql", "pgbench"];
 
 /// A stock that does not run out while it is measured.
 const TABLES: &str = "create table counters (id int primary key, v bigint not null); insert into counters values (1, 0); \
@@ -59,7 +53,7 @@ impl Default for Options {
 
 /// Measures and prints.
 pub fn postgres(options: &Options) -> anyhow::Result<()> {
-    let programs = programs()?;
+    let programs = postgres_programs()?;
     let quipu = build()?;
     let stop = Stop::listen()?;
     let home = tempfile::Builder::new().prefix("quipu-bench-").tempdir().context("make a directory")?;
@@ -176,29 +170,6 @@ impl Postgres {
 /// The figure in "tps = 1353.123456 (without initial connection time)".
 fn tps(lines: &[String]) -> Option<f64> {
     lines.iter().find_map(|line| line.strip_prefix("tps = ")?.split_whitespace().next()?.parse().ok())
-}
-
-/// Where the programs are; installed if they are not there.
-fn programs() -> anyhow::Result<PathBuf> {
-    if let Some(found) = find_programs() {
-        return Ok(found);
-    }
-    apt_install(&["postgresql"])?;
-    find_programs()
-        .with_context(|| format!("{} cannot be found, not even after installing postgresql", PROGRAMS.join(", ")))
-}
-
-fn find_programs() -> Option<PathBuf> {
-    // On the PATH a name is enough; joined to nothing it stays one.
-    if PROGRAMS.iter().all(|program| on_path(program)) {
-        return Some(PathBuf::new());
-    }
-    let versions = std::fs::read_dir(VERSIONS).ok()?.flatten().map(|version| version.path().join("bin"));
-    let whole = versions.filter(|folder| PROGRAMS.iter().all(|program| folder.join(program).is_file()));
-    whole.max_by_key(|folder| {
-        let version = folder.parent().and_then(Path::file_name).unwrap_or_default().to_string_lossy().into_owned();
-        version.parse::<u32>().unwrap_or(0)
-    })
 }
 
 /// Who PostgreSQL runs as: its own user where we are root, and then the directory becomes his; else whoever we are.

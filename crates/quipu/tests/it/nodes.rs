@@ -133,13 +133,17 @@ impl Nodes {
 
 /// One client: asks its node until all is over, and connects again whenever the connection breaks.
 fn drive(nodes: &Shared, node: usize, dice: &Dice) {
+    let mut client = None;
     while !nodes.over.load(Ordering::Relaxed) {
         let address = nodes.addresses.lock().expect("nobody panics holding it")[node];
-        let Some(mut client) = address.and_then(|address| Client::connect(address, REPLY_TIMEOUT).ok()) else {
+        let connected = client.take().or_else(|| Client::connect(address?, REPLY_TIMEOUT).ok());
+        let Some(mut connected) = connected else {
             thread::sleep(Duration::from_millis(10));
             continue;
         };
-        while !nodes.over.load(Ordering::Relaxed) && ask(nodes, &mut client, dice) {}
+        if ask(nodes, &mut connected, dice) {
+            client = Some(connected);
+        }
     }
 }
 
