@@ -13,9 +13,10 @@ use quipu_model::Durability;
 use quipu_testkit::Dice;
 use quipu_testkit::judge::reaches;
 use quipu_testkit::program::{Launch, Program};
+use quipu_testkit::proxy::{Proxy, Weather};
 use quipu_testkit::resp::Client;
 use quipu_testkit::servers::postgres::PostgresServer;
-use quipu_testkit::servers::redis::RedisServer;
+use quipu_testkit::servers::redis::{RedisCluster, RedisServer};
 use tempfile::TempDir;
 
 use crate::life::{connect, launch};
@@ -37,7 +38,6 @@ const AGREED_WITHIN: Duration = Duration::from_secs(60);
 
 /// A store that can be killed and comes back with all that it acknowledged.
 trait StoreServer {
-    fn url(&self) -> String;
     fn kill(&mut self);
     fn restart(&mut self);
     fn stop(&self);
@@ -47,10 +47,6 @@ trait StoreServer {
 macro_rules! store_server {
     ($server:ty) => {
         impl StoreServer for $server {
-            fn url(&self) -> String {
-                <$server>::url(self)
-            }
-
             fn kill(&mut self) {
                 <$server>::kill(self);
             }
@@ -91,6 +87,8 @@ struct Shared {
     /// Where each node listens, while it runs.
     addresses: Mutex<[Option<SocketAddr>; NODES]>,
     accounts: Mutex<BTreeMap<&'static str, Account>>,
+    /// Whether counters are harvested: what a store that lost a swap has counted since, nobody can tell.
+    harvests: bool,
     over: AtomicBool,
 }
 
@@ -103,7 +101,7 @@ struct Nodes {
 }
 
 impl Nodes {
-    fn start(url: &str) -> Nodes {
+    fn start(url: &str, harvests: bool) -> Nodes {
         let data = TempDir::new().expect("a temporary directory can be made");
         let launches: Vec<Launch> = (0..NODES)
             .map(|node| {
@@ -113,8 +111,9 @@ impl Nodes {
                 launch
             })
             .collect();
-        let mut nodes =
-            Nodes { launches, programs: (0..NODES).map(|_| None).collect(), shared: Arc::default(), _data: data };
+        let programs = (0..NODES).map(|_| None).collect();
+        let shared = Arc::new(Shared { harvests, ..Shared::default() });
+        let mut nodes = Nodes { launches, programs, shared, _data: data };
         (0..NODES).for_each(|node| nodes.run(node));
         nodes
     }
@@ -149,7 +148,7 @@ fn drive(nodes: &Shared, node: usize, dice: &Dice) {
 
 /// Asks one thing, and writes down what is known of it; whether the connection is whole.
 fn ask(nodes: &Shared, client: &mut Client, dice: &Dice) -> bool {
-    let harvests = dice.chance(3);
+    let harvests = nodes.harvests && dice.chance(3);
     let name = if harvests || dice.chance(50) { *dice.pick(&HARVESTED) } else { *dice.pick(&PLAIN) };
     let delta = 1 + dice.below(5) as i64;
     let answer = match harvests {
@@ -171,11 +170,14 @@ fn ask(nodes: &Shared, client: &mut Client, dice: &Dice) -> bool {
     answer.is_ok()
 }
 
-/// Loads three nodes, lets everything happen to them and their store, and judges what is left.
-fn nothing_is_lost_or_doubled(what: &str, store: &mut impl StoreServer) {
-    let mut nodes = Nodes::start(&store.url());
+fn pause(millis: u64) {
+    thread::sleep(Duration::from_millis(millis));
+}
+
+/// Loads three nodes while something happens to them and their store, and judges what is left.
+fn nothing_is_lost_or_doubled(what: &str, url: &str, harvests: bool, happen: impl FnOnce(&mut Nodes)) {
+    let mut nodes = Nodes::start(url, harvests);
     let dice = Dice::new(u64::from(std::process::id()));
-    let pause = |millis| thread::sleep(Duration::from_millis(millis));
     let shared = nodes.shared.clone();
     thread::scope(|scope| {
         for client in 0..NODES * CLIENTS {
@@ -183,31 +185,48 @@ fn nothing_is_lost_or_doubled(what: &str, store: &mut impl StoreServer) {
             scope.spawn(move || drive(shared, client % NODES, &dice));
         }
         pause(1_000);
-        nodes.kill(0);
-        pause(300);
-        nodes.run(0);
-        pause(700);
-        store.kill();
-        pause(1_000);
-        store.restart();
-        pause(700);
-        store.stop();
-        pause(1_500);
-        store.cont();
-        pause(700);
-        // A node loses its process while the store is down, and is back before it.
-        store.kill();
-        pause(200);
-        nodes.kill(1);
-        nodes.run(1);
-        pause(500);
-        store.restart();
+        happen(&mut nodes);
         pause(1_500);
         shared.over.store(true, Ordering::Relaxed);
     });
     judge(what, &nodes);
     for program in nodes.programs.into_iter().flatten() {
         assert!(program.terminate().expect("it ends").0.success());
+    }
+}
+
+/// Kills and stops nodes and their store.
+fn kill_all(nodes: &mut Nodes, store: &mut impl StoreServer) {
+    nodes.kill(0);
+    pause(300);
+    nodes.run(0);
+    pause(700);
+    store.kill();
+    pause(1_000);
+    store.restart();
+    pause(700);
+    store.stop();
+    pause(1_500);
+    store.cont();
+    pause(700);
+    // A node loses its process while the store is down, and is back before it.
+    store.kill();
+    pause(200);
+    nodes.kill(1);
+    nodes.run(1);
+    pause(500);
+    store.restart();
+}
+
+/// What requests meet on a bad network: some are answered by nobody though they were carried out, some are not carried out.
+fn bad_weather(request: u64) -> Weather {
+    match request {
+        150 => Weather::LoseReplies,
+        250 => Weather::HalfOpen,
+        _ if request % 11 == 3 => Weather::CutAfter,
+        _ if request % 17 == 5 => Weather::CutBefore,
+        _ if request % 13 == 7 => Weather::Delay(Duration::from_millis(30)),
+        _ => Weather::Clear,
     }
 }
 
@@ -240,7 +259,7 @@ fn judge(what: &str, nodes: &Nodes) {
         assert!(shown.iter().all(|value| *value == shown[0] && value + account.returned <= most), "{name}: {shown:?}");
     }
     let sum = |of: fn(&Account) -> i64| accounts.values().map(of).sum::<i64>();
-    assert!(sum(|account| account.harvests as i64) > 0, "nothing was harvested");
+    assert_eq!(sum(|account| account.harvests as i64) > 0, nodes.shared.harvests, "nothing was harvested");
     println!(
         "proof: three nodes on {what}: added {}, harvested {} in {} harvests, {} unknown, {} harvests without a reply, {} refused; nodes agreed after {} ms, violations 0",
         sum(|account| account.acked),
@@ -262,16 +281,55 @@ fn now() -> Instant {
     Instant::now()
 }
 
+/// With anything less, Redis itself may forget what it acknowledged.
+const DURABLE: [&str; 6] = ["--save", "", "--appendonly", "yes", "--appendfsync", "always"];
+
 #[test]
 fn three_nodes_on_redis_lose_and_double_nothing_whatever_is_killed() {
-    // With anything less, Redis itself may forget what it acknowledged.
-    let durable = ["--save", "", "--appendonly", "yes", "--appendfsync", "always"];
-    let mut store = RedisServer::start_with(&durable).expect("redis-server starts");
-    nothing_is_lost_or_doubled("Redis", &mut store);
+    let mut store = RedisServer::start_with(&DURABLE).expect("redis-server starts");
+    let url = store.url();
+    nothing_is_lost_or_doubled("Redis", &url, true, |nodes| kill_all(nodes, &mut store));
 }
 
 #[test]
 fn three_nodes_on_postgresql_lose_and_double_nothing_whatever_is_killed() {
     let mut store = PostgresServer::start().expect("PostgreSQL starts");
-    nothing_is_lost_or_doubled("PostgreSQL", &mut store);
+    let url = store.url();
+    nothing_is_lost_or_doubled("PostgreSQL", &url, true, |nodes| kill_all(nodes, &mut store));
+}
+
+#[test]
+fn three_nodes_behind_a_bad_network_lose_and_double_nothing() {
+    let redis = RedisServer::start().expect("redis-server starts");
+    let proxy = Proxy::start(redis.address(), bad_weather).expect("a proxy starts");
+    nothing_is_lost_or_doubled("Redis behind a bad network", &format!("redis://{}", proxy.address()), true, |_| {
+        pause(4_000);
+    });
+    assert!(proxy.requests() > 300, "{} requests", proxy.requests());
+    let postgres = PostgresServer::start().expect("PostgreSQL starts");
+    let proxy = Proxy::start(postgres.address(), bad_weather).expect("a proxy starts");
+    nothing_is_lost_or_doubled("PostgreSQL behind a bad network", &postgres.url_at(proxy.address()), true, |_| {
+        pause(4_000);
+    });
+    assert!(proxy.requests() > 300, "{} requests", proxy.requests());
+}
+
+#[test]
+fn a_redis_that_comes_back_empty_is_told_everything_again() {
+    let mut store = RedisServer::start().expect("redis-server starts");
+    let url = store.url();
+    nothing_is_lost_or_doubled("a Redis that came back empty", &url, false, |_| {
+        store.restart_empty().expect("it starts again");
+        pause(2_000);
+        store.restart_empty().expect("it starts again");
+    });
+}
+
+#[test]
+fn three_nodes_on_a_cluster_go_on_when_a_master_is_lost() {
+    let mut cluster = RedisCluster::start_hasty().expect("a Redis Cluster starts");
+    let url = cluster.url();
+    nothing_is_lost_or_doubled("a Redis Cluster that lost a master", &url, false, |_| {
+        cluster.fail_over(0).expect("its replica takes over");
+    });
 }
