@@ -262,7 +262,15 @@ impl RedisCluster {
 
     /// Kills a master and waits until its replica has taken over and all slots are served again.
     pub fn fail_over(&mut self, master: usize) -> Result<(), RedisError> {
+        let id = my_id(&self.servers[master])?;
         self.servers[master].kill();
+        // For a moment the others still take it for the master that it was.
+        for server in self.servers.iter_mut().filter(|server| server.child.is_some()) {
+            server.wait("replacing a dead master", |server| {
+                let nodes = text(&server.call(&["CLUSTER", "NODES"])?);
+                Ok(nodes.lines().any(|line| line.starts_with(&id) && line.contains("fail")))
+            })?;
+        }
         self.wait_until_served(MASTERS)
     }
 

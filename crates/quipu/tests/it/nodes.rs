@@ -331,5 +331,7 @@ fn three_nodes_on_a_cluster_go_on_when_a_master_is_lost() {
     let url = cluster.url();
     nothing_is_lost_or_doubled("a Redis Cluster that lost a master", &url, false, |_| {
         cluster.fail_over(0).expect("its replica takes over");
+        pause(1_000);
+        cluster.fail_over(1).expect("its replica takes over");
     });
 }
