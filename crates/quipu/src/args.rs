@@ -15,6 +15,7 @@ use quipu_model::{Durability, Form};
 use crate::bench::Verb;
 use crate::config::settings::{SETTINGS, Setting};
 use crate::config::{DATA_DEFAULT, Given, Origin};
+use crate::stores::args as stores;
 
 /// The address that client commands talk to unless told otherwise: where `quipu serve` listens by default.
 const SERVER_DEFAULT: &str = "127.0.0.1:7379";
@@ -50,6 +51,8 @@ Examples:
   quipu inspect ./quipu-data               are journal and ledger whole?
   quipu audit                              do they say the same, and are their numbers right?
   quipu writers                            the lives of this node, on a shared store
+  quipu import redis://old:6379 --match 'likes:*' --store redis://10.0.0.5:6379
+  quipu export --from 127.0.0.1:7379       every counter, as NDJSON
   quipu backup /backup/monday              a copy of everything, while counting goes on
   quipu restore /backup/monday --data ./quipu-data
   quipu bench                              how fast is it here?
@@ -99,7 +102,9 @@ What a life that is over has not settled, the next one settles for it.
 
 Examples:
   quipu writers
-  quipu writers --data /var/lib/quipu --json";
+  quipu writers --data /var/lib/quipu --json
+  quipu writers --store redis://10.0.0.5:6379      everybody who writes to the store
+  quipu writers retire WRITER --store redis://10.0.0.5:6379";
 
 const AUDIT_EXAMPLES: &str = "\
 Compares what ledger and journal say with each other and with the numbers kept in them: counters, values, epochs, expiry, hashes, \
@@ -107,7 +112,8 @@ own cells. Of a running node, what is found is a moment of it.
 
 Examples:
   quipu audit
-  quipu audit --data /var/lib/quipu --json";
+  quipu audit --data /var/lib/quipu --json
+  quipu audit --store redis://10.0.0.5:6379        every row of a store: can we have written it, has every cell a writer?";
 
 const BENCH_EXAMPLES: &str = "\
 Starts a private server in a temporary directory, on a core of its own, drives it from another core and prints throughput, the time \
@@ -156,12 +162,24 @@ pub enum Task {
     /// Look into the data directory of a stopped or crashed server; changes nothing
     #[command(after_help = "Examples:\n  quipu inspect ./quipu-data\n  quipu inspect ./quipu-data --dump | less")]
     Inspect(Inspect),
-    /// Print the lives of a node and what each still says on a shared store; changes nothing
+    /// Print the lives of a node and what each still says on a shared store, or all writers of a store; changes nothing
     #[command(after_help = WRITERS_EXAMPLES)]
-    Writers(Directory),
-    /// Count everything in a data directory again and compare; changes nothing, exit status 1 if something has drifted
+    Writers(stores::Writers),
+    /// Count everything in a data directory again, or check every row of a store; changes nothing, exit status 1 if something has drifted
     #[command(after_help = AUDIT_EXAMPLES)]
-    Audit(Directory),
+    Audit(stores::Place),
+    /// Print what each writer says of a counter in a store; changes nothing
+    #[command(after_help = stores::SHARDS_EXAMPLES)]
+    Shards(stores::Shards),
+    /// Import counters from a Redis or a PostgreSQL into a store; may be repeated, and killed and run again
+    #[command(after_help = stores::IMPORT_EXAMPLES)]
+    Import(stores::Import),
+    /// Copy all counters from one store to another, and compare
+    #[command(after_help = stores::COPY_EXAMPLES)]
+    Copy(stores::Copy),
+    /// Write the counters of a store, or of a server that runs, as NDJSON or CSV
+    #[command(after_help = stores::EXPORT_EXAMPLES)]
+    Export(stores::Export),
     /// Copy everything to another directory, while the server goes on counting
     #[command(after_help = BACKUP_EXAMPLES)]
     Backup(Backup),

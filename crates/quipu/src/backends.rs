@@ -1,16 +1,29 @@
-//! Which shared stores this build can talk to.
+//! Which shared stores this build can talk to, and which sources it can import from.
 //!
-//! In: a URL. Out: the store that its scheme names, or what is wrong with it.
+//! In: a URL. Out: the store, or the source, that its scheme names, or what is wrong with it.
 //!
 //! Invariants:
 //! - only this module says `cfg(feature)` of a store;
 //! - what stands before the `@` of a URL is shown nowhere.
+
+#[cfg_attr(
+    not(any(feature = "redis", feature = "postgres")),
+    allow(dead_code, reason = "there is nothing to read from")
+)]
+pub mod source;
+
+#[cfg(feature = "postgres")]
+mod postgres_source;
+#[cfg(feature = "redis")]
+mod redis_source;
 
 use std::fmt;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use quipu_model::Store;
+
+use crate::backends::source::{Source, Wanted};
 
 /// Stores that this build has, by the schemes of their URLs.
 const BUILT_WITH: &[&str] = &[
@@ -25,6 +38,20 @@ const BUILT_WITH: &[&str] = &[
     #[cfg(feature = "postgres")]
     "postgres",
 ];
+
+/// Opens a source to import from: its name, without secrets, and the source itself.
+#[cfg_attr(not(any(feature = "redis", feature = "postgres")), allow(unused_variables, reason = "every URL is refused"))]
+pub fn open_source(url: &str, wanted: &Wanted) -> anyhow::Result<(String, Box<dyn Source>)> {
+    match scheme(url)? {
+        #[cfg(feature = "redis")]
+        "redis" | "rediss" => redis_source::open(url, wanted),
+        #[cfg(feature = "postgres")]
+        "postgres" | "postgresql" => postgres_source::open(url, wanted),
+        other => {
+            bail!("cannot import from {other}://: name a redis:// or postgres:// URL (built with: {})", built_with())
+        }
+    }
+}
 
 /// Where a shared store is, and how to be let in.
 #[derive(Clone, PartialEq, Eq)]
@@ -58,6 +85,22 @@ impl StoreUrl {
         };
         Ok(opened)
     }
+
+    /// Which store it is, whoever asks: the same for all who are let in, and without their secrets.
+    pub fn place(&self) -> String {
+        let (scheme, _, place, query) = self.parts();
+        format!("{scheme}://{}{query}", place.replace("localhost", "127.0.0.1"))
+    }
+
+    /// Scheme, whether somebody is named, where, and those parameters that say where: any other may be a secret.
+    fn parts(&self) -> (&str, bool, &str, String) {
+        let (scheme, rest) = self.0.split_once("://").unwrap_or(("", &self.0));
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (named, place) = rest.rsplit_once('@').map_or((false, rest), |(_, place)| (true, place));
+        let says_where = |part: &&str| part.starts_with("prefix=") || part.starts_with("host=");
+        let shown = query.split('&').filter(says_where).collect::<Vec<_>>().join("&");
+        (scheme, named, place, if shown.is_empty() { shown } else { format!("?{shown}") })
+    }
 }
 
 fn scheme(url: &str) -> anyhow::Result<&str> {
@@ -72,11 +115,8 @@ fn built_with() -> String {
 /// Without the secrets.
 impl fmt::Display for StoreUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (scheme, rest) = self.0.split_once("://").unwrap_or(("", &self.0));
-        match rest.rsplit_once('@') {
-            Some((_, place)) => write!(f, "{scheme}://***@{place}"),
-            None => write!(f, "{scheme}://{rest}"),
-        }
+        let (scheme, named, place, query) = self.parts();
+        write!(f, "{scheme}://{}{place}{query}", if named { "***@" } else { "" })
     }
 }
 
@@ -105,6 +145,18 @@ mod tests {
         assert_eq!(url.to_string(), "redis://***@host:1/2?prefix=shop");
         assert!(!format!("{url:?}").contains("s3cr"));
         assert_eq!(StoreUrl::new("redis-cluster://a:1,b:2").unwrap().to_string(), "redis-cluster://a:1,b:2");
+        assert_eq!(url.place(), "redis://host:1/2?prefix=shop");
+        assert_eq!(StoreUrl::new("redis://localhost:1").unwrap().place(), "redis://127.0.0.1:1");
+    }
+
+    #[test]
+    #[cfg(feature = "postgres")]
+    fn a_password_among_the_parameters_is_not_shown() {
+        let url = StoreUrl::new("postgres://h/counts?password=s3cret&prefix=shop&user=me").unwrap();
+        assert_eq!(
+            (url.to_string(), url.place()),
+            ("postgres://h/counts?prefix=shop".into(), "postgres://h/counts?prefix=shop".into())
+        );
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! The program `quipu`: serves counters, asks a running server, looks into a data directory, copies one, measures how fast it is.
+//! The program `quipu`: serves counters, asks a running server, looks into a data directory, copies one, looks into a shared store, moves counters in and
+//! out of it, measures how fast it is.
 //!
 //! In: a command line. Out: an exit status; 0 done, 1 it could not be done and stderr says why, 2 the command line makes no sense.
 //!
@@ -21,6 +22,8 @@ mod restore;
 mod survey;
 mod writers;
 
+mod stores;
+
 mod bench;
 
 mod docs;
@@ -35,6 +38,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use crate::args::{Ask, Cli, ConfigTask, Task};
+use crate::stores::args::WritersTask;
 
 fn main() -> ExitCode {
     end_on_panic();
@@ -47,8 +51,19 @@ fn main() -> ExitCode {
         Task::Serve(flags) => serve::serve(&flags, &mut out),
         Task::Config(ConfigTask::Check(flags)) => config::check::check(&flags, &mut out),
         Task::Inspect(target) => inspect::inspect(&target, &mut out),
-        Task::Writers(target) => writers::writers(&target, &mut out),
-        Task::Audit(target) => audit::audit(&target, &mut out),
+        Task::Writers(flags) => match (&flags.task, &flags.place.store) {
+            (Some(WritersTask::Retire(flags)), _) => stores::registry::retire(flags, &mut out),
+            (None, Some(url)) => stores::registry::writers(url, flags.place.directory.json, &mut out),
+            (None, None) => writers::writers(&flags.place.directory, &mut out),
+        },
+        Task::Audit(place) => match &place.store {
+            Some(url) => stores::audit::audit(url, place.directory.json, &mut out),
+            None => audit::audit(&place.directory, &mut out),
+        },
+        Task::Shards(flags) => stores::shards::shards(&flags, &mut out),
+        Task::Import(flags) => stores::import::import(&flags, &mut out),
+        Task::Copy(flags) => stores::copy::copy(&flags, &mut out),
+        Task::Export(flags) => stores::export::export(&flags, &mut out),
         Task::Backup(target) => backup::backup(&target, &mut out),
         Task::Restore(target) => restore::restore(&target, &mut out),
         Task::Docs { page } => docs::docs(page, &mut out),

@@ -8,6 +8,9 @@ const TEMPLATE: &str = "{msg} [{bar:30}] {binary_bytes}/{binary_total_bytes}, {b
 /// The same, where counters are counted.
 const COUNTERS_TEMPLATE: &str = "{msg} [{bar:30}] {human_pos}/{human_len}, {per_sec}, {eta}";
 
+/// The same, where nobody knows how many there are.
+const MANY_TEMPLATE: &str = "{spinner} {msg} {human_pos}, {per_sec}";
+
 /// The same, where steps of much the same length are counted, each with a name.
 const STEPS_TEMPLATE: &str = "[{bar:30}] {human_pos}/{human_len}, {eta} left: {wide_msg}";
 
@@ -23,6 +26,11 @@ impl Progress {
     /// Begins, at nothing of so many counters.
     pub fn of_counters(what: &'static str, counters: u64) -> Progress {
         Progress::with_template(COUNTERS_TEMPLATE, what, counters)
+    }
+
+    /// Begins, at none of who knows how many counters.
+    pub fn of_many(what: &'static str) -> Progress {
+        Progress::with_template(MANY_TEMPLATE, what, 0)
     }
 
     /// Begins, at nothing of so many steps.

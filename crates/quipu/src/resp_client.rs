@@ -64,11 +64,25 @@ impl Client {
 
     /// Sends one command and returns its reply; an error reply is an error.
     pub fn call(&mut self, arguments: &[&[u8]]) -> anyhow::Result<Value> {
-        let sent = self.stream.write_all(&request(arguments));
-        let reply = sent
-            .map_err(|error| anyhow!("the connection broke: {error}; nothing was sent, so try again"))
-            .and_then(|()| self.replies.read_from(&mut self.stream).map_err(unknown))?;
-        match reply {
+        self.send(&request(arguments))?;
+        self.receive()
+    }
+
+    /// Sends several commands that only read, and returns their replies; an error reply is an error. They have to be few enough that a server
+    /// takes them all before it is read from: some thousand.
+    pub fn pipeline(&mut self, commands: &[Vec<&[u8]>]) -> anyhow::Result<Vec<Value>> {
+        let requests: Vec<Vec<u8>> = commands.iter().map(|arguments| request(arguments)).collect();
+        self.send(&requests.concat())?;
+        commands.iter().map(|_| self.receive()).collect()
+    }
+
+    fn send(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
+        let sent = self.stream.write_all(bytes);
+        sent.map_err(|error| anyhow!("the connection broke: {error}; nothing was sent, so try again"))
+    }
+
+    fn receive(&mut self) -> anyhow::Result<Value> {
+        match self.replies.read_from(&mut self.stream).map_err(unknown)? {
             Value::Error(text) => Err(explained(&text)),
             value => Ok(value),
         }

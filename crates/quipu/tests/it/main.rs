@@ -6,6 +6,8 @@ mod bench;
 mod flood;
 mod kill;
 mod life;
+mod looking;
+mod moving;
 mod namespaces;
 mod nodes;
 mod once;

@@ -1,0 +1,81 @@
+//! Where counters come from: what an import reads, page by page.
+
+use quipu_model::Millis;
+
+/// What is wanted of a source.
+#[derive(Debug, Clone, Default)]
+pub struct Wanted {
+    /// Only names that match this glob.
+    pub pattern: Option<String>,
+    /// What to ask for, of a source that is asked in SQL.
+    pub query: Option<String>,
+}
+
+/// Something that has counters.
+pub trait Source: Send {
+    /// About how many there are, if that is cheap to know.
+    fn size(&mut self) -> anyhow::Result<Option<u64>>;
+
+    /// Some more of them; none after the last. A page may be empty and not the last, and a name may come again.
+    fn page(&mut self) -> anyhow::Result<Option<Vec<Found>>>;
+
+    /// Whether a name that comes again is the same counter, met twice. Else it is another one under the same name, and a mistake.
+    fn repeats(&self) -> bool;
+}
+
+/// A counter of a source.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// Its name.
+    pub name: Box<[u8]>,
+    /// What it has, or why that is no count.
+    pub value: Result<i128, String>,
+    /// Since when it counts, if the source knows: what it had before that is over.
+    pub since: Millis,
+    /// When it expires, where that is to be carried along.
+    pub expires_at: Option<Millis>,
+}
+
+impl Found {
+    /// One of a source that knows nothing but names and values.
+    pub fn new(name: impl Into<Box<[u8]>>, value: Result<i128, String>) -> Found {
+        Found { name: name.into(), value, since: Millis(0), expires_at: None }
+    }
+}
+
+/// A whole number of 64 bits, as text; `.000` behind it, as decimals of PostgreSQL have it, does no harm.
+pub fn integer(text: &[u8]) -> Result<i128, String> {
+    let shown = || text.escape_ascii().to_string().chars().take(VALUE_SHOWN_MAX).collect::<String>();
+    let number = std::str::from_utf8(text).ok().and_then(|text| {
+        let whole = text.split_once('.').map_or(Some(text), |(whole, rest)| {
+            (!rest.is_empty() && rest.bytes().all(|digit| digit == b'0')).then_some(whole)
+        })?;
+        // A sign of its own or a space is nothing that a counter has.
+        whole
+            .trim_start_matches('-')
+            .starts_with(|digit: char| digit.is_ascii_digit())
+            .then_some(whole)?
+            .parse::<i64>()
+            .ok()
+    });
+    number.map(i128::from).ok_or_else(|| format!("\"{}\" is no integer of 64 bits", shown()))
+}
+
+/// So much of a value that is none is shown.
+const VALUE_SHOWN_MAX: usize = 40;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_counts_is_a_whole_number_of_64_bits() {
+        for (text, value) in [("0", 0), ("-7", -7), ("12.000", 12), ("9223372036854775807", i128::from(i64::MAX))] {
+            assert_eq!(integer(text.as_bytes()), Ok(value));
+        }
+        for text in ["", "-", "--1", "+1", " 1", "1.5", "1.", ".0", "9223372036854775808", "many", "1e3"] {
+            assert!(integer(text.as_bytes()).is_err(), "{text}");
+        }
+        assert!(integer(b"\xff").unwrap_err().contains("\\xff"));
+    }
+}

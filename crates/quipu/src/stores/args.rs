@@ -1,0 +1,184 @@
+//! The command lines of the commands against a store, as clap reads them.
+//!
+//! URLs stay text here: what clap says of a value that it cannot read has the value in it, and that has a password.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+
+use crate::args::Directory;
+
+pub const IMPORT_EXAMPLES: &str = "\
+An import is a writer of the store, named after its source: what the source has is what that writer has counted. Run again, it says \
+so again, with what is newer, and never adds: it may be repeated, and killed and run again. Counters go on being counted in the store \
+meanwhile; what they are added to here and there adds up.
+
+--done ends it once the source is no longer counted in: its counts become part of the counters, and the source is not imported again.
+
+Examples:
+  quipu import redis://127.0.0.1:6379 --match 'likes:*' --store redis://10.0.0.5:6379
+  quipu import postgres://app@db/shop --query \"select 'likes:' || id, likes from posts\" --store postgres://quipu@db/counts
+  quipu import redis://127.0.0.1:6379 --store redis://10.0.0.5:6379 --done";
+
+pub const COPY_EXAMPLES: &str = "\
+What every counter has in one store becomes what one writer has counted in the other, as with an import: it may be repeated, and killed and \
+run again. Then every counter is read in both and compared; exit status 1 if any differs. Stop counting in the source first, or expect \
+those that went on to differ. Expiry is copied; writers, resets and tokens are not.
+
+Examples:
+  quipu copy --from redis://10.0.0.5:6379 --to postgres://quipu@db/counts
+  quipu copy --from redis://10.0.0.5:6379 --to redis-cluster://10.0.0.6:7000 --done
+  quipu copy --from redis://10.0.0.5:6379 --to postgres://quipu@db/counts --verify-only";
+
+pub const EXPORT_EXAMPLES: &str = "\
+One counter a line: its name, its value, and when it expires (milliseconds since 1970). A name that is no UTF-8 is in name_base64 \
+instead of name.
+
+Examples:
+  quipu export --store redis://10.0.0.5:6379 > counters.ndjson
+  quipu export --store postgres://quipu@db/counts --match 'likes:*' --format csv --out likes.csv
+  quipu export --from 127.0.0.1:7379";
+
+pub const SHARDS_EXAMPLES: &str = "\
+Examples:
+  quipu shards likes:42 --store redis://10.0.0.5:6379
+  quipu shards likes:42 --store postgres://quipu@db/counts --json";
+
+/// Which store.
+#[derive(Debug, Args)]
+pub struct Store {
+    /// The URL of the store
+    #[arg(long, value_name = "URL", env = "QUIPU_STORE", hide_env_values = true)]
+    pub store: String,
+}
+
+#[derive(Debug, Args)]
+pub struct Import {
+    /// Where from: redis://… (plain strings) or postgres://… (with --query)
+    #[arg(value_name = "SOURCE")]
+    pub source: String,
+    /// Only keys that match this glob, of Redis
+    #[arg(long = "match", value_name = "GLOB")]
+    pub pattern: Option<String>,
+    /// What to ask PostgreSQL for: the first column is the name (text or bytea), the second the value (an integer)
+    #[arg(long, value_name = "SQL")]
+    pub query: Option<String>,
+    #[command(flatten)]
+    pub store: Store,
+    #[command(flatten)]
+    pub run: Run,
+    /// Exit with status 1 if anything was skipped
+    #[arg(long)]
+    pub strict: bool,
+}
+
+/// How a run goes, of an import or a copy.
+#[derive(Debug, Args)]
+pub struct Run {
+    /// The name of the import, instead of that of its source: runs under one name are one writer
+    #[arg(long = "as", value_name = "NAME")]
+    pub name: Option<String>,
+    /// It was the last run: have its writer retired. The same source is refused from then on
+    #[arg(long)]
+    pub done: bool,
+    /// Print JSON, on one line
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Copy {
+    /// The store to copy
+    #[arg(long, value_name = "URL")]
+    pub from: String,
+    /// The store to copy it to
+    #[arg(long, value_name = "URL")]
+    pub to: String,
+    /// Only counters whose names match this glob
+    #[arg(long = "match", value_name = "GLOB")]
+    pub pattern: Option<String>,
+    /// Copy nothing, only compare
+    #[arg(long, conflicts_with_all = ["done", "name"])]
+    pub verify_only: bool,
+    #[command(flatten)]
+    pub run: Run,
+}
+
+#[derive(Debug, Args)]
+pub struct Export {
+    /// The URL of the store
+    #[arg(long, value_name = "URL", required_unless_present = "from", conflicts_with = "from")]
+    pub store: Option<String>,
+    /// Or the address of a server that runs
+    #[arg(long, value_name = "ADDRESS")]
+    pub from: Option<String>,
+    /// Its password, if it asks for one
+    #[arg(long, env = "QUIPU_PASSWORD", hide_env_values = true)]
+    pub password: Option<String>,
+    /// Only counters whose names match this glob
+    #[arg(long = "match", value_name = "GLOB")]
+    pub pattern: Option<String>,
+    /// How to write them
+    #[arg(long, value_enum, default_value = "ndjson")]
+    pub format: Format,
+    /// Where to, instead of stdout; there once it is whole
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+}
+
+/// How counters are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// A JSON object a line
+    Ndjson,
+    /// With a header: name, name_base64, value, expires_at
+    Csv,
+}
+
+#[derive(Debug, Args)]
+pub struct Shards {
+    /// The counter
+    pub name: std::ffi::OsString,
+    #[command(flatten)]
+    pub store: Store,
+    /// Print JSON, on one line
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A data directory, or a store instead.
+#[derive(Debug, Args)]
+pub struct Place {
+    #[command(flatten)]
+    pub directory: Directory,
+    /// Look into this shared store instead
+    #[arg(long, value_name = "URL")]
+    pub store: Option<String>,
+}
+
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct Writers {
+    #[command(flatten)]
+    pub place: Place,
+    #[command(subcommand)]
+    pub task: Option<WritersTask>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum WritersTask {
+    /// Have a writer of a store retired that will not come back: any node that runs closes its cells, and folds them after `grace`
+    Retire(Retire),
+}
+
+#[derive(Debug, Args)]
+pub struct Retire {
+    /// The writer, as `quipu writers --store` shows it
+    #[arg(value_name = "WRITER")]
+    pub writer: String,
+    #[command(flatten)]
+    pub store: Store,
+    /// Even if its lease is current. A node that runs then goes on as a new writer
+    #[arg(long)]
+    pub force: bool,
+}

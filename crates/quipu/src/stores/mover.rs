@@ -1,0 +1,309 @@
+//! The writer that an import is.
+//!
+//! In: the name of a source, and what its counters have now. Out: cells of one writer of the store, whose totals are those values.
+//!
+//! An import is a writer as a node is: what the source has is the *total* of its cell, all that the source ever added. Under the counter's
+//! present epoch its running value is that total, less what was taken of it when earlier epochs ended. So a second run says the same again
+//! or what is newer, and never adds; what somebody has reset, deleted or let expire in between stays taken.
+//!
+//! Invariants:
+//! - the writer is a hash of the source's name, and one incarnation for all: every run from one source is the same writer;
+//! - a run takes its place in the writer's sequence from the store's clock while it replaces the registration, so that of two runs the later
+//!   one to register has the greater numbers, and no number says two things; what a killed run left under way comes too late;
+//! - it stays registered, under a lease without end and held by nobody, until it is done: nobody closes or folds cells that may be said again;
+//! - once done, a mark stays in the registry, and the same source is refused: its cells are folded and forgotten, and would count again.
+//!
+//! Not here: reading the source (`backends`), several puts at a time (`flow`).
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow, bail};
+use quipu_model::shared::registry::renew;
+use quipu_model::shared::snapshot::EPOCH_MILLIS_MAX;
+use quipu_model::shared::{
+    By, CellId, Change, Holder, NOBODY, Next, Put, RegisterVerdict, Registration, RenewError, Seen, Seq, Shard,
+    Snapshot, Stage, SwapId, SwapVerdict, Verdict, compute,
+};
+use quipu_model::{Epoch, ExpiryCondition, Incarnation, Millis, Name, NodeId, Store, When, Writer};
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::backends::source::Found;
+use crate::show;
+use crate::stores::ask::{patiently, wait};
+use crate::stores::rows;
+
+/// The incarnation of every import.
+pub const IMPORT: Incarnation = Incarnation(u64::from_be_bytes(*b"\0import\0"));
+
+/// The incarnation of the mark that an import leaves when it is done. It has no cells.
+pub const IMPORTED: Incarnation = Incarnation(u64::from_be_bytes(*b"imported"));
+
+/// A run has so many numbers for each millisecond after the one before it: far more than it can put in that time.
+const SEQS_PER_MILLI: u32 = 20;
+
+/// Between looking at the clock and registering: longer than what two looks may see as one moment.
+const APART: Duration = Duration::from_millis(2);
+
+/// How often something is computed and tried again, where others change the same row or registration at the same time.
+const ROUNDS_MAX: usize = 20;
+
+/// An import under way.
+pub struct Mover<'s> {
+    store: &'s dyn Store,
+    writer: Writer,
+    seq: AtomicU64,
+    again: bool,
+}
+
+/// What became of some counters.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Moved {
+    /// As they are in the source.
+    pub counters: u64,
+    /// Of which a later run has said more.
+    pub overtaken: u64,
+}
+
+/// The writer of the import of a source.
+pub fn writer(source: &str) -> Writer {
+    // Node 0 is nobody: epochs that begin by expiry have it.
+    Writer { node: NodeId(xxh3_64(source.as_bytes()).max(1)), incarnation: IMPORT }
+}
+
+impl<'s> Mover<'s> {
+    /// Registers the import of a source, or goes on with it.
+    pub fn begin(store: &'s dyn Store, source: &str) -> anyhow::Result<Mover<'s>> {
+        let writer = writer(source);
+        // The first call is not repeated: a wrong address or password should not take half a minute.
+        let mut known = wait(store.writers()).context("look into the store")?;
+        for _ in 0..ROUNDS_MAX {
+            let find = |writer| known.registrations.iter().find(|known| known.writer == writer);
+            if find(mark(writer)).is_some() {
+                bail!(done(source));
+            }
+            let own = find(writer);
+            let next = match renew(own, (writer, Holder(0)), own.is_none(), known.at, Duration::MAX) {
+                Ok(next) => Registration { lease_until: Millis(EPOCH_MILLIS_MAX), ..next.released() },
+                Err(RenewError::Retired { .. } | RenewError::Forgotten { .. }) => bail!(done(source)),
+                Err(error) => return Err(error.into()),
+            };
+            thread::sleep(APART);
+            match patiently(|| store.register(own.map_or(0, |own| own.version), &next))
+                .context("register the import")?
+            {
+                RegisterVerdict::Registered => {
+                    let seq = AtomicU64::new(known.at.0 << SEQS_PER_MILLI);
+                    return Ok(Mover { store, writer, seq, again: own.is_some() });
+                }
+                // By another run, or by this one, if it had to ask twice.
+                RegisterVerdict::Moved => known = patiently(|| store.writers()).context("look into the store")?,
+                RegisterVerdict::Full => bail!("the store has no room for another writer: see `quipu writers --store`"),
+            }
+        }
+        bail!("others keep registering the same import: let one of them run")
+    }
+
+    /// Who writes.
+    pub fn writer(&self) -> Writer {
+        self.writer
+    }
+
+    /// Whether there was a run before.
+    pub fn again(&self) -> bool {
+        self.again
+    }
+
+    /// Puts what counters have in the source, at most as many as a put may have; those that have no count are left alone.
+    pub fn put(&self, found: &[Found]) -> anyhow::Result<Moved> {
+        let mut moved = Moved::default();
+        // Most counters are in their first epoch, where running value and total are the same, and no row has to be read. Of any other, the store refuses it.
+        let mut left: Vec<(&Found, i128)> = Vec::with_capacity(found.len());
+        let firsts: Vec<(&Found, i128)> =
+            found.iter().filter_map(|one| Some((one, *one.value.as_ref().ok()?))).collect();
+        let puts = firsts.iter().map(|&(found, value)| Ok((name(found)?, self.say(Epoch::FIRST, value, value))));
+        let puts = puts.collect::<anyhow::Result<Vec<_>>>()?;
+        for (verdict, first) in self.send(&puts)?.into_iter().zip(firsts) {
+            match verdict {
+                Verdict::Newest => moved.counters += 1,
+                _ => left.push(first),
+            }
+        }
+        for _ in 0..ROUNDS_MAX {
+            if left.is_empty() {
+                return Ok(moved);
+            }
+            left = self.put_by_rows(left, &mut moved)?;
+        }
+        bail!("{} counters change faster than they can be imported: run it again", left.len())
+    }
+
+    /// Puts counters by what their rows have of them; those whose rows have moved meanwhile are left.
+    fn put_by_rows<'f>(
+        &self,
+        some: Vec<(&'f Found, i128)>,
+        moved: &mut Moved,
+    ) -> anyhow::Result<Vec<(&'f Found, i128)>> {
+        let mut left = Vec::new();
+        let mut puts = Vec::with_capacity(some.len());
+        let mut putting = Vec::with_capacity(some.len());
+        let read = rows::read_all(self.store, some.iter().map(|(found, _)| found.name.clone()).collect())?;
+        for ((_, seen), (found, total)) in read.into_iter().zip(some) {
+            if seen.snapshot.due(seen.at) {
+                self.swap(name(found)?, &seen, &Change::Lapse)?;
+                left.push((found, total));
+                continue;
+            }
+            match self.next(&seen.snapshot, found, total)? {
+                Saying::Value(value) => {
+                    puts.push((name(found)?, self.say(seen.snapshot.epoch, value, total)));
+                    putting.push((found, total));
+                }
+                Saying::Nothing => moved.counters += 1,
+                Saying::Overtaken => moved.overtaken += 1,
+            }
+        }
+        for (verdict, put) in self.send(&puts)?.into_iter().zip(putting) {
+            match verdict {
+                Verdict::Newest => moved.counters += 1,
+                _ => left.push(put),
+            }
+        }
+        Ok(left)
+    }
+
+    /// What to say of a counter under its row's epoch.
+    fn next(&self, row: &Snapshot, found: &Found, total: i128) -> anyhow::Result<Saying> {
+        let cell = self.cell();
+        let retired = || {
+            anyhow!(
+                "this import was retired: `quipu writers --store` shows it; nothing more can be imported under its name"
+            )
+        };
+        let said = Seq(self.seq.load(Ordering::Relaxed));
+        if row.newest(cell).is_some_and(|newest| newest > said) {
+            return Ok(Saying::Overtaken);
+        }
+        match (row.cells.get(&cell), row.spent.get(&cell)) {
+            (Some(held), _) if held.closed => Err(retired()),
+            (Some(held), _) => Ok(Saying::Value(held.value.saturating_add(total.saturating_sub(held.total)))),
+            (None, Some(spent)) if spent.closed => Err(retired()),
+            // It expired here and there: what the source has is all from after that.
+            (None, Some(spent)) if spent.expired.is_some_and(|expired| expired <= found.since) => {
+                Ok(Saying::Value(total))
+            }
+            (None, Some(spent)) if spent.total == total => Ok(Saying::Nothing),
+            (None, Some(spent)) => Ok(Saying::Value(total.saturating_sub(spent.total))),
+            (None, None) => Ok(Saying::Value(total)),
+        }
+    }
+
+    /// Lets a counter expire when its source does.
+    pub fn expire(&self, found: &Found, at: Millis) -> anyhow::Result<()> {
+        let when = When::At(i64::try_from(at.0).unwrap_or(i64::MAX));
+        let change = Change::Expire { when, condition: ExpiryCondition::Always };
+        for _ in 0..ROUNDS_MAX {
+            let read = rows::read_all(self.store, vec![found.name.clone()])?;
+            let Some((_, seen)) = read.into_iter().next() else { break };
+            if self.swap(name(found)?, &seen, &change)? {
+                return Ok(());
+            }
+        }
+        bail!("{} changes faster than its expiry can be set: run it again", show::name(&found.name))
+    }
+
+    /// Ends the import: marks it, and has its writer retired by any node that runs.
+    pub fn done(&self) -> anyhow::Result<()> {
+        retire(self.store, self.writer)
+    }
+
+    /// Whether the row is now as the change wants it. The changes made here may be made twice.
+    fn swap(&self, name: Name<'_>, seen: &Seen, change: &Change) -> anyhow::Result<bool> {
+        // How long rows remember is for the nodes to say: nothing is forgotten here.
+        let by = By { id: draw()?, node: self.writer.node, grace: Duration::MAX, registered: &NOBODY };
+        let version = seen.snapshot.version;
+        let verdict = match compute(seen, &by, change)?.next {
+            Next::Same => return Ok(true),
+            Next::Row(row) => patiently(|| self.store.swap(name, version, Some(&row))),
+            Next::Gone => return Ok(true),
+        };
+        Ok(verdict.context("change a row")? == SwapVerdict::Swapped)
+    }
+
+    fn send(&self, puts: &[(Name<'_>, Put)]) -> anyhow::Result<Vec<Verdict>> {
+        let next = "run it again when the store answers: it goes on as the same writer";
+        patiently(|| self.store.put(puts)).with_context(|| format!("the import is not complete; {next}"))
+    }
+
+    fn say(&self, epoch: Epoch, value: i128, total: i128) -> Put {
+        let seq = Seq(self.seq.fetch_add(1, Ordering::Relaxed) + 1);
+        Put { cell: self.cell(), epoch, seq, value, total }
+    }
+
+    fn cell(&self) -> CellId {
+        CellId { writer: self.writer, shard: Shard(0) }
+    }
+}
+
+/// What there is to say of a counter.
+enum Saying {
+    Value(i128),
+    /// All of it was taken, and nothing has come since.
+    Nothing,
+    Overtaken,
+}
+
+/// Has a writer retired, by the registry's own step. Of an import, a mark stays, so that it is not begun anew once it is forgotten.
+pub fn retire(store: &dyn Store, writer: Writer) -> anyhow::Result<()> {
+    if writer.incarnation == IMPORT {
+        leave_mark(store, mark(writer))?;
+    }
+    for _ in 0..ROUNDS_MAX {
+        let known = patiently(|| store.writers()).context("look into the store")?;
+        let Some(own) = known.registrations.iter().find(|known| known.writer == writer) else { return Ok(()) };
+        if own.stage != Stage::Live {
+            return Ok(());
+        }
+        let next = own.retiring(known.at);
+        if patiently(|| store.register(own.version, &next))? == RegisterVerdict::Registered {
+            return Ok(());
+        }
+    }
+    bail!("the registration of {writer} keeps changing: try again")
+}
+
+/// The mark first: an import that was interrupted here is refused, and done by the next `--done` or `writers retire`.
+fn leave_mark(store: &dyn Store, writer: Writer) -> anyhow::Result<()> {
+    let mark =
+        Registration { writer, holder: None, lease_until: Millis(EPOCH_MILLIS_MAX), stage: Stage::Live, version: 1 };
+    match patiently(|| store.register(0, &mark)).context("leave a mark in the registry")? {
+        RegisterVerdict::Registered | RegisterVerdict::Moved => Ok(()),
+        RegisterVerdict::Full => bail!("the store has no room for another writer: see `quipu writers --store`"),
+    }
+}
+
+/// Under which name it is known that an import is done.
+fn mark(writer: Writer) -> Writer {
+    Writer { incarnation: IMPORTED, ..writer }
+}
+
+fn done(source: &str) -> String {
+    format!(
+        "{source} was imported into this store and is done: its counts are part of the counters. Importing it again would count them twice; \
+         to do so on purpose, give the import another name with --as"
+    )
+}
+
+fn name(found: &Found) -> anyhow::Result<Name<'_>> {
+    Name::new(&found.name).map_err(|error| anyhow!("{}: {error}", show::name(&found.name)))
+}
+
+fn draw() -> anyhow::Result<SwapId> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).map_err(|error| anyhow!("cannot draw a random number: {error}"))?;
+    Ok(SwapId(u128::from_ne_bytes(bytes)))
+}
+
+#[cfg(test)]
+mod tests;

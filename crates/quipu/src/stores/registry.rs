@@ -1,0 +1,155 @@
+//! `quipu writers --store`: who writes to a store; and `quipu writers retire`: who no longer does.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use anyhow::{Context, anyhow, bail};
+use quipu_model::shared::{Registration, Stage};
+use quipu_model::{Incarnation, Millis, NodeId, Writer, Writers};
+
+use crate::backends::StoreUrl;
+use crate::json::Json;
+use crate::show;
+use crate::stores::args::Retire;
+use crate::stores::ask::wait;
+use crate::stores::mover::{self, IMPORT, IMPORTED};
+
+/// Prints all registrations.
+pub fn writers(url: &str, as_json: bool, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+    let url = StoreUrl::new(url).context("--store")?;
+    let store = url.open()?;
+    let mut known = wait(store.writers()).with_context(|| format!("look at the writers of {url}"))?;
+    known.registrations.sort_by_key(|registration| registration.writer);
+    match as_json {
+        true => writeln!(out, "{}", json(&url, &known))?,
+        false => print(&url, &known, out)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Has a writer retired.
+pub fn retire(flags: &Retire, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+    let url = StoreUrl::new(&flags.store.store).context("--store")?;
+    let writer = parse(&flags.writer)?;
+    let store = url.open()?;
+    let known = wait(store.writers()).with_context(|| format!("look at the writers of {url}"))?;
+    let Some(own) = known.registrations.iter().find(|known| known.writer == writer) else {
+        bail!("{url} has no writer {writer}: `quipu writers --store` lists those that it has");
+    };
+    if writer.incarnation == IMPORTED {
+        bail!(
+            "{writer} is the mark of an import that is done: without it, the import could be begun anew and count twice"
+        );
+    }
+    if own.stage != Stage::Live {
+        writeln!(out, "{writer} is already {}", stage(own).0)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if own.lease_until > known.at && !flags.force {
+        match writer.incarnation == IMPORT {
+            true => {
+                bail!("{writer} is an import, which may be run again; end it with its --done, or with --force here")
+            }
+            false => bail!(
+                "{writer} has a lease until {}: it runs, or was stopped just now. Stop it and wait, or say --force",
+                show::time(own.lease_until)
+            ),
+        }
+    }
+    mover::retire(&*store, writer)?;
+    writeln!(out, "{writer} is retiring: a node that runs closes its cells, and folds them after its `grace`")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print(url: &StoreUrl, known: &Writers, out: &mut impl Write) -> anyhow::Result<()> {
+    writeln!(out, "{}", show::bold(&url.to_string()))?;
+    if known.registrations.is_empty() {
+        writeln!(out, "nobody writes to it")?;
+        return Ok(());
+    }
+    let mut table = show::table(["writer", "who", "stage", "since", "lease"]);
+    for registration in &known.registrations {
+        let (stage, since) = stage(registration);
+        let since = since.map_or_else(|| "-".to_owned(), show::time);
+        table.add_row([
+            registration.writer.to_string(),
+            who(registration),
+            stage.to_owned(),
+            since,
+            lease(registration, known.at),
+        ]);
+    }
+    writeln!(out, "{}", show::lines(table))?;
+    Ok(())
+}
+
+fn json(url: &StoreUrl, known: &Writers) -> Json {
+    let writers = known.registrations.iter().map(|registration| {
+        let (stage, since) = stage(registration);
+        Json::Object(vec![
+            ("writer", Json::text(registration.writer)),
+            ("who", Json::text(who(registration))),
+            ("stage", Json::text(stage)),
+            ("since", since.map_or(Json::Null, |since| Json::count(since.0))),
+            ("lease_until", Json::count(registration.lease_until.0)),
+            ("lease_current", Json::Bool(registration.lease_until > known.at)),
+            ("version", Json::count(registration.version)),
+        ])
+    });
+    Json::Object(vec![
+        ("store", Json::text(url)),
+        ("at", Json::count(known.at.0)),
+        ("writers", Json::List(writers.collect())),
+    ])
+}
+
+fn stage(registration: &Registration) -> (&'static str, Option<Millis>) {
+    match registration.stage {
+        Stage::Live => ("live", None),
+        Stage::Retiring { since } => ("retiring", Some(since)),
+        Stage::Closed { since } => ("closed", Some(since)),
+        Stage::Folded { since } => ("folded", Some(since)),
+    }
+}
+
+fn who(registration: &Registration) -> String {
+    match (registration.writer.incarnation, registration.holder) {
+        (IMPORT, _) => "an import".to_owned(),
+        (IMPORTED, _) => "the mark of an import that is done".to_owned(),
+        (_, Some(holder)) => format!("a node, process {:016x}", holder.0),
+        (_, None) => "a node, stopped".to_owned(),
+    }
+}
+
+fn lease(registration: &Registration, at: Millis) -> String {
+    match registration.lease_until {
+        _ if [IMPORT, IMPORTED].contains(&registration.writer.incarnation) => "without end".to_owned(),
+        until if until > at => format!("until {}", show::time(until)),
+        until => format!("over since {}", show::time(until)),
+    }
+}
+
+/// A writer, as it is shown.
+fn parse(text: &str) -> anyhow::Result<Writer> {
+    let word = |word: &str| (word.len() == 16).then(|| u64::from_str_radix(word, 16).ok()).flatten();
+    let parsed = text
+        .split_once('.')
+        .and_then(|(node, life)| Some(Writer { node: NodeId(word(node)?), incarnation: Incarnation(word(life)?) }));
+    parsed.ok_or_else(|| {
+        anyhow!("a writer is two times 16 hexadecimal digits with a `.` between, as `quipu writers --store` shows it")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_writer_is_read_as_it_is_shown() {
+        let writer = Writer { node: NodeId(7), incarnation: IMPORT };
+        assert_eq!(parse(&writer.to_string()).unwrap(), writer);
+        for text in ["", "7", "7.8", "000000000000000g.0000000000000001", "+00000000000007.0000000000000001x"] {
+            assert!(parse(text).is_err(), "{text}");
+        }
+    }
+}

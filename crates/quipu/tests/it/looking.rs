@@ -1,0 +1,100 @@
+//! Looking into real stores: who writes, what each says of a counter, and whether all of it can be.
+
+use quipu_testkit::servers::postgres::PostgresServer;
+use quipu_testkit::servers::redis::RedisServer;
+
+use crate::moving::{number, parsed, postgres, quipu, redis, set, text, told};
+
+/// A store into which two imports have counted the same counter.
+fn counted(url: &str) -> [String; 2] {
+    let writers = [("first", 5), ("second", 8)].map(|(name, value)| {
+        let source = redis();
+        set(&source, &[("likes:1".to_owned(), value), (format!("only:{name}"), 1)].into());
+        let report = told(&["import", &source.url(), "--store", url, "--as", name, "--json"]);
+        parsed(&report)["writer"].as_str().expect("a writer").to_owned()
+    });
+    assert_ne!(writers[0], writers[1]);
+    writers
+}
+
+fn looks_as_it_should(url: &str) -> [String; 2] {
+    let writers = counted(url);
+    let row = parsed(&told(&["shards", "likes:1", "--store", url, "--json"]));
+    assert_eq!((number(&row["sum"]), row["base"].is_null(), row["epoch"].as_str()), (13, true, Some("first")));
+    for (writer, value) in writers.iter().zip([5, 8]) {
+        let cells = row["cells"].as_array().expect("a list");
+        let cell = cells.iter().find(|cell| cell["writer"] == writer.as_str()).expect("its cell is there");
+        assert_eq!((number(&cell["value"]), cell["state"].as_str(), number(&cell["shard"])), (value, Some("open"), 0));
+    }
+    let table = told(&["shards", "likes:1", "--store", url]);
+    assert!(table.contains("sum      13") && writers.iter().all(|writer| table.contains(writer.as_str())), "{table}");
+    let none = quipu(&["shards", "likes:none", "--store", url]);
+    assert!(!none.status.success() && text(&none.stdout).contains("no such counter"));
+
+    let table = told(&["writers", "--store", url]);
+    for writer in &writers {
+        let line = table.lines().find(|line| line.contains(writer.as_str())).unwrap_or_default();
+        assert!(line.contains("an import") && line.contains("live") && line.contains("without end"), "{table}");
+    }
+    let clean = parsed(&told(&["audit", "--store", url, "--json"]));
+    assert_eq!((clean["clean"].as_bool(), number(&clean["counters"]), number(&clean["sum"])), (Some(true), 3, 15));
+    assert!(told(&["audit", "--store", url]).contains("clean"));
+
+    let refused = quipu(&["writers", "retire", &writers[0], "--store", url]);
+    assert!(!refused.status.success() && text(&refused.stderr).contains("--force"), "{}", text(&refused.stderr));
+    assert!(told(&["writers", "retire", &writers[0], "--store", url, "--force"]).contains("is retiring"));
+    assert!(told(&["writers", "retire", &writers[0], "--store", url]).contains("already retiring"));
+    let table = told(&["writers", "--store", url]);
+    assert!(table.lines().any(|line| line.contains(&writers[0]) && line.contains("retiring")), "{table}");
+    assert!(table.contains("the mark of an import"), "{table}");
+    let unknown = quipu(&["writers", "retire", "0000000000000001.0000000000000001", "--store", url]);
+    assert!(!unknown.status.success() && text(&unknown.stderr).contains("has no writer"));
+    writers
+}
+
+fn drifts(url: &str) -> String {
+    let found = quipu(&["audit", "--store", url]);
+    assert!(!found.status.success(), "it is found");
+    text(&found.stdout)
+}
+
+#[test]
+fn writers_shards_and_drift_of_a_redis_store_are_shown() {
+    let store: RedisServer = redis();
+    let url = store.url();
+    let [_, second] = looks_as_it_should(&url);
+    store.call(&["HDEL", "quipu:writers", &second]).expect("it is planted");
+    store.call(&["HSET", "quipu:c:only:first", "epoch", "nonsense"]).expect("it is planted");
+    let out = drifts(&url);
+    assert!(out.contains("which is not registered") && out.contains(&second), "{out}");
+    assert!(out.lines().any(|line| line.starts_with("only:first") && line.contains("cannot be read")), "{out}");
+    assert!(out.contains("3 drifts"), "{out}");
+}
+
+#[test]
+fn writers_shards_and_drift_of_a_postgres_store_are_shown() {
+    let store: PostgresServer = postgres();
+    let url = store.url();
+    let [_, second] = looks_as_it_should(&url);
+    let bits = second.replace('.', "");
+    store.ask(&format!("DELETE FROM quipu_writers WHERE writer = '{bits}'::uuid")).expect("it is planted");
+    store.ask("UPDATE quipu_cells SET value = 1e30 WHERE value = 8").expect("it is planted");
+    let out = drifts(&url);
+    assert!(out.contains("which is not registered") && out.contains(&second), "{out}");
+    assert!(out.contains("fits no reply"), "{out}");
+    assert!(out.contains("3 drifts"), "{out}");
+}
+
+#[test]
+fn a_store_that_is_not_there_is_told_without_its_password() {
+    for url in ["redis://me:s3cret@127.0.0.1:1", "postgres://me:s3cret@127.0.0.1:1/x"] {
+        for command in [&["audit"][..], &["writers"], &["shards", "x"], &["export"]] {
+            let output = quipu(&[command, &["--store", url]].concat());
+            let err = text(&output.stderr);
+            assert!(!output.status.success() && !err.contains("s3cret") && !err.is_empty(), "{err}");
+            if command != ["export"] {
+                assert!(err.contains("***@127.0.0.1:1"), "{err}");
+            }
+        }
+    }
+}
