@@ -77,7 +77,8 @@ pub static PARTS: &[Part] = &[
         work: Work::Tests(&[
             "test --workspace --features quipu/failpoints --lib --bins --test it --test cli --test docs --test log --test client --test disk_errors \
              --test shared_store \
-             -- --show-output --skip crash_states:: --skip interleave:: --skip kill:: --skip nodes::",
+             -- --show-output --skip crash_states:: --skip interleave:: --skip kill:: --skip nodes:: \
+             --skip moving:: --skip looking::",
             "test --workspace --features quipu/failpoints --doc",
         ]),
     },
@@ -118,7 +119,7 @@ pub static PARTS: &[Part] = &[
         name: "engines",
         work: Work::Tests(&[
             "test --workspace --features quipu/failpoints --test store -- --show-output",
-            "test --workspace --features quipu/failpoints --test it -- --show-output nodes::",
+            "test --workspace --features quipu/failpoints --test it -- --show-output nodes:: moving:: looking::",
             "test -p quipu-store-redis -p quipu-store-postgres --features quipu-store-redis/tls,quipu-store-postgres/tls --test store \
              -- --show-output tls::",
         ]),
