@@ -56,14 +56,14 @@ pub static PARTS: &[Part] = &[
         work: Work::Cargo(&[
             "build --release -p quipu",
             "test --release -p quipu --test scale --no-run",
-            "test --workspace --features quipu/failpoints --no-run",
+            "test --workspace --features quipu/failpoints,quipu/redis-tls,quipu/postgres-tls --no-run",
         ]),
     },
     Part {
         name: "fmt and clippy",
         work: Work::Cargo(&[
             "fmt --all --check",
-            "clippy --workspace --all-targets --features quipu/failpoints -- -D warnings",
+            "clippy --workspace --all-targets --features quipu/failpoints,quipu/redis-tls,quipu/postgres-tls -- -D warnings",
             "clippy -p quipu-engine --features shuttle --test shuttle -- -D warnings",
             // Features only add: none of them, each alone, and all.
             "check -p quipu --no-default-features",
@@ -75,24 +75,30 @@ pub static PARTS: &[Part] = &[
     Part {
         name: "unit and integration",
         work: Work::Tests(&[
-            "test --workspace --features quipu/failpoints --lib --bins --test it --test cli --test docs --test log --test client --test disk_errors \
+            "test --workspace --features quipu/failpoints,quipu/redis-tls,quipu/postgres-tls --lib --bins --test it --test cli --test docs --test log --test client --test disk_errors \
              --test shared_store \
              -- --show-output --skip crash_states:: --skip interleave:: --skip kill:: --skip nodes:: \
              --skip moving:: --skip looking::",
-            "test --workspace --features quipu/failpoints --doc",
+            "test --workspace --features quipu/failpoints,quipu/redis-tls,quipu/postgres-tls --doc",
         ]),
     },
     Part {
         name: "crash states",
-        work: Work::Tests(&["test --workspace --features quipu/failpoints --test it -- --show-output crash_states::"]),
+        work: Work::Tests(&[
+            "test --workspace --features quipu/failpoints,quipu/redis-tls,quipu/postgres-tls --test it -- --show-output crash_states::",
+        ]),
     },
     Part {
         name: "interleaving",
-        work: Work::Tests(&["test --workspace --features quipu/failpoints --test it -- --show-output interleave::"]),
+        work: Work::Tests(&[
+            "test --workspace --features quipu/failpoints,quipu/redis-tls,quipu/postgres-tls --test it -- --show-output interleave::",
+        ]),
     },
     Part {
         name: "simulation",
-        work: Work::Seeds("test --workspace --features quipu/failpoints --test seeds -- --show-output"),
+        work: Work::Seeds(
+            "test --workspace --features quipu/failpoints,quipu/redis-tls,quipu/postgres-tls --test seeds -- --show-output",
+        ),
     },
     Part {
         name: "shuttle",
@@ -102,26 +108,26 @@ pub static PARTS: &[Part] = &[
         name: "failpoints",
         // They wait for one another's steps more than they compute.
         work: Work::Tests(&[
-            "test --workspace --features quipu/failpoints --test failpoints --test failpoints_backup -- --show-output --test-threads=4",
+            "test --workspace --features quipu/failpoints,quipu/redis-tls,quipu/postgres-tls --test failpoints --test failpoints_backup -- --show-output --test-threads=4",
         ]),
     },
     Part {
         name: "full disk",
         work: Work::Tests(&[
-            "test --workspace --features quipu/failpoints --test full_disk -- --show-output --test-threads=3",
+            "test --workspace --features quipu/failpoints,quipu/redis-tls,quipu/postgres-tls --test full_disk -- --show-output --test-threads=3",
         ]),
     },
     Part {
         name: "kills",
-        work: Work::Kills("test --workspace --features quipu/failpoints --test it -- --show-output kill::"),
+        work: Work::Kills(
+            "test --workspace --features quipu/failpoints,quipu/redis-tls,quipu/postgres-tls --test it -- --show-output kill::",
+        ),
     },
     Part {
         name: "engines",
         work: Work::Tests(&[
-            "test --workspace --features quipu/failpoints --test store -- --show-output",
-            "test --workspace --features quipu/failpoints --test it -- --show-output nodes:: moving:: looking::",
-            "test -p quipu-store-redis -p quipu-store-postgres --features quipu-store-redis/tls,quipu-store-postgres/tls --test store \
-             -- --show-output tls::",
+            "test --workspace --features quipu/failpoints,quipu/redis-tls,quipu/postgres-tls --test store -- --show-output",
+            "test --workspace --features quipu/failpoints,quipu/redis-tls,quipu/postgres-tls --test it -- --show-output nodes:: moving:: looking::",
         ]),
     },
     Part {
