@@ -306,12 +306,13 @@ impl Truth {
         }
         let class = COUNTERS[counter].class;
         // A swap that was lost may have been told to its writers: what they then do is drift, and reported as such.
-        // So may who went on with a life: a copy of a stopped machine then goes on with it, too, and the two speak as one until they hear of each other.
-        if !class.only_grows() || (lossy && (class.is_swapped() || self.has_twins())) || self.broken.is_some() {
+        if !class.only_grows() || (lossy && class.is_swapped()) || self.broken.is_some() {
             return;
         }
         let name = COUNTERS[counter].name;
-        if counted < before {
+        // Who went on with a life may be lost, too: a copy of a stopped machine then goes on with it as well, and of what the two add until they hear of each
+        // other only what one of them added counts. Less, that is; never more.
+        if counted < before && !(lossy && self.has_twins()) {
             self.broken = Some(format!("{name}: {before} was counted at the store, and only {counted} {}", what()));
         } else if counted > invoked {
             self.broken = Some(format!("{name}: {counted} is counted at the store {}, of {invoked} asked for", what()));
