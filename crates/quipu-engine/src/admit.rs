@@ -37,6 +37,10 @@ pub fn reach<'c, 'a>(command: &'c Command<'a>) -> Reach<'c, 'a> {
         Command::ReadMany { names } | Command::Delete { names } | Command::Exists { names } => Reach::Many(names),
         Command::Flush => Reach::All,
         Command::Scan(_) | Command::ListNames(_) | Command::CountNames => Reach::Walk,
+        Command::Sketch(command) => match command.names() {
+            [name] => Reach::One(*name),
+            names => Reach::Many(names),
+        },
     }
 }
 
@@ -97,10 +101,15 @@ pub fn writes(command: &Command<'_>) -> bool {
         | Command::Scan(_)
         | Command::ListNames(_)
         | Command::CountNames => false,
+        Command::Sketch(command) => command.writes(),
     }
 }
 
 /// Whether a command makes a counter that does not exist; only then is it refused for want of memory.
 pub fn creates(command: &Command<'_>) -> bool {
-    matches!(command, Command::Add { .. } | Command::AddWithin(_) | Command::Set(_))
+    match command {
+        Command::Add { .. } | Command::AddWithin(_) | Command::Set(_) => true,
+        Command::Sketch(command) => command.made().is_some(),
+        _ => false,
+    }
 }

@@ -2,7 +2,7 @@
 //!
 //! A command borrows its names from the bytes it was decoded from: deciding and applying it copies nothing.
 
-use crate::{Name, Pattern};
+use crate::{Name, Pattern, SketchCommand};
 
 /// One operation on counters.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,24 +18,24 @@ pub enum Command<'a> {
     },
     /// Adds if the result stays within bounds; replies `Pair(value, applied delta)`.
     AddWithin(AddWithin<'a>),
-    /// Replies `Value`.
+    /// Replies `Value`; of a sketch that is a string to Redis, `Bytes`.
     Read {
         /// Which counter.
         name: Name<'a>,
     },
-    /// Replies `Values`, one per name, in order.
+    /// Replies `Values`, one per name, in order; a sketch has none.
     ReadMany {
         /// Which counters.
         names: Vec<Name<'a>>,
     },
     /// Sets the value and raises the epoch; replies as [`Set::reply_old`] says.
     Set(Set<'a>),
-    /// Reads and deletes at once; replies `Value`.
+    /// Reads and deletes at once; replies as `Read` does.
     Take {
         /// Which counter.
         name: Name<'a>,
     },
-    /// Reads and changes the expiry at once; replies `Value`.
+    /// Reads and changes the expiry at once; replies as `Read` does.
     ReadAndExpire {
         /// Which counter.
         name: Name<'a>,
@@ -91,6 +91,8 @@ pub enum Command<'a> {
     CountNames,
     /// Deletes every counter; replies `Ok`.
     Flush,
+    /// Something of the approximate kinds; replies as it says.
+    Sketch(SketchCommand<'a>),
 }
 
 /// An add to one counter or a read of it: what nearly all commands are, small enough that many are looked at at once.
@@ -141,7 +143,7 @@ pub struct Set<'a> {
     pub condition: SetCondition,
     /// What happens to the expiry.
     pub expiry: SetExpiry,
-    /// Reply `Value` with the value before, instead of `Ok` (set) or `Nil` (condition not met).
+    /// Reply as `Read` does, with what was there before, instead of `Ok` (set) or `Nil` (condition not met).
     pub reply_old: bool,
 }
 

@@ -5,6 +5,12 @@
 pub enum Kind {
     /// A signed 64-bit sum, exact and checked.
     Count,
+    /// How many different items were seen.
+    Unique,
+    /// How often each item came.
+    Frequency,
+    /// Which items come most often.
+    Top,
 }
 
 impl Kind {
@@ -12,6 +18,9 @@ impl Kind {
     pub fn word(self) -> &'static str {
         match self {
             Kind::Count => "count",
+            Kind::Unique => "unique",
+            Kind::Frequency => "frequency",
+            Kind::Top => "top",
         }
     }
 }

@@ -20,6 +20,7 @@ pub mod quantity;
 pub mod reading;
 pub mod reply;
 pub mod shared;
+pub mod sketch_command;
 pub mod time;
 pub mod token;
 pub mod writer;
@@ -47,6 +48,10 @@ pub use ports::{
 };
 pub use reading::{Freshness, Reading, Seen};
 pub use reply::{Refusal, Reply};
+pub use sketch_command::{
+    Dialect, Estimate, Fraction, Frequencies, Frequency, FrequencyInfo, FrequencySize, KindAndDialect, Ranked,
+    Relation, SetString, SketchCommand, TOP_ITEMS_MAX, TopInfo, TopSize,
+};
 pub use time::Millis;
-pub use token::{BadIdentity, Identity, Item, Outcome, TOKEN_AHEAD_MAX};
+pub use token::{BadIdentity, Identity, Item, Listed, OUTCOME_BYTES_MAX, Outcome, TOKEN_AHEAD_MAX};
 pub use writer::{Incarnation, NodeId, Writer};

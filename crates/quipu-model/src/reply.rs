@@ -1,6 +1,6 @@
 //! What the engine answers, once, for all doors.
 
-use crate::Kind;
+use crate::{Estimate, Frequencies, FrequencyInfo, Kind, KindAndDialect, Ranked, TopInfo};
 
 /// The answer to a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,11 +18,27 @@ pub enum Reply {
     /// Value after a bounded add, and what was really added.
     Pair(i64, i64),
     /// The kind of a counter, if there is one.
-    Kind(Option<Kind>),
+    Kind(Option<KindAndDialect>),
     /// Names.
     Names(Vec<Box<[u8]>>),
     /// One step of a walk: the next cursor (0: done) and names.
     Page(u64, Vec<Box<[u8]>>),
+    /// A string.
+    Bytes(Box<[u8]>),
+    /// Numbers, one for each item in the order asked.
+    Integers(Vec<i64>),
+    /// Items, one for each in the order asked; `None`: there is none.
+    Items(Vec<Option<Box<[u8]>>>),
+    /// A number that is not known exactly.
+    Estimate(Estimate),
+    /// How often items came, and how good that is.
+    Frequencies(Frequencies),
+    /// How large a sketch of frequencies is.
+    FrequencyInfo(FrequencyInfo),
+    /// The most frequent items, the most frequent first.
+    Ranked(Vec<Ranked>),
+    /// How large a sketch of the most frequent is.
+    TopInfo(TopInfo),
     /// The operation has not been applied and will not be.
     Refused(Refusal),
 }
@@ -141,6 +157,54 @@ pub enum Refusal {
     /// A token on something that is no mutation, or on several that are not sets.
     #[error("only a single mutation can have a token; nothing was applied")]
     NotOnce,
+    /// The counter is no sketch of uniques in Redis's form, which a command of Redis's dialect asks for.
+    #[error("Key is not a valid HyperLogLog string value.")]
+    NotHll,
+    /// A string that begins like a sketch of Redis's and is none.
+    #[error("Corrupted HLL object detected")]
+    CorruptHll,
+    /// There is no sketch of that name, and the command does not make one.
+    #[error("key does not exist")]
+    NoSketch {
+        /// Which kind was asked for.
+        kind: Kind,
+    },
+    /// There is a counter of that name.
+    #[error("key already exists")]
+    SketchExists {
+        /// Which kind was to be made.
+        kind: Kind,
+    },
+    /// Sketches of different sizes cannot be merged.
+    #[error("width/depth is not equal")]
+    SizesDiffer,
+    /// A sketch of that size cannot be made.
+    #[error("{reason}")]
+    BadSize {
+        /// Why.
+        reason: String,
+    },
+    /// A counter within the sketch would leave its range; nothing was counted.
+    #[error("a counter of the sketch would overflow; nothing was counted")]
+    SketchOverflow,
+    /// An item that a list would have to keep is too long.
+    #[error("an item is too long: at most {bytes_max} bytes are kept")]
+    ItemTooLong {
+        /// The bound.
+        bytes_max: usize,
+    },
+    /// What is asked cannot be done to sketches of this form.
+    #[error("{reason}")]
+    NotOffered {
+        /// What, and why.
+        reason: &'static str,
+    },
+    /// The reply could be too long to be remembered.
+    #[error("a reply of more than {bytes_max} bytes cannot be remembered under a token; nothing was applied")]
+    TokenReply {
+        /// The bound.
+        bytes_max: usize,
+    },
     /// The answer would be larger than its bound.
     #[error("the reply would exceed {bytes_max} bytes; use SCAN")]
     ReplyTooLarge {

@@ -29,6 +29,9 @@ const MILLIS_DIGITS: usize = 13;
 /// Length of a UUID as it is written.
 const UUID_BYTES: usize = 36;
 
+/// Longest answer that is remembered, about: what a few hundred items with their names take. A mutation whose answer may be longer is refused a token.
+pub const OUTCOME_BYTES_MAX: usize = 64 << 10;
+
 /// What a client calls a mutation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Identity<'a> {
@@ -188,6 +191,33 @@ pub enum Outcome {
     Absent,
     /// [`Reply::Pair`]; apart, because nearly all answers are one number.
     Pair(Box<(i64, i64)>),
+    /// Several things; apart, too.
+    Listed(Box<Listed>),
+}
+
+/// An answer of several things, at most [`OUTCOME_BYTES_MAX`] of them in bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Listed {
+    /// [`Reply::Bytes`].
+    Bytes(Box<[u8]>),
+    /// [`Reply::Integers`].
+    Integers(Vec<i64>),
+    /// [`Reply::Items`].
+    Items(Vec<Option<Box<[u8]>>>),
+}
+
+impl Listed {
+    /// About how many bytes it takes, rather more than less.
+    pub fn bytes(&self) -> usize {
+        const EACH: usize = 24;
+        match self {
+            Listed::Bytes(bytes) => EACH + bytes.len(),
+            Listed::Integers(numbers) => EACH + 8 * numbers.len(),
+            Listed::Items(items) => {
+                EACH + items.iter().map(|item| EACH + item.as_ref().map_or(0, |item| item.len())).sum::<usize>()
+            }
+        }
+    }
 }
 
 impl Outcome {
@@ -200,6 +230,9 @@ impl Outcome {
             Reply::Value(Some(value)) => Outcome::Value(*value),
             Reply::Value(None) => Outcome::Absent,
             Reply::Pair(value, applied) => Outcome::Pair(Box::new((*value, *applied))),
+            Reply::Bytes(bytes) => Outcome::Listed(Box::new(Listed::Bytes(bytes.clone()))),
+            Reply::Integers(numbers) => Outcome::Listed(Box::new(Listed::Integers(numbers.clone()))),
+            Reply::Items(items) => Outcome::Listed(Box::new(Listed::Items(items.clone()))),
             _ => return None,
         })
     }
@@ -213,6 +246,20 @@ impl Outcome {
             Outcome::Value(value) => Reply::Value(Some(*value)),
             Outcome::Absent => Reply::Value(None),
             Outcome::Pair(pair) => Reply::Pair(pair.0, pair.1),
+            Outcome::Listed(listed) => match &**listed {
+                Listed::Bytes(bytes) => Reply::Bytes(bytes.clone()),
+                Listed::Integers(numbers) => Reply::Integers(numbers.clone()),
+                Listed::Items(items) => Reply::Items(items.clone()),
+            },
+        }
+    }
+
+    /// About how many bytes it takes beside itself.
+    pub fn bytes_beside(&self) -> usize {
+        match self {
+            Outcome::Pair(_) => 16,
+            Outcome::Listed(listed) => listed.bytes(),
+            _ => 0,
         }
     }
 }
@@ -239,20 +286,7 @@ pub fn payload(command: &Command<'_>, out: &mut Vec<u8>) -> bool {
         Command::Set(set) => {
             name(3, &set.name);
             put(out, set.value);
-            out.push(match set.condition {
-                SetCondition::Always => 0,
-                SetCondition::IfAbsent => 1,
-                SetCondition::IfPresent => 2,
-            });
-            out.push(u8::from(set.reply_old));
-            put_expiry(
-                out,
-                match set.expiry {
-                    SetExpiry::Keep => Expiry::Keep,
-                    SetExpiry::Remove => Expiry::Remove,
-                    SetExpiry::At(when) => Expiry::At(when),
-                },
-            );
+            put_set(out, set.condition, set.expiry, set.reply_old);
         }
         Command::Take { name: of } => name(4, of),
         Command::ReadAndExpire { name: of, expiry } => {
@@ -279,6 +313,10 @@ pub fn payload(command: &Command<'_>, out: &mut Vec<u8>) -> bool {
         }
         Command::Persist { name: of } => name(9, of),
         Command::Flush => out.push(10),
+        Command::Sketch(command) => {
+            out.push(11);
+            return command.payload(out);
+        }
         Command::Read { .. }
         | Command::ReadMany { .. }
         | Command::Exists { .. }
@@ -289,6 +327,16 @@ pub fn payload(command: &Command<'_>, out: &mut Vec<u8>) -> bool {
         | Command::CountNames => return false,
     }
     true
+}
+
+pub(crate) fn put_set(out: &mut Vec<u8>, condition: SetCondition, expiry: SetExpiry, reply_old: bool) {
+    out.push(match condition {
+        SetCondition::Always => 0,
+        SetCondition::IfAbsent => 1,
+        SetCondition::IfPresent => 2,
+    });
+    out.push(u8::from(reply_old));
+    put_expiry(out, expiry.into());
 }
 
 fn put_expiry(out: &mut Vec<u8>, expiry: Expiry) {
@@ -306,7 +354,7 @@ fn put(out: &mut Vec<u8>, number: i64) {
     out.extend_from_slice(&number.to_le_bytes());
 }
 
-fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+pub(crate) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     put(out, bytes.len() as i64);
     out.extend_from_slice(bytes);
 }

@@ -19,8 +19,8 @@ pub mod table;
 mod walk;
 
 use quipu_model::{
-    AddWithin, Cell, Command, Durability, Epoch, Expiry, ExpiryCondition, ExpiryForm, Kind, Millis, Name, NodeId,
-    Refusal, Reply, Set, SetCondition, SetExpiry, When, count,
+    AddWithin, Cell, Command, Durability, Epoch, Expiry, ExpiryCondition, ExpiryForm, KindAndDialect, Millis, Name,
+    NodeId, Refusal, Reply, Set, SetCondition, SetExpiry, When, count,
 };
 
 pub use self::held::Held;
@@ -86,7 +86,7 @@ impl Run<'_, '_> {
             Command::Exists { names } => {
                 Reply::Integer(names.iter().map(|name| i64::from(self.value(*name).is_some())).sum::<i64>())
             }
-            Command::KindOf { name } => Reply::Kind(self.value(*name).map(|_| Kind::Count)),
+            Command::KindOf { name } => Reply::Kind(self.value(*name).map(|_| KindAndDialect::COUNT)),
             Command::Expire { name, when, condition } => {
                 Reply::Integer(i64::from(self.expire(*name, *when, *condition)?))
             }
@@ -98,6 +98,7 @@ impl Run<'_, '_> {
                 self.flush();
                 Reply::Ok
             }
+            Command::Sketch(_) => return Err(Refusal::NotOffered { reason: "not yet" }),
         })
     }
 

@@ -118,6 +118,7 @@ fn made_by<'a>(command: &Command<'a>) -> Option<Name<'a>> {
         Command::Add { name, .. } => Some(*name),
         Command::AddWithin(add) => Some(add.name),
         Command::Set(set) if set.condition != SetCondition::IfPresent => Some(set.name),
+        Command::Sketch(command) => command.made(),
         other => {
             debug_assert!(!creates(other) || matches!(other, Command::Set(_)));
             None

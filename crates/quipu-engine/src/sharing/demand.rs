@@ -58,6 +58,7 @@ pub fn demand(command: &Command<'_>) -> Demand {
         Command::ReadAndExpire { expiry: Expiry::Keep, .. } => Demand::Reads,
         Command::ReadAndExpire { name, expiry } => swaps(name, Change::ReadAndExpire(*expiry)),
         Command::Flush => Demand::OneOwner("deleting everything"),
+        Command::Sketch(_) => Demand::OneOwner("an approximate kind"),
         Command::Read { .. }
         | Command::ReadMany { .. }
         | Command::Exists { .. }

@@ -105,6 +105,8 @@ pub struct Book {
     sealing: Vec<Written>,
     /// Tokens that were applied up to then leave when what was collected is sealed.
     leaving: Option<Millis>,
+    /// What answers take outside the maps.
+    answers_bytes: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -126,13 +128,13 @@ impl Book {
 
     /// Remembers what was applied under a token.
     pub fn apply(&mut self, key: TokenKey, applied: Applied) {
-        self.tokens.insert(key, applied);
+        self.load_token(key, applied);
         self.fresh.push(Written::Token(key));
     }
 
     /// Remembers what a producer has done last.
     pub fn follow(&mut self, key: TokenKey, last: Last) {
-        self.producers.insert(key, last);
+        self.load_producer(key, last);
         // A producer that goes on and on is one note all the same.
         if self.fresh.last() != Some(&Written::Producer(key)) {
             self.fresh.push(Written::Producer(key));
@@ -141,12 +143,16 @@ impl Book {
 
     /// Takes what the ledger knows of a token.
     pub fn load_token(&mut self, key: TokenKey, applied: Applied) {
-        self.tokens.insert(key, applied);
+        self.answers_bytes += applied.outcome.bytes_beside();
+        let before = self.tokens.insert(key, applied);
+        self.answers_bytes -= before.map_or(0, |before| before.outcome.bytes_beside());
     }
 
     /// Takes what the ledger knows of a producer.
     pub fn load_producer(&mut self, key: TokenKey, last: Last) {
-        self.producers.insert(key, last);
+        self.answers_bytes += last.outcome.bytes_beside();
+        let before = self.producers.insert(key, last);
+        self.answers_bytes -= before.map_or(0, |before| before.outcome.bytes_beside());
     }
 
     /// How many tokens and producers there are.
@@ -160,6 +166,7 @@ impl Book {
         self.tokens.capacity() * (size_of::<(TokenKey, Applied)>() + 1)
             + self.producers.capacity() * (size_of::<(TokenKey, Last)>() + 1)
             + written * size_of::<Written>()
+            + self.answers_bytes
     }
 
     // ---- seal -------------------------------------------------------------------------------------------------------------------
@@ -203,7 +210,12 @@ impl Book {
         self.sealing = Vec::new();
         let Some(over) = self.leaving.take() else { return 0 };
         let before = self.tokens.len();
-        self.tokens.retain(|_, applied| applied.at > over);
+        let answers_bytes = &mut self.answers_bytes;
+        self.tokens.retain(|_, applied| {
+            let stays = applied.at > over;
+            *answers_bytes -= if stays { 0 } else { applied.outcome.bytes_beside() };
+            stays
+        });
         if self.tokens.len() < self.tokens.capacity() / 4 {
             self.tokens.shrink_to(2 * self.tokens.len());
         }

@@ -6,19 +6,27 @@
 //! note of the horizon  key  3                    value  u64, Unix milliseconds
 //! keys that begin with 4 are of `namespaces`
 //!
+//! keys that begin with 5 are of `sketches`
+//!
 //! outcome  a byte, then numbers, i64 each
 //!   0 OK · 1 nil · 2 integer, one number · 3 value, one number · 4 no value · 5 pair, two numbers
+//!   6 bytes: u32 length, bytes
+//!   7 integers: u32 how many, numbers
+//!   8 items: u32 how many, then of each u32 length and bytes; a length of all ones: there is none
 //! ```
 //!
 //! All numbers are little-endian.
 
-use quipu_model::{Millis, Note, Outcome};
+use quipu_model::{Listed, Millis, Note, Outcome};
 
 use super::{Applied, Last, TokenKey};
 
 const TOKEN: u8 = 1;
 const PRODUCER: u8 = 2;
 const HORIZON: u8 = 3;
+
+/// Where an item is missing.
+const NO_ITEM: u32 = u32::MAX;
 
 /// What a note says.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -89,6 +97,9 @@ fn keyed(kind: u8, key: TokenKey) -> Box<[u8]> {
 
 /// Appends an outcome.
 pub fn put_outcome(out: &mut Vec<u8>, outcome: &Outcome) {
+    if let Outcome::Listed(listed) = outcome {
+        return put_listed(out, listed);
+    }
     let (kind, numbers) = match outcome {
         Outcome::Ok => (0, [None, None]),
         Outcome::Nil => (1, [None, None]),
@@ -96,15 +107,51 @@ pub fn put_outcome(out: &mut Vec<u8>, outcome: &Outcome) {
         Outcome::Value(value) => (3, [Some(*value), None]),
         Outcome::Absent => (4, [None, None]),
         Outcome::Pair(pair) => (5, [Some(pair.0), Some(pair.1)]),
+        Outcome::Listed(_) => unreachable!("it was written above"),
     };
     out.push(kind);
     numbers.into_iter().flatten().for_each(|number| out.extend_from_slice(&number.to_le_bytes()));
+}
+
+fn put_listed(out: &mut Vec<u8>, listed: &Listed) {
+    let length = |out: &mut Vec<u8>, length: usize| {
+        let length = u32::try_from(length).expect("an answer that is remembered has a bound");
+        out.extend_from_slice(&length.to_le_bytes());
+    };
+    match listed {
+        Listed::Bytes(bytes) => {
+            out.push(6);
+            length(out, bytes.len());
+            out.extend_from_slice(bytes);
+        }
+        Listed::Integers(numbers) => {
+            out.push(7);
+            length(out, numbers.len());
+            numbers.iter().for_each(|number| out.extend_from_slice(&number.to_le_bytes()));
+        }
+        Listed::Items(items) => {
+            out.push(8);
+            length(out, items.len());
+            for item in items {
+                match item {
+                    Some(item) => {
+                        length(out, item.len());
+                        out.extend_from_slice(item);
+                    }
+                    None => out.extend_from_slice(&NO_ITEM.to_le_bytes()),
+                }
+            }
+        }
+    }
 }
 
 /// Takes an outcome; `None` if there is none.
 pub fn take_outcome(rest: &mut &[u8]) -> Option<Outcome> {
     let (&kind, left) = rest.split_first()?;
     *rest = left;
+    if let 6..=8 = kind {
+        return take_listed(kind, rest).map(|listed| Outcome::Listed(Box::new(listed)));
+    }
     let mut number = || take_u64(rest).map(|number| number as i64);
     Some(match kind {
         0 => Outcome::Ok,
@@ -115,6 +162,40 @@ pub fn take_outcome(rest: &mut &[u8]) -> Option<Outcome> {
         5 => Outcome::Pair(Box::new((number()?, number()?))),
         _ => return None,
     })
+}
+
+fn take_listed(kind: u8, rest: &mut &[u8]) -> Option<Listed> {
+    let count = take_u32(rest)? as usize;
+    // Memory is taken for what is there, never for what is announced.
+    Some(match kind {
+        6 => Listed::Bytes(take(rest, count)?.into()),
+        7 => {
+            let numbers = take(rest, count.checked_mul(8)?)?;
+            Listed::Integers(numbers.as_chunks().0.iter().map(|number| i64::from_le_bytes(*number)).collect())
+        }
+        _ => {
+            let mut items = Vec::with_capacity(count.min(rest.len() / 4));
+            for _ in 0..count {
+                items.push(match take_u32(rest)? {
+                    NO_ITEM => None,
+                    length => Some(take(rest, length as usize)?.into()),
+                });
+            }
+            Listed::Items(items)
+        }
+    })
+}
+
+fn take<'a>(rest: &mut &'a [u8], bytes: usize) -> Option<&'a [u8]> {
+    let (taken, left) = rest.split_at_checked(bytes)?;
+    *rest = left;
+    Some(taken)
+}
+
+fn take_u32(rest: &mut &[u8]) -> Option<u32> {
+    let (bytes, left) = rest.split_first_chunk::<4>()?;
+    *rest = left;
+    Some(u32::from_le_bytes(*bytes))
 }
 
 fn take_u64(rest: &mut &[u8]) -> Option<u64> {

@@ -1,5 +1,5 @@
 use proptest::prelude::*;
-use quipu_model::{Name, Note, Outcome};
+use quipu_model::{Listed, Name, Note, Outcome};
 
 use super::*;
 
@@ -124,9 +124,12 @@ fn digests_differ_where_commands_do() {
 
 proptest! {
     #[test]
-    fn notes_come_back_as_they_went_in(key: u128, at: u64, digest: u64, value: i64, other: i64, kind in 0..6usize) {
+    fn notes_come_back_as_they_went_in(key: u128, at: u64, digest: u64, value: i64, other: i64, kind in 0..9usize, bytes: Vec<u8>) {
         let outcome = [
             Outcome::Ok, Outcome::Nil, Outcome::Integer(value), Outcome::Value(value), Outcome::Absent, Outcome::Pair(Box::new((value, other))),
+            Outcome::Listed(Box::new(Listed::Bytes(bytes.clone().into()))),
+            Outcome::Listed(Box::new(Listed::Integers(vec![value, other]))),
+            Outcome::Listed(Box::new(Listed::Items(vec![Some(bytes.into()), None, Some(Box::default())]))),
         ][kind].clone();
         let key = TokenKey::from(key);
         for noted in [

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use quipu_model::{
-    Command, Expiry, ExpiryCondition, ExpiryForm, Kind, Millis, Name, Refusal, Reply, SetCondition, SetExpiry, When,
+    Command, Expiry, ExpiryCondition, ExpiryForm, KindAndDialect, Millis, Name, Refusal, Reply, SetCondition,
+    SetExpiry, When,
 };
 
 /// Value and expiry per name.
@@ -115,7 +116,7 @@ pub fn apply(state: &mut State, command: &Command<'_>, now: Millis) -> Reply {
         Command::Exists { names } => {
             Reply::Integer(names.iter().filter(|name| get(state, **name).is_some()).count() as i64)
         }
-        Command::KindOf { name } => Reply::Kind(get(state, *name).map(|_| Kind::Count)),
+        Command::KindOf { name } => Reply::Kind(get(state, *name).map(|_| KindAndDialect::COUNT)),
         Command::Expire { name, when, condition } => {
             let Some((value, present)) = get(state, *name) else { return Reply::Integer(0) };
             let at = point(*when);

@@ -6,7 +6,7 @@
 //! - the same answer says the same in both versions; RESP2 spells maps and sets as arrays, and null in two ways;
 //! - no answer can break the line it is written on: line ends in texts become spaces.
 
-use quipu_model::{Kind, Refusal, Reply};
+use quipu_model::{Dialect, Kind, Refusal, Reply};
 
 use crate::number;
 
@@ -73,7 +73,12 @@ impl<'a> Writer<'a> {
                 self.integer(*applied);
             }
             // To a Redis client a count is a string that holds a number.
-            (Reply::Kind(Some(Kind::Count)), _) => self.simple("string"),
+            (Reply::Kind(Some(known)), _) => self.simple(match (known.kind, known.dialect) {
+                (Kind::Count, _) | (Kind::Unique, Dialect::Redis) => "string",
+                (Kind::Frequency, Dialect::Redis) => "CMSk-TYPE",
+                (Kind::Top, Dialect::Redis) => "TopK-TYPE",
+                (kind, Dialect::Native) => kind.word(),
+            }),
             (Reply::Kind(None), _) => self.simple("none"),
             (Reply::Names(names), _) => self.names(names),
             (Reply::Page(cursor, names), shape) => {
@@ -81,6 +86,23 @@ impl<'a> Writer<'a> {
                 self.bulk(cursor.to_string().as_bytes());
                 self.names(if shape == Shape::NoNames { &[] } else { names });
             }
+            (Reply::Bytes(bytes), _) => self.bulk(bytes),
+            (Reply::Integers(numbers), _) => {
+                self.array(numbers.len());
+                numbers.iter().for_each(|number| self.integer(*number));
+            }
+            (Reply::Items(items), _) => {
+                self.array(items.len());
+                for item in items {
+                    match item {
+                        Some(item) => self.bulk(item),
+                        None => self.null(),
+                    }
+                }
+            }
+            (Reply::Estimate(estimate), _) => self.integer(i64::try_from(estimate.value).unwrap_or(i64::MAX)),
+            // What comes of our own dialect, and of sizes, has no commands at this door yet.
+            (Reply::Frequencies(_) | Reply::FrequencyInfo(_) | Reply::Ranked(_) | Reply::TopInfo(_), _) => self.null(),
             (Reply::Refused(refusal), _) => self.refusal(refusal, command),
         }
     }
@@ -95,7 +117,16 @@ impl<'a> Writer<'a> {
             | Refusal::TooWide
             | Refusal::OneOwner { .. }
             | Refusal::NoShardKey
-            | Refusal::NotOnce => self.error(&format!("ERR {refusal}")),
+            | Refusal::NotOnce
+            | Refusal::NoSketch { .. }
+            | Refusal::SketchExists { .. }
+            | Refusal::SizesDiffer
+            | Refusal::BadSize { .. }
+            | Refusal::SketchOverflow
+            | Refusal::ItemTooLong { .. }
+            | Refusal::NotOffered { .. }
+            | Refusal::TokenReply { .. } => self.error(&format!("ERR {refusal}")),
+            Refusal::CorruptHll => self.error(&format!("INVALIDOBJ {refusal}")),
             // A client that retries stops at each of these words, for another reason.
             Refusal::TokenSpent | Refusal::TokenMismatch => self.error(&format!("TOKENSPENT {refusal}")),
             Refusal::TokenTooOld { .. } | Refusal::TokenFromFuture => self.error(&format!("TOKENTIME {refusal}")),
@@ -105,7 +136,7 @@ impl<'a> Writer<'a> {
                 self.error(&format!("TOKENSFULL {refusal}"));
             }
             Refusal::ExpireTime => self.error(&format!("ERR {refusal} in '{command}' command")),
-            Refusal::WrongKind => self.error(&format!("WRONGTYPE {refusal}")),
+            Refusal::WrongKind | Refusal::NotHll => self.error(&format!("WRONGTYPE {refusal}")),
             Refusal::NoRoom { .. } => self.error(&format!("NOROOM {refusal}")),
             Refusal::NoMemory { .. } => self.error(&format!("OOM {refusal}")),
             Refusal::TooManyCounters { .. } => self.error(&format!("QUOTA {refusal}")),
@@ -230,6 +261,8 @@ pub fn request(args: &[&[u8]]) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use quipu_model::KindAndDialect;
+
     use super::*;
 
     fn written(version: Version, write: impl FnOnce(&mut Writer<'_>)) -> String {
@@ -259,7 +292,7 @@ mod tests {
                 ["*2\r\n$1\r\n1\r\n$-1\r\n".into(), "*2\r\n$1\r\n1\r\n_\r\n".into()],
             ),
             (Reply::Pair(5, 2), Shape::Plain, same("*2\r\n:5\r\n:2\r\n")),
-            (Reply::Kind(Some(Kind::Count)), Shape::Plain, same("+string\r\n")),
+            (Reply::Kind(Some(KindAndDialect::COUNT)), Shape::Plain, same("+string\r\n")),
             (Reply::Kind(None), Shape::Plain, same("+none\r\n")),
             (Reply::Names(vec![Box::from(*b"a")]), Shape::Plain, same("*1\r\n$1\r\na\r\n")),
             (Reply::Page(17, vec![Box::from(*b"a")]), Shape::Plain, same("*2\r\n$2\r\n17\r\n*1\r\n$1\r\na\r\n")),

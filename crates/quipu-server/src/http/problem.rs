@@ -143,9 +143,16 @@ impl Reason {
     /// The reason of a refusal by the engine.
     pub fn of(refusal: &Refusal) -> Reason {
         match refusal {
-            Refusal::Overflow => Reason::Overflow,
+            Refusal::Overflow | Refusal::SketchOverflow => Reason::Overflow,
+            // What the doors of the approximate kinds will tell apart.
+            Refusal::NoSketch { .. }
+            | Refusal::SketchExists { .. }
+            | Refusal::SizesDiffer
+            | Refusal::BadSize { .. }
+            | Refusal::ItemTooLong { .. }
+            | Refusal::NotOffered { .. } => Reason::WrongKind,
             Refusal::ExpireTime => Reason::ExpireTime,
-            Refusal::WrongKind => Reason::WrongKind,
+            Refusal::WrongKind | Refusal::NotHll | Refusal::CorruptHll => Reason::WrongKind,
             Refusal::NoRoom { .. } => Reason::NoRoom,
             Refusal::Behind { .. } => Reason::Behind,
             Refusal::NoMemory { .. } => Reason::NoMemory,
@@ -162,7 +169,7 @@ impl Reason {
             Refusal::TokenMismatch => Reason::TokenMismatch,
             Refusal::TokenTooOld { .. } => Reason::TokenTooOld,
             Refusal::TokenFromFuture => Reason::TokenFromFuture,
-            Refusal::NotOnce => Reason::BadToken,
+            Refusal::NotOnce | Refusal::TokenReply { .. } => Reason::BadToken,
             Refusal::SequenceGap { .. } => Reason::SequenceGap,
             Refusal::SequenceApplied { .. } => Reason::SequenceApplied,
             Refusal::TokensFull { .. } | Refusal::ProducersFull { .. } => Reason::TokensFull,
