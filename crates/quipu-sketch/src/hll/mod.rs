@@ -1,0 +1,332 @@
+//! Distinct items, as Redis counts them: HyperLogLog with 2¹⁴ registers, byte for byte.
+//!
+//! ```text
+//! 0       1        2 .. 8   8 .. 16            16 ..
+//! 1       history  0        estimate, f64 LE   Redis's string
+//!
+//! Redis's string
+//! 0 .. 4  4                      5 .. 8  8 .. 16                        16 ..
+//! "HYLL"  0 = dense, 1 = sparse  unused  count as last told, LE;        registers: `dense` or `sparse`
+//!                                        top bit set: it is out of date
+//! ```
+//!
+//! The first 16 bytes are ours. While a sketch has a history (`history` is 1), it was filled here, item by item, and never merged: then each item that changes a
+//! register adds the inverse of the probability that an item does so, which is an unbiased count with an error of 0.833/√m (the martingale estimate of
+//! Cohen and Ting) instead of 1.039/√m. A merge or an import ends the history for good: the registers do not tell how often they were raised.
+//!
+//! Anybody can compute this hash, so anybody can choose items that make the count absurd. [`Unique`](crate::Unique) has a secret key instead.
+
+mod murmur;
+mod sparse;
+
+pub(crate) mod dense;
+mod estimate;
+
+use dense::{PACKED, Registers, Tally};
+pub use murmur::murmur;
+use sparse::Outcome;
+
+use crate::edit::{put, replace};
+use crate::{Damaged, Edits, simd};
+
+/// Registers of a sketch.
+pub const REGISTERS: usize = 1 << 14;
+
+/// Longest sparse string, with its header: Redis's default of `hll-sparse-max-bytes`.
+pub const SPARSE_BYTES_MAX: usize = 3000;
+
+/// The highest rank: one more than the bits of a hash that do not name the register.
+pub(crate) const RANK_MAX: u8 = 51;
+
+/// Bytes of ours in front of Redis's string.
+const OURS: usize = 16;
+const ESTIMATE: usize = 8;
+const HEADER: usize = 16;
+const REGISTERS_AT: usize = OURS + HEADER;
+const ENCODING: usize = OURS + 4;
+const STALE: usize = OURS + 15;
+const DENSE: u8 = 0;
+const SPARSE: u8 = 1;
+const STALE_BIT: u8 = 0x80;
+
+/// A HyperLogLog that Redis can read.
+#[derive(Debug, Clone)]
+pub struct Hll {
+    /// As drawn above; the registers are valid in either form.
+    bytes: Vec<u8>,
+    /// What [`Tally::of`] would say of the registers.
+    tally: Tally,
+}
+
+impl Default for Hll {
+    fn default() -> Hll {
+        Hll::new()
+    }
+}
+
+impl Hll {
+    /// No items yet; with a history.
+    pub fn new() -> Hll {
+        let mut bytes = vec![0; REGISTERS_AT];
+        bytes[..2].copy_from_slice(&[1, 1]);
+        bytes[OURS..OURS + 4].copy_from_slice(b"HYLL");
+        bytes[ENCODING] = SPARSE;
+        // `PFADD` without items makes a sketch too, and that is a change.
+        bytes[STALE] = STALE_BIT;
+        bytes.extend_from_slice(&sparse::EMPTY);
+        Hll { bytes, tally: Tally::EMPTY }
+    }
+
+    /// What [`bytes`](Hll::bytes) gave.
+    pub fn from_bytes(bytes: Vec<u8>) -> Result<Hll, Damaged> {
+        let Some((ours, string)) = bytes.split_first_chunk::<OURS>() else {
+            return Err(Damaged("a HyperLogLog is too short"));
+        };
+        let (history, estimate) = (ours[1] == 1, f64::from_le_bytes(*ours.last_chunk().expect("16 bytes have 8")));
+        if ours[0] != 1 || ours[1] > 1 || ours[2..8] != [0; 6] || !(estimate >= 0.0 && estimate.is_finite()) {
+            return Err(Damaged("the header of a HyperLogLog"));
+        }
+        if !history && estimate.to_bits() != 0 {
+            return Err(Damaged("a HyperLogLog without a history has an estimate of it"));
+        }
+        let tally = check(string)?;
+        Ok(Hll { bytes, tally })
+    }
+
+    /// A string that Redis wrote. It has no history here.
+    pub fn from_redis_string(string: &[u8]) -> Result<Hll, Damaged> {
+        let tally = check(string)?;
+        let mut bytes = Vec::with_capacity(OURS + string.len());
+        bytes.extend_from_slice(&[1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        bytes.extend_from_slice(string);
+        Ok(Hll { bytes, tally })
+    }
+
+    /// What `GET` shows of it on Redis.
+    pub fn redis_string(&self) -> &[u8] {
+        &self.bytes[OURS..]
+    }
+
+    /// All there is to know: see the drawing above.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// As [`bytes`](Hll::bytes), and an end to the sketch.
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.bytes
+    }
+
+    /// Bytes of memory it takes.
+    pub fn memory(&self) -> usize {
+        size_of::<Hll>() + self.bytes.capacity()
+    }
+
+    /// Counts an item. Whether it changed anything: what `PFADD` answers.
+    #[inline]
+    pub fn add(&mut self, item: &[u8], edits: &mut Edits) -> bool {
+        self.add_hash(murmur(item), edits)
+    }
+
+    /// Counts an item by its hash.
+    #[inline]
+    pub fn add_hash(&mut self, hash: u64, edits: &mut Edits) -> bool {
+        let index = hash as usize % REGISTERS;
+        let rank = ((hash >> 14) | 1 << 50).trailing_zeros() as u8 + 1;
+        if self.is_dense() && dense::get(&self.bytes[REGISTERS_AT..], index) >= rank {
+            return false;
+        }
+        self.raise(index, rank, edits)
+    }
+
+    /// The estimated number of distinct items, rounded: what `PFCOUNT` answers.
+    pub fn count(&self) -> u64 {
+        self.estimate().round() as u64
+    }
+
+    /// The estimated number of distinct items.
+    pub fn estimate(&self) -> f64 {
+        if self.has_history() { self.history() } else { estimate::estimate(&self.tally) }
+    }
+
+    /// The relative standard error of the estimate, once many registers are set.
+    pub fn rse(&self) -> f64 {
+        let m = REGISTERS as f64;
+        let ln2 = std::f64::consts::LN_2;
+        if self.has_history() { (ln2 / m).sqrt() } else { ((3.0 * ln2 - 1.0) / m).sqrt() }
+    }
+
+    /// Whether the estimate is the better one of a sketch that was filled here alone.
+    pub fn has_history(&self) -> bool {
+        self.bytes[1] == 1
+    }
+
+    /// Ends the history for good: from now on the registers alone are asked. For a sketch that has more than one home.
+    pub fn end_history(&mut self, edits: &mut Edits) {
+        if self.has_history() {
+            let mut ours = [0; OURS];
+            ours[0] = 1;
+            put(&mut self.bytes, edits, 0, OURS, &ours);
+        }
+    }
+
+    /// Whether all registers are written out.
+    pub fn is_dense(&self) -> bool {
+        self.bytes[ENCODING] == DENSE
+    }
+
+    /// Takes in what others counted: what `PFMERGE` does. The history ends, unless there are no others.
+    pub fn merge(&mut self, others: &[&Hll], edits: &mut Edits) {
+        if others.is_empty() {
+            return;
+        }
+        self.end_history(edits);
+        let mut registers = self.registers();
+        for other in others {
+            other.raise_into(&mut registers);
+        }
+        if self.is_dense() || others.iter().any(|other| other.is_dense()) {
+            let tally = Tally::of(&registers);
+            if tally != self.tally || !self.is_dense() {
+                self.become_dense(&registers, edits);
+            }
+            return;
+        }
+        // As Redis does it: register by register, which decides how runs are split. The result is noted as one change.
+        let mut merged = self.clone();
+        let mut unread = Edits::new();
+        for (index, rank) in registers.iter().enumerate().filter(|(_, rank)| **rank > 0) {
+            merged.raise(index, *rank, &mut unread);
+        }
+        self.tally = merged.tally;
+        replace(&mut self.bytes, edits, merged.bytes);
+    }
+
+    /// The estimated number of distinct items in all of them together: what `PFCOUNT` of several keys answers.
+    pub fn union_count(sketches: &[&Hll]) -> u64 {
+        if let [one] = sketches { one.count() } else { Hll::union_estimate(sketches).round() as u64 }
+    }
+
+    /// As [`union_count`](Hll::union_count), not rounded, and from the registers always.
+    pub fn union_estimate(sketches: &[&Hll]) -> f64 {
+        /// Dense sketches that are brought together in one walk.
+        const TOGETHER: usize = 16;
+        let mut registers = [0; REGISTERS];
+        for sketch in sketches.iter().filter(|sketch| !sketch.is_dense()) {
+            sketch.raise_into(&mut registers);
+        }
+        let mut tally = None;
+        let mut some: [&[u8; PACKED]; TOGETHER] = [&[0; PACKED]; TOGETHER];
+        let mut packed = sketches.iter().filter_map(|sketch| sketch.packed()).peekable();
+        while packed.peek().is_some() {
+            let taken = packed.by_ref().take(TOGETHER).zip(&mut some).map(|(one, place)| *place = one).count();
+            tally = Some(simd::union(&mut registers, &some[..taken]));
+        }
+        estimate::estimate(&tally.unwrap_or_else(|| Tally::of(&registers)))
+    }
+
+    fn history(&self) -> f64 {
+        f64::from_le_bytes(self.bytes[ESTIMATE..OURS].try_into().expect("it is 8 bytes"))
+    }
+
+    fn packed(&self) -> Option<&[u8; PACKED]> {
+        if self.is_dense() { self.bytes[REGISTERS_AT..].try_into().ok() } else { None }
+    }
+
+    fn raise_into(&self, registers: &mut Registers) {
+        match self.packed() {
+            Some(packed) => dense::raise(registers, packed),
+            None => sparse::raise(registers, &self.bytes[REGISTERS_AT..]),
+        }
+    }
+
+    fn registers(&self) -> Registers {
+        let mut registers = [0; REGISTERS];
+        self.raise_into(&mut registers);
+        registers
+    }
+
+    /// Raises a register, if it is lower.
+    fn raise(&mut self, index: usize, rank: u8, edits: &mut Edits) -> bool {
+        let before = if self.is_dense() {
+            let packed = &self.bytes[REGISTERS_AT..];
+            let before = dense::get(packed, index);
+            if before >= rank {
+                return false;
+            }
+            let (at, pair, len) = dense::with(packed, index, rank);
+            put(&mut self.bytes, edits, REGISTERS_AT + at, len, &pair[..len]);
+            before
+        } else {
+            match sparse::set(&mut self.bytes, REGISTERS_AT, SPARSE_BYTES_MAX - HEADER, index, rank, edits) {
+                Outcome::Same => return false,
+                Outcome::Raised(before) => before,
+                Outcome::NoRoom(before) => {
+                    let mut registers = self.registers();
+                    registers[index] = rank;
+                    self.remember(before, rank, edits);
+                    self.become_dense(&registers, edits);
+                    return true;
+                }
+            }
+        };
+        self.remember(before, rank, edits);
+        self.out_of_date(edits);
+        true
+    }
+
+    /// Keeps tally and history of a register that rises.
+    fn remember(&mut self, from: u8, to: u8, edits: &mut Edits) {
+        if self.has_history() {
+            // A register could rise, so there was room.
+            let estimate = self.history() + (1u128 << 64) as f64 / self.tally.room as f64;
+            put(&mut self.bytes, edits, ESTIMATE, 8, &estimate.to_le_bytes());
+        }
+        self.tally.raised(from, to);
+    }
+
+    /// The count that Redis keeps with the registers is not of these registers.
+    fn out_of_date(&mut self, edits: &mut Edits) {
+        if self.bytes[STALE] & STALE_BIT == 0 {
+            let stale = self.bytes[STALE] | STALE_BIT;
+            put(&mut self.bytes, edits, STALE, 1, &[stale]);
+        }
+    }
+
+    fn become_dense(&mut self, registers: &Registers, edits: &mut Edits) {
+        let mut bytes = Vec::with_capacity(REGISTERS_AT + PACKED);
+        bytes.extend_from_slice(&self.bytes[..REGISTERS_AT]);
+        bytes[ENCODING] = DENSE;
+        bytes[STALE] |= STALE_BIT;
+        bytes.append(&mut dense::pack(registers));
+        self.tally = Tally::of(registers);
+        replace(&mut self.bytes, edits, bytes);
+    }
+}
+
+/// Whether this is a string that Redis takes for a HyperLogLog, and its tally.
+fn check(string: &[u8]) -> Result<Tally, Damaged> {
+    if string.len() < HEADER || &string[..4] != b"HYLL" {
+        return Err(Damaged("it is not a HyperLogLog"));
+    }
+    let mut registers = [0; REGISTERS];
+    match string[4] {
+        DENSE => {
+            let packed: &[u8; PACKED] =
+                string[HEADER..].try_into().map_err(|_| Damaged("the length of a dense HyperLogLog"))?;
+            dense::raise(&mut registers, packed);
+            if registers.iter().any(|register| *register > RANK_MAX) {
+                return Err(Damaged("a register is higher than any hash"));
+            }
+        }
+        SPARSE => {
+            sparse::check(&string[HEADER..])?;
+            sparse::raise(&mut registers, &string[HEADER..]);
+        }
+        _ => return Err(Damaged("a HyperLogLog of an unknown form")),
+    }
+    Ok(Tally::of(&registers))
+}
+
+#[cfg(test)]
+mod tests;

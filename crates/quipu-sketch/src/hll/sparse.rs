@@ -1,0 +1,167 @@
+//! Runs of registers, as Redis writes them while few are set.
+//!
+//! ```text
+//! 00llllll            ZERO   l+1 registers are 0 (1 to 64)
+//! 01llllll llllllll   XZERO  l+1 registers are 0 (1 to 16384)
+//! 1vvvvvll            VAL    l+1 registers (1 to 4) are v+1 (1 to 32)
+//! ```
+//!
+//! Many strings stand for the same registers. Ours is the one that Redis would have come to by the same additions, so that it does not show which
+//! of the two a client talks to: a run is split in at most three, then at most five runs, from the one before it on, are joined where neighbours are
+//! equal values.
+
+use super::{REGISTERS, dense::Registers};
+use crate::{Damaged, Edits, edit::put};
+
+/// The highest value a run can have; a register that passes it makes the string dense.
+pub const VALUE_MAX: u8 = 32;
+
+/// No registers are set.
+pub const EMPTY: [u8; 2] = [0x7f, 0xff];
+
+const ZERO_RUN_MAX: usize = 64;
+const VALUE_RUN_MAX: usize = 4;
+
+/// Runs that are looked at after a change.
+const JOIN_RUNS: usize = 5;
+
+/// Some neighbouring registers of one value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Run {
+    /// Their value.
+    pub value: u8,
+    /// How many they are.
+    pub len: usize,
+    /// Bytes that the run takes.
+    pub bytes: usize,
+}
+
+impl Run {
+    /// The run that begins here. `None` at the end, or where half a run is left.
+    #[inline]
+    fn read(runs: &[u8]) -> Option<Run> {
+        let first = *runs.first()?;
+        Some(if first & 0x80 != 0 {
+            Run { value: (first >> 2 & 31) + 1, len: (first & 3) as usize + 1, bytes: 1 }
+        } else if first & 0x40 == 0 {
+            Run { value: 0, len: first as usize + 1, bytes: 1 }
+        } else {
+            Run { value: 0, len: ((first as usize & 63) << 8 | *runs.get(1)? as usize) + 1, bytes: 2 }
+        })
+    }
+
+    fn write(value: u8, len: usize, into: &mut Short) {
+        let less = len.wrapping_sub(1);
+        match (value, len) {
+            (_, 0) => {}
+            (0, 1..=ZERO_RUN_MAX) => into.push(less as u8),
+            (0, _) => {
+                into.push(0x40 | (less >> 8) as u8);
+                into.push(less as u8);
+            }
+            _ => into.push(0x80 | (value - 1) << 2 | less as u8),
+        }
+    }
+}
+
+/// At most three runs.
+#[derive(Default)]
+struct Short {
+    bytes: [u8; 6],
+    len: usize,
+}
+
+impl Short {
+    fn push(&mut self, byte: u8) {
+        self.bytes[self.len] = byte;
+        self.len += 1;
+    }
+}
+
+/// Whether the runs are whole and cover all registers, and no more.
+pub fn check(runs: &[u8]) -> Result<(), Damaged> {
+    let (mut at, mut covered) = (0, 0);
+    while at < runs.len() {
+        let run = Run::read(&runs[at..]).ok_or(Damaged("half a run at the end of a sparse HyperLogLog"))?;
+        at += run.bytes;
+        covered += run.len;
+        if covered > REGISTERS {
+            return Err(Damaged("a sparse HyperLogLog has too many registers"));
+        }
+    }
+    if covered == REGISTERS { Ok(()) } else { Err(Damaged("a sparse HyperLogLog has too few registers")) }
+}
+
+/// Raises each register to what the runs say, where that is higher.
+pub fn raise(registers: &mut Registers, runs: &[u8]) {
+    let (mut at, mut first) = (0, 0);
+    while let Some(run) = Run::read(&runs[at..]) {
+        if run.value > 0 {
+            for register in &mut registers[first..first + run.len] {
+                *register = (*register).max(run.value);
+            }
+        }
+        at += run.bytes;
+        first += run.len;
+    }
+}
+
+/// What became of a register.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// It was as high already.
+    Same,
+    /// It rose from this value.
+    Raised(u8),
+    /// It has this value, and no room to rise in this form.
+    NoRoom(u8),
+}
+
+/// Raises register `index` to `rank`. The runs begin at `start` of `bytes`; a change that would make them longer than `len_max` is not made.
+pub fn set(bytes: &mut Vec<u8>, start: usize, len_max: usize, index: usize, rank: u8, edits: &mut Edits) -> Outcome {
+    let (mut at, mut first) = (start, 0);
+    let mut before = start;
+    let run = loop {
+        let run = Run::read(&bytes[at..]).expect("the runs cover all registers");
+        if index < first + run.len {
+            break run;
+        }
+        before = at;
+        at += run.bytes;
+        first += run.len;
+    };
+    if run.value >= rank {
+        return Outcome::Same;
+    }
+    if rank > VALUE_MAX {
+        return Outcome::NoRoom(run.value);
+    }
+    let mut parts = Short::default();
+    Run::write(run.value, index - first, &mut parts);
+    Run::write(rank, 1, &mut parts);
+    Run::write(run.value, first + run.len - index - 1, &mut parts);
+    if parts.len > run.bytes && bytes.len() - start + parts.len - run.bytes > len_max {
+        return Outcome::NoRoom(run.value);
+    }
+    put(bytes, edits, at, run.bytes, &parts.bytes[..parts.len]);
+    join(bytes, before, edits);
+    Outcome::Raised(run.value)
+}
+
+/// Joins neighbours of one value, from the run at `at` on.
+fn join(bytes: &mut Vec<u8>, mut at: usize, edits: &mut Edits) {
+    for _ in 0..JOIN_RUNS {
+        let Some(run) = Run::read(&bytes[at..]) else { return };
+        if run.value > 0
+            && let Some(next) = Run::read(&bytes[at + run.bytes..])
+            && next.value == run.value
+            && run.len + next.len <= VALUE_RUN_MAX
+        {
+            let mut joined = Short::default();
+            Run::write(run.value, run.len + next.len, &mut joined);
+            put(bytes, edits, at, run.bytes + next.bytes, &joined.bytes[..joined.len]);
+        } else {
+            at += run.bytes;
+        }
+    }
+}

@@ -1,0 +1,350 @@
+//! Distinct items, in less memory and with less error than HyperLogLog: a list of tokens first, then an UltraLogLog (Ertl, 2023).
+//!
+//! ```text
+//! 0        1        2 .. 8  8 .. 16            16 ..
+//! 1 = few  history  0       0                  tokens, u32 LE, ascending, at most 2,000
+//! 2 = many history  0       estimate, f64 LE   8,192 registers, a byte each
+//! ```
+//!
+//! The list gives the count of its tokens, corrected for the few that coincide: at 2,000 items the error is 0.005 %. When one more token comes than it holds, all tokens go to the
+//! registers they would have gone to from the beginning.
+//!
+//! While a sketch has a history (it was filled here, item by item, and never merged), each item that changes a register adds the inverse of the chance that an item does so. That
+//! martingale estimate begins with what the list said, and has an error of 0.658/√m. A merge ends the history for good; then the registers alone are asked for the most likely
+//! number of items ([`likelihood`]), with an error of 0.761/√m.
+//!
+//! Items are hashed under a secret [`Key`]. Merging is a union: it may be repeated, in any order.
+
+pub mod likelihood;
+mod register;
+mod token;
+
+use likelihood::Seen;
+use register::{P, REGISTERS};
+use token::Token;
+
+use crate::edit::{put, replace};
+use crate::{Damaged, Edits, Interval, Key};
+
+/// The most tokens that are kept as a list. One more byte of list than of registers would be a waste; 2,000 leave room for neither to grow.
+pub const TOKENS_MAX: usize = 2_000;
+
+/// The error of an estimate from registers, times √m.
+const ERROR_REGISTERS: f64 = 0.761;
+
+/// The error of an estimate from a history, times √m.
+const ERROR_HISTORY: f64 = 0.658;
+
+/// Tokens of a union that are put in one list; more are counted in registers.
+const UNION_TOKENS_MAX: usize = 1 << 15;
+
+const HEADER: usize = 16;
+const ESTIMATE: usize = 8;
+const FEW: u8 = 1;
+const MANY: u8 = 2;
+
+/// Counts distinct items.
+#[derive(Debug, Clone)]
+pub struct Unique {
+    /// As drawn above; tokens ascend, registers are states that ranks lead to.
+    bytes: Vec<u8>,
+    /// Of 2⁶⁴ hashes, how many would change a register. Of no meaning while there are tokens.
+    room: u128,
+}
+
+impl Default for Unique {
+    fn default() -> Unique {
+        Unique::new()
+    }
+}
+
+impl Unique {
+    /// No items yet; with a history.
+    pub fn new() -> Unique {
+        let mut bytes = vec![0; HEADER];
+        bytes[..2].copy_from_slice(&[FEW, 1]);
+        Unique { bytes, room: 1 << 64 }
+    }
+
+    /// What [`bytes`](Unique::bytes) gave.
+    pub fn from_bytes(bytes: Vec<u8>) -> Result<Unique, Damaged> {
+        let Some((header, rest)) = bytes.split_first_chunk::<HEADER>() else {
+            return Err(Damaged("uniques are too short"));
+        };
+        let (form, history) = (header[0], header[1]);
+        let estimate = f64::from_le_bytes(*header.last_chunk().expect("16 bytes have 8"));
+        if history > 1 || header[2..8] != [0; 6] || !(estimate >= 0.0 && estimate.is_finite()) {
+            return Err(Damaged("the header of uniques"));
+        }
+        if (form == FEW || history == 0) && estimate.to_bits() != 0 {
+            return Err(Damaged("uniques without a history have an estimate of it"));
+        }
+        let mut room = 1 << 64;
+        match form {
+            FEW => {
+                let (tokens, []) = rest.as_chunks::<4>() else { return Err(Damaged("half a token")) };
+                let tokens = tokens.iter().map(|bytes| Token::from_le_bytes(*bytes));
+                if tokens.len() > TOKENS_MAX || !tokens.clone().all(token::is_token) || !tokens.is_sorted_by(|a, b| a < b) {
+                    return Err(Damaged("a list of tokens"));
+                }
+            }
+            MANY => {
+                if rest.len() != REGISTERS || !rest.iter().all(|register| register::is_state(*register)) {
+                    return Err(Damaged("registers of uniques"));
+                }
+                room = room_of(rest);
+            }
+            _ => return Err(Damaged("uniques of an unknown form")),
+        }
+        Ok(Unique { bytes, room })
+    }
+
+    /// All there is to know: see the drawing above.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// As [`bytes`](Unique::bytes), and an end to the sketch.
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.bytes
+    }
+
+    /// Bytes of memory it takes.
+    pub fn memory(&self) -> usize {
+        size_of::<Unique>() + self.bytes.capacity()
+    }
+
+    /// Counts an item. Whether it changed anything.
+    #[inline]
+    pub fn add(&mut self, key: &Key, item: &[u8], edits: &mut Edits) -> bool {
+        self.add_hash(key.hash(item), edits)
+    }
+
+    /// Counts an item by its hash.
+    #[inline]
+    pub fn add_hash(&mut self, hash: u64, edits: &mut Edits) -> bool {
+        if self.is_dense() {
+            let (index, rank) = register::split(hash);
+            let before = self.bytes[HEADER + index];
+            let after = register::with(before, rank);
+            after != before && self.change(index, after, edits)
+        } else {
+            self.add_token(token::token(hash), edits)
+        }
+    }
+
+    /// The estimated number of distinct items, rounded.
+    pub fn count(&self) -> u64 {
+        self.estimate().round() as u64
+    }
+
+    /// The estimated number of distinct items.
+    pub fn estimate(&self) -> f64 {
+        if self.has_history() && self.is_dense() { self.history() } else { self.likely() }
+    }
+
+    /// The relative standard error of the estimate.
+    pub fn rse(&self) -> f64 {
+        let m = REGISTERS as f64;
+        match (self.is_dense(), self.has_history()) {
+            (false, _) => TOKEN_RSE,
+            (true, true) => ERROR_HISTORY / m.sqrt(),
+            (true, false) => ERROR_REGISTERS / m.sqrt(),
+        }
+    }
+
+    /// Whether the estimate is the better one of a sketch that was filled here alone.
+    pub fn has_history(&self) -> bool {
+        self.bytes[1] == 1
+    }
+
+    /// Ends the history for good: from now on the registers alone are asked. For a sketch that has more than one home.
+    pub fn end_history(&mut self, edits: &mut Edits) {
+        if self.has_history() {
+            let mut header = [0; HEADER];
+            header[0] = self.bytes[0];
+            put(&mut self.bytes, edits, 0, HEADER, &header);
+        }
+    }
+
+    /// Whether there are registers, and no list of tokens.
+    pub fn is_dense(&self) -> bool {
+        self.bytes[0] == MANY
+    }
+
+    /// Takes in what others counted, under the same key. The history ends, unless there are no others.
+    pub fn merge(&mut self, others: &[&Unique], edits: &mut Edits) {
+        if others.is_empty() {
+            return;
+        }
+        self.end_history(edits);
+        let mut bytes = self.bytes[..HEADER].to_vec();
+        let all: Vec<&Unique> = others.iter().copied().chain([&*self]).collect();
+        match union_of_tokens(&all, TOKENS_MAX) {
+            Some(tokens) => bytes.extend(tokens.into_iter().flat_map(Token::to_le_bytes)),
+            None => {
+                bytes[0] = MANY;
+                bytes.extend_from_slice(&*union_of_registers(&all));
+                self.room = room_of(&bytes[HEADER..]);
+            }
+        }
+        replace(&mut self.bytes, edits, bytes);
+    }
+
+    /// The estimated number of distinct items in all of them together.
+    pub fn union(sketches: &[&Unique]) -> Interval {
+        let (estimate, rse) = union_estimate(sketches);
+        Interval::around(estimate, rse * estimate, (0.0, f64::INFINITY))
+    }
+
+    /// How many items are in both: |a| + |b| − |a ∪ b|, each from its registers. Its error is of the size of the union's, so what few items two large sets share is below resolution.
+    pub fn intersection(one: &Unique, two: &Unique) -> Interval {
+        let (all, rse) = union_estimate(&[one, two]);
+        let (a, b) = (one.likely(), two.likely());
+        Interval::around(a + b - all, rse * (a * a + b * b + all * all).sqrt(), (0.0, a.min(b)))
+    }
+
+    /// How many items are in the first and not in the second: |a ∪ b| − |b|.
+    pub fn difference(one: &Unique, two: &Unique) -> Interval {
+        let (all, rse) = union_estimate(&[one, two]);
+        let (a, b) = (one.likely(), two.likely());
+        Interval::around(all - b, rse * (b * b + all * all).sqrt(), (0.0, a))
+    }
+
+    fn history(&self) -> f64 {
+        f64::from_le_bytes(self.bytes[ESTIMATE..HEADER].try_into().expect("it is 8 bytes"))
+    }
+
+    /// What tokens or registers alone say.
+    fn likely(&self) -> f64 {
+        if self.is_dense() { seen_by_registers(&self.bytes[HEADER..]) } else { seen_by_tokens(self.tokens()) }.estimate()
+    }
+
+    fn tokens(&self) -> impl ExactSizeIterator<Item = Token> + Clone {
+        let tokens = if self.is_dense() { &[] } else { self.bytes[HEADER..].as_chunks::<4>().0 };
+        tokens.iter().map(|bytes| Token::from_le_bytes(*bytes))
+    }
+
+    fn add_token(&mut self, token: Token, edits: &mut Edits) -> bool {
+        let tokens = self.bytes[HEADER..].as_chunks::<4>().0;
+        let Err(at) = tokens.binary_search_by_key(&token, |bytes| Token::from_le_bytes(*bytes)) else { return false };
+        if tokens.len() < TOKENS_MAX {
+            put(&mut self.bytes, edits, HEADER + 4 * at, 0, &token.to_le_bytes());
+            return true;
+        }
+        let mut bytes = self.bytes[..HEADER].to_vec();
+        bytes[0] = MANY;
+        if self.has_history() {
+            let all = self.tokens().chain([token]);
+            bytes[ESTIMATE..].copy_from_slice(&seen_by_tokens(all).estimate().to_le_bytes());
+        }
+        bytes.resize(HEADER + REGISTERS, 0);
+        for token in self.tokens().chain([token]) {
+            let (index, rank) = token::split(token);
+            bytes[HEADER + index] = register::with(bytes[HEADER + index], rank);
+        }
+        self.room = room_of(&bytes[HEADER..]);
+        replace(&mut self.bytes, edits, bytes);
+        true
+    }
+
+    /// Changes a register, which had room to change.
+    fn change(&mut self, index: usize, after: u8, edits: &mut Edits) -> bool {
+        let before = self.bytes[HEADER + index];
+        put(&mut self.bytes, edits, HEADER + index, 1, &[after]);
+        if self.has_history() {
+            let estimate = self.history() + (1u128 << 64) as f64 / self.room as f64;
+            put(&mut self.bytes, edits, ESTIMATE, 8, &estimate.to_le_bytes());
+        }
+        self.room -= u128::from(register::room(before) - register::room(after));
+        true
+    }
+}
+
+/// Items are lost to the count when tokens coincide: n²/2 · Σ c² pairs of n items do, with Σ c² = 2⁻²⁶/3 over all tokens. The deviation of that number is its root, n/√(6·2²⁶).
+const TOKEN_RSE: f64 = 4.984e-5;
+
+fn room_of(registers: &[u8]) -> u128 {
+    registers.iter().map(|register| u128::from(ROOM[usize::from(*register)])).sum()
+}
+
+/// [`register::room`] of every byte that is a state.
+static ROOM: [u64; 256] = {
+    let mut rooms = [0; 256];
+    let mut register = 0;
+    while register < 4 * register::RANK_MAX as usize + 4 {
+        rooms[register] = register::room(register as u8);
+        register += 1;
+    }
+    rooms
+};
+
+fn seen_by_registers(registers: &[u8]) -> Seen {
+    let mut states = [0u32; 256];
+    for register in registers {
+        states[usize::from(*register)] += 1;
+    }
+    let mut seen = Seen { happened: [0; 65], absent: 0 };
+    for (state, count) in states.into_iter().enumerate().skip(1).filter(|(_, count)| *count > 0) {
+        let rank = state as u32 >> 2;
+        for (came, rank) in [(true, rank), (state & 2 != 0, rank.wrapping_sub(1)), (state & 1 != 0, rank.wrapping_sub(2))] {
+            if came {
+                seen.happened[(P + rank).min(64) as usize] += count;
+            }
+        }
+    }
+    seen.absent = room_of(registers);
+    seen
+}
+
+fn seen_by_tokens(tokens: impl Iterator<Item = Token>) -> Seen {
+    let mut seen = Seen { happened: [0; 65], absent: 1 << 64 };
+    for token in tokens {
+        let chance = (token::BITS + 1 + (token & 63)).min(64);
+        seen.happened[chance as usize] += 1;
+        seen.absent -= 1 << (64 - chance);
+    }
+    seen
+}
+
+/// All tokens of sketches that have nothing else, unless they are more than `most`.
+fn union_of_tokens(sketches: &[&Unique], most: usize) -> Option<Vec<Token>> {
+    let total: usize = sketches.iter().map(|sketch| sketch.tokens().len()).sum();
+    if sketches.iter().any(|sketch| sketch.is_dense()) || total > UNION_TOKENS_MAX {
+        return None;
+    }
+    let mut tokens: Vec<Token> = sketches.iter().flat_map(|sketch| sketch.tokens()).collect();
+    tokens.sort_unstable();
+    tokens.dedup();
+    (tokens.len() <= most).then_some(tokens)
+}
+
+fn union_of_registers(sketches: &[&Unique]) -> Box<[u8; REGISTERS]> {
+    let mut registers = Box::new([0; REGISTERS]);
+    for sketch in sketches {
+        if sketch.is_dense() {
+            for (register, other) in registers.iter_mut().zip(&sketch.bytes[HEADER..]) {
+                *register = register::join(*register, *other);
+            }
+        }
+        for token in sketch.tokens() {
+            let (index, rank) = token::split(token);
+            registers[index] = register::with(registers[index], rank);
+        }
+    }
+    registers
+}
+
+/// The estimate for all of them, and its relative standard error.
+fn union_estimate(sketches: &[&Unique]) -> (f64, f64) {
+    match union_of_tokens(sketches, UNION_TOKENS_MAX) {
+        Some(tokens) => (seen_by_tokens(tokens.into_iter()).estimate(), TOKEN_RSE),
+        None => {
+            let registers = union_of_registers(sketches);
+            (seen_by_registers(&*registers).estimate(), ERROR_REGISTERS / (REGISTERS as f64).sqrt())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,148 @@
+//! One register of an UltraLogLog.
+//!
+//! A hash names a register with its first p bits and raises it by its rank k: one more than the zero bits that follow. Rank k has probability 2⁻ᵏ, except the highest,
+//! which has what is left. A register remembers the highest rank that came, and of the two ranks below it whether they came:
+//!
+//! ```text
+//! 0           nothing came
+//! kkkkkkba    k is the highest rank; b: rank k−1 came too; a: rank k−2 came too
+//! ```
+//!
+//! A bit of a rank that does not exist is 0, so a state has one byte that stands for it.
+
+/// Bits of a hash that name the register.
+pub const P: u32 = 13;
+
+/// Registers of a sketch.
+pub const REGISTERS: usize = 1 << P;
+
+/// The highest rank: all other bits of the hash are zero.
+pub const RANK_MAX: u32 = 65 - P;
+
+/// Hashes of one register are counted in this: its chance of 1 is 2⁵¹ of them.
+pub const WHOLE: u64 = 1 << (64 - P);
+
+/// Where a hash goes, and its rank.
+#[inline]
+pub fn split(hash: u64) -> (usize, u32) {
+    ((hash >> (64 - P)) as usize, ((hash << P) | 1 << (P - 1)).leading_zeros() + 1)
+}
+
+/// The chance of a rank, of [`WHOLE`].
+#[inline]
+pub fn chance(rank: u32) -> u64 {
+    match rank {
+        0 => 0,
+        RANK_MAX.. => 1,
+        _ => WHOLE >> rank,
+    }
+}
+
+/// The ranks that a register knows of, as bits: bit k for rank k.
+#[inline]
+fn came(register: u8) -> u64 {
+    if register == 0 {
+        return 0;
+    }
+    // Ranks −1 and 0 fall off at the low end, and their bits are 0 anyway.
+    let rank = u32::from(register >> 2);
+    (u64::from(register & 3 | 4) << rank) >> 2
+}
+
+/// A register that knows of these ranks.
+#[inline]
+fn keep(came: u64) -> u8 {
+    let Some(rank) = came.checked_ilog2() else { return 0 };
+    (rank << 2) as u8 | ((came << 2) >> rank & 3) as u8
+}
+
+/// A register after one more rank.
+#[inline]
+pub fn with(register: u8, rank: u32) -> u8 {
+    keep(came(register) | 1 << rank)
+}
+
+/// What a register is that has seen all that either has.
+#[inline]
+pub fn join(one: u8, two: u8) -> u8 {
+    keep(came(one) | came(two))
+}
+
+/// Whether any ranks lead to this byte.
+pub fn is_state(register: u8) -> bool {
+    let rank = u32::from(register >> 2);
+    match register {
+        0 => true,
+        _ => (1..=RANK_MAX).contains(&rank) && (rank > 1 || register & 2 == 0) && (rank > 2 || register & 1 == 0),
+    }
+}
+
+/// Of [`WHOLE`] hashes, how many would change it: all above its rank, and those of the two below that did not come.
+pub const fn room(register: u8) -> u64 {
+    let rank = (register >> 2) as u32;
+    if register == 0 {
+        return WHOLE;
+    }
+    let above = if rank >= RANK_MAX { 0 } else { WHOLE >> rank };
+    let above = if rank == RANK_MAX - 1 { 1 } else { above };
+    let mut missing = 0;
+    if rank > 1 && register & 2 == 0 {
+        missing += WHOLE >> (rank - 1);
+    }
+    if rank > 2 && register & 1 == 0 {
+        missing += WHOLE >> (rank - 2);
+    }
+    above + missing
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chances_are_one_together() {
+        assert_eq!((1..=RANK_MAX).map(chance).sum::<u64>(), WHOLE);
+    }
+
+    #[test]
+    fn a_register_remembers_the_highest_rank_and_two_below() {
+        let mut register = 0;
+        for rank in [3, 1, 7, 5, 6, 2, 8] {
+            register = with(register, rank);
+        }
+        assert_eq!(register, 8 << 2 | 0b11);
+        assert_eq!(with(with(0, 1), 2), 2 << 2 | 0b10);
+        assert_eq!(with(with(0, 1), 3), 3 << 2 | 0b01);
+        assert_eq!(with(with(0, 1), 4), 4 << 2);
+        assert_eq!(with(0, RANK_MAX), 52 << 2);
+    }
+
+    #[test]
+    fn room_is_the_chance_of_a_change() {
+        for register in (0..=255).filter(|register| is_state(*register)) {
+            let changing = (1..=RANK_MAX).filter(|rank| with(register, *rank) != register).map(chance).sum::<u64>();
+            assert_eq!(room(register), changing, "{register:#010b}");
+            for rank in 1..=RANK_MAX {
+                assert!(is_state(with(register, rank)));
+            }
+        }
+    }
+
+    #[test]
+    fn joining_is_seeing_both() {
+        for one in (0..=255).filter(|register| is_state(*register)) {
+            assert_eq!(join(one, one), one);
+            for rank in 1..=RANK_MAX {
+                assert_eq!(join(one, with(0, rank)), with(one, rank));
+            }
+        }
+    }
+
+    #[test]
+    fn a_hash_is_split_at_the_register() {
+        assert_eq!(split(0), (0, RANK_MAX));
+        assert_eq!(split(u64::MAX), (REGISTERS - 1, 1));
+        assert_eq!(split(1), (0, RANK_MAX - 1));
+        assert_eq!(split(5 << 51 | 1 << 50), (5, 1));
+    }
+}
