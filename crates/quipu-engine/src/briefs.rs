@@ -339,7 +339,8 @@ impl<'a> Lot<'a> {
             Look::Cell(Cell { epoch, value, expires_at }) => {
                 (self.at, self.exists) = (at, true);
                 (self.epoch, self.value, self.expires_at) = (epoch, value, expires_at);
-                expires_at.is_none_or(|at| at > now)
+                // What is no count is for the long way to refuse.
+                expires_at.is_none_or(|at| at > now) && !at.is_some_and(|at| shard.is_sketch_at(at))
             }
             Look::Absent => {
                 (self.at, self.epoch) = (None, shard.floor);

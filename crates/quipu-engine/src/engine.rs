@@ -62,6 +62,8 @@ pub(crate) struct Inner {
     pub(crate) watermark: Mutex<Watermark>,
     /// What was applied under which token: what the shards' books have in common.
     pub(crate) tokens: Tokens,
+    /// Under which sketches of our own form hash what they count: the directory's, in every life and every copy of it.
+    pub(crate) sketch_key: quipu_sketch::Key,
     /// Counters that somebody has a handle of, and their lanes.
     pub(crate) splits: SplitList,
     /// Commands that wait for counters at rest.

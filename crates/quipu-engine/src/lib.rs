@@ -33,6 +33,7 @@ pub mod admit;
 pub mod apply;
 pub mod journal;
 pub mod namespaces;
+mod sketches;
 mod split;
 mod tokens;
 pub mod turn;

@@ -23,6 +23,7 @@ use crate::namespaces::{Namespaces, check_shared};
 use crate::options::{Environment, LEDGER_DIR, Options, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
 use crate::overlay::{Overlaid, lay_over, read_watermark};
 use crate::sharing::{Kept, Shared};
+use crate::sketches;
 use crate::split::SplitList;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, OnceLock};
 use crate::tokens::Tokens;
@@ -108,6 +109,10 @@ pub(crate) fn open(options: Options, environment: Environment) -> Result<Inner, 
             "its counters are shared with other nodes: it cannot be opened without the store that it has joined";
         return Err(OpenError::Options(format!("{}: {reason}", dir.display())));
     }
+    if store.is_some() && (0..table.shard_count()).any(|shard| !table.lock(shard).shelf().is_empty()) {
+        let reason = "it has counters of approximate kinds, which are not shared with other nodes yet";
+        return Err(OpenError::Options(format!("{}: {reason}", dir.display())));
+    }
     let at_run_time = said.iter().map(|(name, put)| (name, &put.settings));
     for (name, settings) in options.namespaces.iter().map(|(name, said)| (name, said)).chain(at_run_time) {
         let mistakes = check_shared(store.is_some(), settings);
@@ -169,6 +174,7 @@ pub(crate) fn open(options: Options, environment: Environment) -> Result<Inner, 
     let remembered = remembered.fold((0, 0), |(tokens, producers), one| (tokens + one.0, producers + one.1));
     let tokens = Tokens::new(&options, log, horizon, remembered);
     let inner = Inner {
+        sketch_key: sketches::key(log),
         tokens,
         namespaces,
         table,

@@ -22,6 +22,7 @@ use crate::namespaces::{Put, Puts, decode_note, is_of_namespace};
 use crate::open::OpenError;
 use crate::options::LEDGER_DIR;
 use crate::sharing::own::Owned;
+use crate::sketches::{Paged, is_of_sketch};
 use crate::tokens::{Applied, Last, Noted};
 use crate::watermark::Watermark;
 
@@ -108,6 +109,7 @@ pub(crate) fn lay_over(
         restored.take(segments, record)
     })?;
     let Restored { time, records, flush, joined, namespaces, .. } = restored;
+    check_bodies(&table, ledger, dir)?;
     if tail.position < watermark.newest() {
         // What the ledger has was synced in the journal first.
         let newest = watermark.newest();
@@ -117,7 +119,7 @@ pub(crate) fn lay_over(
     Ok(Overlaid { table, watermark, unloaded, time, records, flush, tail, joined, horizon, namespaces })
 }
 
-/// Takes the tokens at rest: all of them, since each retry asks for one. Returns the horizon, and what was said of namespaces.
+/// Takes the tokens at rest, all of them, since each retry asks for one; and all bodies of sketches. Returns the horizon, and what was said of namespaces.
 fn load_notes(table: &Table, ledger: &dyn Ledger, dir: &Path) -> Result<(Millis, Puts), OpenError> {
     let (mut horizon, mut namespaces, mut damaged) = (Millis(0), Puts::new(), None);
     let visited = ledger.notes(&mut |key, value| {
@@ -126,6 +128,10 @@ fn load_notes(table: &Table, ledger: &dyn Ledger, dir: &Path) -> Result<(Millis,
                 Some((name, put)) => drop(namespaces.insert(name, put)),
                 None => damaged = Some("what it says of a namespace makes no sense"),
             }
+            return if damaged.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
+        }
+        if is_of_sketch(key) {
+            damaged = load_page(table, key, value).err();
             return if damaged.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
         }
         match Noted::decode(key, value) {
@@ -146,6 +152,45 @@ fn load_notes(table: &Table, ledger: &dyn Ledger, dir: &Path) -> Result<(Millis,
         Some(reason) => Err(refused(LedgerError::Damaged(reason.to_owned()))),
         None => Ok((horizon, namespaces)),
     }
+}
+
+fn load_page(table: &Table, key: &[u8], value: &[u8]) -> Result<(), &'static str> {
+    let paged = Paged::decode(key, value).ok_or("a page of a sketch in it makes no sense")?;
+    if paged.hash != table.hash(paged.name) {
+        return Err("a page of a sketch in it is not where it is looked for");
+    }
+    table.with(table.shard_of(paged.hash), |shard| shard.load_page(&paged))
+}
+
+/// Looks at all bodies as sketches, and whether each is that of its cell.
+fn check_bodies(table: &Table, ledger: &dyn Ledger, dir: &Path) -> Result<(), OpenError> {
+    let refused = |source| OpenError::Ledger { dir: dir.to_owned(), source };
+    let damaged = |name: &[u8], reason: &str| {
+        refused(LedgerError::Damaged(format!(
+            "the sketch {}, with what the journal says of it: {reason}",
+            name.escape_ascii()
+        )))
+    };
+    for index in 0..table.shard_count() {
+        table.with(index, |shard| {
+            shard.wake_bodies().map_err(|(name, reason)| damaged(&name, &reason))?;
+            let bodies: Vec<_> =
+                shard.shelf().iter().map(|(name, body)| (Box::<[u8]>::from(name), body.epoch, body.version)).collect();
+            for (name, epoch, version) in bodies {
+                let hash = table.hash(&name);
+                let cell = match shard.look(hash, &name) {
+                    Look::Cell(cell) => Some(cell),
+                    Look::Absent => None,
+                    Look::Unknown => ledger.get(hash, &name).map_err(refused)?,
+                };
+                if cell.is_none_or(|cell| (cell.epoch, cell.value as u64) != (epoch, version)) {
+                    return Err(damaged(&name, "its cell is missing, or of another version"));
+                }
+            }
+            Ok(())
+        })?;
+    }
+    Ok(())
 }
 
 /// Lays the journal over the ledger: every entry beyond what the ledger has of its shard replaces what was known of its counter.
@@ -179,6 +224,18 @@ impl Restored<'_> {
                     self.restore(end, name, None, before, epoch, own)?;
                 }
                 Entry::Flush { epoch } => self.flush(record.position, end, epoch),
+                Entry::Sketch { name, kind, version, whole, edits, pane } => {
+                    let hash = self.table.hash(name);
+                    let index = self.table.shard_of(hash);
+                    if end > self.watermark.shards[index].newest {
+                        let change = (kind, version, whole);
+                        let restored = match pane {
+                            0 => self.table.with(index, |shard| shard.restore_body(hash, name, change, &edits)),
+                            _ => Err("a sketch with panes, which this program does not know"),
+                        };
+                        restored.map_err(|bad| stream_damage(segments, record.position, bad.to_owned()))?;
+                    }
+                }
                 Entry::Joined { writer, at } => drop(self.joined.insert(writer.incarnation, at)),
                 Entry::Start { .. } => {}
                 // Whatever the ledger has: that is what one of these records said, this one or a later one, which comes again.

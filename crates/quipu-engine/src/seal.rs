@@ -1,6 +1,6 @@
 //! Seals changed cells into the ledger, so that the journal can be cut and cells can leave memory.
 //!
-//! In: slots that the ledger does not know. Out: a numbered batch of them, in ingestions each with a watermark; then the cut.
+//! In: slots, tokens and pages of sketches that the ledger does not know. Out: a numbered batch of them, in ingestions each with a watermark; then the cut.
 //!
 //! It goes shard by shard, each under its own lock. A shard's mark says which of its records the ledger has: a record beyond the mark is
 //! replayed over the ledger, one before it is not looked at. So an ingestion may hold more than the cut needs, and a crash between the two costs nothing.
@@ -18,9 +18,8 @@ use crate::engine::{Flush, Inner};
 use crate::failpoint::step;
 use crate::journal::format::Position;
 use crate::journal::{JournalError, Wait};
-use crate::namespaces::is_of_namespace;
 use crate::sync::{Ordering, lock};
-use crate::tokens::Noted;
+use crate::tokens::{Noted, is_of_token};
 use crate::turn::Visit;
 use crate::watermark::{ShardMark, Watermark};
 
@@ -34,8 +33,10 @@ pub struct Seal {
     next_shard: usize,
     /// Collected and not ingested yet; the shards they are of are those since `ingested`.
     cells: Vec<Sealed>,
-    /// Tokens of the same shards, and those whose time is over.
+    /// Tokens and pages of sketches of the same shards, and what is over of both.
     notes: Vec<Note>,
+    /// Bytes of pages of sketches among these.
+    pages_bytes: usize,
     /// Tokens that were applied up to then are over.
     over: Millis,
     /// How much of what was said of namespaces is collected, once all shards are.
@@ -104,6 +105,7 @@ impl Seal {
             next_shard: 0,
             cells: Vec::new(),
             notes: Vec::new(),
+            pages_bytes: 0,
             over,
             namespaces: None,
             kept: None,
@@ -124,7 +126,7 @@ impl Seal {
         if flush.end > self.watermark.cleared {
             return self.clear(inner, flush);
         }
-        let collected = self.cells.len() + self.notes.len();
+        let collected = self.cells.len() + self.notes.len() + self.pages_bytes / COLLECTED_BYTES;
         if self.next_shard < inner.table.shard_count() && collected < inner.options.ingest_cells() {
             self.collect(inner)?;
             return Ok(Sealing::More);
@@ -150,6 +152,10 @@ impl Seal {
         }
         shard.collect(self.batch, inner.batch_sealed(), &mut self.cells);
         shard.book_mut().collect(self.over, &mut self.notes);
+        let pages_from = self.notes.len();
+        shard.collect_pages(|name| inner.table.hash(name), &mut self.notes);
+        let page_bytes = |note: &Note| note.key.len() + note.value.as_ref().map_or(0, |value| value.len());
+        self.pages_bytes += self.notes[pages_from..].iter().map(page_bytes).sum::<usize>();
         self.watermark.shards[self.next_shard] = ShardMark {
             newest: shard.newest,
             counters: shard.counters,
@@ -187,7 +193,7 @@ impl Seal {
         self.watermark.joined = lock(&inner.joined).clone();
         step!("collected");
         self.check_quota(inner)?;
-        if self.notes.iter().any(|note| note.value.is_none() && !is_of_namespace(&note.key)) {
+        if self.notes.iter().any(|note| note.value.is_none() && is_of_token(&note.key)) {
             self.notes.push(Noted::Horizon(self.over).note());
         }
         self.notes.sort_unstable_by(|a, b| a.key.cmp(&b.key));
@@ -195,6 +201,7 @@ impl Seal {
         step!("ingested");
         self.cells.clear();
         self.notes.clear();
+        self.pages_bytes = 0;
         (self.ingested, self.has_ingested) = (self.next_shard, true);
         *lock(&inner.watermark) = self.watermark.clone();
         inner.note_ledger();
@@ -208,12 +215,12 @@ impl Seal {
             return Ok(());
         }
         let notes_bytes = |count: usize| count as u64 * NOTE_BYTES;
-        let mut bytes = INGESTION_BYTES + notes_bytes(self.notes.len());
+        let mut bytes = INGESTION_BYTES + notes_bytes(self.notes.len()) + self.pages_bytes as u64;
         bytes += self.cells.iter().map(|sealed| sealed_bytes(&sealed.name)).sum::<u64>();
         for index in self.next_shard..inner.table.shard_count() {
             let shard = inner.table.lock(index);
             bytes += shard.unsealed_names(inner.batch_sealed()).map(sealed_bytes).sum::<u64>();
-            bytes += notes_bytes(shard.book().unsealed());
+            bytes += notes_bytes(shard.book().unsealed()) + shard.shelf().unsealed_bytes();
         }
         inner.check_quota(self.mark, bytes)
     }
@@ -225,6 +232,7 @@ impl Seal {
         for index in 0..inner.table.shard_count() {
             let forgotten = inner.table.with(index, |shard| {
                 shard.purge(self.batch);
+                shard.sealed_pages();
                 shard.book_mut().sealed()
             });
             inner.tokens.note_evicted(forgotten);
@@ -268,6 +276,7 @@ impl Seal {
         for index in self.ingested..self.next_shard {
             inner.table.with(index, |shard| {
                 shard.uncollect(self.batch);
+                shard.uncollect_pages();
                 shard.book_mut().uncollect();
             });
         }
@@ -290,8 +299,11 @@ impl Kept {
     }
 }
 
-/// About what a token takes at rest, rather more than less.
+/// About what a token takes at rest, rather more than less; and what a page of a sketch takes beside its bytes.
 const NOTE_BYTES: u64 = 80;
+
+/// About what a cell takes while it is collected; so many bytes of pages count as one.
+const COLLECTED_BYTES: usize = 100;
 
 /// About what an ingestion takes beside its cells: the watermark and a table's own bookkeeping.
 const INGESTION_BYTES: u64 = 128 << 10;

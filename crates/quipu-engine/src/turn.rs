@@ -33,6 +33,7 @@ use crate::load::Load;
 use crate::namespaces::{InForce, Places};
 use crate::sharing::own::own_bytes_max;
 use crate::sharing::{Demand, Seeing, Share, demand, names_of};
+use crate::sketches::{record_bytes_guess, record_bytes_max};
 
 /// A run ends after so many commands, so that a long pipeline on one counter does not keep others from its shard.
 const RUN_COMMANDS_MAX: usize = 64;
@@ -155,16 +156,22 @@ impl<'e> Turn<'e> {
     pub fn run_all(&mut self, commands: &[Command<'_>], watches: &[Watch]) -> Result<Option<Vec<Reply>>, NotRun> {
         self.release();
         self.check_shared(commands, watches)?;
+        let mut bodies_bytes = 0;
         loop {
-            if let Some(replies) = self.try_all(commands, watches)? {
+            if let Some(replies) = self.try_all(commands, watches, &mut bodies_bytes)? {
                 return Ok(replies);
             }
         }
     }
 
-    /// `None` if other policies came in force meanwhile: then nothing was applied.
-    fn try_all(&mut self, commands: &[Command<'_>], watches: &[Watch]) -> Result<Option<Option<Vec<Reply>>>, NotRun> {
-        let (mut shards, mut bytes, mut together) = (Vec::new(), 0, Durability::Memory);
+    /// `None` if other policies came in force meanwhile, or bodies of sketches were found to need more room: then nothing was applied.
+    fn try_all(
+        &mut self,
+        commands: &[Command<'_>],
+        watches: &[Watch],
+        bodies_bytes: &mut usize,
+    ) -> Result<Option<Option<Vec<Reply>>>, NotRun> {
+        let (mut shards, mut bytes, mut together) = (Vec::new(), *bodies_bytes, Durability::Memory);
         let (mut writing, mut flushing) = (false, false);
         for command in commands {
             let reach = reach(command);
@@ -176,13 +183,13 @@ impl<'e> Turn<'e> {
         }
         shards.extend(watches.iter().map(|watch| watch.shard));
         if bytes > RECORD_BYTES_MAX {
-            let reason = format!("a transaction of {bytes} bytes is longer than a record may be");
-            return Err(Refusal::NoRoom { reason }.into());
+            return Err(too_long(bytes).into());
         }
         // A flush is journaled whatever its namespaces ask for.
         let has_room = self.admit(bytes, writing, together > Durability::Memory || flushing)?;
         let mut held = Held::many(&self.engine.table, shards);
-        if !self.is_admitted() {
+        if !self.is_admitted() || together > Durability::Memory && self.needs_more(&held, commands, bodies_bytes) {
+            self.promised = 0;
             return Ok(None);
         }
         if writing {
@@ -456,17 +463,25 @@ impl<'e> Turn<'e> {
 
     fn run_one(&mut self, command: &Command<'_>, name: Name<'_>) -> Result<Reply, Load> {
         let writing = writes(command);
+        let mut bodies_bytes = record_bytes_guess(command);
         let (shard, durability, limited, has_room) = loop {
             let shard = self.make_way(name);
             let policy = self.policies.policy(name);
             let (durability, limited) = (policy.durability, policy.limit.is_some());
-            let bytes = Reach::One(name).record_bytes_max(self.own_bytes_max());
+            let bytes = Reach::One(name).record_bytes_max(self.own_bytes_max()) + bodies_bytes;
+            if bytes > RECORD_BYTES_MAX {
+                return Ok(Reply::Refused(too_long(bytes)));
+            }
             let has_room = match self.admit(bytes, writing, durability > Durability::Memory) {
                 Ok(has_room) => has_room,
                 Err(refusal) => return Ok(Reply::Refused(refusal)),
             };
             if self.hold(shard) {
-                break (shard, durability, limited, has_room);
+                if durability == Durability::Memory || !self.needs_more_now(command, &mut bodies_bytes) {
+                    break (shard, durability, limited, has_room);
+                }
+                // Asked for with nothing held: there may be none before the disk was asked.
+                self.release();
             }
         };
         if writing && self.engine.is_closed() {
@@ -491,6 +506,23 @@ impl<'e> Turn<'e> {
         self.run_commands += 1;
         self.run_durability = self.run_durability.max(durability);
         Ok(self.apply(command, None, has_room))
+    }
+
+    /// Whether what is written of sketches may take more room than so much, as the held shards know; then how much.
+    pub(crate) fn needs_more(&self, held: &Held<'_>, commands: &[Command<'_>], bodies_bytes: &mut usize) -> bool {
+        let table = &self.engine.table;
+        let look = |name: Name<'_>| held.peek(table.shard_of(table.hash(name.bytes()))).body(name.bytes());
+        let needed = record_bytes_max(commands, look);
+        let more = needed > *bodies_bytes;
+        *bodies_bytes = needed.max(*bodies_bytes);
+        more
+    }
+
+    /// The same of one command, whose shard is held.
+    fn needs_more_now(&self, command: &Command<'_>, bodies_bytes: &mut usize) -> bool {
+        let Command::Sketch(sketch) = command else { return false };
+        let held = self.held.as_ref().expect("the run is open");
+        sketch.writes() && self.needs_more(held, std::slice::from_ref(command), bodies_bytes)
     }
 
     /// Places for the counters that these commands may make, in namespaces where their number is limited; the shards are held.
@@ -648,6 +680,8 @@ impl<'e> Turn<'e> {
                 room: &mut self.room,
                 promised: &mut self.promised,
             },
+            key: &self.engine.sketch_key,
+            memory: self.engine.options.table_bytes_max().zip(self.engine.options.memory_bytes_max),
         };
         work(&mut run)
     }
@@ -765,6 +799,10 @@ impl<'e> Turn<'e> {
     fn wait_for(&mut self, durability: Durability, position: Position) {
         self.wait = self.wait.and(Wait::for_durability(durability, position));
     }
+}
+
+fn too_long(bytes: usize) -> Refusal {
+    Refusal::NoRoom { reason: format!("what may take {bytes} bytes is longer than a record may be") }
 }
 
 impl Drop for Turn<'_> {

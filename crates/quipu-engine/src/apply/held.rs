@@ -66,6 +66,16 @@ impl<'t> Held<'t> {
         held.expect("admission named every shard that the command touches")
     }
 
+    /// A held shard, only to look at.
+    pub fn peek(&self, index: usize) -> &Shard {
+        let held = match self {
+            Held::One(held, guard) => (*held == index).then_some(&**guard),
+            Held::Many(held) => held.binary_search_by_key(&index, |(held, _)| *held).ok().map(|at| &*held[at].1),
+            Held::Asked(_) => None,
+        };
+        held.expect("admission named every shard that the command touches")
+    }
+
     /// Works on every held shard.
     #[inline]
     pub fn for_each(&mut self, mut work: impl FnMut(&mut Shard)) {

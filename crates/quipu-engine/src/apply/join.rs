@@ -104,13 +104,13 @@ impl Run<'_, '_> {
     }
 
     /// The cell, for a command that does more than read it or add a little to it.
-    pub(super) fn sole_cell(&mut self, name: Name<'_>) -> Option<Cell> {
+    pub(crate) fn sole_cell(&mut self, name: Name<'_>) -> Option<Cell> {
         self.close_lanes(name);
         self.cell(name)
     }
 
     /// Joins what lanes hold of a counter and leaves them closed.
-    pub(super) fn close_lanes(&mut self, name: Name<'_>) {
+    pub(crate) fn close_lanes(&mut self, name: Name<'_>) {
         let hash = self.table.hash(name.bytes());
         if self.held.shard(self.table.shard_of(hash)).splits.are_live() {
             // Refused, they hold it still.

@@ -8,9 +8,10 @@
 //! - a counter that expired is removed by the command that notices it, in the same record, so that nobody sees it again
 //!   whatever the clock does later;
 //! - on a shared store an add changes this node's own cell and what is shown alike; nothing else comes here from a command;
-//! - whoever looks at a counter that has lanes joins them first (`join`).
+//! - whoever looks at a counter that has lanes joins them first (`join`);
+//! - what is asked of counts is refused by sketches, and the other way round.
 //!
-//! Not here: whether a command may run and has room (`admit`), when its reply may leave (`turn`).
+//! Not here: sketches (`sketches`), whether a command may run and has room (`admit`), when its reply may leave (`turn`).
 
 mod held;
 mod join;
@@ -19,9 +20,11 @@ pub mod table;
 mod walk;
 
 use quipu_model::{
-    AddWithin, Cell, Command, Durability, Epoch, Expiry, ExpiryCondition, ExpiryForm, KindAndDialect, Millis, Name,
-    NodeId, Refusal, Reply, Set, SetCondition, SetExpiry, When, count,
+    AddWithin, Cell, Command, Durability, Epoch, Expiry, ExpiryCondition, ExpiryForm, Millis, Name, NodeId, Refusal,
+    Reply, Set, SetCondition, SetExpiry, When, count,
 };
+
+use quipu_sketch::Key;
 
 pub use self::held::Held;
 pub use self::join::{Allowance, Lanes};
@@ -58,6 +61,10 @@ pub struct Run<'r, 't> {
     pub picking: Option<Picking<'r>>,
     /// Room that the turn was promised.
     pub allowance: Allowance<'r>,
+    /// Under which sketches of our own form hash what they count.
+    pub key: &'r Key,
+    /// Most bytes that all counters may take in memory, and the limit that this comes from.
+    pub memory: Option<(u64, u64)>,
 }
 
 impl Run<'_, '_> {
@@ -70,23 +77,27 @@ impl Run<'_, '_> {
         Ok(match command {
             Command::Add { name, delta, shard_key } => Reply::Integer(self.add(*name, *delta, *shard_key)?),
             Command::AddWithin(add) => self.add_within(add)?,
-            Command::Read { name } => Reply::Value(self.value(*name)),
-            Command::ReadMany { names } => Reply::Values(names.iter().map(|name| self.value(*name)).collect()),
+            Command::Read { name } => {
+                let cell = self.cell(*name);
+                self.shown(*name, cell)?
+            }
+            Command::ReadMany { names } => Reply::Values(names.iter().map(|name| self.count(*name)).collect()),
             Command::Set(set) => self.set(set)?,
             Command::Take { name } => {
-                let value = self.sole_cell(*name).map(|cell| cell.value);
+                let cell = self.sole_cell(*name);
+                let shown = self.shown(*name, cell)?;
                 self.delete(*name);
-                Reply::Value(value)
+                shown
             }
             Command::ReadAndExpire { name, expiry } => self.read_and_expire(*name, *expiry)?,
-            Command::Reset { name } => self.reset(*name),
+            Command::Reset { name } => self.reset(*name)?,
             Command::Delete { names } => {
                 Reply::Integer(names.iter().map(|name| i64::from(self.delete(*name))).sum::<i64>())
             }
             Command::Exists { names } => {
-                Reply::Integer(names.iter().map(|name| i64::from(self.value(*name).is_some())).sum::<i64>())
+                Reply::Integer(names.iter().map(|name| i64::from(self.cell(*name).is_some())).sum::<i64>())
             }
-            Command::KindOf { name } => Reply::Kind(self.value(*name).map(|_| KindAndDialect::COUNT)),
+            Command::KindOf { name } => Reply::Kind(self.cell(*name).map(|_| self.kind_of(*name))),
             Command::Expire { name, when, condition } => {
                 Reply::Integer(i64::from(self.expire(*name, *when, *condition)?))
             }
@@ -98,7 +109,7 @@ impl Run<'_, '_> {
                 self.flush();
                 Reply::Ok
             }
-            Command::Sketch(_) => return Err(Refusal::NotOffered { reason: "not yet" }),
+            Command::Sketch(command) => self.sketch(command)?,
         })
     }
 
@@ -123,6 +134,7 @@ impl Run<'_, '_> {
         delta: i64,
         shard_key: Option<&[u8]>,
     ) -> Result<i64, Refusal> {
+        let before = self.count_of(name, before)?;
         let value = count::add(before.map_or(0, |cell| cell.value), delta)?;
         if self.picking.is_some() {
             self.add_own(name, before, delta, shard_key)?;
@@ -189,6 +201,7 @@ impl Run<'_, '_> {
 
     fn add_within(&mut self, add: &AddWithin<'_>) -> Result<Reply, Refusal> {
         let before = self.sole_cell(add.name);
+        let before = self.count_of(add.name, before)?;
         let value = before.map_or(0, |cell| cell.value);
         let Some(after) = count::add_within(value, add.delta, (add.lower, add.upper), add.saturate) else {
             return Ok(Reply::Pair(value, 0));
@@ -207,39 +220,54 @@ impl Run<'_, '_> {
     }
 
     fn set(&mut self, set: &Set<'_>) -> Result<Reply, Refusal> {
-        let expires_at = match set.expiry {
+        let Set { name, value, condition, expiry, reply_old } = *set;
+        self.set_anew(name, condition, expiry, reply_old, |run, cell| run.write(name, Cell { value, ..cell }))
+    }
+
+    /// Begins a counter anew, if the condition is met: in its next epoch, with whatever is written for it then.
+    pub(crate) fn set_anew(
+        &mut self,
+        name: Name<'_>,
+        condition: SetCondition,
+        expiry: SetExpiry,
+        reply_old: bool,
+        write: impl FnOnce(&mut Self, Cell),
+    ) -> Result<Reply, Refusal> {
+        let expires_at = match expiry {
             SetExpiry::At(when) => Some(self.point(when)?),
             // A set begins anew, also for the namespace.
-            SetExpiry::Remove => self.first_expiry(set.name),
+            SetExpiry::Remove => self.first_expiry(name),
             SetExpiry::Keep => None,
         };
-        let before = self.sole_cell(set.name);
-        let wanted = match set.condition {
+        let before = self.sole_cell(name);
+        let old = if reply_old { Some(self.shown(name, before)?) } else { None };
+        let wanted = match condition {
             SetCondition::Always => true,
             SetCondition::IfAbsent => before.is_none(),
             SetCondition::IfPresent => before.is_some(),
         };
         if wanted {
-            let kept = match (set.expiry, before) {
+            let kept = match (expiry, before) {
                 (SetExpiry::Keep, Some(before)) => before.expires_at,
-                (SetExpiry::Keep, None) => self.first_expiry(set.name),
+                (SetExpiry::Keep, None) => self.first_expiry(name),
                 _ => None,
             };
-            let epoch = self.epoch(set.name, before).raised(self.now, self.node);
-            self.write(set.name, Cell { epoch, value: set.value, expires_at: expires_at.or(kept) });
+            let epoch = self.epoch(name, before).raised(self.now, self.node);
+            write(self, Cell { epoch, value: 1, expires_at: expires_at.or(kept) });
         }
-        Ok(match (set.reply_old, wanted) {
-            (true, _) => Reply::Value(before.map(|cell| cell.value)),
-            (false, true) => Reply::Ok,
-            (false, false) => Reply::Nil,
+        Ok(match (old, wanted) {
+            (Some(old), _) => old,
+            (None, true) => Reply::Ok,
+            (None, false) => Reply::Nil,
         })
     }
 
-    fn reset(&mut self, name: Name<'_>) -> Reply {
-        let Some(before) = self.sole_cell(name) else { return Reply::Integer(0) };
+    fn reset(&mut self, name: Name<'_>) -> Result<Reply, Refusal> {
+        let before = self.sole_cell(name);
+        let Some(before) = self.count_of(name, before)? else { return Ok(Reply::Integer(0)) };
         let epoch = before.epoch.raised(self.now, self.node);
         self.write(name, Cell { epoch, value: 0, ..before });
-        Reply::Integer(before.value)
+        Ok(Reply::Integer(before.value))
     }
 
     fn delete(&mut self, name: Name<'_>) -> bool {
@@ -257,11 +285,12 @@ impl Run<'_, '_> {
             Expiry::At(when) => Some(self.point(when)?),
             Expiry::Keep | Expiry::Remove => None,
         };
-        let Some(cell) = self.sole_cell(name) else { return Ok(Reply::Value(None)) };
-        if expiry != Expiry::Keep && expires_at != cell.expires_at {
+        let cell = self.sole_cell(name);
+        let shown = self.shown(name, cell)?;
+        if let Some(cell) = cell.filter(|cell| expiry != Expiry::Keep && expires_at != cell.expires_at) {
             self.write(name, Cell { expires_at, ..cell });
         }
-        Ok(Reply::Value(Some(cell.value)))
+        Ok(shown)
     }
 
     fn expire(&mut self, name: Name<'_>, when: When, condition: ExpiryCondition) -> Result<bool, Refusal> {
@@ -320,8 +349,10 @@ impl Run<'_, '_> {
 
     // ---- cells ------------------------------------------------------------------------------------------------------------
 
-    fn value(&mut self, name: Name<'_>) -> Option<i64> {
-        self.cell(name).map(|cell| cell.value)
+    /// The value of a count; `None` if there is none, or it is a sketch.
+    fn count(&mut self, name: Name<'_>) -> Option<i64> {
+        let cell = self.cell(name);
+        self.count_of(name, cell).ok().flatten().map(|cell| cell.value)
     }
 
     /// The cell, with all that was counted in its lanes, unless it has expired; then it is removed.
@@ -362,7 +393,7 @@ impl Run<'_, '_> {
     }
 
     /// The present cell with another value, or a new one in the epoch new counters have.
-    fn with_value(&mut self, name: Name<'_>, before: Option<Cell>, value: i64) -> Cell {
+    pub(crate) fn with_value(&mut self, name: Name<'_>, before: Option<Cell>, value: i64) -> Cell {
         match before {
             Some(cell) => Cell { value, ..cell },
             None => Cell { epoch: self.epoch(name, None), value, expires_at: self.first_expiry(name) },
@@ -422,7 +453,7 @@ impl Run<'_, '_> {
     }
 
     /// An expiry that is already past deletes at once, as in Redis.
-    fn drop_if_past(&mut self, name: Name<'_>, cell: Cell) {
+    pub(crate) fn drop_if_past(&mut self, name: Name<'_>, cell: Cell) {
         // On a shared store the time is the store's.
         if self.picking.is_some() {
             return;
@@ -433,7 +464,7 @@ impl Run<'_, '_> {
     }
 
     /// Returns the hash, and what was before if that is to be journaled.
-    fn put(&mut self, name: Name<'_>, cell: Cell) -> (u64, Option<Before>) {
+    pub(crate) fn put(&mut self, name: Name<'_>, cell: Cell) -> (u64, Option<Before>) {
         let hash = self.table.hash(name.bytes());
         let shard = self.held.shard(self.table.shard_of(hash));
         let existed = shard.put(hash, name.bytes(), cell);

@@ -8,19 +8,21 @@
 //! - `deadlines` holds exactly the resident cells that expire;
 //! - a slot that is `changed` says something the ledger does not, and stays; one that is not may leave memory once its batch is in the ledger;
 //! - a counter that is gone keeps its slot, without a cell, for as long as the ledger may still have it, or this node says something of it on a shared store;
+//! - a slot whose name has a body on the shelf says so; a body goes with its cell, and with the cell's epoch;
 //! - `unsettled` holds the names of which this node says something that a shared store has not confirmed, all of them resident;
 //!   what leaves memory before that is found again by a walk.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use quipu_model::{Cell, Epoch, KeptName, Millis, Sealed};
+use quipu_model::{Cell, Epoch, KeptName, Millis, Note, Sealed};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::slots::prefetch::prefetch_two;
 use super::slots::{Flag, Removed, SHORT_BYTES_MAX, Slots, SpareChunks};
-use crate::journal::format::Position;
+use crate::journal::format::{PackedEdits, Position};
 use crate::sharing::own::Owned;
+use crate::sketches::{Body, Paged, Shelf};
 use crate::split::Splits;
 use crate::sync::{Arc, AtomicI64, Mutex, MutexGuard, Ordering, lock, try_lock};
 use crate::tokens::Book;
@@ -189,6 +191,8 @@ pub struct Shard {
     pub rest_deadline: Option<Millis>,
     /// Tokens whose hash is of this shard. They outlive the counters.
     book: Book,
+    /// What makes counters of this shard sketches.
+    shelf: Shelf,
     /// Namespaces with a limit whose counters in this shard were counted, and how many there are.
     pub counted: Vec<(u64, u64)>,
 }
@@ -215,6 +219,7 @@ impl Shard {
             batch: 0,
             rest_deadline: None,
             book: Book::default(),
+            shelf: Shelf::default(),
             counted: Vec::new(),
             floor: Epoch::FIRST,
             epoch_newest: Epoch::FIRST,
@@ -241,7 +246,7 @@ impl Shard {
         }
     }
 
-    /// Value and epoch of a counter that exists and does not expire, if this slot, which [`Shard::guess`] named since the shard was last changed, is the one; nearly always it is.
+    /// Value and epoch of a count that exists and does not expire, if this slot, which [`Shard::guess`] named since the shard was last changed, is the one; nearly always it is.
     #[inline]
     pub fn look_plain(&mut self, guess: u32, name: &[u8]) -> Option<(i64, Epoch)> {
         self.slots.look_plain(guess, name)
@@ -281,6 +286,11 @@ impl Shard {
         self.slots.find(hash, name).is_some()
     }
 
+    /// Whether a counter whose state is known exists.
+    pub fn exists(&self, hash: u64, name: &[u8]) -> bool {
+        self.slots.find(hash, name).is_some_and(|at| self.slots.cell(at).is_some())
+    }
+
     /// Makes or replaces the cell of a name whose state is known; whether it existed.
     pub fn put(&mut self, hash: u64, name: &[u8], cell: Cell) -> bool {
         self.resized = true;
@@ -290,6 +300,7 @@ impl Shard {
         self.slots.set(at, Flag::Changed);
         self.slots.set(at, Flag::Used);
         let before = self.slots.set_cell(at, Some(cell));
+        self.follow(at, name, Some(cell));
         self.move_deadline(before.and_then(|cell| cell.expires_at), cell.expires_at, name);
         self.counters += u64::from(before.is_none());
         before.is_some()
@@ -300,6 +311,7 @@ impl Shard {
         self.resized = true;
         let Some(at) = self.slots.find(hash, name) else { return };
         let before = self.slots.set_cell(at, None);
+        self.follow(at, name, None);
         self.slots.set(at, Flag::Changed);
         if !self.slots.has(at, Flag::AtRest) && self.slots.own(at).is_none() {
             // The ledger has nothing to forget.
@@ -324,6 +336,7 @@ impl Shard {
         self.names_bytes += own.as_ref().map_or(0, |own| own.bytes());
         let at = self.find_or_insert(hash, name);
         let before = self.slots.set_cell(at, cell);
+        self.follow(at, name, cell);
         let own_before = self.slots.set_own(at, own);
         self.slots.set(at, Flag::Changed);
         self.slots.set(at, Flag::AtRest);
@@ -360,6 +373,102 @@ impl Shard {
     pub fn book_mut(&mut self) -> &mut Book {
         self.resized = true;
         &mut self.book
+    }
+
+    // ---- sketches ---------------------------------------------------------------------------------------------------------------
+
+    /// The bodies of this shard's sketches.
+    pub fn shelf(&self) -> &Shelf {
+        &self.shelf
+    }
+
+    /// The body of a name.
+    pub fn body(&self, name: &[u8]) -> Option<&Body> {
+        if self.shelf.is_empty() { None } else { self.shelf.get(name) }
+    }
+
+    /// The body of a name, to be looked at closely; if it is changed by that, [`Shard::note_body`] is to be told.
+    pub fn body_mut(&mut self, name: &[u8]) -> Option<&mut Body> {
+        self.shelf.get_mut(name)
+    }
+
+    /// A body has changed.
+    pub fn note_body(&mut self, name: &[u8]) {
+        self.resized = true;
+        self.shelf.reckon(name);
+    }
+
+    /// Gives a counter that exists a body.
+    pub fn put_body(&mut self, hash: u64, name: &[u8], body: Body) {
+        self.resized = true;
+        self.shelf.put(name, body);
+        if let Some(at) = self.slots.find(hash, name) {
+            self.slots.set(at, Flag::Sketch);
+        }
+    }
+
+    /// Whether the counter at this slot is a sketch.
+    pub fn is_sketch_at(&self, at: u32) -> bool {
+        self.slots.has(at, Flag::Sketch)
+    }
+
+    /// Takes a page that the ledger has of a body.
+    pub fn load_page(&mut self, paged: &Paged<'_>) -> Result<(), &'static str> {
+        self.resized = true;
+        self.shelf.load(paged)
+    }
+
+    /// Takes what a record of the journal says of a body: kind, version, and whether it is all of it. Its cell was restored before.
+    pub fn restore_body(
+        &mut self,
+        hash: u64,
+        name: &[u8],
+        change: (u8, u64, bool),
+        edits: &PackedEdits<'_>,
+    ) -> Result<(), &'static str> {
+        self.resized = true;
+        let at = self.slots.find(hash, name);
+        let cell = at.and_then(|at| Some((at, self.slots.cell(at)?)));
+        let Some((at, cell)) = cell.filter(|(_, cell)| cell.value as u64 == change.1) else {
+            return Err("a change of a sketch without its cell");
+        };
+        self.shelf.replay(name, cell.epoch, change, edits)?;
+        self.slots.set(at, Flag::Sketch);
+        Ok(())
+    }
+
+    /// All bodies are here: looks at them as sketches.
+    pub fn wake_bodies(&mut self) -> Result<(), (KeptName, String)> {
+        self.resized = true;
+        self.shelf.wake()
+    }
+
+    /// Pages of bodies that the ledger does not know.
+    pub fn collect_pages(&mut self, hash: impl Fn(&[u8]) -> u64, out: &mut Vec<Note>) {
+        self.shelf.collect(hash, out);
+    }
+
+    /// What was collected of bodies did not reach the ledger.
+    pub fn uncollect_pages(&mut self) {
+        self.shelf.uncollect();
+    }
+
+    /// What was collected of bodies is sealed.
+    pub fn sealed_pages(&mut self) {
+        self.resized = true;
+        self.shelf.sealed();
+    }
+
+    /// A slot has another cell: a body of another epoch is no longer its own.
+    fn follow(&mut self, at: u32, name: &[u8], cell: Option<Cell>) {
+        if !self.slots.has(at, Flag::Sketch) {
+            return;
+        }
+        let epoch = cell.map(|cell| cell.epoch);
+        if self.shelf.get(name).is_none_or(|body| Some(body.epoch) != epoch) {
+            self.shelf.remove(name);
+            self.slots.unset(at, Flag::Sketch);
+        }
     }
 
     // ---- with a shared store ----------------------------------------------------------------------------------------------------
@@ -440,6 +549,7 @@ impl Shard {
         self.deadlines = BTreeSet::new();
         self.unsettled = BTreeMap::new();
         self.slots.clear();
+        self.shelf.clear();
         (self.names_bytes, self.absent, self.counters) = (0, 0, 0);
         (self.unloaded, self.rest_deadline) = (false, None);
     }
@@ -563,7 +673,7 @@ impl Shard {
 
     /// About how many bytes the shard takes.
     pub fn bytes(&self) -> usize {
-        self.slots.bytes() + self.names_bytes + self.book.bytes()
+        self.slots.bytes() + self.names_bytes + self.book.bytes() + self.shelf.bytes()
     }
 
     // ---- walks ------------------------------------------------------------------------------------------------------------------
@@ -576,9 +686,9 @@ impl Shard {
         (names.collect(), end)
     }
 
-    /// The cell of every resident name; `None` for those that are gone.
-    pub fn cells(&self) -> impl Iterator<Item = Option<Cell>> {
-        self.slots.numbers().map(|at| self.slots.cell(at))
+    /// The cell of every resident name, `None` for those that are gone; and whether it is that of a count.
+    pub fn cells(&self) -> impl Iterator<Item = (Option<Cell>, bool)> {
+        self.slots.numbers().map(|at| (self.slots.cell(at), !self.slots.has(at, Flag::Sketch)))
     }
 
     /// What this node says of resident names on a shared store.
@@ -594,7 +704,11 @@ impl Shard {
     fn find_or_insert(&mut self, hash: u64, name: &[u8]) -> u32 {
         self.slots.find(hash, name).unwrap_or_else(|| {
             self.names_bytes += name_bytes(name);
-            self.slots.insert(hash, name)
+            let at = self.slots.insert(hash, name);
+            if !self.shelf.is_empty() && self.shelf.get(name).is_some() {
+                self.slots.set(at, Flag::Sketch);
+            }
+            at
         })
     }
 

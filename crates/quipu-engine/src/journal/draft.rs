@@ -2,7 +2,7 @@
 
 use quipu_model::{Epoch, Millis};
 
-use super::format::{Before, Entry, RECORD_HEADER_BYTES, put_time};
+use super::format::{Before, Entry, PackedEdit, RECORD_HEADER_BYTES, put_edits, put_sketch, put_time};
 
 /// The records of a turn, one after another; the last one may still grow.
 #[derive(Default)]
@@ -65,6 +65,20 @@ impl Draft {
         }
         self.last_add = Some(LastAdd { at: self.bytes.len(), hash, epoch, count, sum, before });
         Entry::Cell { name, epoch, value, expires_at, count, sum, before, own }.encode(&mut self.bytes);
+    }
+
+    /// Adds what changed in a sketch.
+    pub fn push_sketch<'e>(
+        &mut self,
+        time: Millis,
+        name: &[u8],
+        (kind, version, whole): (u8, u64, bool),
+        edits: impl ExactSizeIterator<Item = PackedEdit<'e>>,
+    ) {
+        self.open(time);
+        self.last_add = None;
+        put_sketch(&mut self.bytes, name, (kind, 0), version, whole);
+        put_edits(&mut self.bytes, edits);
     }
 
     /// Opens a record that says nothing but the time, if none is open.

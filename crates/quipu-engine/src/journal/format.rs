@@ -24,13 +24,13 @@
 //!  24  …    body       time (varint, Unix milliseconds), then entries up to the end
 //!
 //! entry: a tag, then what the tag says
-//!   tag & 0x07   1 cell · 2 gone · 3 flush · 4 joined · 5 start · 6 token: what the record's other entries are the effect of · 7 namespace
-//!   tag & 0x08   an expiry follows (cell); it is the number of a producer (token)
+//!   tag & 0x07   0 sketch: what changed in the body of the cell before it · 1 cell · 2 gone · 3 flush · 4 joined · 5 start · 6 token: what the record's other entries are the effect of · 7 namespace
+//!   tag & 0x08   an expiry follows (cell); it is the number of a producer (token); the edits begin with nothing (sketch)
 //!   tag & 0x10   an epoch follows (cell, gone); without it, the first epoch
 //!   tag & 0x20   the counter did not exist before (cell)
 //!   tag & 0x40   whether it existed only the ledger knows: a counter in memory mode, journaled with others, or shared (cell, gone)
 //!   tag & 0x80   what this node says of it on a shared store follows at the end (cell, gone)
-//!   name         varint length, bytes                       (cell, gone)
+//!   name         varint length, bytes                       (cell, gone, sketch)
 //!   epoch        varint milliseconds, u64 node              (cell, gone if 0x10; flush always)
 //!   value        zigzag varint, the running value           (cell)
 //!   expiry       varint, Unix milliseconds                  (cell if 0x08)
@@ -44,6 +44,10 @@
 //!   outcome      as in `tokens::note`                       (token)
 //!   name         a byte with its length, bytes              (namespace)
 //!   settings     u16 with their length, then as `quipu_model::Namespace` writes them: all that is said at run time from here on (namespace)
+//!   kind         a byte, as `quipu_sketch::Kind` numbers them (sketch)
+//!   pane         varint; 0: none                            (sketch)
+//!   version      varint, after the edits                    (sketch)
+//!   edits        varint how many, then of each, as varints: where, how many bytes go, how many come, how many of these follow; these. All others are zeros (sketch)
 //! ```
 //!
 //! Why both a seed by position and a chain: the position keeps a record of a recycled segment from passing for a new one, and
@@ -59,6 +63,7 @@ use quipu_model::{
 };
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
+use crate::sketches::SKETCH_BYTES_MAX;
 use crate::tokens::{TokenKey, put_outcome, take_outcome};
 
 /// The version in every file. A file of another version is refused.
@@ -283,6 +288,21 @@ pub enum Entry<'a> {
         /// What was answered.
         outcome: Outcome,
     },
+    /// The body of a counter that is a sketch has changed; its cell is the entry before.
+    Sketch {
+        /// Its name.
+        name: &'a [u8],
+        /// The number of its kind.
+        kind: u8,
+        /// Which pane; 0: it has none.
+        pane: u64,
+        /// The version after it.
+        version: u64,
+        /// Whether the edits begin with nothing, whatever was there before.
+        whole: bool,
+        /// What changed.
+        edits: PackedEdits<'a>,
+    },
     /// What is said of a namespace at run time, in place of what was said before.
     Namespace {
         /// Which.
@@ -292,6 +312,7 @@ pub enum Entry<'a> {
     },
 }
 
+const SKETCH: u8 = 0;
 const CELL: u8 = 1;
 const GONE: u8 = 2;
 const FLUSH: u8 = 3;
@@ -302,6 +323,7 @@ const NAMESPACE: u8 = 7;
 const TYPE_MASK: u8 = 0x07;
 const HAS_EXPIRY: u8 = 0x08;
 const HAS_NUMBER: u8 = 0x08;
+const IS_WHOLE: u8 = 0x08;
 const HAS_EPOCH: u8 = 0x10;
 const WAS_ABSENT: u8 = 0x20;
 const IS_UNSURE: u8 = 0x40;
@@ -348,6 +370,11 @@ impl Entry<'_> {
                 }
                 put_outcome(out, outcome);
             }
+            &Entry::Sketch { name, kind, pane, version, whole, edits } => {
+                put_sketch(out, name, (kind, pane), version, whole);
+                put_varint(out, edits.count);
+                out.extend_from_slice(edits.bytes);
+            }
             Entry::Namespace { name, settings } => {
                 out.push(NAMESPACE);
                 out.push(
@@ -362,6 +389,90 @@ impl Entry<'_> {
             }
         }
     }
+}
+
+/// A change of a sketch's bytes: `removed` bytes at `at` give way to `length` others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PackedEdit<'a> {
+    /// Where.
+    pub at: u32,
+    /// How many bytes go.
+    pub removed: u32,
+    /// How many come.
+    pub length: u32,
+    /// The first of these; the others are zeros.
+    pub bytes: &'a [u8],
+}
+
+/// Edits as the journal has them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PackedEdits<'a> {
+    count: u64,
+    bytes: &'a [u8], // so many edits as drawn above, checked
+}
+
+impl<'a> PackedEdits<'a> {
+    /// The edits, oldest first.
+    pub fn iter(&self) -> impl Iterator<Item = PackedEdit<'a>> + use<'a> {
+        let mut rest = self.bytes;
+        (0..self.count).map_while(move |_| take_edit(&mut rest).ok())
+    }
+
+    fn take(rest: &mut &'a [u8]) -> Result<PackedEdits<'a>, BadBody> {
+        let count = take_varint(rest)?;
+        let before = *rest;
+        for _ in 0..count {
+            take_edit(rest)?;
+        }
+        Ok(PackedEdits { count, bytes: &before[..before.len() - rest.len()] })
+    }
+}
+
+fn take_edit<'a>(rest: &mut &'a [u8]) -> Result<PackedEdit<'a>, BadBody> {
+    let mut number = || match take_varint(rest)? {
+        number if number <= SKETCH_BYTES_MAX as u64 => Ok(number as u32),
+        _ => Err(BadBody),
+    };
+    let (at, removed, length, kept) = (number()?, number()?, number()?, number()?);
+    let bytes = if kept <= length { take(rest, kept as usize)? } else { return Err(BadBody) };
+    Ok(PackedEdit { at, removed, length, bytes })
+}
+
+/// Most bytes that an edit takes beside its own: four numbers of at most [`SKETCH_BYTES_MAX`].
+pub const EDIT_OVERHEAD_BYTES_MAX: usize = 4 * 4;
+
+/// Most bytes that the entry of a sketch takes beside its name and edits: tag, lengths, kind, pane, version, how many edits.
+pub const SKETCH_ENTRY_BYTES_MAX: usize = 1 + 2 + 1 + 10 + 10 + 5;
+
+/// Appends what stands before the edits of a sketch.
+pub fn put_sketch(out: &mut Vec<u8>, name: &[u8], (kind, pane): (u8, u64), version: u64, whole: bool) {
+    out.push(if whole { SKETCH | IS_WHOLE } else { SKETCH });
+    put_varint(out, name.len() as u64);
+    out.extend_from_slice(name);
+    out.push(kind);
+    put_varint(out, pane);
+    put_varint(out, version);
+}
+
+/// Appends how many edits there are, and these; zeros that they end with are left out.
+pub fn put_edits<'e>(out: &mut Vec<u8>, edits: impl ExactSizeIterator<Item = PackedEdit<'e>>) {
+    put_varint(out, edits.len() as u64);
+    for PackedEdit { at, removed, length, bytes } in edits {
+        let kept = without_zeros(bytes);
+        for number in [u64::from(at), u64::from(removed), u64::from(length), kept.len() as u64] {
+            put_varint(out, number);
+        }
+        out.extend_from_slice(kept);
+    }
+}
+
+/// Bytes without the zeros they end with.
+pub fn without_zeros(bytes: &[u8]) -> &[u8] {
+    // A large sketch is mostly zeros at first: whole words of them are passed at once.
+    let (rest, words) = bytes.as_rchunks::<16>();
+    let zeros = words.iter().rev().take_while(|word| **word == [0; 16]).count();
+    let bytes = &bytes[..rest.len() + (words.len() - zeros) * 16];
+    &bytes[..bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1)]
 }
 
 /// The body of a record: when it was written, and its entries.
@@ -455,6 +566,7 @@ fn take_entry<'a>(rest: &mut &'a [u8]) -> Result<Entry<'a>, BadBody> {
         CELL => TYPE_MASK | HAS_EXPIRY | HAS_EPOCH | WAS_ABSENT | IS_UNSURE | HAS_OWN,
         GONE => TYPE_MASK | HAS_EPOCH | IS_UNSURE | HAS_OWN,
         TOKEN => TYPE_MASK | HAS_NUMBER,
+        SKETCH => TYPE_MASK | IS_WHOLE,
         _ => TYPE_MASK,
     };
     if tag & !known != 0 {
@@ -484,6 +596,13 @@ fn take_entry<'a>(rest: &mut &'a [u8]) -> Result<Entry<'a>, BadBody> {
             let digest = take_u64(rest)?;
             let number = if tag & HAS_NUMBER != 0 { Some(take_varint(rest)?) } else { None };
             Ok(Entry::Token { key, digest, number, outcome: take_outcome(rest).ok_or(BadBody)? })
+        }
+        SKETCH => {
+            let (name, _) = take_named(rest, tag)?;
+            let kind = take(rest, 1)?[0];
+            let (pane, version) = (take_varint(rest)?, take_varint(rest)?);
+            let edits = PackedEdits::take(rest)?;
+            Ok(Entry::Sketch { name, kind, pane, version, whole: tag & IS_WHOLE != 0, edits })
         }
         NAMESPACE => {
             let bytes = usize::from(take(rest, 1)?[0]);
@@ -619,6 +738,39 @@ mod tests {
             prop_assert!(bytes.len() <= 10 + NAMESPACE_ENTRY_BYTES_MAX);
             let body = Body::decode(&bytes).unwrap();
             prop_assert_eq!(body.entries().collect::<Vec<_>>(), vec![Ok(entry)]);
+        }
+
+        #[test]
+        fn a_sketch_comes_back_as_it_went_in(
+            name in proptest::collection::vec(any::<u8>(), 0..=512), kind: u8, pane: u64, version: u64, whole: bool,
+            edits in proptest::collection::vec((0..=SKETCH_BYTES_MAX as u32, 0..=SKETCH_BYTES_MAX as u32, proptest::collection::vec(any::<u8>(), 0..40), 0..90usize), 0..9),
+        ) {
+            let edits: Vec<(u32, u32, Vec<u8>)> = edits.into_iter().map(|(at, removed, mut bytes, zeros)| {
+                bytes.resize(bytes.len() + zeros, 0);
+                (at, removed, bytes)
+            }).collect();
+            let mut bytes = Vec::new();
+            put_time(&mut bytes, Millis(1));
+            let before = bytes.len();
+            put_sketch(&mut bytes, &name, (kind, pane), version, whole);
+            put_edits(&mut bytes, edits.iter().map(|(at, removed, bytes)| PackedEdit { at: *at, removed: *removed, length: bytes.len() as u32, bytes }));
+            let most = edits.iter().map(|(_, _, bytes)| EDIT_OVERHEAD_BYTES_MAX + bytes.len()).sum::<usize>();
+            prop_assert!(bytes.len() - before <= SKETCH_ENTRY_BYTES_MAX + name.len() + most);
+            let body = Body::decode(&bytes).unwrap();
+            let entries: Vec<_> = body.entries().map(|entry| entry.unwrap()).collect();
+            let [Entry::Sketch { name: back, kind: kind_back, pane: pane_back, version: version_back, whole: whole_back, edits: edits_back }] = &entries[..] else {
+                panic!("{entries:?}")
+            };
+            prop_assert_eq!((*back, *kind_back, *pane_back, *version_back, *whole_back), (&name[..], kind, pane, version, whole));
+            let unpacked: Vec<_> = edits_back.iter().map(|edit| {
+                let mut bytes = edit.bytes.to_vec();
+                bytes.resize(edit.length as usize, 0);
+                (edit.at, edit.removed, bytes)
+            }).collect();
+            prop_assert_eq!(unpacked, edits);
+            let mut again = bytes[..before].to_vec();
+            entries[0].encode(&mut again);
+            prop_assert_eq!(again, bytes);
         }
 
         #[test]

@@ -35,8 +35,10 @@ const PROGRESS_EVERY: u64 = 1 << 12;
 pub struct Audit {
     /// Counters, those that have expired and were not looked at since included.
     pub counters: u64,
-    /// The sum of their values.
+    /// The sum of the values of those that are counts.
     pub sum: i128,
+    /// Those that are sketches.
+    pub sketches: u64,
     /// Counters of which this node says something on a shared store.
     pub own: u64,
     /// What is not as it should be; the first [`DRIFTS_MAX`] of it.
@@ -148,17 +150,20 @@ fn count_cells(
         story.meet(name, cell.epoch, cell.value, audit);
         counted[shard].at_rest += 1;
         counted[shard].counters += u64::from(counts);
-        audit.sum += if counts { i128::from(cell.value) } else { 0 };
+        let is_count = survey.table.lock(shard).body(name).is_none();
+        audit.sum += if counts && is_count { i128::from(cell.value) } else { 0 };
         done += 1;
         if done % PROGRESS_EVERY == 0 {
             progress(done, total);
         }
     })?;
     for (shard, counted) in counted.iter_mut().enumerate() {
-        for cell in survey.table.lock(shard).cells() {
+        let shard = survey.table.lock(shard);
+        for (cell, is_count) in shard.cells() {
             counted.counters += u64::from(cell.is_some());
-            audit.sum += cell.map_or(0, |cell| i128::from(cell.value));
+            audit.sum += cell.filter(|_| is_count).map_or(0, |cell| i128::from(cell.value));
         }
+        audit.sketches += shard.shelf().len() as u64;
     }
     audit.counters = counted.iter().map(|counted| counted.counters).sum();
     Ok(counted)
@@ -225,7 +230,12 @@ impl Story {
                     self.say(watermark, (record.position, end), name, before, None, None, audit);
                 }
                 Entry::Flush { .. } => self.flush(watermark, end),
-                Entry::Start { .. } | Entry::Joined { .. } | Entry::Token { .. } | Entry::Namespace { .. } => {}
+                // A body is compared with its cell wherever a directory is read.
+                Entry::Start { .. }
+                | Entry::Joined { .. }
+                | Entry::Token { .. }
+                | Entry::Sketch { .. }
+                | Entry::Namespace { .. } => {}
             }
         }
     }

@@ -73,7 +73,8 @@ impl Survey {
     fn at_rest(&self, visit: &mut VisitCell<'_>) -> Result<(), LedgerError> {
         self.ledger.range(0, &mut |hash, name, cell| {
             let shard = self.table.shard_of(hash);
-            visit(hash, name, cell, self.table.lock(shard).look(hash, name) == Look::Unknown);
+            let counts = self.table.lock(shard).look(hash, name) == Look::Unknown;
+            visit(hash, name, cell, counts);
             ControlFlow::Continue(())
         })
     }

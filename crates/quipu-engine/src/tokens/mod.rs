@@ -24,7 +24,7 @@ use quipu_model::{Command, Identity, Item, Millis, Refusal};
 use xxhash_rust::xxh3::{xxh3_64_with_seed, xxh3_128_with_seed};
 
 pub use self::book::{Applied, Book, Last, TokenKey};
-pub(crate) use self::note::{Noted, put_outcome, take_outcome};
+pub(crate) use self::note::{Noted, is_of_token, put_outcome, take_outcome};
 use crate::options::Options;
 use crate::sync::{AtomicU64, Ordering};
 

@@ -89,6 +89,11 @@ impl Noted {
     }
 }
 
+/// Whether a key is of a token.
+pub fn is_of_token(key: &[u8]) -> bool {
+    key.first() == Some(&TOKEN)
+}
+
 fn keyed(kind: u8, key: TokenKey) -> Box<[u8]> {
     let mut bytes = [kind; 17];
     bytes[1..].copy_from_slice(&key.bytes());

@@ -14,7 +14,9 @@
 use std::time::Duration;
 
 use quipu_model::shared::Token;
-use quipu_model::{Command, Durability, Identity, Item, Name, Outcome, Refusal, Reply, Set, SetCondition, SetExpiry};
+use quipu_model::{
+    Command, Durability, Identity, Item, Name, OUTCOME_BYTES_MAX, Outcome, Refusal, Reply, Set, SetCondition, SetExpiry,
+};
 
 use super::{NotRun, Turn};
 use crate::admit::{Reach, reach};
@@ -22,6 +24,7 @@ use crate::apply::Held;
 use crate::journal::format::{ENTRY_BYTES_MAX, Entry, RECORD_BYTES_MAX};
 use crate::load::Load;
 use crate::sharing::Once;
+use crate::sketches::outcome_bytes_max;
 use crate::tokens::{Applied, Last, Seen, TokenKey};
 
 /// A mutation under a token.
@@ -50,15 +53,21 @@ impl<'e> Turn<'e> {
     }
 
     fn try_once(&mut self, identity: &Identity<'_>, commands: &[Command<'_>]) -> Result<Reply, NotRun> {
+        let mut bodies_bytes = 0;
         loop {
-            if let Some(reply) = self.once_as_admitted(identity, commands)? {
+            if let Some(reply) = self.once_as_admitted(identity, commands, &mut bodies_bytes)? {
                 return Ok(reply);
             }
         }
     }
 
-    /// `None` if other policies came in force meanwhile: then nothing was applied.
-    fn once_as_admitted(&mut self, identity: &Identity<'_>, commands: &[Command<'_>]) -> Result<Option<Reply>, NotRun> {
+    /// `None` if other policies came in force meanwhile, or bodies of sketches were found to need more room: then nothing was applied.
+    fn once_as_admitted(
+        &mut self,
+        identity: &Identity<'_>,
+        commands: &[Command<'_>],
+        bodies_bytes: &mut usize,
+    ) -> Result<Option<Reply>, NotRun> {
         self.release();
         let engine = self.engine;
         let digest = engine.tokens.digest(commands).filter(|_| is_one_step(commands)).ok_or(Refusal::NotOnce)?;
@@ -73,7 +82,11 @@ impl<'e> Turn<'e> {
         if let Err(told) = self.look(Held::one(&engine.table, shard), &mutation) {
             return Ok(Some(told));
         }
-        let (mut shards, mut bytes) = (vec![shard], ENTRY_BYTES_MAX);
+        let outcome_bytes: usize = commands.iter().map(outcome_bytes_max).sum();
+        if outcome_bytes > OUTCOME_BYTES_MAX {
+            return Err(Refusal::TokenReply { bytes_max: OUTCOME_BYTES_MAX }.into());
+        }
+        let (mut shards, mut bytes) = (vec![shard], ENTRY_BYTES_MAX + outcome_bytes + *bodies_bytes);
         for command in commands {
             reach(command).shards(&engine.table, &mut shards);
             bytes += reach(command).record_bytes_max(0);
@@ -85,7 +98,8 @@ impl<'e> Turn<'e> {
         self.admit(bytes, true, true)?;
         // Somebody else may have come first.
         let held = Held::many(&engine.table, shards);
-        if !self.is_admitted() {
+        if !self.is_admitted() || self.needs_more(&held, commands, bodies_bytes) {
+            self.promised = 0;
             return Ok(None);
         }
         match self.look(held, &mutation) {

@@ -15,6 +15,12 @@ impl Turn<'_> {
             Ok(found) => found,
             Err(refusal) => return Ok(Err(refusal)),
         };
+        let shard = self.engine.table.shard_of(self.engine.table.hash(name.bytes()));
+        let held = self.held.as_mut().expect("reading has opened the run");
+        if cell.is_some() && held.shard(shard).body(name.bytes()).is_some() {
+            // What a sketch says is asked for by its kind's own commands.
+            return Ok(Err(Refusal::WrongKind));
+        }
         let mut reading = Reading {
             kind: Kind::Count,
             value: cell.map_or(0, |cell| cell.value),

@@ -66,6 +66,8 @@ pub enum Flag {
     Used = 1 << 13,
     /// In the batch that was collected from this shard last.
     Collected = 1 << 14,
+    /// The shard's shelf has a body of this name: it is no count.
+    Sketch = 1 << 15,
 }
 
 impl Slot {
@@ -282,12 +284,12 @@ impl Slots {
         }
     }
 
-    /// Value and epoch, if the slot has that name, which exists and has nothing beside it; then it is marked as used.
+    /// Value and epoch, if the slot has that name, which is a count that exists and has nothing beside it; then it is marked as used.
     #[inline]
     pub fn look_plain(&mut self, at: u32, name: &[u8]) -> Option<(i64, Epoch)> {
         let slot = slot_mut_in(&mut self.chunks, at);
-        // Whatever has an extra or does not exist has none of these lengths.
-        let bytes = usize::from(slot.bits & (LENGTH_MASK | HAS_EXTRA | IS_ABSENT));
+        // Whatever has an extra, does not exist or is no count has none of these lengths.
+        let bytes = usize::from(slot.bits & (LENGTH_MASK | HAS_EXTRA | IS_ABSENT | Flag::Sketch as u16));
         if !is_same(slot.name.get(..bytes)?, name) {
             return None;
         }

@@ -1,0 +1,74 @@
+//! Answers of sketches, in the terms of commands.
+
+use quipu_model::{Estimate, Refusal};
+use quipu_sketch::{Interval, Refused};
+
+/// An estimate with this relative standard error.
+pub fn interval(estimate: f64, rse: f64) -> Estimate {
+    let off = 2.0 * rse * estimate;
+    from(estimate, estimate - off, estimate + off)
+}
+
+/// What a sketch says of a number that it does not know.
+pub fn estimate(interval: Interval) -> Estimate {
+    from(interval.estimate, interval.lower, interval.upper)
+}
+
+fn from(value: f64, low: f64, high: f64) -> Estimate {
+    // Conversions of floats stop at the ends of the range. What may be a little above nothing may be nothing.
+    Estimate { value: value.round() as u64, low: low.floor() as u64, high: high.ceil() as u64 }
+}
+
+/// Why a sketch has refused.
+pub fn refusal(refused: Refused) -> Refusal {
+    match refused {
+        Refused::Overflow => Refusal::SketchOverflow,
+        Refused::Mismatch => Refusal::SizesDiffer,
+        Refused::ItemTooLong { .. } => Refusal::ItemTooLong { bytes_max: ITEM_BYTES_MAX },
+        refused => Refusal::BadSize { reason: refused.to_string() },
+    }
+}
+
+/// Longest item that a list keeps.
+pub const ITEM_BYTES_MAX: usize = quipu_sketch::top::ITEM_BYTES_MAX;
+
+/// A count as a reply has it.
+pub fn integer(count: u64) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+/// A part of a string, as `GETRANGE` counts: both ends are in it, negative ones are counted from the end.
+pub fn string_range(string: &[u8], from: i64, to: i64) -> &[u8] {
+    let length = i64::try_from(string.len()).unwrap_or(i64::MAX);
+    let place = |at: i64| if at < 0 { length.saturating_add(at) } else { at };
+    if from < 0 && to < 0 && from > to {
+        return &[];
+    }
+    let (from, to) = (place(from).max(0), place(to).max(0).min(length - 1));
+    if length == 0 || from > to { &[] } else { &string[from as usize..=to as usize] }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_those_of_redis() {
+        for (from, to, range) in [
+            (0, -1, "hello"),
+            (1, 3, "ell"),
+            (-3, -1, "llo"),
+            (0, 0, "h"),
+            (-100, 1, "he"),
+            (3, 100, "lo"),
+            (4, 2, ""),
+            (5, 9, ""),
+            (-1, -3, ""),
+            (0, -100, "h"),
+            (i64::MIN, i64::MAX, "hello"),
+        ] {
+            assert_eq!(string_range(b"hello", from, to), range.as_bytes(), "{from} {to}");
+        }
+        assert_eq!(string_range(b"", 0, -1), b"");
+    }
+}

@@ -1,0 +1,684 @@
+//! Applies what is asked of sketches.
+//!
+//! In: an admitted command and the locks of its shards. Out: a reply, and in the run's record the cell and what changed in the body.
+//!
+//! Invariants:
+//! - a command refused leaves cells, bodies and record as they were;
+//! - one that changes nothing in a body writes nothing, and asks for no memory.
+
+use std::cell::Cell as Slot;
+
+use quipu_model::{
+    Cell, Dialect, Estimate, Frequencies, Frequency, FrequencyInfo, FrequencySize, Kind, KindAndDialect, Name, Ranked,
+    Refusal, Relation, Reply, SetString, SketchCommand, TOP_ITEMS_MAX, TopInfo, TopSize,
+};
+use quipu_sketch::count_min::Update;
+use quipu_sketch::{CountMin, Edit, Edits, Hll, Top, Unique};
+
+use super::Body;
+use super::answer::{ITEM_BYTES_MAX, estimate, integer, interval, refusal, string_range};
+use super::live::Sketch;
+use crate::apply::Run;
+use crate::journal::format::{EDIT_OVERHEAD_BYTES_MAX, Entry, PackedEdit, without_zeros};
+
+/// Edits that take no more than this are kept for the next command.
+const EDITS_BYTES_MAX: usize = 64 << 10;
+
+thread_local! {
+    static EDITS: Slot<Option<Edits>> = const { Slot::new(None) };
+}
+
+/// Edits, of which there are none at first, in memory that is used again.
+struct Fresh(Edits);
+
+impl Fresh {
+    fn take() -> Fresh {
+        let mut edits = EDITS.take().unwrap_or_default();
+        edits.clear();
+        Fresh(edits)
+    }
+}
+
+impl Drop for Fresh {
+    fn drop(&mut self) {
+        if self.0.bytes_len() <= EDITS_BYTES_MAX {
+            EDITS.set(Some(std::mem::take(&mut self.0)));
+        }
+    }
+}
+
+/// Which sketches a command takes, and what it says to others.
+#[derive(Clone, Copy)]
+struct Wanted {
+    kind: Kind,
+    dialect: Dialect,
+}
+
+impl Wanted {
+    /// Redis's commands take what they know; ours take both forms.
+    fn takes(self, found: KindAndDialect) -> bool {
+        found.kind == self.kind && (self.dialect == Dialect::Native || found.dialect == self.dialect)
+    }
+
+    fn refusal(self) -> Refusal {
+        match (self.kind, self.dialect) {
+            (Kind::Unique, Dialect::Redis) => Refusal::NotHll,
+            _ => Refusal::WrongKind,
+        }
+    }
+}
+
+impl Run<'_, '_> {
+    /// Applies a command of sketches.
+    pub(crate) fn sketch(&mut self, command: &SketchCommand<'_>) -> Result<Reply, Refusal> {
+        match command {
+            SketchCommand::Observe { name, items, dialect } => self.observe(*name, items, *dialect),
+            SketchCommand::CountUnique { names, dialect } => self.count_unique(names, *dialect).map(Reply::Estimate),
+            SketchCommand::MergeUnique { names, dialect } => self.merge_unique(names, *dialect),
+            SketchCommand::RelateUnique { names, relation } => {
+                self.relate_unique(names, *relation).map(Reply::Estimate)
+            }
+            SketchCommand::ReadRange { name, from, to } => {
+                let (from, to) = (*from, *to);
+                let range = self.with_string(*name, |string| Box::from(string_range(string, from, to)))?;
+                Ok(Reply::Bytes(range.unwrap_or_default()))
+            }
+            SketchCommand::StringLength { name } => {
+                let length = self.with_string(*name, |string| string.len() as i64)?;
+                Ok(Reply::Integer(length.unwrap_or(0)))
+            }
+            SketchCommand::SetString(set) => self.set_string(set),
+            SketchCommand::MakeFrequency { name, size, dialect } => {
+                let sketch = frequency(*size, *dialect)?;
+                self.make(*name, Kind::Frequency, sketch)
+            }
+            SketchCommand::CountItems { name, items, make, dialect } => self.count_items(*name, items, *make, *dialect),
+            SketchCommand::ReadItems { name, items, dialect } => self.read_items(*name, items, *dialect),
+            SketchCommand::MergeFrequency { names, weights, dialect } => self.merge_frequency(names, weights, *dialect),
+            SketchCommand::FrequencyInfo { name, dialect } => {
+                let (sketch, of) = self.frequencies(*name, *dialect)?;
+                let (width, depth, total) = (sketch.width().into(), sketch.depth().into(), sketch.n());
+                Ok(Reply::FrequencyInfo(FrequencyInfo { width, depth, total, dialect: of }))
+            }
+            SketchCommand::MakeTop { name, size, dialect } => {
+                let sketch = top(*size, *dialect)?;
+                self.make(*name, Kind::Top, sketch)
+            }
+            SketchCommand::CountTop { name, items, make, dialect } => self.count_top(*name, items, *make, *dialect),
+            SketchCommand::IsTop { name, items, dialect } => {
+                let key = self.key;
+                let (sketch, _) = self.top(*name, *dialect)?;
+                Ok(Reply::Integers(items.iter().map(|item| i64::from(sketch.contains(key, item))).collect()))
+            }
+            SketchCommand::ReadTop { name, items, dialect } => {
+                let key = self.key;
+                let (sketch, _) = self.top(*name, *dialect)?;
+                Ok(Reply::Integers(items.iter().map(|item| integer(sketch.bounds(key, item).at_most)).collect()))
+            }
+            SketchCommand::ListTop { name, dialect } => {
+                let (sketch, _) = self.top(*name, *dialect)?;
+                let ranked = sketch.list().into_iter().map(|row| Ranked {
+                    item: row.item.into(),
+                    at_most: row.at_most,
+                    at_least: row.at_least,
+                    certain: row.certain,
+                });
+                Ok(Reply::Ranked(ranked.collect()))
+            }
+            SketchCommand::TopInfo { name, dialect } => {
+                let (sketch, of) = self.top(*name, *dialect)?;
+                let info = sketch.info();
+                let decay = quipu_model::Fraction::new(info.decay).unwrap_or_else(|| TopSize::of(1).decay);
+                let size = TopSize { k: info.k, width: info.width, depth: info.depth, decay };
+                Ok(Reply::TopInfo(TopInfo { size, total: info.n, dialect: of }))
+            }
+        }
+    }
+
+    // ---- unique -----------------------------------------------------------------------------------------------------------------
+
+    fn observe(&mut self, name: Name<'_>, items: &[&[u8]], dialect: Dialect) -> Result<Reply, Refusal> {
+        let key = self.key;
+        let make = || match dialect {
+            Dialect::Redis => Ok(Sketch::Hll(Hll::new())),
+            Dialect::Native => Ok(Sketch::Unique(Unique::new())),
+        };
+        let changed = self.change(name, Wanted { kind: Kind::Unique, dialect }, make, |sketch, edits| {
+            match sketch {
+                Sketch::Hll(hll) => {
+                    items.iter().for_each(|item| {
+                        hll.add(item, edits);
+                    });
+                }
+                Sketch::Unique(unique) => {
+                    items.iter().for_each(|item| {
+                        unique.add(key, item, edits);
+                    });
+                }
+                _ => return Err(Refusal::WrongKind),
+            }
+            Ok(())
+        })?;
+        Ok(Reply::Integer(i64::from(changed.1)))
+    }
+
+    fn count_unique(&mut self, names: &[Name<'_>], dialect: Dialect) -> Result<Estimate, Refusal> {
+        self.look_at(names);
+        let bodies = self.bodies(names, Wanted { kind: Kind::Unique, dialect })?;
+        let (mut hlls, mut uniques) = (Vec::new(), Vec::new());
+        for body in bodies {
+            match body.sketch() {
+                Sketch::Hll(hll) => hlls.push(hll),
+                Sketch::Unique(unique) => uniques.push(unique),
+                _ => return Err(Refusal::WrongKind),
+            }
+        }
+        match (&hlls[..], &uniques[..]) {
+            ([], []) => Ok(Estimate::exactly(0)),
+            ([one], []) => Ok(interval(one.estimate(), one.rse())),
+            (several, []) => {
+                let rse = several.iter().map(|hll| hll.rse()).fold(0.0, f64::max);
+                Ok(interval(Hll::union_estimate(several), rse))
+            }
+            ([], [one]) => Ok(interval(one.estimate(), one.rse())),
+            ([], several) => Ok(estimate(Unique::union(several))),
+            _ => Err(Refusal::WrongKind),
+        }
+    }
+
+    fn relate_unique(&mut self, names: &[Name<'_>; 2], relation: Relation) -> Result<Estimate, Refusal> {
+        let nothing = Unique::new();
+        self.look_at(names);
+        let [one, two] = self.pair(names)?;
+        let (one, two) = (one.unwrap_or(&nothing), two.unwrap_or(&nothing));
+        Ok(estimate(match relation {
+            Relation::Intersection => Unique::intersection(one, two),
+            Relation::Difference => Unique::difference(one, two),
+        }))
+    }
+
+    /// Two sketches of our own form, those that exist.
+    fn pair(&self, names: &[Name<'_>; 2]) -> Result<[Option<&Unique>; 2], Refusal> {
+        let mut pair = [None, None];
+        for (name, unique) in names.iter().zip(&mut pair) {
+            *unique = match self.peek(*name, Wanted { kind: Kind::Unique, dialect: Dialect::Native })? {
+                Some(body) => match body.sketch() {
+                    Sketch::Unique(unique) => Some(unique),
+                    _ => return Err(Refusal::NotOffered { reason: "only uniques of our own form are compared" }),
+                },
+                None => None,
+            };
+        }
+        Ok(pair)
+    }
+
+    fn merge_unique(&mut self, names: &[Name<'_>], dialect: Dialect) -> Result<Reply, Refusal> {
+        let Some((into, from)) = names.split_first() else { return Ok(Reply::Ok) };
+        let wanted = Wanted { kind: Kind::Unique, dialect };
+        self.close_lanes(*into);
+        let from: Vec<Name<'_>> = from.iter().filter(|name| *name != into).copied().collect();
+        self.look_at(names);
+        let before = self.cell(*into);
+        let others = self.bodies(&from, wanted)?;
+        let present = self.peek(*into, wanted)?.map(|body| body.sketch().clone());
+        // Of the form that is there already, if there is one.
+        let dialect = match present.as_ref().or(others.first().map(|body| body.sketch())) {
+            Some(sketch) => known(sketch).dialect,
+            None => dialect,
+        };
+        let mut merged = present.unwrap_or_else(|| match dialect {
+            Dialect::Redis => Sketch::Hll(Hll::new()),
+            Dialect::Native => Sketch::Unique(Unique::new()),
+        });
+        let mixed = Refusal::NotOffered { reason: "uniques of Redis's form and of ours cannot be merged" };
+        let mut edits = Fresh::take();
+        match &mut merged {
+            Sketch::Hll(into) => {
+                let others: Option<Vec<&Hll>> = others.iter().map(|body| as_hll(body)).collect();
+                into.merge(&others.ok_or(mixed)?, &mut edits.0);
+            }
+            Sketch::Unique(into) => {
+                let others: Option<Vec<&Unique>> = others.iter().map(|body| as_unique(body)).collect();
+                into.merge(&others.ok_or(mixed)?, &mut edits.0);
+            }
+            _ => return Err(Refusal::WrongKind),
+        }
+        self.write_merged(*into, before, merged, &edits.0)?;
+        Ok(Reply::Ok)
+    }
+
+    // ---- frequency --------------------------------------------------------------------------------------------------------------
+
+    fn count_items(
+        &mut self,
+        name: Name<'_>,
+        items: &[(&[u8], u64)],
+        make: Option<FrequencySize>,
+        dialect: Dialect,
+    ) -> Result<Reply, Refusal> {
+        let key = self.key;
+        let make = || frequency(make.ok_or(Refusal::NoSketch { kind: Kind::Frequency })?, dialect);
+        let counted = self.change(name, Wanted { kind: Kind::Frequency, dialect }, make, |sketch, edits| {
+            let (Sketch::Cms(sketch) | Sketch::Frequency(sketch)) = sketch else { return Err(Refusal::WrongKind) };
+            let total = items.iter().try_fold(sketch.n(), |total, (_, by)| total.checked_add(*by));
+            // No cell is above what came in all.
+            let fits = total.is_some_and(|total| total <= u64::from(u32::MAX));
+            let before = if fits { None } else { Some(sketch.clone()) };
+            let counted: Result<Vec<i64>, _> =
+                items.iter().map(|(item, by)| sketch.add(key, item, *by, edits).map(integer)).collect();
+            counted.map_err(|refused| {
+                before.into_iter().for_each(|before| *sketch = before);
+                refusal(refused)
+            })
+        })?;
+        Ok(Reply::Integers(counted.0))
+    }
+
+    fn read_items(&mut self, name: Name<'_>, items: &[&[u8]], dialect: Dialect) -> Result<Reply, Refusal> {
+        let key = self.key;
+        let (sketch, _) = self.frequencies(name, dialect)?;
+        let known = items.iter().map(|item| sketch.query(key, item));
+        Ok(match dialect {
+            Dialect::Redis => Reply::Integers(known.map(|known| integer(known.at_most)).collect()),
+            Dialect::Native => {
+                let rows = known.map(|known| Frequency { at_most: known.at_most, typical: known.typical }).collect();
+                let total = sketch.n();
+                Reply::Frequencies(Frequencies { rows, total, error: (sketch.epsilon() * total as f64).ceil() as u64 })
+            }
+        })
+    }
+
+    fn merge_frequency(&mut self, names: &[Name<'_>], weights: &[i64], dialect: Dialect) -> Result<Reply, Refusal> {
+        let missing = Refusal::NoSketch { kind: Kind::Frequency };
+        let Some((into, from)) = names.split_first() else { return Err(missing) };
+        let wanted = Wanted { kind: Kind::Frequency, dialect };
+        self.close_lanes(*into);
+        self.look_at(names);
+        let before = self.cell(*into);
+        let mut merged = self.peek(*into, wanted)?.ok_or(missing.clone())?.sketch().clone();
+        let mut others = Vec::with_capacity(from.len());
+        for (name, weight) in from.iter().zip(weights) {
+            match self.peek(*name, wanted)?.ok_or(missing.clone())?.sketch() {
+                Sketch::Cms(sketch) | Sketch::Frequency(sketch) => others.push((sketch, *weight)),
+                _ => return Err(Refusal::WrongKind),
+            }
+        }
+        let mut edits = Fresh::take();
+        let (Sketch::Cms(sketch) | Sketch::Frequency(sketch)) = &mut merged else { return Err(Refusal::WrongKind) };
+        sketch.set_to_sum(&others, &mut edits.0).map_err(refusal)?;
+        self.write_merged(*into, before, merged, &edits.0)?;
+        Ok(Reply::Ok)
+    }
+
+    /// A sketch of frequencies, and in whose form it is.
+    fn frequencies(&mut self, name: Name<'_>, dialect: Dialect) -> Result<(&CountMin, Dialect), Refusal> {
+        self.cell(name);
+        let body = self.peek(name, Wanted { kind: Kind::Frequency, dialect })?;
+        match body.ok_or(Refusal::NoSketch { kind: Kind::Frequency })?.sketch() {
+            Sketch::Cms(sketch) => Ok((sketch, Dialect::Redis)),
+            Sketch::Frequency(sketch) => Ok((sketch, Dialect::Native)),
+            _ => Err(Refusal::WrongKind),
+        }
+    }
+
+    // ---- top --------------------------------------------------------------------------------------------------------------------
+
+    fn count_top(
+        &mut self,
+        name: Name<'_>,
+        items: &[(&[u8], u64)],
+        make: Option<TopSize>,
+        dialect: Dialect,
+    ) -> Result<Reply, Refusal> {
+        if items.iter().any(|(item, _)| item.len() > ITEM_BYTES_MAX) {
+            return Err(Refusal::ItemTooLong { bytes_max: ITEM_BYTES_MAX });
+        }
+        let key = self.key;
+        let make = || top(make.ok_or(Refusal::NoSketch { kind: Kind::Top })?, dialect);
+        let counted = self.change(name, Wanted { kind: Kind::Top, dialect }, make, |sketch, edits| {
+            let (Sketch::TopK(sketch) | Sketch::Top(sketch)) = sketch else { return Err(Refusal::WrongKind) };
+            let longest = items.iter().map(|(item, _)| item.len()).max().unwrap_or(0);
+            let total = items.iter().try_fold(sketch.n(), |total, (_, by)| total.checked_add(*by));
+            let fits = total.is_some() && widest(sketch, longest) <= super::SKETCH_BYTES_MAX;
+            let before = if fits { None } else { Some(sketch.clone()) };
+            let expelled: Result<Vec<_>, _> = items
+                .iter()
+                .map(|(item, by)| sketch.add(key, item, *by, edits).map(|item| item.map(Vec::into_boxed_slice)))
+                .collect();
+            expelled.map_err(|refused| {
+                before.into_iter().for_each(|before| *sketch = before);
+                refusal(refused)
+            })
+        })?;
+        Ok(Reply::Items(counted.0))
+    }
+
+    /// A sketch of the most frequent, and in whose form it is.
+    fn top(&mut self, name: Name<'_>, dialect: Dialect) -> Result<(&Top, Dialect), Refusal> {
+        self.cell(name);
+        let body = self.peek(name, Wanted { kind: Kind::Top, dialect })?;
+        match body.ok_or(Refusal::NoSketch { kind: Kind::Top })?.sketch() {
+            Sketch::TopK(sketch) => Ok((sketch, Dialect::Redis)),
+            Sketch::Top(sketch) => Ok((sketch, Dialect::Native)),
+            _ => Err(Refusal::WrongKind),
+        }
+    }
+
+    // ---- strings ----------------------------------------------------------------------------------------------------------------
+
+    fn set_string(&mut self, set: &SetString<'_>) -> Result<Reply, Refusal> {
+        let hll = Hll::from_redis_string(set.bytes).map_err(|_| Refusal::CorruptHll)?;
+        let SetString { name, condition, expiry, reply_old, .. } = *set;
+        let sketch = Sketch::Hll(hll);
+        self.check_memory(&sketch)?;
+        self.set_anew(name, condition, expiry, reply_old, |run, cell| run.write_new(name, Some(cell), sketch, None))
+    }
+
+    /// Works with what is a string to Redis; `None` without a counter.
+    fn with_string<T>(&mut self, name: Name<'_>, work: impl FnOnce(&[u8]) -> T) -> Result<Option<T>, Refusal> {
+        let Some(cell) = self.cell(name) else { return Ok(None) };
+        match self.body(name).map(|body| body.sketch()) {
+            None => Ok(Some(work(cell.value.to_string().as_bytes()))),
+            Some(Sketch::Hll(hll)) => Ok(Some(work(hll.redis_string()))),
+            Some(_) => Err(Refusal::WrongKind),
+        }
+    }
+
+    /// What a read replies of a counter: a value, or a string.
+    pub(crate) fn shown(&mut self, name: Name<'_>, cell: Option<Cell>) -> Result<Reply, Refusal> {
+        let Some(cell) = cell else { return Ok(Reply::Value(None)) };
+        match self.body(name).map(|body| body.sketch()) {
+            None => Ok(Reply::Value(Some(cell.value))),
+            Some(Sketch::Hll(hll)) => Ok(Reply::Bytes(hll.redis_string().into())),
+            Some(_) => Err(Refusal::WrongKind),
+        }
+    }
+
+    /// What a counter that exists is.
+    pub(crate) fn kind_of(&mut self, name: Name<'_>) -> KindAndDialect {
+        self.body(name).map_or(KindAndDialect::COUNT, |body| known(body.sketch()))
+    }
+
+    /// The cell of a count; refused if it is a sketch.
+    pub(crate) fn count_of(&mut self, name: Name<'_>, cell: Option<Cell>) -> Result<Option<Cell>, Refusal> {
+        if cell.is_some() && self.body(name).is_some() { Err(Refusal::WrongKind) } else { Ok(cell) }
+    }
+
+    // ---- bodies -----------------------------------------------------------------------------------------------------------------
+
+    /// The body of a counter that was looked at, if it is a sketch.
+    fn body(&mut self, name: Name<'_>) -> Option<&Body> {
+        let hash = self.table.hash(name.bytes());
+        self.held.shard(self.table.shard_of(hash)).body(name.bytes())
+    }
+
+    /// The same, of a counter that has to be of this kind if it exists.
+    fn peek(&self, name: Name<'_>, wanted: Wanted) -> Result<Option<&Body>, Refusal> {
+        let hash = self.table.hash(name.bytes());
+        let shard = self.held.peek(self.table.shard_of(hash));
+        match shard.body(name.bytes()) {
+            Some(body) if wanted.takes(known(body.sketch())) => Ok(Some(body)),
+            None if !shard.exists(hash, name.bytes()) => Ok(None),
+            _ => Err(wanted.refusal()),
+        }
+    }
+
+    /// Looks at counters, so that those that have expired are gone.
+    fn look_at(&mut self, names: &[Name<'_>]) {
+        for name in names {
+            self.cell(*name);
+        }
+    }
+
+    /// The bodies of all these that exist, one after the other; all were looked at.
+    fn bodies(&self, names: &[Name<'_>], wanted: Wanted) -> Result<Vec<&Body>, Refusal> {
+        let mut bodies = Vec::with_capacity(names.len());
+        for name in names {
+            bodies.extend(self.peek(*name, wanted)?);
+        }
+        Ok(bodies)
+    }
+
+    /// Changes a sketch, which is made if it does not exist; what the work says, and whether anything changed. What the work refuses has changed nothing.
+    fn change<T>(
+        &mut self,
+        name: Name<'_>,
+        wanted: Wanted,
+        make: impl FnOnce() -> Result<Sketch, Refusal>,
+        work: impl FnOnce(&mut Sketch, &mut Edits) -> Result<T, Refusal>,
+    ) -> Result<(T, bool), Refusal> {
+        let before = self.sole_cell(name);
+        let hash = self.table.hash(name.bytes());
+        let Some(cell) = before else {
+            let (mut sketch, mut edits) = (make()?, Fresh::take());
+            self.check_memory(&sketch)?;
+            let begin = Begin::of(&sketch);
+            let worked = work(&mut sketch, &mut edits.0)?;
+            self.write_new(name, None, sketch, Some((begin, &edits.0)));
+            return Ok((worked, true));
+        };
+        let body = self.held.shard(self.table.shard_of(hash)).body_mut(name.bytes()).ok_or(wanted.refusal())?;
+        if !wanted.takes(known(body.sketch())) {
+            return Err(wanted.refusal());
+        }
+        let mut edits = Fresh::take();
+        let length = body.bytes().len();
+        let worked = work(body.sketch_mut(), &mut edits.0)?;
+        let changed = !edits.0.is_empty();
+        if changed {
+            body.note(length, &edits.0);
+            self.write_changed(name, cell, None, &edits.0);
+        }
+        Ok((worked, changed))
+    }
+
+    /// Writes down what a merge has made of a sketch that was there, or was not.
+    fn write_merged(
+        &mut self,
+        name: Name<'_>,
+        before: Option<Cell>,
+        merged: Sketch,
+        edits: &Edits,
+    ) -> Result<(), Refusal> {
+        match before {
+            Some(cell) if !edits.is_empty() => self.write_changed(name, cell, Some(merged), edits),
+            Some(_) => {}
+            None => {
+                self.check_memory(&merged)?;
+                self.write_new(name, None, merged, None);
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes a sketch where there is no counter.
+    fn make(&mut self, name: Name<'_>, kind: Kind, sketch: Sketch) -> Result<Reply, Refusal> {
+        if self.sole_cell(name).is_some() {
+            return Err(Refusal::SketchExists { kind });
+        }
+        self.check_memory(&sketch)?;
+        self.write_new(name, None, sketch, None);
+        Ok(Reply::Ok)
+    }
+
+    /// Whether there is memory for a sketch that is made.
+    fn check_memory(&self, sketch: &Sketch) -> Result<(), Refusal> {
+        match self.memory {
+            Some((table_bytes_max, bytes_max)) if self.table.bytes() + sketch.memory() as u64 > table_bytes_max => {
+                Err(Refusal::NoMemory { bytes_max })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Writes down a body that has changed by these edits: noted already, unless this is another sketch in its place.
+    fn write_changed(&mut self, name: Name<'_>, cell: Cell, other: Option<Sketch>, edits: &Edits) {
+        let cell = Cell { value: cell.value + 1, ..cell };
+        let (hash, before) = self.put(name, cell);
+        let shard = self.held.shard(self.table.shard_of(hash));
+        let body = shard.body_mut(name.bytes()).expect("a cell of the same epoch keeps its body");
+        if let Some(other) = other {
+            let length = body.bytes().len();
+            body.replace(other);
+            body.note(length, edits);
+        }
+        body.version = cell.value as u64;
+        let unsure = !std::mem::replace(&mut body.journaled, before.is_some());
+        if let Some(before) = before {
+            let Cell { epoch, value, expires_at } = cell;
+            let entry =
+                Entry::Cell { name: name.bytes(), epoch, value, expires_at, count: 1, sum: 1, before, own: &[] };
+            self.draft.push(self.now, &entry);
+            // Edits that come to more than what they lead to are of no use.
+            let whole = unsure || edits_bytes(edits) > EDIT_OVERHEAD_BYTES_MAX + body.bytes().len();
+            let change = (body.kind(), body.version, whole);
+            match whole {
+                true => self.draft.push_sketch(self.now, name.bytes(), change, [all_of(body.bytes())].into_iter()),
+                false => self.draft.push_sketch(self.now, name.bytes(), change, edits.iter().map(packed)),
+            }
+        }
+        shard.note_body(name.bytes());
+    }
+
+    /// Writes down a sketch that is made, with this cell or else one that a new counter has; and how it came to be, if that is known.
+    fn write_new(&mut self, name: Name<'_>, cell: Option<Cell>, sketch: Sketch, way: Option<(Begin, &Edits)>) {
+        let cell = cell.unwrap_or_else(|| self.with_value(name, None, 1));
+        let (hash, before) = self.put(name, cell);
+        let Cell { epoch, value, expires_at } = cell;
+        let mut body = Body::new(sketch, epoch, value as u64);
+        body.journaled = before.is_some();
+        if let Some(before) = before {
+            let entry =
+                Entry::Cell { name: name.bytes(), epoch, value, expires_at, count: 1, sum: 1, before, own: &[] };
+            self.draft.push(self.now, &entry);
+            let change = (body.kind(), body.version, true);
+            // A large one that was counted in right away is nothing but zeros in between.
+            let shorter = |(begin, edits): &(Begin, &Edits)| {
+                EDIT_OVERHEAD_BYTES_MAX + begin.bytes.len() + edits_bytes(edits) < without_zeros(body.bytes()).len()
+            };
+            match way.filter(shorter) {
+                Some((begin, edits)) => {
+                    let way = Way { begin: Some(begin.edit()), edits: edits.iter() };
+                    self.draft.push_sketch(self.now, name.bytes(), change, way);
+                }
+                None => self.draft.push_sketch(self.now, name.bytes(), change, [all_of(body.bytes())].into_iter()),
+            }
+        }
+        self.held.shard(self.table.shard_of(hash)).put_body(hash, name.bytes(), body);
+        self.drop_if_past(name, cell);
+    }
+}
+
+/// What a sketch is.
+fn known(sketch: &Sketch) -> KindAndDialect {
+    let (kind, dialect) = match sketch {
+        Sketch::Hll(_) => (Kind::Unique, Dialect::Redis),
+        Sketch::Unique(_) => (Kind::Unique, Dialect::Native),
+        Sketch::Cms(_) => (Kind::Frequency, Dialect::Redis),
+        Sketch::Frequency(_) => (Kind::Frequency, Dialect::Native),
+        Sketch::TopK(_) => (Kind::Top, Dialect::Redis),
+        Sketch::Top(_) => (Kind::Top, Dialect::Native),
+    };
+    KindAndDialect { kind, dialect }
+}
+
+fn as_hll(body: &Body) -> Option<&Hll> {
+    if let Sketch::Hll(hll) = body.sketch() { Some(hll) } else { None }
+}
+
+fn as_unique(body: &Body) -> Option<&Unique> {
+    if let Sketch::Unique(unique) = body.sketch() { Some(unique) } else { None }
+}
+
+/// A sketch of frequencies of this size.
+fn frequency(size: FrequencySize, dialect: Dialect) -> Result<Sketch, Refusal> {
+    let update = match dialect {
+        Dialect::Redis => Update::Linear,
+        Dialect::Native => Update::Conservative,
+    };
+    let made = match size {
+        FrequencySize::Dimensions { width, depth } => {
+            let number = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+            CountMin::by_size(update, number(width), number(depth))
+        }
+        FrequencySize::Accuracy { error, probability } => CountMin::by_error(update, error.get(), probability.get()),
+    };
+    let made = made.map_err(refusal)?;
+    Ok(match dialect {
+        Dialect::Redis => Sketch::Cms(made),
+        Dialect::Native => Sketch::Frequency(made),
+    })
+}
+
+/// A sketch of the most frequent of this size.
+fn top(size: TopSize, dialect: Dialect) -> Result<Sketch, Refusal> {
+    let TopSize { k, width, depth, decay } = size;
+    if k > TOP_ITEMS_MAX {
+        return Err(Refusal::BadSize { reason: format!("a list has at most {TOP_ITEMS_MAX} items") });
+    }
+    let made = Top::reserve(k, width, depth, decay.get()).map_err(refusal)?;
+    Ok(match dialect {
+        Dialect::Redis => Sketch::TopK(made),
+        Dialect::Native => Sketch::Top(made),
+    })
+}
+
+/// The most bytes that a list can come to by taking items no longer than this.
+pub fn widest(top: &Top, longest: usize) -> usize {
+    let info = top.info();
+    // Of a slot both numbers may get twice as wide, and its item as much room as it needs; of a cell its number.
+    top.bytes().len() + info.slots as usize * (8 + longest.next_multiple_of(8).max(8)) + info.cells as usize * 4
+}
+
+/// What a sketch was before anything was counted in it.
+struct Begin {
+    length: u32,
+    /// Without the zeros at the end.
+    bytes: Vec<u8>,
+}
+
+impl Begin {
+    fn of(sketch: &Sketch) -> Begin {
+        let bytes = sketch.bytes();
+        Begin { length: bytes.len() as u32, bytes: without_zeros(bytes).to_vec() }
+    }
+
+    fn edit(&self) -> PackedEdit<'_> {
+        PackedEdit { at: 0, removed: 0, length: self.length, bytes: &self.bytes }
+    }
+}
+
+/// A beginning, and what came after it.
+struct Way<'b, I> {
+    begin: Option<PackedEdit<'b>>,
+    edits: I,
+}
+
+impl<'b, I: ExactSizeIterator<Item = Edit<'b>>> Iterator for Way<'b, I> {
+    type Item = PackedEdit<'b>;
+
+    fn next(&mut self) -> Option<PackedEdit<'b>> {
+        self.begin.take().or_else(|| self.edits.next().map(packed))
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let length = self.edits.len() + usize::from(self.begin.is_some());
+        (length, Some(length))
+    }
+}
+
+impl<'b, I: ExactSizeIterator<Item = Edit<'b>>> ExactSizeIterator for Way<'b, I> {}
+
+fn packed(edit: Edit<'_>) -> PackedEdit<'_> {
+    PackedEdit { at: edit.at, removed: edit.removed, length: edit.bytes.len() as u32, bytes: edit.bytes }
+}
+
+/// All of a body, as the only edit of it.
+fn all_of(bytes: &[u8]) -> PackedEdit<'_> {
+    PackedEdit { at: 0, removed: 0, length: bytes.len() as u32, bytes }
+}
+
+/// The most bytes that these edits take in a record.
+fn edits_bytes(edits: &Edits) -> usize {
+    edits.len() * EDIT_OVERHEAD_BYTES_MAX + edits.bytes_len()
+}

@@ -1,0 +1,36 @@
+//! Sketches: the counters of approximate kinds, and the bodies that make them so.
+//!
+//! In: what is asked of uniques, frequencies and tops. Out: answers; cells, and what changed in bodies, for the journal; pages for the ledger.
+//!
+//! A sketch is a counter like any other: it has a cell, whose value is the **version** of its **body**, so names, expiry, epochs, walks, limits and tokens are those of all counters. Its body is on the shard's **shelf**, under the
+//! same lock. All that holds for cells holds for bodies with it: one record tells of both; the watermark says up to where the ledger knows the shard's bodies; a start replays what came after.
+//!
+//! Invariants:
+//! - a body has the epoch of its cell, and the cell's value is its version; a cell of another epoch is that of another counter, and the body is gone;
+//! - a record says what changed in a body whose every earlier change is in the journal or the ledger, or else all of it;
+//! - a page that has changed is in the same ingestion as the cell.
+//!
+//! Not here: the sketches themselves (`quipu-sketch`), what is asked of them (`quipu_model::SketchCommand`).
+
+mod answer;
+mod apply;
+mod live;
+mod note;
+mod pages;
+mod room;
+mod shelf;
+
+pub(crate) use self::note::{Paged, is_of_sketch};
+pub(crate) use self::room::{outcome_bytes_max, record_bytes_guess, record_bytes_max};
+pub use self::shelf::{Body, Shelf};
+
+/// The largest body.
+pub const SKETCH_BYTES_MAX: usize = quipu_sketch::BYTES_MAX;
+
+/// Under what sketches of a directory hash what they count, where that is a secret: made of the directory's own number, as the hashes of tokens are.
+pub(crate) fn key(log: u64) -> quipu_sketch::Key {
+    quipu_sketch::Key(xxhash_rust::xxh3::xxh3_128_with_seed(b"sketches of quipu", log).to_le_bytes())
+}
+
+#[cfg(test)]
+mod tests;

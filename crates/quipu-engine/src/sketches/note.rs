@@ -1,0 +1,123 @@
+//! Bodies at rest: the bytes of their notes in the ledger.
+//!
+//! ```text
+//! a page    key    5, hash of the name u64, length of the name u16, name, pane u32 (0: none), page u32; all big-endian, so that pages lie in order
+//!           value  of page 0: kind u8, epoch (u64 milliseconds, u64 node), version u64, length of the body u32, little-endian, and the page's bytes
+//!                  of others: the page's bytes
+//! ```
+//!
+//! A page has 1,024 bytes of the body, the last one fewer; zeros at its end are left out, and a page of nothing else, but for page 0, has no note.
+
+use quipu_model::{Epoch, NAME_BYTES_MAX, NodeId, Note};
+
+use super::SKETCH_BYTES_MAX;
+use crate::journal::format::without_zeros;
+
+/// Bytes of a page: small enough that a change of a few registers seals little, large enough that its key is little beside it.
+pub const PAGE_BYTES: usize = 1 << 10;
+
+/// The first byte of the key; those before it are of `tokens` and `namespaces`.
+const SKETCH: u8 = 5;
+
+const HEAD_BYTES: usize = 1 + 8 + 8 + 8 + 4;
+
+/// What page 0 says of the whole body.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Head {
+    /// The number of its kind.
+    pub kind: u8,
+    /// That of its cell.
+    pub epoch: Epoch,
+    /// How often it has changed.
+    pub version: u64,
+    /// How many bytes it has.
+    pub length: usize,
+}
+
+/// A page as it is at rest.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Paged<'a> {
+    /// The hash of the name.
+    pub hash: u64,
+    /// The name.
+    pub name: &'a [u8],
+    /// Which page.
+    pub page: usize,
+    /// Of page 0, what it says of the whole.
+    pub head: Option<Head>,
+    /// Its bytes, without the zeros at the end.
+    pub bytes: &'a [u8],
+}
+
+/// Whether a key is of a sketch.
+pub fn is_of_sketch(key: &[u8]) -> bool {
+    key.first() == Some(&SKETCH)
+}
+
+/// How many pages so many bytes have.
+pub fn pages_of(bytes: usize) -> usize {
+    bytes.div_ceil(PAGE_BYTES)
+}
+
+/// The note of a page, from its whole bytes.
+pub fn note(hash: u64, name: &[u8], page: usize, head: Option<&Head>, bytes: &[u8]) -> Note {
+    let bytes = without_zeros(bytes);
+    let mut value = Vec::with_capacity(HEAD_BYTES + bytes.len());
+    if let Some(Head { kind, epoch, version, length }) = head {
+        value.push(*kind);
+        for number in [epoch.millis, epoch.node.0, *version] {
+            value.extend_from_slice(&number.to_le_bytes());
+        }
+        value.extend_from_slice(&(*length as u32).to_le_bytes());
+    }
+    value.extend_from_slice(bytes);
+    Note { key: key(hash, name, page), value: Some(value.into()).filter(|value: &Box<[u8]>| !value.is_empty()) }
+}
+
+/// The note that a page is gone.
+pub fn forget(hash: u64, name: &[u8], page: usize) -> Note {
+    Note { key: key(hash, name, page), value: None }
+}
+
+fn key(hash: u64, name: &[u8], page: usize) -> Box<[u8]> {
+    let mut key = Vec::with_capacity(1 + 8 + 2 + name.len() + 4 + 4);
+    key.push(SKETCH);
+    key.extend_from_slice(&hash.to_be_bytes());
+    key.extend_from_slice(&(name.len() as u16).to_be_bytes());
+    key.extend_from_slice(name);
+    key.extend_from_slice(&0u32.to_be_bytes());
+    key.extend_from_slice(&(page as u32).to_be_bytes());
+    key.into()
+}
+
+impl<'a> Paged<'a> {
+    /// From key and value; `None` if they make no sense.
+    pub fn decode(key: &'a [u8], value: &'a [u8]) -> Option<Paged<'a>> {
+        let rest = key.strip_prefix(&[SKETCH])?;
+        let (hash, rest) = rest.split_first_chunk::<8>()?;
+        let (length, rest) = rest.split_first_chunk::<2>()?;
+        let (name, rest) = rest.split_at_checked(usize::from(u16::from_be_bytes(*length)))?;
+        let (pane, page) = rest.split_first_chunk::<4>()?;
+        let page = u32::from_be_bytes(page.try_into().ok()?) as usize;
+        let (head, bytes) = match page {
+            0 => {
+                let (head, bytes) = value.split_first_chunk::<HEAD_BYTES>()?;
+                let number = |at: usize| u64::from_le_bytes(head[at..at + 8].try_into().expect("eight bytes"));
+                let length = u32::from_le_bytes(*head.last_chunk().expect("four of them")) as usize;
+                let epoch = Epoch { millis: number(1), node: NodeId(number(9)) };
+                (Some(Head { kind: head[0], epoch, version: number(17), length }), bytes)
+            }
+            _ => (None, value),
+        };
+        let makes_sense = name.len() <= NAME_BYTES_MAX
+            && *pane == [0; 4]
+            && bytes.len() <= PAGE_BYTES
+            && (page == 0 || !bytes.is_empty())
+            && page < pages_of(SKETCH_BYTES_MAX)
+            && head.is_none_or(|head| head.length <= SKETCH_BYTES_MAX);
+        makes_sense.then_some(Paged { hash: u64::from_be_bytes(*hash), name, page, head, bytes })
+    }
+}
+
+/// About what a note takes at rest beside its key and value.
+pub const NOTE_OVERHEAD_BYTES: u64 = 32;

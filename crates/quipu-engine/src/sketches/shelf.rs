@@ -1,0 +1,358 @@
+//! The bodies of one shard's sketches.
+//!
+//! In: what changed in a body. Out: the body; notes of the pages that the ledger does not know.
+//!
+//! All bodies are in memory. At a start they are bytes first: the journal's edits are laid over what the ledger has, and only what comes of that is looked at as a sketch.
+//!
+//! Invariants:
+//! - a page that the ledger does not have as it is is in `dirty` or `sealing`;
+//! - `at_rest` has every page of which the ledger may have a note, that of a body that is gone included, until the ledger was told;
+//! - `bytes` is what all bodies take.
+
+use std::collections::BTreeMap;
+
+use quipu_model::{Epoch, KeptName, Note};
+use quipu_sketch::Edits;
+
+use super::live::{Kind, Sketch};
+use super::note::{Head, NOTE_OVERHEAD_BYTES, PAGE_BYTES, Paged, forget, note, pages_of};
+use super::pages::Pages;
+use crate::journal::format::PackedEdits;
+
+/// What a body takes beside its sketch: its place in a tree that is two thirds full, and itself.
+const BODY_BYTES: usize = size_of::<Body>() + 64;
+
+/// The body of a sketch.
+#[derive(Debug)]
+pub struct Body {
+    state: State,
+    /// That of its cell.
+    pub epoch: Epoch,
+    /// How often it has changed in this epoch: the value of its cell.
+    pub version: u64,
+    /// Whether the journal, over the ledger, has all of its changes. If not, the next record has all of it.
+    pub journaled: bool,
+    dirty: Pages,
+    sealing: Pages,
+    at_rest: Pages,
+    /// Pages that the ledger is told to forget.
+    forgetting: Pages,
+    /// What it takes, as the shelf knows.
+    noted: usize,
+}
+
+#[derive(Debug)]
+enum State {
+    /// As it is used.
+    Live(Sketch),
+    /// As a start has read it so far: the number of its kind, and its bytes.
+    Raw(u8, Vec<u8>),
+}
+
+impl Body {
+    /// A new one, of which neither journal nor ledger know.
+    pub fn new(sketch: Sketch, epoch: Epoch, version: u64) -> Body {
+        Body::with(State::Live(sketch), epoch, version)
+    }
+
+    fn with(state: State, epoch: Epoch, version: u64) -> Body {
+        let mut body = Body {
+            state,
+            epoch,
+            version,
+            journaled: true,
+            dirty: Pages::default(),
+            sealing: Pages::default(),
+            at_rest: Pages::default(),
+            forgetting: Pages::default(),
+            noted: 0,
+        };
+        body.dirty.insert_all(0..pages_of(body.bytes().len()).max(1));
+        body
+    }
+
+    /// The sketch.
+    pub fn sketch(&self) -> &Sketch {
+        match &self.state {
+            State::Live(sketch) => sketch,
+            State::Raw(..) => unreachable!("a start looks at every body before it is asked for"),
+        }
+    }
+
+    /// The sketch, to be changed; what changed is to be noted.
+    pub fn sketch_mut(&mut self) -> &mut Sketch {
+        match &mut self.state {
+            State::Live(sketch) => sketch,
+            State::Raw(..) => unreachable!("a start looks at every body before it is asked for"),
+        }
+    }
+
+    /// Takes another sketch in place of this one.
+    pub fn replace(&mut self, sketch: Sketch) {
+        self.state = State::Live(sketch);
+    }
+
+    /// All of its bytes.
+    pub fn bytes(&self) -> &[u8] {
+        match &self.state {
+            State::Live(sketch) => sketch.bytes(),
+            State::Raw(_, bytes) => bytes,
+        }
+    }
+
+    /// The number of its kind.
+    pub fn kind(&self) -> u8 {
+        match &self.state {
+            State::Live(sketch) => sketch.kind().code(),
+            State::Raw(kind, _) => *kind,
+        }
+    }
+
+    /// Notes that these edits were made, of which there are some, when it had so many bytes.
+    pub fn note(&mut self, length: usize, edits: &Edits) {
+        let mut length = length;
+        for edit in edits.iter() {
+            length = self.touch(length, edit.at as usize, edit.removed as usize, edit.bytes.len());
+        }
+        debug_assert_eq!(length, self.bytes().len(), "edits lead from the old bytes to the new ones");
+    }
+
+    /// Notes an edit of a body that had so many bytes; returns how many it has then.
+    fn touch(&mut self, length: usize, at: usize, removed: usize, come: usize) -> usize {
+        let after = length - removed.min(length) + come;
+        // What comes after a splice has moved.
+        let end = if removed == come { at + come } else { length.max(after) };
+        self.dirty.insert_all(at / PAGE_BYTES..pages_of(end).max(at / PAGE_BYTES + 1));
+        after
+    }
+
+    fn memory(&self) -> usize {
+        let state = match &self.state {
+            State::Live(sketch) => sketch.memory(),
+            State::Raw(_, bytes) => bytes.capacity(),
+        };
+        let pages = [&self.dirty, &self.sealing, &self.at_rest, &self.forgetting];
+        BODY_BYTES + state + pages.into_iter().map(Pages::memory).sum::<usize>()
+    }
+
+    /// How many of its pages the ledger does not know.
+    fn unsealed(&self) -> usize {
+        let mut pages = self.dirty.clone();
+        pages.add(&self.sealing);
+        pages.len()
+    }
+
+    fn collect(&mut self, hash: u64, name: &[u8], out: &mut Vec<Note>) {
+        self.sealing.add(&self.dirty);
+        self.dirty = Pages::default();
+        if self.sealing.is_empty() {
+            return;
+        }
+        // It says the version, so it changes with every other.
+        self.sealing.insert(0);
+        let length = self.bytes().len();
+        let pages = pages_of(length).max(1);
+        let head = Head { kind: self.kind(), epoch: self.epoch, version: self.version, length };
+        let (mut forgetting, mut written) = (Pages::default(), Pages::default());
+        for page in self.sealing.iter().filter(|page| *page < pages) {
+            let from = page * PAGE_BYTES;
+            let bytes = &self.bytes()[from..length.min(from + PAGE_BYTES)];
+            let note = note(hash, name, page, Some(&head).filter(|_| page == 0), bytes);
+            match note.value {
+                Some(_) => written.insert(page),
+                None => forgetting.insert(page),
+            }
+            out.extend(Some(note).filter(|note| note.value.is_some()));
+        }
+        for page in self.at_rest.iter().filter(|page| *page >= pages) {
+            forgetting.insert(page);
+        }
+        let forgets = |page: &usize| self.at_rest.has(*page);
+        out.extend(forgetting.iter().filter(forgets).map(|page| forget(hash, name, page)));
+        self.at_rest.add(&written);
+        self.forgetting = forgetting;
+    }
+
+    fn uncollect(&mut self) {
+        self.dirty.add(&std::mem::take(&mut self.sealing));
+        self.forgetting = Pages::default();
+    }
+
+    fn sealed(&mut self) {
+        self.sealing = Pages::default();
+        self.at_rest.remove(&std::mem::take(&mut self.forgetting));
+    }
+}
+
+/// The bodies of a shard.
+#[derive(Debug, Default)]
+pub struct Shelf {
+    bodies: BTreeMap<KeptName, Box<Body>>,
+    /// What the ledger may still have of bodies that are gone, and whether it is being told.
+    gone: BTreeMap<KeptName, (Pages, bool)>,
+    bytes: usize,
+}
+
+impl Shelf {
+    /// Whether there are no bodies.
+    pub fn is_empty(&self) -> bool {
+        self.bodies.is_empty()
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.bodies.len()
+    }
+
+    /// The body of a name.
+    pub fn get(&self, name: &[u8]) -> Option<&Body> {
+        self.bodies.get(name).map(|body| &**body)
+    }
+
+    /// The body of a name, to be changed; then it is to be [reckoned](Shelf::reckon).
+    pub fn get_mut(&mut self, name: &[u8]) -> Option<&mut Body> {
+        self.bodies.get_mut(name).map(|body| &mut **body)
+    }
+
+    /// All bodies.
+    pub fn iter(&self) -> impl Iterator<Item = (&[u8], &Body)> {
+        self.bodies.iter().map(|(name, body)| (&**name, &**body))
+    }
+
+    /// About how many bytes all of them take.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Puts a body there, in place of another of that name.
+    pub fn put(&mut self, name: &[u8], mut body: Body) {
+        self.remove(name);
+        if let Some((pages, _)) = self.gone.remove(name) {
+            body.at_rest = pages;
+        }
+        body.noted = body.memory();
+        self.bytes += body.noted + name.len();
+        self.bodies.insert(name.into(), Box::new(body));
+    }
+
+    /// A body has changed: takes note of what it takes now.
+    pub fn reckon(&mut self, name: &[u8]) {
+        if let Some(body) = self.bodies.get_mut(name) {
+            let memory = body.memory();
+            self.bytes = self.bytes + memory - std::mem::replace(&mut body.noted, memory);
+        }
+    }
+
+    /// Takes a body away; the ledger is to forget it.
+    pub fn remove(&mut self, name: &[u8]) {
+        let Some((name, body)) = self.bodies.remove_entry(name) else { return };
+        self.bytes -= body.noted + name.len();
+        if !body.at_rest.is_empty() {
+            self.gone.insert(name, (body.at_rest, false));
+        }
+    }
+
+    /// Takes everything away; the ledger forgets all of it without being told.
+    pub fn clear(&mut self) {
+        *self = Shelf::default();
+    }
+
+    // ---- start ------------------------------------------------------------------------------------------------------------------
+
+    /// Takes a page that the ledger has; says what is wrong with it.
+    pub fn load(&mut self, paged: &Paged<'_>) -> Result<(), &'static str> {
+        let Paged { name, page, head, bytes, .. } = paged;
+        if let Some(Head { kind, epoch, version, length }) = head {
+            // Memory is asked for as much as is announced: at most that of the largest sketch.
+            let mut body = Body::with(State::Raw(*kind, vec![0; *length]), *epoch, *version);
+            body.dirty = Pages::default();
+            self.put(name, body);
+        }
+        let body = self.get_mut(name).ok_or("a page of a sketch without its first one")?;
+        let State::Raw(_, all) = &mut body.state else { return Err("a page of a sketch that is whole") };
+        let from = page * PAGE_BYTES;
+        let place = all.get_mut(from..from + bytes.len()).ok_or("a page of a sketch beyond its end")?;
+        place.copy_from_slice(bytes);
+        body.at_rest.insert(*page);
+        self.reckon(name);
+        Ok(())
+    }
+
+    /// Takes what a record says of a body whose cell has this epoch; says what is wrong with it.
+    pub fn replay(
+        &mut self,
+        name: &[u8],
+        epoch: Epoch,
+        (kind, version, whole): (u8, u64, bool),
+        edits: &PackedEdits<'_>,
+    ) -> Result<(), &'static str> {
+        if whole {
+            self.put(name, Body::with(State::Raw(kind, Vec::new()), epoch, version));
+        }
+        let body = self.get_mut(name).ok_or("a change of a sketch that is not there")?;
+        if !whole && (body.kind(), body.epoch, body.version.checked_add(1)) != (kind, epoch, Some(version)) {
+            return Err("a change of a sketch that does not follow the one before");
+        }
+        body.version = version;
+        for edit in edits.iter() {
+            let State::Raw(_, bytes) = &mut body.state else { return Err("a change of a sketch that is whole") };
+            let length = bytes.len();
+            let mut come = edit.bytes.to_vec();
+            come.resize(edit.length as usize, 0);
+            quipu_sketch::apply(bytes, edit.at, edit.removed, &come).map_err(|damaged| damaged.0)?;
+            body.touch(length, edit.at as usize, edit.removed as usize, come.len());
+        }
+        self.reckon(name);
+        Ok(())
+    }
+
+    /// Looks at all bodies as sketches; says which is none, and why.
+    pub fn wake(&mut self) -> Result<(), (KeptName, String)> {
+        for (name, body) in &mut self.bodies {
+            let State::Raw(kind, bytes) = &mut body.state else { continue };
+            let refused = |reason: String| (name.clone(), reason);
+            let kind = Kind::from_code(*kind).ok_or_else(|| refused(format!("there is no kind {kind}")))?;
+            let sketch =
+                Sketch::from_bytes(kind, std::mem::take(bytes)).map_err(|damaged| refused(damaged.to_string()))?;
+            body.state = State::Live(sketch);
+        }
+        let names: Vec<KeptName> = self.bodies.keys().cloned().collect();
+        names.iter().for_each(|name| self.reckon(name));
+        Ok(())
+    }
+
+    // ---- seal -------------------------------------------------------------------------------------------------------------------
+
+    /// Pages that the ledger does not know, and of those it is to forget, that they are gone; in no order.
+    pub fn collect(&mut self, hash: impl Fn(&[u8]) -> u64, out: &mut Vec<Note>) {
+        for (name, body) in &mut self.bodies {
+            body.collect(hash(name), name, out);
+        }
+        for (name, (pages, told)) in &mut self.gone {
+            out.extend(pages.iter().map(|page| forget(hash(name), name, page)));
+            *told = true;
+        }
+    }
+
+    /// About how many bytes the ledger takes for what it does not know.
+    pub fn unsealed_bytes(&self) -> u64 {
+        let pages: usize = self.bodies.values().map(|body| body.unsealed()).sum();
+        let gone: usize = self.gone.values().map(|(pages, _)| pages.len()).sum();
+        let names = |names: &mut dyn Iterator<Item = &KeptName>| names.map(|name| name.len() as u64).max().unwrap_or(0);
+        let name = names(&mut self.bodies.keys()).max(names(&mut self.gone.keys()));
+        pages as u64 * (PAGE_BYTES as u64 + name + 2 * NOTE_OVERHEAD_BYTES)
+            + gone as u64 * (name + 2 * NOTE_OVERHEAD_BYTES)
+    }
+
+    /// What was collected did not reach the ledger.
+    pub fn uncollect(&mut self) {
+        self.bodies.values_mut().for_each(|body| body.uncollect());
+        self.gone.values_mut().for_each(|(_, told)| *told = false);
+    }
+
+    /// What was collected is sealed.
+    pub fn sealed(&mut self) {
+        self.bodies.values_mut().for_each(|body| body.sealed());
+        self.gone.retain(|_, (_, told)| !*told);
+    }
+}
