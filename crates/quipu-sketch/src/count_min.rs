@@ -86,9 +86,7 @@ impl CountMin {
             return Err(Refused::Parameter("invalid prob value"));
         }
         let (width, depth) = match update {
-            Update::Linear => {
-                ((2.0 / error).ceil(), f64::from(((probability as f32).log10() / 0.5f32.log10()).ceil()))
-            }
+            Update::Linear => ((2.0 / error).ceil(), f64::from(((probability as f32).log10() / 0.5f32.log10()).ceil())),
             Update::Conservative => ((std::f64::consts::E / error).ceil(), (1.0 / probability).ln().ceil()),
         };
         let bytes = HEADER as f64 + 4.0 * width * depth;
@@ -111,7 +109,11 @@ impl CountMin {
         let depth = u32::from(u16::from_le_bytes([header[2], header[3]]));
         let width = u32::from_le_bytes([header[4], header[5], header[6], header[7]]);
         let n = u64::from_le_bytes(*header.last_chunk().expect("16 bytes have 8"));
-        if width == 0 || depth == 0 || cells.len() as u64 != 4 * u64::from(width) * u64::from(depth) || cells.len() > BYTES_MAX {
+        if width == 0
+            || depth == 0
+            || cells.len() as u64 != 4 * u64::from(width) * u64::from(depth)
+            || cells.len() > BYTES_MAX
+        {
             return Err(Damaged("the size of frequencies"));
         }
         let sums = sums(cells, width);
@@ -240,7 +242,8 @@ impl CountMin {
     }
 
     fn sum(&self, others: &[(&CountMin, i64)]) -> Result<(CountMin, Vec<u8>), Refused> {
-        let alike = |other: &CountMin| (other.update, other.width, other.depth) == (self.update, self.width, self.depth);
+        let alike =
+            |other: &CountMin| (other.update, other.width, other.depth) == (self.update, self.width, self.depth);
         if !others.iter().all(|(other, _)| alike(other)) {
             return Err(Refused::Mismatch);
         }
@@ -253,7 +256,8 @@ impl CountMin {
         bytes[N..].copy_from_slice(&n.to_le_bytes());
         bytes.reserve_exact(self.bytes.len() - HEADER);
         for at in (HEADER..self.bytes.len()).step_by(4) {
-            let cell: i128 = others.iter().map(|(other, weight)| i128::from(other.cell(at)) * i128::from(*weight)).sum();
+            let cell: i128 =
+                others.iter().map(|(other, weight)| i128::from(other.cell(at)) * i128::from(*weight)).sum();
             bytes.extend_from_slice(&u32::try_from(cell).map_err(|_| Refused::Overflow)?.to_le_bytes());
         }
         let sums = sums(&bytes[HEADER..], self.width);

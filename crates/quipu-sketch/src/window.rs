@@ -40,7 +40,8 @@ impl Panes {
 
     /// Reads `1h/60`: the last hour, in 60 panes of a minute. The length must be whole panes.
     pub fn read(text: &str) -> Result<Panes, String> {
-        let wrong = || format!("'{text}' is not a window: write 1h/60 for the last hour in 60 panes, at most {PANES_MAX}");
+        let wrong =
+            || format!("'{text}' is not a window: write 1h/60 for the last hour in 60 panes, at most {PANES_MAX}");
         let (length, count) = text.split_once('/').ok_or_else(wrong)?;
         let digits = length.bytes().take_while(u8::is_ascii_digit).count();
         let (number, unit) = length.split_at(digits);
@@ -169,7 +170,22 @@ mod tests {
         for text in ["1h/60", "90s/3", "7d/7", "1500ms/5", "1d/1440"] {
             assert_eq!(Panes::read(text).unwrap().to_string(), text);
         }
-        for bad in ["", "1h", "1h/0", "h/2", "1h/-1", "1h/+2", "1/2", "1x/2", "1h/7000", "7ms/2", "0s/1", "99999999999999999999h/1", "1 h/2", "213503982335d/1"] {
+        for bad in [
+            "",
+            "1h",
+            "1h/0",
+            "h/2",
+            "1h/-1",
+            "1h/+2",
+            "1/2",
+            "1x/2",
+            "1h/7000",
+            "7ms/2",
+            "0s/1",
+            "99999999999999999999h/1",
+            "1 h/2",
+            "213503982335d/1",
+        ] {
             assert!(Panes::read(bad).is_err(), "{bad}");
         }
     }

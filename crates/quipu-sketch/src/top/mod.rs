@@ -108,7 +108,7 @@ impl Top {
             return Err(Refused::Parameter("invalid depth"));
         }
         let slots = k.saturating_mul(SLOTS_PER_PLACE);
-        let cells = (2 * u64::from(width) * u64::from(depth)).max(u64::from(slots));
+        let cells = (u64::from(width) * u64::from(depth)).saturating_mul(2).max(u64::from(slots));
         let cells = u32::try_from(cells).map_err(|_| Refused::TooLarge { bytes: cells.saturating_mul(4) })?;
         Top::with(Layout { number: 4, room: Layout::room_for(0), k, slots, cells, width, depth, decay })
     }

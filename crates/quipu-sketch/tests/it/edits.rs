@@ -50,8 +50,12 @@ pub fn run(sketch: &mut Sketch, step: &Step, edits: &mut Edits) -> Vec<String> {
                 match sketch {
                     Sketch::Hll(sketch) => sketch.add(&item, edits).to_string(),
                     Sketch::Unique(sketch) => sketch.add(&KEY, &item, edits).to_string(),
-                    Sketch::Cms(sketch) | Sketch::Frequency(sketch) => format!("{:?}", sketch.add(&KEY, &item, *weight, edits)),
-                    Sketch::TopK(sketch) | Sketch::Top(sketch) => format!("{:?}", sketch.add(&KEY, &item, *weight, edits)),
+                    Sketch::Cms(sketch) | Sketch::Frequency(sketch) => {
+                        format!("{:?}", sketch.add(&KEY, &item, *weight, edits))
+                    }
+                    Sketch::TopK(sketch) | Sketch::Top(sketch) => {
+                        format!("{:?}", sketch.add(&KEY, &item, *weight, edits))
+                    }
                     Sketch::Replayed(..) => unreachable!(),
                 }
             })
