@@ -23,8 +23,12 @@ impl Key {
     pub fn hash(&self, item: &[u8]) -> u64 {
         let half = |at: usize| u64::from_le_bytes(self.0[at..at + 8].try_into().expect("it is 8 bytes"));
         let (k0, k1) = (half(0), half(8));
-        let mut state =
-            [k0 ^ 0x736f_6d65_7073_6575, k1 ^ 0x646f_7261_6e64_6f6d, k0 ^ 0x6c79_6765_6e65_7261, k1 ^ 0x7465_6462_7974_6573];
+        let mut state = [
+            k0 ^ 0x736f_6d65_7073_6575,
+            k1 ^ 0x646f_7261_6e64_6f6d,
+            k0 ^ 0x6c79_6765_6e65_7261,
+            k1 ^ 0x7465_6462_7974_6573,
+        ];
         let (words, rest) = item.as_chunks::<8>();
         for word in words {
             absorb(&mut state, u64::from_le_bytes(*word));
@@ -87,7 +91,7 @@ mod tests {
 
     #[test]
     fn it_is_the_function_that_maps_of_the_standard_library_use() {
-        let item: Vec<u8> = (0..100).map(|n| n * 7).collect();
+        let item: Vec<u8> = (0..100).map(|n: u8| n.wrapping_mul(7)).collect();
         for len in 0..item.len() {
             let mut theirs = DefaultHasher::new();
             theirs.write(&item[..len]);

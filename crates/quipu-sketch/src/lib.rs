@@ -21,15 +21,23 @@ mod interval;
 mod key;
 mod refused;
 mod simd;
+mod sketch;
 
+pub mod count_min;
 pub mod hll;
+pub mod sample;
+pub mod top;
 pub mod unique;
+pub mod window;
 
+pub use count_min::CountMin;
 pub use edit::{Edit, Edits, apply};
 pub use hll::Hll;
 pub use interval::Interval;
 pub use key::Key;
 pub use refused::{Damaged, Refused};
+pub use sketch::{Kind, Sketch};
+pub use top::Top;
 pub use unique::Unique;
 
 /// The largest sketch there is. Larger ones are refused before any memory is asked for.

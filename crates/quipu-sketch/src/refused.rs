@@ -25,7 +25,7 @@ pub enum Refused {
     #[error("the sketches differ in size")]
     Mismatch,
     /// An item is longer than the kind keeps.
-    #[error("an item of {bytes} bytes is longer than 1024 bytes")]
+    #[error("an item of {bytes} bytes is longer than {} bytes", crate::top::ITEM_BYTES_MAX)]
     ItemTooLong {
         /// How long it is.
         bytes: usize,

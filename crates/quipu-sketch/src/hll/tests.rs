@@ -69,7 +69,11 @@ fn merges_are_those_of_redis() {
         let two = filled(number(2)..number(3));
         let together = Hll::union_estimate(&[&one, &two]);
         one.merge(&[&two], &mut Edits::new());
-        assert_eq!(format!("{:016x} {}", fnv(one.redis_string()), one.count()), format!("{} {}", words[4], words[5]), "{line}");
+        assert_eq!(
+            format!("{:016x} {}", fnv(one.redis_string()), one.count()),
+            format!("{} {}", words[4], words[5]),
+            "{line}"
+        );
         assert_eq!(one.estimate(), together);
     }
 }

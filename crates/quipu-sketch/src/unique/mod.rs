@@ -84,7 +84,10 @@ impl Unique {
             FEW => {
                 let (tokens, []) = rest.as_chunks::<4>() else { return Err(Damaged("half a token")) };
                 let tokens = tokens.iter().map(|bytes| Token::from_le_bytes(*bytes));
-                if tokens.len() > TOKENS_MAX || !tokens.clone().all(token::is_token) || !tokens.is_sorted_by(|a, b| a < b) {
+                if tokens.len() > TOKENS_MAX
+                    || !tokens.clone().all(token::is_token)
+                    || !tokens.is_sorted_by(|a, b| a < b)
+                {
                     return Err(Damaged("a list of tokens"));
                 }
             }
@@ -217,7 +220,8 @@ impl Unique {
 
     /// What tokens or registers alone say.
     fn likely(&self) -> f64 {
-        if self.is_dense() { seen_by_registers(&self.bytes[HEADER..]) } else { seen_by_tokens(self.tokens()) }.estimate()
+        if self.is_dense() { seen_by_registers(&self.bytes[HEADER..]) } else { seen_by_tokens(self.tokens()) }
+            .estimate()
     }
 
     fn tokens(&self) -> impl ExactSizeIterator<Item = Token> + Clone {
@@ -287,7 +291,9 @@ fn seen_by_registers(registers: &[u8]) -> Seen {
     let mut seen = Seen { happened: [0; 65], absent: 0 };
     for (state, count) in states.into_iter().enumerate().skip(1).filter(|(_, count)| *count > 0) {
         let rank = state as u32 >> 2;
-        for (came, rank) in [(true, rank), (state & 2 != 0, rank.wrapping_sub(1)), (state & 1 != 0, rank.wrapping_sub(2))] {
+        for (came, rank) in
+            [(true, rank), (state & 2 != 0, rank.wrapping_sub(1)), (state & 1 != 0, rank.wrapping_sub(2))]
+        {
             if came {
                 seen.happened[(P + rank).min(64) as usize] += count;
             }

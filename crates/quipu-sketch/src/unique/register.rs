@@ -28,16 +28,6 @@ pub fn split(hash: u64) -> (usize, u32) {
     ((hash >> (64 - P)) as usize, ((hash << P) | 1 << (P - 1)).leading_zeros() + 1)
 }
 
-/// The chance of a rank, of [`WHOLE`].
-#[inline]
-pub fn chance(rank: u32) -> u64 {
-    match rank {
-        0 => 0,
-        RANK_MAX.. => 1,
-        _ => WHOLE >> rank,
-    }
-}
-
 /// The ranks that a register knows of, as bits: bit k for rank k.
 #[inline]
 fn came(register: u8) -> u64 {
@@ -98,6 +88,15 @@ pub const fn room(register: u8) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The chance of a rank, of [`WHOLE`].
+    fn chance(rank: u32) -> u64 {
+        match rank {
+            0 => 0,
+            RANK_MAX.. => 1,
+            _ => WHOLE >> rank,
+        }
+    }
 
     #[test]
     fn chances_are_one_together() {

@@ -1,0 +1,401 @@
+//! How often each item came: a Count-Min sketch, which never says less than the truth.
+//!
+//! ```text
+//! 0  1                              2 .. 4  4 .. 8  8 .. 16    16 ..
+//! 1  0 = linear, 1 = conservative   depth   width   N, u64 LE  cells, u32 LE, row by row
+//! ```
+//!
+//! An item has one cell in each of `depth` rows. *Linear* adds to all of them, as RedisBloom does: such sketches can be added and subtracted. *Conservative* raises a
+//! cell only as far as the item's new count demands; nothing can be subtracted, and frequent items are told nearly exactly, since rare ones
+//! that share their cells no longer add to them.
+//!
+//! A cell never saturates: what does not fit is refused, and nothing is changed.
+//!
+//! Items are hashed under a secret [`Key`].
+
+use crate::edit::{put, replace};
+use crate::key::{again, place};
+use crate::{BYTES_MAX, Damaged, Edits, Key, Refused};
+
+const HEADER: usize = 16;
+const N: usize = 8;
+
+/// How cells are raised.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Update {
+    /// Every cell of the item, by the weight.
+    Linear = 0,
+    /// Only cells below the item's new count, up to it.
+    Conservative = 1,
+}
+
+/// What is known of an item.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Frequency {
+    /// It did not come more often.
+    pub at_most: u64,
+    /// How often it came, if the others that share its cells are as usual: count-mean-min. It may be less than the truth.
+    pub typical: u64,
+    /// All weights together.
+    pub n: u64,
+    /// `at_most` is too high by no more than this, ε·N, but for the sketch's probability of error.
+    pub excess: u64,
+}
+
+/// Counts how often each item came.
+#[derive(Debug, Clone)]
+pub struct CountMin {
+    /// As drawn above, with all cells.
+    bytes: Vec<u8>,
+    update: Update,
+    width: u32,
+    depth: u32,
+    /// The sum of each row.
+    sums: Vec<u64>,
+}
+
+impl CountMin {
+    /// A sketch of given size.
+    pub fn by_size(update: Update, width: u32, depth: u32) -> Result<CountMin, Refused> {
+        if width == 0 {
+            return Err(Refused::Parameter("invalid width"));
+        }
+        if depth == 0 || depth > u32::from(u16::MAX) {
+            return Err(Refused::Parameter("invalid depth"));
+        }
+        let bytes = HEADER as u64 + 4 * u64::from(width) * u64::from(depth);
+        if bytes > BYTES_MAX as u64 {
+            return Err(Refused::TooLarge { bytes });
+        }
+        let mut sketch = vec![0; bytes as usize];
+        sketch[..2].copy_from_slice(&[1, update as u8]);
+        sketch[2..4].copy_from_slice(&(depth as u16).to_le_bytes());
+        sketch[4..8].copy_from_slice(&width.to_le_bytes());
+        Ok(CountMin { bytes: sketch, update, width, depth, sums: vec![0; depth as usize] })
+    }
+
+    /// A sketch that is too high by more than `error`·N with at most this probability.
+    ///
+    /// Linear sketches get the size that RedisBloom gives them, ⌈2/ε⌉ × ⌈log₂ 1/δ⌉ with logarithms in single precision; conservative ones ⌈e/ε⌉ × ⌈ln 1/δ⌉.
+    pub fn by_error(update: Update, error: f64, probability: f64) -> Result<CountMin, Refused> {
+        let inside = |value: f64| value > 0.0 && value < 1.0;
+        if !inside(error) {
+            return Err(Refused::Parameter("invalid overestimation value"));
+        }
+        if !inside(probability) {
+            return Err(Refused::Parameter("invalid prob value"));
+        }
+        let (width, depth) = match update {
+            Update::Linear => ((2.0 / error).ceil(), f64::from(((probability as f32).log10() / 0.5f32.log10()).ceil())),
+            Update::Conservative => ((std::f64::consts::E / error).ceil(), (1.0 / probability).ln().ceil()),
+        };
+        let bytes = HEADER as f64 + 4.0 * width * depth;
+        if bytes > BYTES_MAX as f64 {
+            return Err(Refused::TooLarge { bytes: bytes as u64 });
+        }
+        CountMin::by_size(update, width as u32, (depth as u32).max(1))
+    }
+
+    /// What [`bytes`](CountMin::bytes) gave.
+    pub fn from_bytes(bytes: Vec<u8>) -> Result<CountMin, Damaged> {
+        let Some((header, cells)) = bytes.split_first_chunk::<HEADER>() else {
+            return Err(Damaged("frequencies are too short"));
+        };
+        let update = match header[..2] {
+            [1, 0] => Update::Linear,
+            [1, 1] => Update::Conservative,
+            _ => return Err(Damaged("frequencies of an unknown form")),
+        };
+        let depth = u32::from(u16::from_le_bytes([header[2], header[3]]));
+        let width = u32::from_le_bytes([header[4], header[5], header[6], header[7]]);
+        let n = u64::from_le_bytes(*header.last_chunk().expect("16 bytes have 8"));
+        if width == 0
+            || depth == 0
+            || cells.len() as u64 != 4 * u64::from(width) * u64::from(depth)
+            || cells.len() > BYTES_MAX
+        {
+            return Err(Damaged("the size of frequencies"));
+        }
+        let sums = sums(cells, width);
+        let plausible = |sum: &u64| if update == Update::Linear { *sum == n } else { *sum <= n };
+        if !sums.iter().all(plausible) {
+            return Err(Damaged("a row of frequencies does not add up"));
+        }
+        Ok(CountMin { bytes, update, width, depth, sums })
+    }
+
+    /// All there is to know: see the drawing above.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// As [`bytes`](CountMin::bytes), and an end to the sketch.
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.bytes
+    }
+
+    /// Bytes of memory it takes.
+    pub fn memory(&self) -> usize {
+        size_of::<CountMin>() + self.bytes.capacity() + 8 * self.sums.capacity()
+    }
+
+    /// How cells are raised.
+    pub fn update(&self) -> Update {
+        self.update
+    }
+
+    /// Cells in a row.
+    pub fn width(&self) -> u32 {
+        self.width
+    }
+
+    /// Rows.
+    pub fn depth(&self) -> u32 {
+        self.depth
+    }
+
+    /// All weights together.
+    pub fn n(&self) -> u64 {
+        u64::from_le_bytes(self.bytes[N..HEADER].try_into().expect("it is 8 bytes"))
+    }
+
+    /// The part of N by which an answer is too high, at most, but for [`delta`](CountMin::delta).
+    pub fn epsilon(&self) -> f64 {
+        let cells = f64::from(self.width);
+        if self.update == Update::Linear { 2.0 / cells } else { std::f64::consts::E / cells }
+    }
+
+    /// The probability that an answer is too high by more.
+    pub fn delta(&self) -> f64 {
+        let rows = f64::from(self.depth);
+        if self.update == Update::Linear { (-rows).exp2() } else { (-rows).exp() }
+    }
+
+    /// Counts an item. What it came to, at most. Refused if a cell cannot hold it.
+    #[inline]
+    pub fn add(&mut self, key: &Key, item: &[u8], weight: u64, edits: &mut Edits) -> Result<u64, Refused> {
+        self.add_hash(key.hash(item), weight, edits)
+    }
+
+    /// Counts an item by its hash.
+    pub fn add_hash(&mut self, hash: u64, weight: u64, edits: &mut Edits) -> Result<u64, Refused> {
+        let (mut least, mut most) = (u32::MAX, 0);
+        for row in 0..self.depth {
+            let cell = self.cell(self.position(hash, row));
+            least = least.min(cell);
+            most = most.max(cell);
+        }
+        if weight == 0 {
+            return Ok(u64::from(least));
+        }
+        let weight32 = u32::try_from(weight).map_err(|_| Refused::Overflow)?;
+        let highest = if self.update == Update::Linear { most } else { least };
+        highest.checked_add(weight32).ok_or(Refused::Overflow)?;
+        let n = self.n().checked_add(weight).ok_or(Refused::Overflow)?;
+        for row in 0..self.depth {
+            let at = self.position(hash, row);
+            let before = self.cell(at);
+            let after = match self.update {
+                Update::Linear => before + weight32,
+                Update::Conservative => before.max(least + weight32),
+            };
+            if after != before {
+                put(&mut self.bytes, edits, at, 4, &after.to_le_bytes());
+                self.sums[row as usize] += u64::from(after - before);
+            }
+        }
+        put(&mut self.bytes, edits, N, 8, &n.to_le_bytes());
+        Ok(u64::from(least + weight32))
+    }
+
+    /// What is known of an item.
+    pub fn query(&self, key: &Key, item: &[u8]) -> Frequency {
+        self.query_hash(key.hash(item))
+    }
+
+    /// What is known of an item, by its hash.
+    pub fn query_hash(&self, hash: u64) -> Frequency {
+        let n = self.n();
+        let at_most = (0..self.depth).map(|row| self.cell(self.position(hash, row))).min().unwrap_or(0);
+        Frequency {
+            at_most: u64::from(at_most),
+            typical: self.typical(hash, at_most),
+            n,
+            excess: (self.epsilon() * n as f64).ceil() as u64,
+        }
+    }
+
+    /// Becomes the sum of others, each times its weight: what `CMS.MERGE` does. What was counted before is gone, unless it is among them. Refused if a cell would not
+    /// hold the result, or fall below zero; a conservative sketch refuses negative weights.
+    pub fn set_to_sum(&mut self, others: &[(&CountMin, i64)], edits: &mut Edits) -> Result<(), Refused> {
+        let merged = self.sum(others)?;
+        *self = CountMin { bytes: std::mem::take(&mut self.bytes), ..merged.0 };
+        replace(&mut self.bytes, edits, merged.1);
+        Ok(())
+    }
+
+    /// Takes in what others counted.
+    pub fn merge(&mut self, others: &[&CountMin], edits: &mut Edits) -> Result<(), Refused> {
+        let mine = self.clone();
+        let all: Vec<_> = others.iter().copied().chain([&mine]).map(|other| (other, 1)).collect();
+        self.set_to_sum(&all, edits)
+    }
+
+    fn sum(&self, others: &[(&CountMin, i64)]) -> Result<(CountMin, Vec<u8>), Refused> {
+        let alike =
+            |other: &CountMin| (other.update, other.width, other.depth) == (self.update, self.width, self.depth);
+        if !others.iter().all(|(other, _)| alike(other)) {
+            return Err(Refused::Mismatch);
+        }
+        if self.update == Update::Conservative && others.iter().any(|(_, weight)| *weight < 0) {
+            return Err(Refused::Parameter("conservative frequencies cannot be subtracted"));
+        }
+        let n: i128 = others.iter().map(|(other, weight)| i128::from(other.n()) * i128::from(*weight)).sum();
+        let n = u64::try_from(n).map_err(|_| Refused::Overflow)?;
+        let mut bytes = self.bytes[..HEADER].to_vec();
+        bytes[N..].copy_from_slice(&n.to_le_bytes());
+        bytes.reserve_exact(self.bytes.len() - HEADER);
+        for at in (HEADER..self.bytes.len()).step_by(4) {
+            let cell: i128 =
+                others.iter().map(|(other, weight)| i128::from(other.cell(at)) * i128::from(*weight)).sum();
+            bytes.extend_from_slice(&u32::try_from(cell).map_err(|_| Refused::Overflow)?.to_le_bytes());
+        }
+        let sums = sums(&bytes[HEADER..], self.width);
+        Ok((CountMin { bytes: Vec::new(), sums, ..*self }, bytes))
+    }
+
+    /// The middle of what the rows say when the share of others is taken off. A conservative cell that stands out from its row was raised by its item
+    /// and by hardly anything else, so nothing is taken off it.
+    fn typical(&self, hash: u64, at_most: u32) -> u64 {
+        if self.width == 1 {
+            return u64::from(at_most);
+        }
+        let mut rows: Vec<f64> = (0..self.depth)
+            .map(|row| {
+                let cell = f64::from(self.cell(self.position(hash, row)));
+                let others = (self.sums[row as usize] as f64 - cell) / f64::from(self.width - 1);
+                if self.update == Update::Conservative && cell > STANDS_OUT * others { cell } else { cell - others }
+            })
+            .collect();
+        rows.sort_unstable_by(f64::total_cmp);
+        let (low, high) = (rows[(rows.len() - 1) / 2], rows[rows.len() / 2]);
+        ((low + high) / 2.0).round().clamp(0.0, f64::from(at_most)) as u64
+    }
+
+    #[inline]
+    fn position(&self, hash: u64, row: u32) -> usize {
+        HEADER + 4 * (row as usize * self.width as usize + place(again(hash, u64::from(row)), self.width))
+    }
+
+    #[inline]
+    fn cell(&self, at: usize) -> u32 {
+        u32::from_le_bytes(self.bytes[at..at + 4].try_into().expect("it is 4 bytes"))
+    }
+}
+
+/// How many times the mean of its row a conservative cell must be to be its item's alone.
+const STANDS_OUT: f64 = 2.0;
+
+fn sums(cells: &[u8], width: u32) -> Vec<u64> {
+    let row = |row: &[u8]| row.as_chunks::<4>().0.iter().map(|cell| u64::from(u32::from_le_bytes(*cell))).sum();
+    cells.chunks_exact(4 * width as usize).map(row).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: Key = Key(*b"a key of a test.");
+
+    fn linear(width: u32, depth: u32) -> CountMin {
+        CountMin::by_size(Update::Linear, width, depth).unwrap()
+    }
+
+    #[test]
+    fn sizes_are_those_of_redisbloom() {
+        let table = include_str!("../testdata/cms-sizes.txt");
+        for line in table.lines().skip(1) {
+            let words: Vec<f64> = line.split(' ').map(|word| word.parse().unwrap()).collect();
+            let sketch = CountMin::by_error(Update::Linear, words[0], words[1]).unwrap();
+            assert_eq!((f64::from(sketch.width()), f64::from(sketch.depth())), (words[2], words[3]), "{line}");
+        }
+        assert_eq!(table.lines().count(), 181);
+    }
+
+    #[test]
+    fn sizes_that_cannot_be_are_refused_before_memory_is_asked_for() {
+        for bad in [0.0, 1.0, -0.5, 2.0, f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+            for update in [Update::Linear, Update::Conservative] {
+                assert!(matches!(CountMin::by_error(update, bad, 0.1), Err(Refused::Parameter(_))), "{bad}");
+                assert!(matches!(CountMin::by_error(update, 0.1, bad), Err(Refused::Parameter(_))), "{bad}");
+            }
+        }
+        assert!(matches!(CountMin::by_error(Update::Linear, 1e-300, 0.1), Err(Refused::TooLarge { .. })));
+        assert!(matches!(CountMin::by_error(Update::Conservative, 0.1, 1e-300).map(|sketch| sketch.depth()), Ok(691)));
+        assert!(matches!(CountMin::by_size(Update::Linear, u32::MAX, 60_000), Err(Refused::TooLarge { .. })));
+        assert!(matches!(CountMin::by_size(Update::Linear, 0, 1), Err(Refused::Parameter(_))));
+        assert!(matches!(CountMin::by_size(Update::Linear, 1, 0), Err(Refused::Parameter(_))));
+        let largest = (BYTES_MAX - HEADER) as u32 / 4;
+        assert!(CountMin::by_size(Update::Linear, largest, 1).is_ok());
+        assert!(CountMin::by_size(Update::Linear, largest + 1, 1).is_err());
+    }
+
+    #[test]
+    fn a_cell_never_saturates() {
+        for update in [Update::Linear, Update::Conservative] {
+            let mut sketch = CountMin::by_size(update, 10, 2).unwrap();
+            let mut edits = Edits::new();
+            let most = u64::from(u32::MAX);
+            assert_eq!(sketch.add(&KEY, b"x", most, &mut edits), Ok(most));
+            edits.clear();
+            assert_eq!(sketch.add(&KEY, b"x", 1, &mut edits), Err(Refused::Overflow));
+            assert_eq!(sketch.add(&KEY, b"y", most + 1, &mut edits), Err(Refused::Overflow));
+            assert_eq!(sketch.add(&KEY, b"x", 0, &mut edits), Ok(most));
+            assert!(edits.is_empty());
+            assert_eq!((sketch.query(&KEY, b"x").at_most, sketch.n()), (most, most));
+        }
+    }
+
+    #[test]
+    fn merges_add_and_subtract() {
+        let (mut a, mut b, mut to) = (linear(100, 3), linear(100, 3), linear(100, 3));
+        let mut edits = Edits::new();
+        a.add(&KEY, b"x", 5, &mut edits).unwrap();
+        a.add(&KEY, b"y", 3, &mut edits).unwrap();
+        b.add(&KEY, b"x", 2, &mut edits).unwrap();
+        to.set_to_sum(&[(&a, 2), (&b, -3)], &mut edits).unwrap();
+        assert_eq!((to.query(&KEY, b"x").at_most, to.query(&KEY, b"y").at_most, to.n()), (4, 6, 10));
+        let before = to.bytes().to_vec();
+        assert_eq!(to.set_to_sum(&[(&a, 1), (&b, -3)], &mut edits), Err(Refused::Overflow));
+        assert_eq!(to.set_to_sum(&[(&a, i64::MAX), (&b, i64::MAX)], &mut edits), Err(Refused::Overflow));
+        assert_eq!(to.set_to_sum(&[(&linear(50, 3), 1)], &mut edits), Err(Refused::Mismatch));
+        assert_eq!(to.bytes(), before);
+        to.merge(&[&a], &mut edits).unwrap();
+        assert_eq!(to.query(&KEY, b"x").at_most, 9);
+        let mut careful = CountMin::by_size(Update::Conservative, 100, 3).unwrap();
+        let other = careful.clone();
+        assert!(careful.set_to_sum(&[(&other, -1)], &mut edits).is_err());
+        assert_eq!(careful.merge(&[&a], &mut edits), Err(Refused::Mismatch));
+    }
+
+    #[test]
+    fn answers_are_never_too_low_and_rarely_too_high() {
+        for update in [Update::Linear, Update::Conservative] {
+            let mut sketch = CountMin::by_error(update, 0.01, 0.01).unwrap();
+            let mut truth = std::collections::HashMap::new();
+            for n in 0..20_000u64 {
+                let item = again(n, 7) % (1 + again(n, 8) % 1000);
+                *truth.entry(item).or_insert(0) += 1 + n % 3;
+                sketch.add(&KEY, &item.to_le_bytes(), 1 + n % 3, &mut Edits::new()).unwrap();
+            }
+            let mut beyond = 0;
+            for (item, count) in &truth {
+                let known = sketch.query(&KEY, &item.to_le_bytes());
+                assert!(known.at_most >= *count && known.typical <= known.at_most);
+                beyond += usize::from(known.at_most > count + known.excess);
+            }
+            assert!(beyond as f64 <= 0.01 * truth.len() as f64, "{beyond} of {}", truth.len());
+            assert_eq!(sketch.n(), truth.values().sum::<u64>());
+        }
+    }
+}

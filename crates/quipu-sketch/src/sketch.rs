@@ -1,0 +1,144 @@
+//! Any sketch, as whoever keeps it sees it: a kind and bytes.
+
+use crate::count_min::Update;
+use crate::{CountMin, Damaged, Edit, Hll, Top, Unique, apply};
+
+/// What a sketch counts, and how. The codes are kept with bytes at rest and never change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Kind {
+    /// Distinct items, as Redis counts them.
+    Hll = 1,
+    /// Distinct items, under a secret key.
+    Unique = 2,
+    /// Frequencies that can be added and subtracted, as RedisBloom has them.
+    Cms = 3,
+    /// Frequencies by conservative update.
+    Frequency = 4,
+    /// The most frequent items, as RedisBloom's clients ask for them.
+    TopK = 5,
+    /// The most frequent items.
+    Top = 6,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Kind; 6] = [Kind::Hll, Kind::Unique, Kind::Cms, Kind::Frequency, Kind::TopK, Kind::Top];
+
+    /// The code that stands for it.
+    pub fn code(self) -> u8 {
+        self as u8
+    }
+
+    /// The kind that a code stands for.
+    pub fn from_code(code: u8) -> Option<Kind> {
+        Kind::ALL.into_iter().find(|kind| kind.code() == code)
+    }
+}
+
+/// A sketch of any kind.
+#[derive(Debug, Clone)]
+pub enum Sketch {
+    /// See [`Kind::Hll`].
+    Hll(Hll),
+    /// See [`Kind::Unique`].
+    Unique(Unique),
+    /// See [`Kind::Cms`]; linear.
+    Cms(CountMin),
+    /// See [`Kind::Frequency`]; conservative.
+    Frequency(CountMin),
+    /// See [`Kind::TopK`].
+    TopK(Top),
+    /// See [`Kind::Top`].
+    Top(Top),
+    /// Bytes that were replayed and not looked at since: [`ready`](Sketch::ready) makes one of the above of them.
+    Replayed(Kind, Vec<u8>),
+}
+
+impl Sketch {
+    /// What [`bytes`](Sketch::bytes) of this kind gave. They are checked in full.
+    pub fn from_bytes(kind: Kind, bytes: Vec<u8>) -> Result<Sketch, Damaged> {
+        let with = |update: Update, bytes: Vec<u8>| {
+            let counts = CountMin::from_bytes(bytes)?;
+            if counts.update() == update { Ok(counts) } else { Err(Damaged("frequencies of the other kind")) }
+        };
+        Ok(match kind {
+            Kind::Hll => Sketch::Hll(Hll::from_bytes(bytes)?),
+            Kind::Unique => Sketch::Unique(Unique::from_bytes(bytes)?),
+            Kind::Cms => Sketch::Cms(with(Update::Linear, bytes)?),
+            Kind::Frequency => Sketch::Frequency(with(Update::Conservative, bytes)?),
+            Kind::TopK => Sketch::TopK(Top::from_bytes(bytes)?),
+            Kind::Top => Sketch::Top(Top::from_bytes(bytes)?),
+        })
+    }
+
+    /// What it counts.
+    pub fn kind(&self) -> Kind {
+        match self {
+            Sketch::Hll(_) => Kind::Hll,
+            Sketch::Unique(_) => Kind::Unique,
+            Sketch::Cms(_) => Kind::Cms,
+            Sketch::Frequency(_) => Kind::Frequency,
+            Sketch::TopK(_) => Kind::TopK,
+            Sketch::Top(_) => Kind::Top,
+            Sketch::Replayed(kind, _) => *kind,
+        }
+    }
+
+    /// All there is to know of it.
+    pub fn bytes(&self) -> &[u8] {
+        match self {
+            Sketch::Hll(sketch) => sketch.bytes(),
+            Sketch::Unique(sketch) => sketch.bytes(),
+            Sketch::Cms(sketch) | Sketch::Frequency(sketch) => sketch.bytes(),
+            Sketch::TopK(sketch) | Sketch::Top(sketch) => sketch.bytes(),
+            Sketch::Replayed(_, bytes) => bytes,
+        }
+    }
+
+    /// As [`bytes`](Sketch::bytes), and an end to the sketch.
+    pub fn into_bytes(self) -> Vec<u8> {
+        match self {
+            Sketch::Hll(sketch) => sketch.into_bytes(),
+            Sketch::Unique(sketch) => sketch.into_bytes(),
+            Sketch::Cms(sketch) | Sketch::Frequency(sketch) => sketch.into_bytes(),
+            Sketch::TopK(sketch) | Sketch::Top(sketch) => sketch.into_bytes(),
+            Sketch::Replayed(_, bytes) => bytes,
+        }
+    }
+
+    /// Bytes of memory it takes.
+    pub fn memory(&self) -> usize {
+        match self {
+            Sketch::Hll(sketch) => sketch.memory(),
+            Sketch::Unique(sketch) => sketch.memory(),
+            Sketch::Cms(sketch) | Sketch::Frequency(sketch) => sketch.memory(),
+            Sketch::TopK(sketch) | Sketch::Top(sketch) => sketch.memory(),
+            Sketch::Replayed(_, bytes) => size_of::<Sketch>() + bytes.capacity(),
+        }
+    }
+
+    /// Applies an edit from the journal, to the bytes alone: what is derived from them is made again by [`ready`](Sketch::ready), once, after the last of them.
+    pub fn replay(&mut self, at: u32, removed: u32, with: &[u8]) -> Result<(), Damaged> {
+        if let Sketch::Replayed(_, bytes) = self {
+            return apply(bytes, at, removed, with);
+        }
+        let kind = self.kind();
+        let sketch = std::mem::replace(self, Sketch::Replayed(kind, Vec::new()));
+        *self = Sketch::Replayed(kind, sketch.into_bytes());
+        self.replay(at, removed, with)
+    }
+
+    /// As [`replay`](Sketch::replay), by the edit.
+    pub fn replay_edit(&mut self, edit: Edit<'_>) -> Result<(), Damaged> {
+        self.replay(edit.at, edit.removed, edit.bytes)
+    }
+
+    /// Looks at bytes that were replayed: a sketch that can be asked and changed, or what is wrong with them.
+    pub fn ready(&mut self) -> Result<&mut Sketch, Damaged> {
+        if let Sketch::Replayed(kind, bytes) = self {
+            *self = Sketch::from_bytes(*kind, std::mem::take(bytes))?;
+        }
+        Ok(self)
+    }
+}

@@ -1,0 +1,141 @@
+//! What is derived from the bytes of a top list: where an item is, which slot is the least, which are on the list.
+
+use super::rank::{Entry, Heap};
+
+/// Made from the slots when it is first needed.
+#[derive(Debug, Clone)]
+pub struct Index {
+    /// Hash of each used slot's item.
+    hashes: Vec<u64>,
+    /// Slots by hash, open addressing: a slot's number plus one, or 0. At least twice as many places as slots.
+    table: Vec<u32>,
+    /// All used slots.
+    pub least: Heap,
+    /// The k slots of the list.
+    listed: Heap,
+    is_listed: Vec<bool>,
+}
+
+impl Index {
+    /// Of used slots: the hash of the item and the count of each.
+    pub fn of(slots: u32, k: u32, used: impl Iterator<Item = (u64, u64)>) -> Index {
+        let places = (2 * slots as usize).next_power_of_two();
+        let mut index = Index {
+            hashes: Vec::with_capacity(slots as usize),
+            table: vec![0; places],
+            least: Heap::default(),
+            listed: Heap::default(),
+            is_listed: vec![false; slots as usize],
+        };
+        let mut entries: Vec<Entry> = Vec::with_capacity(slots as usize);
+        for (slot, (hash, count)) in used.enumerate() {
+            index.insert(slot as u32, hash);
+            entries.push((count, slot as u32));
+        }
+        index.least = Heap::of(entries.clone());
+        entries.sort_unstable();
+        let listed = entries.split_off(entries.len().saturating_sub(k as usize));
+        for (_, slot) in &listed {
+            index.is_listed[*slot as usize] = true;
+        }
+        index.listed = Heap::of(listed);
+        index
+    }
+
+    /// The slot with this hash whose item is the one that is meant.
+    #[inline]
+    pub fn find(&self, hash: u64, is_it: impl Fn(u32) -> bool) -> Option<u32> {
+        let mut at = self.home(hash);
+        loop {
+            let slot = self.table[at].checked_sub(1)?;
+            if self.hashes[slot as usize] == hash && is_it(slot) {
+                return Some(slot);
+            }
+            at = (at + 1) & (self.table.len() - 1);
+        }
+    }
+
+    /// The hash of a slot's item.
+    pub fn hash(&self, slot: u32) -> u64 {
+        self.hashes[slot as usize]
+    }
+
+    /// A slot has an item; it is the next one, or had another that was removed.
+    pub fn insert(&mut self, slot: u32, hash: u64) {
+        if slot as usize == self.hashes.len() {
+            self.hashes.push(hash);
+        } else {
+            self.hashes[slot as usize] = hash;
+        }
+        let mut at = self.home(hash);
+        while self.table[at] != 0 {
+            at = (at + 1) & (self.table.len() - 1);
+        }
+        self.table[at] = slot + 1;
+    }
+
+    /// A slot's item goes. Those behind it in the table move up, so that no search ends too early.
+    pub fn remove(&mut self, slot: u32) {
+        let mask = self.table.len() - 1;
+        let mut gap = self.home(self.hashes[slot as usize]);
+        while self.table[gap] != slot + 1 {
+            gap = (gap + 1) & mask;
+        }
+        let mut at = gap;
+        loop {
+            at = (at + 1) & mask;
+            let Some(other) = self.table[at].checked_sub(1) else { break };
+            let home = self.home(self.hashes[other as usize]);
+            // It may move to the gap unless its home lies behind the gap.
+            if (at.wrapping_sub(home) & mask) >= (at.wrapping_sub(gap) & mask) {
+                self.table[gap] = self.table[at];
+                gap = at;
+            }
+        }
+        self.table[gap] = 0;
+    }
+
+    /// A slot's count grew: the slot that leaves the list for it, if that happens.
+    #[inline]
+    pub fn grown(&mut self, k: u32, entry: Entry, count: impl Fn(u32) -> u64) -> Option<u32> {
+        let slot = entry.1 as usize;
+        if self.is_listed[slot] {
+            return None;
+        }
+        if self.listed.len() < k as usize {
+            self.is_listed[slot] = true;
+            self.listed.push(entry);
+            return None;
+        }
+        if self.listed.floor()? > entry {
+            return None;
+        }
+        let last = self.listed.least(count)?;
+        if last > entry {
+            return None;
+        }
+        self.is_listed[last.1 as usize] = false;
+        self.is_listed[slot] = true;
+        self.listed.replace_first(entry);
+        Some(last.1)
+    }
+
+    /// Whether a slot is on the list.
+    pub fn is_listed(&self, slot: u32) -> bool {
+        self.is_listed[slot as usize]
+    }
+
+    /// Bytes of memory it takes.
+    pub fn memory(&self) -> usize {
+        8 * self.hashes.capacity()
+            + 4 * self.table.capacity()
+            + self.is_listed.capacity()
+            + self.least.memory()
+            + self.listed.memory()
+    }
+
+    #[inline]
+    fn home(&self, hash: u64) -> usize {
+        hash as usize & (self.table.len() - 1)
+    }
+}

@@ -1,0 +1,116 @@
+//! What is where in the bytes of a top list.
+//!
+//! ```text
+//! 0  1             2 .. 4     4 .. 8  8 .. 12  12 .. 16  16 .. 20    20 .. 24  24 .. 28  28 .. 32  32 .. 40    40 .. 48
+//! 1  number: 4, 8  item room  k       slots    cells     slots used  width     depth     0         decay, f64  N, u64
+//!
+//! 48 ..         slots: at_most, error (a number each), length of the item (2 bytes), the item and zeros up to `item room`
+//! behind them   cells of the filter, a number each
+//! ```
+//!
+//! All little-endian. Numbers take 4 bytes and items little room until one comes that does not fit; then everything is laid out again, wider. `width`, `depth` and `decay` are what a client
+//! of RedisBloom asked for, and wants to be told.
+
+use crate::{BYTES_MAX, Damaged, Refused};
+
+pub const HEADER: usize = 48;
+pub const USED: usize = 16;
+pub const N: usize = 40;
+
+/// The longest item. A longer one would take more memory in a list of thousands than the counts are worth.
+pub const ITEM_BYTES_MAX: usize = 1024;
+
+/// Items are given room in steps of this.
+const ROOM_STEP: usize = 8;
+
+/// Sizes that do not change with what is counted, but for `number` and `room`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Layout {
+    pub number: usize,
+    pub room: usize,
+    pub k: u32,
+    pub slots: u32,
+    pub cells: u32,
+    pub width: u32,
+    pub depth: u32,
+    pub decay: f64,
+}
+
+impl Layout {
+    pub fn slot_len(&self) -> usize {
+        2 * self.number + 2 + self.room
+    }
+
+    pub fn slot(&self, slot: u32) -> usize {
+        HEADER + slot as usize * self.slot_len()
+    }
+
+    pub fn cell(&self, cell: usize) -> usize {
+        self.slot(self.slots) + cell * self.number
+    }
+
+    pub fn len(&self) -> u64 {
+        HEADER as u64 + u64::from(self.slots) * self.slot_len() as u64 + u64::from(self.cells) * self.number as u64
+    }
+
+    pub fn check_len(&self) -> Result<(), Refused> {
+        let bytes = self.len();
+        if bytes > BYTES_MAX as u64 { Err(Refused::TooLarge { bytes }) } else { Ok(()) }
+    }
+
+    /// Room for an item of so many bytes.
+    pub fn room_for(len: usize) -> usize {
+        len.next_multiple_of(ROOM_STEP).max(ROOM_STEP)
+    }
+
+    /// A header, and nothing counted behind it.
+    pub fn empty(&self) -> Vec<u8> {
+        let mut bytes = vec![0; self.len() as usize];
+        bytes[..2].copy_from_slice(&[1, self.number as u8]);
+        bytes[2..4].copy_from_slice(&(self.room as u16).to_le_bytes());
+        for (at, value) in [(4, self.k), (8, self.slots), (12, self.cells), (20, self.width), (24, self.depth)] {
+            bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
+        }
+        bytes[32..40].copy_from_slice(&self.decay.to_le_bytes());
+        bytes
+    }
+
+    /// Reads a header, and sees that as many bytes follow as it says.
+    pub fn read(bytes: &[u8]) -> Result<Layout, Damaged> {
+        if bytes.len() < HEADER || bytes[0] != 1 || bytes[28..32] != [0; 4] {
+            return Err(Damaged("the header of a top list"));
+        }
+        let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("it is 4 bytes"));
+        let layout = Layout {
+            number: bytes[1] as usize,
+            room: u16::from_le_bytes([bytes[2], bytes[3]]) as usize,
+            k: word(4),
+            slots: word(8),
+            cells: word(12),
+            width: word(20),
+            depth: word(24),
+            decay: f64::from_bits(number(bytes, 32, 8)),
+        };
+        let right = matches!(layout.number, 4 | 8)
+            && layout.room == Layout::room_for(layout.room)
+            && layout.room <= ITEM_BYTES_MAX
+            && layout.k >= 1
+            && layout.slots as u64 >= 2 * u64::from(layout.k)
+            && layout.cells >= 1
+            && (0.0..=1.0).contains(&layout.decay)
+            && word(USED) <= layout.slots
+            && layout.len() == bytes.len() as u64
+            && bytes.len() <= BYTES_MAX;
+        if right { Ok(layout) } else { Err(Damaged("the sizes of a top list")) }
+    }
+}
+
+/// A number of 4 or 8 bytes.
+#[inline]
+pub fn number(bytes: &[u8], at: usize, len: usize) -> u64 {
+    if len == 4 {
+        u64::from(u32::from_le_bytes(bytes[at..at + 4].try_into().expect("it is 4 bytes")))
+    } else {
+        u64::from_le_bytes(bytes[at..at + 8].try_into().expect("it is 8 bytes"))
+    }
+}

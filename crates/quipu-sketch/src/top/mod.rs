@@ -1,0 +1,447 @@
+//! The most frequent items: Filtered Space-Saving (Homem and Carvalho, 2010), with limits on both sides that always hold.
+//!
+//! Some slots, two to four times as many as the list is long, have an item each, with a count that is at least the truth and an error by which it may be too high. One row of cells is the filter: a
+//! cell is at least the count of any item that falls to it and has no slot. An item without a slot raises its cell, and takes the slot of the least item when the cell has
+//! reached that one's count; the least item's count goes to its own cell.
+//!
+//! Invariants, for every item: `at_most − error ≤ truth ≤ at_most` if it has a slot, `truth ≤ cell` if it has none.
+//!
+//! An update with any weight is one look-up and, now and then, a walk down a heap. The bytes are drawn in `layout`.
+//!
+//! Items are hashed under a secret [`Key`]; a list must always be asked and changed under the one it was begun with. An attacker without it cannot tell which items share a cell.
+
+mod index;
+mod layout;
+mod rank;
+
+use std::collections::{HashMap, HashSet};
+
+use index::Index;
+pub use layout::ITEM_BYTES_MAX;
+use layout::{HEADER, Layout, N, USED, number};
+
+use crate::edit::{put, replace};
+use crate::key::{again, place};
+use crate::{BYTES_MAX, Damaged, Edits, Key, Refused};
+
+/// Slots for each place of the list.
+pub const SLOTS_PER_PLACE: u32 = 4;
+
+/// One line of the list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Row {
+    /// What came.
+    pub item: Vec<u8>,
+    /// It did not come more often.
+    pub at_most: u64,
+    /// It did not come less often.
+    pub at_least: u64,
+    /// It is certainly among the k most frequent: nothing outside the list can have come more often.
+    pub certain: bool,
+}
+
+/// Limits of an item's count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bounds {
+    /// It did not come more often.
+    pub at_most: u64,
+    /// It did not come less often.
+    pub at_least: u64,
+}
+
+/// What a list was asked to be.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Info {
+    /// Places of the list.
+    pub k: u32,
+    /// As a client of RedisBloom asked for; decides how large the filter is.
+    pub width: u32,
+    /// As a client of RedisBloom asked for; decides how large the filter is.
+    pub depth: u32,
+    /// As a client of RedisBloom asked for; nothing decays here.
+    pub decay: f64,
+    /// Items that have a count of their own.
+    pub slots: u32,
+    /// Cells for all other items.
+    pub cells: u32,
+    /// All weights together.
+    pub n: u64,
+}
+
+/// Counts the most frequent items.
+#[derive(Debug, Clone)]
+pub struct Top {
+    /// As drawn in `layout`.
+    bytes: Vec<u8>,
+    layout: Layout,
+    used: u32,
+    /// Made with the first change.
+    index: Option<Index>,
+}
+
+impl Top {
+    /// A list of `k` places with so many slots, at least 2·`k`, and cells.
+    pub fn new(k: u32, slots: u32, cells: u32) -> Result<Top, Refused> {
+        Top::with(Layout { number: 4, room: Layout::room_for(0), k, slots, cells, width: cells, depth: 1, decay: 1.0 })
+    }
+
+    /// A list of `k` places in so many bytes, while items are short (8 bytes) and counts below 2³²: half of the room for slots, but no fewer than 2·`k`.
+    pub fn in_bytes(k: u32, bytes: usize) -> Result<Top, Refused> {
+        if bytes > BYTES_MAX {
+            return Err(Refused::TooLarge { bytes: bytes as u64 });
+        }
+        let slot = 2 * 4 + 2 + Layout::room_for(0);
+        let slots = ((bytes / 2 / slot) as u32).max(k.saturating_mul(2));
+        let rest = (bytes as u64).saturating_sub(HEADER as u64 + u64::from(slots) * slot as u64);
+        Top::new(k, slots, (rest / 4).max(1) as u32)
+    }
+
+    /// A list as `TOPK.RESERVE` asks for it. RedisBloom would take `width`·`depth` cells of 8 bytes: so many bytes are cells of the filter here, and no fewer than one for each slot.
+    pub fn reserve(k: u32, width: u32, depth: u32, decay: f64) -> Result<Top, Refused> {
+        if !(0.0..=1.0).contains(&decay) {
+            return Err(Refused::Parameter("invalid decay value. must be '<= 1' & '> 0'"));
+        }
+        if width == 0 {
+            return Err(Refused::Parameter("invalid width"));
+        }
+        if depth == 0 {
+            return Err(Refused::Parameter("invalid depth"));
+        }
+        let slots = k.saturating_mul(SLOTS_PER_PLACE);
+        let cells = (u64::from(width) * u64::from(depth)).saturating_mul(2).max(u64::from(slots));
+        let cells = u32::try_from(cells).map_err(|_| Refused::TooLarge { bytes: cells.saturating_mul(4) })?;
+        Top::with(Layout { number: 4, room: Layout::room_for(0), k, slots, cells, width, depth, decay })
+    }
+
+    fn with(layout: Layout) -> Result<Top, Refused> {
+        if layout.k == 0 || layout.k > u32::MAX / SLOTS_PER_PLACE {
+            return Err(Refused::Parameter("invalid k"));
+        }
+        if layout.slots / 2 < layout.k || layout.cells == 0 {
+            return Err(Refused::Parameter("a top list needs two slots for each place, and a cell"));
+        }
+        layout.check_len()?;
+        Ok(Top { bytes: layout.empty(), layout, used: 0, index: None })
+    }
+
+    /// What [`bytes`](Top::bytes) gave.
+    pub fn from_bytes(bytes: Vec<u8>) -> Result<Top, Damaged> {
+        let layout = Layout::read(&bytes)?;
+        let used = number(&bytes, USED, 4) as u32;
+        let top = Top { bytes, layout, used, index: None };
+        let mut items = HashSet::with_capacity(used as usize);
+        let mut certain = 0u128;
+        for slot in 0..used {
+            let at = layout.slot(slot) + 2 * layout.number;
+            let len = u16::from_le_bytes([top.bytes[at], top.bytes[at + 1]]) as usize;
+            let room = &top.bytes[at + 2..at + 2 + layout.room];
+            if len > layout.room || room[len..].iter().any(|byte| *byte != 0) || !items.insert(&room[..len]) {
+                return Err(Damaged("an item of a top list"));
+            }
+            let (count, error) = (top.count_of(slot), top.error_of(slot));
+            if count == 0 || error >= count {
+                return Err(Damaged("a count of a top list"));
+            }
+            certain += u128::from(count - error);
+        }
+        let behind = if used < layout.slots { &top.bytes[layout.slot(used)..] } else { &[] };
+        if behind.iter().any(|byte| *byte != 0) {
+            return Err(Damaged("a top list counts elsewhere while it has slots"));
+        }
+        if certain > u128::from(top.n()) {
+            return Err(Damaged("the counts of a top list do not add up"));
+        }
+        drop(items);
+        Ok(top)
+    }
+
+    /// All there is to know.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// As [`bytes`](Top::bytes), and an end to the list.
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.bytes
+    }
+
+    /// Bytes of memory it takes.
+    pub fn memory(&self) -> usize {
+        size_of::<Top>() + self.bytes.capacity() + self.index.as_ref().map_or(0, Index::memory)
+    }
+
+    /// What it was asked to be.
+    pub fn info(&self) -> Info {
+        let Layout { k, width, depth, decay, slots, cells, .. } = self.layout;
+        Info { k, width, depth, decay, slots, cells, n: self.n() }
+    }
+
+    /// All weights together.
+    pub fn n(&self) -> u64 {
+        number(&self.bytes, N, 8)
+    }
+
+    /// Counts an item. The item that left the list for it, if one did: what `TOPK.ADD` and `TOPK.INCRBY` answer. The weight does not matter for how long it takes.
+    pub fn add(&mut self, key: &Key, item: &[u8], weight: u64, edits: &mut Edits) -> Result<Option<Vec<u8>>, Refused> {
+        if item.len() > ITEM_BYTES_MAX {
+            return Err(Refused::ItemTooLong { bytes: item.len() });
+        }
+        if weight == 0 {
+            return Ok(None);
+        }
+        let hash = key.hash(item);
+        let n = self.n().checked_add(weight).ok_or(Refused::Overflow)?;
+        let mut index = self.index.take().unwrap_or_else(|| self.make_index(key));
+        let done = self.count(&mut index, hash, item, weight, edits);
+        self.index = Some(index);
+        let expelled = done?;
+        put(&mut self.bytes, edits, N, 8, &n.to_le_bytes());
+        Ok(expelled)
+    }
+
+    /// The list, most frequent first.
+    pub fn list(&self) -> Vec<Row> {
+        let mut slots: Vec<(u64, u32)> = (0..self.used).map(|slot| (self.count_of(slot), slot)).collect();
+        slots.sort_unstable_by(|a, b| b.cmp(a));
+        let k = self.layout.k as usize;
+        let next = slots.get(k).map_or(0, |(count, _)| *count);
+        // After a merge a cell can be higher than a slot.
+        let cells = (0..self.layout.cells as usize).map(|cell| self.cell(cell)).max().unwrap_or(0);
+        let row = |(at_most, slot): &(u64, u32)| {
+            let at_least = at_most - self.error_of(*slot);
+            Row { item: self.item(*slot).to_vec(), at_most: *at_most, at_least, certain: at_least >= next.max(cells) }
+        };
+        slots.iter().take(k).map(row).collect()
+    }
+
+    /// Whether an item is on the list: what `TOPK.QUERY` answers.
+    pub fn contains(&self, key: &Key, item: &[u8]) -> bool {
+        let Some(slot) = self.find(key.hash(item), item) else { return false };
+        match &self.index {
+            Some(index) => index.is_listed(slot),
+            None => {
+                let mine = (self.count_of(slot), slot);
+                let before = (0..self.used).filter(|other| (self.count_of(*other), *other) > mine).count();
+                before < self.layout.k as usize
+            }
+        }
+    }
+
+    /// How often an item came, whether it is on the list or not.
+    pub fn bounds(&self, key: &Key, item: &[u8]) -> Bounds {
+        let hash = key.hash(item);
+        match self.find(hash, item) {
+            Some(slot) => {
+                let at_most = self.count_of(slot);
+                Bounds { at_most, at_least: at_most - self.error_of(slot) }
+            }
+            None => Bounds { at_most: self.cell(self.cell_of(hash)), at_least: 0 },
+        }
+    }
+
+    /// Takes in what others counted, under the same key. They need as many cells; the limits stay true, and grow by the others'.
+    pub fn merge(&mut self, key: &Key, others: &[&Top], edits: &mut Edits) -> Result<(), Refused> {
+        if others.is_empty() {
+            return Ok(());
+        }
+        if others.iter().any(|other| other.layout.cells != self.layout.cells) {
+            return Err(Refused::Mismatch);
+        }
+        let all: Vec<&Top> = others.iter().copied().chain([&*self]).collect();
+        let mut rows: HashMap<&[u8], (u64, u64)> = HashMap::new();
+        for top in &all {
+            rows.extend((0..top.used).map(|slot| (top.item(slot), (0, 0))));
+        }
+        let mut n = 0u64;
+        let mut cells = vec![0u64; self.layout.cells as usize];
+        for top in &all {
+            n = n.checked_add(top.n()).ok_or(Refused::Overflow)?;
+            let own: HashMap<&[u8], u32> = (0..top.used).map(|slot| (top.item(slot), slot)).collect();
+            for (item, (count, error)) in &mut rows {
+                let (more, wrong) = match own.get(item) {
+                    Some(slot) => (top.count_of(*slot), top.error_of(*slot)),
+                    None => {
+                        let cell = top.cell(top.cell_of(key.hash(item)));
+                        (cell, cell)
+                    }
+                };
+                *count = count.checked_add(more).ok_or(Refused::Overflow)?;
+                *error += wrong;
+            }
+            for (cell, sum) in cells.iter_mut().enumerate() {
+                *sum = sum.checked_add(top.cell(cell)).ok_or(Refused::Overflow)?;
+            }
+        }
+        let mut rows: Vec<(&[u8], (u64, u64))> = rows.into_iter().collect();
+        rows.sort_unstable_by(|(a, (x, _)), (b, (y, _))| y.cmp(x).then(a.cmp(b)));
+        for (item, (count, _)) in rows.iter().skip(self.layout.slots as usize) {
+            let cell = &mut cells[self.cell_of(key.hash(item))];
+            *cell = (*cell).max(*count);
+        }
+        rows.truncate(self.layout.slots as usize);
+
+        let largest = rows.iter().map(|(_, (count, _))| *count).chain(cells.iter().copied()).max().unwrap_or(0);
+        let longest = rows.iter().map(|(item, _)| item.len()).max().unwrap_or(0);
+        let layout = self.wider(largest, longest);
+        layout.check_len()?;
+        let mut bytes = layout.empty();
+        for (slot, (item, (count, error))) in rows.iter().enumerate() {
+            write_slot(&mut bytes, &layout, slot as u32, *count, *error, item);
+        }
+        for (cell, value) in cells.iter().enumerate() {
+            let at = layout.cell(cell);
+            bytes[at..at + layout.number].copy_from_slice(&value.to_le_bytes()[..layout.number]);
+        }
+        let used = rows.len() as u32;
+        bytes[USED..USED + 4].copy_from_slice(&used.to_le_bytes());
+        bytes[N..N + 8].copy_from_slice(&n.to_le_bytes());
+        (self.layout, self.used, self.index) = (layout, used, None);
+        replace(&mut self.bytes, edits, bytes);
+        Ok(())
+    }
+
+    /// Everything but N.
+    fn count(
+        &mut self,
+        index: &mut Index,
+        hash: u64,
+        item: &[u8],
+        weight: u64,
+        edits: &mut Edits,
+    ) -> Result<Option<Vec<u8>>, Refused> {
+        let (slot, count) = if let Some(slot) = index.find(hash, |slot| self.item(slot) == item) {
+            let count = self.count_of(slot).checked_add(weight).ok_or(Refused::Overflow)?;
+            self.widen(count, 0, edits)?;
+            let at = self.layout.slot(slot);
+            put(&mut self.bytes, edits, at, self.layout.number, &count.to_le_bytes()[..self.layout.number]);
+            (slot, count)
+        } else if self.used < self.layout.slots {
+            self.widen(weight, item.len(), edits)?;
+            let slot = self.used;
+            self.used += 1;
+            put(&mut self.bytes, edits, USED, 4, &self.used.to_le_bytes());
+            self.put_slot(slot, weight, 0, item, edits);
+            index.insert(slot, hash);
+            index.least.push((weight, slot));
+            (slot, weight)
+        } else {
+            let cell = self.cell_of(hash);
+            let error = self.cell(cell);
+            let count = error.checked_add(weight).ok_or(Refused::Overflow)?;
+            let is_less = |least: Option<(u64, u32)>| least.is_some_and(|(least, _)| count < least);
+            if is_less(index.least.floor()) || is_less(index.least.least(|slot| self.count_of(slot))) {
+                // A cell is less than the least slot, which fits.
+                self.put_cell(cell, count, edits);
+                return Ok(None);
+            }
+            self.widen(count, item.len(), edits)?;
+            let (evicted, slot) = index.least.floor().expect("all slots are in use");
+            let filter = self.cell_of(index.hash(slot));
+            if self.cell(filter) < evicted {
+                self.put_cell(filter, evicted, edits);
+            }
+            index.remove(slot);
+            // The item that goes is not on the list: twice as many slots as places have a count no less than its own.
+            self.put_slot(slot, count, error, item, edits);
+            index.insert(slot, hash);
+            index.least.replace_first((count, slot));
+            (slot, count)
+        };
+        let expelled = index.grown(self.layout.k, (count, slot), |slot| self.count_of(slot));
+        Ok(expelled.map(|slot| self.item(slot).to_vec()))
+    }
+
+    fn make_index(&self, key: &Key) -> Index {
+        let used = (0..self.used).map(|slot| (key.hash(self.item(slot)), self.count_of(slot)));
+        Index::of(self.layout.slots, self.layout.k, used)
+    }
+
+    fn find(&self, hash: u64, item: &[u8]) -> Option<u32> {
+        match &self.index {
+            Some(index) => index.find(hash, |slot| self.item(slot) == item),
+            None => (0..self.used).find(|slot| self.item(*slot) == item),
+        }
+    }
+
+    /// The layout that has room for such a number and such an item.
+    fn wider(&self, value: u64, item_len: usize) -> Layout {
+        let number = if value > u64::from(u32::MAX) { 8 } else { self.layout.number };
+        Layout { number, room: self.layout.room.max(Layout::room_for(item_len)), ..self.layout }
+    }
+
+    /// Lays everything out again, if that is needed.
+    fn widen(&mut self, value: u64, item_len: usize, edits: &mut Edits) -> Result<(), Refused> {
+        let layout = self.wider(value, item_len);
+        if layout == self.layout {
+            return Ok(());
+        }
+        layout.check_len()?;
+        let mut bytes = layout.empty();
+        bytes[USED..USED + 4].copy_from_slice(&self.bytes[USED..USED + 4]);
+        bytes[N..N + 8].copy_from_slice(&self.bytes[N..N + 8]);
+        for slot in 0..self.used {
+            write_slot(&mut bytes, &layout, slot, self.count_of(slot), self.error_of(slot), self.item(slot));
+        }
+        for cell in 0..layout.cells as usize {
+            let at = layout.cell(cell);
+            bytes[at..at + layout.number].copy_from_slice(&self.cell(cell).to_le_bytes()[..layout.number]);
+        }
+        self.layout = layout;
+        replace(&mut self.bytes, edits, bytes);
+        Ok(())
+    }
+
+    fn put_slot(&mut self, slot: u32, count: u64, error: u64, item: &[u8], edits: &mut Edits) {
+        let Layout { number, .. } = self.layout;
+        let at = self.layout.slot(slot);
+        // What is left of a longer item gives way to zeros.
+        let len = 2 * number + 2 + self.item(slot).len().max(item.len());
+        let mut bytes = [0; 2 * 8 + 2 + ITEM_BYTES_MAX];
+        bytes[..number].copy_from_slice(&count.to_le_bytes()[..number]);
+        bytes[number..2 * number].copy_from_slice(&error.to_le_bytes()[..number]);
+        bytes[2 * number..2 * number + 2].copy_from_slice(&(item.len() as u16).to_le_bytes());
+        bytes[2 * number + 2..2 * number + 2 + item.len()].copy_from_slice(item);
+        put(&mut self.bytes, edits, at, len, &bytes[..len]);
+    }
+
+    fn put_cell(&mut self, cell: usize, value: u64, edits: &mut Edits) {
+        let number = self.layout.number;
+        put(&mut self.bytes, edits, self.layout.cell(cell), number, &value.to_le_bytes()[..number]);
+    }
+
+    #[inline]
+    fn count_of(&self, slot: u32) -> u64 {
+        number(&self.bytes, self.layout.slot(slot), self.layout.number)
+    }
+
+    fn error_of(&self, slot: u32) -> u64 {
+        number(&self.bytes, self.layout.slot(slot) + self.layout.number, self.layout.number)
+    }
+
+    #[inline]
+    fn item(&self, slot: u32) -> &[u8] {
+        let at = self.layout.slot(slot) + 2 * self.layout.number;
+        let len = u16::from_le_bytes([self.bytes[at], self.bytes[at + 1]]) as usize;
+        &self.bytes[at + 2..at + 2 + len]
+    }
+
+    fn cell_of(&self, hash: u64) -> usize {
+        place(again(hash, 0), self.layout.cells)
+    }
+
+    fn cell(&self, cell: usize) -> u64 {
+        number(&self.bytes, self.layout.cell(cell), self.layout.number)
+    }
+}
+
+fn write_slot(bytes: &mut [u8], layout: &Layout, slot: u32, count: u64, error: u64, item: &[u8]) {
+    let at = layout.slot(slot);
+    let number = layout.number;
+    bytes[at..at + number].copy_from_slice(&count.to_le_bytes()[..number]);
+    bytes[at + number..at + 2 * number].copy_from_slice(&error.to_le_bytes()[..number]);
+    bytes[at + 2 * number..at + 2 * number + 2].copy_from_slice(&(item.len() as u16).to_le_bytes());
+    bytes[at + 2 * number + 2..at + 2 * number + 2 + item.len()].copy_from_slice(item);
+}
+
+#[cfg(test)]
+mod tests;

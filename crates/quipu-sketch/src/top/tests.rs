@@ -1,0 +1,122 @@
+use super::*;
+
+const KEY: Key = Key(*b"a key of a test.");
+
+fn add(top: &mut Top, item: &str, weight: u64) -> Option<String> {
+    let expelled = top.add(&KEY, item.as_bytes(), weight, &mut Edits::new()).unwrap();
+    expelled.map(|item| String::from_utf8(item).unwrap())
+}
+
+fn listed(top: &Top) -> Vec<(String, u64)> {
+    top.list().into_iter().map(|row| (String::from_utf8(row.item).unwrap(), row.at_most)).collect()
+}
+
+#[test]
+fn replies_are_those_of_redisbloom() {
+    let mut top = Top::reserve(2, 8, 7, 0.9).unwrap();
+    assert_eq!(["a", "b", "c"].map(|item| add(&mut top, item, 1)), [None, None, Some("a".into())]);
+    assert_eq!([add(&mut top, "c", 1), add(&mut top, "c", 1), add(&mut top, "b", 10)], [None, None, None]);
+    assert_eq!(listed(&top), [("b".into(), 11), ("c".into(), 3)]);
+    assert_eq!(["a", "c"].map(|item| top.contains(&KEY, item.as_bytes())), [false, true]);
+    assert_eq!(["a", "c", "zzz"].map(|item| top.bounds(&KEY, item.as_bytes()).at_most), [1, 3, 0]);
+    let info = top.info();
+    assert_eq!((info.k, info.width, info.depth, info.decay, info.n), (2, 8, 7, 0.9, 15));
+    assert_eq!(add(&mut top, "b", 0), None);
+}
+
+#[test]
+fn a_weight_is_one_step() {
+    let mut top = Top::reserve(2, 8, 7, 0.9).unwrap();
+    let mut edits = Edits::new();
+    top.add(&KEY, b"x", 100_000, &mut edits).unwrap();
+    assert!(edits.len() <= 3);
+    for _ in 0..100_000 {
+        add(&mut top, "y", 1_000_000_000_000);
+    }
+    assert_eq!(listed(&top), [("y".into(), 100_000_000_000_000_000), ("x".into(), 100_000)]);
+}
+
+#[test]
+fn counts_that_do_not_fit_are_refused() {
+    let mut top = Top::new(1, 2, 1).unwrap();
+    add(&mut top, "x", u64::MAX);
+    let before = top.bytes().to_vec();
+    assert_eq!(top.add(&KEY, b"x", 1, &mut Edits::new()), Err(Refused::Overflow));
+    assert_eq!(top.bytes(), before);
+}
+
+#[test]
+fn items_are_kept_up_to_their_limit() {
+    let mut top = Top::new(2, 4, 4).unwrap();
+    for len in [0, 1, 8, 9, 100, ITEM_BYTES_MAX] {
+        top.add(&KEY, &vec![b'x'; len], len as u64 + 1, &mut Edits::new()).unwrap();
+    }
+    assert_eq!(top.list()[0].item.len(), ITEM_BYTES_MAX);
+    assert_eq!(Top::from_bytes(top.bytes().to_vec()).unwrap().list(), top.list());
+    let long = vec![b'x'; ITEM_BYTES_MAX + 1];
+    assert!(matches!(top.add(&KEY, &long, 1, &mut Edits::new()), Err(Refused::ItemTooLong { bytes: 1025 })));
+}
+
+#[test]
+fn sizes_that_cannot_be_are_refused() {
+    assert!(Top::reserve(0, 8, 7, 0.9).is_err());
+    assert!(Top::reserve(1, 0, 7, 0.9).is_err());
+    assert!(Top::reserve(1, 8, 0, 0.9).is_err());
+    assert!(Top::reserve(1, 8, 7, f64::NAN).is_err());
+    assert!(Top::reserve(u32::MAX, 8, 7, 0.9).is_err());
+    assert!(matches!(Top::reserve(1, u32::MAX, u32::MAX, 0.9), Err(Refused::TooLarge { .. })));
+    assert!(matches!(Top::reserve(10_000_000, 8, 7, 0.9), Err(Refused::TooLarge { .. })));
+    assert!(Top::new(10, 19, 5).is_err());
+    assert!(Top::new(10, 20, 5).is_ok());
+    let mut top = Top::new(20_000, 200_000, 1).unwrap();
+    let long = vec![b'x'; ITEM_BYTES_MAX];
+    assert!(matches!(top.add(&KEY, &long, 1, &mut Edits::new()), Err(Refused::TooLarge { .. })));
+    assert_eq!(top.n(), 0);
+}
+
+#[test]
+fn limits_hold_for_every_item_also_after_merges() {
+    let mut truth: HashMap<String, u64> = HashMap::new();
+    let mut tops: Vec<Top> = (0..3).map(|_| Top::new(10, 30, 64).unwrap()).collect();
+    for n in 0..60_000u64 {
+        let rank = 1 + again(n, 1) % (1 + again(n, 2) % (1 + again(n, 3) % 2000));
+        let (item, weight) = (format!("item {rank}"), 1 + n % 4);
+        *truth.entry(item.clone()).or_default() += weight;
+        add(&mut tops[n as usize % 3], &item, weight);
+    }
+    let [mut one, two, three]: [Top; 3] = tops.try_into().unwrap();
+    let mut other = three.clone();
+    other.merge(&KEY, &[&one, &two], &mut Edits::new()).unwrap();
+    one.merge(&KEY, &[&two, &three], &mut Edits::new()).unwrap();
+    assert_eq!(one.bytes(), other.bytes(), "in any order");
+    assert_eq!(one.n(), truth.values().sum::<u64>());
+    for (item, count) in &truth {
+        let Bounds { at_least, at_most } = one.bounds(&KEY, item.as_bytes());
+        assert!(at_least <= *count && *count <= at_most, "{item}: {at_least} <= {count} <= {at_most}");
+    }
+    let mut counts: Vec<u64> = truth.values().copied().collect();
+    counts.sort_unstable_by(|a, b| b.cmp(a));
+    for row in one.list().iter().filter(|row| row.certain) {
+        assert!(truth[std::str::from_utf8(&row.item).unwrap()] >= counts[9]);
+    }
+    assert!(one.list()[0].certain);
+    assert_eq!(one.merge(&KEY, &[&Top::new(10, 30, 65).unwrap()], &mut Edits::new()), Err(Refused::Mismatch));
+}
+
+#[test]
+fn the_list_is_what_it_would_be_from_the_bytes() {
+    let mut top = Top::new(5, 12, 16).unwrap();
+    for n in 0..3_000u64 {
+        let item = again(n, 1) % (1 + again(n, 2) % 100);
+        let before: HashSet<Vec<u8>> = top.list().into_iter().map(|row| row.item).collect();
+        let expelled = top.add(&KEY, &item.to_le_bytes(), 1, &mut Edits::new()).unwrap();
+        let after: HashSet<Vec<u8>> = top.list().into_iter().map(|row| row.item).collect();
+        assert_eq!(before.difference(&after).cloned().collect::<Vec<_>>(), Vec::from_iter(expelled));
+        for row in top.list() {
+            assert!(top.contains(&KEY, &row.item));
+        }
+        if n % 7 == 0 {
+            top = Top::from_bytes(top.into_bytes()).unwrap();
+        }
+    }
+}
