@@ -18,7 +18,6 @@ const ABSENT: &[(&str, &str)] = &[
     ("COPY", "a count belongs to its name; read it with GET and SET the other name"),
     ("DUMP", "a counter has no serialized form; read it with GET"),
     ("GETBIT", BITS),
-    ("GETRANGE", STRINGS),
     ("INCRBYFLOAT", "counters are whole numbers; count in the smallest unit (cents, milliseconds) with INCRBY"),
     ("LCS", STRINGS),
     ("MOVE", "there is one database; put a namespace in front of the name (likes:42)"),
@@ -28,8 +27,6 @@ const ABSENT: &[(&str, &str)] = &[
     ("RESTORE", "a counter has no serialized form; write it with SET"),
     ("SETBIT", BITS),
     ("SETRANGE", STRINGS),
-    ("STRLEN", STRINGS),
-    ("SUBSTR", STRINGS),
     ("SWAPDB", "there is one database; put a namespace in front of the name (likes:42)"),
 ];
 

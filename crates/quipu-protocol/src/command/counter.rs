@@ -3,7 +3,8 @@
 //! In: arguments whose number has been checked. Out: commands of the model, and how their answers look.
 
 use quipu_model::{
-    AddWithin, Command, Expiry, ExpiryCondition, ExpiryForm, ListNames, Name, Scan, Set, SetCondition, SetExpiry, When,
+    AddWithin, Command, Expiry, ExpiryCondition, ExpiryForm, ListNames, Name, Scan, Set, SetCondition, SetExpiry,
+    SetString, SketchCommand, When,
 };
 
 use super::error::{pattern, shown};
@@ -18,6 +19,9 @@ const SCAN_COUNT_DEFAULT: usize = 10;
 /// Most names one step of SCAN looks at: with the longest names a page stays near 1 MiB, the output bound. A client that
 /// asks for more gets shorter pages and more of them, which SCAN allows.
 const SCAN_COUNT_MAX: usize = 2_000;
+
+/// What a HyperLogLog of Redis begins with: the one string that is not a number and can be set.
+const HLL_MAGIC: &[u8] = b"HYLL";
 
 /// Bound of KEYS where no door sets its own.
 const NAMES_BYTES_MAX: usize = 1 << 20;
@@ -76,13 +80,14 @@ pub(super) fn set<'a>(spec: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
             return Err(CommandError::Syntax);
         }
     }
-    plain(Command::Set(Set {
-        name: name(args, 1)?,
-        value: integer(arg(args, 2))?,
-        condition: condition.unwrap_or(SetCondition::Always),
-        expiry: expiry.unwrap_or(SetExpiry::Remove),
-        reply_old,
-    }))
+    let (name, condition) = (name(args, 1)?, condition.unwrap_or(SetCondition::Always));
+    let expiry = expiry.unwrap_or(SetExpiry::Remove);
+    let bytes = arg(args, 2);
+    if bytes.starts_with(HLL_MAGIC) {
+        let set = SetString { name, bytes, condition, expiry, reply_old };
+        return plain(Command::Sketch(SketchCommand::SetString(set)));
+    }
+    plain(Command::Set(Set { name, value: integer(bytes)?, condition, expiry, reply_old }))
 }
 
 pub(super) fn setnx<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
@@ -283,8 +288,13 @@ pub(super) fn flush<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
     }
 }
 
-fn plain(command: Command<'_>) -> Parsed<'_> {
-    Ok(Request::Counter(CounterRequest { command, shape: Shape::Plain }))
+pub(super) fn plain(command: Command<'_>) -> Parsed<'_> {
+    shaped(command, Shape::Plain)
+}
+
+/// A command whose answer does not look as the answer itself says.
+pub(super) fn shaped(command: Command<'_>, shape: Shape) -> Parsed<'_> {
+    Ok(Request::Counter(CounterRequest { command, shape }))
 }
 
 fn add<'a>(spec: &'static Spec, args: &Args<'a>, delta: i64) -> Parsed<'a> {
@@ -340,23 +350,23 @@ fn set_to<'a>(name: Name<'a>, value: &[u8]) -> Result<Set<'a>, CommandError> {
     })
 }
 
-fn name<'a>(args: &Args<'a>, index: usize) -> Result<Name<'a>, CommandError> {
+pub(super) fn name<'a>(args: &Args<'a>, index: usize) -> Result<Name<'a>, CommandError> {
     Ok(Name::new(arg(args, index))?)
 }
 
-fn names<'a>(args: &Args<'a>) -> Result<Vec<Name<'a>>, CommandError> {
+pub(super) fn names<'a>(args: &Args<'a>) -> Result<Vec<Name<'a>>, CommandError> {
     args.from(1).map(|arg| Ok(Name::new(arg)?)).collect()
 }
 
 /// An argument that the arity says is there.
-fn arg<'a>(args: &Args<'a>, index: usize) -> &'a [u8] {
+pub(super) fn arg<'a>(args: &Args<'a>, index: usize) -> &'a [u8] {
     args.get(index).unwrap_or_default()
 }
 
-fn integer(bytes: &[u8]) -> Result<i64, CommandError> {
+pub(super) fn integer(bytes: &[u8]) -> Result<i64, CommandError> {
     number::integer(bytes).ok_or(CommandError::NotInteger)
 }
 
-fn is(bytes: &[u8], word: &str) -> bool {
+pub(super) fn is(bytes: &[u8], word: &str) -> bool {
     bytes.eq_ignore_ascii_case(word.as_bytes())
 }

@@ -13,6 +13,7 @@ mod error;
 mod expiry;
 mod identity;
 mod request;
+mod sketch;
 mod spec;
 mod table;
 

@@ -114,6 +114,10 @@ pub enum Group {
     Transactions,
     /// Functions, of which there are none.
     Scripting,
+    /// How many different ones there are.
+    HyperLogLog,
+    /// How often each comes, and which come most often.
+    Module,
 }
 
 impl Group {
@@ -126,6 +130,8 @@ impl Group {
             Group::Server => "server",
             Group::Transactions => "transactions",
             Group::Scripting => "scripting",
+            Group::HyperLogLog => "hyperloglog",
+            Group::Module => "module",
         }
     }
 }

@@ -43,6 +43,35 @@ pub struct MutationBody {
     pub seq: Option<u64>,
 }
 
+/// Most items of one observation: each is hashed while others wait.
+pub const OBSERVE_ITEMS_MAX: usize = 10_000;
+
+/// The body of an observation.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ObserveBody {
+    /// What was seen.
+    #[serde(deserialize_with = "few_enough")]
+    pub items: Vec<String>,
+    /// What the client calls this mutation.
+    #[serde(default)]
+    pub token: Option<String>,
+    /// Whose token it is, or whose number.
+    #[serde(default)]
+    pub producer: Option<String>,
+    /// The number of this mutation, of a producer that numbers what it does.
+    #[serde(default)]
+    pub seq: Option<u64>,
+}
+
+fn few_enough<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    let items = Vec::<String>::deserialize(deserializer)?;
+    match items.len() > OBSERVE_ITEMS_MAX {
+        true => Err(D::Error::custom(format!("'items' may have {OBSERVE_ITEMS_MAX} items, not {}", items.len()))),
+        false => Ok(items),
+    }
+}
+
 /// One item of a batch.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -102,6 +131,11 @@ pub fn parse_mutation(body: &[u8]) -> Result<MutationBody, serde_json::Error> {
         true => Ok(MutationBody::default()),
         false => object(body),
     }
+}
+
+/// The body of an observation.
+pub fn parse_observe(body: &[u8]) -> Result<ObserveBody, serde_json::Error> {
+    object(body)
 }
 
 /// One item of a batch.

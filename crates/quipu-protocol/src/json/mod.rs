@@ -14,7 +14,10 @@ mod percent;
 mod reply;
 mod time;
 
-pub use body::{AddBody, BatchItem, BatchOp, MutationBody, parse_add, parse_item, parse_mutation};
+pub use body::{
+    AddBody, BatchItem, BatchOp, MutationBody, OBSERVE_ITEMS_MAX, ObserveBody, parse_add, parse_item, parse_mutation,
+    parse_observe,
+};
 pub use display::display;
 pub use namespace::{NamespaceMistake, namespace_value, parse_namespace, setting_value};
 pub use percent::{PercentError, percent_decode, percent_encode, query_decode};

@@ -40,6 +40,14 @@ pub enum Shape {
     DoneAsInteger,
     /// SCAN with a TYPE that no counter has: the walk goes on, but finds nothing.
     NoNames,
+    /// TOPK.QUERY: numbers that say yes or no.
+    Truths,
+    /// TOPK.LIST: only the items.
+    Items,
+    /// TOPK.LIST WITHCOUNT: each item, then the most that it may have come to.
+    ItemsWithCount,
+    /// QUIPU.UNIQUES and its like: a number with what it lies between.
+    Bounded,
 }
 
 /// Appends replies to a buffer.
@@ -52,6 +60,16 @@ impl<'a> Writer<'a> {
     /// A writer in one dialect.
     pub fn new(out: &'a mut Vec<u8>, version: Version) -> Writer<'a> {
         Writer { out, version }
+    }
+
+    /// In which dialect it writes.
+    pub(super) fn version(&self) -> Version {
+        self.version
+    }
+
+    /// Bytes that are a reply, or a part of one.
+    pub(super) fn raw(&mut self, bytes: &[u8]) {
+        self.out.extend_from_slice(bytes);
     }
 
     /// The answer to a counter command; `command` is the name that an error mentions.
@@ -87,9 +105,11 @@ impl<'a> Writer<'a> {
                 self.names(if shape == Shape::NoNames { &[] } else { names });
             }
             (Reply::Bytes(bytes), _) => self.bulk(bytes),
-            (Reply::Integers(numbers), _) => {
+            (Reply::Integers(numbers), shape) => {
                 self.array(numbers.len());
-                numbers.iter().for_each(|number| self.integer(*number));
+                for number in numbers {
+                    if shape == Shape::Truths { self.truth(*number != 0) } else { self.integer(*number) }
+                }
             }
             (Reply::Items(items), _) => {
                 self.array(items.len());
@@ -100,9 +120,12 @@ impl<'a> Writer<'a> {
                     }
                 }
             }
-            (Reply::Estimate(estimate), _) => self.integer(i64::try_from(estimate.value).unwrap_or(i64::MAX)),
-            // What comes of our own dialect, and of sizes, has no commands at this door yet.
-            (Reply::Frequencies(_) | Reply::FrequencyInfo(_) | Reply::Ranked(_) | Reply::TopInfo(_), _) => self.null(),
+            (Reply::Estimate(estimate), Shape::Bounded) => self.estimate(*estimate),
+            (Reply::Estimate(estimate), _) => self.natural(estimate.value),
+            (Reply::Frequencies(frequencies), _) => self.frequencies(frequencies),
+            (Reply::FrequencyInfo(info), _) => self.frequency_info(info),
+            (Reply::Ranked(rows), shape) => self.ranked(rows, shape),
+            (Reply::TopInfo(info), _) => self.top_info(info),
             (Reply::Refused(refusal), _) => self.refusal(refusal, command),
         }
     }
@@ -118,14 +141,15 @@ impl<'a> Writer<'a> {
             | Refusal::OneOwner { .. }
             | Refusal::NoShardKey
             | Refusal::NotOnce
-            | Refusal::NoSketch { .. }
-            | Refusal::SketchExists { .. }
-            | Refusal::SizesDiffer
-            | Refusal::BadSize { .. }
-            | Refusal::SketchOverflow
             | Refusal::ItemTooLong { .. }
             | Refusal::NotOffered { .. }
             | Refusal::TokenReply { .. } => self.error(&format!("ERR {refusal}")),
+            // The modules of Redis say whose they are instead of a code.
+            Refusal::NoSketch { .. }
+            | Refusal::SketchExists { .. }
+            | Refusal::SizesDiffer
+            | Refusal::BadSize { .. }
+            | Refusal::SketchOverflow => self.error(&format!("{} {refusal}", module(command))),
             Refusal::CorruptHll => self.error(&format!("INVALIDOBJ {refusal}")),
             // A client that retries stops at each of these words, for another reason.
             Refusal::TokenSpent | Refusal::TokenMismatch => self.error(&format!("TOKENSPENT {refusal}")),
@@ -250,6 +274,15 @@ impl<'a> Writer<'a> {
     }
 }
 
+/// How an error of a command on sketches begins.
+fn module(command: &str) -> &'static str {
+    match command.split_once('.') {
+        Some(("cms", _)) => "CMS:",
+        Some(("topk", _)) => "TopK:",
+        _ => "ERR",
+    }
+}
+
 /// A request as clients send it: an array of bulk strings.
 pub fn request(args: &[&[u8]]) -> Vec<u8> {
     let mut out = Vec::with_capacity(16 + args.iter().map(|arg| arg.len() + 16).sum::<usize>());
@@ -332,5 +365,54 @@ mod tests {
     #[test]
     fn no_text_breaks_its_line() {
         assert_eq!(written(Version::Resp2, |w| w.error("ERR a\r\nb")), "-ERR a  b\r\n");
+    }
+
+    #[test]
+    fn answers_of_sketches_look_as_those_of_redis_and_its_modules() {
+        use quipu_model::{Dialect, Estimate, Fraction, FrequencyInfo, Ranked, TopInfo, TopSize};
+        let ranked = || Reply::Ranked(vec![Ranked { item: Box::from(*b"a"), at_most: 5, at_least: 4, certain: true }]);
+        let size = TopSize { decay: Fraction::new(0.9).unwrap(), ..TopSize::of(3) };
+        let cases = [
+            (Reply::Integers(vec![1, 0]), Shape::Truths, ["*2\r\n:1\r\n:0\r\n", "*2\r\n#t\r\n#f\r\n"]),
+            (
+                Reply::Items(vec![None, Some(Box::from(*b"x"))]),
+                Shape::Plain,
+                ["*2\r\n$-1\r\n$1\r\nx\r\n", "*2\r\n_\r\n$1\r\nx\r\n"],
+            ),
+            (ranked(), Shape::Items, ["*1\r\n$1\r\na\r\n"; 2]),
+            (ranked(), Shape::ItemsWithCount, ["*2\r\n$1\r\na\r\n:5\r\n"; 2]),
+            (Reply::Estimate(Estimate { value: 9, low: 8, high: 10 }), Shape::Plain, [":9\r\n"; 2]),
+            (
+                Reply::FrequencyInfo(FrequencyInfo { width: 10, depth: 2, total: 8, dialect: Dialect::Redis }),
+                Shape::Plain,
+                [
+                    "*6\r\n$5\r\nwidth\r\n:10\r\n$5\r\ndepth\r\n:2\r\n$5\r\ncount\r\n:8\r\n",
+                    "%3\r\n$5\r\nwidth\r\n:10\r\n$5\r\ndepth\r\n:2\r\n$5\r\ncount\r\n:8\r\n",
+                ],
+            ),
+            (
+                Reply::TopInfo(TopInfo { size, total: 0, dialect: Dialect::Redis }),
+                Shape::Plain,
+                [
+                    "*8\r\n$1\r\nk\r\n:3\r\n$5\r\nwidth\r\n:8\r\n$5\r\ndepth\r\n:7\r\n$5\r\ndecay\r\n$3\r\n0.9\r\n",
+                    "%4\r\n$1\r\nk\r\n:3\r\n$5\r\nwidth\r\n:8\r\n$5\r\ndepth\r\n:7\r\n$5\r\ndecay\r\n,0.9\r\n",
+                ],
+            ),
+        ];
+        for (reply, shape, expected) in cases {
+            for (version, expected) in [Version::Resp2, Version::Resp3].into_iter().zip(expected) {
+                assert_eq!(written(version, |writer| writer.reply(&reply, shape, "topk.list")), expected, "{reply:?}");
+            }
+        }
+        for (refusal, command, text) in [
+            (Refusal::NoSketch { kind: Kind::Frequency }, "cms.query", "-CMS: key does not exist\r\n"),
+            (Refusal::SketchExists { kind: Kind::Top }, "topk.reserve", "-TopK: key already exists\r\n"),
+            (Refusal::SizesDiffer, "cms.merge", "-CMS: width/depth is not equal\r\n"),
+            (Refusal::NotHll, "pfadd", "-WRONGTYPE Key is not a valid HyperLogLog string value.\r\n"),
+            (Refusal::CorruptHll, "pfcount", "-INVALIDOBJ Corrupted HLL object detected\r\n"),
+            (Refusal::NoSketch { kind: Kind::Top }, "quipu.top.list", "-ERR key does not exist\r\n"),
+        ] {
+            assert_eq!(written(Version::Resp2, |writer| writer.refusal(&refusal, command)), text);
+        }
     }
 }

@@ -7,6 +7,7 @@ mod inline;
 mod limits;
 mod reading;
 mod reply;
+mod sketch;
 mod value;
 
 pub use args::{Args, ArgsIter, Stored};

@@ -29,7 +29,7 @@ impl Writer<'_> {
         self.key("display").bulk(display(*value).as_bytes());
     }
 
-    fn key(&mut self, key: &str) -> &mut Self {
+    pub(super) fn key(&mut self, key: &str) -> &mut Self {
         self.bulk(key.as_bytes());
         self
     }

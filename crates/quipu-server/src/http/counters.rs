@@ -201,7 +201,7 @@ fn prefix_pattern(prefix: &[u8]) -> Result<Vec<u8>, Problem> {
 }
 
 /// A reply of one object.
-fn object(write: impl FnOnce(&mut Vec<u8>)) -> Response {
+pub(super) fn object(write: impl FnOnce(&mut Vec<u8>)) -> Response {
     let mut out = Vec::with_capacity(128);
     out.push(b'{');
     write(&mut out);

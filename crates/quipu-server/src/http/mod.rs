@@ -31,6 +31,7 @@ pub(crate) mod problem;
 mod request;
 mod routes;
 mod token;
+mod uniques;
 mod watch;
 
 use std::future::poll_fn;

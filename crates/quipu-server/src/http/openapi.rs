@@ -174,6 +174,17 @@ fn schemas() -> Value {
     json!({
         "Add": closed(&[], json!({"delta": delta, "shard_key": shard_key, "token": token, "producer": producer, "seq": seq})),
         "Mutation": closed(&[], json!({"token": token, "producer": producer, "seq": seq})),
+        "Observe": closed(&["items"], json!({
+            "items": {"type": "array", "maxItems": quipu_protocol::json::OBSERVE_ITEMS_MAX, "items": {"type": "string"}, "description": "What was seen."},
+            "token": token, "producer": producer, "seq": seq,
+        })),
+        "Observed": object(&["name", "changed"], json!({"name": name, "name_encoded": encoded, "changed": {"type": "boolean"}})),
+        "Uniques": object(&["name", "kind", "value", "value_string", "exact", "bound", "display"], with(json!({
+            "kind": {"type": "string", "enum": ["unique"]},
+            "exact": {"type": "boolean"},
+            "bound": object(&["low", "low_string", "high", "high_string"], json!({"low": total, "low_string": text, "high": total, "high_string": text})),
+            "display": {"type": "string"},
+        }))),
         "Added": object(&["name", "value", "value_string"], counted.clone()),
         "Reading": object(
             &["name", "kind", "value", "value_string", "exists", "exact", "as_of", "lag_ms", "bound", "shards", "writers", "expires_at", "display"],

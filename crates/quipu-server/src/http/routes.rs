@@ -9,7 +9,7 @@ use axum::http::{HeaderValue, Uri};
 use axum::routing::{MethodRouter, delete, get, post, put};
 
 use super::problem::{Problem, Reason};
-use super::{Door, batch, counters, health, metrics, namespaces, openapi, watch};
+use super::{Door, batch, counters, health, metrics, namespaces, openapi, uniques, watch};
 
 /// A route.
 pub(super) struct Route {
@@ -218,6 +218,51 @@ pub(super) const ROUTES: &[Route] = &[
         reply: &[Content { media: JSON, schema: Some("Deleted"), example: r#"{"name": "likes:42", "deleted": true}"# }],
         problems: WRITES,
         handler: || delete(counters::delete),
+        ..PLAIN
+    },
+    Route {
+        method: "POST",
+        path: "/v1/counters/{name}/observe",
+        operation: "observe",
+        summary: "Notes items as seen by a counter of different items",
+        description: "Creates it if it does not exist. An item that was seen before changes nothing, so this may be sent again without harm; the reply says whether the estimate has changed.",
+        parameters: &[NAME, TOKEN],
+        body: &[Content {
+            media: JSON,
+            schema: Some("Observe"),
+            example: r#"{"items": ["visitor-17", "visitor-18"]}"#,
+        }],
+        reply: &[Content {
+            media: JSON,
+            schema: Some("Observed"),
+            example: r#"{"name": "visitors:today", "changed": true}"#,
+        }],
+        problems: WRITES,
+        handler: || post(uniques::observe),
+        ..PLAIN
+    },
+    Route {
+        path: "/v1/counters/{name}/uniques",
+        operation: "uniques",
+        summary: "Reads how many different items a counter has seen",
+        description: "An estimate, and what it lies between in 95 of 100 cases. With others: how many any of them has seen. One that does not exist has seen none.",
+        parameters: &[
+            NAME,
+            Parameter {
+                name: "with",
+                place: "query",
+                description: "Other counters, with commas between them; 63 at most.",
+                schema: r#"{"type": "string", "maxLength": 1024}"#,
+                example: r#""visitors:yesterday""#,
+            },
+        ],
+        reply: &[Content {
+            media: JSON,
+            schema: Some("Uniques"),
+            example: r#"{"name": "visitors:today", "kind": "unique", "value": 1017, "value_string": "1017", "exact": false, "bound": {"low": 1002, "low_string": "1002", "high": 1032, "high_string": "1032"}, "display": "1K"}"#,
+        }],
+        problems: READS,
+        handler: || get(uniques::uniques),
         ..PLAIN
     },
     Route {

@@ -23,11 +23,19 @@ pub(crate) enum Operation {
     Delete,
     List,
     Batch,
+    Observe,
 }
 
 impl Operation {
-    const ALL: [Operation; 6] =
-        [Operation::Add, Operation::Read, Operation::Reset, Operation::Delete, Operation::List, Operation::Batch];
+    const ALL: [Operation; 7] = [
+        Operation::Add,
+        Operation::Read,
+        Operation::Reset,
+        Operation::Delete,
+        Operation::List,
+        Operation::Batch,
+        Operation::Observe,
+    ];
 
     fn word(self) -> &'static str {
         match self {
@@ -37,6 +45,7 @@ impl Operation {
             Operation::Delete => "delete",
             Operation::List => "list",
             Operation::Batch => "batch",
+            Operation::Observe => "observe",
         }
     }
 }

@@ -401,3 +401,73 @@ fn word() -> impl Strategy<Value = Vec<u8>> {
         1 => Just(vec![b'a'; 513]),
     ]
 }
+
+/// Every text here was compared with redis-server 7.0.15 and RedisBloom.
+#[test]
+fn mistakes_with_sketches_are_told_in_the_words_of_redis_and_its_modules() {
+    for (line, text) in [
+        ("PFADD", "ERR wrong number of arguments for 'pfadd' command"),
+        ("CMS.INITBYDIM d 0 2", "CMS: invalid width"),
+        ("CMS.INITBYDIM d x 2", "CMS: invalid width"),
+        ("CMS.INITBYDIM d 10 0", "CMS: invalid depth"),
+        ("CMS.INITBYDIM d 10", "ERR wrong number of arguments for 'cms.initbydim' command"),
+        ("CMS.INITBYPROB p 0 0.01", "CMS: invalid overestimation value"),
+        ("CMS.INITBYPROB p 1 0.01", "CMS: invalid overestimation value"),
+        ("CMS.INITBYPROB p nan 0.01", "CMS: invalid overestimation value"),
+        ("CMS.INITBYPROB p inf 0.01", "CMS: invalid overestimation value"),
+        ("CMS.INITBYPROB p 0.01 0", "CMS: invalid prob value"),
+        ("CMS.INITBYPROB p 0.01 1.5", "CMS: invalid prob value"),
+        ("CMS.INCRBY c a -2", "CMS: Number cannot be negative"),
+        ("CMS.INCRBY c a x", "CMS: Cannot parse number"),
+        ("CMS.INCRBY c a", "ERR wrong number of arguments for 'cms.incrby' command"),
+        ("CMS.INCRBY c a 1 b", "ERR wrong number of arguments for 'cms.incrby' command"),
+        ("CMS.MERGE c 2 c c WEIGHTS 1", "CMS: wrong number of keys/weights"),
+        ("CMS.MERGE c 2 c", "CMS: wrong number of keys"),
+        ("CMS.MERGE c 9223372036854775807 c", "CMS: wrong number of keys"),
+        ("CMS.MERGE c -1 c", "CMS: Number of keys must be positive"),
+        ("CMS.MERGE c x c", "CMS: invalid numkeys"),
+        ("CMS.MERGE c 1 c WEIGHTS x", "CMS: invalid weight value"),
+        ("CMS.MERGE c 1 c FOO 1", "CMS: wrong number of keys"),
+        ("TOPK.RESERVE t 0", "TopK: invalid k"),
+        ("TOPK.RESERVE t x", "TopK: invalid k"),
+        ("TOPK.RESERVE t 3 8", "ERR wrong number of arguments for 'topk.reserve' command"),
+        ("TOPK.RESERVE t 3 0 7 0.9", "TopK: invalid width"),
+        ("TOPK.RESERVE t 3 8 0 0.9", "TopK: invalid depth"),
+        ("TOPK.RESERVE t 3 8 7 0", "TopK: invalid decay value. must be '<= 1' & '> 0'"),
+        ("TOPK.RESERVE t 3 8 7 1.1", "TopK: invalid decay value. must be '<= 1' & '> 0'"),
+        ("TOPK.RESERVE t 3 8 7 1", "ok"),
+        ("TOPK.ADD t", "ERR wrong number of arguments for 'topk.add' command"),
+        ("TOPK.LIST t FOO", "WITHCOUNT keyword expected"),
+        ("TOPK.LIST t withcount", "ok"),
+        ("QUIPU.FREQ.MAKE f 0 0.1", "ERR error and probability are numbers between 0 and 1, e.g. 0.001 0.01"),
+        ("QUIPU.FREQ.ADD f a -1", "ERR value is not an integer or out of range"),
+        ("QUIPU.TOP.MAKE t 10001", "ERR a list has 1 to 10000 items"),
+        ("SET h HYLLx NX XX", "ERR syntax error"),
+        ("SET h HYLx", "ERR value is not an integer or out of range"),
+    ] {
+        assert_eq!(verdict(line), text, "{line}");
+    }
+}
+
+#[test]
+fn a_string_of_redis_is_set_as_one_and_a_merge_has_a_weight_each() {
+    use quipu_model::SketchCommand;
+    let is_string = |request: Request<'_>| {
+        let Request::Counter(CounterRequest { command: Command::Sketch(SketchCommand::SetString(set)), .. }) = request
+        else {
+            return None;
+        };
+        Some((set.bytes.to_vec(), set.condition))
+    };
+    assert_eq!(parsed("SET h HYLLabc NX", is_string), Some((b"HYLLabc".to_vec(), SetCondition::IfAbsent)));
+    assert_eq!(parsed("SET h 5", is_string), None);
+    let weights = |request: Request<'_>| match request {
+        Request::Counter(CounterRequest {
+            command: Command::Sketch(SketchCommand::MergeFrequency { names, weights, .. }),
+            ..
+        }) => (names.len(), weights),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(parsed("CMS.MERGE d 2 a b", weights), (3, vec![1, 1]));
+    assert_eq!(parsed("CMS.MERGE d 2 a b WEIGHTS 2 -1", weights), (3, vec![2, -1]));
+}

@@ -1,0 +1,292 @@
+//! Reads the arguments of commands on the approximate kinds.
+//!
+//! In: arguments whose number has been checked. Out: commands of the model. `PF*`, `CMS.*` and `TOPK.*` take what Redis and its modules take, and say what they say of mistakes; every text
+//! was compared with redis-server 7.0.15 and RedisBloom. Ours begin with `QUIPU.`.
+
+use std::iter;
+
+use quipu_model::{Command, Dialect, Fraction, FrequencySize, Name, Relation, SketchCommand, TOP_ITEMS_MAX, TopSize};
+
+use super::counter::{arg, integer, is, name, names, plain, shaped};
+use super::{CommandError, Request, Spec};
+use crate::number;
+use crate::resp::{Args, Shape};
+
+/// What a sketch of frequencies is made like when it is first counted in: `at_most` is at most a ten-thousandth of all too high, but for one item in a thousand.
+const FREQUENCY_DEFAULT: [f64; 2] = [0.0001, 0.001];
+
+/// How many items a list has that is made when it is first counted in.
+const TOP_DEFAULT: u32 = 100;
+
+/// Redis's bound of what an item of a top list comes to at once. Ours has none of its own.
+const TOPK_BY_MAX: i64 = 100_000;
+
+type Parsed<'a> = Result<Request<'a>, CommandError>;
+
+// ---- unique -----------------------------------------------------------------------------------------------------------------------
+
+pub(super) fn pfadd<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    observe(args, Dialect::Redis)
+}
+
+pub(super) fn quipu_observe<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    observe(args, Dialect::Native)
+}
+
+fn observe<'a>(args: &Args<'a>, dialect: Dialect) -> Parsed<'a> {
+    sketch(SketchCommand::Observe { name: name(args, 1)?, items: args.from(2).collect(), dialect })
+}
+
+pub(super) fn pfcount<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    sketch(SketchCommand::CountUnique { names: names(args)?, dialect: Dialect::Redis })
+}
+
+pub(super) fn quipu_uniques<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    bounded(SketchCommand::CountUnique { names: names(args)?, dialect: Dialect::Native })
+}
+
+pub(super) fn pfmerge<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    sketch(SketchCommand::MergeUnique { names: names(args)?, dialect: Dialect::Redis })
+}
+
+pub(super) fn quipu_merge<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    sketch(SketchCommand::MergeUnique { names: names(args)?, dialect: Dialect::Native })
+}
+
+pub(super) fn quipu_intersect<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    relate(args, Relation::Intersection)
+}
+
+pub(super) fn quipu_difference<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    relate(args, Relation::Difference)
+}
+
+fn relate<'a>(args: &Args<'a>, relation: Relation) -> Parsed<'a> {
+    bounded(SketchCommand::RelateUnique { names: [name(args, 1)?, name(args, 2)?], relation })
+}
+
+pub(super) fn strlen<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    sketch(SketchCommand::StringLength { name: name(args, 1)? })
+}
+
+pub(super) fn getrange<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    let (from, to) = (integer(arg(args, 2))?, integer(arg(args, 3))?);
+    sketch(SketchCommand::ReadRange { name: name(args, 1)?, from, to })
+}
+
+// ---- frequency --------------------------------------------------------------------------------------------------------------------
+
+pub(super) fn cms_initbydim<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    let size = |index, wrong| natural(arg(args, index)).ok_or(CommandError::Worded(wrong));
+    let (width, depth) = (size(2, "CMS: invalid width")?, size(3, "CMS: invalid depth")?);
+    let size = FrequencySize::Dimensions { width, depth };
+    sketch(SketchCommand::MakeFrequency { name: name(args, 1)?, size, dialect: Dialect::Redis })
+}
+
+pub(super) fn cms_initbyprob<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    let error = share(arg(args, 2)).ok_or(CommandError::Worded("CMS: invalid overestimation value"))?;
+    let probability = share(arg(args, 3)).ok_or(CommandError::Worded("CMS: invalid prob value"))?;
+    let size = FrequencySize::Accuracy { error, probability };
+    sketch(SketchCommand::MakeFrequency { name: name(args, 1)?, size, dialect: Dialect::Redis })
+}
+
+pub(super) fn quipu_freq_make<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    let wrong = CommandError::Worded("ERR error and probability are numbers between 0 and 1, e.g. 0.001 0.01");
+    let size = match (share(arg(args, 2)), share(arg(args, 3))) {
+        (Some(error), Some(probability)) => FrequencySize::Accuracy { error, probability },
+        _ => return Err(wrong),
+    };
+    sketch(SketchCommand::MakeFrequency { name: name(args, 1)?, size, dialect: Dialect::Native })
+}
+
+pub(super) fn cms_incrby<'a>(spec: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    let items = counted(spec, args, |by| match number::integer(by) {
+        Some(by) => u64::try_from(by).map_err(|_| CommandError::Worded("CMS: Number cannot be negative")),
+        None => Err(CommandError::Worded("CMS: Cannot parse number")),
+    })?;
+    sketch(SketchCommand::CountItems { name: name(args, 1)?, items, make: None, dialect: Dialect::Redis })
+}
+
+pub(super) fn quipu_freq_add<'a>(spec: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    let items = counted(spec, args, amount)?;
+    let [error, probability] = FREQUENCY_DEFAULT.map(Fraction::new);
+    let make = error.zip(probability).map(|(error, probability)| FrequencySize::Accuracy { error, probability });
+    sketch(SketchCommand::CountItems { name: name(args, 1)?, items, make, dialect: Dialect::Native })
+}
+
+pub(super) fn cms_query<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    read_items(args, Dialect::Redis)
+}
+
+pub(super) fn quipu_freq_read<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    read_items(args, Dialect::Native)
+}
+
+fn read_items<'a>(args: &Args<'a>, dialect: Dialect) -> Parsed<'a> {
+    sketch(SketchCommand::ReadItems { name: name(args, 1)?, items: args.from(2).collect(), dialect })
+}
+
+pub(super) fn cms_merge<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    let worded = CommandError::Worded;
+    let count = number::integer(arg(args, 2)).ok_or(worded("CMS: invalid numkeys"))?;
+    let count = usize::try_from(count).ok().filter(|count| *count > 0);
+    let count = count.ok_or(worded("CMS: Number of keys must be positive"))?;
+    let (mut rest, mut names) = (args.from(3), vec![name(args, 1)?]);
+    for _ in 0..count.min(args.len()) {
+        names.push(Name::new(rest.next().ok_or(worded("CMS: wrong number of keys"))?)?);
+    }
+    if names.len() <= count {
+        return Err(worded("CMS: wrong number of keys"));
+    }
+    let weights = match rest.next() {
+        None => vec![1; count],
+        Some(word) if is(word, "WEIGHTS") => {
+            let weights: Option<Vec<i64>> = rest.map(number::integer).collect();
+            let weights = weights.ok_or(worded("CMS: invalid weight value"))?;
+            if weights.len() != count {
+                return Err(worded("CMS: wrong number of keys/weights"));
+            }
+            weights
+        }
+        Some(_) => return Err(worded("CMS: wrong number of keys")),
+    };
+    sketch(SketchCommand::MergeFrequency { names, weights, dialect: Dialect::Redis })
+}
+
+pub(super) fn quipu_freq_merge<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    let names = names(args)?;
+    let weights = vec![1; names.len() - 1];
+    sketch(SketchCommand::MergeFrequency { names, weights, dialect: Dialect::Native })
+}
+
+pub(super) fn cms_info<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    sketch(SketchCommand::FrequencyInfo { name: name(args, 1)?, dialect: Dialect::Redis })
+}
+
+pub(super) fn quipu_freq_info<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    sketch(SketchCommand::FrequencyInfo { name: name(args, 1)?, dialect: Dialect::Native })
+}
+
+// ---- top --------------------------------------------------------------------------------------------------------------------------
+
+pub(super) fn topk_reserve<'a>(spec: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    let size = |index, wrong| {
+        let size = natural(arg(args, index)).and_then(|size| u32::try_from(size).ok());
+        size.ok_or(CommandError::Worded(wrong))
+    };
+    let mut top = TopSize::of(size(2, "TopK: invalid k")?);
+    match args.len() {
+        3 => {}
+        6 => {
+            (top.width, top.depth) = (size(3, "TopK: invalid width")?, size(4, "TopK: invalid depth")?);
+            let decay = fraction(arg(args, 5)).filter(|decay| (0.0..=1.0).contains(&decay.get()) && decay.get() > 0.0);
+            top.decay = decay.ok_or(CommandError::Worded("TopK: invalid decay value. must be '<= 1' & '> 0'"))?;
+        }
+        _ => return Err(CommandError::Arity(spec.name)),
+    }
+    sketch(SketchCommand::MakeTop { name: name(args, 1)?, size: top, dialect: Dialect::Redis })
+}
+
+pub(super) fn quipu_top_make<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    let k = natural(arg(args, 2)).filter(|k| *k <= TOP_ITEMS_MAX.into()).and_then(|k| u32::try_from(k).ok());
+    let wrong = || CommandError::WordedWith(format!("ERR a list has 1 to {TOP_ITEMS_MAX} items"));
+    let size = TopSize::of(k.ok_or_else(wrong)?);
+    sketch(SketchCommand::MakeTop { name: name(args, 1)?, size, dialect: Dialect::Native })
+}
+
+pub(super) fn topk_add<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    let items = args.from(2).zip(iter::repeat(1)).collect();
+    sketch(SketchCommand::CountTop { name: name(args, 1)?, items, make: None, dialect: Dialect::Redis })
+}
+
+pub(super) fn topk_incrby<'a>(spec: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    let items = counted(spec, args, |by| {
+        let by = number::integer(by).filter(|by| (0..=TOPK_BY_MAX).contains(by));
+        // Redis counts the other items of the command, and says it of this one; here all are counted or none is.
+        let wrong = "TopK: increment must be an integer greater or equal to 0 and smaller or equal to 100,000";
+        by.map(|by| by as u64).ok_or(CommandError::Worded(wrong))
+    })?;
+    sketch(SketchCommand::CountTop { name: name(args, 1)?, items, make: None, dialect: Dialect::Redis })
+}
+
+pub(super) fn quipu_top_add<'a>(spec: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    let (items, make) = (counted(spec, args, amount)?, Some(TopSize::of(TOP_DEFAULT)));
+    sketch(SketchCommand::CountTop { name: name(args, 1)?, items, make, dialect: Dialect::Native })
+}
+
+pub(super) fn topk_query<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    let items = args.from(2).collect();
+    shaped(
+        Command::Sketch(SketchCommand::IsTop { name: name(args, 1)?, items, dialect: Dialect::Redis }),
+        Shape::Truths,
+    )
+}
+
+pub(super) fn topk_count<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    let items = args.from(2).collect();
+    sketch(SketchCommand::ReadTop { name: name(args, 1)?, items, dialect: Dialect::Redis })
+}
+
+pub(super) fn topk_list<'a>(spec: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    let shape = match (args.get(2), args.len()) {
+        (None, _) => Shape::Items,
+        (Some(word), 3) if is(word, "WITHCOUNT") => Shape::ItemsWithCount,
+        (Some(_), 3) => return Err(CommandError::Worded("WITHCOUNT keyword expected")),
+        _ => return Err(CommandError::Arity(spec.name)),
+    };
+    shaped(Command::Sketch(SketchCommand::ListTop { name: name(args, 1)?, dialect: Dialect::Redis }), shape)
+}
+
+pub(super) fn quipu_top_list<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    sketch(SketchCommand::ListTop { name: name(args, 1)?, dialect: Dialect::Native })
+}
+
+pub(super) fn topk_info<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    sketch(SketchCommand::TopInfo { name: name(args, 1)?, dialect: Dialect::Redis })
+}
+
+// -----------------------------------------------------------------------------------------------------------------------------------
+
+fn sketch(command: SketchCommand<'_>) -> Parsed<'_> {
+    plain(Command::Sketch(command))
+}
+
+/// The answer says what it lies between.
+fn bounded(command: SketchCommand<'_>) -> Parsed<'_> {
+    shaped(Command::Sketch(command), Shape::Bounded)
+}
+
+/// Items and how often each came.
+fn counted<'a>(
+    spec: &'static Spec,
+    args: &Args<'a>,
+    by: impl Fn(&[u8]) -> Result<u64, CommandError>,
+) -> Result<Vec<(&'a [u8], u64)>, CommandError> {
+    if !args.len().is_multiple_of(2) {
+        return Err(CommandError::Arity(spec.name));
+    }
+    let (mut rest, mut items) = (args.from(2), Vec::with_capacity(args.len() / 2));
+    while let (Some(item), Some(amount)) = (rest.next(), rest.next()) {
+        items.push((item, by(amount)?));
+    }
+    Ok(items)
+}
+
+/// How often an item came.
+fn amount(bytes: &[u8]) -> Result<u64, CommandError> {
+    number::natural(bytes).ok_or(CommandError::NotInteger)
+}
+
+/// A size: at least 1.
+fn natural(bytes: &[u8]) -> Option<u64> {
+    number::natural(bytes).filter(|number| *number > 0)
+}
+
+fn fraction(bytes: &[u8]) -> Option<Fraction> {
+    std::str::from_utf8(bytes).ok()?.parse().ok().and_then(Fraction::new)
+}
+
+/// Between 0 and 1, neither of them included.
+fn share(bytes: &[u8]) -> Option<Fraction> {
+    fraction(bytes).filter(|share| share.get() > 0.0 && share.get() < 1.0)
+}

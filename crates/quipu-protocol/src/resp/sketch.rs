@@ -1,0 +1,91 @@
+//! Answers of the approximate kinds over RESP. Those with several parts are flat maps, so that RESP2 clients find every key by name, too.
+
+use quipu_model::{Estimate, Frequencies, Frequency, FrequencyInfo, Ranked, TopInfo};
+
+use super::{Shape, Version, Writer};
+
+impl Writer<'_> {
+    /// A number and what it lies between, nearly always.
+    pub(super) fn estimate(&mut self, estimate: Estimate) {
+        let Estimate { value, low, high } = estimate;
+        self.map(4);
+        self.key("value").natural(value);
+        self.key("bound_low").natural(low);
+        self.key("bound_high").natural(high);
+        self.key("below_resolution").integer(estimate.is_below_resolution().into());
+    }
+
+    /// How often items came: a map of what holds for all, and a list with a map of each.
+    pub(super) fn frequencies(&mut self, frequencies: &Frequencies) {
+        let Frequencies { rows, total, error } = frequencies;
+        self.map(3);
+        self.key("total").natural(*total);
+        self.key("error").natural(*error);
+        self.key("items").array(rows.len());
+        for Frequency { at_most, typical } in rows {
+            self.map(2);
+            self.key("at_most").natural(*at_most);
+            self.key("typical").natural(*typical);
+        }
+    }
+
+    /// As CMS.INFO.
+    pub(super) fn frequency_info(&mut self, info: &FrequencyInfo) {
+        self.map(3);
+        self.key("width").natural(info.width);
+        self.key("depth").natural(info.depth);
+        self.key("count").natural(info.total);
+    }
+
+    /// The most frequent items: in the shapes of TOPK.LIST, or with all that is known of each.
+    pub(super) fn ranked(&mut self, rows: &[Ranked], shape: Shape) {
+        self.array(if shape == Shape::ItemsWithCount { 2 * rows.len() } else { rows.len() });
+        for Ranked { item, at_most, at_least, certain } in rows {
+            match shape {
+                Shape::Items => self.bulk(item),
+                Shape::ItemsWithCount => {
+                    self.bulk(item);
+                    self.natural(*at_most);
+                }
+                _ => {
+                    self.map(4);
+                    self.key("item").bulk(item);
+                    self.key("at_most").natural(*at_most);
+                    self.key("at_least").natural(*at_least);
+                    self.key("certain").integer((*certain).into());
+                }
+            }
+        }
+    }
+
+    /// As TOPK.INFO.
+    pub(super) fn top_info(&mut self, info: &TopInfo) {
+        self.map(4);
+        self.key("k").integer(info.size.k.into());
+        self.key("width").integer(info.size.width.into());
+        self.key("depth").integer(info.size.depth.into());
+        self.key("decay").double(info.size.decay.get());
+    }
+
+    /// A number that is not negative; beyond what a reply can say, the most it can.
+    pub(super) fn natural(&mut self, value: u64) {
+        self.integer(i64::try_from(value).unwrap_or(i64::MAX));
+    }
+
+    /// Yes or no.
+    pub(super) fn truth(&mut self, truth: bool) {
+        match self.version() {
+            Version::Resp2 => self.integer(truth.into()),
+            Version::Resp3 => self.raw(if truth { b"#t\r\n" } else { b"#f\r\n" }),
+        }
+    }
+
+    /// A number that is no integer, with as many digits as it takes to read it back.
+    fn double(&mut self, number: f64) {
+        let text = format!("{number}");
+        match self.version() {
+            Version::Resp2 => self.bulk(text.as_bytes()),
+            Version::Resp3 => self.raw(format!(",{text}\r\n").as_bytes()),
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! Counters of different items: observe, and read with bounds.
+
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::response::Response;
+use quipu_model::{Command, Dialect, Estimate, Reply, SketchCommand};
+use quipu_protocol::json;
+
+use super::Door;
+use super::ask;
+use super::counters::object;
+use super::problem::{Failure, Problem, Reason};
+use super::request::{self, BODY_BYTES_MAX, Query, bad_body, checked};
+use super::token::{Said, Token};
+use crate::metrics::Operation;
+
+/// Most counters whose union is read at once.
+pub(super) const UNION_NAMES_MAX: usize = 64;
+
+/// `POST /v1/counters/{name}/observe`
+pub(super) async fn observe(State(door): State<Arc<Door>>, request: Request) -> Result<Response, Failure> {
+    let (parts, body) = request.into_parts();
+    let name = request::counter(&parts.uri)?;
+    let _timed = door.shared.latencies.time(Operation::Observe, checked(&name));
+    request::expect_no_query(&parts)?;
+    let body = request::body(body, BODY_BYTES_MAX, door.shared.limits.http_body_time_max).await?;
+    let body = json::parse_observe(&body).map_err(|error| bad_body(&error))?;
+    let said = Said { token: body.token, producer: body.producer, seq: body.seq };
+    let token = Token::of(&parts.headers, said)?;
+    let items = body.items.iter().map(|item| item.as_bytes()).collect();
+    let command = Command::Sketch(SketchCommand::Observe { name: checked(&name), items, dialect: Dialect::Native });
+    match ask::carry_out_once(&door.shared, token.as_ref(), &command).await? {
+        Reply::Integer(changed) => Ok(object(|out| {
+            json::write_name(out, &name);
+            out.extend_from_slice(format!(",\"changed\":{}", changed != 0).as_bytes());
+        })),
+        other => unreachable!("observing replies with a number, not {other:?}"),
+    }
+}
+
+/// `GET /v1/counters/{name}/uniques`
+pub(super) async fn uniques(State(door): State<Arc<Door>>, request: Request) -> Result<Response, Failure> {
+    let (parts, _) = request.into_parts();
+    let name = request::counter(&parts.uri)?;
+    let _timed = door.shared.latencies.time(Operation::Read, checked(&name));
+    let mut query = Query::of(&parts.uri)?;
+    let with = query.take("with").unwrap_or_default();
+    query.finish()?;
+    let mut names = vec![checked(&name)];
+    for other in with.split(|byte| *byte == b',').filter(|other| !other.is_empty()) {
+        let other = quipu_model::Name::new(other);
+        names.push(other.map_err(|error| Problem::new(Reason::BadQuery, format!("'with': {error}")))?);
+    }
+    if names.len() > UNION_NAMES_MAX {
+        let detail = format!("'with' has more than {} names", UNION_NAMES_MAX - 1);
+        return Err(Problem::new(Reason::BadQuery, detail).into());
+    }
+    let command = Command::Sketch(SketchCommand::CountUnique { names, dialect: Dialect::Native });
+    match ask::carry_out(&door.shared, &command).await? {
+        Reply::Estimate(Estimate { value, low, high }) => Ok(object(|out| {
+            // Beyond this nobody has counted anything.
+            let number = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+            json::write_name(out, &name);
+            out.extend_from_slice(b",\"kind\":\"unique\",");
+            json::write_total(out, "value", number(value));
+            out.extend_from_slice(format!(",\"exact\":{},\"bound\":{{", low == high).as_bytes());
+            json::write_total(out, "low", number(low));
+            out.push(b',');
+            json::write_total(out, "high", number(high));
+            out.extend_from_slice(b"},\"display\":");
+            json::string(out, &json::display(number(value)));
+        })),
+        other => unreachable!("counting uniques replies with an estimate, not {other:?}"),
+    }
+}
