@@ -349,6 +349,7 @@ impl<'e> Turn<'e> {
         match self.draft.close() {
             Some(record) => {
                 let bytes = record.len();
+                debug_assert!(bytes <= self.promised, "{bytes} bytes were written, {} promised", self.promised);
                 let position = self.engine.journal.reserve(bytes);
                 newest = position.plus(bytes as u64);
                 if std::mem::take(&mut self.flushed) {

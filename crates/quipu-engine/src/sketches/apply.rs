@@ -13,11 +13,10 @@ use quipu_model::{
     Refusal, Relation, Reply, SetString, SketchCommand, TOP_ITEMS_MAX, TopInfo, TopSize,
 };
 use quipu_sketch::count_min::Update;
-use quipu_sketch::{CountMin, Edit, Edits, Hll, Top, Unique};
+use quipu_sketch::{CountMin, Edit, Edits, Hll, Sketch, Top, Unique};
 
 use super::Body;
 use super::answer::{ITEM_BYTES_MAX, estimate, integer, interval, refusal, string_range};
-use super::live::Sketch;
 use crate::apply::Run;
 use crate::journal::format::{EDIT_OVERHEAD_BYTES_MAX, Entry, PackedEdit, without_zeros};
 
@@ -519,7 +518,7 @@ impl Run<'_, '_> {
         let body = shard.body_mut(name.bytes()).expect("a cell of the same epoch keeps its body");
         if let Some(other) = other {
             let length = body.bytes().len();
-            body.replace(other);
+            *body.sketch_mut() = other;
             body.note(length, edits);
         }
         body.version = cell.value as u64;
@@ -571,13 +570,14 @@ impl Run<'_, '_> {
 
 /// What a sketch is.
 fn known(sketch: &Sketch) -> KindAndDialect {
-    let (kind, dialect) = match sketch {
-        Sketch::Hll(_) => (Kind::Unique, Dialect::Redis),
-        Sketch::Unique(_) => (Kind::Unique, Dialect::Native),
-        Sketch::Cms(_) => (Kind::Frequency, Dialect::Redis),
-        Sketch::Frequency(_) => (Kind::Frequency, Dialect::Native),
-        Sketch::TopK(_) => (Kind::Top, Dialect::Redis),
-        Sketch::Top(_) => (Kind::Top, Dialect::Native),
+    use quipu_sketch::Kind as Sort;
+    let (kind, dialect) = match sketch.kind() {
+        Sort::Hll => (Kind::Unique, Dialect::Redis),
+        Sort::Cms => (Kind::Frequency, Dialect::Redis),
+        Sort::Frequency => (Kind::Frequency, Dialect::Native),
+        Sort::TopK => (Kind::Top, Dialect::Redis),
+        Sort::Top => (Kind::Top, Dialect::Native),
+        _ => (Kind::Unique, Dialect::Native),
     };
     KindAndDialect { kind, dialect }
 }

@@ -14,7 +14,6 @@
 
 mod answer;
 mod apply;
-mod live;
 mod note;
 mod pages;
 mod room;

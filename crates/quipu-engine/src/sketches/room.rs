@@ -8,12 +8,11 @@
 //! Not here: getting the room (`turn`).
 
 use quipu_model::{Command, FrequencySize, Name, SketchCommand, TopSize};
-use quipu_sketch::Top;
+use quipu_sketch::{Sketch, Top};
 
 use super::Body;
 use super::answer::ITEM_BYTES_MAX;
 use super::apply::widest;
-use super::live::Sketch;
 use crate::journal::format::{EDIT_OVERHEAD_BYTES_MAX, SKETCH_ENTRY_BYTES_MAX};
 
 /// Most bytes of a body of uniques, of either form.

@@ -12,9 +12,8 @@
 use std::collections::BTreeMap;
 
 use quipu_model::{Epoch, KeptName, Note};
-use quipu_sketch::Edits;
+use quipu_sketch::{Edits, Kind, Sketch};
 
-use super::live::{Kind, Sketch};
 use super::note::{Head, NOTE_OVERHEAD_BYTES, PAGE_BYTES, Paged, forget, note, pages_of};
 use super::pages::Pages;
 use crate::journal::format::PackedEdits;
@@ -22,10 +21,13 @@ use crate::journal::format::PackedEdits;
 /// What a body takes beside its sketch: its place in a tree that is two thirds full, and itself.
 const BODY_BYTES: usize = size_of::<Body>() + 64;
 
+/// What is wrong with a sketch that a later program has made.
+const UNKNOWN: &str = "a sketch of a kind that this program does not know";
+
 /// The body of a sketch.
 #[derive(Debug)]
 pub struct Body {
-    state: State,
+    sketch: Sketch,
     /// That of its cell.
     pub epoch: Epoch,
     /// How often it has changed in this epoch: the value of its cell.
@@ -41,71 +43,42 @@ pub struct Body {
     noted: usize,
 }
 
-#[derive(Debug)]
-enum State {
-    /// As it is used.
-    Live(Sketch),
-    /// As a start has read it so far: the number of its kind, and its bytes.
-    Raw(u8, Vec<u8>),
-}
-
 impl Body {
     /// A new one, of which neither journal nor ledger know.
     pub fn new(sketch: Sketch, epoch: Epoch, version: u64) -> Body {
-        Body::with(State::Live(sketch), epoch, version)
-    }
-
-    fn with(state: State, epoch: Epoch, version: u64) -> Body {
-        let mut body = Body {
-            state,
+        let mut dirty = Pages::default();
+        dirty.insert_all(0..pages_of(sketch.bytes().len()).max(1));
+        Body {
+            sketch,
             epoch,
             version,
             journaled: true,
-            dirty: Pages::default(),
+            dirty,
             sealing: Pages::default(),
             at_rest: Pages::default(),
             forgetting: Pages::default(),
             noted: 0,
-        };
-        body.dirty.insert_all(0..pages_of(body.bytes().len()).max(1));
-        body
+        }
     }
 
     /// The sketch.
     pub fn sketch(&self) -> &Sketch {
-        match &self.state {
-            State::Live(sketch) => sketch,
-            State::Raw(..) => unreachable!("a start looks at every body before it is asked for"),
-        }
+        &self.sketch
     }
 
     /// The sketch, to be changed; what changed is to be noted.
     pub fn sketch_mut(&mut self) -> &mut Sketch {
-        match &mut self.state {
-            State::Live(sketch) => sketch,
-            State::Raw(..) => unreachable!("a start looks at every body before it is asked for"),
-        }
-    }
-
-    /// Takes another sketch in place of this one.
-    pub fn replace(&mut self, sketch: Sketch) {
-        self.state = State::Live(sketch);
+        &mut self.sketch
     }
 
     /// All of its bytes.
     pub fn bytes(&self) -> &[u8] {
-        match &self.state {
-            State::Live(sketch) => sketch.bytes(),
-            State::Raw(_, bytes) => bytes,
-        }
+        self.sketch.bytes()
     }
 
     /// The number of its kind.
     pub fn kind(&self) -> u8 {
-        match &self.state {
-            State::Live(sketch) => sketch.kind().code(),
-            State::Raw(kind, _) => *kind,
-        }
+        self.sketch.kind().code()
     }
 
     /// Notes that these edits were made, of which there are some, when it had so many bytes.
@@ -127,12 +100,8 @@ impl Body {
     }
 
     fn memory(&self) -> usize {
-        let state = match &self.state {
-            State::Live(sketch) => sketch.memory(),
-            State::Raw(_, bytes) => bytes.capacity(),
-        };
         let pages = [&self.dirty, &self.sealing, &self.at_rest, &self.forgetting];
-        BODY_BYTES + state + pages.into_iter().map(Pages::memory).sum::<usize>()
+        BODY_BYTES + self.sketch.memory() + pages.into_iter().map(Pages::memory).sum::<usize>()
     }
 
     /// How many of its pages the ledger does not know.
@@ -263,14 +232,15 @@ impl Shelf {
     pub fn load(&mut self, paged: &Paged<'_>) -> Result<(), &'static str> {
         let Paged { name, page, head, bytes, .. } = paged;
         if let Some(Head { kind, epoch, version, length }) = head {
+            let kind = Kind::from_code(*kind).ok_or(UNKNOWN)?;
             // Memory is asked for as much as is announced: at most that of the largest sketch.
-            let mut body = Body::with(State::Raw(*kind, vec![0; *length]), *epoch, *version);
+            let mut body = Body::new(Sketch::Replayed(kind, vec![0; *length]), *epoch, *version);
             body.dirty = Pages::default();
             self.put(name, body);
         }
         let body = self.get_mut(name).ok_or("a page of a sketch without its first one")?;
-        let State::Raw(_, all) = &mut body.state else { return Err("a page of a sketch that is whole") };
         let from = page * PAGE_BYTES;
+        let Sketch::Replayed(_, all) = &mut body.sketch else { return Err("a page of a sketch that is whole") };
         let place = all.get_mut(from..from + bytes.len()).ok_or("a page of a sketch beyond its end")?;
         place.copy_from_slice(bytes);
         body.at_rest.insert(*page);
@@ -287,7 +257,8 @@ impl Shelf {
         edits: &PackedEdits<'_>,
     ) -> Result<(), &'static str> {
         if whole {
-            self.put(name, Body::with(State::Raw(kind, Vec::new()), epoch, version));
+            let kind = Kind::from_code(kind).ok_or(UNKNOWN)?;
+            self.put(name, Body::new(Sketch::Replayed(kind, Vec::new()), epoch, version));
         }
         let body = self.get_mut(name).ok_or("a change of a sketch that is not there")?;
         if !whole && (body.kind(), body.epoch, body.version.checked_add(1)) != (kind, epoch, Some(version)) {
@@ -295,11 +266,10 @@ impl Shelf {
         }
         body.version = version;
         for edit in edits.iter() {
-            let State::Raw(_, bytes) = &mut body.state else { return Err("a change of a sketch that is whole") };
-            let length = bytes.len();
+            let length = body.bytes().len();
             let mut come = edit.bytes.to_vec();
             come.resize(edit.length as usize, 0);
-            quipu_sketch::apply(bytes, edit.at, edit.removed, &come).map_err(|damaged| damaged.0)?;
+            body.sketch.replay(edit.at, edit.removed, &come).map_err(|damaged| damaged.0)?;
             body.touch(length, edit.at as usize, edit.removed as usize, come.len());
         }
         self.reckon(name);
@@ -309,12 +279,7 @@ impl Shelf {
     /// Looks at all bodies as sketches; says which is none, and why.
     pub fn wake(&mut self) -> Result<(), (KeptName, String)> {
         for (name, body) in &mut self.bodies {
-            let State::Raw(kind, bytes) = &mut body.state else { continue };
-            let refused = |reason: String| (name.clone(), reason);
-            let kind = Kind::from_code(*kind).ok_or_else(|| refused(format!("there is no kind {kind}")))?;
-            let sketch =
-                Sketch::from_bytes(kind, std::mem::take(bytes)).map_err(|damaged| refused(damaged.to_string()))?;
-            body.state = State::Live(sketch);
+            body.sketch.ready().map_err(|damaged| (name.clone(), damaged.to_string()))?;
         }
         let names: Vec<KeptName> = self.bodies.keys().cloned().collect();
         names.iter().for_each(|name| self.reckon(name));

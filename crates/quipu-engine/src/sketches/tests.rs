@@ -1,1 +1,129 @@
+use std::collections::BTreeMap;
 
+use proptest::prelude::*;
+use quipu_model::{Epoch, Note};
+use quipu_sketch::count_min::Update;
+use quipu_sketch::{CountMin, Edits, Hll, Key, Sketch, Top, Unique};
+
+use super::note::{PAGE_BYTES, Paged, pages_of};
+use super::{Body, Shelf};
+
+const KEY: Key = Key([7; 16]);
+
+fn sketch(kind: usize) -> Sketch {
+    match kind % 4 {
+        0 => Sketch::Hll(Hll::new()),
+        1 => Sketch::Unique(Unique::new()),
+        2 => Sketch::Cms(CountMin::by_size(Update::Linear, 700, 3).unwrap()),
+        _ => Sketch::Top(Top::reserve(20, 8, 7, 0.9).unwrap()),
+    }
+}
+
+fn count(sketch: &mut Sketch, item: &[u8], edits: &mut Edits) {
+    match sketch {
+        Sketch::Hll(hll) => drop(hll.add(item, edits).then_some(())),
+        Sketch::Unique(unique) => drop(unique.add(&KEY, item, edits).then_some(())),
+        Sketch::Cms(counts) | Sketch::Frequency(counts) => drop(counts.add(&KEY, item, 1, edits)),
+        Sketch::TopK(top) | Sketch::Top(top) => drop(top.add(&KEY, item, 1, edits)),
+        Sketch::Replayed(..) => unreachable!(),
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Op {
+    Make(u8, usize),
+    Count(u8, u16, u16),
+    Remove(u8),
+    Seal(bool),
+}
+
+fn ops() -> impl Strategy<Value = Vec<Op>> {
+    let op = prop_oneof![
+        2 => (0..4u8, 0..4usize).prop_map(|(name, kind)| Op::Make(name, kind)),
+        8 => (0..4u8, any::<u16>(), prop_oneof![1..5u16, 1..900u16]).prop_map(|(name, from, many)| Op::Count(name, from, many)),
+        1 => (0..4u8).prop_map(Op::Remove),
+        3 => any::<bool>().prop_map(Op::Seal),
+    ];
+    prop::collection::vec(op, 0..60)
+}
+
+fn bytes(shelf: &Shelf) -> BTreeMap<Vec<u8>, Vec<u8>> {
+    shelf.iter().map(|(name, body)| (name.to_vec(), body.bytes().to_vec())).collect()
+}
+
+proptest! {
+    /// Pages that are sealed, over those that were before, are the bodies, whatever fails to be sealed in between.
+    #[test]
+    fn a_shelf_comes_back_from_its_pages(ops in ops()) {
+        let (mut shelf, mut ledger) = (Shelf::default(), BTreeMap::<Box<[u8]>, Box<[u8]>>::new());
+        let hash = |name: &[u8]| u64::from(name[0]) << 40;
+        let mut seal = |shelf: &mut Shelf, works: bool| {
+            let mut notes = Vec::new();
+            shelf.collect(hash, &mut notes);
+            let unsealed = notes.len();
+            let mut keys: Vec<_> = notes.iter().map(|note| note.key.clone()).collect();
+            keys.sort_unstable();
+            keys.dedup();
+            assert_eq!(keys.len(), notes.len(), "each note once");
+            if !works {
+                shelf.uncollect();
+                return unsealed;
+            }
+            for Note { key, value } in notes {
+                match value {
+                    Some(value) => drop(ledger.insert(key, value)),
+                    None => assert!(ledger.remove(&key).is_some(), "only what is there is forgotten"),
+                }
+            }
+            shelf.sealed();
+            let mut back = Shelf::default();
+            for (key, value) in &ledger {
+                back.load(&Paged::decode(key, value).unwrap()).unwrap();
+            }
+            back.wake().unwrap();
+            assert_eq!(bytes(&back), bytes(shelf));
+            unsealed
+        };
+        for op in ops {
+            match op {
+                Op::Make(name, kind) => shelf.put(&[name], Body::new(sketch(kind), Epoch::FIRST, 1)),
+                Op::Count(name, from, many) => {
+                    let Some(body) = shelf.get_mut(&[name]) else { continue };
+                    let (length, mut edits) = (body.bytes().len(), Edits::new());
+                    for n in from..from.saturating_add(many) {
+                        count(body.sketch_mut(), &n.to_le_bytes(), &mut edits);
+                    }
+                    if !edits.is_empty() {
+                        body.note(length, &edits);
+                        body.version += 1;
+                    }
+                    shelf.reckon(&[name]);
+                }
+                Op::Remove(name) => shelf.remove(&[name]),
+                Op::Seal(works) => drop(Some(seal(&mut shelf, works))),
+            }
+        }
+        seal(&mut shelf, true);
+        prop_assert_eq!(seal(&mut shelf, true), 0, "nothing is left");
+        for name in 0..4 {
+            shelf.remove(&[name]);
+        }
+        prop_assert_eq!(shelf.bytes(), 0);
+        seal(&mut shelf, true);
+        prop_assert!(ledger.is_empty());
+    }
+
+    #[test]
+    fn any_bytes_are_a_page_or_none(key in prop::collection::vec(any::<u8>(), 0..60), value: Vec<u8>) {
+        let _ = Paged::decode(&key, &value);
+        let keyed: Vec<u8> = [&[5], &key[..]].concat();
+        let _ = Paged::decode(&keyed, &value);
+    }
+}
+
+#[test]
+fn pages_are_counted_from_bytes() {
+    for (bytes, pages) in [(0, 0), (1, 1), (PAGE_BYTES, 1), (PAGE_BYTES + 1, 2)] {
+        assert_eq!(pages_of(bytes), pages);
+    }
+}

@@ -20,6 +20,7 @@ mod once;
 mod regressions;
 mod sharing;
 mod sim;
+mod sketches;
 mod split;
 mod survey;
 mod tokens;
