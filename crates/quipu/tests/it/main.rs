@@ -13,3 +13,4 @@ mod nodes;
 mod once;
 mod second;
 mod signals;
+mod sketches;

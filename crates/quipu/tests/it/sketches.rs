@@ -1,0 +1,249 @@
+//! The approximate kinds through the program's door: HyperLogLogs that go to Redis and come from it, and kills under load.
+//!
+//! The judge of kinds that count each item once: what was acknowledged ⊆ what is there ⊆ what was asked for. Of those that add up: every acknowledged increment is in, and of the others some.
+
+use std::collections::BTreeMap;
+use std::thread;
+use std::time::Duration;
+
+use quipu_model::Durability;
+use quipu_sketch::{Edits, Hll};
+use quipu_testkit::Dice;
+use quipu_testkit::program::Program;
+use quipu_testkit::resp::{Client, Value};
+use quipu_testkit::servers::RedisServer;
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+use crate::life::{connect, launch};
+
+/// How often the program is killed in each mode.
+const KILLS: usize = 10;
+
+/// Clients that load it.
+const CLIENTS: usize = 3;
+
+fn call(client: &mut Client, request: &[&[u8]]) -> Value {
+    client.send_encoded(&quipu_protocol::resp::request(request)).expect("it takes a request");
+    client.receive().expect("it answers")
+}
+
+fn number(value: &Value) -> i64 {
+    value.number().unwrap_or_else(|| panic!("a number, not {value:?}"))
+}
+
+fn bytes(value: Value) -> Vec<u8> {
+    match value {
+        Value::Bulk(bytes) => bytes.to_vec(),
+        other => panic!("a string, not {other:?}"),
+    }
+}
+
+/// Adds items `from..to` to a key, a hundred at a time.
+fn observe(client: &mut Client, key: &str, from: usize, to: usize) {
+    let items: Vec<String> = (from..to).map(|item| format!("item-{item}")).collect();
+    for some in items.chunks(100) {
+        let mut request = vec![&b"PFADD"[..], key.as_bytes()];
+        request.extend(some.iter().map(|item| item.as_bytes()));
+        number(&call(client, &request));
+    }
+}
+
+#[test]
+fn hyperloglogs_go_to_a_real_redis_and_come_from_it() {
+    let data = TempDir::new().expect("a temporary directory can be made");
+    let program = launch(data.path(), Durability::Relaxed).start().expect("it starts");
+    let redis = RedisServer::start().expect("redis-server was installed and starts");
+    let (mut ours, mut theirs) = (connect(&program), redis.connect().expect("it accepts"));
+    let sizes = [0, 1, 10, 300, 1_000, 1_500, 1_800, 2_500, 20_000];
+    for (index, size) in sizes.into_iter().enumerate() {
+        let (here, there) = (format!("here:{index}"), format!("there:{index}"));
+        for client in [&mut ours, &mut theirs] {
+            assert_eq!(number(&call(client, &[b"PFADD", here.as_bytes()])), 1, "made");
+            observe(client, &here, 0, size);
+        }
+        // The same bytes, sparse and dense, and at the change from one to the other.
+        let mine = bytes(call(&mut ours, &[b"GET", here.as_bytes()]));
+        assert_eq!(mine, bytes(call(&mut theirs, &[b"GET", here.as_bytes()])), "of {size} items");
+        assert_eq!(number(&call(&mut ours, &[b"STRLEN", here.as_bytes()])), mine.len() as i64);
+        assert_eq!(bytes(call(&mut ours, &[b"GETRANGE", here.as_bytes(), b"0", b"3"])), b"HYLL");
+        // Ours there, theirs here, and both go on.
+        assert_eq!(call(&mut theirs, &[b"SET", there.as_bytes(), &mine]), Value::Simple("OK".into()));
+        let copied = bytes(call(&mut theirs, &[b"GET", there.as_bytes()]));
+        assert_eq!(call(&mut ours, &[b"SET", there.as_bytes(), &copied]), Value::Simple("OK".into()));
+        let counts = [&mut ours, &mut theirs].map(|client| number(&call(client, &[b"PFCOUNT", there.as_bytes()])));
+        assert_eq!(counts[0], counts[1], "of {size} items");
+        for client in [&mut ours, &mut theirs] {
+            observe(client, &there, size, size + 50);
+            assert_eq!(
+                call(client, &[b"PFMERGE", b"all", there.as_bytes(), here.as_bytes()]),
+                Value::Simple("OK".into())
+            );
+        }
+        let counts = [&mut ours, &mut theirs].map(|client| number(&call(client, &[b"PFCOUNT", b"all", b"nothing"])));
+        assert_eq!(counts[0], counts[1], "merged, {size} items");
+    }
+    // A string that only begins like one is refused, and nothing is there of it.
+    let refused = call(&mut ours, &[b"SET", b"bad", b"HYLLxxxxxxxxxxxxxxxxxxx"]);
+    assert!(matches!(&refused, Value::Error(text) if text.starts_with("INVALIDOBJ")), "{refused:?}");
+    assert_eq!(number(&call(&mut ours, &[b"EXISTS", b"bad"])), 0);
+    println!(
+        "proof: HyperLogLogs copied between Redis and this: {} sizes both ways, bytes and estimates alike",
+        sizes.len()
+    );
+}
+
+#[test]
+fn commands_of_one_kind_are_refused_by_counters_of_another() {
+    let data = TempDir::new().expect("a temporary directory can be made");
+    let program = launch(data.path(), Durability::Relaxed).start().expect("it starts");
+    let mut client = connect(&program);
+    let ok = Value::Simple("OK".into());
+    call(&mut client, &[b"INCR", b"count"]);
+    call(&mut client, &[b"PFADD", b"hll", b"a"]);
+    call(&mut client, &[b"QUIPU.OBSERVE", b"unique", b"a"]);
+    assert_eq!(call(&mut client, &[b"CMS.INITBYDIM", b"cms", b"100", b"4"]), ok);
+    assert_eq!(call(&mut client, &[b"TOPK.RESERVE", b"top", b"3"]), ok);
+    let commands: [(&[&[u8]], &str); 6] = [
+        (&[b"INCR", b"?"], "count"),
+        (&[b"PFADD", b"?", b"b"], "hll"),
+        (&[b"QUIPU.OBSERVE", b"?", b"b"], "unique"),
+        (&[b"CMS.INCRBY", b"?", b"b", b"1"], "cms"),
+        (&[b"TOPK.ADD", b"?", b"b"], "top"),
+        (&[b"CMS.QUERY", b"?", b"b"], "cms"),
+    ];
+    for (command, own) in commands {
+        for name in ["count", "hll", "unique", "cms", "top"] {
+            let request: Vec<&[u8]> =
+                command.iter().map(|word| if *word == b"?" { name.as_bytes() } else { word }).collect();
+            let reply = call(&mut client, &request);
+            let refused = matches!(&reply, Value::Error(text) if text.starts_with("WRONGTYPE"));
+            // Our own dialect takes both forms of a sketch.
+            let takes = name == own || (own == "unique" && name == "hll");
+            assert_eq!(refused, !takes, "{} of {name}: {reply:?}", String::from_utf8_lossy(command[0]));
+        }
+    }
+    assert_eq!(number(&call(&mut client, &[b"GET", b"count"])), 2, "nothing else was applied");
+    assert_eq!(number(&call(&mut client, &[b"DBSIZE"])), 5);
+}
+
+/// What one client did in one life: whether each was answered.
+#[derive(Default)]
+struct Done {
+    observed: Vec<(String, bool)>,
+    counted: Vec<(String, u64, bool)>,
+}
+
+/// Observes and counts until the program is gone.
+fn load(program: &Program, dice: &Dice) -> Done {
+    let (mut client, mut done) = (connect(program), Done::default());
+    loop {
+        let item = format!("item-{}", dice.below(60_000));
+        let (hot, by) = (format!("hot-{}", dice.below(40)), 1 + dice.below(9) as u64);
+        let amount = by.to_string();
+        let requests: [&[&[u8]]; 4] = [
+            &[b"PFADD", b"hll", item.as_bytes()],
+            &[b"QUIPU.OBSERVE", b"unique", item.as_bytes()],
+            &[b"CMS.INCRBY", b"cms", hot.as_bytes(), amount.as_bytes()],
+            &[b"TOPK.INCRBY", b"top", hot.as_bytes(), amount.as_bytes()],
+        ];
+        let sent: Vec<u8> = requests.iter().flat_map(|request| quipu_protocol::resp::request(request)).collect();
+        done.observed.push((item, false));
+        done.counted.push((hot, by, false));
+        if client.send_encoded(&sent).is_err() {
+            return done;
+        }
+        for index in 0..requests.len() {
+            match client.receive() {
+                Ok(Value::Error(text)) => panic!("refused: {text}"),
+                // The last of each pair: then both were answered.
+                Ok(_) if index == 1 => done.observed.last_mut().expect("it was pushed").1 = true,
+                Ok(_) if index == 3 => done.counted.last_mut().expect("it was pushed").2 = true,
+                Ok(_) => {}
+                Err(_) => return done,
+            }
+        }
+    }
+}
+
+#[test]
+fn what_was_acknowledged_is_there_after_kills_and_nothing_that_was_not_asked_for() {
+    for mode in [Durability::Durable, Durability::Relaxed] {
+        let data = TempDir::new().expect("a temporary directory can be made");
+        let seed = getrandom::u64().expect("the system has randomness");
+        let dice = Dice::new(seed);
+        let mut launch = launch(data.path(), mode);
+        launch.arguments = ["--seal-every", "100ms", "--journal-bytes-max", "1MB"].map(Into::into).to_vec();
+        let mut program = launch.start().expect("it starts");
+        let mut client = connect(&program);
+        call(&mut client, &[b"CMS.INITBYDIM", b"cms", b"2000", b"5"]);
+        call(&mut client, &[b"TOPK.RESERVE", b"top", b"10"]);
+        let (mut acked, mut asked) = (Hll::new(), Hll::new());
+        let mut sums: BTreeMap<String, (u64, u64)> = BTreeMap::new();
+        let (mut edits, mut seen, mut observed) = (Edits::default(), 0, 0);
+        for _ in 0..KILLS {
+            let length = Duration::from_millis(50 + dice.below(250) as u64);
+            let done: Vec<Done> = thread::scope(|scope| {
+                let forks: Vec<Dice> = (0..CLIENTS).map(|_| dice.fork()).collect();
+                let program = &program;
+                let loads: Vec<_> = forks.into_iter().map(|dice| scope.spawn(move || load(program, &dice))).collect();
+                thread::sleep(length);
+                let pid = i32::try_from(program.pid()).ok().and_then(Pid::from_raw).expect("it runs");
+                kill_process(pid, Signal::KILL).expect("it is ours");
+                loads.into_iter().map(|load| load.join().expect("a client ends with its connection")).collect()
+            });
+            drop(program.kill9());
+            for Done { observed, counted } in done {
+                for (item, was_acked) in observed {
+                    asked.add(item.as_bytes(), &mut edits);
+                    if was_acked {
+                        seen += 1;
+                        acked.add(item.as_bytes(), &mut edits);
+                    }
+                }
+                for (item, by, was_acked) in counted {
+                    let (low, high) = sums.entry(item).or_default();
+                    *low += if was_acked { by } else { 0 };
+                    *high += by;
+                }
+                edits.clear();
+            }
+            program = launch.start().expect("it starts again");
+            let mut client = connect(&program);
+            observed += 1;
+            let there = bytes(call(&mut client, &[b"GET", b"hll"]));
+            let there = Hll::from_redis_string(&there).expect("it is whole");
+            // A register that the smaller one has higher would change what the larger one comes to.
+            let within =
+                |small: &Hll, large: &Hll| Hll::union_estimate(&[small, large]) == Hll::union_estimate(&[large]);
+            assert!(within(&acked, &there), "seed {seed}: something acknowledged is gone");
+            assert!(within(&there, &asked), "seed {seed}: something is there that nobody asked for");
+            let native = number(&call(&mut client, &[b"PFCOUNT", b"hll"]));
+            assert!(native > 0);
+            let (mut low_sum, mut high_sum) = (0, 0);
+            for (item, (low, high)) in &sums {
+                (low_sum, high_sum) = (low_sum + low, high_sum + high);
+                let Value::Array(at_most) = call(&mut client, &[b"CMS.QUERY", b"cms", item.as_bytes()]) else {
+                    panic!()
+                };
+                assert!(number(&at_most[0]) as u64 >= *low, "seed {seed}: an increment of {item} is gone");
+            }
+            let Value::Array(info) = call(&mut client, &[b"CMS.INFO", b"cms"]) else { panic!("CMS.INFO") };
+            let total = number(&info[5]) as u64;
+            assert!((low_sum..=high_sum).contains(&total), "seed {seed}: {low_sum} ≤ {total} ≤ {high_sum}");
+            let Value::Array(rows) = call(&mut client, &[b"TOPK.LIST", b"top", b"WITHCOUNT"]) else {
+                panic!("TOPK.LIST")
+            };
+            for row in rows.chunks(2) {
+                let item = String::from_utf8(bytes(row[0].clone())).expect("it is one of ours");
+                assert!(number(&row[1]) as u64 >= sums[&item].0, "seed {seed}: {item} came more often");
+            }
+        }
+        println!(
+            "proof: kinds killed {mode:?}: kills {observed}, acknowledged observations {seen}, increments {} of {} items, violations 0",
+            sums.values().map(|(low, _)| low).sum::<u64>(),
+            sums.len()
+        );
+        drop(program.kill9());
+    }
+}
