@@ -31,9 +31,6 @@ const LISTED_BYTES_MAX: usize = 160;
 /// No sketch has a longer header.
 const HEADER_BYTES: usize = 48;
 
-/// Most bytes of a string that Redis keeps of uniques.
-const STRING_BYTES_MAX: usize = UNIQUE_BYTES_MAX;
-
 /// Most bytes that commands of sketches add to their record, beside what every command may write; `look` finds the body of a name.
 pub fn record_bytes_max<'a, 'b>(commands: &[Command<'a>], look: impl Fn(Name<'a>) -> Option<&'b Body>) -> usize {
     let sketches = || commands.iter().filter_map(written);
@@ -229,14 +226,22 @@ fn top_bytes_max(TopSize { k, width, depth, .. }: TopSize, longest: usize) -> us
     usize::try_from(bytes).unwrap_or(usize::MAX).min(super::SKETCH_BYTES_MAX)
 }
 
-/// Most bytes of the answer of a command, where it is remembered.
+/// Most bytes of strings among the answers of commands, where they are remembered; `look` finds the body of a name.
+pub fn strings_bytes_max<'a, 'b>(commands: &[Command<'a>], look: impl Fn(Name<'a>) -> Option<&'b Body>) -> usize {
+    let strings = commands.iter().filter_map(|command| match command {
+        Command::Take { name } | Command::ReadAndExpire { name, .. } => look(*name),
+        Command::Set(set) if set.reply_old => look(set.name),
+        Command::Sketch(SketchCommand::SetString(set)) if set.reply_old => look(set.name),
+        _ => None,
+    });
+    strings.filter(|body| matches!(body.sketch(), Sketch::Hll(_))).map(|body| body.bytes().len()).sum()
+}
+
+/// Most bytes of the answer of a command beside strings, where it is remembered.
 pub fn outcome_bytes_max(command: &Command<'_>) -> usize {
     /// A length.
     const EACH: usize = 24;
     match command {
-        Command::Take { .. } | Command::ReadAndExpire { .. } => STRING_BYTES_MAX,
-        Command::Set(set) if set.reply_old => STRING_BYTES_MAX,
-        Command::Sketch(SketchCommand::SetString(set)) if set.reply_old => STRING_BYTES_MAX,
         Command::Sketch(SketchCommand::CountItems { items, .. }) => EACH + 8 * items.len(),
         Command::Sketch(SketchCommand::CountTop { items, .. }) => EACH + (EACH + ITEM_BYTES_MAX) * items.len(),
         _ => 0,
