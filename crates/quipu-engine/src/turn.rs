@@ -33,7 +33,7 @@ use crate::load::Load;
 use crate::namespaces::{InForce, Places};
 use crate::sharing::own::own_bytes_max;
 use crate::sharing::{Demand, Seeing, Share, demand, names_of};
-use crate::sketches::{record_bytes_guess, record_bytes_max, strings_bytes_max};
+use crate::sketches::{concerns_bodies, record_bytes_guess, record_bytes_max, strings_bytes_max};
 
 /// A run ends after so many commands, so that a long pipeline on one counter does not keep others from its shard.
 const RUN_COMMANDS_MAX: usize = 64;
@@ -521,9 +521,8 @@ impl<'e> Turn<'e> {
 
     /// The same of one command, whose shard is held.
     fn needs_more_now(&self, command: &Command<'_>, bodies_bytes: &mut usize) -> bool {
-        let Command::Sketch(sketch) = command else { return false };
         let held = self.held.as_ref().expect("the run is open");
-        sketch.writes() && self.needs_more(held, std::slice::from_ref(command), bodies_bytes)
+        concerns_bodies(command) && self.needs_more(held, std::slice::from_ref(command), bodies_bytes)
     }
 
     /// Places for the counters that these commands may make, in namespaces where their number is limited; the shards are held.

@@ -33,9 +33,16 @@ const HEADER_BYTES: usize = 48;
 
 /// Most bytes that commands of sketches add to their record, beside what every command may write; `look` finds the body of a name.
 pub fn record_bytes_max<'a, 'b>(commands: &[Command<'a>], look: impl Fn(Name<'a>) -> Option<&'b Body>) -> usize {
-    let sketches = || commands.iter().filter_map(written);
-    let together = if commands.len() > 1 { Some(Together::of(sketches(), &look)) } else { None };
-    let bytes = sketches().filter_map(|command| {
+    let together =
+        if commands.len() > 1 { Some(Together::of(commands.iter().filter_map(written), &look)) } else { None };
+    let bytes = commands.iter().filter_map(|command| {
+        if let Some(name) = rewritten(command) {
+            // Where the journal does not have all of the body, it gets that with the cell.
+            let body = look(name).filter(|body| !body.journaled)?;
+            let most = together.as_ref().map_or(0, |together| together.bytes);
+            return Some(entry_bytes_max(name) + body.bytes().len().max(most));
+        }
+        let command = written(command)?;
         let name = command.names().first()?;
         let edits = match &together {
             None => edits_bytes_max(command, look(*name)),
@@ -44,6 +51,11 @@ pub fn record_bytes_max<'a, 'b>(commands: &[Command<'a>], look: impl Fn(Name<'a>
         Some(entry_bytes_max(*name) + edits)
     });
     bytes.sum()
+}
+
+/// Whether anything that is asked of a counter may have to be said of its body.
+pub fn concerns_bodies(command: &Command<'_>) -> bool {
+    written(command).is_some() || rewritten(command).is_some()
 }
 
 /// What a command will most likely need, before anything is known of the body it meets.
@@ -116,6 +128,14 @@ impl Together {
 
 fn written<'c, 'a>(command: &'c Command<'a>) -> Option<&'c SketchCommand<'a>> {
     if let Command::Sketch(command) = command { Some(command).filter(|command| command.writes()) } else { None }
+}
+
+/// The counter whose cell a command may write again as it is, but for its expiry.
+fn rewritten<'a>(command: &Command<'a>) -> Option<Name<'a>> {
+    match command {
+        Command::Expire { name, .. } | Command::Persist { name } | Command::ReadAndExpire { name, .. } => Some(*name),
+        _ => None,
+    }
 }
 
 /// Most bytes that a command alone writes of what it changes in this body, or in one that it makes.

@@ -159,8 +159,9 @@ fn live(world: &World, engine: &Engine, dice: &Dice, trace: &mut Trace, tally: &
                 }
             }
             90..96 => {
-                let shard = dice.below(engine.steps().shards());
-                tally.evicted += engine.steps().evict(shard);
+                // Once for those that were looked at, and once for all.
+                let shards = (0..engine.steps().shards()).chain(0..engine.steps().shards());
+                tally.evicted += shards.map(|shard| engine.steps().evict(shard)).sum::<usize>();
                 trace.note(engine, engine.steps().reserved());
             }
             _ => {
