@@ -105,11 +105,11 @@ pub fn writes(command: &Command<'_>) -> bool {
     }
 }
 
-/// Whether a command makes a counter that does not exist; only then is it refused for want of memory.
-pub fn creates(command: &Command<'_>) -> bool {
+/// Whether a command makes this counter of its own if it does not exist; only then is it refused for want of memory.
+pub fn creates(command: &Command<'_>, name: Name<'_>) -> bool {
     match command {
         Command::Add { .. } | Command::AddWithin(_) | Command::Set(_) => true,
-        Command::Sketch(command) => command.made().is_some(),
+        Command::Sketch(command) => command.made() == Some(name),
         _ => false,
     }
 }

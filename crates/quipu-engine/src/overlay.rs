@@ -212,7 +212,15 @@ impl Restored<'_> {
         self.time = self.time.max(record.body.time);
         self.records += 1;
         let end = record.position.plus(record.bytes as u64);
-        for entry in record.body.entries() {
+        let is_flush = |(_, entry): &(usize, Result<Entry<'_>, _>)| matches!(entry, Ok(Entry::Flush { .. }));
+        // The ledger has carried out this record's flush: what was changed before it is not there any more.
+        let carried_out = if end <= self.watermark.cleared {
+            record.body.entries().enumerate().filter(is_flush).last()
+        } else {
+            None
+        };
+        let carried_out = carried_out.map_or(0, |(index, _)| index);
+        for (index, entry) in record.body.entries().enumerate() {
             match entry.map_err(|bad| stream_damage(segments, record.position, bad.to_string()))? {
                 Entry::Cell { name, epoch, value, expires_at, before, own, .. } => {
                     let cell = Cell { epoch, value, expires_at };
@@ -224,6 +232,7 @@ impl Restored<'_> {
                     self.restore(end, name, None, before, epoch, own)?;
                 }
                 Entry::Flush { epoch } => self.flush(record.position, end, epoch),
+                Entry::Sketch { .. } if index < carried_out => {}
                 Entry::Sketch { name, kind, version, whole, edits, pane } => {
                     let hash = self.table.hash(name);
                     let index = self.table.shard_of(hash);

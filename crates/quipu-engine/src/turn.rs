@@ -33,7 +33,7 @@ use crate::load::Load;
 use crate::namespaces::{InForce, Places};
 use crate::sharing::own::own_bytes_max;
 use crate::sharing::{Demand, Seeing, Share, demand, names_of};
-use crate::sketches::{record_bytes_guess, record_bytes_max};
+use crate::sketches::{concerns_bodies, record_bytes_guess, record_bytes_max, strings_bytes_max};
 
 /// A run ends after so many commands, so that a long pipeline on one counter does not keep others from its shard.
 const RUN_COMMANDS_MAX: usize = 64;
@@ -489,7 +489,7 @@ impl<'e> Turn<'e> {
             // Under the lock: what was admitted before the close must not come after its mark.
             return Ok(self.engine.check_open().map_or_else(Reply::Refused, |()| unreachable!("it is closed")));
         }
-        self.known(name, shard, creates(command))?;
+        self.known(name, shard, creates(command, name))?;
         if let Some(shared) = &self.engine.shared {
             let hash = self.engine.table.hash(name.bytes());
             let owned = self.held.as_mut().expect("the run is open").shard(shard).own(hash, name.bytes());
@@ -509,11 +509,11 @@ impl<'e> Turn<'e> {
         Ok(self.apply(command, None, has_room))
     }
 
-    /// Whether what is written of sketches may take more room than so much, as the held shards know; then how much.
+    /// Whether what is written of sketches, and of strings that are told under a token, may take more room than so much, as the held shards know; then how much.
     pub(crate) fn needs_more(&self, held: &Held<'_>, commands: &[Command<'_>], bodies_bytes: &mut usize) -> bool {
         let table = &self.engine.table;
         let look = |name: Name<'_>| held.peek(table.shard_of(table.hash(name.bytes()))).body(name.bytes());
-        let needed = record_bytes_max(commands, look);
+        let needed = record_bytes_max(commands, look) + strings_bytes_max(commands, look);
         let more = needed > *bodies_bytes;
         *bodies_bytes = needed.max(*bodies_bytes);
         more
@@ -521,9 +521,8 @@ impl<'e> Turn<'e> {
 
     /// The same of one command, whose shard is held.
     fn needs_more_now(&self, command: &Command<'_>, bodies_bytes: &mut usize) -> bool {
-        let Command::Sketch(sketch) = command else { return false };
         let held = self.held.as_ref().expect("the run is open");
-        sketch.writes() && self.needs_more(held, std::slice::from_ref(command), bodies_bytes)
+        concerns_bodies(command) && self.needs_more(held, std::slice::from_ref(command), bodies_bytes)
     }
 
     /// Places for the counters that these commands may make, in namespaces where their number is limited; the shards are held.
@@ -559,7 +558,7 @@ impl<'e> Turn<'e> {
                 let hash = table.hash(name.bytes());
                 match held.shard(table.shard_of(hash)).look(hash, name.bytes()) {
                     Look::Unknown => unknown.push(name.bytes().into()),
-                    Look::Absent => lacking |= full && creates(command),
+                    Look::Absent => lacking |= full && creates(command, *name),
                     Look::Cell(_) => {}
                 }
             };

@@ -36,9 +36,12 @@ pub fn audit(target: &Directory, out: &mut impl Write) -> anyhow::Result<ExitCod
 }
 
 fn print(target: &Directory, found: &Audit, out: &mut impl Write) -> anyhow::Result<()> {
-    let Audit { counters, sum, own, drifts, drifts_more } = found;
+    let Audit { counters, sketches, sum, own, drifts, drifts_more } = found;
     writeln!(out, "{}", show::bold(&target.data.display().to_string()))?;
     writeln!(out, "counters  {counters}")?;
+    if *sketches > 0 {
+        writeln!(out, "sketches  {sketches}")?;
+    }
     writeln!(out, "sum       {sum}")?;
     writeln!(out, "own       {own}")?;
     if found.is_clean() {

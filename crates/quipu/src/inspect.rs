@@ -193,6 +193,11 @@ fn shown(entry: &Entry<'_>) -> String {
                 NAMESPACE_KEYS.iter().filter_map(|key| Some(format!(" {} = {}", key.key, (key.show)(settings)?)));
             format!("namespace {}{}", show::name(name), said.collect::<String>())
         }
+        Entry::Sketch { name, kind, version, whole, edits, .. } => {
+            let bytes: usize = edits.iter().map(|edit| edit.bytes.len()).sum();
+            let (name, edits, whole) = (show::name(name), edits.iter().count(), if *whole { " whole" } else { "" });
+            format!("sketch {name} kind {kind} version {version}{whole} edits {edits} bytes {bytes}")
+        }
         Entry::Token { key, number: None, .. } => format!("token {}", shown_key(*key)),
         Entry::Token { key, number: Some(number), .. } => format!("number {number} of producer {}", shown_key(*key)),
     }

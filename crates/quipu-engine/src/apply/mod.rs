@@ -439,6 +439,7 @@ impl Run<'_, '_> {
             let entry =
                 Entry::Cell { name: name.bytes(), epoch, value, expires_at, count: 1, sum: 0, before, own: &own };
             self.draft.push(self.now, &entry);
+            self.write_unjournaled(name);
         }
     }
 

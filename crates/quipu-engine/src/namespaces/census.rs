@@ -14,7 +14,6 @@ use std::ops::ControlFlow;
 use quipu_model::{Command, LedgerError, Name, Refusal, SetCondition};
 
 use super::policy::Limit;
-use crate::admit::creates;
 use crate::apply::Held;
 use crate::apply::table::{Look, Shard, Table};
 use crate::engine::Inner;
@@ -119,10 +118,7 @@ fn made_by<'a>(command: &Command<'a>) -> Option<Name<'a>> {
         Command::AddWithin(add) => Some(add.name),
         Command::Set(set) if set.condition != SetCondition::IfPresent => Some(set.name),
         Command::Sketch(command) => command.made(),
-        other => {
-            debug_assert!(!creates(other) || matches!(other, Command::Set(_)));
-            None
-        }
+        _ => None,
     }
 }
 

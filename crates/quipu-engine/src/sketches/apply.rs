@@ -539,6 +539,19 @@ impl Run<'_, '_> {
         shard.note_body(name.bytes());
     }
 
+    /// The cell of a counter was written down: if it is a sketch, and the journal does not have all of its body, it gets that, too.
+    pub(crate) fn write_unjournaled(&mut self, name: Name<'_>) {
+        let hash = self.table.hash(name.bytes());
+        let shard = self.held.shard(self.table.shard_of(hash));
+        if shard.body(name.bytes()).is_none_or(|body| body.journaled) {
+            return;
+        }
+        let Some(body) = shard.body_mut(name.bytes()) else { return };
+        body.journaled = true;
+        let change = (body.kind(), body.version, true);
+        self.draft.push_sketch(self.now, name.bytes(), change, [all_of(body.bytes())].into_iter());
+    }
+
     /// Writes down a sketch that is made, with this cell or else one that a new counter has; and how it came to be, if that is known.
     fn write_new(&mut self, name: Name<'_>, cell: Option<Cell>, sketch: Sketch, way: Option<(Begin, &Edits)>) {
         let cell = cell.unwrap_or_else(|| self.with_value(name, None, 1));

@@ -20,7 +20,9 @@ mod room;
 mod shelf;
 
 pub(crate) use self::note::{Paged, is_of_sketch};
-pub(crate) use self::room::{outcome_bytes_max, record_bytes_guess, record_bytes_max};
+pub(crate) use self::room::{
+    concerns_bodies, outcome_bytes_max, record_bytes_guess, record_bytes_max, strings_bytes_max,
+};
 pub use self::shelf::{Body, Shelf};
 
 /// The largest body.

@@ -31,14 +31,18 @@ const LISTED_BYTES_MAX: usize = 160;
 /// No sketch has a longer header.
 const HEADER_BYTES: usize = 48;
 
-/// Most bytes of a string that Redis keeps of uniques.
-const STRING_BYTES_MAX: usize = UNIQUE_BYTES_MAX;
-
 /// Most bytes that commands of sketches add to their record, beside what every command may write; `look` finds the body of a name.
 pub fn record_bytes_max<'a, 'b>(commands: &[Command<'a>], look: impl Fn(Name<'a>) -> Option<&'b Body>) -> usize {
-    let sketches = || commands.iter().filter_map(written);
-    let together = if commands.len() > 1 { Some(Together::of(sketches(), &look)) } else { None };
-    let bytes = sketches().filter_map(|command| {
+    let together =
+        if commands.len() > 1 { Some(Together::of(commands.iter().filter_map(written), &look)) } else { None };
+    let bytes = commands.iter().filter_map(|command| {
+        if let Some(name) = rewritten(command) {
+            // Where the journal does not have all of the body, it gets that with the cell.
+            let body = look(name).filter(|body| !body.journaled)?;
+            let most = together.as_ref().map_or(0, |together| together.bytes);
+            return Some(entry_bytes_max(name) + body.bytes().len().max(most));
+        }
+        let command = written(command)?;
         let name = command.names().first()?;
         let edits = match &together {
             None => edits_bytes_max(command, look(*name)),
@@ -47,6 +51,11 @@ pub fn record_bytes_max<'a, 'b>(commands: &[Command<'a>], look: impl Fn(Name<'a>
         Some(entry_bytes_max(*name) + edits)
     });
     bytes.sum()
+}
+
+/// Whether anything that is asked of a counter may have to be said of its body.
+pub fn concerns_bodies(command: &Command<'_>) -> bool {
+    written(command).is_some() || rewritten(command).is_some()
 }
 
 /// What a command will most likely need, before anything is known of the body it meets.
@@ -119,6 +128,14 @@ impl Together {
 
 fn written<'c, 'a>(command: &'c Command<'a>) -> Option<&'c SketchCommand<'a>> {
     if let Command::Sketch(command) = command { Some(command).filter(|command| command.writes()) } else { None }
+}
+
+/// The counter whose cell a command may write again as it is, but for its expiry.
+fn rewritten<'a>(command: &Command<'a>) -> Option<Name<'a>> {
+    match command {
+        Command::Expire { name, .. } | Command::Persist { name } | Command::ReadAndExpire { name, .. } => Some(*name),
+        _ => None,
+    }
 }
 
 /// Most bytes that a command alone writes of what it changes in this body, or in one that it makes.
@@ -229,14 +246,22 @@ fn top_bytes_max(TopSize { k, width, depth, .. }: TopSize, longest: usize) -> us
     usize::try_from(bytes).unwrap_or(usize::MAX).min(super::SKETCH_BYTES_MAX)
 }
 
-/// Most bytes of the answer of a command, where it is remembered.
+/// Most bytes of strings among the answers of commands, where they are remembered; `look` finds the body of a name.
+pub fn strings_bytes_max<'a, 'b>(commands: &[Command<'a>], look: impl Fn(Name<'a>) -> Option<&'b Body>) -> usize {
+    let strings = commands.iter().filter_map(|command| match command {
+        Command::Take { name } | Command::ReadAndExpire { name, .. } => look(*name),
+        Command::Set(set) if set.reply_old => look(set.name),
+        Command::Sketch(SketchCommand::SetString(set)) if set.reply_old => look(set.name),
+        _ => None,
+    });
+    strings.filter(|body| matches!(body.sketch(), Sketch::Hll(_))).map(|body| body.bytes().len()).sum()
+}
+
+/// Most bytes of the answer of a command beside strings, where it is remembered.
 pub fn outcome_bytes_max(command: &Command<'_>) -> usize {
     /// A length.
     const EACH: usize = 24;
     match command {
-        Command::Take { .. } | Command::ReadAndExpire { .. } => STRING_BYTES_MAX,
-        Command::Set(set) if set.reply_old => STRING_BYTES_MAX,
-        Command::Sketch(SketchCommand::SetString(set)) if set.reply_old => STRING_BYTES_MAX,
         Command::Sketch(SketchCommand::CountItems { items, .. }) => EACH + 8 * items.len(),
         Command::Sketch(SketchCommand::CountTop { items, .. }) => EACH + (EACH + ITEM_BYTES_MAX) * items.len(),
         _ => 0,

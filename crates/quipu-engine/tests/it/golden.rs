@@ -6,7 +6,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use quipu_engine::Engine;
-use quipu_model::{AddWithin, Command, Expiry, Identity, Name, Reply, Set, SetCondition, SetExpiry, When};
+use quipu_model::{
+    AddWithin, Command, Dialect, Expiry, FrequencySize, Identity, Name, Reply, Set, SetCondition, SetExpiry,
+    SketchCommand, TopSize, When,
+};
 use quipu_testkit::CrashDisk;
 
 use crate::world::{World, data, small};
@@ -20,9 +23,10 @@ struct Pinned {
     check: fn(&Engine),
 }
 
-const PINNED: [Pinned; 2] = [
+const PINNED: [Pinned; 3] = [
     Pinned { dir: "journal-v1", write, check },
     Pinned { dir: "journal-v1-tokens", write: write_once, check: check_once },
+    Pinned { dir: "journal-v1-sketches", write: write_sketches, check: check_sketches },
 ];
 
 fn golden(dir: &str, file: &str) -> PathBuf {
@@ -88,6 +92,53 @@ fn check_once(engine: &Engine) {
     assert_eq!(retry(Identity::token(b"", b"take").unwrap(), Command::Take { name }), Reply::Value(Some(-6)));
     assert_eq!(retry(Identity::token(b"", b"again").unwrap(), Command::Take { name }), Reply::Value(None));
     assert_eq!((engine.read(name.bytes()).unwrap().value, engine.stats().tokens.tokens), (5, 4));
+}
+
+/// Entries of sketches: made, changed in place and by a splice, as a whole where that is shorter or nothing else is known; a list under a token.
+fn write_sketches(engine: &Engine, world: &World) {
+    fn ask<'a>(command: SketchCommand<'a>) -> Command<'a> {
+        Command::Sketch(command)
+    }
+    let (hll, cms, top, quick) = (name("pages:1"), name("words"), name("top"), name("m:quick"));
+    let observe =
+        |name, items: &[&'static [u8]], dialect| ask(SketchCommand::Observe { name, items: items.to_vec(), dialect });
+    engine.execute(&observe(hll, &[b"alice"], Dialect::Redis)).unwrap();
+    engine.execute(&observe(hll, &[b"bob", b"carol"], Dialect::Redis)).unwrap();
+    let size = FrequencySize::Dimensions { width: 2_000, depth: 5 };
+    engine.execute(&ask(SketchCommand::MakeFrequency { name: cms, size, dialect: Dialect::Redis })).unwrap();
+    world.clock.advance(Duration::from_millis(5));
+    let count = SketchCommand::CountItems {
+        name: cms,
+        items: vec![(b"to", 2), (b"be", 1)],
+        make: None,
+        dialect: Dialect::Redis,
+    };
+    engine.execute_once(&Identity::token(b"p", b"count").unwrap(), &ask(count)).unwrap();
+    let (make, dialect) = (Some(TopSize::of(2)), Dialect::Native);
+    let listed = SketchCommand::CountTop { name: top, items: vec![(b"x", 3), (b"y", 2), (b"z", 9)], make, dialect };
+    engine.execute_once(&Identity::token(b"p", b"list").unwrap(), &ask(listed)).unwrap();
+    engine.execute(&observe(quick, &[b"unjournaled"], dialect)).unwrap();
+    engine.execute_once(&Identity::token(b"p", b"quick").unwrap(), &observe(quick, &[b"journaled"], dialect)).unwrap();
+    engine.steps().hand_over();
+}
+
+fn check_sketches(engine: &Engine) {
+    for (text, dialect, count) in [("pages:1", Dialect::Redis, 3), ("m:quick", Dialect::Native, 2)] {
+        let counted = engine.execute(&Command::Sketch(SketchCommand::CountUnique { names: vec![name(text)], dialect }));
+        assert!(matches!(counted, Ok(Reply::Estimate(known)) if known.value == count), "{text}: {counted:?}");
+    }
+    let items: Vec<&[u8]> = vec![b"to", b"be", b"or"];
+    let read = SketchCommand::ReadItems { name: name("words"), items, dialect: Dialect::Redis };
+    assert_eq!(engine.execute(&Command::Sketch(read)).unwrap(), Reply::Integers(vec![2, 1, 0]));
+    let (make, dialect) = (Some(TopSize::of(2)), Dialect::Native);
+    let listed =
+        SketchCommand::CountTop { name: name("top"), items: vec![(b"x", 3), (b"y", 2), (b"z", 9)], make, dialect };
+    let again = engine.execute_once(&Identity::token(b"p", b"list").unwrap(), &Command::Sketch(listed)).unwrap();
+    assert_eq!(again, Reply::Items(vec![None, None, Some(Box::from(*b"y"))]));
+}
+
+fn name(text: &str) -> Name<'_> {
+    Name::new(text.as_bytes()).unwrap()
 }
 
 #[test]

@@ -467,6 +467,35 @@ fn a_flush_takes_bodies_with_it() {
 }
 
 #[test]
+fn a_transaction_with_a_flush_in_the_middle_is_replayed_after_the_flush_was_carried_out() {
+    let (world, engine) = open();
+    fill(&engine);
+    let commands = [
+        Command::Sketch(observe("d:hll", &["c"], REDIS)),
+        Command::Flush,
+        Command::Sketch(observe("d:hll", &["x", "y"], REDIS)),
+        Command::Sketch(observe("d:unique", &["z"], NATIVE)),
+    ];
+    let mut turn = engine.turn();
+    turn.run_all(&commands, &[]).unwrap().unwrap();
+    turn.finish();
+    engine.steps().hand_over();
+    engine.steps().sync();
+    // The ledger forgets everything first; the power is lost at every moment after that.
+    let before = world.disk.operations();
+    engine.steps().seal_all().unwrap();
+    for at in before..=world.disk.operations() {
+        let again = World::new(world.disk.kill(at).into_disk(), 2);
+        let engine = again.open(small(8192)).unwrap_or_else(|e| panic!("at {at}: {e}"));
+        assert_eq!(
+            (engine.stats().counters, uniques(&engine, &["d:hll"]), uniques(&engine, &["d:unique"])),
+            (2, 2, 1),
+            "at {at}"
+        );
+    }
+}
+
+#[test]
 fn a_cell_that_left_memory_finds_its_body() {
     let (_world, engine) = open();
     fill(&engine);
