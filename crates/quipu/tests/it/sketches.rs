@@ -11,7 +11,7 @@ use quipu_sketch::{Edits, Hll};
 use quipu_testkit::Dice;
 use quipu_testkit::program::Program;
 use quipu_testkit::resp::{Client, Value};
-use quipu_testkit::servers::RedisServer;
+use quipu_testkit::servers::redis::RedisServer;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -148,8 +148,8 @@ fn load(program: &Program, dice: &Dice) -> Done {
             &[b"TOPK.INCRBY", b"top", hot.as_bytes(), amount.as_bytes()],
         ];
         let sent: Vec<u8> = requests.iter().flat_map(|request| quipu_protocol::resp::request(request)).collect();
-        done.observed.push((item, false));
-        done.counted.push((hot, by, false));
+        done.observed.push((item.clone(), false));
+        done.counted.push((hot.clone(), by, false));
         if client.send_encoded(&sent).is_err() {
             return done;
         }
