@@ -24,6 +24,7 @@ cargo xtask bench postgres [--seconds N] [--repetitions N]
                                              a durable counter beside a hot row of PostgreSQL, in turn
 cargo xtask bench memory [COUNTERS …]        bytes per counter beside Redis
 cargo xtask bench http                       an add over HTTP beside nginx, and watchers beside bare writes
+cargo xtask engines up                       a Redis, a Redis Cluster and a PostgreSQL to try things on, until Ctrl-C
 cargo xtask tools                            installs what the tests need and says where it is";
 
 fn main() -> ExitCode {
@@ -48,6 +49,7 @@ fn dispatch(arguments: &[String]) -> anyhow::Result<()> {
         ["bench", "http"] => bench::http(),
         // Started by the former.
         ["bench", "bare-writes", port] => bench::bare_writes(port),
+        ["engines", "up"] => engines_up(),
         ["tools"] => {
             let tools = tools::install()?;
             println!("{tools}");
@@ -59,6 +61,18 @@ fn dispatch(arguments: &[String]) -> anyhow::Result<()> {
         }
         other => bail!("unknown command '{}'\n{USAGE}", other.join(" ")),
     }
+}
+
+/// Starts real engines and shows where they are, until it is interrupted.
+fn engines_up() -> anyhow::Result<()> {
+    tools::install()?;
+    // Not captured: it speaks to whoever asked for it, and hears the interrupt itself.
+    let mut engines = parts::cargo("run --quiet -p quipu-testkit --example engines", &[]);
+    let status = engines.status().context("run the engines")?;
+    if !status.success() {
+        bail!("the engines ended with {status}");
+    }
+    Ok(())
 }
 
 fn postgres_options(mut words: &[&str]) -> anyhow::Result<bench::PostgresOptions> {

@@ -7,14 +7,17 @@
 //! +++ b/crates/…
 //! ```
 //!
-//! A patch is applied to a copy of the workspace, uncommitted work included, whose build is kept for the next one.
+//! A patch is applied to a copy of the workspace, uncommitted work included, whose build is kept for the next one. Two copies are at work at once: one builds
+//! while the other's tests wait, and a crate is mostly built by one core.
 //!
 //! Invariant: caught means that the patched code builds and a test fails; a patch that does not apply, does not build or fails
 //! nothing is an error.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+use std::thread;
 
 use anyhow::{Context, bail};
 use comfy_table::Table;
@@ -37,26 +40,66 @@ struct Patch {
 
 /// Applies each patch, or the one of this name, and returns how many were caught: all of them, or an error.
 pub fn patches(only: Option<&str>) -> anyhow::Result<usize> {
-    let patches = find(only)?;
+    let mut patches = find(only)?;
+    // Those of one test lie together: each copy begins at an end, so that neither builds everything.
+    patches.sort_by(|one, other| (&one.test, &one.name).cmp(&(&other.test, &other.name)));
+    let count = patches.len();
+    let (waiting, judged) = (Mutex::new(VecDeque::from(patches)), Mutex::new(Vec::new()));
+    thread::scope(|scope| {
+        for lane in [Lane::Front, Lane::Back] {
+            let (waiting, judged) = (&waiting, &judged);
+            scope.spawn(move || {
+                let copy = Copy::new(lane);
+                while let Some(patch) = lane.take(&mut waiting.lock().unwrap_or_else(PoisonError::into_inner)) {
+                    println!("  {} …", patch.name);
+                    let caught = copy.caught_by(&patch);
+                    judged.lock().unwrap_or_else(PoisonError::into_inner).push((patch, caught));
+                }
+            });
+        }
+    });
+    let mut judged = judged.into_inner().unwrap_or_else(PoisonError::into_inner);
+    judged.sort_by(|(one, _), (other, _)| one.name.cmp(&other.name));
     let mut table = Table::new();
     table.load_style(NOTHING).set_header(["known-bad patch", "what it breaks", "caught by"]);
     let mut missed = Vec::new();
-    let copy = Copy::new();
-    for patch in &patches {
-        println!("  {} …", patch.name);
-        match copy.caught_by(patch) {
-            Ok(tests) => table.add_row([patch.name.clone(), patch.defect.clone(), tests.join("\n")]),
+    for (patch, caught) in judged {
+        match caught {
+            Ok(tests) => table.add_row([patch.name, patch.defect, tests.join("\n")]),
             Err(error) => {
                 missed.push(format!("{}: {error:#}", patch.path.display()));
-                table.add_row([patch.name.clone(), patch.defect.clone(), "NOTHING".to_owned()])
+                table.add_row([patch.name, patch.defect, "NOTHING".to_owned()])
             }
         };
     }
     println!("\n{}\n", table.trim_fmt());
     if !missed.is_empty() {
-        bail!("{} of {} patches were not caught:\n{}", missed.len(), patches.len(), missed.join("\n"));
+        bail!("{} of {count} patches were not caught:\n{}", missed.len(), missed.join("\n"));
     }
-    Ok(patches.len())
+    Ok(count)
+}
+
+/// Which end of the list a copy takes its patches from.
+#[derive(Clone, Copy)]
+enum Lane {
+    Front,
+    Back,
+}
+
+impl Lane {
+    fn take(self, waiting: &mut VecDeque<Patch>) -> Option<Patch> {
+        match self {
+            Lane::Front => waiting.pop_front(),
+            Lane::Back => waiting.pop_back(),
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Lane::Front => "front",
+            Lane::Back => "back",
+        }
+    }
 }
 
 fn find(only: Option<&str>) -> anyhow::Result<Vec<Patch>> {
@@ -100,8 +143,9 @@ struct Copy {
 }
 
 impl Copy {
-    fn new() -> Copy {
-        Copy { source: own("patches/source"), target: own("patches/target") }
+    fn new(lane: Lane) -> Copy {
+        let folder = own("patches").join(lane.name());
+        Copy { source: folder.join("source"), target: folder.join("target") }
     }
 
     /// The tests that fail with the patch.

@@ -232,12 +232,15 @@ impl<'e> Turn<'e> {
         };
         match held {
             Held::Asked(held) => {
-                // In three rounds, so that what a lot needs next has come while the others were asked for theirs.
+                // In rounds, so that what a lot needs next has come while the others were asked for theirs: the place in the index, the chunk, the slot.
                 for (shard, (_, hash)) in held.iter().zip(&*shards) {
                     shard.prefetch_place(*hash);
                 }
                 for lot in lots.iter_mut() {
                     lot.at = held[lot.held].guess(lot.hash);
+                }
+                for (guess, held_at) in lots.iter().filter_map(|lot| Some((lot.at?, lot.held))) {
+                    held[held_at].prefetch(guess);
                 }
                 for lot in lots.iter_mut() {
                     look(lot, &mut held[lot.held]);

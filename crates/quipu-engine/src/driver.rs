@@ -63,7 +63,7 @@ const ASKED_EVERY: Duration = Duration::from_millis(10);
 /// Writers are gone for days before anything is done about them.
 const RETIRE_EVERY: Duration = Duration::from_secs(1);
 
-/// The control file learns this often how far the journal is synced.
+/// The control file learns this often how far the journal is synced, and memory is put in order.
 const NOTE_EVERY: Duration = Duration::from_secs(1);
 
 /// The tend thread looks around this often.
@@ -368,6 +368,7 @@ impl Tender {
         if now.saturating_sub(self.noted_at) >= NOTE_EVERY {
             self.noted_at = now;
             steps.note_synced()?;
+            inner.table.gather();
         }
         let since = now.saturating_sub(self.sealed_at);
         let overfull = self.relieve(inner, steps);

@@ -44,49 +44,134 @@ pub fn append_bulk(out: &mut Vec<u8>, value: i64) {
 /// Appends a line: a first byte, the one spelling of a number, an end of line.
 #[inline]
 pub fn append_line(out: &mut Vec<u8>, first: u8, value: i64) {
+    match Line::of(first, value) {
+        Some(line) => line.append(out),
+        None => append_long_line(out, first, value),
+    }
+}
+
+/// The same, of a number of any length.
+#[inline(never)]
+fn append_long_line(out: &mut Vec<u8>, first: u8, value: i64) {
     let mut line = [0; ROOM_BYTES];
     let at = spell(&mut line, value) - 1;
     line[at] = first;
-    // Always as many bytes as the longest line has, which is quicker than to ask how many, and then those too many off again.
-    let end = out.len() + LINE_BYTES_MAX - at;
-    if let Some(longest) = line[at..].first_chunk::<LINE_BYTES_MAX>() {
-        out.extend_from_slice(longest);
-    }
-    out.truncate(end);
+    out.extend_from_slice(&line[at..LINE_BYTES_MAX]);
 }
 
 /// Lines of integers, one after another. Of a counter that is counted up, most differ from the one before in the last digit only.
 #[derive(Default)]
 pub struct Lines {
-    /// The newest line, how long it is, and its number; none yet if that is 0.
-    line: [u8; LINE_BYTES_MAX],
-    bytes: usize,
+    /// The newest line, if it was a short one.
+    line: Line,
+    /// Its number.
     value: i64,
+    /// By how much its last digit can be raised.
+    left: u8,
 }
 
 impl Lines {
     /// Appends the line of a number.
     #[inline]
     pub fn append(&mut self, out: &mut Vec<u8>, value: i64) {
-        let next = self.value > 0 && value.checked_sub(1) == Some(self.value);
-        match self.line.get_mut(self.bytes.wrapping_sub(3)) {
-            Some(digit) if next && *digit < b'9' => *digit += 1,
-            _ => {
-                let mut room = [0; ROOM_BYTES];
-                let at = spell(&mut room, value) - 1;
-                room[at] = b':';
-                self.bytes = LINE_BYTES_MAX - at;
-                if let Some(longest) = room[at..].first_chunk() {
-                    self.line = *longest;
-                }
+        if self.left > 0 && value == self.value + 1 {
+            self.line.raise();
+            (self.value, self.left) = (value, self.left - 1);
+            return self.line.append(out);
+        }
+        match Line::of(b':', value) {
+            Some(line) => {
+                (self.line, self.value, self.left) = (line, value, 9 - (value % 10) as u8);
+                line.append(out);
+            }
+            None => {
+                self.left = 0;
+                append_long_line(out, b':', value);
             }
         }
-        self.value = value;
-        // Always as many bytes as the longest line has, which is quicker than to ask how many, and then those too many off again.
-        let end = out.len() + self.bytes;
-        out.extend_from_slice(&self.line);
-        out.truncate(end);
     }
+}
+
+/// A line of a number that is not negative and has at most sixteen digits. It is made in registers and only ever written: bytes that are written one by one and
+/// then read together are waited for.
+#[derive(Clone, Copy, Default)]
+struct Line {
+    first: u8,
+    /// All but the last eight digits, the first one lowest, and how many they are.
+    upper: u64,
+    upper_count: u32,
+    /// The last eight, or all if there are fewer.
+    lower: u64,
+    lower_count: u32,
+}
+
+impl Line {
+    /// The line of a number that is short enough; nearly all are.
+    #[inline]
+    fn of(first: u8, value: i64) -> Option<Line> {
+        let value = u64::try_from(value).ok()?;
+        if value < EIGHT_DIGITS {
+            let (lower, lower_count) = spelled(value as u32);
+            return Some(Line { first, upper: 0, upper_count: 0, lower, lower_count });
+        }
+        let upper = value / EIGHT_DIGITS;
+        if upper >= EIGHT_DIGITS {
+            return None;
+        }
+        let (upper, upper_count) = spelled(upper as u32);
+        let lower = eight_digits((value % EIGHT_DIGITS) as u32) | ZEROS;
+        Some(Line { first, upper, upper_count, lower, lower_count: 8 })
+    }
+
+    /// The line of the next number, where only the last digit changes.
+    #[inline]
+    fn raise(&mut self) {
+        self.lower += 1 << (8 * (self.lower_count - 1));
+    }
+
+    #[inline]
+    fn append(&self, out: &mut Vec<u8>) {
+        // Each piece is written whole, and the next one over what of it is too much.
+        let begin = out.len();
+        out.extend_from_slice(&[self.first; LINE_ROOM_BYTES]);
+        let line = &mut out[begin..];
+        let lower = 1 + (self.upper_count & 0xf) as usize;
+        let end = lower + (self.lower_count & 0xf) as usize;
+        if self.upper_count > 0 {
+            line[1..9].copy_from_slice(&self.upper.to_le_bytes());
+        }
+        line[lower..lower + 8].copy_from_slice(&self.lower.to_le_bytes());
+        line[end..end + 2].copy_from_slice(b"\r\n");
+        out.truncate(begin + end + 2);
+    }
+}
+
+/// What the pieces of a line take at most, however long they are said to be.
+const LINE_ROOM_BYTES: usize = 1 + 2 * 15 + 8;
+
+const EIGHT_DIGITS: u64 = 100_000_000;
+
+/// What makes digits of eight numbers below ten.
+const ZEROS: u64 = u64::from_le_bytes([b'0'; 8]);
+
+/// The digits of a number below a hundred millions, without zeros in front, and how many they are: at least one.
+#[inline]
+fn spelled(number: u32) -> (u64, u32) {
+    let digits = eight_digits(number);
+    let zeros = (digits.trailing_zeros() / 8).min(7);
+    ((digits | ZEROS) >> (8 * zeros), 8 - zeros)
+}
+
+/// The eight digits of a number below a hundred millions, each a byte, the first one lowest: halves, quarters and eighths of it side by side in one word.
+#[inline]
+fn eight_digits(number: u32) -> u64 {
+    let fours = u64::from(number / 10_000) | u64::from(number % 10_000) << 32;
+    // By 100: exact below 10,000.
+    let hundreds = ((fours * 10_486) >> 20) & 0x0000_007f_0000_007f;
+    let twos = hundreds | (fours - 100 * hundreds) << 16;
+    // By 10: exact below 100.
+    let tens = ((twos * 103) >> 10) & 0x000f_000f_000f_000f;
+    tens | (twos - 10 * tens) << 8
 }
 
 /// The longest line: a first byte, a number, an end of line.
@@ -150,6 +235,17 @@ mod tests {
         assert_eq!(natural(b"18446744073709551616"), None);
     }
 
+    #[test]
+    fn eight_digits_are_those_of_the_number() {
+        // All halves, each as the first and as the second one.
+        for four in 0..10_000 {
+            for number in [four, four * 10_000, four * 10_000 + 9_999 - four] {
+                let spelled = (eight_digits(number) | ZEROS).to_le_bytes();
+                assert_eq!(std::str::from_utf8(&spelled).unwrap(), format!("{number:08}"));
+            }
+        }
+    }
+
     proptest! {
         #[test]
         fn a_number_written_is_read_back(value: i64) {
@@ -175,6 +271,15 @@ mod tests {
                 value = value.wrapping_add(step);
             }
             prop_assert_eq!(std::str::from_utf8(&out).unwrap(), expected);
+        }
+
+        #[test]
+        fn lines_of_every_length_are_spelled(digits in 0u32..19, near in -3..3_i64, negative: bool) {
+            let value = 10_i64.pow(digits).saturating_add(near);
+            let value = if negative { -value } else { value };
+            let mut line = Vec::new();
+            append_line(&mut line, b':', value);
+            prop_assert_eq!(std::str::from_utf8(&line).unwrap(), format!(":{value}\r\n"));
         }
 
         #[test]

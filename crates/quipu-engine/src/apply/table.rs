@@ -50,6 +50,7 @@ pub struct Table {
     seed: u64,
     counters: AtomicI64,
     bytes: AtomicI64,
+    chunks: Arc<SpareChunks>,
 }
 
 impl Table {
@@ -60,7 +61,7 @@ impl Table {
         let spare = Arc::new(SpareChunks::default());
         let shards =
             (0..shards).map(|_| Place(Mutex::new(Shard::new(Slots::new(seed, shard_bits, spare.clone()))))).collect();
-        Table { shards, shard_bits, seed, counters: AtomicI64::new(0), bytes: AtomicI64::new(0) }
+        Table { shards, shard_bits, seed, counters: AtomicI64::new(0), bytes: AtomicI64::new(0), chunks: spare }
     }
 
     /// The hash of a name.
@@ -125,6 +126,11 @@ impl Table {
             self.bytes.fetch_add(bytes - shard.noted.1, Ordering::Relaxed);
             shard.noted = (counters, bytes);
         }
+    }
+
+    /// Makes looks at many counters quicker, where the system has large pages.
+    pub fn gather(&self) {
+        self.chunks.gather();
     }
 
     /// How many counters there are, at rest or not, those that have expired but were not looked at since included.
@@ -258,10 +264,16 @@ impl Shard {
         self.slots.prefetch_place(hash);
     }
 
-    /// The slot that most likely has this hash, which is brought near.
+    /// The slot that most likely has this hash, to be brought near by [`Shard::prefetch`].
     #[inline]
     pub fn guess(&self, hash: u64) -> Option<u32> {
         self.slots.guess(hash)
+    }
+
+    /// Brings the slot of a guess near.
+    #[inline]
+    pub fn prefetch(&self, guess: u32) {
+        self.slots.prefetch(guess);
     }
 
     /// Another value for a counter that exists, at its slot.

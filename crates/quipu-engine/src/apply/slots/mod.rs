@@ -10,6 +10,7 @@
 //! - slots `0..len` are there, without a gap, and the index holds each of their numbers once;
 //! - a slot either has its cell in itself, or an extra has it: never both.
 
+mod blocks;
 mod extras;
 mod index;
 pub mod prefetch;
@@ -19,6 +20,7 @@ mod tests;
 use quipu_model::{Cell, Epoch};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use self::blocks::{Blocks, gather};
 use self::extras::{EPOCHS_MAX, Epochs, Extra, Extras};
 use self::index::Index;
 use self::prefetch::prefetch;
@@ -90,20 +92,44 @@ impl Slot {
 #[repr(align(64))]
 struct Chunk([Slot; CHUNK_SLOTS]);
 
-/// Chunks that belong to no shard.
+/// Chunks that belong to no shard, and where all chunks lie.
+#[derive(Default)]
+pub struct SpareChunks(Mutex<Spare>);
+
 #[derive(Default)]
 #[allow(clippy::vec_box, reason = "a chunk stays where it is when it goes from shard to shard")]
-pub struct SpareChunks(Mutex<Vec<Box<Chunk>>>);
+struct Spare {
+    chunks: Vec<Box<Chunk>>,
+    blocks: Blocks,
+}
 
 impl SpareChunks {
     fn take(&self) -> Box<Chunk> {
-        lock(&self.0).pop().unwrap_or_else(|| Box::new(Chunk([Slot::EMPTY; CHUNK_SLOTS])))
+        let mut spare = lock(&self.0);
+        spare.chunks.pop().unwrap_or_else(|| {
+            let chunk = Box::new(Chunk([Slot::EMPTY; CHUNK_SLOTS]));
+            spare.blocks.came(&*chunk);
+            chunk
+        })
     }
 
     fn give(&self, chunk: Box<Chunk>) {
         let mut spare = lock(&self.0);
-        if (spare.len() + 1) * size_of::<Chunk>() <= SPARE_BYTES_MAX {
-            spare.push(chunk);
+        if (spare.chunks.len() + 1) * size_of::<Chunk>() <= SPARE_BYTES_MAX {
+            spare.chunks.push(chunk);
+        } else {
+            spare.blocks.goes(&*chunk);
+        }
+    }
+
+    /// Makes huge pages of the memory that is full of chunks.
+    pub fn gather(&self) {
+        let full = lock(&self.0).blocks.take_full();
+        for block in full {
+            // Not under the lock: it takes a while.
+            if !gather(block.0) {
+                lock(&self.0).blocks.try_again(block);
+            }
         }
     }
 }
@@ -163,12 +189,18 @@ impl Slots {
         self.index.prefetch(hash);
     }
 
-    /// The slot that most likely has this hash, which is brought near; `None`: there is none.
+    /// The slot that most likely has this hash; `None`: there is none. Where its chunk lies is brought near, to be followed by [`Slots::prefetch`].
     #[inline]
     pub fn guess(&self, hash: u64) -> Option<u32> {
         let at = self.index.guess(hash)?;
-        prefetch(self.slot(at));
+        prefetch(&self.chunks[at as usize / CHUNK_SLOTS]);
         Some(at)
+    }
+
+    /// Brings a slot near.
+    #[inline]
+    pub fn prefetch(&self, at: u32) {
+        prefetch(self.slot(at));
     }
 
     /// Adds a slot for a name that has none, known not to exist, used; returns its number.
