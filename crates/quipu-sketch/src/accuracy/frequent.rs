@@ -85,7 +85,7 @@ pub fn measure(scale: Scale, seed: u64, progress: Progress<'_>, report: &mut Rep
         "of 100",
         steep.tops[at(16 << 10)].0,
         "HeavyKeeper 100",
-        Some(100.0),
+        Some(PLACES),
         true,
     );
     row(
@@ -93,7 +93,7 @@ pub fn measure(scale: Scale, seed: u64, progress: Progress<'_>, report: &mut Rep
         "of 100",
         flat.tops[at(64 << 10)].0,
         "HeavyKeeper 100",
-        Some(100.0),
+        Some(PLACES),
         true,
     );
     let broken: u64 = figures.iter().flat_map(|figures| &figures.tops).map(|(_, broken)| broken).sum();
@@ -104,6 +104,9 @@ pub fn measure(scale: Scale, seed: u64, progress: Progress<'_>, report: &mut Rep
         report.series.push(Series { plot: "top", name, x: "bytes", y: "right places of 100", points });
     }
 }
+
+/// How often an item came, by one of the sketches.
+type Answer<'a> = dyn Fn(&[u8]) -> u64 + 'a;
 
 fn stream(zipf: &Zipf, events: u64, die: &mut Die, progress: &dyn Fn(f64)) -> Figures {
     let universe = zipf.universe();
@@ -131,16 +134,16 @@ fn stream(zipf: &Zipf, events: u64, die: &mut Die, progress: &dyn Fn(f64)) -> Fi
 
     let mut ranks: Vec<u32> = (0..universe).collect();
     ranks.sort_unstable_by_key(|rank| std::cmp::Reverse(truth[*rank as usize]));
-    let error = |answer: &dyn Fn(&[u8]) -> u64| {
+    let error = |answer: &Answer<'_>| {
         let off = |rank: &u32| (answer(&item(*rank)) as f64 / truth[*rank as usize] as f64 - 1.0).abs();
         100.0 * ranks[..COMPARED].iter().map(off).sum::<f64>() / COMPARED as f64
     };
     let came = truth.iter().filter(|count| **count > 0).count();
-    let excess = |answer: &dyn Fn(&[u8]) -> u64| {
+    let excess = |answer: &Answer<'_>| {
         let off = |rank: &u32| answer(&item(*rank)).abs_diff(truth[*rank as usize]) as f64;
         ranks[..came].iter().map(off).sum::<f64>() / came as f64
     };
-    let answers: [&dyn Fn(&[u8]) -> u64; 4] = [
+    let answers: [&Answer<'_>; 4] = [
         &|item| linear.query(&KEY, item).at_most,
         &|item| linear.query(&KEY, item).typical,
         &|item| careful.query(&KEY, item).at_most,
