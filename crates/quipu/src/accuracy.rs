@@ -54,7 +54,7 @@ fn table(report: &Report) -> String {
             Some(_) if row.met() => show::good("met"),
             Some(_) => show::bad("missed"),
         };
-        let bar = row.bar.map_or_else(String::new, |bar| rounded(bar));
+        let bar = row.bar.map_or_else(String::new, rounded);
         table.add_row([row.name.as_str(), &rounded(row.measured), &bar, row.unit, &verdict, row.anchor]);
     }
     show::figures(table, 1..3) + "\n"

@@ -10,7 +10,7 @@ const LOOKS: [u64; 29] = [
     2_300, 2_600, 3_000, 4_000, 5_000, 10_000, 30_000, 100_000, 200_000, 300_000, 1_000_000,
 ];
 
-/// At many times as many items as registers the error no longer depends on their number, and is nearly independent at numbers that lie far apart: these make one figure.
+/// At many times as many items as registers the error no longer grows with their number: the worst of these is the figure.
 const LARGE: [u64; 3] = [100_000, 300_000, 1_000_000];
 
 /// What is measured at each look.
@@ -52,10 +52,7 @@ pub fn measure(scale: Scale, seed: u64, progress: Progress<'_>, report: &mut Rep
     };
     let look = |n: u64| LOOKS.iter().position(|look| *look == n).expect("it is a look");
     let rmse = |look: usize, of: Of| 100.0 * (sum(look, of).1 / runs as f64).sqrt();
-    let large = |of: Of| {
-        let squares: f64 = LARGE.iter().map(|n| sum(look(*n), of).1).sum();
-        100.0 * (squares / (LARGE.len() as u64 * runs) as f64).sqrt()
-    };
+    let large = |of: Of| LARGE.iter().map(|n| rmse(look(*n), of)).fold(0.0, f64::max);
     let bytes = |n: u64, which: usize| halves.iter().map(|half| half.bytes[look(n)][which]).max().unwrap_or(0) as f64;
 
     let mut row = |name: &str, unit, measured, anchor, bar| {

@@ -186,9 +186,9 @@ impl Hll {
             other.raise_into(&mut registers);
         }
         if self.is_dense() || others.iter().any(|other| other.is_dense()) {
-            let tally = registers.tally();
+            let tally = simd::union(&mut registers, &[]);
             if tally != self.tally || !self.is_dense() {
-                self.become_dense(&registers, edits);
+                self.become_dense(&mut registers, edits);
             }
             return;
         }
@@ -222,7 +222,7 @@ impl Hll {
             let taken = packed.by_ref().take(TOGETHER).zip(&mut some).map(|(one, place)| *place = one).count();
             tally = Some(simd::union(&mut registers, &some[..taken]));
         }
-        estimate::estimate(&tally.unwrap_or_else(|| registers.tally()))
+        estimate::estimate(&tally.unwrap_or_else(|| simd::union(&mut registers, &[])))
     }
 
     fn history(&self) -> f64 {
@@ -267,7 +267,7 @@ impl Hll {
                     let mut registers = self.registers();
                     registers.0[index] = rank;
                     self.remember(before, rank, edits);
-                    self.become_dense(&registers, edits);
+                    self.become_dense(&mut registers, edits);
                     return true;
                 }
             }
@@ -295,13 +295,13 @@ impl Hll {
         }
     }
 
-    fn become_dense(&mut self, registers: &Registers, edits: &mut Edits) {
+    fn become_dense(&mut self, registers: &mut Registers, edits: &mut Edits) {
         let mut bytes = Vec::with_capacity(REGISTERS_AT + PACKED);
         bytes.extend_from_slice(&self.bytes[..REGISTERS_AT]);
         bytes[ENCODING] = DENSE;
         bytes[STALE] |= STALE_BIT;
         bytes.append(&mut registers.pack());
-        self.tally = registers.tally();
+        self.tally = simd::union(registers, &[]);
         replace(&mut self.bytes, edits, bytes);
     }
 }
@@ -327,7 +327,7 @@ fn check(string: &[u8]) -> Result<Tally, Damaged> {
         }
         _ => return Err(Damaged("a HyperLogLog of an unknown form")),
     }
-    Ok(registers.tally())
+    Ok(simd::union(&mut registers, &[]))
 }
 
 #[cfg(test)]
