@@ -129,6 +129,10 @@ impl Unique {
         if self.is_dense() {
             let (index, rank) = register::split(hash);
             let before = self.bytes[HEADER + index];
+            // Most ranks are lower than what a register remembers.
+            if rank + 2 < u32::from(before >> 2) {
+                return false;
+            }
             let after = register::with(before, rank);
             after != before && self.change(index, after, edits)
         } else {
