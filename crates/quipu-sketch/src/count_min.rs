@@ -264,19 +264,18 @@ impl CountMin {
         Ok((CountMin { bytes: Vec::new(), sums, ..*self }, bytes))
     }
 
-    /// The middle of what the rows say when the share of others is taken off. A conservative cell that stands out from its row was raised by its item
-    /// and by hardly anything else, so nothing is taken off it.
+    /// The middle of what the rows say when the share of others is taken off. A conservative count that is above the mean of all cells was reached by its item and by hardly anything else, so nothing is
+    /// taken off it.
     fn typical(&self, hash: u64, at_most: u32) -> u64 {
-        if self.width == 1 {
+        let row = |row: u32| {
+            let cell = f64::from(self.cell(self.position(hash, row)));
+            (cell, (self.sums[row as usize] as f64 - cell) / f64::from(self.width - 1))
+        };
+        let stands_out = || (0..self.depth).all(|index| f64::from(at_most) > row(index).1);
+        if self.width == 1 || (self.update == Update::Conservative && stands_out()) {
             return u64::from(at_most);
         }
-        let mut rows: Vec<f64> = (0..self.depth)
-            .map(|row| {
-                let cell = f64::from(self.cell(self.position(hash, row)));
-                let others = (self.sums[row as usize] as f64 - cell) / f64::from(self.width - 1);
-                if self.update == Update::Conservative && cell > STANDS_OUT * others { cell } else { cell - others }
-            })
-            .collect();
+        let mut rows: Vec<f64> = (0..self.depth).map(row).map(|(cell, others)| cell - others).collect();
         rows.sort_unstable_by(f64::total_cmp);
         let (low, high) = (rows[(rows.len() - 1) / 2], rows[rows.len() / 2]);
         ((low + high) / 2.0).round().clamp(0.0, f64::from(at_most)) as u64
@@ -292,9 +291,6 @@ impl CountMin {
         u32::from_le_bytes(self.bytes[at..at + 4].try_into().expect("it is 4 bytes"))
     }
 }
-
-/// How many times the mean of its row a conservative cell must be to be its item's alone.
-const STANDS_OUT: f64 = 2.0;
 
 fn sums(cells: &[u8], width: u32) -> Vec<u64> {
     let row = |row: &[u8]| row.as_chunks::<4>().0.iter().map(|cell| u64::from(u32::from_le_bytes(*cell))).sum();

@@ -23,6 +23,7 @@ mod refused;
 mod simd;
 mod sketch;
 
+pub mod accuracy;
 pub mod count_min;
 pub mod hll;
 pub mod sample;

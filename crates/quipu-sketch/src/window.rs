@@ -51,7 +51,7 @@ impl Panes {
             return Err(wrong());
         }
         let count: u32 = count.parse().map_err(|_| wrong())?;
-        if count == 0 || length % u64::from(count) != 0 {
+        if count == 0 || !length.is_multiple_of(u64::from(count)) {
             return Err(wrong());
         }
         Panes::new(length / u64::from(count), count).ok_or_else(wrong)
@@ -115,7 +115,8 @@ impl Panes {
 impl std::fmt::Display for Panes {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let length = self.length();
-        let (unit, factor) = UNITS.into_iter().rev().find(|(_, factor)| length % factor == 0).unwrap_or(UNITS[0]);
+        let (unit, factor) =
+            UNITS.into_iter().rev().find(|(_, factor)| length.is_multiple_of(*factor)).unwrap_or(UNITS[0]);
         write!(out, "{}{unit}/{}", length / factor, self.count)
     }
 }

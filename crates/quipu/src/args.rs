@@ -39,6 +39,12 @@ const REPETITIONS_MAX: u64 = 1000;
 const SECONDS_MIN: f64 = 0.01;
 const SECONDS_MAX: f64 = 3600.0;
 
+const ACCURACY_EXAMPLES: &str = "\
+Examples:
+  quipu accuracy                           some minutes on two cores
+  quipu accuracy --quick
+  quipu accuracy --plot ./plots --json";
+
 const EXAMPLES: &str = "\
 Examples:
   quipu serve                              count on 127.0.0.1:7379, data in ./quipu-data
@@ -189,6 +195,9 @@ pub enum Task {
     /// Measure how fast this server is on this machine, beside Redis if asked for
     #[command(after_help = BENCH_EXAMPLES)]
     Bench(Bench),
+    /// Measure the errors of all approximate kinds, beside what is published; exit status 1 if one misses its bar
+    #[command(after_help = ACCURACY_EXAMPLES)]
+    Accuracy(Accuracy),
     /// Look at the configuration
     #[command(subcommand)]
     Config(ConfigTask),
@@ -209,6 +218,22 @@ pub enum Page {
     Openapi,
     /// Every setting, of the server and of namespaces: docs/configuration.md
     Configuration,
+}
+
+#[derive(Debug, Args)]
+pub struct Accuracy {
+    /// Run for seconds instead of minutes; the figures have so much noise then that a bar may be missed by chance
+    #[arg(long)]
+    pub quick: bool,
+    /// Where chance begins; the same number gives the same figures
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    pub seed: u64,
+    /// Draw errors over items and over memory into this directory, as SVG
+    #[arg(long, value_name = "DIRECTORY")]
+    pub plot: Option<PathBuf>,
+    /// Print one JSON value
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Debug, Subcommand)]

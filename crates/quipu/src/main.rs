@@ -1,5 +1,5 @@
 //! The program `quipu`: serves counters, asks a running server, looks into a data directory, copies one, looks into a shared store, moves counters in and
-//! out of it, measures how fast it is.
+//! out of it, measures how fast it is and how accurate its sketches are.
 //!
 //! In: a command line. Out: an exit status; 0 done, 1 it could not be done and stderr says why, 2 the command line makes no sense.
 //!
@@ -24,6 +24,7 @@ mod writers;
 
 mod stores;
 
+mod accuracy;
 mod bench;
 
 mod docs;
@@ -68,6 +69,7 @@ fn main() -> ExitCode {
         Task::Restore(target) => restore::restore(&target, &mut out),
         Task::Docs { page } => docs::docs(page, &mut out),
         Task::Bench(flags) => bench::bench(&flags, &mut out),
+        Task::Accuracy(flags) => accuracy::accuracy(&flags, &mut out),
         Task::Add(ask) => ask_server(&ask, &mut out),
         Task::Get(ask) => ask_server(&ask, &mut out),
         Task::Del(ask) => ask_server(&ask, &mut out),

@@ -54,7 +54,7 @@ const STALE_BIT: u8 = 0x80;
 pub struct Hll {
     /// As drawn above; the registers are valid in either form.
     bytes: Vec<u8>,
-    /// What [`Tally::of`] would say of the registers.
+    /// What [`Registers::tally`] would say of the registers.
     tally: Tally,
 }
 
@@ -186,7 +186,7 @@ impl Hll {
             other.raise_into(&mut registers);
         }
         if self.is_dense() || others.iter().any(|other| other.is_dense()) {
-            let tally = Tally::of(&registers);
+            let tally = registers.tally();
             if tally != self.tally || !self.is_dense() {
                 self.become_dense(&registers, edits);
             }
@@ -195,8 +195,8 @@ impl Hll {
         // As Redis does it: register by register, which decides how runs are split. The result is noted as one change.
         let mut merged = self.clone();
         let mut unread = Edits::new();
-        for (index, rank) in registers.iter().enumerate().filter(|(_, rank)| **rank > 0) {
-            merged.raise(index, *rank, &mut unread);
+        for (index, rank) in registers.0.into_iter().enumerate().filter(|(_, rank)| *rank > 0) {
+            merged.raise(index, rank, &mut unread);
         }
         self.tally = merged.tally;
         replace(&mut self.bytes, edits, merged.bytes);
@@ -211,7 +211,7 @@ impl Hll {
     pub fn union_estimate(sketches: &[&Hll]) -> f64 {
         /// Dense sketches that are brought together in one walk.
         const TOGETHER: usize = 16;
-        let mut registers = [0; REGISTERS];
+        let mut registers = Registers::EMPTY;
         for sketch in sketches.iter().filter(|sketch| !sketch.is_dense()) {
             sketch.raise_into(&mut registers);
         }
@@ -222,7 +222,7 @@ impl Hll {
             let taken = packed.by_ref().take(TOGETHER).zip(&mut some).map(|(one, place)| *place = one).count();
             tally = Some(simd::union(&mut registers, &some[..taken]));
         }
-        estimate::estimate(&tally.unwrap_or_else(|| Tally::of(&registers)))
+        estimate::estimate(&tally.unwrap_or_else(|| registers.tally()))
     }
 
     fn history(&self) -> f64 {
@@ -235,13 +235,15 @@ impl Hll {
 
     fn raise_into(&self, registers: &mut Registers) {
         match self.packed() {
-            Some(packed) => dense::raise(registers, packed),
+            Some(packed) => {
+                simd::union(registers, &[packed]);
+            }
             None => sparse::raise(registers, &self.bytes[REGISTERS_AT..]),
         }
     }
 
     fn registers(&self) -> Registers {
-        let mut registers = [0; REGISTERS];
+        let mut registers = Registers::EMPTY;
         self.raise_into(&mut registers);
         registers
     }
@@ -263,7 +265,7 @@ impl Hll {
                 Outcome::Raised(before) => before,
                 Outcome::NoRoom(before) => {
                     let mut registers = self.registers();
-                    registers[index] = rank;
+                    registers.0[index] = rank;
                     self.remember(before, rank, edits);
                     self.become_dense(&registers, edits);
                     return true;
@@ -298,8 +300,8 @@ impl Hll {
         bytes.extend_from_slice(&self.bytes[..REGISTERS_AT]);
         bytes[ENCODING] = DENSE;
         bytes[STALE] |= STALE_BIT;
-        bytes.append(&mut dense::pack(registers));
-        self.tally = Tally::of(registers);
+        bytes.append(&mut registers.pack());
+        self.tally = registers.tally();
         replace(&mut self.bytes, edits, bytes);
     }
 }
@@ -309,13 +311,13 @@ fn check(string: &[u8]) -> Result<Tally, Damaged> {
     if string.len() < HEADER || &string[..4] != b"HYLL" {
         return Err(Damaged("it is not a HyperLogLog"));
     }
-    let mut registers = [0; REGISTERS];
+    let mut registers = Registers::EMPTY;
     match string[4] {
         DENSE => {
             let packed: &[u8; PACKED] =
                 string[HEADER..].try_into().map_err(|_| Damaged("the length of a dense HyperLogLog"))?;
-            dense::raise(&mut registers, packed);
-            if registers.iter().any(|register| *register > RANK_MAX) {
+            simd::union(&mut registers, &[packed]);
+            if registers.0.iter().any(|register| *register > RANK_MAX) {
                 return Err(Damaged("a register is higher than any hash"));
             }
         }
@@ -325,7 +327,7 @@ fn check(string: &[u8]) -> Result<Tally, Damaged> {
         }
         _ => return Err(Damaged("a HyperLogLog of an unknown form")),
     }
-    Ok(Tally::of(&registers))
+    Ok(registers.tally())
 }
 
 #[cfg(test)]

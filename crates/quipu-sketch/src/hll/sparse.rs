@@ -97,7 +97,7 @@ pub fn raise(registers: &mut Registers, runs: &[u8]) {
     let (mut at, mut first) = (0, 0);
     while let Some(run) = Run::read(&runs[at..]) {
         if run.value > 0 {
-            for register in &mut registers[first..first + run.len] {
+            for register in &mut registers.0[first..first + run.len] {
                 *register = (*register).max(run.value);
             }
         }

@@ -1,0 +1,176 @@
+//! Frequencies and top lists on streams by Zipf's law.
+
+use super::die::{Die, Zipf};
+use super::{Progress, Report, Row, Scale, Series, on_two_threads};
+use crate::count_min::Update;
+use crate::{CountMin, Edits, Key, Top};
+
+const KEY: Key = Key(*b"key of a measure");
+
+/// Skews, one for each thread.
+const EXPONENTS: [f64; 2] = [1.0, 0.7];
+
+/// Memory of frequencies: four rows in 256 KB.
+const FREQUENCY_BYTES: usize = 256 << 10;
+const DEPTH: u32 = 4;
+
+/// Items whose frequencies are compared.
+const COMPARED: usize = 1000;
+
+/// Places of top lists, and their memory.
+const K: u32 = 100;
+const TOP_BYTES: [usize; 4] = [8 << 10, 16 << 10, 64 << 10, 256 << 10];
+
+/// A precision of 1.00, to the two digits it is published with. Where two items at the end of the list differ by less than the error of a few counts, nothing but exact counting puts them in order.
+const PLACES: f64 = 99.5;
+
+struct Figures {
+    /// Mean relative errors of the most frequent items: linear, its typical value, conservative, its typical value.
+    errors: [f64; 4],
+    /// Mean distances from the truth, over all items that came.
+    excess: [f64; 4],
+    /// Answers of frequencies below the truth.
+    too_low: u64,
+    /// For each memory: places of the list that are right, and items whose limits do not hold.
+    tops: Vec<(f64, u64)>,
+}
+
+impl Figures {
+    /// Errors and places are means over all streams; what must not happen is added up.
+    fn mean(all: Vec<Figures>) -> Figures {
+        let count = all.len() as f64;
+        let mean = |of: &dyn Fn(&Figures) -> f64| all.iter().map(of).sum::<f64>() / count;
+        let sizes = 0..TOP_BYTES.len();
+        Figures {
+            errors: std::array::from_fn(|at| mean(&|figures| figures.errors[at])),
+            excess: std::array::from_fn(|at| mean(&|figures| figures.excess[at])),
+            too_low: all.iter().map(|figures| figures.too_low).sum(),
+            tops: sizes
+                .map(|at| (mean(&|figures| figures.tops[at].0), all.iter().map(|figures| figures.tops[at].1).sum()))
+                .collect(),
+        }
+    }
+}
+
+pub fn measure(scale: Scale, seed: u64, progress: Progress<'_>, report: &mut Report) {
+    let (universe, events, streams) =
+        if scale == Scale::Full { (1_000_000, 10_000_000, 3) } else { (100_000, 500_000, 1) };
+    let figures = on_two_threads(|half| {
+        let zipf = Zipf::new(universe, EXPONENTS[half as usize]);
+        let one = |index: u64| {
+            stream(&zipf, events, &mut Die::new(seed, 2 * index + half), &|done| {
+                if half == 0 {
+                    progress("frequencies and top lists", (index as f64 + done) / streams as f64);
+                }
+            })
+        };
+        Figures::mean((0..streams).map(one).collect())
+    });
+    let [steep, flat] = &figures;
+    let mut row = |name: &str, unit, measured, anchor, bar, at_least| {
+        report.rows.push(Row { name: name.into(), unit, measured, anchor, bar, at_least });
+    };
+    row("frequency error, Zipf 1.0, 256 KB, top 1,000", "%", steep.errors[2], "linear 12.2", Some(0.01), false);
+    row("CMS.* error, the same", "%", steep.errors[0], "12.2", None, false);
+    row("CMS.* error of typical values, the same", "%", steep.errors[1], "", None, false);
+    row("frequency error of typical values, the same", "%", steep.errors[3], "", None, false);
+    row("frequency, mean excess of all items", "items", steep.excess[2], "", None, false);
+    row("frequency, mean distance of typical values of all items", "items", steep.excess[3], "", None, false);
+    row("CMS.*, mean excess of all items", "items", steep.excess[0], "", None, false);
+    row("CMS.*, mean distance of typical values of all items", "items", steep.excess[1], "", None, false);
+    row("frequencies below the truth", "items", (steep.too_low + flat.too_low) as f64, "0", Some(0.0), false);
+    let at = |bytes: usize| TOP_BYTES.iter().position(|size| *size == bytes).expect("it is one of them");
+    row(
+        "top 100, Zipf 1.0, 16 KB: right places",
+        "of 100",
+        steep.tops[at(16 << 10)].0,
+        "HeavyKeeper 100",
+        Some(PLACES),
+        true,
+    );
+    row(
+        "top 100, Zipf 0.7, 64 KB: right places",
+        "of 100",
+        flat.tops[at(64 << 10)].0,
+        "HeavyKeeper 100",
+        Some(PLACES),
+        true,
+    );
+    let broken: u64 = figures.iter().flat_map(|figures| &figures.tops).map(|(_, broken)| broken).sum();
+    row("top lists: limits that do not hold", "items", broken as f64, "HeavyKeeper has none", Some(0.0), false);
+    for (exponent, figures) in EXPONENTS.iter().zip(&figures) {
+        let points = TOP_BYTES.iter().zip(&figures.tops).map(|(bytes, (right, _))| (*bytes as f64, *right)).collect();
+        let name = format!("Zipf {exponent:.1}");
+        report.series.push(Series { plot: "top", name, x: "bytes", y: "right places of 100", points });
+    }
+}
+
+/// How often an item came, by one of the sketches.
+type Answer<'a> = dyn Fn(&[u8]) -> u64 + 'a;
+
+fn stream(zipf: &Zipf, events: u64, die: &mut Die, progress: &dyn Fn(f64)) -> Figures {
+    let universe = zipf.universe();
+    let width = (FREQUENCY_BYTES / 4) as u32 / DEPTH;
+    let sized = |update| CountMin::by_size(update, width, DEPTH).expect("it is small");
+    let (mut linear, mut careful) = (sized(Update::Linear), sized(Update::Conservative));
+    let mut tops = TOP_BYTES.map(|bytes| Top::in_bytes(K, bytes).expect("it is small"));
+    let mut truth = vec![0u64; universe as usize];
+    let mut edits = Edits::new();
+    for event in 0..events {
+        let rank = zipf.throw(die);
+        truth[rank as usize] += 1;
+        let item = item(rank);
+        let hash = KEY.hash(&item);
+        let counted = linear.add_hash(hash, 1, &mut edits).and(careful.add_hash(hash, 1, &mut edits));
+        counted.expect("so few events fit");
+        for top in &mut tops {
+            top.add(&KEY, &item, 1, &mut edits).expect("so few events fit");
+        }
+        edits.clear();
+        if event % 65_536 == 0 {
+            progress(event as f64 / events as f64);
+        }
+    }
+
+    let mut ranks: Vec<u32> = (0..universe).collect();
+    ranks.sort_unstable_by_key(|rank| std::cmp::Reverse(truth[*rank as usize]));
+    let error = |answer: &Answer<'_>| {
+        let off = |rank: &u32| (answer(&item(*rank)) as f64 / truth[*rank as usize] as f64 - 1.0).abs();
+        100.0 * ranks[..COMPARED].iter().map(off).sum::<f64>() / COMPARED as f64
+    };
+    let came = truth.iter().filter(|count| **count > 0).count();
+    let excess = |answer: &Answer<'_>| {
+        let off = |rank: &u32| answer(&item(*rank)).abs_diff(truth[*rank as usize]) as f64;
+        ranks[..came].iter().map(off).sum::<f64>() / came as f64
+    };
+    let answers: [&Answer<'_>; 4] = [
+        &|item| linear.query(&KEY, item).at_most,
+        &|item| linear.query(&KEY, item).typical,
+        &|item| careful.query(&KEY, item).at_most,
+        &|item| careful.query(&KEY, item).typical,
+    ];
+    let (errors, excess) = (answers.map(error), answers.map(excess));
+    let low = |rank: &u32| {
+        let truth = truth[*rank as usize];
+        linear.query(&KEY, &item(*rank)).at_most < truth || careful.query(&KEY, &item(*rank)).at_most < truth
+    };
+    let too_low = ranks.iter().filter(|rank| low(rank)).count() as u64;
+    let last = truth[ranks[K as usize - 1] as usize];
+    let judge = |top: &Top| {
+        let right = top.list().iter().filter(|row| truth[rank(&row.item) as usize] >= last).count();
+        let holds = |rank: &u32| {
+            let bounds = top.bounds(&KEY, &item(*rank));
+            (bounds.at_least..=bounds.at_most).contains(&truth[*rank as usize])
+        };
+        (right as f64 * 100.0 / f64::from(K), ranks.iter().filter(|rank| !holds(rank)).count() as u64)
+    };
+    Figures { errors, excess, too_low, tops: tops.iter().map(judge).collect() }
+}
+
+fn item(rank: u32) -> [u8; 8] {
+    u64::from(rank).to_le_bytes()
+}
+
+fn rank(item: &[u8]) -> u32 {
+    item.try_into().map_or(u32::MAX, |item| u64::from_le_bytes(item) as u32)
+}

@@ -1,0 +1,39 @@
+//! Errors of sampled counts.
+
+use super::die::Die;
+use super::{Progress, Report, Row, Scale, on_two_threads};
+use crate::sample::{Rate, Sampled, Skip};
+
+/// Rates and the bar of each.
+const RATES: [(u32, &str, f64); 2] = [(10, "√((p−1)/n) = 0.300", 0.315), (100, "√((p−1)/n) = 0.995", 1.05)];
+
+/// Events of a run.
+const EVENTS: u64 = 1_000_000;
+
+pub fn measure(scale: Scale, seed: u64, progress: Progress<'_>, report: &mut Report) {
+    let runs: u64 = if scale == Scale::Full { 2_000 } else { 100 };
+    let errors = on_two_threads(|half| {
+        let (p, _, _) = RATES[half as usize];
+        let rate = Rate::one_in(p);
+        let mut squares = 0.0;
+        for run in 0..runs {
+            let mut die = Die::new(seed ^ u64::from(p), run);
+            let mut skip = Skip::new(&rate, die.next());
+            let mut sampled = Sampled::default();
+            for _ in 0..EVENTS {
+                if skip.take(&rate, || die.next()) {
+                    sampled.taken(&rate, 1);
+                }
+            }
+            squares += (sampled.estimate as f64 / EVENTS as f64 - 1.0).powi(2);
+            if half == 0 {
+                progress("samples", run as f64 / runs as f64);
+            }
+        }
+        100.0 * (squares / runs as f64).sqrt()
+    });
+    for ((p, anchor, bar), measured) in RATES.into_iter().zip(errors) {
+        let name = format!("sampled count, one in {p}, 1,000,000 events: error");
+        report.rows.push(Row { name, unit: "%", measured, anchor, bar: Some(bar), at_least: false });
+    }
+}

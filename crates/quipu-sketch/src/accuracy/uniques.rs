@@ -1,0 +1,136 @@
+//! Errors of the two kinds of uniques over the number of items, filled alone and merged from halves.
+
+use super::die::Die;
+use super::{Progress, Report, Row, Scale, Series, on_two_threads};
+use crate::{Edits, Hll, Unique};
+
+/// Where the error is looked at: with care around the switches from sparse and from tokens to registers.
+const LOOKS: [u64; 29] = [
+    10, 30, 100, 300, 1_000, 1_400, 1_500, 1_600, 1_650, 1_700, 1_750, 1_800, 1_900, 1_990, 2_000, 2_001, 2_010, 2_100,
+    2_300, 2_600, 3_000, 4_000, 5_000, 10_000, 30_000, 100_000, 200_000, 300_000, 1_000_000,
+];
+
+/// At many times as many items as registers the error no longer depends on their number, and is nearly independent at numbers that lie far apart: these make one figure.
+const LARGE: [u64; 3] = [100_000, 300_000, 1_000_000];
+
+/// What is measured at each look.
+#[derive(Clone, Copy)]
+enum Of {
+    HllAlone,
+    HllMerged,
+    UniqueAlone,
+    UniqueMerged,
+}
+
+const ALL: [(Of, &str); 4] = [
+    (Of::HllAlone, "PF*, filled alone"),
+    (Of::HllMerged, "PF*, merged"),
+    (Of::UniqueAlone, "unique, filled alone"),
+    (Of::UniqueMerged, "unique, merged"),
+];
+
+/// Sums of relative errors and of their squares, by look and by what they are of.
+struct Sums {
+    sums: [[(f64, f64); 4]; LOOKS.len()],
+    /// Largest bytes seen, of each sketch at each look.
+    bytes: [[usize; 2]; LOOKS.len()],
+}
+
+pub fn measure(scale: Scale, seed: u64, progress: Progress<'_>, report: &mut Report) {
+    let runs: u64 = if scale == Scale::Full { 4_000 } else { 24 };
+    let halves = on_two_threads(|half| {
+        let mut sums = Sums { sums: [[(0.0, 0.0); 4]; LOOKS.len()], bytes: [[0; 2]; LOOKS.len()] };
+        for run in (half..runs).step_by(2) {
+            one_run(&mut Die::new(seed, run), &mut sums);
+            progress("uniques", run as f64 / runs as f64);
+        }
+        sums
+    });
+    let sum = |look: usize, of: Of| {
+        let add = |(a, b): (f64, f64), (c, d): (f64, f64)| (a + c, b + d);
+        halves.iter().map(|half| half.sums[look][of as usize]).fold((0.0, 0.0), add)
+    };
+    let look = |n: u64| LOOKS.iter().position(|look| *look == n).expect("it is a look");
+    let rmse = |look: usize, of: Of| 100.0 * (sum(look, of).1 / runs as f64).sqrt();
+    let large = |of: Of| {
+        let squares: f64 = LARGE.iter().map(|n| sum(look(*n), of).1).sum();
+        100.0 * (squares / (LARGE.len() as u64 * runs) as f64).sqrt()
+    };
+    let bytes = |n: u64, which: usize| halves.iter().map(|half| half.bytes[look(n)][which]).max().unwrap_or(0) as f64;
+
+    let mut row = |name: &str, unit, measured, anchor, bar| {
+        report.rows.push(Row { name: name.into(), unit, measured, anchor, bar: Some(bar), at_least: false });
+    };
+    row("PF* error, filled alone", "%", large(Of::HllAlone), "Redis 0.81; HIP 0.833/√m = 0.65", 0.66);
+    row("PF* error, merged", "%", large(Of::HllMerged), "Redis 0.81; 1.039/√m = 0.81", 0.82);
+    row("PF* size", "bytes", bytes(1_000_000, 0), "Redis 12,304", 12_320.0);
+    row("unique error, filled alone", "%", large(Of::UniqueAlone), "HIP 0.658/√m = 0.727", 0.73);
+    row("unique error, merged", "%", large(Of::UniqueMerged), "ML 0.761/√m = 0.841", 0.85);
+    row("unique size", "bytes", bytes(1_000_000, 1), "Redis 12,304", 8_240.0);
+    row("unique error at 100 items", "%", rmse(look(100), Of::UniqueAlone), "Redis ~0.55", 0.1);
+    row("unique error at 1,000 items", "%", rmse(look(1_000), Of::UniqueAlone), "Redis ~0.55", 0.1);
+    row("unique size at 100 items", "bytes", bytes(100, 1), "Redis 267", 420.0);
+    row("unique size at 1,000 items", "bytes", bytes(1_000, 1), "Redis 1,882", 4_020.0);
+    let switches = |of: Of| {
+        LOOKS
+            .iter()
+            .enumerate()
+            .filter(|(_, n)| (1_400..=5_000).contains(*n))
+            .map(|(at, _)| rmse(at, of))
+            .fold(0.0, f64::max)
+    };
+    row(
+        "PF* error around sparse → dense, worst",
+        "%",
+        switches(Of::HllAlone).max(switches(Of::HllMerged)),
+        "HLL++ 35",
+        0.82,
+    );
+    row(
+        "unique error around tokens → registers, worst",
+        "%",
+        switches(Of::UniqueAlone).max(switches(Of::UniqueMerged)),
+        "HLL++ 35",
+        0.85,
+    );
+    for (of, name) in ALL {
+        let bias = LARGE.iter().map(|n| sum(look(*n), of).0).sum::<f64>() / (LARGE.len() as u64 * runs) as f64;
+        row(&format!("{name}: bias"), "%", 100.0 * bias.abs(), "0", if scale == Scale::Full { 0.05 } else { 0.5 });
+    }
+    for (of, name) in ALL {
+        let points = LOOKS.iter().enumerate().map(|(at, n)| (*n as f64, rmse(at, of))).collect();
+        report.series.push(Series { plot: "uniques", name: name.into(), x: "distinct items", y: "error, %", points });
+    }
+}
+
+fn one_run(die: &mut Die, sums: &mut Sums) {
+    let mut edits = Edits::new();
+    let mut hlls = [Hll::new(), Hll::new(), Hll::new()];
+    let mut uniques = [Unique::new(), Unique::new(), Unique::new()];
+    let mut n = 0;
+    for (at, look) in LOOKS.into_iter().enumerate() {
+        while n < look {
+            let hash = die.next();
+            n += 1;
+            let half = 1 + (n % 2) as usize;
+            for which in [0, half] {
+                hlls[which].add_hash(hash, &mut edits);
+                uniques[which].add_hash(hash, &mut edits);
+                edits.clear();
+            }
+        }
+        let estimates = [
+            hlls[0].estimate(),
+            Hll::union_estimate(&[&hlls[1], &hlls[2]]),
+            uniques[0].estimate(),
+            Unique::union(&[&uniques[1], &uniques[2]]).estimate,
+        ];
+        for (sum, estimate) in sums.sums[at].iter_mut().zip(estimates) {
+            let off = estimate / look as f64 - 1.0;
+            *sum = (sum.0 + off, sum.1 + off * off);
+        }
+        for (largest, now) in sums.bytes[at].iter_mut().zip([hlls[0].bytes().len(), uniques[0].bytes().len()]) {
+            *largest = now.max(*largest);
+        }
+    }
+}
