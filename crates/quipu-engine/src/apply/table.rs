@@ -62,7 +62,14 @@ impl Table {
         let spare = Arc::new(SpareChunks::default());
         let shards =
             (0..shards).map(|_| Place(Mutex::new(Shard::new(Slots::new(seed, shard_bits, spare.clone()))))).collect();
-        Table { shards, shard_bits, seed, counters: AtomicI64::new(0), bytes: AtomicI64::new(0), bodies_bytes: AtomicI64::new(0) }
+        Table {
+            shards,
+            shard_bits,
+            seed,
+            counters: AtomicI64::new(0),
+            bytes: AtomicI64::new(0),
+            bodies_bytes: AtomicI64::new(0),
+        }
     }
 
     /// The hash of a name.

@@ -10,10 +10,10 @@ use std::time::Duration;
 use quipu_engine::survey::audit;
 use quipu_engine::{Engine, Environment, Error, Options, inspect};
 use quipu_model::{
-    AddWithin, Brief, Cell, Command, Copied, Dialect, Durability, Expiry, ExpiryCondition, ExpiryForm, Fraction, FrequencySize,
-    Identity, Kind, KindAndDialect, Ledger, LedgerError, LedgerStats, ListNames, Name, Namespace, Note, Pattern, Refusal,
-    Relation, Reply, Sealed, Set, SetCondition, SetExpiry, SetString, SketchCommand, TopSize, Visit, VisitNote,
-    VisitOwn, When,
+    AddWithin, Brief, Cell, Command, Copied, Dialect, Durability, Expiry, ExpiryCondition, ExpiryForm, Fraction,
+    FrequencySize, Identity, Kind, KindAndDialect, Ledger, LedgerError, LedgerStats, ListNames, Name, Namespace, Note,
+    Pattern, Refusal, Relation, Reply, Sealed, Set, SetCondition, SetExpiry, SetString, SketchCommand, TopSize, Visit,
+    VisitNote, VisitOwn, When,
 };
 use quipu_testkit::{CrashDisk, FileLedger};
 
@@ -161,6 +161,33 @@ fn every_kind_counts_and_comes_back_after_a_kill_a_seal_and_a_clean_stop() {
     assert_eq!(ask(&engine, observe("d:hll", &["a", "b"], REDIS)), Reply::Integer(0));
     assert_eq!(ask(&engine, observe("d:unique", &["c", "d"], NATIVE)), Reply::Integer(1));
     assert_eq!(uniques(&engine, &["d:unique"]), 4);
+}
+
+#[test]
+fn sketches_come_back_from_the_ledger_of_this_machine() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = || Engine::open(Options { table_shards: 4, ..Options::new(dir.path()) }).unwrap();
+    let engine = open();
+    fill(&engine);
+    let items: Vec<String> = (0..20_000).map(|n| n.to_string()).collect();
+    let many = || items.iter().map(|item| item.as_bytes()).collect();
+    for (text, dialect) in [("d:many", REDIS), ("d:more", NATIVE)] {
+        ask(&engine, SketchCommand::Observe { name: name(text), items: many(), dialect });
+    }
+    engine.steps().seal_all().unwrap();
+    assert!(engine.delete("d:many").unwrap());
+    ask(&engine, observe("d:more", &["another"], NATIVE));
+    let more = uniques(&engine, &["d:more"]);
+    for _ in 0..2 {
+        engine.steps().seal_all().unwrap();
+    }
+    engine.close().unwrap();
+    drop(engine);
+    let engine = open();
+    assert_eq!((uniques(&engine, &["d:more"]), uniques(&engine, &["d:many"])), (more, 0));
+    assert!(more.abs_diff(20_001) < 600, "{more}");
+    assert!(engine.delete("d:more").unwrap());
+    check(&engine);
 }
 
 #[test]
