@@ -432,7 +432,8 @@ impl Tender {
     fn relieve(&mut self, inner: &Inner, steps: &Steps<'_>) -> bool {
         let Some(bytes_max) = inner.options.table_bytes_max() else { return false };
         let (begin, aim) = (bytes_max / 10 * 9, bytes_max / 10 * 8);
-        if steps.resident_bytes() <= begin {
+        if steps.resident_bytes() <= begin || inner.table.bodies_bytes() > aim {
+            // What bodies of sketches take does not become less by that.
             return false;
         }
         // Twice round: the first lets what was used lately stay.

@@ -381,6 +381,7 @@ impl Engine {
             disk_bytes: inner.journal.disk_bytes(),
             disk_full: inner.journal.is_full_hint(),
             resident_bytes: inner.table.bytes(),
+            bodies_bytes: inner.table.bodies_bytes(),
             memory_bytes_max: inner.options.memory_bytes_max,
             disk_bytes_max: inner.options.disk_bytes_max,
             seals: u64::from(inner.batch_sealed()),
@@ -739,6 +740,8 @@ pub struct Stats {
     pub disk_full: bool,
     /// About how many bytes the resident counters take.
     pub resident_bytes: u64,
+    /// Of these, what bodies of sketches take.
+    pub bodies_bytes: u64,
     /// The limits in force.
     pub memory_bytes_max: Option<u64>,
     /// The limits in force.

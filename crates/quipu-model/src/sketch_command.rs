@@ -117,7 +117,7 @@ pub enum SketchCommand<'a> {
         /// In which dialect.
         dialect: Dialect,
     },
-    /// Makes the first the weighted sum of the others, which have its size; replies `Ok`. Our own form is not added up by weights other than 1, and what the first had stays in it.
+    /// Makes the first the weighted sum of the others, which have its size and form; replies `Ok`. What it had before stays in it only if it is among them. Our own form takes no negative weights.
     MergeFrequency {
         /// The sketch that is changed, then those that are added up; at least two.
         names: Vec<Name<'a>>,
@@ -498,5 +498,60 @@ impl From<SetExpiry> for Expiry {
             SetExpiry::Remove => Expiry::Remove,
             SetExpiry::At(when) => Expiry::At(when),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(text: &str) -> Name<'_> {
+        Name::new(text.as_bytes()).expect("it is short")
+    }
+
+    #[test]
+    fn payloads_differ_where_commands_do() {
+        let items = |count: usize| vec![(&b"a"[..], 1); count];
+        let (redis, native) = (Dialect::Redis, Dialect::Native);
+        let sizes = [Some(TopSize::of(1)), Some(TopSize::of(2)), None];
+        let width = |width| FrequencySize::Dimensions { width, depth: 2 };
+        let mut commands = vec![
+            SketchCommand::Observe { name: name("a"), items: vec![b"x"], dialect: redis },
+            SketchCommand::Observe { name: name("a"), items: vec![b"x"], dialect: native },
+            SketchCommand::Observe { name: name("a"), items: vec![b"x", b""], dialect: redis },
+            SketchCommand::Observe { name: name("ax"), items: vec![b""], dialect: redis },
+            SketchCommand::MergeUnique { names: vec![name("a"), name("b")], dialect: redis },
+            SketchCommand::MergeUnique { names: vec![name("b"), name("a")], dialect: redis },
+            SketchCommand::MakeFrequency { name: name("a"), size: width(1), dialect: redis },
+            SketchCommand::MakeFrequency { name: name("a"), size: width(2), dialect: redis },
+            SketchCommand::MakeTop { name: name("a"), size: TopSize::of(1), dialect: redis },
+            SketchCommand::CountItems { name: name("a"), items: items(2), make: None, dialect: redis },
+            SketchCommand::CountItems { name: name("a"), items: items(2), make: Some(width(1)), dialect: redis },
+            SketchCommand::MergeFrequency { names: vec![name("a")], weights: vec![1, 2], dialect: redis },
+            SketchCommand::MergeFrequency { names: vec![name("a")], weights: vec![2, 1], dialect: redis },
+        ];
+        let top = |make, count| SketchCommand::CountTop { name: name("a"), items: items(count), make, dialect: redis };
+        commands.extend(sizes.into_iter().flat_map(|make| [top(make, 1), top(make, 2)]));
+        let payloads: Vec<Vec<u8>> = commands
+            .iter()
+            .map(|command| {
+                let mut out = Vec::new();
+                assert!(command.payload(&mut out) && command.writes());
+                out
+            })
+            .collect();
+        for (index, payload) in payloads.iter().enumerate() {
+            assert!(!payloads[..index].contains(payload), "{:?}", commands[index]);
+        }
+        let read = SketchCommand::ListTop { name: name("a"), dialect: redis };
+        assert!(!read.payload(&mut Vec::new()) && !read.writes() && read.made().is_none());
+    }
+
+    #[test]
+    fn a_fraction_equals_itself() {
+        assert_eq!(Fraction::new(f64::NAN), None);
+        assert_eq!(Fraction::new(f64::INFINITY), None);
+        assert_eq!(Fraction::new(-0.0), Fraction::new(0.0));
+        assert_eq!(Fraction::new(0.9), Some(TopSize::of(1).decay));
     }
 }

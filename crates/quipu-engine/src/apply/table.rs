@@ -50,6 +50,8 @@ pub struct Table {
     seed: u64,
     counters: AtomicI64,
     bytes: AtomicI64,
+    /// Of these, what bodies of sketches take.
+    bodies_bytes: AtomicI64,
     chunks: Arc<SpareChunks>,
 }
 
@@ -61,7 +63,15 @@ impl Table {
         let spare = Arc::new(SpareChunks::default());
         let shards =
             (0..shards).map(|_| Place(Mutex::new(Shard::new(Slots::new(seed, shard_bits, spare.clone()))))).collect();
-        Table { shards, shard_bits, seed, counters: AtomicI64::new(0), bytes: AtomicI64::new(0), chunks: spare }
+        Table {
+            shards,
+            shard_bits,
+            seed,
+            counters: AtomicI64::new(0),
+            bytes: AtomicI64::new(0),
+            bodies_bytes: AtomicI64::new(0),
+            chunks: spare,
+        }
     }
 
     /// The hash of a name.
@@ -126,6 +136,11 @@ impl Table {
             self.bytes.fetch_add(bytes - shard.noted.1, Ordering::Relaxed);
             shard.noted = (counters, bytes);
         }
+        let bodies_bytes = shard.shelf.bytes() as i64;
+        if shard.bodies_noted != bodies_bytes {
+            self.bodies_bytes.fetch_add(bodies_bytes - shard.bodies_noted, Ordering::Relaxed);
+            shard.bodies_noted = bodies_bytes;
+        }
     }
 
     /// Makes looks at many counters quicker, where the system has large pages.
@@ -141,6 +156,11 @@ impl Table {
     /// About how many bytes the resident counters take.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed).max(0) as u64
+    }
+
+    /// Of these, about how many the bodies of sketches take, which do not leave memory.
+    pub fn bodies_bytes(&self) -> u64 {
+        self.bodies_bytes.load(Ordering::Relaxed).max(0) as u64
     }
 }
 
@@ -187,6 +207,8 @@ pub struct Shard {
     absent: usize,
     /// What [`Table::note`] knows: counters and bytes.
     noted: (i64, i64),
+    /// And bytes of bodies.
+    bodies_noted: i64,
     /// How many counters of this shard exist, at rest or not.
     pub counters: u64,
     /// How often slots were collected for the ledger.
@@ -219,6 +241,7 @@ impl Shard {
             names_bytes: 0,
             absent: 0,
             noted: (0, 0),
+            bodies_noted: 0,
             counters: 0,
             unloaded: false,
             collections: 0,

@@ -23,6 +23,9 @@ use crate::journal::format::{EDIT_OVERHEAD_BYTES_MAX, Entry, PackedEdit, without
 /// Edits that take no more than this are kept for the next command.
 const EDITS_BYTES_MAX: usize = 64 << 10;
 
+/// Of what all counters may take in memory, this part at most is for bodies that are made: they do not leave memory, and cells need some to come back to.
+const BODIES_SHARE: u64 = 2;
+
 thread_local! {
     static EDITS: Slot<Option<Edits>> = const { Slot::new(None) };
 }
@@ -502,12 +505,11 @@ impl Run<'_, '_> {
 
     /// Whether there is memory for a sketch that is made.
     fn check_memory(&self, sketch: &Sketch) -> Result<(), Refusal> {
-        match self.memory {
-            Some((table_bytes_max, bytes_max)) if self.table.bytes() + sketch.memory() as u64 > table_bytes_max => {
-                Err(Refusal::NoMemory { bytes_max })
-            }
-            _ => Ok(()),
-        }
+        let Some((table_bytes_max, bytes_max)) = self.memory else { return Ok(()) };
+        let bytes = sketch.memory() as u64;
+        let fits = self.table.bytes() + bytes <= table_bytes_max
+            && self.table.bodies_bytes() + bytes <= table_bytes_max / BODIES_SHARE;
+        if fits { Ok(()) } else { Err(Refusal::NoMemory { bytes_max }) }
     }
 
     /// Writes down a body that has changed by these edits: noted already, unless this is another sketch in its place.

@@ -71,7 +71,7 @@ pub fn note(hash: u64, name: &[u8], page: usize, head: Option<&Head>, bytes: &[u
         value.extend_from_slice(&(*length as u32).to_le_bytes());
     }
     value.extend_from_slice(bytes);
-    Note { key: key(hash, name, page), value: Some(value.into()).filter(|value: &Box<[u8]>| !value.is_empty()) }
+    Note { key: key(hash, name, page), value: if value.is_empty() { None } else { Some(value.into()) } }
 }
 
 /// The note that a page is gone.

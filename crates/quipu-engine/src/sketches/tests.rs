@@ -72,7 +72,8 @@ proptest! {
             for Note { key, value } in notes {
                 match value {
                     Some(value) => drop(ledger.insert(key, value)),
-                    None => assert!(ledger.remove(&key).is_some(), "only what is there is forgotten"),
+                    // What failed to be sealed may be forgotten all the same.
+                    None => drop(ledger.remove(&key)),
                 }
             }
             shelf.sealed();

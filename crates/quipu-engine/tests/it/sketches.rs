@@ -10,10 +10,10 @@ use std::time::Duration;
 use quipu_engine::survey::audit;
 use quipu_engine::{Engine, Environment, Error, Options, inspect};
 use quipu_model::{
-    AddWithin, Brief, Cell, Command, Copied, Dialect, Expiry, ExpiryCondition, ExpiryForm, Fraction, FrequencySize,
-    Identity, Kind, KindAndDialect, Ledger, LedgerError, LedgerStats, ListNames, Name, Note, Pattern, Refusal,
-    Relation, Reply, Sealed, Set, SetCondition, SetExpiry, SetString, SketchCommand, TopSize, Visit, VisitNote,
-    VisitOwn, When,
+    AddWithin, Brief, Cell, Command, Copied, Dialect, Durability, Expiry, ExpiryCondition, ExpiryForm, Fraction,
+    FrequencySize, Identity, Kind, KindAndDialect, Ledger, LedgerError, LedgerStats, ListNames, Name, Namespace, Note,
+    Pattern, Refusal, Relation, Reply, Sealed, Set, SetCondition, SetExpiry, SetString, SketchCommand, TopSize, Visit,
+    VisitNote, VisitOwn, When,
 };
 use quipu_testkit::{CrashDisk, FileLedger};
 
@@ -161,6 +161,33 @@ fn every_kind_counts_and_comes_back_after_a_kill_a_seal_and_a_clean_stop() {
     assert_eq!(ask(&engine, observe("d:hll", &["a", "b"], REDIS)), Reply::Integer(0));
     assert_eq!(ask(&engine, observe("d:unique", &["c", "d"], NATIVE)), Reply::Integer(1));
     assert_eq!(uniques(&engine, &["d:unique"]), 4);
+}
+
+#[test]
+fn sketches_come_back_from_the_ledger_of_this_machine() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = || Engine::open(Options { table_shards: 4, ..Options::new(dir.path()) }).unwrap();
+    let engine = open();
+    fill(&engine);
+    let items: Vec<String> = (0..20_000).map(|n| n.to_string()).collect();
+    let many = || items.iter().map(|item| item.as_bytes()).collect();
+    for (text, dialect) in [("d:many", REDIS), ("d:more", NATIVE)] {
+        ask(&engine, SketchCommand::Observe { name: name(text), items: many(), dialect });
+    }
+    engine.steps().seal_all().unwrap();
+    assert!(engine.delete("d:many").unwrap());
+    ask(&engine, observe("d:more", &["another"], NATIVE));
+    let more = uniques(&engine, &["d:more"]);
+    for _ in 0..2 {
+        engine.steps().seal_all().unwrap();
+    }
+    engine.close().unwrap();
+    drop(engine);
+    let engine = open();
+    assert_eq!((uniques(&engine, &["d:more"]), uniques(&engine, &["d:many"])), (more, 0));
+    assert!(more.abs_diff(20_001) < 600, "{more}");
+    assert!(engine.delete("d:more").unwrap());
+    check(&engine);
 }
 
 #[test]
@@ -439,6 +466,50 @@ fn a_sketch_expires_is_deleted_and_replaced_like_any_counter() {
         engine = world.open(small(8192)).unwrap();
     }
     check(&engine, 3);
+}
+
+#[test]
+fn a_namespace_that_becomes_durable_takes_its_sketches_along() {
+    let (mut world, mut engine) = open();
+    ask(&engine, observe("m:u", &["a"], NATIVE));
+    engine.steps().seal_all().unwrap();
+    ask(&engine, observe("m:u", &["b"], NATIVE));
+    ask(&engine, observe("m:v", &["b"], REDIS));
+    engine.put_namespace("m", Namespace::durable(Durability::Durable)).unwrap();
+    ask(&engine, observe("m:u", &["c"], NATIVE));
+    let expire = Command::Expire { name: name("m:v"), when: When::In(60_000), condition: ExpiryCondition::Always };
+    assert_eq!(run(&engine, expire), Reply::Integer(1));
+    for n in 0..3 {
+        assert_eq!((uniques(&engine, &["m:u"]), uniques(&engine, &["m:v"])), (3 + n, 1));
+        world = after_kill(&world);
+        engine = world.open(small(8192)).unwrap();
+        ask(&engine, observe("m:u", &[&format!("more {n}")], NATIVE));
+    }
+}
+
+#[test]
+fn lanes_of_a_count_are_closed_before_it_becomes_a_sketch() {
+    let (_world, engine) = open();
+    ask(&engine, observe("d:hll", &["x"], REDIS));
+    let string = string(&engine, "d:hll");
+    let handle = engine.handle("d:a").unwrap();
+    for _ in 0..10 {
+        handle.count(1).unwrap();
+    }
+    assert!(handle.is_split());
+    assert_eq!(ask(&engine, observe("d:a", &["x"], REDIS)), refused(Refusal::NotHll));
+    assert_eq!(engine.read("d:a").unwrap().value, 10);
+    for _ in 0..10 {
+        handle.count(1).unwrap();
+    }
+    assert_eq!(ask(&engine, set_string("d:a", &string)), Reply::Ok);
+    assert!(!handle.is_split());
+    assert!(matches!(handle.count(1), Err(Error::Refused(Refusal::WrongKind))));
+    assert_eq!(uniques(&engine, &["d:a"]), 1);
+    assert!(engine.delete("d:a").unwrap());
+    handle.count(1).unwrap();
+    handle.flush().unwrap();
+    assert_eq!(engine.read("d:a").unwrap().value, 1);
 }
 
 #[test]

@@ -378,7 +378,7 @@ fn judge(
     let first = *trace.states.keys().next().unwrap();
     let state = trace.states.get(&tail.max(first)).unwrap_or_else(|| panic!("{context}: no record ended at {tail}"));
     let shown = trace.acked.iter().filter(|(operations, _, durable)| *operations <= at && (*durable || !power));
-    if let Some((_, position, _)) = shown.last() {
+    if let Some((_, position, _)) = shown.max_by_key(|(_, position, _)| *position) {
         assert!(*position <= tail, "{context}: taken back: {position} was acknowledged, {tail} is left");
     }
     let mut found = State::default();
