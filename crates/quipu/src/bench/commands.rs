@@ -16,6 +16,9 @@ const NAME_BYTES: usize = 20;
 /// What begins every name, so that whoever finds them in a server knows where they came from.
 const NAMESPACE: &str = "bench:";
 
+/// The one sketch that all items are added to.
+const SKETCH: &str = "bench-visitors:today";
+
 /// Where the order of the keys comes from. Fixed: every run and every server gets the same one.
 const SEED: u64 = 0x9e37_79b9_7f4a_7c15;
 
@@ -24,6 +27,8 @@ const SEED: u64 = 0x9e37_79b9_7f4a_7c15;
 pub enum Verb {
     Incr,
     Get,
+    /// Each key is an item, of one sketch.
+    Pfadd,
 }
 
 impl Verb {
@@ -32,11 +37,15 @@ impl Verb {
         match self {
             Verb::Incr => "INCR",
             Verb::Get => "GET",
+            Verb::Pfadd => "PFADD",
         }
     }
 
     fn frame(self, name: &str) -> String {
         let word = self.word();
+        if self == Verb::Pfadd {
+            return format!("*3\r\n$5\r\nPFADD\r\n${}\r\n{SKETCH}\r\n${NAME_BYTES}\r\n{name}\r\n", SKETCH.len());
+        }
         format!("*2\r\n${}\r\n{word}\r\n${NAME_BYTES}\r\n{name}\r\n", word.len())
     }
 }

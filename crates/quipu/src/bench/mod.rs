@@ -172,7 +172,7 @@ impl Bench<'_> {
         }
         let commands = match flags.command {
             Verb::Incr => adds,
-            Verb::Get => Commands::new(Verb::Get, keys, pipeline_max),
+            verb => Commands::new(verb, keys, pipeline_max),
         };
         let settings = flags.pipelines.iter().map(|&pipeline| Setting { mode, keys, pipeline });
         let mut round: Vec<Series> = settings

@@ -28,7 +28,7 @@ impl Replies {
     /// None yet.
     pub fn to(verb: Verb) -> Replies {
         let (mark, lines_per_reply) = match verb {
-            Verb::Incr => (b':', 1),
+            Verb::Incr | Verb::Pfadd => (b':', 1),
             Verb::Get => (b'$', 2),
         };
         Replies { mark, lines_per_reply, lines: 0, marks: 0 }
