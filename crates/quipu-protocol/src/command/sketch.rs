@@ -18,6 +18,12 @@ const FREQUENCY_DEFAULT: [f64; 2] = [0.0001, 0.001];
 /// How many items a list has that is made when it is first counted in.
 const TOP_DEFAULT: u32 = 100;
 
+/// Items that are counted by one command at most.
+const COUNTED_ITEMS_MAX: usize = 1_000;
+
+/// Sketches that are brought together by one command at most.
+const JOINED_NAMES_MAX: usize = 256;
+
 /// Redis's bound of what an item of a top list comes to at once. Ours has none of its own.
 const TOPK_BY_MAX: i64 = 100_000;
 
@@ -38,19 +44,19 @@ fn observe<'a>(args: &Args<'a>, dialect: Dialect) -> Parsed<'a> {
 }
 
 pub(super) fn pfcount<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
-    sketch(SketchCommand::CountUnique { names: names(args)?, dialect: Dialect::Redis })
+    sketch(SketchCommand::CountUnique { names: joined(args)?, dialect: Dialect::Redis })
 }
 
 pub(super) fn quipu_uniques<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
-    bounded(SketchCommand::CountUnique { names: names(args)?, dialect: Dialect::Native })
+    bounded(SketchCommand::CountUnique { names: joined(args)?, dialect: Dialect::Native })
 }
 
 pub(super) fn pfmerge<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
-    sketch(SketchCommand::MergeUnique { names: names(args)?, dialect: Dialect::Redis })
+    sketch(SketchCommand::MergeUnique { names: joined(args)?, dialect: Dialect::Redis })
 }
 
 pub(super) fn quipu_merge<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
-    sketch(SketchCommand::MergeUnique { names: names(args)?, dialect: Dialect::Native })
+    sketch(SketchCommand::MergeUnique { names: joined(args)?, dialect: Dialect::Native })
 }
 
 pub(super) fn quipu_intersect<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
@@ -131,6 +137,9 @@ pub(super) fn cms_merge<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
     let count = number::integer(arg(args, 2)).ok_or(worded("CMS: invalid numkeys"))?;
     let count = usize::try_from(count).ok().filter(|count| *count > 0);
     let count = count.ok_or(worded("CMS: Number of keys must be positive"))?;
+    if count > JOINED_NAMES_MAX && args.len() > JOINED_NAMES_MAX {
+        return Err(CommandError::WordedWith(format!("CMS: at most {JOINED_NAMES_MAX} keys can be merged at once")));
+    }
     let (mut rest, mut names) = (args.from(3), vec![name(args, 1)?]);
     for _ in 0..count.min(args.len()) {
         names.push(Name::new(rest.next().ok_or(worded("CMS: wrong number of keys"))?)?);
@@ -154,7 +163,9 @@ pub(super) fn cms_merge<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
 }
 
 pub(super) fn quipu_freq_merge<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
-    let names = names(args)?;
+    // What the first has stays in it: it is one of those that are added up.
+    let mut names = joined(args)?;
+    names.insert(1, names[0]);
     let weights = vec![1; names.len() - 1];
     sketch(SketchCommand::MergeFrequency { names, weights, dialect: Dialect::Native })
 }
@@ -195,6 +206,7 @@ pub(super) fn quipu_top_make<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a
 }
 
 pub(super) fn topk_add<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    few_enough(args.len() - 2)?;
     let items = args.from(2).zip(iter::repeat(1)).collect();
     sketch(SketchCommand::CountTop { name: name(args, 1)?, items, make: None, dialect: Dialect::Redis })
 }
@@ -269,7 +281,27 @@ fn counted<'a>(
     while let (Some(item), Some(amount)) = (rest.next(), rest.next()) {
         items.push((item, by(amount)?));
     }
+    few_enough(items.len())?;
     Ok(items)
+}
+
+/// Items that one command may count: each may have an item in its reply.
+fn few_enough(items: usize) -> Result<(), CommandError> {
+    match items > COUNTED_ITEMS_MAX {
+        true => Err(CommandError::WordedWith(format!("ERR a command counts at most {COUNTED_ITEMS_MAX} items"))),
+        false => Ok(()),
+    }
+}
+
+/// Sketches that one command may bring together: all of them are held meanwhile.
+fn joined<'a>(args: &Args<'a>) -> Result<Vec<Name<'a>>, CommandError> {
+    let names = names(args)?;
+    match names.len() > JOINED_NAMES_MAX {
+        true => {
+            Err(CommandError::WordedWith(format!("ERR a command brings at most {JOINED_NAMES_MAX} sketches together")))
+        }
+        false => Ok(names),
+    }
 }
 
 /// How often an item came.

@@ -1,5 +1,7 @@
 //! The description of one operation, and how it is found.
 
+use std::cell::Cell;
+
 use super::absent;
 use super::error::shown;
 use super::identity;
@@ -160,8 +162,8 @@ impl Spec {
     /// The operation or part of one of that name (`client|setname`), in any case.
     pub fn named(name: &[u8]) -> Option<&'static Spec> {
         match name.iter().position(|&byte| byte == b'|') {
-            None => find(TABLE, name),
-            Some(at) => find(TABLE, &name[..at])?.part(&name[at + 1..]),
+            None => find(name),
+            Some(at) => find(&name[..at])?.part(&name[at + 1..]),
         }
     }
 
@@ -216,7 +218,7 @@ impl PartialEq for Spec {
 /// Finds the operation that a frame names, and checks the number of its arguments.
 pub fn lookup(args: &Args<'_>) -> Result<&'static Spec, CommandError> {
     let name = args.get(0).unwrap_or_default();
-    let Some(spec) = find(TABLE, name) else {
+    let Some(spec) = find(name) else {
         return Err(absent::find(name).unwrap_or_else(|| unknown(name, args)));
     };
     if !spec.takes(args) {
@@ -235,13 +237,25 @@ pub fn lookup(args: &Args<'_>) -> Result<&'static Spec, CommandError> {
     Ok(part)
 }
 
-/// Binary search in a table that is sorted by name.
-fn find(table: &'static [Spec], name: &[u8]) -> Option<&'static Spec> {
+thread_local! {
+    /// Where the operation stands that was found last: nearly always the next one is the same.
+    static LAST: Cell<usize> = const { Cell::new(0) };
+}
+
+/// The operation of that name, in any case.
+fn find(name: &[u8]) -> Option<&'static Spec> {
+    let last = &TABLE[LAST.get()];
+    if last.name.as_bytes().eq_ignore_ascii_case(name) {
+        return Some(last);
+    }
     let mut lower = [0u8; NAME_BYTES_MAX];
     let lower = lower.get_mut(..name.len())?;
     lower.copy_from_slice(name);
     lower.make_ascii_lowercase();
-    table.binary_search_by(|spec| spec.name.as_bytes().cmp(lower)).ok().map(|at| &table[at])
+    // The table is sorted by name.
+    let at = TABLE.binary_search_by(|spec| spec.name.as_bytes().cmp(lower)).ok()?;
+    LAST.set(at);
+    Some(&TABLE[at])
 }
 
 fn unknown(name: &[u8], args: &Args<'_>) -> CommandError {

@@ -55,7 +55,7 @@ pub static TABLE: &[Spec] = &[
     Spec {
         name: "cms.initbydim",
         arity: 4,
-        flags: &[Flag::Write, Flag::DenyOom],
+        flags: &[Flag::Write, Flag::DenyOom, Flag::Slow],
         keys: Keys::ONE,
         group: Group::Module,
         since: "1.0.0",
@@ -66,7 +66,7 @@ pub static TABLE: &[Spec] = &[
     Spec {
         name: "cms.initbyprob",
         arity: 4,
-        flags: &[Flag::Write, Flag::DenyOom],
+        flags: &[Flag::Write, Flag::DenyOom, Flag::Slow],
         keys: Keys::ONE,
         group: Group::Module,
         since: "1.0.0",
@@ -77,7 +77,7 @@ pub static TABLE: &[Spec] = &[
     Spec {
         name: "cms.merge",
         arity: -4,
-        flags: &[Flag::Write, Flag::DenyOom],
+        flags: &[Flag::Write, Flag::DenyOom, Flag::Slow],
         keys: Keys::ONE,
         group: Group::Module,
         since: "1.0.0",
@@ -495,7 +495,7 @@ pub static TABLE: &[Spec] = &[
     Spec {
         name: "pfmerge",
         arity: -2,
-        flags: &[Flag::Write, Flag::DenyOom],
+        flags: &[Flag::Write, Flag::DenyOom, Flag::Slow],
         keys: Keys::ALL,
         group: Group::HyperLogLog,
         since: "2.8.9",
@@ -550,7 +550,7 @@ pub static TABLE: &[Spec] = &[
     Spec {
         name: "quipu.difference",
         arity: 3,
-        flags: &[Flag::ReadOnly],
+        flags: &[Flag::ReadOnly, Flag::Slow],
         keys: Keys::ALL,
         group: Group::HyperLogLog,
         since: "0.1.0",
@@ -583,7 +583,7 @@ pub static TABLE: &[Spec] = &[
     Spec {
         name: "quipu.freq.make",
         arity: 4,
-        flags: &[Flag::Write, Flag::DenyOom],
+        flags: &[Flag::Write, Flag::DenyOom, Flag::Slow],
         keys: Keys::ONE,
         group: Group::Module,
         since: "0.1.0",
@@ -594,7 +594,7 @@ pub static TABLE: &[Spec] = &[
     Spec {
         name: "quipu.freq.merge",
         arity: -3,
-        flags: &[Flag::Write, Flag::DenyOom],
+        flags: &[Flag::Write, Flag::DenyOom, Flag::Slow],
         keys: Keys::ALL,
         group: Group::Module,
         since: "0.1.0",
@@ -616,7 +616,7 @@ pub static TABLE: &[Spec] = &[
     Spec {
         name: "quipu.intersect",
         arity: 3,
-        flags: &[Flag::ReadOnly],
+        flags: &[Flag::ReadOnly, Flag::Slow],
         keys: Keys::ALL,
         group: Group::HyperLogLog,
         since: "0.1.0",
@@ -627,7 +627,7 @@ pub static TABLE: &[Spec] = &[
     Spec {
         name: "quipu.merge",
         arity: -2,
-        flags: &[Flag::Write, Flag::DenyOom],
+        flags: &[Flag::Write, Flag::DenyOom, Flag::Slow],
         keys: Keys::ALL,
         group: Group::HyperLogLog,
         since: "0.1.0",
@@ -682,7 +682,7 @@ pub static TABLE: &[Spec] = &[
     Spec {
         name: "quipu.top.list",
         arity: 2,
-        flags: &[Flag::ReadOnly],
+        flags: &[Flag::ReadOnly, Flag::Slow, Flag::NoMulti],
         keys: Keys::ONE,
         group: Group::Module,
         since: "0.1.0",
@@ -693,7 +693,7 @@ pub static TABLE: &[Spec] = &[
     Spec {
         name: "quipu.top.make",
         arity: 3,
-        flags: &[Flag::Write, Flag::DenyOom],
+        flags: &[Flag::Write, Flag::DenyOom, Flag::Slow],
         keys: Keys::ONE,
         group: Group::Module,
         since: "0.1.0",
@@ -704,7 +704,7 @@ pub static TABLE: &[Spec] = &[
     Spec {
         name: "quipu.uniques",
         arity: -2,
-        flags: &[Flag::ReadOnly],
+        flags: &[Flag::ReadOnly, Flag::Slow],
         keys: Keys::ALL,
         group: Group::HyperLogLog,
         since: "0.1.0",
@@ -869,7 +869,7 @@ pub static TABLE: &[Spec] = &[
     Spec {
         name: "topk.list",
         arity: -2,
-        flags: &[Flag::ReadOnly],
+        flags: &[Flag::ReadOnly, Flag::Slow, Flag::NoMulti],
         keys: Keys::ONE,
         group: Group::Module,
         since: "1.0.0",
@@ -891,7 +891,7 @@ pub static TABLE: &[Spec] = &[
     Spec {
         name: "topk.reserve",
         arity: -3,
-        flags: &[Flag::Write, Flag::DenyOom],
+        flags: &[Flag::Write, Flag::DenyOom, Flag::Slow],
         keys: Keys::ONE,
         group: Group::Module,
         since: "1.0.0",

@@ -3,7 +3,7 @@
 //! In: a command that was found and may run. Out: its reply.
 
 use quipu_engine::{NotRun, Turn, Watch};
-use quipu_model::{Command, Reply};
+use quipu_model::{Command, Refusal, Reply};
 use quipu_protocol::command::{CommandError, ConnectionCommand, CounterRequest, OnceRequest};
 use quipu_protocol::resp::Shape;
 use quipu_protocol::{Args, Request, Spec, Writer};
@@ -42,6 +42,7 @@ pub(super) fn now(
                 Ok(reply) => reply,
                 Err(load) => return Ending::Loads(load),
             };
+            let reply = within(reply, output_bytes_max);
             session.shared.tally.note_reply(&reply);
             Writer::new(out, session.state.version).reply(&reply, shape, spec.name);
             Ending::Waits
@@ -179,6 +180,16 @@ fn together(writer: &mut Writer<'_>, replies: &[Reply], spec: &'static Spec) {
     match replies.iter().find(|reply| matches!(reply, Reply::Refused(_))) {
         Some(refused) => writer.reply(refused, Shape::Plain, spec.name),
         None => writer.simple("OK"),
+    }
+}
+
+/// A list of items that is longer than a reply may be is not sent; it was only read.
+fn within(reply: Reply, bytes_max: usize) -> Reply {
+    match &reply {
+        Reply::Ranked(rows) if rows.iter().map(|row| row.item.len()).sum::<usize>() > bytes_max => {
+            Reply::Refused(Refusal::ReplyTooLarge { bytes_max })
+        }
+        _ => reply,
     }
 }
 

@@ -24,6 +24,12 @@ pub(super) struct Transaction {
 /// The longest reply for one argument: the least number there is, as a bulk string.
 const VALUE_BYTES_MAX: usize = 27;
 
+/// The same, where the reply may name an item that has left a list.
+const ITEM_BYTES_MAX: usize = 1_024 + 16;
+
+/// The same, where the reply says two things of an item.
+const FREQUENCY_BYTES_MAX: usize = 96;
+
 /// The queue is full.
 #[derive(Debug, thiserror::Error)]
 #[error(
@@ -50,7 +56,12 @@ impl Transaction {
         }
         // What is said back is longer than that only for what is told to be said back.
         let echoed = if matches!(spec.name, "echo" | "ping") { args.bytes() } else { 0 };
-        self.reply_bytes += VALUE_BYTES_MAX * args.len() + echoed;
+        let value_bytes_max = match spec.name {
+            "topk.add" | "topk.incrby" | "quipu.top.add" => ITEM_BYTES_MAX,
+            "quipu.freq.read" => FREQUENCY_BYTES_MAX,
+            _ => VALUE_BYTES_MAX,
+        };
+        self.reply_bytes += value_bytes_max * args.len() + echoed;
         let too_long = self.arena.len() + args.bytes() > full.bytes_max || self.reply_bytes > limits.output_bytes_max;
         if self.queued.len() >= full.commands_max || too_long {
             self.spoil();

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
-use quipu_model::{Command, Dialect, Estimate, Reply, SketchCommand};
+use quipu_model::{Command, Dialect, Estimate, Name, Reply, SketchCommand};
 use quipu_protocol::json;
 
 use super::Door;
 use super::ask;
 use super::counters::object;
 use super::problem::{Failure, Problem, Reason};
-use super::request::{self, BODY_BYTES_MAX, Query, bad_body, checked};
+use super::request::{self, Query, bad_body, checked};
 use super::token::{Said, Token};
 use crate::metrics::Operation;
 
@@ -24,7 +24,8 @@ pub(super) async fn observe(State(door): State<Arc<Door>>, request: Request) -> 
     let name = request::counter(&parts.uri)?;
     let _timed = door.shared.latencies.time(Operation::Observe, checked(&name));
     request::expect_no_query(&parts)?;
-    let body = request::body(body, BODY_BYTES_MAX, door.shared.limits.http_body_time_max).await?;
+    let limits = &door.shared.limits;
+    let body = request::body(body, limits.http_body_bytes_max, limits.http_body_time_max).await?;
     let body = json::parse_observe(&body).map_err(|error| bad_body(&error))?;
     let said = Said { token: body.token, producer: body.producer, seq: body.seq };
     let token = Token::of(&parts.headers, said)?;
@@ -47,14 +48,21 @@ pub(super) async fn uniques(State(door): State<Arc<Door>>, request: Request) -> 
     let mut query = Query::of(&parts.uri)?;
     let with = query.take("with").unwrap_or_default();
     query.finish()?;
-    let mut names = vec![checked(&name)];
-    for other in with.split(|byte| *byte == b',').filter(|other| !other.is_empty()) {
-        let other = quipu_model::Name::new(other);
-        names.push(other.map_err(|error| Problem::new(Reason::BadQuery, format!("'with': {error}")))?);
+    let wrong = |text: String| Problem::new(Reason::BadQuery, format!("'with': {text}"));
+    // Each by itself is as in a path, so that a name with a comma can be told from two.
+    let others = with.split(|byte| *byte == b',').filter(|other| !other.is_empty());
+    let others: Vec<Vec<u8>> = others
+        .map(|other| {
+            let text = std::str::from_utf8(other).map_err(|_| wrong("names are percent-encoded".to_owned()))?;
+            json::percent_decode(text).map_err(|error| wrong(error.to_string()))
+        })
+        .collect::<Result<_, Problem>>()?;
+    if others.len() >= UNION_NAMES_MAX {
+        return Err(wrong(format!("at most {} names", UNION_NAMES_MAX - 1)).into());
     }
-    if names.len() > UNION_NAMES_MAX {
-        let detail = format!("'with' has more than {} names", UNION_NAMES_MAX - 1);
-        return Err(Problem::new(Reason::BadQuery, detail).into());
+    let mut names = vec![checked(&name)];
+    for other in &others {
+        names.push(Name::new(other).map_err(|error| wrong(error.to_string()))?);
     }
     let command = Command::Sketch(SketchCommand::CountUnique { names, dialect: Dialect::Native });
     match ask::carry_out(&door.shared, &command).await? {

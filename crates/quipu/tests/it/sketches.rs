@@ -127,6 +127,32 @@ fn commands_of_one_kind_are_refused_by_counters_of_another() {
     assert_eq!(number(&call(&mut client, &[b"DBSIZE"])), 5);
 }
 
+#[test]
+fn what_is_merged_into_a_sketch_comes_to_what_it_has() {
+    let data = TempDir::new().expect("a temporary directory can be made");
+    let program = launch(data.path(), Durability::Relaxed).start().expect("it starts");
+    let mut client = connect(&program);
+    for (name, item, by) in [("a", "x", "5"), ("b", "y", "2"), ("b", "x", "1")] {
+        let words = ["QUIPU.FREQ.ADD", name, item, by].map(str::as_bytes);
+        call(&mut client, &words);
+    }
+    assert_eq!(call(&mut client, &[b"QUIPU.FREQ.MERGE", b"a", b"b"]), Value::Simple("OK".into()));
+    let read = call(&mut client, &[b"QUIPU.FREQ.READ", b"a", b"x", b"y"]);
+    let pairs = read.pairs();
+    let items = pairs.iter().find(|(key, _)| key.bytes() == Some(b"items")).expect("there are items").1.elements();
+    let at_most: Vec<i64> = items.iter().map(|item| number(item.pairs()[0].1)).collect();
+    assert_eq!(at_most, [6, 2]);
+    for (name, items) in [("mon", ["ann", "bob"]), ("tue", ["bob", "cid"])] {
+        call(&mut client, &[b"QUIPU.OBSERVE", name.as_bytes(), items[0].as_bytes(), items[1].as_bytes()]);
+    }
+    let value = |reply: &Value| number(reply.pairs()[0].1);
+    assert_eq!(value(&call(&mut client, &[b"QUIPU.UNIQUES", b"mon", b"tue", b"nobody"])), 3);
+    assert_eq!(value(&call(&mut client, &[b"QUIPU.INTERSECT", b"mon", b"tue"])), 1);
+    assert_eq!(value(&call(&mut client, &[b"QUIPU.DIFFERENCE", b"mon", b"tue"])), 1);
+    assert_eq!(call(&mut client, &[b"QUIPU.MERGE", b"mon", b"tue"]), Value::Simple("OK".into()));
+    assert_eq!(value(&call(&mut client, &[b"QUIPU.UNIQUES", b"mon"])), 3);
+}
+
 /// What one client did in one life: whether each was answered.
 #[derive(Default)]
 struct Done {
