@@ -18,6 +18,7 @@
 mod backup;
 mod clients;
 mod connection;
+mod hot;
 mod http;
 mod info;
 mod limits;

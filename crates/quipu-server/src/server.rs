@@ -15,6 +15,7 @@ use rustix::net::sockopt;
 use tokio::sync::watch;
 
 use crate::clients::Clients;
+use crate::hot::Hot;
 use crate::http::Http;
 use crate::metrics::{CommandLatencies, Latencies};
 use crate::settings::Settings;
@@ -104,6 +105,7 @@ impl Server {
         }
         let resp = listen(resp)?;
         let http = http.map(listen).transpose()?;
+        let hot = Hot::new(engine.now());
         let shared = Shared {
             started: engine.now(),
             durability: engine.stats().durability,
@@ -116,6 +118,7 @@ impl Server {
             tally: Tally::default(),
             latencies: Latencies::default(),
             command_latencies: CommandLatencies::default(),
+            hot,
             http_open: AtomicU64::new(0),
             resp: resp.1,
             http: http.as_ref().map(|(_, addr)| *addr),

@@ -7,6 +7,7 @@ use quipu_engine::Engine;
 use quipu_model::{Durability, Millis, Refusal, Reply};
 
 use crate::clients::Clients;
+use crate::hot::Hot;
 use crate::http::problem::Reason;
 use crate::metrics::{CommandLatencies, Latencies};
 use crate::settings::Settings;
@@ -25,6 +26,7 @@ pub(crate) struct Shared {
     pub tally: Tally,
     pub latencies: Latencies,
     pub command_latencies: CommandLatencies,
+    pub hot: Hot,
     /// HTTP connections at the moment.
     pub http_open: AtomicU64,
     pub started: Millis,

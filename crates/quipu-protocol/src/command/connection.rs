@@ -14,6 +14,23 @@ const SHOWN_BYTES_MAX: usize = 128;
 /// 32,766 that a frame can hold would be some 40 MB.
 const ASKED_MAX: usize = 256;
 
+/// How many hot keys are told of each list, unless the client says.
+const HOT_COUNT_DEFAULT: usize = 10;
+
+/// About the counters that are asked for most often.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HotKeys {
+    /// Replies them.
+    Get {
+        /// So many of each list.
+        count: usize,
+    },
+    /// Always on: replies OK.
+    Start,
+    /// Forgets what was seen.
+    Reset,
+}
+
 /// One command that is not about counters.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ConnectionCommand<'a> {
@@ -67,6 +84,8 @@ pub enum ConnectionCommand<'a> {
         /// How old it may be.
         freshness: Freshness,
     },
+    /// About the counters that are asked for most often.
+    HotKeys(HotKeys),
     /// Lists the parts of an operation.
     Help(&'static Spec),
 }
@@ -176,6 +195,28 @@ pub(super) fn read<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
         _ => return Err(CommandError::Syntax),
     };
     connection(ConnectionCommand::Read { name: Name::new(arg(args, 1))?, freshness })
+}
+
+pub(super) fn hotkeys<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    let word = |word: &str| arg(args, 1).eq_ignore_ascii_case(word.as_bytes());
+    connection(ConnectionCommand::HotKeys(if word("GET") {
+        let count = match (args.get(2), args.get(3), args.len()) {
+            (None, ..) => HOT_COUNT_DEFAULT,
+            (Some(word), Some(count), 4) if word.eq_ignore_ascii_case(b"COUNT") => {
+                let count = number::natural(count).and_then(|count| usize::try_from(count).ok());
+                count.filter(|count| *count > 0).ok_or(CommandError::NotInteger)?
+            }
+            _ => return Err(CommandError::Syntax),
+        };
+        HotKeys::Get { count }
+    } else if word("START") || word("STOP") {
+        // Redis watches when it is told to, by metrics and samples of the client's choice; here it is always on.
+        HotKeys::Start
+    } else if word("RESET") && args.len() == 2 {
+        HotKeys::Reset
+    } else {
+        return Err(CommandError::Syntax);
+    }))
 }
 
 pub(super) fn hello<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {

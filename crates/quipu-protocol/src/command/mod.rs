@@ -17,7 +17,7 @@ mod sketch;
 mod spec;
 mod table;
 
-pub use connection::{ClientCommand, ConfigCommand, ConnectionCommand, Hello, Introspection, ReplyMode};
+pub use connection::{ClientCommand, ConfigCommand, ConnectionCommand, Hello, HotKeys, Introspection, ReplyMode};
 pub use describe::{describe, help};
 pub use error::CommandError;
 pub use request::{CounterRequest, OnceRequest, Request};

@@ -339,6 +339,17 @@ pub static TABLE: &[Spec] = &[
         read: connection::hello,
     },
     Spec {
+        name: "hotkeys",
+        arity: -2,
+        flags: &[Flag::ReadOnly, Flag::NoMulti],
+        keys: Keys::NONE,
+        group: Group::Server,
+        since: "8.6.0",
+        summary: "Returns the counters that are asked for most often, reads and writes apart",
+        parts: &[],
+        read: connection::hotkeys,
+    },
+    Spec {
         name: "incr",
         arity: 2,
         flags: &[Flag::Write, Flag::DenyOom, Flag::Fast, Flag::ShardKey],

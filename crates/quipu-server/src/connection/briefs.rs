@@ -2,6 +2,7 @@
 //!
 //! In: the input of a connection of which nothing else is asked than to answer. Out: the replies to the first such commands in it.
 
+use crate::hot::Hot;
 use arrayvec::ArrayVec;
 use quipu_engine::{BRIEFS_MAX, BriefReply, Turn};
 use quipu_model::{Brief, Refusal};
@@ -24,7 +25,14 @@ pub(super) struct Ran {
 }
 
 /// Runs the first commands of the input, up to a number and to the first that needs the long way.
-pub(super) fn run(input: &[u8], limits: &Limits, turn: &mut Turn<'_>, out: &mut Vec<u8>, version: Version) -> Ran {
+pub(super) fn run(
+    input: &[u8],
+    limits: &Limits,
+    turn: &mut Turn<'_>,
+    out: &mut Vec<u8>,
+    version: Version,
+    hot: &Hot,
+) -> Ran {
     let mut briefs = ArrayVec::<Brief<'_>, BRIEFS_MAX>::new();
     // Where each of them ends, and what it is called.
     let mut ends = ArrayVec::<(u32, Word), BRIEFS_MAX>::new();
@@ -65,6 +73,7 @@ pub(super) fn run(input: &[u8], limits: &Limits, turn: &mut Turn<'_>, out: &mut 
         }
         ran.commands += more;
     }
+    hot.ran(ran.commands, turn.now(), |at| briefs.get(at).map(|brief| (brief.name, brief.delta.is_some())));
     if let Some(last) = ran.commands.checked_sub(1) {
         let (end, word) = ends[last];
         (ran.bytes, ran.command) = (end as usize, Some(word.command()));

@@ -42,6 +42,7 @@ pub(super) fn now(
                 Ok(reply) => reply,
                 Err(load) => return Ending::Loads(load),
             };
+            session.shared.hot.ran_one(&command, turn.now());
             let reply = within(reply, output_bytes_max);
             session.shared.tally.note_reply(&reply);
             Writer::new(out, session.state.version).reply(&reply, shape, spec.name);

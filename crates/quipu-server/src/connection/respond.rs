@@ -6,12 +6,13 @@ use std::path::PathBuf;
 
 use quipu_engine::Turn;
 use quipu_model::{Command, Freshness, Name, Reply};
-use quipu_protocol::command::{ClientCommand, ConfigCommand, ConnectionCommand, Hello, describe, help};
+use quipu_protocol::command::{ClientCommand, ConfigCommand, ConnectionCommand, Hello, HotKeys, describe, help};
+use quipu_protocol::resp::Shape;
 use quipu_protocol::{Version, Writer};
 
 use super::session::{Ending, Replies, Session, State};
 use super::transaction::Transaction;
-use crate::{info, settings};
+use crate::{hot, info, settings};
 
 /// The version of Redis whose commands and replies are matched; clients choose what they send by it.
 pub(crate) const REDIS_VERSION: &str = "7.2.0";
@@ -91,9 +92,34 @@ pub(super) fn respond(
         }
         ConnectionCommand::FunctionFlush => writer.simple("OK"),
         ConnectionCommand::Backup(dir) => return back_up(session, dir, out),
+        ConnectionCommand::HotKeys(command) => hot_keys(session, *command, turn, &mut writer),
         ConnectionCommand::Read { name, freshness } => return read(session, *name, *freshness, turn, out),
     }
     Ending::Waits
+}
+
+/// Which counters are asked for most often: a map, with a list of each.
+fn hot_keys(session: &Session, command: HotKeys, turn: &Turn<'_>, writer: &mut Writer<'_>) {
+    let (hot, now) = (&session.shared.hot, turn.now());
+    match command {
+        HotKeys::Start => writer.simple("OK"),
+        HotKeys::Reset => {
+            hot.reset(now);
+            writer.simple("OK");
+        }
+        HotKeys::Get { count } => {
+            let seen = hot.seen(count, now);
+            writer.map(4);
+            writer.bulk(b"since");
+            writer.integer(seen.since.0 as i64);
+            writer.bulk(b"sample");
+            writer.integer(hot::SAMPLE.into());
+            for (word, rows) in [("writes", seen.writes), ("reads", seen.reads)] {
+                writer.bulk(word.as_bytes());
+                writer.reply(&Reply::Ranked(rows), Shape::Plain, "hotkeys");
+            }
+        }
+    }
 }
 
 /// A reading: what is told of a counter besides its value.

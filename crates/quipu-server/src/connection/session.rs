@@ -141,7 +141,8 @@ impl Session {
                 break Ending::Waits;
             }
             if briefs_in == 0 && decoder.is_fresh() && self.takes_briefs(&turn) {
-                let run = briefs::run(&input[self.consumed..], &limits, &mut turn, out, self.state.version);
+                let run =
+                    briefs::run(&input[self.consumed..], &limits, &mut turn, out, self.state.version, &shared.hot);
                 self.consumed += run.bytes;
                 commands += run.commands as u64;
                 work += run.work;

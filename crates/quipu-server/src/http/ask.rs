@@ -25,6 +25,7 @@ pub(super) async fn carry_out_once(
     token: Option<&Token>,
     command: &Command<'_>,
 ) -> Result<Reply, Failure> {
+    shared.hot.ran_one(command, shared.engine.now());
     match turns(shared, |turn| run(turn, token, command)).await? {
         Ran::Turned(Reply::Refused(refusal)) | Ran::Loaded(Reply::Refused(refusal)) => Err(refusal.into()),
         Ran::Turned(reply) | Ran::Loaded(reply) => Ok(reply),

@@ -22,6 +22,7 @@ mod batch;
 mod counters;
 mod guard;
 mod health;
+mod hot;
 mod line;
 mod metrics;
 mod namespaces;

@@ -174,6 +174,16 @@ fn schemas() -> Value {
     json!({
         "Add": closed(&[], json!({"delta": delta, "shard_key": shard_key, "token": token, "producer": producer, "seq": seq})),
         "Mutation": closed(&[], json!({"token": token, "producer": producer, "seq": seq})),
+        "Hot": object(&["since", "sample", "writes", "reads"], json!({
+            "since": time,
+            "sample": {"type": "integer", "description": "One command in so many is looked at."},
+            "writes": {"type": "array", "items": reference("HotName")},
+            "reads": {"type": "array", "items": reference("HotName")},
+        })),
+        "HotName": object(&["name", "at_most", "at_least", "certain"], json!({
+            "name": name, "name_encoded": encoded,
+            "at_most": {"type": "integer"}, "at_least": {"type": "integer"}, "certain": {"type": "boolean"},
+        })),
         "Observe": closed(&["items"], json!({
             "items": {"type": "array", "maxItems": quipu_protocol::json::OBSERVE_ITEMS_MAX, "items": {"type": "string"}, "description": "What was seen."},
             "token": token, "producer": producer, "seq": seq,

@@ -9,7 +9,7 @@ use axum::http::{HeaderValue, Uri};
 use axum::routing::{MethodRouter, delete, get, post, put};
 
 use super::problem::{Problem, Reason};
-use super::{Door, batch, counters, health, metrics, namespaces, openapi, uniques, watch};
+use super::{Door, batch, counters, health, hot, metrics, namespaces, openapi, uniques, watch};
 
 /// A route.
 pub(super) struct Route {
@@ -300,6 +300,26 @@ pub(super) const ROUTES: &[Route] = &[
         }],
         problems: READS,
         handler: || get(counters::list),
+        ..PLAIN
+    },
+    Route {
+        path: "/v1/hot",
+        operation: "hot",
+        summary: "Which counters are asked for most often",
+        description: "Reads and writes apart, of the last minute or two. One command in 64 is looked at, by chance, and counts for 64: how often it came among those lies between at_least and at_most; certain says that no counter outside the list came more often.",
+        parameters: &[Parameter {
+            name: "count",
+            place: "query",
+            description: "Counters of each list.",
+            schema: r#"{"type": "integer", "minimum": 1, "maximum": 100, "default": 10}"#,
+            example: "10",
+        }],
+        reply: &[Content {
+            media: JSON,
+            schema: Some("Hot"),
+            example: r#"{"since": "2026-11-16T11:05:39.123Z", "sample": 64, "writes": [{"name": "likes:42", "at_most": 12800, "at_least": 12800, "certain": true}], "reads": []}"#,
+        }],
+        handler: || get(hot::hot),
         ..PLAIN
     },
     Route {

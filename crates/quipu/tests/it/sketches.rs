@@ -153,6 +153,42 @@ fn what_is_merged_into_a_sketch_comes_to_what_it_has() {
     assert_eq!(value(&call(&mut client, &[b"QUIPU.UNIQUES", b"mon"])), 3);
 }
 
+#[test]
+fn hot_keys_are_told_by_both_doors_without_being_asked_to_be_watched() {
+    let data = TempDir::new().expect("a temporary directory can be made");
+    let program = launch(data.path(), Durability::Relaxed).start().expect("it starts");
+    let mut client = connect(&program);
+    for round in 0..400 {
+        let (cold, batch) = (format!("cold:{round}"), 100);
+        let one: Vec<u8> = [&[&b"INCR"[..], b"hot:w"], &[&b"GET"[..], b"hot:r"], &[&b"INCR"[..], cold.as_bytes()]]
+            .iter()
+            .flat_map(|request| quipu_protocol::resp::request(*request))
+            .collect();
+        client.send_encoded(&one.repeat(batch)).expect("it takes requests");
+        (0..3 * batch).for_each(|_| drop(client.receive().expect("it answers")));
+    }
+    let told = call(&mut client, &[b"HOTKEYS", b"GET", b"COUNT", b"3"]);
+    let pairs = told.pairs();
+    let first = |word: &[u8]| {
+        let list = pairs.iter().find(|(key, _)| key.bytes() == Some(word)).expect("it is told").1.elements();
+        assert!((1..=3).contains(&list.len()), "{list:?}");
+        let row = list[0].pairs();
+        (row[0].1.bytes().expect("a name").to_vec(), number(row[1].1))
+    };
+    let (writes, reads) = (first(b"writes"), first(b"reads"));
+    assert_eq!((&writes.0[..], &reads.0[..]), (&b"hot:w"[..], &b"hot:r"[..]));
+    // 40,000 each, of which one in 64 is looked at: five standard deviations.
+    assert!((32_000..48_000).contains(&writes.1) && (32_000..48_000).contains(&reads.1), "{writes:?} {reads:?}");
+    let http = program.http().expect("it serves HTTP");
+    let output = std::process::Command::new("curl")
+        .args(["--silent", "--show-error", &format!("http://{http}/v1/hot?count=1")])
+        .output()
+        .expect("curl was installed");
+    let body: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!((&body["writes"][0]["name"], &body["reads"][0]["name"]), (&"hot:w".into(), &"hot:r".into()), "{body}");
+    assert_eq!(call(&mut client, &[b"HOTKEYS", b"RESET"]), Value::Simple("OK".into()));
+}
+
 /// What one client did in one life: whether each was answered.
 #[derive(Default)]
 struct Done {
