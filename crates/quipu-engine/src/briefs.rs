@@ -56,7 +56,7 @@ struct Lot<'a> {
     durability: Durability,
     /// Whether the journal knows if the counter existed before.
     sure: bool,
-    /// Whether there is something about a counter that is made, an expiry or a limit, which is for the long way to see to.
+    /// Whether there is something about a counter that is made, an expiry, a limit or a kind, which is for the long way to see to.
     special: bool,
     exists: bool,
     /// Whether some of its commands add, and whether some read; only told, and only asked for, on a shared store.
@@ -288,7 +288,7 @@ impl<'a> Lot<'a> {
     #[inline]
     fn new(name: Name<'a>, hash: u64, policy: &Policy) -> Lot<'a> {
         let (durability, sure) = (policy.durability, !policy.unsure);
-        let special = policy.ttl.is_some() || policy.limit.is_some();
+        let special = policy.ttl.is_some() || policy.limit.is_some() || policy.kind.is_some();
         let (held, first, at, exists, adds, reads, value) = (0, 0, None, false, false, false, 0);
         let (epoch, expires_at, count, sum) = (Epoch::FIRST, None, 0, 0);
         Lot {

@@ -14,6 +14,9 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// All of them.
+    pub const ALL: [Kind; 4] = [Kind::Count, Kind::Unique, Kind::Frequency, Kind::Top];
+
     /// The word used in configuration, JSON and documents.
     pub fn word(self) -> &'static str {
         match self {

@@ -168,8 +168,8 @@ pub static NAMESPACE_KEYS: &[NamespaceKey] = &[
     NamespaceKey {
         key: "kind",
         form: Form::Text,
-        help: "What its counters count; so far there is `count`",
-        default: "count",
+        help: "The only kind that counters are made of: `count`, `unique`, `frequency` or `top`. Nothing: of any",
+        default: "",
         take: |n, text| put(&mut n.kind, read_kind(text)),
         show: |n| n.kind.map(|kind| kind.word().to_owned()),
     },
@@ -370,10 +370,8 @@ fn read_counters(text: &str) -> Result<u64, String> {
 }
 
 fn read_kind(text: &str) -> Result<Kind, String> {
-    match text {
-        text if text == Kind::Count.word() => Ok(Kind::Count),
-        text => Err(format!("unknown kind '{text}': it is {}", Kind::Count.word())),
-    }
+    let known = Kind::ALL.into_iter().find(|kind| kind.word() == text);
+    known.ok_or_else(|| format!("unknown kind '{text}': it is {}", Kind::ALL.map(Kind::word).join(", ")))
 }
 
 fn read_word<T: Copy>(what: &str, words: &[(&str, T); 4], text: &str) -> Result<T, String> {

@@ -300,6 +300,30 @@ impl<'a> SketchCommand<'a> {
         }
     }
 
+    /// The kind that it is about; of strings, which a count is one of, that of the one string that can be set.
+    pub fn kind(&self) -> Kind {
+        match self {
+            SketchCommand::Observe { .. }
+            | SketchCommand::CountUnique { .. }
+            | SketchCommand::MergeUnique { .. }
+            | SketchCommand::RelateUnique { .. }
+            | SketchCommand::ReadRange { .. }
+            | SketchCommand::StringLength { .. }
+            | SketchCommand::SetString(_) => Kind::Unique,
+            SketchCommand::MakeFrequency { .. }
+            | SketchCommand::CountItems { .. }
+            | SketchCommand::ReadItems { .. }
+            | SketchCommand::MergeFrequency { .. }
+            | SketchCommand::FrequencyInfo { .. } => Kind::Frequency,
+            SketchCommand::MakeTop { .. }
+            | SketchCommand::CountTop { .. }
+            | SketchCommand::IsTop { .. }
+            | SketchCommand::ReadTop { .. }
+            | SketchCommand::ListTop { .. }
+            | SketchCommand::TopInfo { .. } => Kind::Top,
+        }
+    }
+
     /// The counter it may make.
     pub fn made(&self) -> Option<Name<'a>> {
         match self {

@@ -20,8 +20,8 @@ pub mod table;
 mod walk;
 
 use quipu_model::{
-    AddWithin, Cell, Command, Durability, Epoch, Expiry, ExpiryCondition, ExpiryForm, Millis, Name, NodeId, Refusal,
-    Reply, Set, SetCondition, SetExpiry, When, count,
+    AddWithin, Cell, Command, Durability, Epoch, Expiry, ExpiryCondition, ExpiryForm, Kind, Millis, Name, NodeId,
+    Refusal, Reply, Set, SetCondition, SetExpiry, When, count,
 };
 
 use quipu_sketch::Key;
@@ -135,6 +135,9 @@ impl Run<'_, '_> {
         shard_key: Option<&[u8]>,
     ) -> Result<i64, Refusal> {
         let before = self.count_of(name, before)?;
+        if before.is_none() {
+            self.check_pinned(name, Kind::Count)?;
+        }
         let value = count::add(before.map_or(0, |cell| cell.value), delta)?;
         if self.picking.is_some() {
             self.add_own(name, before, delta, shard_key)?;
@@ -202,6 +205,9 @@ impl Run<'_, '_> {
     fn add_within(&mut self, add: &AddWithin<'_>) -> Result<Reply, Refusal> {
         let before = self.sole_cell(add.name);
         let before = self.count_of(add.name, before)?;
+        if before.is_none() {
+            self.check_pinned(add.name, Kind::Count)?;
+        }
         let value = before.map_or(0, |cell| cell.value);
         let Some(after) = count::add_within(value, add.delta, (add.lower, add.upper), add.saturate) else {
             return Ok(Reply::Pair(value, 0));
@@ -221,6 +227,7 @@ impl Run<'_, '_> {
 
     fn set(&mut self, set: &Set<'_>) -> Result<Reply, Refusal> {
         let Set { name, value, condition, expiry, reply_old } = *set;
+        self.check_pinned(name, Kind::Count)?;
         self.set_anew(name, condition, expiry, reply_old, |run, cell| run.write(name, Cell { value, ..cell }))
     }
 
@@ -397,6 +404,14 @@ impl Run<'_, '_> {
         match before {
             Some(cell) => Cell { value, ..cell },
             None => Cell { epoch: self.epoch(name, None), value, expires_at: self.first_expiry(name) },
+        }
+    }
+
+    /// Refuses a counter of another kind than its namespace is for; those that are there go on.
+    pub(crate) fn check_pinned(&self, name: Name<'_>, kind: Kind) -> Result<(), Refusal> {
+        match self.policies.policy(name).kind {
+            Some(pinned) if pinned != kind => Err(Refusal::WrongKind),
+            _ => Ok(()),
         }
     }
 

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use quipu_model::{Durability, FailMode, Millis, Name, Namespace};
+use quipu_model::{Durability, FailMode, Kind, Millis, Name, Namespace};
 
 use super::census::Census;
 use super::draw_number;
@@ -34,6 +34,8 @@ pub struct Policy {
     pub durability: Durability,
     /// It was in memory mode a moment ago: the journal does not know which of its counters existed before what it tells of them, and nor does the ledger yet.
     pub unsure: bool,
+    /// The only kind that counters are made of.
+    pub kind: Option<Kind>,
     /// A counter made without an expiry has one so much later.
     pub ttl: Option<Duration>,
     /// A token is remembered for so long.
@@ -187,6 +189,7 @@ fn policy(options: &Options, said: &Namespace) -> Policy {
     Policy {
         durability: said.durability.unwrap_or(options.durability),
         unsure: false,
+        kind: said.kind,
         ttl: said.ttl,
         token_window: said.token_window.unwrap_or(options.token_window),
         limit: said

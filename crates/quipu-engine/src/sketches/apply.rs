@@ -73,6 +73,9 @@ impl Wanted {
 impl Run<'_, '_> {
     /// Applies a command of sketches.
     pub(crate) fn sketch(&mut self, command: &SketchCommand<'_>) -> Result<Reply, Refusal> {
+        if let Some(name) = command.made() {
+            self.check_pinned(name, command.kind())?;
+        }
         match command {
             SketchCommand::Observe { name, items, dialect } => self.observe(*name, items, *dialect),
             SketchCommand::CountUnique { names, dialect } => self.count_unique(names, *dialect).map(Reply::Estimate),

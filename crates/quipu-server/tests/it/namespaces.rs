@@ -32,7 +32,7 @@ fn what_is_put_is_in_force_and_says_where_it_came_from() {
     let views = http.get("/v1/namespaces/views").json();
     assert_eq!(setting(&views, "durability"), (json!("relaxed"), "quipu.toml:7".to_owned()));
     assert_eq!(setting(&views, "token_window"), (json!("24h"), "--token-window".to_owned()));
-    assert_eq!(setting(&views, "kind"), (json!("count"), "default".to_owned()));
+    assert_eq!(setting(&views, "kind"), (Value::Null, "default".to_owned()));
     assert_eq!(setting(&views, "ttl"), (Value::Null, "default".to_owned()));
     assert_eq!((&views["put"], &views["put_at"]), (&json!({}), &Value::Null));
 
@@ -79,12 +79,12 @@ fn every_mistake_is_named_and_nothing_is_changed() {
     let door = Door::open();
     let mut http = Http::of(&door);
     let before = put(&mut http, "likes", r#"{"ttl": "1h"}"#).json();
-    let body = r#"{"kind": "top", "durability": "sometimes", "ttl": 5, "shards": 0, "a/b": 1, "freshness": "2h"}"#;
+    let body = r#"{"kind": "tops", "durability": "sometimes", "ttl": 5, "shards": 0, "a/b": 1, "freshness": "2h"}"#;
     let problem = put(&mut http, "likes", body).is_problem(422, "bad-settings");
     let errors = problem["errors"].as_array().unwrap();
     let pointers: Vec<&str> = errors.iter().map(|error| error["pointer"].as_str().unwrap()).collect();
     assert_eq!(pointers, ["#/kind", "#/durability", "#/ttl", "#/shards", "#/a~1b", "#/freshness"]);
-    assert_eq!(errors[0]["detail"], "kind: unknown kind 'top': it is count");
+    assert_eq!(errors[0]["detail"], "kind: unknown kind 'tops': it is count, unique, frequency, top");
     assert!(problem["detail"].as_str().unwrap().starts_with("6 mistakes"), "{problem}");
     assert_eq!(http.get("/v1/namespaces/likes").json(), before);
 

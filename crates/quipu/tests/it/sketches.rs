@@ -128,6 +128,29 @@ fn commands_of_one_kind_are_refused_by_counters_of_another() {
 }
 
 #[test]
+fn a_namespace_may_be_for_one_kind_only() {
+    let data = TempDir::new().expect("a temporary directory can be made");
+    let program = launch(data.path(), Durability::Relaxed).start().expect("it starts");
+    let mut client = connect(&program);
+    call(&mut client, &[b"INCR", b"visitors:old"]);
+    let http = program.http().expect("it serves HTTP");
+    let put = std::process::Command::new("curl")
+        .args(["--silent", "--show-error", "--fail", "-X", "PUT", "-d", r#"{"kind": "unique"}"#])
+        .arg(format!("http://{http}/v1/namespaces/visitors"))
+        .output()
+        .expect("curl was installed");
+    assert!(put.status.success(), "{put:?}");
+    let refused = |reply: Value| matches!(&reply, Value::Error(text) if text.starts_with("WRONGTYPE"));
+    assert!(refused(call(&mut client, &[b"INCR", b"visitors:new"])));
+    assert!(refused(call(&mut client, &[b"SET", b"visitors:new", b"1"])));
+    assert!(refused(call(&mut client, &[b"QUIPU.TOP.ADD", b"visitors:new", b"a", b"1"])));
+    assert_eq!(number(&call(&mut client, &[b"EXISTS", b"visitors:new"])), 0);
+    assert_eq!(number(&call(&mut client, &[b"QUIPU.OBSERVE", b"visitors:new", b"ann"])), 1);
+    assert_eq!(number(&call(&mut client, &[b"INCR", b"visitors:old"])), 2, "what was there goes on");
+    assert_eq!(number(&call(&mut client, &[b"INCR", b"views:1"])), 1);
+}
+
+#[test]
 fn what_is_merged_into_a_sketch_comes_to_what_it_has() {
     let data = TempDir::new().expect("a temporary directory can be made");
     let program = launch(data.path(), Durability::Relaxed).start().expect("it starts");
