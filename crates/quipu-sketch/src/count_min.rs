@@ -17,6 +17,9 @@ use crate::edit::{put, replace};
 use crate::key::{again, place};
 use crate::{BYTES_MAX, Damaged, Edits, Key, Refused};
 
+/// Most rows of a sketch that is made: with so many, an answer that is too high is less likely than damage to memory. An item costs as many looks at memory that is far away.
+pub const DEPTH_MAX: u32 = 64;
+
 const HEADER: usize = 16;
 const N: usize = 8;
 
@@ -60,7 +63,7 @@ impl CountMin {
         if width == 0 {
             return Err(Refused::Parameter("invalid width"));
         }
-        if depth == 0 || depth > u32::from(u16::MAX) {
+        if depth == 0 || depth > DEPTH_MAX {
             return Err(Refused::Parameter("invalid depth"));
         }
         let bytes = HEADER as u64 + 4 * u64::from(width) * u64::from(depth);
@@ -89,6 +92,9 @@ impl CountMin {
             Update::Linear => ((2.0 / error).ceil(), f64::from(((probability as f32).log10() / 0.5f32.log10()).ceil())),
             Update::Conservative => ((std::f64::consts::E / error).ceil(), (1.0 / probability).ln().ceil()),
         };
+        if depth > f64::from(DEPTH_MAX) {
+            return Err(Refused::Parameter("invalid prob value"));
+        }
         let bytes = HEADER as f64 + 4.0 * width * depth;
         if bytes > BYTES_MAX as f64 {
             return Err(Refused::TooLarge { bytes: bytes as u64 });
@@ -327,8 +333,9 @@ mod tests {
             }
         }
         assert!(matches!(CountMin::by_error(Update::Linear, 1e-300, 0.1), Err(Refused::TooLarge { .. })));
-        assert!(matches!(CountMin::by_error(Update::Conservative, 0.1, 1e-300).map(|sketch| sketch.depth()), Ok(691)));
-        assert!(matches!(CountMin::by_size(Update::Linear, u32::MAX, 60_000), Err(Refused::TooLarge { .. })));
+        assert!(matches!(CountMin::by_error(Update::Conservative, 0.1, 1e-300), Err(Refused::Parameter(_))));
+        assert!(matches!(CountMin::by_size(Update::Linear, u32::MAX, DEPTH_MAX), Err(Refused::TooLarge { .. })));
+        assert!(matches!(CountMin::by_size(Update::Linear, 1, DEPTH_MAX + 1), Err(Refused::Parameter(_))));
         assert!(matches!(CountMin::by_size(Update::Linear, 0, 1), Err(Refused::Parameter(_))));
         assert!(matches!(CountMin::by_size(Update::Linear, 1, 0), Err(Refused::Parameter(_))));
         let largest = (BYTES_MAX - HEADER) as u32 / 4;
