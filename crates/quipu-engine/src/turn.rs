@@ -529,7 +529,10 @@ impl<'e> Turn<'e> {
     /// Whether what is written of sketches, and of strings that are told under a token, may take more room than so much, as the held shards know; then how much.
     pub(crate) fn needs_more(&self, held: &Held<'_>, commands: &[Command<'_>], bodies_bytes: &mut usize) -> bool {
         let table = &self.engine.table;
-        let look = |name: Name<'_>| held.peek(table.shard_of(table.hash(name.bytes()))).body(name.bytes());
+        let look = |name: Name<'_>| {
+            let hash = table.hash(name.bytes());
+            held.peek(table.shard_of(hash)).body_now(hash, name.bytes(), self.now)
+        };
         let needed = record_bytes_max(commands, look) + strings_bytes_max(commands, look);
         let more = needed > *bodies_bytes;
         *bodies_bytes = needed.max(*bodies_bytes);

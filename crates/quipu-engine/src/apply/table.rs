@@ -422,6 +422,14 @@ impl Shard {
         if self.shelf.is_empty() { None } else { self.shelf.get(name) }
     }
 
+    /// The same, unless the counter has expired by now: then whatever is asked of it finds none.
+    pub fn body_now(&self, hash: u64, name: &[u8], now: Millis) -> Option<&Body> {
+        let body = self.body(name)?;
+        let cell = self.slots.find(hash, name).and_then(|at| self.slots.cell(at));
+        let expired = cell.is_some_and(|cell| cell.expires_at.is_some_and(|at| at <= now));
+        if expired { None } else { Some(body) }
+    }
+
     /// The body of a name, to be looked at closely; if it is changed by that, [`Shard::note_body`] is to be told.
     pub fn body_mut(&mut self, name: &[u8]) -> Option<&mut Body> {
         self.shelf.get_mut(name)

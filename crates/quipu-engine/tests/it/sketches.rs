@@ -1,6 +1,7 @@
 //! Counters of approximate kinds, by example; loss of power among them is in `crash`.
 
 mod crash;
+mod room;
 
 use std::ops::ControlFlow;
 use std::path::Path;
