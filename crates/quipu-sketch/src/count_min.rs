@@ -183,6 +183,41 @@ impl CountMin {
         self.add_hash(key.hash(item), weight, edits)
     }
 
+    /// Counts several items: all of them, or none. What each came to, at most.
+    pub fn add_all(&mut self, key: &Key, items: &[(&[u8], u64)], edits: &mut Edits) -> Result<Vec<u64>, Refused> {
+        let total = items.iter().try_fold(self.n(), |total, (_, weight)| total.checked_add(*weight));
+        let total = total.ok_or(Refused::Overflow)?;
+        // No cell is above what came in all.
+        if total <= u64::from(u32::MAX) {
+            return items.iter().map(|(item, weight)| self.add(key, item, *weight, edits)).collect();
+        }
+        let n = self.n();
+        let mut before: Vec<(u32, u32, u32)> = Vec::new();
+        let mut counted = Vec::with_capacity(items.len());
+        for (item, weight) in items {
+            let hash = key.hash(item);
+            before.extend((0..self.depth).map(|row| {
+                let at = self.position(hash, row);
+                (row, at as u32, self.cell(at))
+            }));
+            match self.add_hash(hash, *weight, edits) {
+                Ok(count) => counted.push(count),
+                Err(refused) => {
+                    // Backwards, so that the oldest value is what stays.
+                    for (row, at, cell) in before.into_iter().rev() {
+                        let at = at as usize;
+                        self.sums[row as usize] -= u64::from(self.cell(at) - cell);
+                        self.bytes[at..at + 4].copy_from_slice(&cell.to_le_bytes());
+                    }
+                    self.bytes[N..HEADER].copy_from_slice(&n.to_le_bytes());
+                    edits.clear();
+                    return Err(refused);
+                }
+            }
+        }
+        Ok(counted)
+    }
+
     /// Counts an item by its hash.
     pub fn add_hash(&mut self, hash: u64, weight: u64, edits: &mut Edits) -> Result<u64, Refused> {
         let (mut least, mut most) = (u32::MAX, 0);
@@ -356,6 +391,25 @@ mod tests {
             assert_eq!(sketch.add(&KEY, b"x", 0, &mut edits), Ok(most));
             assert!(edits.is_empty());
             assert_eq!((sketch.query(&KEY, b"x").at_most, sketch.n()), (most, most));
+        }
+    }
+
+    #[test]
+    fn several_items_are_counted_or_none_is() {
+        let most = u64::from(u32::MAX);
+        for update in [Update::Linear, Update::Conservative] {
+            let mut sketch = CountMin::by_size(update, 1000, 3).unwrap();
+            let mut edits = Edits::new();
+            assert_eq!(sketch.add_all(&KEY, &[(b"x", most - 1), (b"y", 5)], &mut edits).map(|all| all.len()), Ok(2));
+            let (bytes, sums) = (sketch.bytes.clone(), sketch.sums.clone());
+            edits.clear();
+            let refused = sketch.add_all(&KEY, &[(b"z", 7), (b"z", 7), (b"y", 1), (b"x", 2), (b"z", 1)], &mut edits);
+            assert_eq!((refused, edits.is_empty()), (Err(Refused::Overflow), true));
+            assert!(sketch.bytes == bytes && sketch.sums == sums);
+            assert_eq!(sketch.add_all(&KEY, &[(b"x", 1), (b"x", u64::MAX)], &mut edits), Err(Refused::Overflow));
+            assert!(sketch.bytes == bytes && sketch.sums == sums);
+            assert!(sketch.add_all(&KEY, &[(b"z", 1), (b"z", 1)], &mut edits).is_ok() && !edits.is_empty());
+            CountMin::from_bytes(sketch.into_bytes()).unwrap();
         }
     }
 

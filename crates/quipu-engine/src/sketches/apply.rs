@@ -26,6 +26,9 @@ const EDITS_BYTES_MAX: usize = 64 << 10;
 /// Of what all counters may take in memory, this part at most is for bodies that are made: they do not leave memory, and cells need some to come back to.
 const BODIES_SHARE: u64 = 2;
 
+/// Most cells of frequencies that a command looks at, one in each row for each item: as many items as a command can have, of eight rows. They are far apart in memory, and the shard is held meanwhile.
+const COMMAND_CELLS_MAX: usize = 1 << 17;
+
 thread_local! {
     static EDITS: Slot<Option<Edits>> = const { Slot::new(None) };
 }
@@ -43,7 +46,7 @@ impl Fresh {
 
 impl Drop for Fresh {
     fn drop(&mut self) {
-        if self.0.bytes_len() <= EDITS_BYTES_MAX {
+        if self.0.memory() <= EDITS_BYTES_MAX {
             EDITS.set(Some(std::mem::take(&mut self.0)));
         }
     }
@@ -262,23 +265,16 @@ impl Run<'_, '_> {
         let make = || frequency(make.ok_or(Refusal::NoSketch { kind: Kind::Frequency })?, dialect);
         let counted = self.change(name, Wanted { kind: Kind::Frequency, dialect }, make, |sketch, edits| {
             let (Sketch::Cms(sketch) | Sketch::Frequency(sketch)) = sketch else { return Err(Refusal::WrongKind) };
-            let total = items.iter().try_fold(sketch.n(), |total, (_, by)| total.checked_add(*by));
-            // No cell is above what came in all.
-            let fits = total.is_some_and(|total| total <= u64::from(u32::MAX));
-            let before = if fits { None } else { Some(sketch.clone()) };
-            let counted: Result<Vec<i64>, _> =
-                items.iter().map(|(item, by)| sketch.add(key, item, *by, edits).map(integer)).collect();
-            counted.map_err(|refused| {
-                before.into_iter().for_each(|before| *sketch = before);
-                refusal(refused)
-            })
+            check_work(items.len(), sketch)?;
+            sketch.add_all(key, items, edits).map_err(refusal)
         })?;
-        Ok(Reply::Integers(counted.0))
+        Ok(Reply::Integers(counted.0.into_iter().map(integer).collect()))
     }
 
     fn read_items(&mut self, name: Name<'_>, items: &[&[u8]], dialect: Dialect) -> Result<Reply, Refusal> {
         let key = self.key;
         let (sketch, _) = self.frequencies(name, dialect)?;
+        check_work(items.len(), sketch)?;
         let known = items.iter().map(|item| sketch.query(key, item));
         Ok(match dialect {
             Dialect::Redis => Reply::Integers(known.map(|known| integer(known.at_most)).collect()),
@@ -340,12 +336,17 @@ impl Run<'_, '_> {
         let counted = self.change(name, Wanted { kind: Kind::Top, dialect }, make, |sketch, edits| {
             let (Sketch::TopK(sketch) | Sketch::Top(sketch)) = sketch else { return Err(Refusal::WrongKind) };
             let longest = items.iter().map(|(item, _)| item.len()).max().unwrap_or(0);
-            let total = items.iter().try_fold(sketch.n(), |total, (_, by)| total.checked_add(*by));
-            let fits = total.is_some() && widest(sketch, longest) <= super::SKETCH_BYTES_MAX;
+            let weight = items.iter().try_fold(0u64, |all, (_, by)| all.checked_add(*by));
+            let weight = weight.filter(|weight| sketch.n().checked_add(*weight).is_some());
+            let weight = weight.ok_or(Refusal::SketchOverflow)?;
+            // Only a list that is nearly as large as can be may refuse an item after others were counted.
+            let fits = sketch.bytes_after(weight, longest) <= super::SKETCH_BYTES_MAX as u64;
             let before = if fits { None } else { Some(sketch.clone()) };
             let expelled: Result<Vec<_>, _> = items
                 .iter()
-                .map(|(item, by)| sketch.add(key, item, *by, edits).map(|item| item.map(Vec::into_boxed_slice)))
+                .map(|(item, by)| {
+                    sketch.add_among(key, item, *by, longest, edits).map(|item| item.map(Vec::into_boxed_slice))
+                })
                 .collect();
             expelled.map_err(|refused| {
                 before.into_iter().for_each(|before| *sketch = before);
@@ -531,7 +532,7 @@ impl Run<'_, '_> {
                 Entry::Cell { name: name.bytes(), epoch, value, expires_at, count: 1, sum: 1, before, own: &[] };
             self.draft.push(self.now, &entry);
             // Edits that come to more than what they lead to are of no use.
-            let whole = unsure || edits_bytes(edits) > EDIT_OVERHEAD_BYTES_MAX + body.bytes().len();
+            let whole = unsure || edits.is_whole() || edits_bytes(edits) > EDIT_OVERHEAD_BYTES_MAX + body.bytes().len();
             let change = (body.kind(), body.version, whole);
             match whole {
                 true => self.draft.push_sketch(self.now, name.bytes(), change, [all_of(body.bytes())].into_iter()),
@@ -568,7 +569,9 @@ impl Run<'_, '_> {
             let change = (body.kind(), body.version, true);
             // A large one that was counted in right away is nothing but zeros in between.
             let shorter = |(begin, edits): &(Begin, &Edits)| {
-                EDIT_OVERHEAD_BYTES_MAX + begin.bytes.len() + edits_bytes(edits) < without_zeros(body.bytes()).len()
+                !edits.is_whole()
+                    && EDIT_OVERHEAD_BYTES_MAX + begin.bytes.len() + edits_bytes(edits)
+                        < without_zeros(body.bytes()).len()
             };
             match way.filter(shorter) {
                 Some((begin, edits)) => {
@@ -622,6 +625,16 @@ fn frequency(size: FrequencySize, dialect: Dialect) -> Result<Sketch, Refusal> {
     Ok(match dialect {
         Dialect::Redis => Sketch::Cms(made),
         Dialect::Native => Sketch::Frequency(made),
+    })
+}
+
+/// Whether a command with so many items is too much work for one.
+fn check_work(items: usize, sketch: &CountMin) -> Result<(), Refusal> {
+    if items.saturating_mul(sketch.depth() as usize) <= COMMAND_CELLS_MAX {
+        return Ok(());
+    }
+    Err(Refusal::BadSize {
+        reason: format!("a command looks at {COMMAND_CELLS_MAX} cells at most: fewer items at once"),
     })
 }
 

@@ -100,7 +100,7 @@ fn what_has_expired_is_no_body_to_reckon_with() {
 #[test]
 fn a_transaction_is_promised_what_each_name_needs() {
     let world = World::new(CrashDisk::new(), 1);
-    let engine = world.open(Options { journal_bytes_max: 1 << 20, ..small(1 << 17) }).unwrap();
+    let engine = world.open(Options { disk_bytes_max: Some(1 << 20), ..small(1 << 17) }).unwrap();
     let names: Vec<String> = (0..50).map(|n| format!("d:{n}")).collect();
     let size = FrequencySize::Dimensions { width: 200_000, depth: 1 };
     let mut commands: Vec<Command<'_>> = names
@@ -114,6 +114,37 @@ fn a_transaction_is_promised_what_each_name_needs() {
     assert!(replies[..50].iter().all(|reply| *reply == Reply::Ok), "{replies:?}");
     assert!(replies[50..].iter().all(|reply| *reply == Reply::Integers(vec![1])), "{replies:?}");
     assert!(engine.steps().reserved().0 < 20_000, "{:?}", engine.steps().reserved());
+}
+
+#[test]
+fn a_command_of_too_much_work_is_refused() {
+    let (_world, engine) = open();
+    let size = |depth| FrequencySize::Dimensions { width: 100, depth };
+    let make = |to, depth| SketchCommand::MakeFrequency { name: name(to), size: size(depth), dialect: REDIS };
+    for depth in [65, 65_535, u64::MAX] {
+        assert!(matches!(ask(&engine, make("d:c", depth)), Reply::Refused(Refusal::BadSize { .. })), "{depth}");
+    }
+    assert_eq!(ask(&engine, make("d:c", 64)), Reply::Ok);
+    let items = numbers(0..2_049);
+    let count = |many: usize| SketchCommand::CountItems {
+        name: name("d:c"),
+        items: items[..many].iter().map(|item| (&item[..], 1)).collect(),
+        make: None,
+        dialect: REDIS,
+    };
+    let read = |many: usize| SketchCommand::ReadItems {
+        name: name("d:c"),
+        items: items[..many].iter().map(|item| &item[..]).collect(),
+        dialect: REDIS,
+    };
+    let before = engine.steps().reserved().0;
+    assert!(matches!(ask(&engine, count(2_049)), Reply::Refused(Refusal::BadSize { .. })));
+    assert!(matches!(ask(&engine, read(2_049)), Reply::Refused(Refusal::BadSize { .. })));
+    assert_eq!(engine.steps().reserved().0, before, "nothing was counted");
+    assert!(matches!(ask(&engine, count(2_048)), Reply::Integers(_)));
+    assert!(matches!(ask(&engine, read(2_048)), Reply::Integers(_)));
+    let written = engine.steps().reserved().0 - before;
+    assert!(written < 4 * 64 * 100 + 512, "all of the sketch, not {written} bytes of edits");
 }
 
 #[derive(Debug, Clone)]
