@@ -165,9 +165,18 @@ impl Top {
         self.bytes
     }
 
-    /// Bytes of memory it takes.
+    /// Bytes of memory it takes, with its index, made or not.
     pub fn memory(&self) -> usize {
-        size_of::<Top>() + self.bytes.capacity() + self.index.as_ref().map_or(0, Index::memory)
+        let Layout { slots, k, .. } = self.layout;
+        let index = self.index.as_ref().map_or(0, Index::memory).max(Index::memory_of(slots, k));
+        size_of::<Top>() + self.bytes.capacity() + index
+    }
+
+    /// Makes its index now, so that nobody has to walk through all slots. It is made with the first change otherwise.
+    pub fn index(&mut self, key: &Key) {
+        if self.index.is_none() {
+            self.index = Some(self.make_index(key));
+        }
     }
 
     /// What it was asked to be.

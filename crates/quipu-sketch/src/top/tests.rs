@@ -135,3 +135,19 @@ fn items_of_growing_length_lay_a_list_out_once() {
     assert!(edits.memory() <= 4 * top.bytes().len(), "{}", edits.memory());
     assert_eq!(Top::from_bytes(top.into_bytes()).unwrap().info().n, 128);
 }
+
+#[test]
+fn an_index_changes_no_answer_and_no_memory() {
+    let mut top = Top::reserve(5, 8, 7, 0.9).unwrap();
+    (0..200).for_each(|n| drop(add(&mut top, &format!("{}", n % 40), n)));
+    let walked = Top::from_bytes(top.bytes().to_vec()).unwrap();
+    let mut indexed = walked.clone();
+    indexed.index(&KEY);
+    assert!(indexed.index.is_some());
+    for n in 0..60 {
+        let item = format!("{n}");
+        let answers = |top: &Top| (top.contains(&KEY, item.as_bytes()), top.bounds(&KEY, item.as_bytes()));
+        assert_eq!(answers(&indexed), answers(&walked), "{n}");
+    }
+    assert!(indexed.memory() <= walked.memory() + 512, "{} {}", indexed.memory(), walked.memory());
+}
