@@ -143,6 +143,14 @@ impl Table {
         }
     }
 
+    /// Notes what a shard takes by now, in the middle of a run: the next command of it may ask for memory, too. How many counters there are is noted when they have a record.
+    pub fn note_bytes(&self, shard: &mut Shard) {
+        let (bytes, bodies_bytes) = (shard.bytes() as i64, shard.shelf.bytes() as i64);
+        self.bytes.fetch_add(bytes - shard.noted.1, Ordering::Relaxed);
+        self.bodies_bytes.fetch_add(bodies_bytes - shard.bodies_noted, Ordering::Relaxed);
+        (shard.noted.1, shard.bodies_noted) = (bytes, bodies_bytes);
+    }
+
     /// Makes looks at many counters quicker, where the system has large pages.
     pub fn gather(&self) {
         self.chunks.gather();

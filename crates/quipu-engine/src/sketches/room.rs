@@ -20,7 +20,7 @@ use crate::admit::{Reach, reach};
 use crate::journal::format::{EDIT_OVERHEAD_BYTES_MAX, SKETCH_ENTRY_BYTES_MAX};
 
 /// Most bytes of a body of uniques that is made here, of either form. A list of either form may end at any item: ours when it is full, Redis's also when a register rises above what a run can say.
-const UNIQUE_BYTES_MAX: usize = 12_400;
+pub const UNIQUE_BYTES_MAX: usize = 12_400;
 
 /// Most bytes of the edits of an item that is observed where there is no list: its register, the estimate, and that the count is out of date.
 const OBSERVED_BYTES_MAX: usize = 160;
@@ -29,7 +29,7 @@ const OBSERVED_BYTES_MAX: usize = 160;
 const LISTED_BYTES_MAX: usize = 160;
 
 /// No sketch has a longer header.
-const HEADER_BYTES: usize = 48;
+pub const HEADER_BYTES: usize = 48;
 
 /// Most bytes that commands of sketches add to their record, beside what every command may write; `look` finds the body of a name, unless its counter has expired.
 pub fn record_bytes_max<'a, 'b>(commands: &[Command<'a>], look: impl Fn(Name<'a>) -> Option<&'b Body>) -> usize {
