@@ -430,21 +430,21 @@ impl Tender {
 
     /// Lets counters leave memory when it runs short; true if that did not help because too much has changed.
     fn relieve(&mut self, inner: &Inner, steps: &Steps<'_>) -> bool {
-        let Some(bytes_max) = inner.options.table_bytes_max() else { return false };
+        let Some((bytes, bytes_max)) = inner.cells_memory() else { return false };
         let (begin, aim) = (bytes_max / 10 * 9, bytes_max / 10 * 8);
-        if steps.resident_bytes() <= begin || inner.table.bodies_bytes() > aim {
-            // What bodies of sketches take does not become less by that.
+        let is_above = |most: u64| inner.cells_memory().is_some_and(|(bytes, _)| bytes > most);
+        if bytes <= begin {
             return false;
         }
         // Twice round: the first lets what was used lately stay.
         for _ in 0..2 * steps.shards() {
             steps.evict(self.next_evict);
             self.next_evict = (self.next_evict + 1) % steps.shards();
-            if steps.resident_bytes() <= aim {
+            if !is_above(aim) {
                 return false;
             }
         }
-        steps.resident_bytes() > begin
+        is_above(begin)
     }
 
     /// Whether there is memory for those who wait for it.

@@ -27,6 +27,7 @@ use crate::open::{OpenError, Recovery, open};
 use crate::options::{Environment, Options};
 use crate::seal::{Seal, SealError, Sealing};
 use crate::sharing::{Shared, Sharing};
+use crate::sketches::bodies_bytes_max;
 use crate::split::{Split, SplitList};
 use crate::steps::Steps;
 use crate::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Mutex, OnceLock, Ordering, lock};
@@ -617,14 +618,21 @@ impl Inner {
         self.unloaded.load(Ordering::Acquire)
     }
 
+    /// What cells and all else but bodies of sketches take in memory, and how much they may: bodies do not leave, and have no more than their part, whatever they take.
+    pub(crate) fn cells_memory(&self) -> Option<(u64, u64)> {
+        let bytes_max = self.options.table_bytes_max()?;
+        let bodies = self.table.bodies_bytes();
+        Some((self.table.bytes().saturating_sub(bodies), bytes_max - bodies.min(bodies_bytes_max(bytes_max))))
+    }
+
     /// Whether new counters must wait for memory.
     pub(crate) fn memory_is_full(&self) -> bool {
-        self.options.table_bytes_max().is_some_and(|bytes_max| self.table.bytes() > bytes_max)
+        self.cells_memory().is_some_and(|(bytes, bytes_max)| bytes > bytes_max)
     }
 
     /// Whether those that exist must wait for memory, too.
     pub(crate) fn memory_is_overfull(&self) -> bool {
-        self.options.table_bytes_max().is_some_and(|bytes_max| self.table.bytes() > bytes_max + bytes_max / 16)
+        self.cells_memory().is_some_and(|(bytes, bytes_max)| bytes > bytes_max + bytes_max / 16)
     }
 }
 

@@ -62,6 +62,8 @@ pub struct Turn<'e> {
     room: usize,
     /// Most bytes the present run may still need for what it has applied.
     promised: usize,
+    /// A record took more room than this turn had.
+    overdrawn: bool,
     wait: Wait,
     /// The present run has deleted everything.
     flushed: bool,
@@ -118,6 +120,7 @@ impl<'e> Turn<'e> {
             unfilled: Vec::new(),
             room: 0,
             promised: 0,
+            overdrawn: false,
             wait: Wait::default(),
             flushed: false,
             elapsed: if engine.shared.is_some() { engine.clock.elapsed() } else { Duration::ZERO },
@@ -310,7 +313,7 @@ impl<'e> Turn<'e> {
         let record = self.draft.close().expect("an entry was pushed");
         let (bytes, locked) = (record.len(), lock());
         let position = self.engine.journal.reserve(bytes);
-        self.room -= bytes;
+        self.spend(bytes);
         self.promised = 0;
         self.unfilled.push((position, record));
         Ok((position.plus(bytes as u64), locked))
@@ -355,7 +358,7 @@ impl<'e> Turn<'e> {
                 if std::mem::take(&mut self.flushed) {
                     self.engine.note_flush(position, newest);
                 }
-                self.room -= bytes;
+                self.spend(bytes);
                 self.unfilled.push((position, record));
                 // Only now: whoever counts them waits for what is reserved by then.
                 held.for_each(|shard| {
@@ -374,10 +377,24 @@ impl<'e> Turn<'e> {
         (self.run_commands, self.run_durability, self.promised) = (0, Durability::Memory, 0);
     }
 
+    /// Takes room for a record out of what this turn has. No record should need more than it was promised; should one, the journal is told what is missing, and nothing wraps.
+    fn spend(&mut self, bytes: usize) {
+        let missing = bytes.saturating_sub(self.room);
+        self.room -= bytes - missing;
+        if missing > 0 {
+            self.engine.journal.overdraw(missing);
+            self.overdrawn = true;
+        }
+    }
+
     /// Brings the bytes of all records of this turn.
     pub fn fill(&mut self) {
         self.release();
         step!("reserved");
+        if std::mem::take(&mut self.overdrawn) {
+            // With no lock held, and before a commit can come to the places of this turn.
+            self.engine.journal.make_up();
+        }
         if !self.unfilled.is_empty() {
             let bytes = self.draft.bytes();
             self.engine.journal.fill(self.unfilled.drain(..).map(|(position, range)| (position, &bytes[range])));
@@ -512,7 +529,10 @@ impl<'e> Turn<'e> {
     /// Whether what is written of sketches, and of strings that are told under a token, may take more room than so much, as the held shards know; then how much.
     pub(crate) fn needs_more(&self, held: &Held<'_>, commands: &[Command<'_>], bodies_bytes: &mut usize) -> bool {
         let table = &self.engine.table;
-        let look = |name: Name<'_>| held.peek(table.shard_of(table.hash(name.bytes()))).body(name.bytes());
+        let look = |name: Name<'_>| {
+            let hash = table.hash(name.bytes());
+            held.peek(table.shard_of(hash)).body_now(hash, name.bytes(), self.now)
+        };
         let needed = record_bytes_max(commands, look) + strings_bytes_max(commands, look);
         let more = needed > *bodies_bytes;
         *bodies_bytes = needed.max(*bodies_bytes);
@@ -728,7 +748,7 @@ impl<'e> Turn<'e> {
         let record = self.draft.close().expect("it was opened");
         let bytes = record.len();
         let position = self.engine.journal.reserve(bytes);
-        self.room -= bytes;
+        self.spend(bytes);
         self.promised = 0;
         self.unfilled.push((position, record));
         position.plus(bytes as u64)
@@ -816,5 +836,28 @@ impl Drop for Turn<'_> {
             let (draft, unfilled) = (std::mem::take(&mut self.draft), std::mem::take(&mut self.unfilled));
             Scratch { draft, unfilled }.give_back();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Engine, Options};
+
+    #[test]
+    fn a_record_beyond_all_room_is_a_debt_that_is_made_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = Options { segment_bytes: 1 << 16, ahead_bytes: Some(1 << 17), ..Options::new(dir.path()) };
+        let engine = Engine::open(options).unwrap();
+        let inner = engine.inner();
+        let mut turn = engine.turn();
+        turn.promise(100).unwrap();
+        turn.spend(1 << 20);
+        assert_eq!((turn.room, turn.overdrawn), (0, true));
+        turn.promised = 0;
+        turn.finish();
+        inner.journal.reserve_room(1).unwrap();
+        inner.journal.return_room(1);
+        assert_eq!(inner.journal.failure(), None);
+        assert_eq!(engine.add("d:a", 1).unwrap(), 1);
     }
 }

@@ -17,6 +17,9 @@ use crate::edit::{put, replace};
 use crate::key::{again, place};
 use crate::{BYTES_MAX, Damaged, Edits, Key, Refused};
 
+/// Most rows of a sketch that is made: with so many, an answer that is too high is less likely than damage to memory. An item costs as many looks at memory that is far away.
+pub const DEPTH_MAX: u32 = 64;
+
 const HEADER: usize = 16;
 const N: usize = 8;
 
@@ -60,7 +63,7 @@ impl CountMin {
         if width == 0 {
             return Err(Refused::Parameter("invalid width"));
         }
-        if depth == 0 || depth > u32::from(u16::MAX) {
+        if depth == 0 || depth > DEPTH_MAX {
             return Err(Refused::Parameter("invalid depth"));
         }
         let bytes = HEADER as u64 + 4 * u64::from(width) * u64::from(depth);
@@ -89,6 +92,9 @@ impl CountMin {
             Update::Linear => ((2.0 / error).ceil(), f64::from(((probability as f32).log10() / 0.5f32.log10()).ceil())),
             Update::Conservative => ((std::f64::consts::E / error).ceil(), (1.0 / probability).ln().ceil()),
         };
+        if depth > f64::from(DEPTH_MAX) {
+            return Err(Refused::Parameter("invalid prob value"));
+        }
         let bytes = HEADER as f64 + 4.0 * width * depth;
         if bytes > BYTES_MAX as f64 {
             return Err(Refused::TooLarge { bytes: bytes as u64 });
@@ -175,6 +181,41 @@ impl CountMin {
     #[inline]
     pub fn add(&mut self, key: &Key, item: &[u8], weight: u64, edits: &mut Edits) -> Result<u64, Refused> {
         self.add_hash(key.hash(item), weight, edits)
+    }
+
+    /// Counts several items: all of them, or none. What each came to, at most.
+    pub fn add_all(&mut self, key: &Key, items: &[(&[u8], u64)], edits: &mut Edits) -> Result<Vec<u64>, Refused> {
+        let total = items.iter().try_fold(self.n(), |total, (_, weight)| total.checked_add(*weight));
+        let total = total.ok_or(Refused::Overflow)?;
+        // No cell is above what came in all.
+        if total <= u64::from(u32::MAX) {
+            return items.iter().map(|(item, weight)| self.add(key, item, *weight, edits)).collect();
+        }
+        let n = self.n();
+        let mut before: Vec<(u32, u32, u32)> = Vec::new();
+        let mut counted = Vec::with_capacity(items.len());
+        for (item, weight) in items {
+            let hash = key.hash(item);
+            before.extend((0..self.depth).map(|row| {
+                let at = self.position(hash, row);
+                (row, at as u32, self.cell(at))
+            }));
+            match self.add_hash(hash, *weight, edits) {
+                Ok(count) => counted.push(count),
+                Err(refused) => {
+                    // Backwards, so that the oldest value is what stays.
+                    for (row, at, cell) in before.into_iter().rev() {
+                        let at = at as usize;
+                        self.sums[row as usize] -= u64::from(self.cell(at) - cell);
+                        self.bytes[at..at + 4].copy_from_slice(&cell.to_le_bytes());
+                    }
+                    self.bytes[N..HEADER].copy_from_slice(&n.to_le_bytes());
+                    edits.clear();
+                    return Err(refused);
+                }
+            }
+        }
+        Ok(counted)
     }
 
     /// Counts an item by its hash.
@@ -327,8 +368,9 @@ mod tests {
             }
         }
         assert!(matches!(CountMin::by_error(Update::Linear, 1e-300, 0.1), Err(Refused::TooLarge { .. })));
-        assert!(matches!(CountMin::by_error(Update::Conservative, 0.1, 1e-300).map(|sketch| sketch.depth()), Ok(691)));
-        assert!(matches!(CountMin::by_size(Update::Linear, u32::MAX, 60_000), Err(Refused::TooLarge { .. })));
+        assert!(matches!(CountMin::by_error(Update::Conservative, 0.1, 1e-300), Err(Refused::Parameter(_))));
+        assert!(matches!(CountMin::by_size(Update::Linear, u32::MAX, DEPTH_MAX), Err(Refused::TooLarge { .. })));
+        assert!(matches!(CountMin::by_size(Update::Linear, 1, DEPTH_MAX + 1), Err(Refused::Parameter(_))));
         assert!(matches!(CountMin::by_size(Update::Linear, 0, 1), Err(Refused::Parameter(_))));
         assert!(matches!(CountMin::by_size(Update::Linear, 1, 0), Err(Refused::Parameter(_))));
         let largest = (BYTES_MAX - HEADER) as u32 / 4;
@@ -349,6 +391,25 @@ mod tests {
             assert_eq!(sketch.add(&KEY, b"x", 0, &mut edits), Ok(most));
             assert!(edits.is_empty());
             assert_eq!((sketch.query(&KEY, b"x").at_most, sketch.n()), (most, most));
+        }
+    }
+
+    #[test]
+    fn several_items_are_counted_or_none_is() {
+        let most = u64::from(u32::MAX);
+        for update in [Update::Linear, Update::Conservative] {
+            let mut sketch = CountMin::by_size(update, 1000, 3).unwrap();
+            let mut edits = Edits::new();
+            assert_eq!(sketch.add_all(&KEY, &[(b"x", most - 1), (b"y", 5)], &mut edits).map(|all| all.len()), Ok(2));
+            let (bytes, sums) = (sketch.bytes.clone(), sketch.sums.clone());
+            edits.clear();
+            let refused = sketch.add_all(&KEY, &[(b"z", 7), (b"z", 7), (b"y", 1), (b"x", 2), (b"z", 1)], &mut edits);
+            assert_eq!((refused, edits.is_empty()), (Err(Refused::Overflow), true));
+            assert!(sketch.bytes == bytes && sketch.sums == sums);
+            assert_eq!(sketch.add_all(&KEY, &[(b"x", 1), (b"x", u64::MAX)], &mut edits), Err(Refused::Overflow));
+            assert!(sketch.bytes == bytes && sketch.sums == sums);
+            assert!(sketch.add_all(&KEY, &[(b"z", 1), (b"z", 1)], &mut edits).is_ok() && !edits.is_empty());
+            CountMin::from_bytes(sketch.into_bytes()).unwrap();
         }
     }
 

@@ -3,8 +3,9 @@
 //! In: what a mutation changed, from every kind. Out: edits in order, each some bytes that give way to others.
 //!
 //! Invariants:
-//! - the old bytes with all edits applied in order are the new bytes;
-//! - a mutation that changed nothing leaves no edit.
+//! - the old bytes with all edits applied in order are the new bytes, unless edits are *whole*: then the new bytes are, and no edit is kept;
+//! - a mutation that changed nothing leaves no edit;
+//! - edits take no more memory than twice the sketch.
 //!
 //! Not here: what the bytes mean. Whoever replays edits needs no knowledge of any kind.
 
@@ -30,6 +31,8 @@ pub struct Edits {
     /// The latest in-place span, of those at the beginning, that nothing after it touches or moves. Martingale estimates are changed by
     /// nearly every edit: many adds leave one edit of them.
     head: Option<usize>,
+    /// They came to more than all bytes of the sketch.
+    whole: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -43,6 +46,9 @@ struct Span {
 /// Spans that begin below this are heads: every kind's header is shorter.
 const HEAD_BYTES: u32 = 48;
 
+/// What an edit takes beside its bytes, here and, at most, where it is written down.
+const SPAN_BYTES: usize = size_of::<Span>();
+
 impl Edits {
     /// No edits.
     pub fn new() -> Edits {
@@ -54,11 +60,22 @@ impl Edits {
         self.spans.clear();
         self.arena.clear();
         self.head = None;
+        self.whole = false;
     }
 
     /// Whether nothing changed.
     pub fn is_empty(&self) -> bool {
-        self.spans.is_empty()
+        self.spans.is_empty() && !self.whole
+    }
+
+    /// Whether so much changed that all bytes of the sketch are shorter than what changed: then there are no edits to be had.
+    pub fn is_whole(&self) -> bool {
+        self.whole
+    }
+
+    /// Bytes of memory they take.
+    pub fn memory(&self) -> usize {
+        SPAN_BYTES * self.spans.capacity() + self.arena.capacity()
     }
 
     /// How many edits there are.
@@ -80,8 +97,11 @@ impl Edits {
         })
     }
 
-    /// Notes that `removed` bytes at `at` gave way to `with`.
-    pub(crate) fn push(&mut self, at: u32, removed: u32, with: &[u8]) {
+    /// Notes that `removed` bytes at `at` gave way to `with`, of a sketch that has so many bytes then.
+    pub(crate) fn push(&mut self, at: u32, removed: u32, with: &[u8], length: usize) {
+        if self.whole {
+            return;
+        }
         let len = with.len() as u32;
         let in_place = removed == len;
         if in_place {
@@ -98,6 +118,11 @@ impl Edits {
             && at < self.spans[head].at + self.spans[head].len
         {
             self.head = None;
+        }
+        if SPAN_BYTES * self.spans.len() + self.arena.len() + with.len() > length {
+            self.clear();
+            self.whole = true;
+            return;
         }
         let start = self.arena.len() as u32;
         self.arena.extend_from_slice(with);
@@ -151,7 +176,7 @@ pub fn apply(bytes: &mut Vec<u8>, at: u32, removed: u32, with: &[u8]) -> Result<
 
 /// Changes bytes and notes it. The caller knows that the range lies inside.
 pub(crate) fn put(bytes: &mut Vec<u8>, edits: &mut Edits, at: usize, removed: usize, with: &[u8]) {
-    edits.push(at as u32, removed as u32, with);
+    edits.push(at as u32, removed as u32, with, bytes.len() - removed + with.len());
     if with.len() == removed {
         bytes[at..at + removed].copy_from_slice(with);
     } else {
@@ -168,7 +193,7 @@ pub(crate) fn replace(bytes: &mut Vec<u8>, edits: &mut Edits, with: Vec<u8>) {
     }
     let behind = bytes.iter().rev().zip(with.iter().rev()).take(shorter - same).take_while(|(old, new)| old == new);
     let behind = behind.count();
-    edits.push(same as u32, (bytes.len() - behind - same) as u32, &with[same..with.len() - behind]);
+    edits.push(same as u32, (bytes.len() - behind - same) as u32, &with[same..with.len() - behind], with.len());
     *bytes = with;
 }
 
@@ -181,9 +206,9 @@ mod tests {
     #[test]
     fn adjacent_and_repeated_changes_are_one_edit() {
         let mut edits = Edits::new();
-        edits.push(8, 2, &[1, 2]);
-        edits.push(10, 1, &[3]);
-        edits.push(9, 1, &[9]);
+        edits.push(8, 2, &[1, 2], 80);
+        edits.push(10, 1, &[3], 80);
+        edits.push(9, 1, &[9], 80);
         assert_eq!(edits.iter().collect::<Vec<_>>(), [Edit { at: 8, removed: 3, bytes: &[1, 9, 3] }]);
     }
 
@@ -191,10 +216,24 @@ mod tests {
     fn a_header_changed_between_others_is_one_edit() {
         let mut edits = Edits::new();
         for n in 0..10u8 {
-            edits.push(100 + 5 * u32::from(n), 1, &[n]);
-            edits.push(8, 8, &[n; 8]);
+            edits.push(100 + 5 * u32::from(n), 1, &[n], 400);
+            edits.push(8, 8, &[n; 8], 400);
         }
         assert_eq!(edits.len(), 11);
+    }
+
+    #[test]
+    fn edits_that_come_to_more_than_the_sketch_are_none() {
+        let (mut bytes, mut edits) = (vec![0; 1000], Edits::new());
+        for at in (0..1000).step_by(2) {
+            put(&mut bytes, &mut edits, at, 1, &[1]);
+        }
+        assert!(edits.is_whole() && !edits.is_empty());
+        assert_eq!((edits.len(), edits.iter().len(), edits.bytes_len()), (0, 0, 0));
+        assert!(edits.memory() < 4_000, "{}", edits.memory());
+        edits.clear();
+        put(&mut bytes, &mut edits, 0, 1, &[2]);
+        assert!(!edits.is_whole() && edits.len() == 1);
     }
 
     #[test]
@@ -209,7 +248,7 @@ mod tests {
     proptest! {
         #[test]
         fn edits_lead_from_old_to_new(steps in prop::collection::vec((any::<u16>(), 0u8..6, prop::collection::vec(any::<u8>(), 0..6)), 0..40)) {
-            let old: Vec<u8> = (0..80).collect();
+            let old: Vec<u8> = (0..240).collect();
             let (mut new, mut edits) = (old.clone(), Edits::new());
             for (at, removed, with) in steps {
                 let at = at as usize % (new.len() + 1);
@@ -220,7 +259,8 @@ mod tests {
             for edit in edits.iter() {
                 apply(&mut replayed, edit.at, edit.removed, edit.bytes).unwrap();
             }
-            prop_assert_eq!(replayed, new);
+            prop_assert!(edits.memory() <= 4 * (new.len() + SPAN_BYTES), "vectors double");
+            prop_assert!(edits.is_whole() || replayed == new);
         }
 
         #[test]
@@ -231,6 +271,7 @@ mod tests {
             for edit in edits.iter() {
                 apply(&mut replayed, edit.at, edit.removed, edit.bytes).unwrap();
             }
+            prop_assert!(!edits.is_whole());
             prop_assert_eq!(&replayed, &new);
             prop_assert_eq!(edits.is_empty(), old == new);
         }

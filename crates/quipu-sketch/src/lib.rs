@@ -42,4 +42,4 @@ pub use top::Top;
 pub use unique::Unique;
 
 /// The largest sketch there is. Larger ones are refused before any memory is asked for.
-pub const BYTES_MAX: usize = 64 << 20;
+pub const BYTES_MAX: usize = 16 << 20;

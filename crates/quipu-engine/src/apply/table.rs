@@ -143,6 +143,14 @@ impl Table {
         }
     }
 
+    /// Notes what a shard takes by now, in the middle of a run: the next command of it may ask for memory, too. How many counters there are is noted when they have a record.
+    pub fn note_bytes(&self, shard: &mut Shard) {
+        let (bytes, bodies_bytes) = (shard.bytes() as i64, shard.shelf.bytes() as i64);
+        self.bytes.fetch_add(bytes - shard.noted.1, Ordering::Relaxed);
+        self.bodies_bytes.fetch_add(bodies_bytes - shard.bodies_noted, Ordering::Relaxed);
+        (shard.noted.1, shard.bodies_noted) = (bytes, bodies_bytes);
+    }
+
     /// Makes looks at many counters quicker, where the system has large pages.
     pub fn gather(&self) {
         self.chunks.gather();
@@ -420,6 +428,14 @@ impl Shard {
     /// The body of a name.
     pub fn body(&self, name: &[u8]) -> Option<&Body> {
         if self.shelf.is_empty() { None } else { self.shelf.get(name) }
+    }
+
+    /// The same, unless the counter has expired by now: then whatever is asked of it finds none.
+    pub fn body_now(&self, hash: u64, name: &[u8], now: Millis) -> Option<&Body> {
+        let body = self.body(name)?;
+        let cell = self.slots.find(hash, name).and_then(|at| self.slots.cell(at));
+        let expired = cell.is_some_and(|cell| cell.expires_at.is_some_and(|at| at <= now));
+        if expired { None } else { Some(body) }
     }
 
     /// The body of a name, to be looked at closely; if it is changed by that, [`Shard::note_body`] is to be told.

@@ -210,6 +210,11 @@ impl Journal {
         self.room.fetch_add(bytes as i64, Ordering::AcqRel);
     }
 
+    /// Takes room that nobody promised, for a record that has its place already. Until it is [made up](Journal::make_up) for, others may be refused.
+    pub fn overdraw(&self, bytes: usize) {
+        self.room.fetch_sub(bytes as i64, Ordering::AcqRel);
+    }
+
     /// Whether segments should be prepared.
     pub fn room_is_low(&self) -> bool {
         self.room.load(Ordering::Acquire) < self.options.ahead_bytes as i64

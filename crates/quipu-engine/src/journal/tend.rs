@@ -107,6 +107,16 @@ impl Journal {
         Ok(())
     }
 
+    /// Prepares segments for what was [overdrawn](Journal::overdraw). Without them the journal ends: what was applied cannot be written down, and nobody is told of it.
+    pub fn make_up(&self) {
+        let mut tending = lock(&self.tending);
+        while self.room.load(Ordering::Acquire) < 0 {
+            if let Err(error) = self.try_prepare_one(&mut tending) {
+                return self.fail(&error);
+            }
+        }
+    }
+
     /// Whether the last attempt to prepare a segment found the disk full.
     pub fn is_full(&self) -> bool {
         lock(&self.tending).full.is_some()

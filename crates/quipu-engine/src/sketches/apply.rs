@@ -15,16 +15,26 @@ use quipu_model::{
 use quipu_sketch::count_min::Update;
 use quipu_sketch::{CountMin, Edit, Edits, Hll, Sketch, Top, Unique};
 
-use super::Body;
 use super::answer::{ITEM_BYTES_MAX, estimate, integer, interval, refusal, string_range};
+use super::room::{HEADER_BYTES, UNIQUE_BYTES_MAX};
+use super::{Body, bodies_bytes_max};
 use crate::apply::Run;
 use crate::journal::format::{EDIT_OVERHEAD_BYTES_MAX, Entry, PackedEdit, without_zeros};
 
 /// Edits that take no more than this are kept for the next command.
 const EDITS_BYTES_MAX: usize = 64 << 10;
 
-/// Of what all counters may take in memory, this part at most is for bodies that are made: they do not leave memory, and cells need some to come back to.
+/// Of what all counters may take in memory, this part at most is for bodies when one is made. Those that are there may grow beyond it, up to [`bodies_bytes_max`].
 const BODIES_SHARE: u64 = 2;
+
+/// Most names of a union or a merge of uniques: so many dense ones are looked at in half a millisecond, with their shards held.
+const UNION_NAMES_MAX: usize = 256;
+
+/// Most bytes of frequencies that a merge looks at, in all: it takes some ten milliseconds, with their shards held.
+const MERGE_BYTES_MAX: usize = 16 << 20;
+
+/// Most cells of frequencies that a command looks at, one in each row for each item: as many items as a command can have, of eight rows. They are far apart in memory, and the shard is held meanwhile.
+const COMMAND_CELLS_MAX: usize = 1 << 17;
 
 thread_local! {
     static EDITS: Slot<Option<Edits>> = const { Slot::new(None) };
@@ -43,7 +53,7 @@ impl Fresh {
 
 impl Drop for Fresh {
     fn drop(&mut self) {
-        if self.0.bytes_len() <= EDITS_BYTES_MAX {
+        if self.0.memory() <= EDITS_BYTES_MAX {
             EDITS.set(Some(std::mem::take(&mut self.0)));
         }
     }
@@ -112,11 +122,13 @@ impl Run<'_, '_> {
             SketchCommand::CountTop { name, items, make, dialect } => self.count_top(*name, items, *make, *dialect),
             SketchCommand::IsTop { name, items, dialect } => {
                 let key = self.key;
+                self.index_top(*name);
                 let (sketch, _) = self.top(*name, *dialect)?;
                 Ok(Reply::Integers(items.iter().map(|item| i64::from(sketch.contains(key, item))).collect()))
             }
             SketchCommand::ReadTop { name, items, dialect } => {
                 let key = self.key;
+                self.index_top(*name);
                 let (sketch, _) = self.top(*name, *dialect)?;
                 Ok(Reply::Integers(items.iter().map(|item| integer(sketch.bounds(key, item).at_most)).collect()))
             }
@@ -148,7 +160,13 @@ impl Run<'_, '_> {
             Dialect::Redis => Ok(Sketch::Hll(Hll::new())),
             Dialect::Native => Ok(Sketch::Unique(Unique::new())),
         };
-        let changed = self.change(name, Wanted { kind: Kind::Unique, dialect }, make, |sketch, edits| {
+        // A list may end with any item.
+        let grows = |sketch: &Sketch| match sketch {
+            Sketch::Hll(hll) if hll.is_dense() => 0,
+            Sketch::Unique(unique) if unique.is_dense() => 0,
+            list => UNIQUE_BYTES_MAX.saturating_sub(list.bytes().len()) as u64,
+        };
+        let changed = self.change(name, Wanted { kind: Kind::Unique, dialect }, grows, make, |sketch, edits| {
             match sketch {
                 Sketch::Hll(hll) => {
                     items.iter().for_each(|item| {
@@ -168,6 +186,7 @@ impl Run<'_, '_> {
     }
 
     fn count_unique(&mut self, names: &[Name<'_>], dialect: Dialect) -> Result<Estimate, Refusal> {
+        check_names(names)?;
         self.look_at(names);
         let bodies = self.bodies(names, Wanted { kind: Kind::Unique, dialect })?;
         let (mut hlls, mut uniques) = (Vec::new(), Vec::new());
@@ -218,6 +237,7 @@ impl Run<'_, '_> {
     }
 
     fn merge_unique(&mut self, names: &[Name<'_>], dialect: Dialect) -> Result<Reply, Refusal> {
+        check_names(names)?;
         let Some((into, from)) = names.split_first() else { return Ok(Reply::Ok) };
         let wanted = Wanted { kind: Kind::Unique, dialect };
         self.close_lanes(*into);
@@ -263,25 +283,24 @@ impl Run<'_, '_> {
     ) -> Result<Reply, Refusal> {
         let key = self.key;
         let make = || frequency(make.ok_or(Refusal::NoSketch { kind: Kind::Frequency })?, dialect);
-        let counted = self.change(name, Wanted { kind: Kind::Frequency, dialect }, make, |sketch, edits| {
-            let (Sketch::Cms(sketch) | Sketch::Frequency(sketch)) = sketch else { return Err(Refusal::WrongKind) };
-            let total = items.iter().try_fold(sketch.n(), |total, (_, by)| total.checked_add(*by));
-            // No cell is above what came in all.
-            let fits = total.is_some_and(|total| total <= u64::from(u32::MAX));
-            let before = if fits { None } else { Some(sketch.clone()) };
-            let counted: Result<Vec<i64>, _> =
-                items.iter().map(|(item, by)| sketch.add(key, item, *by, edits).map(integer)).collect();
-            counted.map_err(|refused| {
-                before.into_iter().for_each(|before| *sketch = before);
-                refusal(refused)
-            })
-        })?;
-        Ok(Reply::Integers(counted.0))
+        let counted = self.change(
+            name,
+            Wanted { kind: Kind::Frequency, dialect },
+            |_| 0,
+            make,
+            |sketch, edits| {
+                let (Sketch::Cms(sketch) | Sketch::Frequency(sketch)) = sketch else { return Err(Refusal::WrongKind) };
+                check_work(items.len(), sketch)?;
+                sketch.add_all(key, items, edits).map_err(refusal)
+            },
+        )?;
+        Ok(Reply::Integers(counted.0.into_iter().map(integer).collect()))
     }
 
     fn read_items(&mut self, name: Name<'_>, items: &[&[u8]], dialect: Dialect) -> Result<Reply, Refusal> {
         let key = self.key;
         let (sketch, _) = self.frequencies(name, dialect)?;
+        check_work(items.len(), sketch)?;
         let known = items.iter().map(|item| sketch.query(key, item));
         Ok(match dialect {
             Dialect::Redis => Reply::Integers(known.map(|known| integer(known.at_most)).collect()),
@@ -300,7 +319,12 @@ impl Run<'_, '_> {
         self.close_lanes(*into);
         self.look_at(names);
         let before = self.cell(*into);
-        let mut merged = self.peek(*into, wanted)?.ok_or(missing.clone())?.sketch().clone();
+        let into_body = self.peek(*into, wanted)?.ok_or(missing.clone())?;
+        if into_body.bytes().len().saturating_mul(names.len()) > MERGE_BYTES_MAX {
+            let reason = format!("a merge looks at {MERGE_BYTES_MAX} bytes at most, the sketch it makes included");
+            return Err(Refusal::BadSize { reason });
+        }
+        let mut merged = into_body.sketch().clone();
         let mut others = Vec::with_capacity(from.len());
         for (name, weight) in from.iter().zip(weights) {
             match self.peek(*name, wanted)?.ok_or(missing.clone())?.sketch() {
@@ -340,15 +364,25 @@ impl Run<'_, '_> {
         }
         let key = self.key;
         let make = || top(make.ok_or(Refusal::NoSketch { kind: Kind::Top })?, dialect);
-        let counted = self.change(name, Wanted { kind: Kind::Top, dialect }, make, |sketch, edits| {
+        let longest = items.iter().map(|(item, _)| item.len()).max().unwrap_or(0);
+        let weight = items.iter().try_fold(0u64, |all, (_, by)| all.checked_add(*by)).ok_or(Refusal::SketchOverflow)?;
+        let grows = |sketch: &Sketch| match sketch {
+            Sketch::TopK(list) | Sketch::Top(list) => {
+                list.bytes_after(weight, longest).saturating_sub(list.bytes().len() as u64)
+            }
+            _ => 0,
+        };
+        let counted = self.change(name, Wanted { kind: Kind::Top, dialect }, grows, make, |sketch, edits| {
             let (Sketch::TopK(sketch) | Sketch::Top(sketch)) = sketch else { return Err(Refusal::WrongKind) };
-            let longest = items.iter().map(|(item, _)| item.len()).max().unwrap_or(0);
-            let total = items.iter().try_fold(sketch.n(), |total, (_, by)| total.checked_add(*by));
-            let fits = total.is_some() && widest(sketch, longest) <= super::SKETCH_BYTES_MAX;
+            sketch.n().checked_add(weight).ok_or(Refusal::SketchOverflow)?;
+            // Only a list that is nearly as large as can be may refuse an item after others were counted.
+            let fits = sketch.bytes_after(weight, longest) <= super::SKETCH_BYTES_MAX as u64;
             let before = if fits { None } else { Some(sketch.clone()) };
             let expelled: Result<Vec<_>, _> = items
                 .iter()
-                .map(|(item, by)| sketch.add(key, item, *by, edits).map(|item| item.map(Vec::into_boxed_slice)))
+                .map(|(item, by)| {
+                    sketch.add_among(key, item, *by, longest, edits).map(|item| item.map(Vec::into_boxed_slice))
+                })
                 .collect();
             expelled.map_err(|refused| {
                 before.into_iter().for_each(|before| *sketch = before);
@@ -356,6 +390,15 @@ impl Run<'_, '_> {
             })
         })?;
         Ok(Reply::Items(counted.0))
+    }
+
+    /// Sees that items are found in a list without a walk: after a start, whoever comes first makes that so.
+    fn index_top(&mut self, name: Name<'_>) {
+        let (key, hash) = (self.key, self.table.hash(name.bytes()));
+        let body = self.held.shard(self.table.shard_of(hash)).body_mut(name.bytes());
+        if let Some(Sketch::TopK(list) | Sketch::Top(list)) = body.map(Body::sketch_mut) {
+            list.index(key);
+        }
     }
 
     /// A sketch of the most frequent, and in whose form it is.
@@ -375,7 +418,7 @@ impl Run<'_, '_> {
         let hll = Hll::from_redis_string(set.bytes).map_err(|_| Refusal::CorruptHll)?;
         let SetString { name, condition, expiry, reply_old, .. } = *set;
         let sketch = Sketch::Hll(hll);
-        self.check_memory(&sketch)?;
+        self.check_memory(sketch.memory() as u64)?;
         self.set_anew(name, condition, expiry, reply_old, |run, cell| run.write_new(name, Some(cell), sketch, None))
     }
 
@@ -444,11 +487,12 @@ impl Run<'_, '_> {
         Ok(bodies)
     }
 
-    /// Changes a sketch, which is made if it does not exist; what the work says, and whether anything changed. What the work refuses has changed nothing.
+    /// Changes a sketch, which is made if it does not exist, and grows by so many bytes at most; what the work says, and whether anything changed. What the work refuses has changed nothing.
     fn change<T>(
         &mut self,
         name: Name<'_>,
         wanted: Wanted,
+        grows: impl FnOnce(&Sketch) -> u64,
         make: impl FnOnce() -> Result<Sketch, Refusal>,
         work: impl FnOnce(&mut Sketch, &mut Edits) -> Result<T, Refusal>,
     ) -> Result<(T, bool), Refusal> {
@@ -456,7 +500,7 @@ impl Run<'_, '_> {
         let hash = self.table.hash(name.bytes());
         let Some(cell) = before else {
             let (mut sketch, mut edits) = (make()?, Fresh::take());
-            self.check_memory(&sketch)?;
+            self.check_memory(sketch.memory() as u64 + grows(&sketch))?;
             let begin = Begin::of(&sketch);
             let worked = work(&mut sketch, &mut edits.0)?;
             self.write_new(name, None, sketch, Some((begin, &edits.0)));
@@ -466,6 +510,11 @@ impl Run<'_, '_> {
         if !wanted.takes(known(body.sketch())) {
             return Err(wanted.refusal());
         }
+        if self.memory.is_some() {
+            let grows = grows(body.sketch());
+            self.check_growth(grows)?;
+        }
+        let body = self.held.shard(self.table.shard_of(hash)).body_mut(name.bytes()).ok_or(wanted.refusal())?;
         let mut edits = Fresh::take();
         let length = body.bytes().len();
         let worked = work(body.sketch_mut(), &mut edits.0)?;
@@ -486,10 +535,14 @@ impl Run<'_, '_> {
         edits: &Edits,
     ) -> Result<(), Refusal> {
         match before {
-            Some(cell) if !edits.is_empty() => self.write_changed(name, cell, Some(merged), edits),
+            Some(cell) if !edits.is_empty() => {
+                let length = self.body(name).map_or(0, |body| body.bytes().len());
+                self.check_growth(merged.bytes().len().saturating_sub(length) as u64)?;
+                self.write_changed(name, cell, Some(merged), edits);
+            }
             Some(_) => {}
             None => {
-                self.check_memory(&merged)?;
+                self.check_memory(merged.memory() as u64)?;
                 self.write_new(name, None, merged, None);
             }
         }
@@ -501,17 +554,24 @@ impl Run<'_, '_> {
         if self.sole_cell(name).is_some() {
             return Err(Refusal::SketchExists { kind });
         }
-        self.check_memory(&sketch)?;
-        self.write_new(name, None, sketch, None);
+        self.check_memory(sketch.memory() as u64)?;
+        let begin = Begin::of(&sketch);
+        self.write_new(name, None, sketch, Some((begin, &Edits::new())));
         Ok(Reply::Ok)
     }
 
-    /// Whether there is memory for a sketch that is made.
-    fn check_memory(&self, sketch: &Sketch) -> Result<(), Refusal> {
+    /// Whether there is memory for a sketch that is made, and takes so many bytes.
+    fn check_memory(&self, bytes: u64) -> Result<(), Refusal> {
         let Some((table_bytes_max, bytes_max)) = self.memory else { return Ok(()) };
-        let bytes = sketch.memory() as u64;
         let fits = self.table.bytes() + bytes <= table_bytes_max
             && self.table.bodies_bytes() + bytes <= table_bytes_max / BODIES_SHARE;
+        if fits { Ok(()) } else { Err(Refusal::NoMemory { bytes_max }) }
+    }
+
+    /// Whether there is memory for a sketch that becomes longer by so many bytes; one that does not goes on whatever there is.
+    fn check_growth(&self, bytes: u64) -> Result<(), Refusal> {
+        let Some((table_bytes_max, bytes_max)) = self.memory.filter(|_| bytes > 0) else { return Ok(()) };
+        let fits = self.table.bodies_bytes() + bytes <= bodies_bytes_max(table_bytes_max);
         if fits { Ok(()) } else { Err(Refusal::NoMemory { bytes_max }) }
     }
 
@@ -534,7 +594,7 @@ impl Run<'_, '_> {
                 Entry::Cell { name: name.bytes(), epoch, value, expires_at, count: 1, sum: 1, before, own: &[] };
             self.draft.push(self.now, &entry);
             // Edits that come to more than what they lead to are of no use.
-            let whole = unsure || edits_bytes(edits) > EDIT_OVERHEAD_BYTES_MAX + body.bytes().len();
+            let whole = unsure || edits.is_whole() || edits_bytes(edits) > EDIT_OVERHEAD_BYTES_MAX + body.bytes().len();
             let change = (body.kind(), body.version, whole);
             match whole {
                 true => self.draft.push_sketch(self.now, name.bytes(), change, [all_of(body.bytes())].into_iter()),
@@ -542,6 +602,7 @@ impl Run<'_, '_> {
             }
         }
         shard.note_body(name.bytes());
+        self.table.note_bytes(shard);
     }
 
     /// The cell of a counter was written down: if it is a sketch, and the journal does not have all of its body, it gets that, too.
@@ -571,7 +632,8 @@ impl Run<'_, '_> {
             let change = (body.kind(), body.version, true);
             // A large one that was counted in right away is nothing but zeros in between.
             let shorter = |(begin, edits): &(Begin, &Edits)| {
-                EDIT_OVERHEAD_BYTES_MAX + begin.bytes.len() + edits_bytes(edits) < without_zeros(body.bytes()).len()
+                !edits.is_whole()
+                    && EDIT_OVERHEAD_BYTES_MAX + begin.bytes.len() + edits_bytes(edits) < body.bytes().len()
             };
             match way.filter(shorter) {
                 Some((begin, edits)) => {
@@ -581,7 +643,9 @@ impl Run<'_, '_> {
                 None => self.draft.push_sketch(self.now, name.bytes(), change, [all_of(body.bytes())].into_iter()),
             }
         }
-        self.held.shard(self.table.shard_of(hash)).put_body(hash, name.bytes(), body);
+        let shard = self.held.shard(self.table.shard_of(hash));
+        shard.put_body(hash, name.bytes(), body);
+        self.table.note_bytes(shard);
         self.drop_if_past(name, cell);
     }
 }
@@ -628,6 +692,24 @@ fn frequency(size: FrequencySize, dialect: Dialect) -> Result<Sketch, Refusal> {
     })
 }
 
+/// Whether these are too many uniques for one command.
+fn check_names(names: &[Name<'_>]) -> Result<(), Refusal> {
+    if names.len() <= UNION_NAMES_MAX {
+        return Ok(());
+    }
+    Err(Refusal::BadSize { reason: format!("a command takes {UNION_NAMES_MAX} counters of uniques at most") })
+}
+
+/// Whether a command with so many items is too much work for one.
+fn check_work(items: usize, sketch: &CountMin) -> Result<(), Refusal> {
+    if items.saturating_mul(sketch.depth() as usize) <= COMMAND_CELLS_MAX {
+        return Ok(());
+    }
+    Err(Refusal::BadSize {
+        reason: format!("a command looks at {COMMAND_CELLS_MAX} cells at most: fewer items at once"),
+    })
+}
+
 /// A sketch of the most frequent of this size.
 fn top(size: TopSize, dialect: Dialect) -> Result<Sketch, Refusal> {
     let TopSize { k, width, depth, decay } = size;
@@ -658,7 +740,9 @@ struct Begin {
 impl Begin {
     fn of(sketch: &Sketch) -> Begin {
         let bytes = sketch.bytes();
-        Begin { length: bytes.len() as u32, bytes: without_zeros(bytes).to_vec() }
+        // All behind the header is zeros: of megabytes that nobody has touched yet, these are not to be the first to be.
+        let header = &bytes[..bytes.len().min(HEADER_BYTES)];
+        Begin { length: bytes.len() as u32, bytes: without_zeros(header).to_vec() }
     }
 
     fn edit(&self) -> PackedEdit<'_> {

@@ -28,6 +28,11 @@ pub use self::shelf::{Body, Shelf};
 /// The largest body.
 pub const SKETCH_BYTES_MAX: usize = quipu_sketch::BYTES_MAX;
 
+/// Of so many bytes that all counters may take in memory, the most that bodies may: they do not leave it, and cells need some to come back to.
+pub(crate) fn bodies_bytes_max(table_bytes_max: u64) -> u64 {
+    table_bytes_max / 4 * 3
+}
+
 /// Under what sketches of a directory hash what they count, where that is a secret: made of the directory's own number, as the hashes of tokens are.
 pub(crate) fn key(log: u64) -> quipu_sketch::Key {
     quipu_sketch::Key(xxhash_rust::xxh3::xxh3_128_with_seed(b"sketches of quipu", log).to_le_bytes())

@@ -7,48 +7,45 @@
 //!
 //! Not here: getting the room (`turn`).
 
+use std::collections::HashMap;
+
 use quipu_model::{Command, FrequencySize, Name, SketchCommand, TopSize};
-use quipu_sketch::{Sketch, Top};
+use quipu_sketch::count_min::DEPTH_MAX;
+use quipu_sketch::{CountMin, Sketch, Top, hll};
 
 use super::Body;
 use super::answer::ITEM_BYTES_MAX;
 use super::apply::widest;
+use crate::admit::{Reach, reach};
 use crate::journal::format::{EDIT_OVERHEAD_BYTES_MAX, SKETCH_ENTRY_BYTES_MAX};
 
-/// Most bytes of a body of uniques, of either form.
-const UNIQUE_BYTES_MAX: usize = 12_400;
+/// Most bytes of a body of uniques that is made here, of either form. A list of either form may end at any item: ours when it is full, Redis's also when a register rises above what a run can say.
+pub const UNIQUE_BYTES_MAX: usize = 12_400;
 
-/// A body of uniques that is not longer than this is a list still; an item makes it longer by less than [`UNIQUE_GROWTH_BYTES`].
-const UNIQUE_LIST_BYTES: usize = 2_900;
-const UNIQUE_GROWTH_BYTES: usize = 8;
-
-/// Most bytes of the edits of an item that is observed and does not end a list: its run, those it is joined with, and the estimate before them.
+/// Most bytes of the edits of an item that is observed where there is no list: its register, the estimate, and that the count is out of date.
 const OBSERVED_BYTES_MAX: usize = 160;
 
 /// Most bytes of the edits of an item that is counted in a list, beside the item: its slot, how many are in use, how much came in all, and two cells.
 const LISTED_BYTES_MAX: usize = 160;
 
 /// No sketch has a longer header.
-const HEADER_BYTES: usize = 48;
+pub const HEADER_BYTES: usize = 48;
 
-/// Most bytes that commands of sketches add to their record, beside what every command may write; `look` finds the body of a name.
+/// Most bytes that commands of sketches add to their record, beside what every command may write; `look` finds the body of a name, unless its counter has expired.
 pub fn record_bytes_max<'a, 'b>(commands: &[Command<'a>], look: impl Fn(Name<'a>) -> Option<&'b Body>) -> usize {
-    let together =
-        if commands.len() > 1 { Some(Together::of(commands.iter().filter_map(written), &look)) } else { None };
+    let longest = commands.iter().filter_map(written).map(longest).max().unwrap_or(0);
+    let alone = if let [command] = commands { Some(Together::of_one(command, longest)) } else { None };
+    let several = if alone.is_none() { Together::of_each(commands, longest) } else { HashMap::new() };
     let bytes = commands.iter().filter_map(|command| {
         if let Some(name) = rewritten(command) {
-            // Where the journal does not have all of the body, it gets that with the cell.
+            // Where the journal does not have all of the body, it gets that with the cell. What changed it before in the same record has seen to that.
             let body = look(name).filter(|body| !body.journaled)?;
-            let most = together.as_ref().map_or(0, |together| together.bytes);
-            return Some(entry_bytes_max(name) + body.bytes().len().max(most));
+            return Some(entry_bytes_max(name) + body.bytes().len());
         }
         let command = written(command)?;
         let name = command.names().first()?;
-        let edits = match &together {
-            None => edits_bytes_max(command, look(*name)),
-            Some(together) => together.edits_bytes_max(command),
-        };
-        Some(entry_bytes_max(*name) + edits)
+        let together = alone.as_ref().or_else(|| several.get(name.bytes()))?;
+        Some(entry_bytes_max(*name) + together.edits_bytes_max(command, look(*name), longest))
     });
     bytes.sum()
 }
@@ -67,7 +64,8 @@ pub fn record_bytes_guess(command: &Command<'_>) -> usize {
         return 0;
     };
     let edits = match command {
-        SketchCommand::Observe { items, .. } => HEADER_BYTES + items.len() * OBSERVED_BYTES_MAX,
+        // A list that ends: to be told so under the lock costs more than room that is given back.
+        SketchCommand::Observe { .. } => UNIQUE_BYTES_MAX,
         SketchCommand::CountItems { items, .. } => items.len() * counted(ROWS),
         SketchCommand::CountTop { items, .. } => items.len() * LISTED_BYTES,
         _ => HEADER_BYTES,
@@ -79,51 +77,111 @@ fn entry_bytes_max(name: Name<'_>) -> usize {
     SKETCH_ENTRY_BYTES_MAX + name.bytes().len() + EDIT_OVERHEAD_BYTES_MAX
 }
 
-/// What one of several commands may meet: the work of another.
+/// What all commands of one record, together, may do to one name: each may meet the work of another.
+#[derive(Debug, Default)]
 struct Together {
-    /// Most bytes of any body.
-    bytes: usize,
-    /// Most rows of frequencies; `None`: a body of them is written as a whole.
-    rows: Option<usize>,
+    /// The body that is there may go, so that another is made.
+    goes: bool,
+    /// Most bytes of a body that is made, beside uniques.
+    made_bytes: usize,
+    /// Most rows of frequencies that are made.
+    made_rows: usize,
+    /// All that comes to a list; `None` if that is no number.
+    listed: Option<u64>,
 }
 
 impl Together {
-    fn of<'c, 'a: 'c, 'b>(
-        commands: impl Iterator<Item = &'c SketchCommand<'a>> + Clone,
-        look: impl Fn(Name<'a>) -> Option<&'b Body>,
-    ) -> Together {
-        let longest = commands.clone().map(longest).max().unwrap_or(0);
-        let mut together = Together { bytes: UNIQUE_BYTES_MAX, rows: Some(0) };
-        for command in commands {
-            if let SketchCommand::MakeFrequency { size, .. } | SketchCommand::CountItems { make: Some(size), .. } =
-                command
-            {
-                together.rows = together.rows.map(|rows| rows.max(rows_of(*size)));
-            }
-            together.bytes = together.bytes.max(made_bytes_max(command, longest));
-            for body in command.names().iter().filter_map(|name| look(*name)) {
-                let (bytes, rows) = match body.sketch() {
-                    Sketch::TopK(sketch) | Sketch::Top(sketch) => (widest(sketch, longest), Some(0)),
-                    Sketch::Cms(sketch) | Sketch::Frequency(sketch) => {
-                        (body.bytes().len(), Some(sketch.depth() as usize).filter(|_| body.journaled))
-                    }
-                    _ => (body.bytes().len(), Some(0)),
-                };
-                together.bytes = together.bytes.max(bytes);
-                together.rows = together.rows.zip(rows).map(|(one, other)| one.max(other));
-            }
-        }
+    const NOTHING: Together = Together { goes: false, made_bytes: 0, made_rows: 0, listed: Some(0) };
+
+    fn of_one(command: &Command<'_>, longest: usize) -> Together {
+        let mut together = Together::NOTHING;
+        together.note(command, longest);
         together
     }
 
-    fn edits_bytes_max(&self, command: &SketchCommand<'_>) -> usize {
-        match (command, self.rows) {
-            (SketchCommand::CountItems { items, .. }, Some(rows)) => {
-                self.bytes.min(HEADER_BYTES + EDIT_OVERHEAD_BYTES_MAX + items.len() * counted(rows))
+    fn of_each<'c>(commands: &'c [Command<'_>], longest: usize) -> HashMap<&'c [u8], Together> {
+        let mut each: HashMap<&[u8], Together> = HashMap::new();
+        for command in commands {
+            let names = match reach(command) {
+                Reach::One(name) => &[name][..],
+                Reach::Many(names) => names,
+                Reach::All | Reach::Walk => &[],
+            };
+            for name in names {
+                each.entry(name.bytes()).or_insert(Together::NOTHING).note(command, longest);
             }
-            _ => self.bytes,
+        }
+        if commands.iter().any(|command| matches!(command, Command::Flush)) {
+            each.values_mut().for_each(|together| together.goes = true);
+        }
+        each
+    }
+
+    fn note(&mut self, command: &Command<'_>, longest: usize) {
+        match command {
+            Command::Set(_)
+            | Command::Take { .. }
+            | Command::Delete { .. }
+            | Command::Expire { .. }
+            | Command::ReadAndExpire { .. }
+            | Command::Sketch(SketchCommand::SetString(_)) => self.goes = true,
+            Command::Sketch(command) => {
+                self.made_bytes = self.made_bytes.max(made_bytes_max(command, longest));
+                self.made_rows = self.made_rows.max(made_rows(command));
+                if let SketchCommand::CountTop { items, .. } = command {
+                    self.listed =
+                        items.iter().try_fold(self.listed, |all, (_, by)| Some(all?.checked_add(*by))).flatten();
+                }
+            }
+            _ => {}
         }
     }
+
+    /// Most bytes that a command writes of what it changes in this body, or in one that is made.
+    fn edits_bytes_max(&self, command: &SketchCommand<'_>, body: Option<&Body>, longest: usize) -> usize {
+        let length = body.map_or(0, |body| body.bytes().len());
+        let whole = body.is_some_and(|body| !body.journaled);
+        let sketch = body.map(Body::sketch);
+        match command {
+            // What is made is zeros behind a header.
+            SketchCommand::MakeFrequency { .. } | SketchCommand::MakeTop { .. } => HEADER_BYTES,
+            SketchCommand::SetString(set) if set.bytes.len() <= hll::SPARSE_BYTES_MAX => HEADER_BYTES + set.bytes.len(),
+            SketchCommand::SetString(_) => UNIQUE_BYTES_MAX,
+            SketchCommand::Observe { items, .. } if !self.goes && !whole && sketch.is_some_and(has_registers) => {
+                length.min(items.len() * OBSERVED_BYTES_MAX)
+            }
+            // A string that was taken from Redis, by a program before this one, may be longer.
+            SketchCommand::Observe { .. } | SketchCommand::MergeUnique { .. } => UNIQUE_BYTES_MAX.max(length),
+            SketchCommand::CountItems { items, .. } => {
+                let rows = sketch.and_then(counts).map_or(0, |counts| counts.depth() as usize).max(self.made_rows);
+                let all = length.max(self.made_bytes);
+                if whole { all } else { all.min(HEADER_BYTES + EDIT_OVERHEAD_BYTES_MAX + items.len() * counted(rows)) }
+            }
+            SketchCommand::CountTop { items, .. } => {
+                let made = if self.goes || sketch.is_none() { self.made_bytes } else { 0 };
+                let Some(Sketch::TopK(list) | Sketch::Top(list)) = sketch else { return made };
+                let all = widest(list, longest);
+                let changed = match items_room(list, self.listed) {
+                    Some(room) if !whole && room >= longest => all.min(items.len() * (LISTED_BYTES_MAX + room)),
+                    _ => all,
+                };
+                changed.max(made)
+            }
+            _ => length.max(self.made_bytes),
+        }
+    }
+}
+
+fn has_registers(sketch: &Sketch) -> bool {
+    match sketch {
+        Sketch::Hll(hll) => hll.is_dense(),
+        Sketch::Unique(unique) => unique.is_dense(),
+        _ => false,
+    }
+}
+
+fn counts(sketch: &Sketch) -> Option<&CountMin> {
+    if let Sketch::Cms(counts) | Sketch::Frequency(counts) = sketch { Some(counts) } else { None }
 }
 
 fn written<'c, 'a>(command: &'c Command<'a>) -> Option<&'c SketchCommand<'a>> {
@@ -138,49 +196,9 @@ fn rewritten<'a>(command: &Command<'a>) -> Option<Name<'a>> {
     }
 }
 
-/// Most bytes that a command alone writes of what it changes in this body, or in one that it makes.
-fn edits_bytes_max(command: &SketchCommand<'_>, body: Option<&Body>) -> usize {
-    let Some(body) = body else {
-        return match command {
-            SketchCommand::Observe { items, .. } => uniques_bytes_max(0, items.len()),
-            SketchCommand::MergeUnique { .. } => UNIQUE_BYTES_MAX,
-            SketchCommand::SetString(set) => HEADER_BYTES + set.bytes.len(),
-            // What is made is zeros, beside what is counted in it; all of it is not much more than that.
-            SketchCommand::CountItems { items, make: Some(size), .. } => {
-                let rows = rows_of(*size);
-                made_bytes_max(command, 0).min(HEADER_BYTES + EDIT_OVERHEAD_BYTES_MAX + items.len() * counted(rows))
-            }
-            SketchCommand::CountTop { .. } => made_bytes_max(command, longest(command)),
-            _ => HEADER_BYTES,
-        };
-    };
-    let length = body.bytes().len();
-    let whole = !body.journaled;
-    match (command, body.sketch()) {
-        (SketchCommand::Observe { items, .. }, _) => {
-            let after = uniques_bytes_max(length, items.len());
-            let grows = after == UNIQUE_BYTES_MAX && length < UNIQUE_BYTES_MAX / 2 || whole;
-            if grows { after } else { after.min(items.len() * OBSERVED_BYTES_MAX) }
-        }
-        (SketchCommand::SetString(set), _) => HEADER_BYTES + set.bytes.len(),
-        (SketchCommand::CountItems { items, .. }, Sketch::Cms(sketch) | Sketch::Frequency(sketch)) if !whole => {
-            length.min(items.len() * counted(sketch.depth() as usize))
-        }
-        (SketchCommand::CountTop { items, .. }, Sketch::TopK(sketch) | Sketch::Top(sketch)) => {
-            let all = widest(sketch, longest(command));
-            match items_room(sketch, items) {
-                Some(room) if !whole && room >= longest(command) => all.min(items.len() * (LISTED_BYTES_MAX + room)),
-                _ => all,
-            }
-        }
-        (SketchCommand::MergeUnique { .. }, _) => UNIQUE_BYTES_MAX,
-        _ => length,
-    }
-}
-
 /// How long items may be without the list being laid out anew; `None` if that may happen for its numbers.
-fn items_room(sketch: &Top, items: &[(&[u8], u64)]) -> Option<usize> {
-    let total = items.iter().try_fold(sketch.n(), |total, (_, by)| total.checked_add(*by))?;
+fn items_room(sketch: &Top, listed: Option<u64>) -> Option<usize> {
+    let total = sketch.n().checked_add(listed?)?;
     // While all that came is a number of four bytes, so are all others.
     if total > u64::from(u32::MAX) {
         return None;
@@ -198,22 +216,28 @@ fn longest(command: &SketchCommand<'_>) -> usize {
     }
 }
 
-/// Most bytes of a body of uniques that had so many, and sees so many items more.
-fn uniques_bytes_max(length: usize, items: usize) -> usize {
-    let after = length.max(HEADER_BYTES).saturating_add(items.saturating_mul(UNIQUE_GROWTH_BYTES));
-    if after > UNIQUE_LIST_BYTES { UNIQUE_BYTES_MAX } else { after }
-}
-
 /// Most bytes of the edits of an item that is counted in so many rows: a cell of each, and how much came in all.
 fn counted(rows: usize) -> usize {
     rows * (EDIT_OVERHEAD_BYTES_MAX + 4) + EDIT_OVERHEAD_BYTES_MAX + 8
 }
 
-fn rows_of(size: FrequencySize) -> usize {
-    match size {
-        FrequencySize::Dimensions { depth, .. } => usize::try_from(depth).unwrap_or(usize::MAX).min(1 << 16),
-        FrequencySize::Accuracy { probability, .. } => (-probability.get().log2()).ceil().clamp(1.0, 65_536.0) as usize,
+/// Most rows of the frequencies that a command makes, in either form; 0 if it makes none.
+fn made_rows(command: &SketchCommand<'_>) -> usize {
+    match command {
+        SketchCommand::MakeFrequency { size, .. } | SketchCommand::CountItems { make: Some(size), .. } => {
+            rows_of(*size)
+        }
+        _ => 0,
     }
+}
+
+fn rows_of(size: FrequencySize) -> usize {
+    let rows = match size {
+        FrequencySize::Dimensions { depth, .. } => usize::try_from(depth).unwrap_or(usize::MAX),
+        // A little more than either form has: logarithms in single precision may be rounded up.
+        FrequencySize::Accuracy { probability, .. } => (-probability.get().log2()).ceil().max(0.0) as usize + 1,
+    };
+    rows.clamp(1, DEPTH_MAX as usize)
 }
 
 /// Most bytes of the body that a command makes, in either form, and that takes items so long; 0 if it makes none.
@@ -233,7 +257,6 @@ fn made_bytes_max(command: &SketchCommand<'_>, longest: usize) -> usize {
         SketchCommand::MakeTop { size, .. } | SketchCommand::CountTop { make: Some(size), .. } => {
             top_bytes_max(*size, longest)
         }
-        SketchCommand::SetString(set) => HEADER_BYTES + set.bytes.len(),
         _ => 0,
     }
 }

@@ -83,6 +83,10 @@ impl Body {
 
     /// Notes that these edits were made, of which there are some, when it had so many bytes.
     pub fn note(&mut self, length: usize, edits: &Edits) {
+        if edits.is_whole() {
+            self.dirty.insert_all(0..pages_of(length.max(self.bytes().len())).max(1));
+            return;
+        }
         let mut length = length;
         for edit in edits.iter() {
             length = self.touch(length, edit.at as usize, edit.removed as usize, edit.bytes.len());

@@ -1,6 +1,7 @@
 //! Counters of approximate kinds, by example; loss of power among them is in `crash`.
 
 mod crash;
+mod room;
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -756,13 +757,13 @@ fn what_changes_nothing_writes_nothing() {
     let bytes = engine.steps().reserved().0 - before.0;
     assert!(bytes < 140, "a change is a small record, not one of {bytes} bytes");
     let before = engine.steps().reserved();
-    let size = FrequencySize::Dimensions { width: 1 << 20, depth: 8 };
+    let size = FrequencySize::Dimensions { width: 1 << 18, depth: 8 };
     ask(&engine, SketchCommand::MakeFrequency { name: name("d:large"), size, dialect: REDIS });
     let made =
         SketchCommand::CountItems { name: name("d:larger"), items: vec![(b"a", 1)], make: Some(size), dialect: NATIVE };
     ask(&engine, made);
     let bytes = engine.steps().reserved().0 - before.0;
-    assert!(bytes < 512, "32 MiB of zeros are {bytes} bytes");
+    assert!(bytes < 512, "8 MiB of zeros are {bytes} bytes");
 }
 
 #[test]
@@ -786,6 +787,108 @@ fn memory_that_is_full_takes_no_new_sketch_and_goes_on_with_others() {
     assert_eq!(ask(&engine, count_items("d:c", &[("a", 1)], REDIS)), Reply::Integers(vec![1]));
     assert!(engine.delete("d:0").unwrap());
     assert_eq!(ask(&engine, make_frequency("d:0", REDIS)), Reply::Ok, "there is memory again");
+}
+
+#[test]
+fn a_transaction_makes_no_more_sketches_than_there_is_memory_for() {
+    let world = World::new(CrashDisk::new(), 1);
+    let engine = world.open(Options { memory_bytes_max: Some(2_000_000), ..small(65536) }).unwrap();
+    let names: Vec<String> = (0..24).map(|n| format!("d:{n}")).collect();
+    let size = FrequencySize::Dimensions { width: 7_000, depth: 1 };
+    let make = |to| Command::Sketch(SketchCommand::MakeFrequency { name: name(to), size, dialect: REDIS });
+    let commands: Vec<_> = names.iter().map(|to| make(to)).collect();
+    let mut turn = engine.turn();
+    let replies = turn.run_all(&commands, &[]).unwrap().unwrap();
+    turn.finish();
+    let made = replies.iter().filter(|reply| **reply == Reply::Ok).count();
+    let refused = replies.iter().filter(|reply| matches!(reply, Reply::Refused(Refusal::NoMemory { .. }))).count();
+    assert!((1..10).contains(&made) && made + refused == 24, "{made} of 28 KB each in half of 250 KB");
+    assert_eq!(engine.stats().counters, made as u64);
+    assert!(engine.stats().bodies_bytes < 125_000);
+}
+
+#[test]
+fn a_sketch_that_would_grow_beyond_memory_is_refused_and_all_others_go_on() {
+    let world = World::new(CrashDisk::new(), 1);
+    let engine = world.open(Options { memory_bytes_max: Some(2_000_000), ..small(65536) }).unwrap();
+    let long = "x".repeat(1_024);
+    let no_memory = |reply: Reply| assert!(matches!(reply, Reply::Refused(Refusal::NoMemory { .. })), "{reply:?}");
+    // A list that has room for it when it is made does not become 400 KB by one item.
+    let make = SketchCommand::MakeTop { name: name("d:t"), size: TopSize::of(100), dialect: REDIS };
+    assert_eq!(ask(&engine, make), Reply::Ok);
+    no_memory(ask(&engine, count_top("d:t", &[(&long, 1)], None, REDIS)));
+    no_memory(ask(&engine, count_top("d:u", &[(&long, 1)], Some(TopSize::of(100)), REDIS)));
+    assert!(!engine.delete("d:u").unwrap());
+    let before = engine.stats().bodies_bytes;
+    assert_eq!(ask(&engine, count_top("d:t", &[("short", 1)], None, REDIS)), Reply::Items(vec![None]));
+    assert!(engine.stats().bodies_bytes < before + 4_096, "the index was reckoned with");
+    engine.set("d:count", 5).unwrap();
+    // Lists of uniques are made until half is taken, and grow until three quarters are.
+    let items: Vec<String> = (0..30_000).map(|n| n.to_string()).collect();
+    let (mut made, mut refused) = (0, 0);
+    while let Reply::Integer(1) = ask(&engine, observe(&format!("d:h{made}"), &["x"], REDIS)) {
+        made += 1;
+    }
+    for n in 0..made {
+        let to = format!("d:h{n}");
+        let items = items.iter().map(|item| item.as_bytes()).collect();
+        match ask(&engine, SketchCommand::Observe { name: name(&to), items, dialect: REDIS }) {
+            Reply::Integer(1) => {}
+            reply => {
+                no_memory(reply);
+                refused += 1;
+            }
+        }
+    }
+    assert!(made > 20 && refused > 0 && refused < made, "{refused} of {made}");
+    assert!(engine.stats().bodies_bytes < 200_000, "{}", engine.stats().bodies_bytes);
+    // What has all its registers goes on, and so do cells that were at rest.
+    assert_eq!(ask(&engine, observe("d:h0", &["x"], REDIS)), Reply::Integer(0));
+    engine.steps().seal_all().unwrap();
+    for shard in (0..2 * engine.steps().shards()).map(|shard| shard % engine.steps().shards()) {
+        engine.steps().evict(shard);
+    }
+    assert_eq!(engine.add("d:count", 1).unwrap(), 6);
+    assert!(matches!(ask(&engine, observe("d:h0", &["another"], REDIS)), Reply::Integer(_)));
+}
+
+#[test]
+fn a_smaller_limit_leaves_cells_their_part() {
+    let mut world = World::new(CrashDisk::new(), 1);
+    let engine = world.open(small(65536)).unwrap();
+    let size = FrequencySize::Dimensions { width: 200_000, depth: 1 };
+    assert_eq!(ask(&engine, SketchCommand::MakeFrequency { name: name("d:c"), size, dialect: REDIS }), Reply::Ok);
+    engine.set("d:count", 5).unwrap();
+    engine.close().unwrap();
+    drop(engine);
+    world = after_kill(&world);
+    let engine = world.open(Options { memory_bytes_max: Some(2_000_000), ..small(65536) }).unwrap();
+    assert!(engine.stats().bodies_bytes > 800_000, "more than all counters may take");
+    assert_eq!(engine.add("d:count", 1).unwrap(), 6);
+    assert_eq!(ask(&engine, count_items("d:c", &[("a", 1)], REDIS)), Reply::Integers(vec![1]));
+}
+
+#[test]
+fn unions_and_merges_of_too_much_are_refused() {
+    let (_world, engine) = open();
+    let names: Vec<String> = (0..257).map(|n| format!("d:{n}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let too_much = |reply: Reply| assert!(matches!(reply, Reply::Refused(Refusal::BadSize { .. })), "{reply:?}");
+    too_much(ask(&engine, count_unique(&names, REDIS)));
+    too_much(ask(&engine, merge(&names, NATIVE)));
+    assert_eq!(uniques(&engine, &names[1..]), 0);
+    assert_eq!(ask(&engine, merge(&names[1..], NATIVE)), Reply::Ok);
+    let size = FrequencySize::Dimensions { width: 1 << 20, depth: 1 };
+    for text in ["d:a", "d:b", "d:c", "d:d"] {
+        ask(&engine, SketchCommand::MakeFrequency { name: name(text), size, dialect: REDIS });
+    }
+    let sum = |names: &[&'static str]| {
+        let weights = vec![1; names.len() - 1];
+        let names = names.iter().map(|text| name(text)).collect();
+        ask(&engine, SketchCommand::MergeFrequency { names, weights, dialect: REDIS })
+    };
+    too_much(sum(&["d:a", "d:b", "d:c", "d:d"]));
+    assert_eq!(sum(&["d:a", "d:b", "d:c"]), Reply::Ok);
 }
 
 #[test]

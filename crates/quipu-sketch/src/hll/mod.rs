@@ -93,13 +93,17 @@ impl Hll {
         Ok(Hll { bytes, tally })
     }
 
-    /// A string that Redis wrote. It has no history here.
+    /// A string that Redis wrote. It has no history here. A sparse one that is longer than Redis's default would have it (one run for each register takes 32 KiB) becomes dense.
     pub fn from_redis_string(string: &[u8]) -> Result<Hll, Damaged> {
         let tally = check(string)?;
         let mut bytes = Vec::with_capacity(OURS + string.len());
         bytes.extend_from_slice(&[1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
         bytes.extend_from_slice(string);
-        Ok(Hll { bytes, tally })
+        let mut hll = Hll { bytes, tally };
+        if !hll.is_dense() && string.len() > SPARSE_BYTES_MAX {
+            hll.become_dense(&mut hll.registers(), &mut Edits::new());
+        }
+        Ok(hll)
     }
 
     /// What `GET` shows of it on Redis.

@@ -42,6 +42,12 @@ impl Index {
         index
     }
 
+    /// About how many bytes of memory it takes when all of so many slots are in use.
+    pub fn memory_of(slots: u32, k: u32) -> usize {
+        let (slots, k) = (slots as usize, k as usize);
+        slots * (8 + 1 + size_of::<Entry>()) + 4 * (2 * slots).next_power_of_two() + k * size_of::<Entry>()
+    }
+
     /// The slot with this hash whose item is the one that is meant.
     #[inline]
     pub fn find(&self, hash: u64, is_it: impl Fn(u32) -> bool) -> Option<u32> {

@@ -165,9 +165,18 @@ impl Top {
         self.bytes
     }
 
-    /// Bytes of memory it takes.
+    /// Bytes of memory it takes, with its index, made or not.
     pub fn memory(&self) -> usize {
-        size_of::<Top>() + self.bytes.capacity() + self.index.as_ref().map_or(0, Index::memory)
+        let Layout { slots, k, .. } = self.layout;
+        let index = self.index.as_ref().map_or(0, Index::memory).max(Index::memory_of(slots, k));
+        size_of::<Top>() + self.bytes.capacity() + index
+    }
+
+    /// Makes its index now, so that nobody has to walk through all slots. It is made with the first change otherwise.
+    pub fn index(&mut self, key: &Key) {
+        if self.index.is_none() {
+            self.index = Some(self.make_index(key));
+        }
     }
 
     /// What it was asked to be.
@@ -181,8 +190,25 @@ impl Top {
         number(&self.bytes, N, 8)
     }
 
+    /// Most bytes that it comes to when so much is counted, of items no longer than this.
+    pub fn bytes_after(&self, weight: u64, longest: usize) -> u64 {
+        self.wider(self.n().saturating_add(weight), longest).len()
+    }
+
     /// Counts an item. The item that left the list for it, if one did: what `TOPK.ADD` and `TOPK.INCRBY` answer. The weight does not matter for how long it takes.
     pub fn add(&mut self, key: &Key, item: &[u8], weight: u64, edits: &mut Edits) -> Result<Option<Vec<u8>>, Refused> {
+        self.add_among(key, item, weight, item.len(), edits)
+    }
+
+    /// The same of one of several items, of which the longest has so many bytes: if the list is laid out again for one of them, it is for all.
+    pub fn add_among(
+        &mut self,
+        key: &Key,
+        item: &[u8],
+        weight: u64,
+        longest: usize,
+        edits: &mut Edits,
+    ) -> Result<Option<Vec<u8>>, Refused> {
         if item.len() > ITEM_BYTES_MAX {
             return Err(Refused::ItemTooLong { bytes: item.len() });
         }
@@ -192,7 +218,7 @@ impl Top {
         let hash = key.hash(item);
         let n = self.n().checked_add(weight).ok_or(Refused::Overflow)?;
         let mut index = self.index.take().unwrap_or_else(|| self.make_index(key));
-        let done = self.count(&mut index, hash, item, weight, edits);
+        let done = self.count(&mut index, hash, (item, longest), weight, edits);
         self.index = Some(index);
         let expelled = done?;
         put(&mut self.bytes, edits, N, 8, &n.to_le_bytes());
@@ -305,18 +331,18 @@ impl Top {
         &mut self,
         index: &mut Index,
         hash: u64,
-        item: &[u8],
+        (item, longest): (&[u8], usize),
         weight: u64,
         edits: &mut Edits,
     ) -> Result<Option<Vec<u8>>, Refused> {
         let (slot, count) = if let Some(slot) = index.find(hash, |slot| self.item(slot) == item) {
             let count = self.count_of(slot).checked_add(weight).ok_or(Refused::Overflow)?;
-            self.widen(count, 0, edits)?;
+            self.widen(count, (0, longest), edits)?;
             let at = self.layout.slot(slot);
             put(&mut self.bytes, edits, at, self.layout.number, &count.to_le_bytes()[..self.layout.number]);
             (slot, count)
         } else if self.used < self.layout.slots {
-            self.widen(weight, item.len(), edits)?;
+            self.widen(weight, (item.len(), longest), edits)?;
             let slot = self.used;
             self.used += 1;
             put(&mut self.bytes, edits, USED, 4, &self.used.to_le_bytes());
@@ -334,7 +360,7 @@ impl Top {
                 self.put_cell(cell, count, edits);
                 return Ok(None);
             }
-            self.widen(count, item.len(), edits)?;
+            self.widen(count, (item.len(), longest), edits)?;
             let (evicted, slot) = index.least.floor().expect("all slots are in use");
             let filter = self.cell_of(index.hash(slot));
             if self.cell(filter) < evicted {
@@ -369,11 +395,14 @@ impl Top {
         Layout { number, room: self.layout.room.max(Layout::room_for(item_len)), ..self.layout }
     }
 
-    /// Lays everything out again, if that is needed.
-    fn widen(&mut self, value: u64, item_len: usize, edits: &mut Edits) -> Result<(), Refused> {
-        let layout = self.wider(value, item_len);
+    /// Lays everything out again, if that is needed; then with room for the longest item that is coming.
+    fn widen(&mut self, value: u64, (item_len, longest): (usize, usize), edits: &mut Edits) -> Result<(), Refused> {
+        let mut layout = self.wider(value, item_len);
         if layout == self.layout {
             return Ok(());
+        }
+        if layout.room > self.layout.room {
+            layout.room = layout.room.max(Layout::room_for(longest));
         }
         layout.check_len()?;
         let mut bytes = layout.empty();

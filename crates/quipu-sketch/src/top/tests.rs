@@ -120,3 +120,34 @@ fn the_list_is_what_it_would_be_from_the_bytes() {
         }
     }
 }
+
+#[test]
+fn items_of_growing_length_lay_a_list_out_once() {
+    let mut top = Top::reserve(50, 8, 7, 0.9).unwrap();
+    let items: Vec<Vec<u8>> = (1..=128).map(|n| vec![b'x'; 8 * n]).collect();
+    let (after, mut edits) = (top.bytes_after(128, 1024), Edits::new());
+    top.add_among(&KEY, &items[0], 1, 1024, &mut edits).unwrap();
+    assert!((top.bytes().len() as u64) < after, "it fits as it is");
+    for item in &items[1..] {
+        top.add_among(&KEY, item, 1, 1024, &mut edits).unwrap();
+        assert_eq!(top.bytes().len() as u64, after);
+    }
+    assert!(edits.memory() <= 4 * top.bytes().len(), "{}", edits.memory());
+    assert_eq!(Top::from_bytes(top.into_bytes()).unwrap().info().n, 128);
+}
+
+#[test]
+fn an_index_changes_no_answer_and_no_memory() {
+    let mut top = Top::reserve(5, 8, 7, 0.9).unwrap();
+    (0..200).for_each(|n| drop(add(&mut top, &format!("{}", n % 40), n)));
+    let walked = Top::from_bytes(top.bytes().to_vec()).unwrap();
+    let mut indexed = walked.clone();
+    indexed.index(&KEY);
+    assert!(indexed.index.is_some());
+    for n in 0..60 {
+        let item = format!("{n}");
+        let answers = |top: &Top| (top.contains(&KEY, item.as_bytes()), top.bounds(&KEY, item.as_bytes()));
+        assert_eq!(answers(&indexed), answers(&walked), "{n}");
+    }
+    assert!(indexed.memory() <= walked.memory() + 512, "{} {}", indexed.memory(), walked.memory());
+}

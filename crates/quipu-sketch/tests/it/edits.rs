@@ -129,6 +129,9 @@ proptest! {
             let before = sketch.bytes().to_vec();
             let replies = run(&mut sketch, step, &mut edits);
             prop_assert_eq!(edits.is_empty(), before == sketch.bytes());
+            if edits.is_whole() {
+                replayed = Sketch::from_bytes(kind, sketch.bytes().to_vec()).unwrap();
+            }
             for edit in edits.iter() {
                 replayed.replay_edit(edit).unwrap();
             }
