@@ -124,6 +124,12 @@ fn commands_of_one_kind_are_refused_by_counters_of_another() {
         }
     }
     assert_eq!(number(&call(&mut client, &[b"GET", b"count"])), 2, "nothing else was applied");
+    // Many strings in one reply would be a reply of any length.
+    for request in [&[&b"MULTI"[..]][..], &[b"GET", b"hll"], &[b"GET", b"count"]] {
+        call(&mut client, request);
+    }
+    let replies = call(&mut client, &[b"EXEC"]);
+    assert!(matches!(&replies.elements()[0], Value::Error(_)) && number(&replies.elements()[1]) == 2, "{replies:?}");
     assert_eq!(number(&call(&mut client, &[b"DBSIZE"])), 5);
 }
 
