@@ -27,10 +27,10 @@ const EDITS_BYTES_MAX: usize = 64 << 10;
 /// Of what all counters may take in memory, this part at most is for bodies when one is made. Those that are there may grow beyond it, up to [`bodies_bytes_max`].
 const BODIES_SHARE: u64 = 2;
 
-/// Most names of a union or a merge of uniques: so many dense ones are looked at in half a millisecond, with their shards held.
+/// Most names of a union or a merge of uniques: so many dense ones are counted in half a millisecond and merged in some two, with their shards held.
 const UNION_NAMES_MAX: usize = 256;
 
-/// Most bytes of frequencies that a merge looks at, in all: it takes some ten milliseconds, with their shards held.
+/// Most bytes of frequencies that a merge looks at, in all: that takes some twenty milliseconds, with their shards held.
 const MERGE_BYTES_MAX: usize = 16 << 20;
 
 /// Most cells of frequencies that a command looks at, one in each row for each item: as many items as a command can have, of eight rows. They are far apart in memory, and the shard is held meanwhile.
@@ -641,8 +641,11 @@ impl Run<'_, '_> {
             let change = (body.kind(), body.version, true);
             // A large one that was counted in right away is nothing but zeros in between.
             let shorter = |(begin, edits): &(Begin, &Edits)| {
-                !edits.is_whole()
-                    && EDIT_OVERHEAD_BYTES_MAX + begin.bytes.len() + edits_bytes(edits) < body.bytes().len()
+                let way = EDIT_OVERHEAD_BYTES_MAX + begin.bytes.len() + edits_bytes(edits);
+                let all = body.bytes();
+                // Of a large one the zeros at the end are not counted: that would be to read it.
+                let all = if all.len() <= EDITS_BYTES_MAX { without_zeros(all) } else { all };
+                !edits.is_whole() && way < all.len()
             };
             match way.filter(shorter) {
                 Some((begin, edits)) => {
