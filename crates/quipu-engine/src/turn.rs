@@ -15,7 +15,7 @@ mod scratch;
 
 use std::time::Duration;
 
-use quipu_model::{Cell, Command, Durability, Freshness, ListNames, Millis, Name, Refusal, Reply, Scan};
+use quipu_model::{Cell, Command, Durability, Freshness, ListNames, Millis, Name, Refusal, Reply, Scan, SketchCommand};
 
 pub use self::count::Counted;
 pub(crate) use self::count::Visit;
@@ -40,6 +40,9 @@ const RUN_COMMANDS_MAX: usize = 64;
 
 /// Room is promised in pieces of this size, so that most commands of a turn ask nobody.
 const ROOM_PIECE_BYTES: usize = 4 << 10;
+
+/// Strings of sketches that one transaction may reply, in bytes: each has twelve kilobytes, and all are in memory until the reply is written.
+const STRINGS_BYTES_MAX: usize = 1 << 20;
 
 /// So many counters are foreseen at once: about what a full read of short commands brings.
 const LOAD_NAMES_MAX: usize = 2_048;
@@ -232,8 +235,16 @@ impl<'e> Turn<'e> {
         let places = if changed { Ok(None) } else { self.hold_places(commands).map(Some) };
         let _places = places.inspect_err(|_| self.held = None)?;
         self.run_durability = together;
-        let replies =
-            (!changed).then(|| commands.iter().map(|command| self.apply(command, Some(together), has_room)).collect());
+        let mut string_bytes = 0;
+        let mut run = |command: &Command<'_>| {
+            if string_bytes >= STRINGS_BYTES_MAX && may_reply_string(command) {
+                return Reply::Refused(Refusal::ReplyTooLarge { bytes_max: STRINGS_BYTES_MAX });
+            }
+            let reply = self.apply(command, Some(together), has_room);
+            string_bytes += if let Reply::Bytes(string) = &reply { string.len() } else { 0 };
+            reply
+        };
+        let replies = (!changed).then(|| commands.iter().map(&mut run).collect());
         self.release();
         Ok(Some(replies))
     }
@@ -823,6 +834,19 @@ impl<'e> Turn<'e> {
 
 fn too_long(bytes: usize) -> Refusal {
     Refusal::NoRoom { reason: format!("what may take {bytes} bytes is longer than a record may be") }
+}
+
+/// Whether the reply may be the string of a sketch.
+fn may_reply_string(command: &Command<'_>) -> bool {
+    match command {
+        Command::Read { .. }
+        | Command::Take { .. }
+        | Command::ReadAndExpire { .. }
+        | Command::Sketch(SketchCommand::ReadRange { .. }) => true,
+        Command::Set(set) => set.reply_old,
+        Command::Sketch(SketchCommand::SetString(set)) => set.reply_old,
+        _ => false,
+    }
 }
 
 impl Drop for Turn<'_> {

@@ -80,10 +80,6 @@ impl Wanted {
     }
 }
 
-/// A transaction of many reads, each of twelve kilobytes, would make a reply of any length.
-const STRING_TOGETHER: Refusal =
-    Refusal::NotOffered { reason: "the string of a sketch is not read inside a transaction" };
-
 impl Run<'_, '_> {
     /// Applies a command of sketches.
     pub(crate) fn sketch(&mut self, command: &SketchCommand<'_>) -> Result<Reply, Refusal> {
@@ -99,9 +95,6 @@ impl Run<'_, '_> {
             }
             SketchCommand::ReadRange { name, from, to } => {
                 let (from, to) = (*from, *to);
-                if self.together.is_some() {
-                    return Err(STRING_TOGETHER);
-                }
                 let range = self.with_string(*name, |string| Box::from(string_range(string, from, to)))?;
                 Ok(Reply::Bytes(range.unwrap_or_default()))
             }
@@ -442,10 +435,8 @@ impl Run<'_, '_> {
     /// What a read replies of a counter: a value, or a string.
     pub(crate) fn shown(&mut self, name: Name<'_>, cell: Option<Cell>) -> Result<Reply, Refusal> {
         let Some(cell) = cell else { return Ok(Reply::Value(None)) };
-        let together = self.together.is_some();
         match self.body(name).map(|body| body.sketch()) {
             None => Ok(Reply::Value(Some(cell.value))),
-            Some(Sketch::Hll(_)) if together => Err(STRING_TOGETHER),
             Some(Sketch::Hll(hll)) => Ok(Reply::Bytes(hll.redis_string().into())),
             Some(_) => Err(Refusal::WrongKind),
         }
