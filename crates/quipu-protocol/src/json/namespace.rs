@@ -121,14 +121,14 @@ mod tests {
 
     #[test]
     fn every_mistake_is_named() {
-        let body = br#"{"kind": "top", "durabilty": "durable", "ttl": 5, "shards": 65, "pick": ["hash"], "freshness": "1s", "freshness": "2s", "token_window": true, "fail_mode": "x"}"#;
+        let body = br#"{"kind": "tops", "durabilty": "durable", "ttl": 5, "shards": 65, "pick": ["hash"], "freshness": "1s", "freshness": "2s", "token_window": true, "fail_mode": "x"}"#;
         let (_, mistakes) = parse_namespace(body).unwrap();
         let told: Vec<(&str, &str)> = mistakes.iter().map(|mistake| (&*mistake.key, &*mistake.text)).collect();
         let all = "kind, durability, ttl, freshness, settle_every, shards, pick, token_window, max_counters, fail_mode";
         assert_eq!(
             told,
             [
-                ("kind", "kind: unknown kind 'top': it is count"),
+                ("kind", "kind: unknown kind 'tops': it is count, unique, frequency, top"),
                 ("durabilty", &*format!("unknown key 'durabilty': there are {all}")),
                 ("ttl", "'ttl' must be a string such as \"50ms\" or \"10s\", not a number"),
                 ("shards", "shards: '65' is not a number from 1 to 64, or auto"),

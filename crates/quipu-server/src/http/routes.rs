@@ -63,6 +63,8 @@ const NAME: Parameter = Parameter {
     example: r#""likes:42""#,
 };
 
+const UNIQUE_NAME: Parameter = Parameter { example: r#""visitors:today""#, ..NAME };
+
 const TOKEN: Parameter = Parameter {
     name: "Idempotency-Key",
     place: "header",
@@ -226,7 +228,7 @@ pub(super) const ROUTES: &[Route] = &[
         operation: "observe",
         summary: "Notes items as seen by a counter of different items",
         description: "Creates it if it does not exist. An item that was seen before changes nothing, so this may be sent again without harm; the reply says whether the estimate has changed.",
-        parameters: &[NAME, TOKEN],
+        parameters: &[UNIQUE_NAME, TOKEN],
         body: &[Content {
             media: JSON,
             schema: Some("Observe"),
@@ -247,7 +249,7 @@ pub(super) const ROUTES: &[Route] = &[
         summary: "Reads how many different items a counter has seen",
         description: "An estimate, and what it lies between in 95 of 100 cases. With others: how many any of them has seen. One that does not exist has seen none.",
         parameters: &[
-            NAME,
+            UNIQUE_NAME,
             Parameter {
                 name: "with",
                 place: "query",
