@@ -254,7 +254,7 @@ pub(super) const ROUTES: &[Route] = &[
                 name: "with",
                 place: "query",
                 description: "Other counters, with commas between them; 63 at most. A name with a comma or a percent sign in it is percent-encoded for itself, before the whole is.",
-                schema: r#"{"type": "string", "maxLength": 1024}"#,
+                schema: r#"{"type": "string", "maxLength": 128}"#,
                 example: r#""visitors:yesterday""#,
             },
         ],
