@@ -20,6 +20,7 @@
 
 use std::io;
 use std::ops::Range;
+use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
@@ -164,6 +165,11 @@ impl Line {
             }
             _ => wire.next = Some(event.clone()),
         }
+    }
+
+    /// Looks at what it takes to tell the watcher something, and says nothing of it.
+    pub fn glance(&self) -> i32 {
+        self.socket().as_raw_fd() ^ i32::from(self.watched.load(Ordering::Relaxed))
     }
 
     /// Sends something that need not be said to whom something is being said anyway.
