@@ -110,7 +110,11 @@ Examples:
   quipu writers
   quipu writers --data /var/lib/quipu --json
   quipu writers --store redis://10.0.0.5:6379      everybody who writes to the store
-  quipu writers retire WRITER --store redis://10.0.0.5:6379";
+  quipu writers retire WRITER --store redis://10.0.0.5:6379
+  quipu writers adopt WRITER --data /var/lib/quipu --store redis://10.0.0.5:6379      its node refuses to count until this is said
+
+A node that was away for longer than `retire_after` and twice `grace` may have adds of which nobody can tell any more whether the store has them. \
+`adopt` counts those that its directory does not know to be confirmed: all that was added since the last settle it has heard of. With --drop they are not.";
 
 const AUDIT_EXAMPLES: &str = "\
 Compares what ledger and journal say with each other and with the numbers kept in them: counters, values, epochs, expiry, hashes, \

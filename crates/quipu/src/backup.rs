@@ -9,17 +9,14 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
-use quipu_engine::journal::control::CONTROL_FILE;
-use quipu_engine::{BackedUp, Engine, Environment, Options};
+use quipu_engine::{BackedUp, Engine, Environment};
 
 use crate::args;
 use crate::resp_client::{Client, Value};
+use crate::stopped;
 
 /// How long a server may take: 100 GB over a slow network take hours. Whoever has enough of waiting interrupts it.
 const BACKUP_TIME_MAX: Duration = Duration::from_secs(24 * 60 * 60);
-
-/// A directory that is opened only to be copied gets no more than it needs to begin.
-const SEGMENT_BYTES: u64 = 64 << 10;
 
 /// Backs up and says what to do with it.
 pub fn backup(target: &args::Backup, out: &mut impl Write) -> anyhow::Result<ExitCode> {
@@ -46,16 +43,8 @@ fn ask_server(target: &args::Target, dir: &Path, out: &mut impl Write) -> anyhow
 
 fn back_up_stopped(data: &Path, dir: &Path, out: &mut impl Write) -> anyhow::Result<()> {
     let shown = data.display();
-    if !data.join(CONTROL_FILE).exists() {
-        bail!("{shown} holds no journal, so there is nothing to back up: is it the data directory of a server?");
-    }
-    let options = Options {
-        segment_bytes: SEGMENT_BYTES,
-        ahead_bytes: Some(SEGMENT_BYTES),
-        reserve_bytes: 0,
-        ..Options::new(data)
-    };
-    let engine = Engine::open_with(options, Environment::system()).map_err(|error| {
+    stopped::check(data)?;
+    let engine = Engine::open_with(stopped::options(data), Environment::system()).map_err(|error| {
         anyhow!("cannot open {shown}: {error}; of a running server ask for a backup without --data")
     })?;
     let backed_up = engine.backup(dir);

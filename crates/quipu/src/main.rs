@@ -19,6 +19,7 @@ mod backup;
 mod inspect;
 mod read_only;
 mod restore;
+mod stopped;
 mod survey;
 mod writers;
 
@@ -54,6 +55,7 @@ fn main() -> ExitCode {
         Task::Inspect(target) => inspect::inspect(&target, &mut out),
         Task::Writers(flags) => match (&flags.task, &flags.place.store) {
             (Some(WritersTask::Retire(flags)), _) => stores::registry::retire(flags, &mut out),
+            (Some(WritersTask::Adopt(flags)), _) => stores::adopt::adopt(flags, &mut out),
             (None, Some(url)) => stores::registry::writers(url, flags.place.directory.json, &mut out),
             (None, None) => writers::writers(&flags.place.directory, &mut out),
         },

@@ -42,12 +42,12 @@ fn print(target: &Directory, found: &Writers, holder: Option<u32>, out: &mut imp
         writeln!(out, "nothing was said on a shared store")?;
         return Ok(());
     }
-    let mut table = show::table(["incarnation", "life", "counters", "cells", "unsettled", "sum"]);
-    for (life, Life { counters, cells, unsettled, sum }) in lives {
+    let mut table = show::table(["incarnation", "life", "counters", "cells", "unsettled", "sum", "unconfirmed"]);
+    for (life, Life { counters, cells, unsettled, sum, unconfirmed }) in lives {
         let numbers = [counters, cells, unsettled].map(u64::to_string);
         let [counters, cells, unsettled] = numbers;
         let which = which(*life, *incarnation).to_owned();
-        table.add_row([life.to_string(), which, counters, cells, unsettled, sum.to_string()]);
+        table.add_row([life.to_string(), which, counters, cells, unsettled, sum.to_string(), unconfirmed.to_string()]);
     }
     writeln!(out, "{}", show::lines(table))?;
     let verdict = match lives.values().map(|life| life.unsettled).sum() {
@@ -68,6 +68,7 @@ fn json(target: &Directory, found: &Writers, holder: Option<u32>) -> Json {
             ("cells", Json::count(life.cells)),
             ("unsettled", Json::count(life.unsettled)),
             ("sum", Json::Number(life.sum)),
+            ("unconfirmed", Json::Number(life.unconfirmed)),
         ])
     });
     Json::Object(vec![

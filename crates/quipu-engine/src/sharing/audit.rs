@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use quipu_model::KeptName;
+use quipu_model::{KeptName, LedgerError};
 
 use super::Sharing;
 use super::lease::Heir;
@@ -113,10 +113,23 @@ impl Sharing<'_> {
 
     /// Lists what this node says in a shard, at rest or not; `None` if it could not, and is to try again.
     fn list(&self, index: usize) -> Option<usize> {
+        // What leaves memory from here on is looked for again.
+        self.inner.table.lock(index).left_unsettled = false;
+        let names = self.said_names(index).ok()?;
+        for name in &names {
+            self.inner.loads.bring_back(self.inner, name).ok()?;
+            if !self.doubt(name) {
+                return None;
+            }
+        }
+        Some(names.len())
+    }
+
+    /// All names of a shard of which this node says something, in memory and at rest.
+    pub(super) fn said_names(&self, index: usize) -> Result<BTreeSet<KeptName>, LedgerError> {
         let table = &self.inner.table;
         let mut names: BTreeSet<KeptName> = {
-            let mut shard = table.lock(index);
-            shard.left_unsettled = false;
+            let shard = table.lock(index);
             shard.own_names().map(KeptName::from).collect()
         };
         let (ledger, mut silent) = (&self.inner.ledger, BTreeSet::new());
@@ -132,7 +145,7 @@ impl Sharing<'_> {
             };
             ControlFlow::Continue(())
         });
-        visited.ok()?;
+        visited?;
         // Counters of the days before the store.
         let visited = ledger.range(table.first_hash(index), &mut |hash, name, _| {
             here(hash)?;
@@ -142,14 +155,8 @@ impl Sharing<'_> {
             }
             ControlFlow::Continue(())
         });
-        visited.ok()?;
-        for name in &names {
-            self.inner.loads.bring_back(self.inner, name).ok()?;
-            if !self.doubt(name) {
-                return None;
-            }
-        }
-        Some(names.len())
+        visited?;
+        Ok(names)
     }
 
     /// What this node says of a counter is to be confirmed anew; false if there was no room to write down what that changes.

@@ -10,6 +10,7 @@
 //! lease    who this node is, and that it is still there
 //! audit    all own cells, again
 //! retire   writers that are gone
+//! adopt    lives of this node that the store has forgotten, by an operator's word
 //! ```
 //!
 //! Each is a future of one bounded round and may be dropped wherever it waits: what the store did meanwhile is found out by asking it again. The
@@ -24,6 +25,7 @@
 
 pub mod own;
 
+mod adopt;
 mod audit;
 mod claim;
 mod demand;
@@ -41,6 +43,7 @@ use std::time::Duration;
 use quipu_model::shared::Holder;
 use quipu_model::{Incarnation, KeptName, NodeId, Refusal, Rng, Store, Writer};
 
+pub use self::adopt::{Adopt, AdoptError, Adopted};
 pub use self::claim::Once;
 pub use self::demand::{Demand, Picking, Seeing, demand, names_of};
 pub(crate) use self::lease::Kept;
@@ -244,6 +247,11 @@ fn jittered(length: Duration, random: u64) -> Duration {
 impl<'e> Sharing<'e> {
     pub(crate) fn new(inner: &'e Inner, shared: &'e Shared) -> Sharing<'e> {
         Sharing { inner, shared }
+    }
+
+    /// Which node this is.
+    pub fn node(self) -> NodeId {
+        self.shared.node()
     }
 
     fn elapsed(&self) -> Duration {

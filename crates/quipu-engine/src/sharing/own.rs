@@ -4,7 +4,7 @@
 //! bytes, in the journal and at rest; varints have 7 bits a byte, least first
 //!   varint  cells
 //!   per cell
-//!     u8      flags        1 said · 2 an epoch · 4 an expiry · 8 lapsed · 16 settled · 32 a total that is not the value · 64 let something go
+//!     u8      flags        1 said · 2 an epoch · 4 an expiry · 8 lapsed · 16 settled · 32 a total that is not the value · 64 let something go · 128 a total that was confirmed
 //!     u64     incarnation  little-endian
 //!     varint  shard
 //!     varint  seq
@@ -12,13 +12,15 @@
 //!     varint  value        zigzag of 128 bits
 //!     varint  total        zigzag of 128 bits              if 32
 //!     varint  seq at which something was let go            if 64
+//!     varint  the total that the store confirmed last, zigzag of 128 bits   if 128
 //!     varint  expires_at                                   if 4
 //!     epoch, value, expires_at of the life that lapsed, and varint the seq under which it did     if 8
 //! ```
 //!
 //! Invariants:
 //! - a cell's seq rises with every change of what it says, so the same seq always says the same;
-//! - that a cell is settled is written down late or never, so one that says so is: after a restart the others are put again, which changes nothing.
+//! - that a cell is settled is written down late or never, so one that says so is: after a restart the others are put again, which changes nothing;
+//! - so is the total that was confirmed: the store may know of more, by one put.
 
 use std::time::Duration;
 
@@ -33,8 +35,8 @@ pub fn own_bytes_max(shards_max: u16) -> usize {
     4 + (usize::from(shards_max) + OLD_CELLS_MAX) * CELL_BYTES_MAX
 }
 
-/// Most bytes that one cell takes: flags, incarnation, shard, total, where it let go, and twice seq, epoch, value and expiry.
-pub const CELL_BYTES_MAX: usize = 1 + 8 + 3 + 19 + 10 + 2 * (10 + 18 + 19 + 10);
+/// Most bytes that one cell takes: flags, incarnation, shard, total, the one confirmed, where it let go, and twice seq, epoch, value and expiry.
+pub const CELL_BYTES_MAX: usize = 1 + 8 + 3 + 2 * 19 + 10 + 2 * (10 + 18 + 19 + 10);
 
 /// No cells, as bytes.
 pub const SILENT: &[u8] = &[0];
@@ -46,6 +48,7 @@ const HAS_LAPSED: u8 = 8;
 const SETTLED: u8 = 16;
 const HAS_TOTAL: u8 = 32;
 const HAS_LET_GO: u8 = 64;
+const HAS_CONFIRMED: u8 = 128;
 
 /// This node's cells of one counter.
 #[derive(Debug, Clone, Default)]
@@ -85,6 +88,8 @@ pub struct OwnCell {
     pub settled: bool,
     /// The store is to confirm it anew, this or a newer one.
     pub doubted: bool,
+    /// The total of the newest put that the store is known to have confirmed: what is left of the own total without that is not known to be counted.
+    pub confirmed: i128,
 }
 
 impl OwnCell {
@@ -102,6 +107,16 @@ impl OwnCell {
     pub fn say(&mut self, own: Own) {
         (self.own, self.seq, self.settled) = (own, Seq(self.seq.0 + 1), !own.said && own.lapsed.is_none());
         self.doubted &= !self.settled;
+    }
+
+    /// What was added to it, did not expire, and is not known to have reached the store.
+    pub fn unconfirmed(&self, now: Millis) -> i128 {
+        match (self.own.lapsed, self.own.expires_at) {
+            // Of the epoch that has begun nothing is put until the store has spoken.
+            (Some(_), _) => self.own.value,
+            (None, Some(at)) if at <= now => 0,
+            _ => self.own.total.saturating_sub(self.confirmed),
+        }
     }
 
     /// The store is to confirm it anew.
@@ -133,7 +148,15 @@ impl Owned {
                 Some(Own { epoch, expires_at, lapsed: None, .. }) => Own { epoch, expires_at, ..Own::default() },
                 _ => Own { epoch: self.epoch, expires_at, ..Own::default() },
             };
-            self.cells.push(OwnCell { incarnation, shard, seq: Seq(0), own, settled: true, doubted: false });
+            self.cells.push(OwnCell {
+                incarnation,
+                shard,
+                seq: Seq(0),
+                own,
+                settled: true,
+                doubted: false,
+                confirmed: 0,
+            });
             self.cells.len() - 1
         });
         &mut self.cells[at]
@@ -169,8 +192,10 @@ impl Owned {
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(1 + self.cells.len() * 40);
         put_varint(&mut out, self.cells.len() as u128);
-        for OwnCell { incarnation, shard, seq, own, settled, .. } in &self.cells {
+        for OwnCell { incarnation, shard, seq, own, settled, confirmed, .. } in &self.cells {
             let flag = |condition, flag| if condition { flag } else { 0 };
+            // Of one that is settled it is the total.
+            let confirmed = Some(*confirmed).filter(|confirmed| !settled && *confirmed != 0);
             out.push(
                 flag(own.said, SAID)
                     | flag(own.epoch != Epoch::FIRST, HAS_EPOCH)
@@ -178,7 +203,8 @@ impl Owned {
                     | flag(own.lapsed.is_some(), HAS_LAPSED)
                     | flag(*settled, SETTLED)
                     | flag(own.total != own.value, HAS_TOTAL)
-                    | flag(own.let_go != Seq(0), HAS_LET_GO),
+                    | flag(own.let_go != Seq(0), HAS_LET_GO)
+                    | flag(confirmed.is_some(), HAS_CONFIRMED),
             );
             out.extend_from_slice(&incarnation.0.to_le_bytes());
             put_varint(&mut out, u128::from(shard.0));
@@ -192,6 +218,9 @@ impl Owned {
             }
             if own.let_go != Seq(0) {
                 put_varint(&mut out, u128::from(own.let_go.0));
+            }
+            if let Some(confirmed) = confirmed {
+                put_value(&mut out, confirmed);
             }
             if let Some(at) = own.expires_at {
                 put_varint(&mut out, u128::from(at.0));
@@ -213,9 +242,6 @@ impl Owned {
         let mut cells = Vec::new();
         for _ in 0..count {
             let flags = take(&mut rest, 1)?[0];
-            if flags & !(SAID | HAS_EPOCH | HAS_EXPIRY | HAS_LAPSED | SETTLED | HAS_TOTAL | HAS_LET_GO) != 0 {
-                return None;
-            }
             let incarnation = Incarnation(take_u64(&mut rest)?);
             let shard = Shard(u16::try_from(take_varint(&mut rest)?).ok()?);
             let seq = Seq(take_number(&mut rest)?);
@@ -223,6 +249,13 @@ impl Owned {
             let value = take_value(&mut rest)?;
             let total = if flags & HAS_TOTAL != 0 { take_value(&mut rest)? } else { value };
             let let_go = Seq(if flags & HAS_LET_GO != 0 { take_number(&mut rest)? } else { 0 });
+            let settled = flags & SETTLED != 0;
+            let confirmed = match flags & HAS_CONFIRMED != 0 {
+                // In one form only, so that bytes that were compared are not made differently.
+                true => Some(take_value(&mut rest)?).filter(|confirmed| !settled && *confirmed != 0)?,
+                false if settled => total,
+                false => 0,
+            };
             let expires_at = if flags & HAS_EXPIRY != 0 { Some(Millis(take_number(&mut rest)?)) } else { None };
             let lapsed = if flags & HAS_LAPSED != 0 {
                 let (epoch, value) = (take_epoch(&mut rest)?, take_value(&mut rest)?);
@@ -232,7 +265,7 @@ impl Owned {
                 None
             };
             let own = Own { epoch, value, total, let_go, said: flags & SAID != 0, expires_at, lapsed };
-            cells.push(OwnCell { incarnation, shard, seq, own, settled: flags & SETTLED != 0, doubted: false });
+            cells.push(OwnCell { incarnation, shard, seq, own, settled, doubted: false, confirmed });
         }
         rest.is_empty().then(|| Owned { cells, ..Owned::default() })
     }
@@ -321,14 +354,15 @@ mod tests {
                 expires_at: at.map(Millis),
                 lapsed,
             });
-        (any::<u64>(), any::<u16>(), any::<u64>(), own, any::<bool>()).prop_map(
-            |(incarnation, shard, seq, own, settled)| OwnCell {
+        (any::<u64>(), any::<u16>(), any::<u64>(), own, any::<bool>(), any::<i128>()).prop_map(
+            |(incarnation, shard, seq, own, settled, confirmed)| OwnCell {
                 incarnation: Incarnation(incarnation),
                 shard: Shard(shard),
                 seq: Seq(seq),
                 own,
                 settled,
                 doubted: false,
+                confirmed: if settled { own.total } else { confirmed },
             },
         )
     }

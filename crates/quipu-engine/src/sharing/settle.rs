@@ -156,7 +156,7 @@ impl<'e> Sharing<'e> {
         if let Some(incarnation) = left.lost {
             let node = self.shared.node;
             self.shared.fence(format!(
-                "writer {node}.{incarnation} was away for so long that the store has forgotten what it knew of it, and it has adds that may not have been counted; see `quipu writers adopt`"
+                "writer {node}.{incarnation} was away for so long that the store has forgotten what it knew of it, and it has adds that may not have been counted; stop this node, and have them counted or dropped: `quipu writers adopt {node}.{incarnation}`"
             ));
         }
         self.shared.figures.carries.fetch_add(left.carried, Ordering::Relaxed);

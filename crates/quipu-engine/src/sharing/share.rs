@@ -139,6 +139,9 @@ impl Share<'_> {
                 self.confirmed |= settled != cell.settled;
                 cell.settled = settled;
                 cell.doubted &= !settled;
+                if confirmed {
+                    cell.confirmed = cell.own.total;
+                }
                 (true, Left::default())
             }
             Told::Open(own) if present => {
@@ -172,7 +175,7 @@ impl Share<'_> {
             (_, Verdict::Newest) => {
                 self.confirmed |= newest && !cell.settled;
                 cell.settled |= newest;
-                cell.doubted = false;
+                (cell.doubted, cell.confirmed) = (false, put.total);
             }
             (_, Verdict::Older) if newest && present => return Left { twin: true, ..Left::default() },
             (_, Verdict::Older) if newest => {

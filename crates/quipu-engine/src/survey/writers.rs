@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use quipu_model::{Incarnation, LedgerError, NodeId, Vfs};
+use quipu_model::{Incarnation, LedgerError, Millis, NodeId, Vfs};
 
 use super::{LookAtLedger, Survey, refused};
 use crate::open::OpenError;
@@ -32,6 +32,8 @@ pub struct Life {
     pub unsettled: u64,
     /// The sum of what they say.
     pub sum: i128,
+    /// The sum of what was added to them since the store last confirmed one, as far as this directory knows; what has expired meanwhile is in it.
+    pub unconfirmed: i128,
 }
 
 /// Reads all own cells of a directory; `None`: there is no journal in it.
@@ -52,6 +54,9 @@ pub fn writers(vfs: &dyn Vfs, dir: &Path, open_ledger: &mut LookAtLedger<'_>) ->
                 life.unsettled += u64::from(!cell.settled);
                 // A sum of 64-bit numbers; what does not fit is for `audit` to tell.
                 life.sum = life.sum.saturating_add(cell.own.value);
+                if !cell.settled {
+                    life.unconfirmed = life.unconfirmed.saturating_add(cell.unconfirmed(Millis(0)));
+                }
             }
         })
         .map_err(|source| refused(dir, source))?;

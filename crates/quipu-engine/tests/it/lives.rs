@@ -8,14 +8,14 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use quipu_engine::{Engine, Environment, SharingOptions, Standing};
+use quipu_engine::{Adopt, AdoptError, Engine, Environment, SharingOptions, Standing};
 use quipu_model::shared::{
     By, Change, Claim, ClaimEnd, ClaimVerdict, EndVerdict, NOBODY, Next, Put, RegisterVerdict, Registration, Seen,
     Snapshot, Stage, SwapId, SwapVerdict, Token, Verdict, Version, compute,
 };
 use quipu_model::{
-    Answer, Clock, Command, Cursor, ExpiryCondition, MemoryStore, Millis, Name, NodeId, Page, Reply, Store, When,
-    Writer, Writers,
+    Answer, Clock, Command, Cursor, ExpiryCondition, Incarnation, MemoryStore, Millis, Name, NodeId, Page, Reply,
+    Store, When, Writer, Writers,
 };
 use quipu_testkit::store_suite::block_on;
 use quipu_testkit::{CrashDisk, Dice, SimClock};
@@ -58,6 +58,12 @@ fn run(engine: &Engine, command: &Command<'_>) -> Reply {
 
 fn add(engine: &Engine, name: &str, delta: i64) -> Reply {
     run(engine, &Command::Add { name: Name::new(name.as_bytes()).unwrap(), delta, shard_key: None })
+}
+
+/// Has written down what was done.
+fn commit(engine: &Engine) {
+    engine.steps().hand_over();
+    engine.steps().sync();
 }
 
 /// What the store has of a counter, of all writers.
@@ -128,6 +134,64 @@ fn what_was_settled_retired_and_forgotten_is_not_said_again_by_whoever_starts_af
     assert_eq!(sum(&store, "likes:1"), 5, "it is in what it was folded into");
     assert_eq!(back.sharing().unwrap().standing(), Standing::Live);
     assert!(!writers().iter().any(|known| known.writer == dead), "{:?}", writers());
+}
+
+#[test]
+fn what_a_forgotten_life_had_not_settled_is_counted_or_dropped_by_an_operators_word_and_once() {
+    for how in [Adopt::Count, Adopt::Drop] {
+        let (first, other) = (World::new(CrashDisk::new(), 1), World::new(CrashDisk::new(), 2));
+        let store: Arc<dyn Store> = Arc::new(MemoryStore::new(other.clock.clone()));
+        let engine = open(&first, &store);
+        tend(&engine, &first);
+        let dead = block_on(store.writers()).unwrap().registrations[0].writer;
+        assert_eq!(add(&engine, "likes:1", 5), Reply::Integer(5));
+        assert_eq!(add(&engine, "likes:2", 7), Reply::Integer(7));
+        (0..20).for_each(|_| tend(&engine, &first));
+        assert_eq!(sum(&store, "likes:1"), 5);
+        assert_eq!(add(&engine, "likes:1", 3), Reply::Integer(8));
+        commit(&engine);
+
+        // Switched off, until others have folded and forgotten it.
+        let second = World::new(first.disk.kill(first.disk.operations()).into_disk(), 3);
+        let bystander = open(&other, &store);
+        (0..2_000).for_each(|_| tend(&bystander, &other));
+        assert!(!block_on(store.writers()).unwrap().registrations.iter().any(|known| known.writer == dead));
+
+        let back = open(&second, &store);
+        for _ in 0..200 {
+            other.clock.advance(Duration::from_millis(500));
+            tend(&back, &second);
+        }
+        let Standing::Fenced { reason } = back.sharing().unwrap().standing() else { panic!("nobody can tell") };
+        assert!(reason.contains(&format!("quipu writers adopt {dead}")), "{reason}");
+        assert_eq!(sum(&store, "likes:1"), 5);
+
+        // Ended half-way, and done again.
+        let third = World::new(second.disk.kill(second.disk.operations()).into_disk(), 4);
+        let stopped = open(&third, &store);
+        let sharing = stopped.sharing().unwrap();
+        let never = sharing.adopt(Incarnation(77), how);
+        assert!(matches!(never, Err(AdoptError::NeverRegistered)), "{never:?}");
+        let adopted = sharing.adopt(dead.incarnation, how).unwrap();
+        assert_eq!((adopted.unconfirmed, adopted.sum), (1, 3), "what was settled is folded");
+        commit(&stopped);
+        let fourth = World::new(third.disk.kill(third.disk.operations()).into_disk(), 5);
+        let again = open(&fourth, &store);
+        let adopted = again.sharing().unwrap().adopt(dead.incarnation, how).unwrap();
+        assert_eq!((adopted.counters, adopted.sum), (0, 0), "it is done");
+        again.close().unwrap();
+
+        let fifth = World::new(fourth.disk.kill(fourth.disk.operations()).into_disk(), 6);
+        let back = open(&fifth, &store);
+        for _ in 0..200 {
+            other.clock.advance(Duration::from_millis(500));
+            tend(&back, &fifth);
+        }
+        assert_eq!(back.sharing().unwrap().standing(), Standing::Live);
+        let counted = if how == Adopt::Count { 8 } else { 5 };
+        assert_eq!((sum(&store, "likes:1"), sum(&store, "likes:2")), (counted, 7), "{how:?}");
+        assert_eq!(add(&back, "likes:1", 1), Reply::Integer(i64::try_from(counted).unwrap() + 1));
+    }
 }
 
 #[test]

@@ -199,7 +199,7 @@ fn the_lives_of_a_node_are_told_with_what_each_says_and_what_is_not_settled() {
     drop(engine);
     let found = writers_of(&data);
     assert!(found.clean && found.lives.len() == 1, "{found:?}");
-    let life = Life { counters: 20, cells: 20, unsettled: 0, sum: 60 };
+    let life = Life { counters: 20, cells: 20, unsettled: 0, sum: 60, unconfirmed: 0 };
     assert_eq!(found.lives.get(&found.incarnation), Some(&life));
     let first = found.incarnation;
     assert_eq!(audit_of(&data).drifts, []);
@@ -208,7 +208,10 @@ fn the_lives_of_a_node_are_told_with_what_each_says_and_what_is_not_settled() {
     eventually(|| second.sharing().unwrap().unsettled() == 0);
     second.close().unwrap();
     let found = writers_of(&other);
-    assert_eq!(found.lives.values().collect::<Vec<_>>(), [&Life { counters: 1, cells: 1, unsettled: 0, sum: 20 }]);
+    assert_eq!(
+        found.lives.values().collect::<Vec<_>>(),
+        [&Life { counters: 1, cells: 1, unsettled: 0, sum: 20, unconfirmed: 0 }]
+    );
     let audited = audit_of(&other);
     assert_eq!((audited.drifts, audited.own), (vec![], 1));
 
@@ -217,6 +220,9 @@ fn the_lives_of_a_node_are_told_with_what_each_says_and_what_is_not_settled() {
     engine.add("likes:new", -1).unwrap();
     let found = writers_of(&data);
     assert!(!found.clean && found.incarnation == first, "{found:?}");
-    assert_eq!(found.lives.get(&first), Some(&Life { counters: 21, cells: 21, unsettled: 1, sum: 59 }));
+    assert_eq!(
+        found.lives.get(&first),
+        Some(&Life { counters: 21, cells: 21, unsettled: 1, sum: 59, unconfirmed: -1 })
+    );
     assert_eq!(audit_of(&data).drifts, []);
 }

@@ -169,6 +169,8 @@ pub struct Writers {
 pub enum WritersTask {
     /// Have a writer of a store retired that will not come back: any node that runs closes its cells, and folds them after `grace`
     Retire(Retire),
+    /// Decide what becomes of the adds of a life of a stopped node that its store has forgotten: then the node can start again
+    Adopt(Adopt),
 }
 
 #[derive(Debug, Args)]
@@ -181,4 +183,18 @@ pub struct Retire {
     /// Even if its lease is current. A node that runs then goes on as a new writer
     #[arg(long)]
     pub force: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Adopt {
+    /// The writer, as the node named it
+    #[arg(value_name = "WRITER")]
+    pub writer: String,
+    #[command(flatten)]
+    pub store: Store,
+    #[command(flatten)]
+    pub directory: Directory,
+    /// Drop the adds that the store is not known to have, instead of counting them
+    #[arg(long)]
+    pub drop: bool,
 }

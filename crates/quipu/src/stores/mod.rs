@@ -3,7 +3,7 @@
 //! In: the URL of a store, and what is wanted of it. Out: tables, JSON, files; and, of an import or a copy, counters.
 //!
 //! Invariants:
-//! - only `import`, `copy` and `writers retire` change anything, and each may be repeated;
+//! - only `import`, `copy`, `writers retire` and `writers adopt` change anything, and each may be repeated;
 //! - what is counted is counted by a writer of its own (`mover`), as any node counts: nothing is set, reset or added to.
 //!
 //! Not here: the stores themselves, and the sources of imports (`backends`), the data directory of a node (`writers`, `audit` beside this folder).
@@ -20,6 +20,7 @@ pub mod copy;
 pub mod export;
 pub mod import;
 
+pub mod adopt;
 pub mod audit;
 pub mod registry;
 pub mod shards;

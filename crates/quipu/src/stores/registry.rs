@@ -130,7 +130,7 @@ fn lease(registration: &Registration, at: Millis) -> String {
 }
 
 /// A writer, as it is shown.
-fn parse(text: &str) -> anyhow::Result<Writer> {
+pub fn parse(text: &str) -> anyhow::Result<Writer> {
     let word = |word: &str| (word.len() == 16).then(|| u64::from_str_radix(word, 16).ok()).flatten();
     let parsed = text
         .split_once('.')

@@ -1,9 +1,17 @@
 //! Looking into real stores: who writes, what each says of a counter, and whether all of it can be.
 
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use quipu_model::Durability;
+use quipu_testkit::program::{Launch, Program};
+use quipu_testkit::resp::Value;
 use quipu_testkit::servers::postgres::PostgresServer;
 use quipu_testkit::servers::redis::RedisServer;
 
-use crate::moving::{number, parsed, postgres, quipu, redis, set, text, told};
+use crate::life::{connect, launch};
+use crate::moving::{now, number, parsed, postgres, quipu, redis, set, text, told};
 
 /// A store into which two imports have counted the same counter.
 fn counted(url: &str) -> [String; 2] {
@@ -97,4 +105,78 @@ fn a_store_that_is_not_there_is_told_without_its_password() {
             }
         }
     }
+}
+
+/// A node that is retired, folded and forgotten within seconds of its end.
+fn short_lived(data: &Path, url: &str) -> Launch {
+    let mut launch = launch(data, Durability::Durable);
+    let times = "--settle-every 100ms --freshness 100ms --lease 1s --retire-after 1s --audit-every 1s --grace 6s";
+    launch.arguments = ["--store", url].into_iter().chain(times.split(' ')).map(Into::into).collect();
+    launch
+}
+
+/// Asks a node until it answers like this.
+fn answers(program: &Program, request: &[&str], wanted: impl Fn(&Value) -> bool) -> Value {
+    let (mut client, began) = (connect(program), now());
+    loop {
+        let answer = client.call(request).expect("it answers");
+        if wanted(&answer) {
+            return answer;
+        }
+        assert!(began.elapsed() < Duration::from_secs(60), "{request:?} is still answered with {answer:?}");
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn a_node_that_its_store_has_forgotten_goes_on_once_it_was_said_what_becomes_of_its_adds() {
+    let (store, root) = (redis(), tempfile::TempDir::new().expect("a temporary directory can be made"));
+    let url = store.url();
+    let [away, other] = ["away", "other"].map(|node| short_lived(&root.path().join(node), &url));
+    let data = root.path().join("away");
+    let data = data.to_str().expect("it is text");
+    let other = other.start().expect("it starts");
+
+    let program = away.start().expect("it starts");
+    assert_eq!(connect(&program).call(&["INCRBY", "likes:1", "5"]).expect("it answers"), Value::Integer(5));
+    answers(&other, &["GET", "likes:1"], |answer| *answer == Value::Bulk(b"5".to_vec()));
+    // What is added while the store does not answer is not settled.
+    store.stop().expect("it can be stopped");
+    assert_eq!(connect(&program).call(&["INCRBY", "likes:1", "3"]).expect("it answers"), Value::Integer(8));
+    program.kill9();
+    store.cont().expect("it goes on");
+    let lives = parsed(&told(&["writers", "--data", data, "--json"]));
+    let life = &lives["writers"][0];
+    assert_eq!((number(&life["sum"]), number(&life["unconfirmed"])), (8, 3), "{lives}");
+    let text_of = |value: &serde_json::Value| value.as_str().expect("it is text").to_owned();
+    let writer = format!("{}.{}", text_of(&lives["node"]), text_of(&life["incarnation"]));
+
+    let adopt = ["writers", "adopt", &writer, "--data", data, "--store", &url];
+    let early = quipu(&adopt);
+    assert!(!early.status.success() && text(&early.stderr).contains("start the node"), "{}", text(&early.stderr));
+    let began = now();
+    while told(&["writers", "--store", &url]).contains(&writer) {
+        assert!(began.elapsed() < Duration::from_secs(60), "it is never forgotten");
+        thread::sleep(Duration::from_millis(200));
+    }
+
+    let program = away.start().expect("it starts");
+    let is_fenced = |answer: &Value| matches!(answer, Value::Error(text) if text.starts_with("FENCED"));
+    let answer = answers(&program, &["INCRBY", "likes:1", "0"], is_fenced);
+    assert!(
+        matches!(&answer, Value::Error(text) if text.contains(&format!("quipu writers adopt {writer}"))),
+        "{answer:?}"
+    );
+    let running = quipu(&adopt);
+    assert!(!running.status.success() && text(&running.stderr).contains("in use"), "{}", text(&running.stderr));
+    program.terminate().expect("it ends");
+
+    let stranger = quipu(&["writers", "adopt", "0000000000000001.0000000000000001", "--data", data, "--store", &url]);
+    assert!(text(&stranger.stderr).contains("is no life of"), "{}", text(&stranger.stderr));
+    assert!(told(&adopt).contains("in sum 3: counted"));
+    let program = away.start().expect("it starts");
+    for node in [&program, &other] {
+        answers(node, &["GET", "likes:1"], |answer| *answer == Value::Bulk(b"8".to_vec()));
+    }
+    assert_eq!(connect(&program).call(&["INCR", "likes:1"]).expect("it answers"), Value::Integer(9));
 }

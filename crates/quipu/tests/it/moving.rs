@@ -111,7 +111,7 @@ fn eventually<T: std::fmt::Debug>(what: &str, look: impl FnMut() -> T, good: imp
 }
 
 #[allow(clippy::disallowed_methods, reason = "real programs are waited for")]
-fn now() -> Instant {
+pub fn now() -> Instant {
     Instant::now()
 }
 

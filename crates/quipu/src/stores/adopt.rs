@@ -1,0 +1,62 @@
+//! `quipu writers adopt`: what becomes of a life that its store has forgotten.
+//!
+//! A node that was away until its cells were folded and forgotten refuses to count while one of them may have adds that nobody else knows of. Whoever runs it decides.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+use quipu_engine::{Adopt, Adopted, Engine, Environment};
+
+use crate::backends::StoreUrl;
+use crate::json::Json;
+use crate::stopped;
+use crate::stores::args;
+use crate::stores::ask::wait;
+use crate::stores::registry::parse;
+
+/// Counts or drops what is not settled, and says how much that was.
+pub fn adopt(flags: &args::Adopt, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+    let url = StoreUrl::new(&flags.store.store).context("--store")?;
+    let (writer, data) = (parse(&flags.writer)?, &flags.directory.data);
+    let shown = data.display();
+    stopped::check(data)?;
+    let store = url.open()?;
+    let known = wait(store.writers()).with_context(|| format!("look at the writers of {url}"))?;
+    if known.registrations.iter().any(|known| known.writer == writer) {
+        bail!("{url} knows {writer}: start the node, and it settles what it has, exactly");
+    }
+    let environment = Environment { store: Some(store), ..Environment::system() };
+    let engine = Engine::open_with(stopped::options(data), environment)
+        .with_context(|| format!("open {shown}; if its server runs, stop it first"))?;
+    let how = if flags.drop { Adopt::Drop } else { Adopt::Count };
+    let done = match engine.sharing() {
+        Some(sharing) if sharing.node() == writer.node => {
+            sharing.adopt(writer.incarnation, how).with_context(|| format!("adopt {writer}"))
+        }
+        sharing => {
+            let node = sharing.map_or_else(String::new, |sharing| sharing.node().to_string());
+            Err(anyhow::anyhow!("{writer} is no life of {shown}, which is node {node}"))
+        }
+    };
+    engine.close().with_context(|| format!("close {shown}"))?;
+    let Adopted { counters, unconfirmed, sum } = done?;
+    let became = if flags.drop { "dropped" } else { "counted" };
+    if flags.directory.json {
+        let document = Json::Object(vec![
+            ("writer", Json::text(writer)),
+            ("counters", Json::count(counters)),
+            ("unconfirmed", Json::count(unconfirmed)),
+            ("sum", Json::Number(sum)),
+            ("became", Json::text(became)),
+        ]);
+        writeln!(out, "{document}")?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    writeln!(
+        out,
+        "{writer} had cells of {counters} counters; {unconfirmed} of them had adds that the store is not known to have, in sum {sum}: {became}"
+    )?;
+    writeln!(out, "next: start the node, which goes on under a new life")?;
+    Ok(ExitCode::SUCCESS)
+}
