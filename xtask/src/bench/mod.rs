@@ -8,6 +8,7 @@ mod http;
 mod memory;
 mod postgres;
 mod server;
+mod store;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -23,6 +24,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 pub use self::http::{bare_writes, http};
 pub use self::memory::memory;
 pub use self::postgres::{Options as PostgresOptions, postgres};
+pub use self::store::store;
 use crate::parts::cargo;
 use crate::paths::target;
 use crate::run::run;

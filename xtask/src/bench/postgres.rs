@@ -34,7 +34,7 @@ const USER: &str = "postgres";
 const TABLES: &str = "create table counters (id int primary key, v bigint not null); insert into counters values (1, 0); \
                       create table stock (id int primary key, v bigint not null); insert into stock values (1, 1000000000000);";
 
-const HOT_ROW: &str = "update counters set v = v + 1 where id = 1;\n";
+pub const HOT_ROW: &str = "update counters set v = v + 1 where id = 1;\n";
 const DECREMENT: &str = "update stock set v = v - 1 where id = 1 and v > 0;\n";
 
 /// What to measure.
@@ -108,7 +108,7 @@ fn durable_counter(quipu: &Path, dir: &Path, seconds: usize) -> anyhow::Result<f
 }
 
 /// A private PostgreSQL.
-struct Postgres {
+pub struct Postgres {
     /// Before the directory: it ends first.
     _server: Server,
     home: TempDir,
@@ -117,7 +117,7 @@ struct Postgres {
 }
 
 impl Postgres {
-    fn start(programs: PathBuf, home: TempDir, stop: &Stop) -> anyhow::Result<Postgres> {
+    pub fn start(programs: PathBuf, home: TempDir, stop: &Stop) -> anyhow::Result<Postgres> {
         let owner = owner(home.path())?;
         let data = home.path().join("data");
         let mut make = Command::new(programs.join("initdb"));
@@ -138,7 +138,7 @@ impl Postgres {
     }
 
     /// Transactions per second of a script.
-    fn bench(&self, label: &str, script: &str, seconds: usize) -> anyhow::Result<f64> {
+    pub fn bench(&self, label: &str, script: &str, seconds: usize) -> anyhow::Result<f64> {
         let file = self.home.path().join("script.sql");
         std::fs::write(&file, script).with_context(|| format!("write {}", file.display()))?;
         let mut command = self.client("pgbench");
@@ -146,6 +146,11 @@ impl Postgres {
         command.arg(&file).arg(USER);
         let outcome = run(label, &command)?.expect_success("pgbench")?;
         tps(&outcome.lines).with_context(|| format!("pgbench told no figure:\n{}", outcome.lines.join("\n")))
+    }
+
+    /// Where it is, for a node.
+    pub fn url(&self) -> String {
+        format!("postgres://{USER}@127.0.0.1:{}/{USER}", self.port)
     }
 
     fn version(&self) -> anyhow::Result<String> {
