@@ -79,6 +79,7 @@ pub use sharing::{
     Adopt, AdoptError, Adopted, Once, Pick, SHARDS_MAX, SharePolicy, Sharing, SharingOptions, SharingStats, Standing,
     Swap,
 };
+pub use sketches::OBSERVES_MAX;
 pub use steps::Steps;
 pub use system::{SystemClock, SystemDisk, SystemLedger, SystemRng};
 pub use tokens::{TokenKey, TokenStats};

@@ -688,7 +688,7 @@ impl<'e> Turn<'e> {
         self.with_run(together, may_expire, |run| run.apply(command))
     }
 
-    fn with_run<T>(
+    pub(crate) fn with_run<T>(
         &mut self,
         together: Option<Durability>,
         may_expire: bool,

@@ -126,7 +126,7 @@ impl Word {
 
 /// An argument of up to 999 bytes, with the end of the line before it, and what comes after it: the end of its own line. Empty ones are left to the long way.
 #[inline]
-fn bulk(input: &[u8]) -> Option<(&[u8], &[u8])> {
+pub(crate) fn bulk(input: &[u8]) -> Option<(&[u8], &[u8])> {
     // An argument that is not empty takes at least so much with the ends of its lines, so the longest form of a length can be looked at as a whole; a shorter one has bytes of what
     // follows it.
     let [b'\r', b'\n', b'$', lengths @ ..] = input.first_chunk::<8>()? else { return None };

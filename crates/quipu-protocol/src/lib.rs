@@ -19,8 +19,10 @@ mod brief;
 pub mod command;
 pub mod json;
 pub mod number;
+mod observe;
 pub mod resp;
 
 pub use brief::{BriefFrame, Word, brief};
 pub use command::{CommandError, Request, Spec, lookup};
+pub use observe::{ObserveFrame, observe};
 pub use resp::{Args, DecodeError, Decoder, Frame, Limits, Version, Writer};

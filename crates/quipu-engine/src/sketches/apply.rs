@@ -41,10 +41,10 @@ thread_local! {
 }
 
 /// Edits, of which there are none at first, in memory that is used again.
-struct Fresh(Edits);
+pub(super) struct Fresh(pub(super) Edits);
 
 impl Fresh {
-    fn take() -> Fresh {
+    pub(super) fn take() -> Fresh {
         let mut edits = EDITS.take().unwrap_or_default();
         edits.clear();
         Fresh(edits)
@@ -61,14 +61,14 @@ impl Drop for Fresh {
 
 /// Which sketches a command takes, and what it says to others.
 #[derive(Clone, Copy)]
-struct Wanted {
-    kind: Kind,
-    dialect: Dialect,
+pub(super) struct Wanted {
+    pub(super) kind: Kind,
+    pub(super) dialect: Dialect,
 }
 
 impl Wanted {
     /// Redis's commands take what they know; ours take both forms.
-    fn takes(self, found: KindAndDialect) -> bool {
+    pub(super) fn takes(self, found: KindAndDialect) -> bool {
         found.kind == self.kind && (self.dialect == Dialect::Native || found.dialect == self.dialect)
     }
 
@@ -569,14 +569,14 @@ impl Run<'_, '_> {
     }
 
     /// Whether there is memory for a sketch that becomes longer by so many bytes; one that does not goes on whatever there is.
-    fn check_growth(&self, bytes: u64) -> Result<(), Refusal> {
+    pub(super) fn check_growth(&self, bytes: u64) -> Result<(), Refusal> {
         let Some((table_bytes_max, bytes_max)) = self.memory.filter(|_| bytes > 0) else { return Ok(()) };
         let fits = self.table.bodies_bytes() + bytes <= bodies_bytes_max(table_bytes_max);
         if fits { Ok(()) } else { Err(Refusal::NoMemory { bytes_max }) }
     }
 
     /// Writes down a body that has changed by these edits: noted already, unless this is another sketch in its place.
-    fn write_changed(&mut self, name: Name<'_>, cell: Cell, other: Option<Sketch>, edits: &Edits) {
+    pub(super) fn write_changed(&mut self, name: Name<'_>, cell: Cell, other: Option<Sketch>, edits: &Edits) {
         let cell = Cell { value: cell.value + 1, ..cell };
         let (hash, before) = self.put(name, cell);
         let shard = self.held.shard(self.table.shard_of(hash));
@@ -654,7 +654,7 @@ impl Run<'_, '_> {
 }
 
 /// What a sketch is.
-fn known(sketch: &Sketch) -> KindAndDialect {
+pub(super) fn known(sketch: &Sketch) -> KindAndDialect {
     use quipu_sketch::Kind as Sort;
     let (kind, dialect) = match sketch.kind() {
         Sort::Hll => (Kind::Unique, Dialect::Redis),

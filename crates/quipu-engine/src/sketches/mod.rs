@@ -15,11 +15,13 @@
 mod answer;
 mod apply;
 mod note;
+mod observe;
 mod pages;
 mod room;
 mod shelf;
 
 pub(crate) use self::note::{Paged, is_of_sketch};
+pub use self::observe::OBSERVES_MAX;
 pub(crate) use self::room::{
     concerns_bodies, outcome_bytes_max, record_bytes_guess, record_bytes_max, strings_bytes_max,
 };

@@ -73,7 +73,7 @@ pub fn record_bytes_guess(command: &Command<'_>) -> usize {
     entry_bytes_max(*name) + edits
 }
 
-fn entry_bytes_max(name: Name<'_>) -> usize {
+pub(super) fn entry_bytes_max(name: Name<'_>) -> usize {
     SKETCH_ENTRY_BYTES_MAX + name.bytes().len() + EDIT_OVERHEAD_BYTES_MAX
 }
 

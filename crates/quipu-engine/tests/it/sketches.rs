@@ -2,6 +2,7 @@
 
 mod crash;
 mod room;
+mod short;
 
 use std::ops::ControlFlow;
 use std::path::Path;

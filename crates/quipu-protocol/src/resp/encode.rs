@@ -186,6 +186,12 @@ impl<'a> Writer<'a> {
         self.header(b':', value);
     }
 
+    /// 1 or 0.
+    #[inline]
+    pub fn yes_or_no(&mut self, yes: bool) {
+        self.out.extend_from_slice(if yes { b":1\r\n" } else { b":0\r\n" });
+    }
+
     /// A number after others, of which it may be the next.
     #[inline]
     pub fn integer_after(&mut self, others: &mut number::Lines, value: i64) {

@@ -14,6 +14,7 @@
 
 mod briefs;
 mod execute;
+mod observes;
 mod respond;
 mod sample;
 mod session;

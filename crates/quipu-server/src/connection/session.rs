@@ -16,7 +16,7 @@ use quipu_protocol::{Args, DecodeError, Decoder, Request, Spec, Version, Writer,
 
 use super::silent::Silent;
 use super::transaction::Transaction;
-use super::{briefs, execute};
+use super::{briefs, execute, observes};
 use crate::backup::Outcome;
 use crate::clients::Client;
 use crate::moment;
@@ -141,8 +141,11 @@ impl Session {
                 break Ending::Waits;
             }
             if briefs_in == 0 && decoder.is_fresh() && self.takes_briefs(&turn) {
-                let run =
-                    briefs::run(&input[self.consumed..], &limits, &mut turn, out, self.state.version, &shared.hot);
+                let (rest, version) = (&input[self.consumed..], self.state.version);
+                let mut run = briefs::run(rest, &limits, &mut turn, out, version, &shared.hot);
+                if run.found == 0 {
+                    run = observes::run(rest, &limits, &mut turn, out, version, &shared.hot);
+                }
                 self.consumed += run.bytes;
                 commands += run.commands as u64;
                 work += run.work;

@@ -1,0 +1,101 @@
+//! Observations of single items in one sketch of uniques, many at a time: the short way, as adds and reads of counts have one.
+//!
+//! In: commands of one item each, on the same name, in the order in which they came. Out: their replies, in that order; or nothing, and then the first of them is for [`Turn::run`], which says what it lacks.
+//!
+//! The sketch is looked up once, and what changed in it is one version of it, in one record.
+//!
+//! Invariants:
+//! - replies and registers are those of the same commands run one by one;
+//! - nothing is applied for a command that is not counted as run.
+
+use quipu_model::{Cell, Dialect, Durability, Kind, Name};
+use quipu_sketch::Sketch;
+
+use super::apply::{Fresh, Wanted, known};
+use super::room::{UNIQUE_BYTES_MAX, entry_bytes_max};
+use crate::admit::Reach;
+use crate::apply::table::Look;
+use crate::apply::{Held, Run};
+use crate::turn::Turn;
+
+/// Most commands run at once. What their items change takes no more room than a body that is written as a whole.
+pub const OBSERVES_MAX: usize = 64;
+
+impl Turn<'_> {
+    /// Observes these items, up to [`OBSERVES_MAX`], and tells of each whether it changed anything; whether it did. If not, the first one has to be [run](Turn::run) by itself.
+    pub fn run_observes(&mut self, name: Name<'_>, items: &[&[u8]], dialect: Dialect, tell: impl FnMut(bool)) -> bool {
+        self.release();
+        if items.len() > OBSERVES_MAX || self.engine.shared.is_some() || !self.takes_briefs() {
+            return false;
+        }
+        let policy = self.policies.policy(name);
+        let durability = policy.durability;
+        if policy.kind.is_some_and(|kind| kind != Kind::Unique) {
+            return false;
+        }
+        let journaled = durability > Durability::Memory;
+        let bytes = Reach::One(name).record_bytes_max(0) + entry_bytes_max(name) + UNIQUE_BYTES_MAX;
+        if journaled && !self.promise_what_is_there(bytes) {
+            return false;
+        }
+        let held = Held::one(&self.engine.table, self.engine.table.shard_of(self.engine.table.hash(name.bytes())));
+        if !self.is_admitted() {
+            return false;
+        }
+        self.held = Some(held);
+        // Under the lock: what was admitted before the close must not come after its mark.
+        let ran = !self.engine.is_closed()
+            && self
+                .with_run(None, journaled, |run| run.observe_each(name, items, (dialect, journaled), tell))
+                .is_some();
+        if ran {
+            self.run_durability = self.run_durability.max(durability);
+        }
+        self.release();
+        ran
+    }
+}
+
+impl Run<'_, '_> {
+    fn observe_each(
+        &mut self,
+        name: Name<'_>,
+        items: &[&[u8]],
+        (dialect, journaled): (Dialect, bool),
+        mut tell: impl FnMut(bool),
+    ) -> Option<()> {
+        let (key, now, hash) = (self.key, self.now, self.table.hash(name.bytes()));
+        let shard = self.held.shard(self.table.shard_of(hash));
+        let Look::Cell(cell) = shard.look(hash, name.bytes()) else { return None };
+        let Cell { expires_at, .. } = cell;
+        if expires_at.is_some_and(|at| at <= now) {
+            return None;
+        }
+        // Of a count there is none; nor does a sketch have lanes.
+        let body = shard.body(name.bytes())?;
+        let length = body.bytes().len();
+        let (sketch, wanted) = (body.sketch(), Wanted { kind: Kind::Unique, dialect });
+        if !wanted.takes(known(sketch)) || journaled && !body.journaled || length > UNIQUE_BYTES_MAX {
+            return None;
+        }
+        let grows = match sketch {
+            Sketch::Hll(hll) if hll.is_dense() => 0,
+            Sketch::Unique(unique) if unique.is_dense() => 0,
+            // A list may end with any item.
+            _ => UNIQUE_BYTES_MAX - length,
+        };
+        self.check_growth(grows as u64).ok()?;
+        let body = self.held.shard(self.table.shard_of(hash)).body_mut(name.bytes())?;
+        let mut edits = Fresh::take();
+        match body.sketch_mut() {
+            Sketch::Hll(hll) => items.iter().for_each(|item| tell(hll.add(item, &mut edits.0))),
+            Sketch::Unique(unique) => items.iter().for_each(|item| tell(unique.add(key, item, &mut edits.0))),
+            _ => return None,
+        }
+        if !edits.0.is_empty() {
+            body.note(length, &edits.0);
+            self.write_changed(name, cell, None, &edits.0);
+        }
+        Some(())
+    }
+}
