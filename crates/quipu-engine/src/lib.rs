@@ -75,7 +75,7 @@ pub use options::{
 };
 pub use restore::{RestoreError, restore, restore_bytes};
 pub use seal::{Seal, SealError, Sealing};
-pub use sharing::{Once, Pick, SHARDS_MAX, SharePolicy, Sharing, SharingOptions, SharingStats, Standing, Swap};
+pub use sharing::{Once, Pick, SHARDS_MAX, Secret, SharePolicy, Sharing, SharingOptions, SharingStats, Standing, Swap};
 pub use steps::Steps;
 pub use system::{SystemClock, SystemDisk, SystemLedger, SystemRng};
 pub use tokens::{TokenKey, TokenStats};
