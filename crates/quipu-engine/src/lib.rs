@@ -76,8 +76,8 @@ pub use options::{
 pub use restore::{RestoreError, restore, restore_bytes};
 pub use seal::{Seal, SealError, Sealing};
 pub use sharing::{
-    Adopt, AdoptError, Adopted, Once, Pick, SHARDS_MAX, SharePolicy, Sharing, SharingOptions, SharingStats, Standing,
-    Swap,
+    Adopt, AdoptError, Adopted, Once, Pick, SHARDS_MAX, Secret, SharePolicy, Sharing, SharingOptions, SharingStats,
+    Standing, Swap,
 };
 pub use sketches::OBSERVES_MAX;
 pub use steps::Steps;

@@ -110,7 +110,7 @@ pub(crate) fn open(options: Options, environment: Environment) -> Result<Inner, 
         return Err(OpenError::Options(format!("{}: {reason}", dir.display())));
     }
     if store.is_some() && (0..table.shard_count()).any(|shard| !table.lock(shard).shelf().is_empty()) {
-        let reason = "it has counters of approximate kinds, which are not shared with other nodes yet";
+        let reason = "it has counters of approximate kinds from before it had a store: they hash what they count by a secret of this directory, so that they cannot be laid together with those of other nodes";
         return Err(OpenError::Options(format!("{}: {reason}", dir.display())));
     }
     let at_run_time = said.iter().map(|(name, put)| (name, &put.settings));
@@ -174,7 +174,10 @@ pub(crate) fn open(options: Options, environment: Environment) -> Result<Inner, 
     let remembered = remembered.fold((0, 0), |(tokens, producers), one| (tokens + one.0, producers + one.1));
     let tokens = Tokens::new(&options, log, horizon, remembered);
     let inner = Inner {
-        sketch_key: sketches::key(log),
+        sketch_key: match &shared {
+            Some(shared) => sketches::shared_key(&shared.options.secret.0),
+            None => sketches::key(log),
+        },
         tokens,
         namespaces,
         table,

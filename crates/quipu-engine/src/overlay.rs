@@ -187,6 +187,26 @@ fn check_bodies(table: &Table, ledger: &dyn Ledger, dir: &Path) -> Result<(), Op
                     return Err(damaged(&name, "its cell is missing, or of another version"));
                 }
             }
+            let own: Vec<_> = shard
+                .own_shelf()
+                .iter()
+                .map(|(name, body)| (Box::<[u8]>::from(name), body.epoch, body.version))
+                .collect();
+            for (name, epoch, version) in own {
+                let hash = table.hash(&name);
+                let known = shard.own(hash, &name).map(|owned| owned.node().map(|cell| cell.own));
+                let said = match known {
+                    Some(said) => said,
+                    None if shard.has_slot(hash, &name) => None,
+                    None => {
+                        let bytes = ledger.own(hash, &name).map_err(refused)?;
+                        bytes.and_then(|bytes| Owned::decode(&bytes)?.node().map(|cell| cell.own))
+                    }
+                };
+                if said.is_none_or(|own| (own.epoch, own.value) != (epoch, i128::from(version))) {
+                    return Err(damaged(&name, "this node's cell of it is missing, or of another version"));
+                }
+            }
             Ok(())
         })?;
     }
@@ -240,6 +260,7 @@ impl Restored<'_> {
                         let change = (kind, version, whole);
                         let restored = match pane {
                             0 => self.table.with(index, |shard| shard.restore_body(hash, name, change, &edits)),
+                            1 => self.table.with(index, |shard| shard.restore_own_body(hash, name, change, &edits)),
                             _ => Err("a sketch with panes, which this program does not know"),
                         };
                         restored.map_err(|bad| stream_damage(segments, record.position, bad.to_owned()))?;

@@ -220,7 +220,7 @@ impl Seal {
         for index in self.next_shard..inner.table.shard_count() {
             let shard = inner.table.lock(index);
             bytes += shard.unsealed_names(inner.batch_sealed()).map(sealed_bytes).sum::<u64>();
-            bytes += notes_bytes(shard.book().unsealed()) + shard.shelf().unsealed_bytes();
+            bytes += notes_bytes(shard.book().unsealed()) + shard.unsealed_pages_bytes();
         }
         inner.check_quota(self.mark, bytes)
     }

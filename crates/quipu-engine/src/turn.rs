@@ -33,7 +33,7 @@ use crate::load::Load;
 use crate::namespaces::{InForce, Places};
 use crate::sharing::own::own_bytes_max;
 use crate::sharing::{Demand, Seeing, Share, demand, names_of};
-use crate::sketches::{concerns_bodies, record_bytes_guess, record_bytes_max, strings_bytes_max};
+use crate::sketches::{concerns_bodies, own_body_bytes_max, record_bytes_guess, record_bytes_max, strings_bytes_max};
 
 /// A run ends after so many commands, so that a long pipeline on one counter does not keep others from its shard.
 const RUN_COMMANDS_MAX: usize = 64;
@@ -289,13 +289,31 @@ impl<'e> Turn<'e> {
 
     /// Works on a counter that is shared. Refused if it is at rest, or there is no room to write down what changes.
     pub(crate) fn share<T>(&mut self, name: Name<'_>, work: impl FnOnce(&mut Share<'_>) -> T) -> Result<T, Refusal> {
+        self.share_with(name, 0, work)
+    }
+
+    /// The same, where what this node says of a sketch may come to be another body of so many bytes at most, or all of its own is written down.
+    pub(crate) fn share_with<T>(
+        &mut self,
+        name: Name<'_>,
+        body_bytes: usize,
+        work: impl FnOnce(&mut Share<'_>) -> T,
+    ) -> Result<T, Refusal> {
+        let mut body_bytes = if body_bytes > 0 { body_bytes + own_body_bytes_max(name) } else { 0 };
         let (shard, durability) = loop {
             let shard = self.make_way(name);
             let durability = self.policies.durability(name);
-            let bytes = Reach::One(name).record_bytes_max(self.own_bytes_max());
+            let bytes = Reach::One(name).record_bytes_max(self.own_bytes_max()) + body_bytes;
             self.admit(bytes, true, durability > Durability::Memory)?;
             if self.hold(shard) {
-                break (shard, durability);
+                let own = self.held.as_mut().expect("the run is open").shard(shard).own_shelf().get(name.bytes());
+                let needed = own.map_or(0, |own| own.bytes_after_a_carry() + own_body_bytes_max(name));
+                if needed <= body_bytes {
+                    break (shard, durability);
+                }
+                // Asked for with nothing held: there may be none before the disk was asked.
+                body_bytes = needed;
+                self.release();
             }
         };
         self.engine.check_open()?;
@@ -542,7 +560,9 @@ impl<'e> Turn<'e> {
         let table = &self.engine.table;
         let look = |name: Name<'_>| {
             let hash = table.hash(name.bytes());
-            held.peek(table.shard_of(hash)).body_now(hash, name.bytes(), self.now)
+            let shard = held.peek(table.shard_of(hash));
+            // On a shared store it is what this node says that is written down; if it says nothing yet, what it will say is like what is shown.
+            shard.own_shelf().get(name.bytes()).or_else(|| shard.body_now(hash, name.bytes(), self.now))
         };
         let needed = record_bytes_max(commands, look) + strings_bytes_max(commands, look);
         let more = needed > *bodies_bytes;

@@ -15,8 +15,8 @@ use crate::ports::store::{PUTS_MAX, SCAN_NAMES_MAX, within};
 use crate::shared::claim::CLAIM_REPLY_BYTES_MAX;
 use crate::shared::registry::REGISTRATIONS_MAX;
 use crate::shared::{
-    Claim, ClaimEnd, ClaimVerdict, EndVerdict, Put, RegisterVerdict, Registration, Seen, Snapshot, SwapVerdict, Token,
-    Verdict, Version, claim, put,
+    Bodies, BodyPut, BodyVerdict, Claim, ClaimEnd, ClaimVerdict, EndVerdict, Put, RegisterVerdict, Registration, Seen,
+    SeenBodies, Snapshot, SwapVerdict, Token, Verdict, Version, body, claim, put,
 };
 use crate::{Answer, Call, Clock, Cursor, Millis, Name, Page, Store, Writer, Writers};
 
@@ -37,6 +37,7 @@ pub struct Kept(State);
 #[derive(Clone, Default)]
 struct State {
     rows: BTreeMap<Box<[u8]>, Snapshot>,
+    bodies: BTreeMap<Box<[u8]>, Bodies>,
     claims: BTreeMap<Token, Claim>,
     writers: BTreeMap<Writer, Registration>,
     at: Millis, // the newest time shown to anyone: what has expired for one does not come back for another
@@ -88,12 +89,29 @@ impl Store for MemoryStore {
         })
     }
 
+    fn put_body<'a>(&'a self, name: Name<'a>, put: &'a BodyPut) -> Answer<'a, BodyVerdict> {
+        Box::pin(async move { Ok(self.state().put_body(name, put)) })
+    }
+
+    fn read_bodies<'a>(&'a self, name: Name<'a>) -> Answer<'a, SeenBodies> {
+        Box::pin(async move {
+            let state = self.state();
+            let snapshot = state.rows.get(name.bytes()).cloned().unwrap_or_default();
+            let bodies = state.bodies.get(name.bytes()).cloned().unwrap_or_default();
+            Ok(SeenBodies { seen: Seen { snapshot, at: state.at }, bodies })
+        })
+    }
+
     fn swap<'a>(&'a self, name: Name<'a>, version: Version, next: Option<&'a Snapshot>) -> Answer<'a, SwapVerdict> {
         Box::pin(async move {
             let mut state = self.state();
             let present = state.rows.get(name.bytes()).map_or(Version::ABSENT, |row| row.version);
             if present != version {
                 return Ok(SwapVerdict::Moved);
+            }
+            let epoch = state.rows.get(name.bytes()).map(|row| row.epoch);
+            if next.is_none_or(|next| Some(next.epoch) != epoch) {
+                state.bodies.remove(name.bytes());
             }
             match next {
                 Some(next) => state.rows.insert(name.bytes().into(), next.clone()),
@@ -190,6 +208,18 @@ impl Store for MemoryStore {
 }
 
 impl State {
+    fn put_body(&mut self, name: Name<'_>, asked: &BodyPut) -> BodyVerdict {
+        let at = self.at;
+        let mut row = self.rows.remove(name.bytes());
+        let mut bodies = self.bodies.remove(name.bytes()).unwrap_or_default();
+        let verdict = body::put_body(&mut row, &mut bodies, asked, at);
+        self.rows.extend(row.map(|row| (name.bytes().into(), row)));
+        if !bodies.is_empty() {
+            self.bodies.insert(name.bytes().into(), bodies);
+        }
+        verdict
+    }
+
     fn put(&mut self, name: Name<'_>, asked: &Put) -> Verdict {
         let at = self.at;
         match self.rows.get_mut(name.bytes()) {

@@ -103,6 +103,9 @@ pub(crate) enum Damaged {
         /// What stands there.
         word: String,
     },
+    /// A body that is longer than any, or has pages beyond its end.
+    #[error(transparent)]
+    Body(#[from] quipu_model::shared::body::BodyError),
     /// The statement and the model do not agree.
     #[error("a put was not carried out that had to be")]
     Verdict,

@@ -9,8 +9,10 @@
 
 use std::collections::BTreeMap;
 
+use quipu_model::shared::body::{Body, Shape};
 use quipu_model::shared::{
-    CellId, Claim, Held, Holder, Put, Registration, Seen, Seq, Shard, Snapshot, Spent, Stage, SwapId, Token, Version,
+    Bodies, CellId, Claim, Held, Holder, Put, Registration, Seen, Seq, Shard, Snapshot, Spent, Stage, SwapId, Token,
+    Version,
 };
 use quipu_model::{Epoch, Incarnation, Millis, NodeId, Writer};
 use tokio_postgres::Row;
@@ -150,6 +152,30 @@ pub(crate) fn seen(row: &Row) -> Result<Seen, Failure> {
         puts: unsigned("a version", column(row, "puts")?)?.wrapping_add(moved(&snapshot)),
     };
     Ok(Seen { snapshot: snapshot.checked()?, at })
+}
+
+/// The bodies that a read has answered beside the row.
+pub(crate) fn bodies(row: &Row) -> Result<Bodies, Failure> {
+    let mut bodies = Bodies::new();
+    let Some(writers) = column::<Option<Vec<Bits>>>(row, "body_writers")? else { return Ok(bodies) };
+    let (kinds, keys) = (column::<Vec<i32>>(row, "body_kinds")?, column::<Vec<Number>>(row, "body_keys")?);
+    let lengths = column::<Vec<i32>>(row, "body_lengths")?;
+    for (((writer, kind), key), length) in writers.into_iter().zip(kinds).zip(keys).zip(lengths) {
+        let shape = Shape {
+            kind: u8::try_from(kind).map_err(|_| Damaged::Torn("the kind of a body"))?,
+            key: unsigned("the key of a body", key)?,
+            length: u32::try_from(length).map_err(|_| Damaged::Torn("the length of a body"))?,
+        };
+        bodies.insert(writer_of(writer).node, Body::new(shape).map_err(Damaged::from)?);
+    }
+    let Some(writers) = column::<Option<Vec<Bits>>>(row, "page_writers")? else { return Ok(bodies) };
+    let (numbers, pages) = (column::<Vec<i32>>(row, "page_numbers")?, column::<Vec<&[u8]>>(row, "page_bytes")?);
+    for ((writer, number), bytes) in writers.into_iter().zip(numbers).zip(pages) {
+        let body = bodies.get_mut(&writer_of(writer).node).ok_or(Damaged::Torn("a page without its body"))?;
+        let number = u32::try_from(number).map_err(|_| Damaged::Torn("the number of a page"))?;
+        body.lay_page(number, bytes).map_err(Damaged::from)?;
+    }
+    Ok(bodies)
 }
 
 /// Bits of the number that a writer's cells weigh in a version.

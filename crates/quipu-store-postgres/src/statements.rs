@@ -7,7 +7,9 @@ use crate::schema::named;
 /// The statements, with the names of one prefix in them.
 pub(crate) struct Statements {
     pub(crate) put: String,
+    pub(crate) put_body: String,
     pub(crate) read: String,
+    pub(crate) read_bodies: String,
     pub(crate) wait: String,
     pub(crate) swap: String,
     pub(crate) scan: String,
@@ -32,6 +34,15 @@ SELECT c.born_at, c.swaps, c.puts, c.epoch, c.base, c.expires_at, c.gone_at, c.l
            array_agg(spent_closed) AS spent_closed, array_agg(spent_expired) AS spent_expired, array_agg(spent_at) AS spent_at
       FROM "{p}_cells" WHERE counter = c.id) x ON true"#;
 
+/// Behind [`READ`]: the bodies beside the row, of the same snapshot.
+const BODIES: &str = r#"
+  LEFT JOIN LATERAL (
+    SELECT array_agg(writer) AS body_writers, array_agg(kind) AS body_kinds, array_agg(key) AS body_keys, array_agg(length) AS body_lengths
+      FROM "{p}_bodies" WHERE counter = c.id) y ON true
+  LEFT JOIN LATERAL (
+    SELECT array_agg(writer) AS page_writers, array_agg(page) AS page_numbers, array_agg(bytes) AS page_bytes
+      FROM "{p}_pages" WHERE counter = c.id) z ON true"#;
+
 impl Statements {
     pub(crate) fn new(prefix: &str) -> Statements {
         let with = |text: &str| named(text, prefix);
@@ -41,7 +52,9 @@ impl Statements {
         };
         Statements {
             put: call("put", 10),
+            put_body: call("put_body", 13),
             read: with(READ),
+            read_bodies: with(&READ.replace(" AS at\n", " AS at, y.*, z.*\n")) + &with(BODIES),
             wait: with(r#"SELECT FROM "{p}_wait"($1)"#),
             swap: call("swap", 26),
             scan: with(r#"SELECT name FROM "{p}_counters" ORDER BY name LIMIT $1"#),

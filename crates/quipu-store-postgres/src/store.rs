@@ -10,12 +10,13 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use quipu_model::ports::store::{PUTS_MAX, SCAN_NAMES_MAX, within};
+use quipu_model::shared::body::{self, BodyError};
 use quipu_model::shared::claim::{self, CLAIM_REPLY_BYTES_MAX};
 use quipu_model::shared::put::judge;
 use quipu_model::shared::registry::REGISTRATIONS_MAX;
 use quipu_model::shared::{
-    CellId, Claim, ClaimEnd, ClaimVerdict, EndVerdict, Put, RegisterVerdict, Registration, Seen, Snapshot, SwapVerdict,
-    Token, Verdict, Version,
+    BodyPut, BodyVerdict, CellId, Claim, ClaimEnd, ClaimVerdict, EndVerdict, Put, RegisterVerdict, Registration, Seen,
+    SeenBodies, Snapshot, SwapVerdict, Token, Verdict, Version,
 };
 use quipu_model::{Answer, Call, Cursor, Epoch, Millis, Name, Page, Store, Writer, Writers};
 use tokio_postgres::Row;
@@ -93,6 +94,68 @@ impl Store for PostgresStore {
                 return Ok(seen);
             }
             // A put may have been judged before the row's time was over, and not be in yet. After this, none is.
+            link.send(&statements.wait, &[&name]).await?;
+            read().await
+        })
+    }
+
+    fn put_body<'a>(&'a self, name: Name<'a>, asked: &'a BodyPut) -> Answer<'a, BodyVerdict> {
+        let (name, numbers): (Vec<u8>, Vec<i32>) =
+            (name.bytes().to_vec(), asked.pages.iter().map(|(page, _)| *page as i32).collect());
+        let contents: Vec<Vec<u8>> = asked.pages.iter().map(|(_, bytes)| body::without_zeros(bytes).to_vec()).collect();
+        // The judge has no use for the pages.
+        let asked = BodyPut { pages: Vec::new(), ..*asked };
+        self.call(Call::PutBody, move |link, statements| async move {
+            let Put { cell, epoch, seq, value, total } = asked.put;
+            let (writer, epoch, seq) = (layout::writer(cell.writer), layout::epoch(epoch), Number::from(seq.0));
+            let from = asked.from.map(|seq| Number::from(seq.0));
+            let (kind, key) = (i32::from(asked.shape.kind), Number::from(asked.shape.key));
+            let length = i32::try_from(asked.shape.length).map_err(|_| Failure::unsent(BodyError))?;
+            let (value, total) = (Number(value), Number(total));
+            let rows = link
+                .send(
+                    &statements.put_body,
+                    &[
+                        &name,
+                        &writer,
+                        &epoch,
+                        &seq,
+                        &value,
+                        &total,
+                        &from,
+                        &asked.whole,
+                        &kind,
+                        &key,
+                        &length,
+                        &numbers,
+                        &contents,
+                    ],
+                )
+                .await?;
+            let Some(row) = rows.first() else { return Ok(BodyVerdict::Told(Verdict::Newest)) };
+            let (_, _, known, at) = layout::known_of(row, &[(0, asked.put)])?;
+            let is_in = known.cells.get(&cell).is_some_and(|held| held.seq == asked.put.seq);
+            match body::judge(&known, &asked, at) {
+                // It was not put now, so it was before, or nothing may say so.
+                BodyVerdict::Told(Verdict::Newest) if !is_in => Err(Damaged::Verdict.into()),
+                verdict => Ok(verdict),
+            }
+        })
+    }
+
+    fn read_bodies<'a>(&'a self, name: Name<'a>) -> Answer<'a, SeenBodies> {
+        let name = name.bytes().to_vec();
+        self.call(Call::ReadBodies, |link, statements| async move {
+            let read = async || -> Result<SeenBodies, Failure> {
+                let rows = link.send(&statements.read_bodies, &[&name]).await?;
+                let row = rows.first().ok_or(Damaged::Torn("an answer"))?;
+                Ok(SeenBodies { seen: layout::seen(row)?, bodies: layout::bodies(row)? })
+            };
+            let seen = read().await?;
+            if !seen.seen.snapshot.due(seen.seen.at) {
+                return Ok(seen);
+            }
+            // As in `read`.
             link.send(&statements.wait, &[&name]).await?;
             read().await
         })

@@ -103,6 +103,9 @@ pub(crate) enum Damaged {
     /// A reply of another shape.
     #[error("the server's reply to a script has another shape")]
     Reply,
+    /// A body that is longer than any, or has pages beyond its end.
+    #[error(transparent)]
+    Body(#[from] quipu_model::shared::body::BodyError),
     /// The script and the model do not agree.
     #[error("a put was not carried out that had to be")]
     Verdict,

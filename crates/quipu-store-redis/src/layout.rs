@@ -10,8 +10,9 @@
 use std::fmt::{Display, Write as _};
 use std::str::FromStr;
 
+use quipu_model::shared::body::{Body, Shape};
 use quipu_model::shared::{
-    CellId, Claim, Held, Holder, Put, Registration, Seq, Shard, Snapshot, Spent, Stage, SwapId, Token,
+    Bodies, CellId, Claim, Held, Holder, Put, Registration, Seq, Shard, Snapshot, Spent, Stage, SwapId, Token,
 };
 use quipu_model::{Epoch, Incarnation, Millis, Name, NodeId, Writer};
 
@@ -121,7 +122,11 @@ pub(crate) fn row(fields: &[Vec<u8>]) -> Result<Snapshot, Failure> {
     let (mut born, mut epoch_known) = (false, false);
     for pair in fields.chunks(2) {
         let [name, value] = pair else { return Err(Damaged::Reply.into()) };
-        let (name, value) = (text("the name of a field", name)?, text("a field", value)?);
+        let name = text("the name of a field", name)?;
+        if is_of_body(name) {
+            continue;
+        }
+        let value = text("a field", value)?;
         match name {
             "born" => (row.version.born_at, born) = (Millis(number("born", value)?), true),
             "swaps" => row.version.swaps = number("swaps", value)?,
@@ -147,6 +152,42 @@ pub(crate) fn row(fields: &[Vec<u8>]) -> Result<Snapshot, Failure> {
         }
     }
     Ok(row.checked()?)
+}
+
+/// Whether a field is of a body beside the row.
+fn is_of_body(name: &str) -> bool {
+    name == "bodies" || name.starts_with("b:") || name.starts_with("p:")
+}
+
+/// What a body is, without its length.
+pub(crate) fn shape(shape: &Shape) -> String {
+    format!("{} {:016x}", shape.kind, shape.key)
+}
+
+/// The bodies among these fields of a row, each followed by its value.
+pub(crate) fn bodies(fields: &[Vec<u8>]) -> Result<Bodies, Failure> {
+    let mut bodies = Bodies::new();
+    let named = |kind: &'static str| {
+        fields.chunks(2).filter_map(move |pair| match pair {
+            [name, value] => Some((str::from_utf8(name).ok()?.strip_prefix(kind)?, value)),
+            _ => None,
+        })
+    };
+    for (node, value) in named("b:") {
+        let [kind, key, length] = parts("a body", text("a body", value)?)?;
+        let shape = Shape {
+            kind: number("the kind of a body", kind)?,
+            key: hex("the key of a body", key)?,
+            length: number("the length of a body", length)?,
+        };
+        bodies.insert(NodeId(hex("a node", node)?), Body::new(shape).map_err(Damaged::from)?);
+    }
+    for (place, bytes) in named("p:") {
+        let (node, page) = place.split_once('.').ok_or_else(|| unreadable("a page", place))?;
+        let body = bodies.get_mut(&NodeId(hex("a node", node)?)).ok_or(Damaged::Lacks("the body of a page"))?;
+        body.lay_page(number("a page", page)?, bytes).map_err(Damaged::from)?;
+    }
+    Ok(bodies)
 }
 
 /// A cell that counts.

@@ -24,6 +24,7 @@ macro_rules! script {
 }
 
 pub(crate) static PUT: Known = script!("put.lua");
+pub(crate) static PUT_BODY: Known = script!("put_body.lua");
 pub(crate) static LOOK: Known = script!("look.lua");
 pub(crate) static CLOCK: Known = script!("clock.lua");
 pub(crate) static SWAP: Known = script!("swap.lua");
@@ -31,7 +32,7 @@ pub(crate) static CLAIM: Known = script!("claim.lua");
 pub(crate) static END_CLAIM: Known = script!("end_claim.lua");
 pub(crate) static REGISTER: Known = script!("register.lua");
 
-static ALL: [&Known; 7] = [&PUT, &LOOK, &CLOCK, &SWAP, &CLAIM, &END_CLAIM, &REGISTER];
+static ALL: [&Known; 8] = [&PUT, &PUT_BODY, &LOOK, &CLOCK, &SWAP, &CLAIM, &END_CLAIM, &REGISTER];
 
 impl Known {
     /// A call of it on this key, without its arguments.

@@ -10,14 +10,15 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use quipu_model::ports::store::{PUTS_MAX, SCAN_NAMES_MAX, within};
+use quipu_model::shared::body;
 use quipu_model::shared::claim::{self, CLAIM_REPLY_BYTES_MAX};
 use quipu_model::shared::put::judge;
 use quipu_model::shared::registry::REGISTRATIONS_MAX;
 use quipu_model::shared::{
-    Claim, ClaimEnd, ClaimVerdict, EndVerdict, Put, RegisterVerdict, Registration, Seen, Snapshot, SwapVerdict, Token,
-    Verdict, Version,
+    BodyPut, BodyVerdict, Claim, ClaimEnd, ClaimVerdict, EndVerdict, Put, RegisterVerdict, Registration, Seen,
+    SeenBodies, Snapshot, SwapVerdict, Token, Verdict, Version,
 };
-use quipu_model::{Answer, Call, Cursor, Millis, Name, Page, Store, Writer, Writers};
+use quipu_model::{Answer, Call, Cursor, Epoch, Millis, Name, Page, Store, Writer, Writers};
 use redis::{Cmd, Value};
 
 use crate::config::{Config, ConfigError, Options};
@@ -85,10 +86,35 @@ impl Store for RedisStore {
         })
     }
 
+    fn put_body<'a>(&'a self, name: Name<'a>, asked: &'a BodyPut) -> Answer<'a, BodyVerdict> {
+        let key = self.keys.row(name);
+        let mut cmd = scripts::PUT_BODY.on(&key);
+        let put = &asked.put;
+        cmd.arg(layout::cell(put.cell)).arg(layout::epoch(put.epoch)).arg(layout::seq(put.seq)).arg(layout::said(put));
+        cmd.arg(put.stride()).arg(asked.from.map(layout::seq).unwrap_or_default()).arg(u8::from(asked.whole));
+        cmd.arg(put.cell.writer.node.to_string()).arg(layout::shape(&asked.shape)).arg(asked.shape.length);
+        for (page, bytes) in &asked.pages {
+            cmd.arg(*page).arg(body::without_zeros(bytes));
+        }
+        // The judge has no use for the pages.
+        let asked = BodyPut { pages: Vec::new(), ..*asked };
+        self.one(Call::PutBody, key, cmd, move |reply| body_verdict(reply, &asked))
+    }
+
+    fn read_bodies<'a>(&'a self, name: Name<'a>) -> Answer<'a, SeenBodies> {
+        let key = self.keys.row(name);
+        let cmd = scripts::LOOK.on(&key);
+        self.one(Call::ReadBodies, key, cmd, |reply| {
+            let (at, fields) = looked(reply)?;
+            Ok(SeenBodies { seen: Seen { snapshot: layout::row(&fields)?, at }, bodies: layout::bodies(&fields)? })
+        })
+    }
+
     fn swap<'a>(&'a self, name: Name<'a>, version: Version, next: Option<&'a Snapshot>) -> Answer<'a, SwapVerdict> {
         let key = self.keys.row(name);
         let mut cmd = scripts::SWAP.on(&key);
         cmd.arg(version.born_at.0).arg(version.swaps).arg(version.puts);
+        cmd.arg(next.map(|next| layout::epoch(next.epoch)).unwrap_or_default());
         if let Some(next) = next {
             cmd.arg(layout::row_fields(next));
         }
@@ -232,8 +258,39 @@ fn verdict(answer: Value, put: &Put) -> Result<Verdict, Failure> {
         Value::Array(parts) => parts,
         _ => return Err(Damaged::Reply.into()),
     };
-    let [at, epoch, expires, held, spent] = &parts[..] else { return Err(Damaged::Reply.into()) };
-    let mut row = Snapshot { epoch: layout::epoch_of(text(epoch)?.ok_or(Damaged::Reply)?)?, ..Snapshot::default() };
+    let (row, at) = known(&parts, put, None)?;
+    match judge(&row, put, at) {
+        // It was not put, so nothing may say so.
+        Verdict::Newest => Err(Damaged::Verdict.into()),
+        verdict => Ok(verdict),
+    }
+}
+
+/// The verdict on a body: the script's, or the model's on what the row has of its cell.
+fn body_verdict(answer: Value, asked: &BodyPut) -> Result<BodyVerdict, Failure> {
+    let parts = match answer {
+        Value::Int(1) => return Ok(BodyVerdict::Told(Verdict::Newest)),
+        Value::Array(parts) => parts,
+        _ => return Err(Damaged::Reply.into()),
+    };
+    let (row, at) = known(&parts, &asked.put, Some(asked.put.epoch))?;
+    let is_in = row.cells.get(&asked.put.cell).is_some_and(|held| held.seq == asked.put.seq);
+    match body::judge(&row, asked, at) {
+        // It was not put now, so it was before, or nothing may say so.
+        BodyVerdict::Told(Verdict::Newest) if !is_in => Err(Damaged::Verdict.into()),
+        verdict => Ok(verdict),
+    }
+}
+
+/// What a script has handed back: a row with nothing but this cell, and the time. Without a row, one of the epoch that is asked for, if any is.
+fn known(parts: &[Value], put: &Put, absent: Option<Epoch>) -> Result<(Snapshot, Millis), Failure> {
+    let [at, epoch, expires, held, spent] = parts else { return Err(Damaged::Reply.into()) };
+    let epoch = match (text(epoch)?, absent) {
+        (Some(epoch), _) => layout::epoch_of(epoch)?,
+        (None, Some(epoch)) => epoch,
+        (None, None) => return Err(Damaged::Reply.into()),
+    };
+    let mut row = Snapshot { epoch, ..Snapshot::default() };
     row.expires_at = match text(expires)? {
         Some(expires) => Some(Millis(layout::number("expires", expires)?)),
         None => None,
@@ -244,11 +301,7 @@ fn verdict(answer: Value, put: &Put) -> Result<Verdict, Failure> {
     if let Some(spent) = text(spent)? {
         row.spent.insert(put.cell, layout::spent(spent)?);
     }
-    match judge(&row.checked()?, put, time(at)?) {
-        // It was not put, so nothing may say so.
-        Verdict::Newest => Err(Damaged::Verdict.into()),
-        verdict => Ok(verdict),
-    }
+    Ok((row.checked()?, time(at)?))
 }
 
 fn claim_verdict(reply: Value, asked: &Claim) -> Result<ClaimVerdict, Failure> {

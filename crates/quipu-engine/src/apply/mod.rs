@@ -35,6 +35,7 @@ use crate::journal::format::{Before, Entry};
 use crate::journal::{AddResult, Draft};
 use crate::namespaces::Policies;
 use crate::sharing::{Picking, Share};
+use crate::sketches::Settling;
 use crate::split::{fits, is_small};
 
 /// One run: some shards, held, and the record that tells of it.
@@ -175,17 +176,26 @@ impl Run<'_, '_> {
         let hash = self.table.hash(name.bytes());
         // What this node says includes what was counted in its lanes. Refused, they hold it still.
         let _ = self.join(hash, name, Lanes::Stay);
+        let key = self.key;
         let picking = self.picking.as_ref().expect("only with a shared store");
         let shard = self.held.shard(self.table.shard_of(hash));
         let (own, before) = shard.take_own(hash, name.bytes());
         let is_plain = own.is_none() && before.is_some();
         let mut own = own.unwrap_or_else(|| Box::new(picking.plain(before)));
-        let mut share = picking.share(&mut own, before);
+        let mut share = picking.share(&mut own, before, key);
         share.changed = is_plain;
+        share.body = shard.own_shelf_mut().take(name.bytes());
+        share.has_shown_body = shard.body(name.bytes()).is_some();
         let worked = work(&mut share);
-        let Share { shown, changed, confirmed, .. } = share;
+        let Share { shown, changed, confirmed, body, dropped, says_anew, shows, .. } = share;
         let epoch = own.epoch;
         shard.give_own(hash, name.bytes(), own);
+        if let Some(body) = dropped {
+            shard.own_shelf_mut().drop_taken(name.bytes(), body);
+        }
+        if let Some(body) = body {
+            shard.own_shelf_mut().give(name.bytes(), body);
+        }
         match shown {
             Some(cell) if changed => self.write_shown(name, cell),
             None if changed => self.remove(name, before.map_or(epoch, |cell| cell.epoch)),
@@ -197,6 +207,10 @@ impl Run<'_, '_> {
                     shard.touch(hash, name.bytes());
                 }
             }
+        }
+        self.show_body(name, shown, shows);
+        if says_anew {
+            self.write_own_body(name);
         }
         self.close_unfit(name, shown);
         worked
@@ -377,25 +391,35 @@ impl Run<'_, '_> {
         match cell.expires_at {
             Some(at) if at <= self.now => {
                 if self.may_expire {
-                    self.lapse_own(name);
+                    self.lapse_own(name, at);
                     self.remove(name, cell.epoch.expired(at));
                 }
                 None
             }
-            _ => Some(cell),
+            _ => {
+                if self.picking.is_some() {
+                    self.show_own(name, cell);
+                }
+                Some(cell)
+            }
         }
     }
 
     /// By this node's clock the counter's time is over; the store has the last word.
-    fn lapse_own(&mut self, name: Name<'_>) {
+    fn lapse_own(&mut self, name: Name<'_>, expires_at: Millis) {
         let Some(picking) = &self.picking else { return };
         let (hash, now) = (self.table.hash(name.bytes()), self.now);
         let shard = self.held.shard(self.table.shard_of(hash));
         let Some(owned) = shard.own(hash, name.bytes()) else { return };
         owned.lapse(now, picking.present());
         owned.outdate();
-        if owned.is_unsettled() {
+        let (unsettled, node) = (owned.is_unsettled(), owned.node().map(|cell| cell.seq));
+        if unsettled {
             shard.note_unsettled(name.bytes(), || std::time::Duration::ZERO);
+        }
+        if let (Some(seq), Some(body)) = (node, shard.own_shelf_mut().get_mut(name.bytes())) {
+            let version = body.version;
+            body.settling(|| Settling::found(seq, version)).lapse(expires_at, version);
         }
     }
 
@@ -505,7 +529,7 @@ impl Run<'_, '_> {
     }
 
     /// What a record says of whether the counter existed; `None` if there is no record.
-    fn before(&self, name: Name<'_>, existed: bool) -> Option<Before> {
+    pub(crate) fn before(&self, name: Name<'_>, existed: bool) -> Option<Before> {
         let policy = self.policies.policy(name);
         let own = policy.durability;
         match (self.together.unwrap_or(own) > Durability::Memory, own > Durability::Memory && !policy.unsure) {

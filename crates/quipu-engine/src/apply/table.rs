@@ -22,7 +22,7 @@ use super::slots::prefetch::prefetch_two;
 use super::slots::{Flag, Removed, SHORT_BYTES_MAX, Slots, SpareChunks};
 use crate::journal::format::{PackedEdits, Position};
 use crate::sharing::own::Owned;
-use crate::sketches::{Body, Paged, Shelf};
+use crate::sketches::{Body, OWN_PANE, Paged, Shelf};
 use crate::split::Splits;
 use crate::sync::{Arc, AtomicI64, Mutex, MutexGuard, Ordering, lock, try_lock};
 use crate::tokens::Book;
@@ -136,7 +136,7 @@ impl Table {
             self.bytes.fetch_add(bytes - shard.noted.1, Ordering::Relaxed);
             shard.noted = (counters, bytes);
         }
-        let bodies_bytes = shard.shelf.bytes() as i64;
+        let bodies_bytes = shard.bodies_bytes() as i64;
         if shard.bodies_noted != bodies_bytes {
             self.bodies_bytes.fetch_add(bodies_bytes - shard.bodies_noted, Ordering::Relaxed);
             shard.bodies_noted = bodies_bytes;
@@ -145,7 +145,7 @@ impl Table {
 
     /// Notes what a shard takes by now, in the middle of a run: the next command of it may ask for memory, too. How many counters there are is noted when they have a record.
     pub fn note_bytes(&self, shard: &mut Shard) {
-        let (bytes, bodies_bytes) = (shard.bytes() as i64, shard.shelf.bytes() as i64);
+        let (bytes, bodies_bytes) = (shard.bytes() as i64, shard.bodies_bytes() as i64);
         self.bytes.fetch_add(bytes - shard.noted.1, Ordering::Relaxed);
         self.bodies_bytes.fetch_add(bodies_bytes - shard.bodies_noted, Ordering::Relaxed);
         (shard.noted.1, shard.bodies_noted) = (bytes, bodies_bytes);
@@ -229,6 +229,8 @@ pub struct Shard {
     book: Book,
     /// What makes counters of this shard sketches.
     shelf: Shelf,
+    /// Of counters that are shared, what this node says: it goes with the node's own cell, and with that cell's epoch.
+    own_shelf: Shelf,
     /// Namespaces with a limit whose counters in this shard were counted, and how many there are.
     pub counted: Vec<(u64, u64)>,
 }
@@ -256,7 +258,8 @@ impl Shard {
             batch: 0,
             rest_deadline: None,
             book: Book::default(),
-            shelf: Shelf::default(),
+            shelf: Shelf::sole(),
+            own_shelf: Shelf::own(),
             counted: Vec::new(),
             floor: Epoch::FIRST,
             epoch_newest: Epoch::FIRST,
@@ -380,6 +383,10 @@ impl Shard {
         let at = self.find_or_insert(hash, name);
         let before = self.slots.set_cell(at, cell);
         self.follow(at, name, cell);
+        let said = own.as_ref().and_then(|own| own.node()).filter(|cell| cell.own.value > 0).map(|cell| cell.own.epoch);
+        if self.own_shelf.get(name).is_some_and(|body| Some(body.epoch) != said) {
+            self.own_shelf.remove(name);
+        }
         let own_before = self.slots.set_own(at, own);
         self.slots.set(at, Flag::Changed);
         self.slots.set(at, Flag::AtRest);
@@ -466,7 +473,7 @@ impl Shard {
     /// Takes a page that the ledger has of a body.
     pub fn load_page(&mut self, paged: &Paged<'_>) -> Result<(), &'static str> {
         self.resized = true;
-        self.shelf.load(paged)
+        if paged.pane == OWN_PANE { self.own_shelf.load(paged) } else { self.shelf.load(paged) }
     }
 
     /// Takes what a record of the journal says of a body: kind, version, and whether it is all of it. Its cell was restored before.
@@ -488,26 +495,77 @@ impl Shard {
         Ok(())
     }
 
+    /// The same of what this node says on a shared store: its own cell was restored before.
+    pub fn restore_own_body(
+        &mut self,
+        hash: u64,
+        name: &[u8],
+        change: (u8, u64, bool),
+        edits: &PackedEdits<'_>,
+    ) -> Result<(), &'static str> {
+        self.resized = true;
+        let own = self.slots.find(hash, name).and_then(|at| self.slots.own(at)).and_then(Owned::node);
+        let Some(cell) = own.filter(|cell| cell.own.value == i128::from(change.1)) else {
+            return Err("a change of a sketch without this node's cell");
+        };
+        let epoch = cell.own.epoch;
+        self.own_shelf.replay(name, epoch, change, edits)
+    }
+
+    /// What this node says of a sketch on a shared store.
+    pub fn own_shelf(&self) -> &Shelf {
+        &self.own_shelf
+    }
+
+    /// The same, to be changed.
+    pub fn own_shelf_mut(&mut self) -> &mut Shelf {
+        self.resized = true;
+        &mut self.own_shelf
+    }
+
+    /// What is shown of a shared sketch goes away with its cell, or is replaced.
+    pub fn drop_body(&mut self, hash: u64, name: &[u8]) {
+        self.resized = true;
+        self.shelf.remove(name);
+        if let Some(at) = self.slots.find(hash, name) {
+            self.slots.unset(at, Flag::Sketch);
+        }
+    }
+
+    /// About how many bytes bodies take, shown or this node's own.
+    pub fn bodies_bytes(&self) -> usize {
+        self.shelf.bytes() + self.own_shelf.bytes()
+    }
+
+    /// About how many bytes the ledger takes for pages that it does not know.
+    pub fn unsealed_pages_bytes(&self) -> u64 {
+        self.shelf.unsealed_bytes() + self.own_shelf.unsealed_bytes()
+    }
+
     /// All bodies are here: looks at them as sketches.
     pub fn wake_bodies(&mut self) -> Result<(), (KeptName, String)> {
         self.resized = true;
+        self.own_shelf.wake()?;
         self.shelf.wake()
     }
 
     /// Pages of bodies that the ledger does not know.
     pub fn collect_pages(&mut self, hash: impl Fn(&[u8]) -> u64, out: &mut Vec<Note>) {
-        self.shelf.collect(hash, out);
+        self.shelf.collect(&hash, out);
+        self.own_shelf.collect(&hash, out);
     }
 
     /// What was collected of bodies did not reach the ledger.
     pub fn uncollect_pages(&mut self) {
         self.shelf.uncollect();
+        self.own_shelf.uncollect();
     }
 
     /// What was collected of bodies is sealed.
     pub fn sealed_pages(&mut self) {
         self.resized = true;
         self.shelf.sealed();
+        self.own_shelf.sealed();
     }
 
     /// A slot has another cell: a body of another epoch is no longer its own.
@@ -567,6 +625,7 @@ impl Shard {
         self.epoch_newest = self.epoch_newest.max(cell.map_or(Epoch::FIRST, |cell| cell.epoch));
         let at = self.find_or_insert(hash, name);
         let before = self.slots.set_cell(at, cell);
+        self.follow(at, name, cell);
         if before != cell {
             // Whoever was told must not be told less when the counter comes back from the ledger.
             self.slots.set(at, Flag::Changed);
@@ -601,6 +660,7 @@ impl Shard {
         self.unsettled = BTreeMap::new();
         self.slots.clear();
         self.shelf.clear();
+        self.own_shelf.clear();
         (self.names_bytes, self.absent, self.counters) = (0, 0, 0);
         (self.unloaded, self.rest_deadline) = (false, None);
     }
@@ -724,7 +784,7 @@ impl Shard {
 
     /// About how many bytes the shard takes.
     pub fn bytes(&self) -> usize {
-        self.slots.bytes() + self.names_bytes + self.book.bytes() + self.shelf.bytes()
+        self.slots.bytes() + self.names_bytes + self.book.bytes() + self.bodies_bytes()
     }
 
     // ---- walks ------------------------------------------------------------------------------------------------------------------

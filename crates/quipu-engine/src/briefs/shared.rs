@@ -82,6 +82,9 @@ impl Lot<'_> {
         else {
             return false;
         };
+        if shard.is_sketch_at(at) {
+            return false;
+        }
         let Some(owned) = shard.own_at(at) else { return false };
         let share = &sight.policies.policy(self.name).share;
         if self.adds && (share.shards != 1 || !owned.cell(sight.present, ONLY).is_some_and(|cell| takes_adds(cell))) {

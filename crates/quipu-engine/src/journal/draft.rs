@@ -67,17 +67,17 @@ impl Draft {
         Entry::Cell { name, epoch, value, expires_at, count, sum, before, own }.encode(&mut self.bytes);
     }
 
-    /// Adds what changed in a sketch.
+    /// Adds what changed in a sketch: of the bodies of its name that of this pane.
     pub fn push_sketch<'e>(
         &mut self,
         time: Millis,
-        name: &[u8],
+        (name, pane): (&[u8], u32),
         (kind, version, whole): (u8, u64, bool),
         edits: impl ExactSizeIterator<Item = PackedEdit<'e>>,
     ) {
         self.open(time);
         self.last_add = None;
-        put_sketch(&mut self.bytes, name, (kind, 0), version, whole);
+        put_sketch(&mut self.bytes, name, (kind, u64::from(pane)), version, whole);
         put_edits(&mut self.bytes, edits);
     }
 

@@ -3,14 +3,21 @@
 use std::time::Duration;
 
 use quipu_model::shared::{Change, Shard};
-use quipu_model::{Cell, Command, Expiry, Incarnation, KeptName, Millis, Name, NodeId, Refusal, SetCondition};
+use quipu_model::{
+    Cell, Command, Expiry, Incarnation, KeptName, Millis, Name, NodeId, Refusal, SetCondition, SketchCommand,
+};
+use quipu_sketch::Key;
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::bodies::Shows;
 use super::own::{OLD_CELLS_MAX, Owned};
 use super::share::{self, Share};
 use super::{Pick, SHARDS_MAX, SharePolicy, Shared, Swap};
 use crate::namespaces::Policies;
 use crate::sync::Ordering;
+
+/// What is said of a counter that cannot be shown.
+const AT_ODDS: &str = "nodes have made this counter in different kinds, sizes or under different secrets, so that they cannot be laid together: delete it, and make it once";
 
 /// What a command asks of the store.
 pub enum Demand {
@@ -58,7 +65,15 @@ pub fn demand(command: &Command<'_>) -> Demand {
         Command::ReadAndExpire { expiry: Expiry::Keep, .. } => Demand::Reads,
         Command::ReadAndExpire { name, expiry } => swaps(name, Change::ReadAndExpire(*expiry)),
         Command::Flush => Demand::OneOwner("deleting everything"),
-        Command::Sketch(_) => Demand::OneOwner("an approximate kind"),
+        Command::Sketch(command) => match command {
+            SketchCommand::Observe { .. } | SketchCommand::CountItems { .. } | SketchCommand::CountTop { .. } => {
+                Demand::Adds
+            }
+            SketchCommand::SetString(_) => Demand::OneOwner("setting a sketch to a string"),
+            SketchCommand::MergeFrequency { .. } => Demand::OneOwner("CMS.MERGE, which replaces what was counted,"),
+            // What is made, and what is merged, depends on what others have.
+            _ => Demand::Reads,
+        },
         Command::Read { .. }
         | Command::ReadMany { .. }
         | Command::Exists { .. }
@@ -79,6 +94,7 @@ pub fn names_of<'c, 'a>(command: &'c Command<'a>) -> &'c [Name<'a>] {
         | Command::ReadAndExpire { name, .. }
         | Command::KindOf { name }
         | Command::ExpiryOf { name, .. } => std::slice::from_ref(name),
+        Command::Sketch(command) => command.names(),
         _ => &[],
     }
 }
@@ -102,6 +118,9 @@ impl Shared {
         let adds_anyway = adds && fail_mode.adds();
         if owned.too_wide {
             return Seeing::Refuse(Refusal::TooWide);
+        }
+        if owned.at_odds && owned.fetched_at.is_some_and(|at| now.saturating_sub(at) <= freshness) {
+            return Seeing::Refuse(Refusal::NotOffered { reason: AT_ODDS });
         }
         if let (Some(at), Some(since)) = (owned.fetched_at, since)
             && at >= since
@@ -164,15 +183,34 @@ impl Picking<'_> {
         self.present
     }
 
+    /// A number by chance.
+    pub fn random(&self) -> u64 {
+        self.shared.random()
+    }
+
     /// A counter of the days before the store.
     pub fn plain(&self, cell: Option<Cell>) -> Owned {
         share::plain(cell, self.present)
     }
 
     /// A counter under its lock.
-    pub fn share<'o>(&self, owned: &'o mut Owned, shown: Option<Cell>) -> Share<'o> {
+    pub fn share<'o>(&self, owned: &'o mut Owned, shown: Option<Cell>, key: &'o Key) -> Share<'o> {
         let node: NodeId = self.shared.node();
-        Share { owned, shown, changed: false, confirmed: false, node, present: self.present }
+        Share {
+            owned,
+            shown,
+            changed: false,
+            confirmed: false,
+            node,
+            present: self.present,
+            body: None,
+            dropped: None,
+            says_anew: false,
+            known_expiry: shown.and_then(|cell| cell.expires_at),
+            has_shown_body: false,
+            shows: Shows::AsBefore,
+            key,
+        }
     }
 
     /// When an add is to be put.

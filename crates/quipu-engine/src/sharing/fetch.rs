@@ -13,8 +13,9 @@ use std::task::Poll;
 use std::time::Duration;
 
 use quipu_model::shared::Seen;
-use quipu_model::{KeptName, Refusal};
+use quipu_model::{KeptName, Refusal, StoreError};
 
+use super::bodies::Foreign;
 use super::own::OwnCell;
 use super::settle::named;
 use super::{Busy, Sharing};
@@ -70,12 +71,12 @@ impl Sharing<'_> {
             Err(refusal) => return self.turned_away(name, &Loaded::Refused(refusal)),
         };
         let _busy = Busy::hold(self.inner, name);
-        let seen = self.shared.store.read(named(name)).await;
+        let seen = self.read_all(name).await;
         self.shared.called("read", self.elapsed(), &seen);
         match seen {
-            Ok(seen) => {
+            Ok((seen, foreign)) => {
                 self.shared.figures.rows.fetch_add(1, Ordering::Relaxed);
-                self.see(name, &seen, asked_at, turn);
+                self.see(name, &seen, Some(&foreign), asked_at, turn);
             }
             // Who waits is served with what is known; a store that is down is not asked by each of them.
             Err(_) => self.excuse_one(name, self.elapsed() + self.shared.options.fetch_wait),
@@ -83,6 +84,24 @@ impl Sharing<'_> {
         for job in self.inner.loads.landed_rows(name, asked_at) {
             job.fetched();
         }
+    }
+
+    /// The row of a counter, and if it is a sketch the bodies beside it.
+    async fn read_all(&self, name: &KeptName) -> Result<(Seen, Foreign), StoreError> {
+        let is_sketch = {
+            let (table, hash) = (&self.inner.table, self.inner.table.hash(name));
+            let shard = table.lock(table.shard_of(hash));
+            shard.body(name).is_some() || shard.own_shelf().get(name).is_some()
+        };
+        if !is_sketch {
+            let seen = self.shared.store.read(named(name)).await?;
+            if !seen.snapshot.is_sketch() {
+                return Ok((seen, Foreign::NONE));
+            }
+        }
+        let seen = self.shared.store.read_bodies(named(name)).await?;
+        let foreign = Foreign::of(&seen, self.shared.node, &self.inner.sketch_key);
+        Ok((seen.seen, foreign))
     }
 
     /// Makes sure that a counter is known to the table; the turn of what is known of it.
@@ -104,15 +123,23 @@ impl Sharing<'_> {
         known
     }
 
-    /// Shows a row, unless something newer has come in between.
-    pub(super) fn see(&self, name: &KeptName, seen: &Seen, asked_at: Duration, known: u32) -> Sight {
+    /// Shows a row, and the bodies beside it if they were read, unless something newer has come in between.
+    pub(super) fn see(
+        &self,
+        name: &KeptName,
+        seen: &Seen,
+        foreign: Option<&Foreign>,
+        asked_at: Duration,
+        known: u32,
+    ) -> Sight {
         let now = self.elapsed();
         let mut turn = Turn::new(self.inner);
         let heir = |incarnation| self.footing(incarnation, now);
-        let seen = turn.share(named(name), |share| {
+        let body_bytes = foreign.map_or(0, Foreign::bytes_max);
+        let seen = turn.share_with(named(name), body_bytes, |share| {
             let unsure = |cell: &OwnCell| self.may_be_forgotten(cell.incarnation, seen.at, now);
             let known = share.owned.turn == known && !share.owned.cells.iter().any(unsure);
-            known.then(|| share.see(seen, (asked_at, now), &heir))
+            known.then(|| share.see(seen, foreign, (asked_at, now), &heir))
         });
         turn.finish();
         let sight = match seen {
@@ -135,10 +162,10 @@ impl Sharing<'_> {
     }
 }
 
-type Flight<'f> = Pin<Box<dyn Future<Output = ()> + 'f>>;
+pub(super) type Flight<'f> = Pin<Box<dyn Future<Output = ()> + 'f>>;
 
 /// Waits for all of them at once.
-async fn join(mut flights: Vec<Flight<'_>>) {
+pub(super) async fn join(mut flights: Vec<Flight<'_>>) {
     std::future::poll_fn(|context| {
         flights.retain_mut(|flight| flight.as_mut().poll(context).is_pending());
         if flights.is_empty() { Poll::Ready(()) } else { Poll::Pending }

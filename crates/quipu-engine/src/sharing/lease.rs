@@ -20,7 +20,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use quipu_model::shared::{RegisterVerdict, Registration, RenewError, Stage, registry};
+use quipu_model::shared::{NODE, RegisterVerdict, Registration, RenewError, Stage, registry};
 use quipu_model::{Incarnation, Millis, StoreError, Writer, Writers};
 
 use super::{Shared, Sharing};
@@ -161,6 +161,10 @@ impl Lease {
 impl Shared {
     /// What is known of an older life; one that was not known is asked for.
     pub(crate) fn heir(&self, incarnation: Incarnation) -> Heir {
+        if incarnation == NODE {
+            // What the node says of sketches is its own to say, in every life.
+            return Heir::Held { until: Duration::MAX, since: 0 };
+        }
         *lock(&self.lease).heirs.entry(incarnation).or_insert(Heir::Wanted)
     }
 
@@ -415,6 +419,9 @@ impl Sharing<'_> {
     /// Whether the store may have folded and forgotten a life in good order by the time of a row, and has not been asked lately enough to know: then
     /// nobody can tell whether that row counts what this node has of it. Else a row that knows nothing of the life has lost it, or never heard of it.
     pub(super) fn may_be_forgotten(&self, incarnation: Incarnation, at: Millis, now: Duration) -> bool {
+        if incarnation == NODE {
+            return false;
+        }
         if incarnation == self.shared.present() {
             let renewed = lock(&self.shared.lease).renewed;
             return self.is_long_ago(renewed, at);

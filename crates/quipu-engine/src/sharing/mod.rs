@@ -4,6 +4,7 @@
 //! counter is shown as.
 //!
 //! ```text
+//! bodies   own bodies of sketches that changed ─► put of their pages; those of others ─► shown sketch
 //! settle   own cells that changed ─► put ─► verdicts ─► carry, or settle late
 //! fetch    commands that wait for a row, counters read lately ─► read ─► shown value
 //! swap     SET GETSET DEL EXPIRE … ─► read ─► compute ─► swap ─► reply
@@ -27,6 +28,7 @@ pub mod own;
 
 mod adopt;
 mod audit;
+mod bodies;
 mod claim;
 mod demand;
 mod fetch;
@@ -44,11 +46,12 @@ use quipu_model::shared::Holder;
 use quipu_model::{Incarnation, KeptName, NodeId, Refusal, Rng, Store, Writer};
 
 pub use self::adopt::{Adopt, AdoptError, Adopted};
+pub(crate) use self::bodies::Shows;
 pub use self::claim::Once;
 pub use self::demand::{Demand, Picking, Seeing, demand, names_of};
 pub(crate) use self::lease::Kept;
 pub use self::lease::Standing;
-pub use self::options::{Pick, SHARDS_MAX, SharePolicy, SharingOptions};
+pub use self::options::{Pick, SHARDS_MAX, Secret, SharePolicy, SharingOptions};
 pub use self::share::Share;
 pub use self::swap::Swap;
 use crate::engine::Inner;
@@ -90,6 +93,9 @@ pub(crate) struct Shared {
 #[derive(Default)]
 struct Figures {
     puts: AtomicU64,
+    bodies: AtomicU64,
+    pages: AtomicU64,
+    pages_bytes: AtomicU64,
     rows: AtomicU64,
     swaps: AtomicU64,
     carries: AtomicU64,
@@ -105,6 +111,12 @@ struct Figures {
 pub struct SharingStats {
     /// Cells put.
     pub puts: u64,
+    /// Bodies of sketches put.
+    pub bodies: u64,
+    /// Pages of them.
+    pub pages: u64,
+    /// Bytes of these pages.
+    pub pages_bytes: u64,
     /// Rows read.
     pub rows: u64,
     /// Swaps carried out.
@@ -276,6 +288,9 @@ impl<'e> Sharing<'e> {
         let get = |figure: &AtomicU64| figure.load(Ordering::Relaxed);
         SharingStats {
             puts: get(&figures.puts),
+            bodies: get(&figures.bodies),
+            pages: get(&figures.pages),
+            pages_bytes: get(&figures.pages_bytes),
             rows: get(&figures.rows),
             swaps: get(&figures.swaps),
             carries: get(&figures.carries),

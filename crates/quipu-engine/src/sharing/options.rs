@@ -5,6 +5,16 @@ use std::time::Duration;
 use quipu_model::FailMode;
 pub use quipu_model::{Pick, SHARDS_MAX};
 
+/// Something that is not shown.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Secret(pub String);
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Secret(…)")
+    }
+}
+
 /// How counters are shared. The first four may differ by namespace.
 #[derive(Debug, Clone)]
 pub struct SharingOptions {
@@ -28,6 +38,8 @@ pub struct SharingOptions {
     pub fetch_wait: Duration,
     /// A set, reset, delete or change of expiry waits so long for the store; then it is refused, or its outcome is unknown.
     pub swap_wait: Duration,
+    /// What all nodes have in common, and nobody else knows: sketches hash what they count by it.
+    pub secret: Secret,
 }
 
 impl Default for SharingOptions {
@@ -44,6 +56,7 @@ impl Default for SharingOptions {
             audit_every: Duration::from_secs(3_600),
             fetch_wait: Duration::from_secs(1),
             swap_wait: Duration::from_secs(5),
+            secret: Secret::default(),
         }
     }
 }

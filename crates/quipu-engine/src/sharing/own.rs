@@ -24,7 +24,7 @@
 
 use std::time::Duration;
 
-use quipu_model::shared::{CellId, Lapsed, Own, Put, Seq, Shard, Version};
+use quipu_model::shared::{CellId, Lapsed, NODE, Own, Put, Seq, Shard, Version};
 use quipu_model::{Epoch, Incarnation, Millis, NodeId, Writer};
 
 /// Cells of older lives that one counter may have beside its present shards. Each is a crash that came before the last one was settled.
@@ -32,7 +32,8 @@ pub const OLD_CELLS_MAX: usize = 16;
 
 /// Most bytes that what this node says of one counter takes, where one has so many shards.
 pub fn own_bytes_max(shards_max: u16) -> usize {
-    4 + (usize::from(shards_max) + OLD_CELLS_MAX) * CELL_BYTES_MAX
+    // One more: that of the node itself.
+    4 + (usize::from(shards_max) + OLD_CELLS_MAX + 1) * CELL_BYTES_MAX
 }
 
 /// Most bytes that one cell takes: flags, incarnation, shard, total, the one confirmed, where it let go, and twice seq, epoch, value and expiry.
@@ -71,6 +72,8 @@ pub struct Owned {
     pub busy: u32,
     /// The sum over all writers does not fit a reply.
     pub too_wide: bool,
+    /// Nodes have made it in different kinds or sizes, so that there is nothing to show.
+    pub at_odds: bool,
 }
 
 /// One of this node's cells.
@@ -130,6 +133,11 @@ impl Owned {
     /// Whether there is anything that the store may not know.
     pub fn is_unsettled(&self) -> bool {
         self.cells.iter().any(|cell| !cell.settled)
+    }
+
+    /// The cell of the node itself: of what it says of a sketch.
+    pub fn node(&self) -> Option<&OwnCell> {
+        self.cells.iter().find(|cell| cell.incarnation == NODE)
     }
 
     /// The cell of a life and shard.

@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use quipu_model::shared::{Put, Verdict};
+use quipu_model::shared::{NODE, Put, Verdict};
 use quipu_model::{Incarnation, KeptName, Name, PUTS_MAX};
 
 use super::lease::Heir;
@@ -19,9 +19,14 @@ use crate::journal::Wait;
 use crate::sync::Ordering;
 use crate::turn::Turn;
 
+/// Bodies that are put at once: each may have megabytes.
+const BODIES_MAX: usize = 16;
+
 /// Cells to be put, and the counters they are of, kept in memory meanwhile.
 struct Batch<'e> {
     puts: Vec<(KeptName, Put)>,
+    /// Counters whose own bodies are to be put.
+    bodies: Vec<KeptName>,
     _busy: Vec<Busy<'e>>,
 }
 
@@ -32,9 +37,10 @@ impl<'e> Sharing<'e> {
         if !self.shared.may_put(now) || !self.shared.may_call("put", now) {
             return 0;
         }
-        let batch = self.collect(now);
+        let mut batch = self.collect(now);
+        let bodies = self.settle_bodies(std::mem::take(&mut batch.bodies)).await;
         if batch.puts.is_empty() {
-            return 0;
+            return bodies;
         }
         let end = self.inner.journal.reserved();
         if self.inner.committed(Wait { written: end, synced: end }).await.is_err() {
@@ -55,13 +61,27 @@ impl<'e> Sharing<'e> {
             self.told(name, put, verdict);
         }
         step!("settled");
-        puts.len()
+        puts.len() + bodies
+    }
+
+    /// Puts own bodies, several at once; how many.
+    async fn settle_bodies(&self, names: Vec<KeptName>) -> usize {
+        let flights = names.iter().map(|name| {
+            let flight = async move {
+                let result = self.settle_body(name).await;
+                self.shared.called("put", self.elapsed(), &result);
+                self.requeue(name);
+            };
+            Box::pin(flight) as super::fetch::Flight<'_>
+        });
+        super::fetch::join(flights.collect()).await;
+        names.len()
     }
 
     /// What is due, shard by shard.
     fn collect(&self, now: Duration) -> Batch<'e> {
         let table = &self.inner.table;
-        let mut batch = Batch { puts: Vec::new(), _busy: Vec::new() };
+        let mut batch = Batch { puts: Vec::new(), bodies: Vec::new(), _busy: Vec::new() };
         // Not always the same ones first, should they be more than one put takes.
         let first = self.shared.random() as usize % table.shard_count();
         for index in (first..table.shard_count()).chain(0..first) {
@@ -89,9 +109,13 @@ impl<'e> Sharing<'e> {
         let (node, present) = (self.shared.node, self.shared.present());
         let mut turn = Turn::new(self.inner);
         let shared = turn.share(named(&name), |share| {
-            let (mut lapsed, mut late) = (false, false);
+            let (mut lapsed, mut late, mut body) = (false, false, false);
             let mut puts = Vec::new();
             for cell in share.owned.cells.iter().filter(|cell| !cell.settled) {
+                if cell.incarnation == NODE {
+                    body = true;
+                    continue;
+                }
                 lapsed |= cell.own.lapsed.is_some();
                 let heir = (cell.incarnation != present).then(|| self.shared.heir(cell.incarnation));
                 // Of a life on its way out only a swap can settle anything.
@@ -99,11 +123,14 @@ impl<'e> Sharing<'e> {
                 let acts = heir.is_none_or(|heir| !matches!(heir, Heir::Late { .. }) && heir.acts(now));
                 puts.extend(cell.put(node).filter(|_| acts));
             }
-            (puts, lapsed, late)
+            (puts, lapsed, late, body)
         });
         turn.finish();
         // Without room in the journal it stays as it is, and is tried again.
-        let Ok((puts, lapsed, late)) = shared else { return };
+        let Ok((puts, lapsed, late, body)) = shared else { return };
+        if body && batch.bodies.len() < BODIES_MAX {
+            batch.bodies.push(name.clone());
+        }
         if late {
             self.shared.chore(&name);
         }
@@ -117,6 +144,8 @@ impl<'e> Sharing<'e> {
                 batch._busy.push(busy);
                 batch.puts.extend(puts.into_iter().map(|put| (name.clone(), put)));
             }
+            // A body has its turn when it was put.
+            None if body => {}
             None => self.requeue(&name),
         }
     }
@@ -142,6 +171,9 @@ impl<'e> Sharing<'e> {
     pub(super) fn heed(&self, name: &[u8], left: Left) {
         if left.swap {
             self.shared.chore(name);
+        }
+        if left.fetch {
+            self.shared.fetch_ahead(name);
         }
         if left.over {
             self.shared.note_over();

@@ -8,11 +8,14 @@
 
 use std::time::Duration;
 
-use quipu_model::shared::{Own, Put, Seen, Shard, Told, Verdict, read};
-use quipu_model::{Cell, Incarnation, NodeId};
+use quipu_model::shared::{NODE, Own, Put, Seen, Shard, Told, Verdict, read};
+use quipu_model::{Cell, Incarnation, Millis, NodeId};
+use quipu_sketch::Key;
 
+use super::bodies::{Foreign, Shows};
 use super::lease::Heir;
 use super::own::{OwnCell, Owned};
+use crate::sketches::Body;
 
 /// A counter under its lock.
 pub struct Share<'s> {
@@ -28,6 +31,20 @@ pub struct Share<'s> {
     pub node: NodeId,
     /// Its present life.
     pub present: Incarnation,
+    /// Of a sketch: what this node says of it.
+    pub body: Option<Box<Body>>,
+    /// What it no longer says.
+    pub dropped: Option<Box<Body>>,
+    /// It says something else, and all of it is to be written down.
+    pub says_anew: bool,
+    /// When the counter was to expire, as far as was known before.
+    pub known_expiry: Option<Millis>,
+    /// Whether a sketch is shown.
+    pub has_shown_body: bool,
+    /// What is to be shown.
+    pub shows: Shows,
+    /// Under which sketches hash what they count.
+    pub key: &'s Key,
 }
 
 /// What a row or verdict left to do.
@@ -37,6 +54,8 @@ pub struct Left {
     pub swap: bool,
     /// The present life was retired.
     pub over: bool,
+    /// Only the bodies beside the row tell what to do.
+    pub fetch: bool,
     /// Somebody else writes under this node's identity.
     pub twin: bool,
     /// An older life owes something that nobody can settle any more.
@@ -46,10 +65,11 @@ pub struct Left {
 }
 
 impl Left {
-    fn and(self, other: Left) -> Left {
+    pub(super) fn and(self, other: Left) -> Left {
         Left {
             swap: self.swap || other.swap,
             over: self.over || other.over,
+            fetch: self.fetch || other.fetch,
             twin: self.twin || other.twin,
             lost: self.lost.or(other.lost),
             carried: self.carried + other.carried,
@@ -63,6 +83,7 @@ impl Share<'_> {
     pub fn see(
         &mut self,
         seen: &Seen,
+        foreign: Option<&Foreign>,
         (asked_at, landed_at): (Duration, Duration),
         heir: &dyn Fn(Incarnation) -> Footing,
     ) -> Option<Left> {
@@ -73,10 +94,14 @@ impl Share<'_> {
             return None;
         }
         (self.owned.row, self.owned.landed_at) = (seen.snapshot.version, landed_at);
+        self.find_body(seen);
         let mut left = Left::default();
         let mut cells = std::mem::take(&mut self.owned.cells);
         cells.retain_mut(|cell| {
-            let (stays, heard) = self.hear(cell, seen, heir);
+            let (stays, heard) = match cell.incarnation {
+                NODE => (true, self.hear_body(cell, seen, foreign)),
+                _ => self.hear(cell, seen, heir),
+            };
             left = left.and(heard);
             self.changed |= !stays;
             stays
@@ -99,7 +124,7 @@ impl Share<'_> {
             let (epoch, value, expires_at) = (total.epoch, total.value, total.expires_at);
             self.shown = total.exists.then_some(Cell { epoch, value, expires_at });
         }
-        Some(left)
+        Some(left.and(self.show_bodies(seen, foreign)))
     }
 
     /// What a row means for one cell; whether it stays.

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use quipu_model::shared::put::{judge, put};
 use quipu_model::shared::{
-    Attempt, By, Change, Computed, Fate, Next, Put, Seen, Snapshot, SwapId, SwapRefused, SwapVerdict, Told, Verdict,
-    compute,
+    Attempt, By, Change, Computed, Fate, NODE, Next, Put, Seen, Snapshot, SwapId, SwapRefused, SwapVerdict, Told,
+    Verdict, compute,
 };
 use quipu_model::{Incarnation, KeptName, Refusal, Reply, StoreError};
 
@@ -225,6 +225,10 @@ impl Sharing<'_> {
             Err(refusal) => return Ok(Some(Step::Refused(refusal))),
         };
         let _busy = Busy::hold(self.inner, name);
+        if swapping.change.is_some() && swapping.sent.is_none() {
+            // What this node has counted in a sketch is there before it is taken.
+            self.settle_body(name).await?;
+        }
         let seen = store.read(named(name)).await?;
         self.shared.called("swap", self.elapsed(), &Ok::<(), ()>(()));
         if !self.may_send(asked_at) {
@@ -252,7 +256,7 @@ impl Sharing<'_> {
         }
         // Own cells hear first what the row means for them: one that is of another epoch carries before it is laid in.
         // From one that they have not heard of, or that is not the newest, nothing is computed.
-        if self.see(name, &seen, asked_at, known) != Sight::Shown {
+        if self.see(name, &seen, None, asked_at, known) != Sight::Shown {
             return Ok(None);
         }
         let (puts, change) = match self.prepare(swapping.change, name, &seen) {
@@ -279,6 +283,7 @@ impl Sharing<'_> {
         let by = By { id, node: self.shared.node, grace: self.shared.options.grace, registered: &registered };
         let computed = match compute(&laid, &by, &change) {
             Ok(computed) => computed,
+            Err(SwapRefused::Sketch) => return Ok(Some(Step::Refused(Refusal::WrongKind))),
             Err(SwapRefused::TooWide(_)) => return Ok(Some(Step::Refused(Refusal::TooWide))),
             Err(SwapRefused::ExpireTime) => return Ok(Some(Step::Refused(Refusal::ExpireTime))),
             Err(other) => return Ok(Some(Step::Refused(Refusal::AtRest { reason: other.to_string() }))),
@@ -326,7 +331,7 @@ impl Sharing<'_> {
     fn swapped(&self, name: &KeptName, seen: &Seen, asked_at: Duration, known: u32) {
         self.shared.figures.swaps.fetch_add(1, Ordering::Relaxed);
         // Whoever was told of this swap must not be shown what was before it, also if a verdict has told of it first.
-        let mut sight = self.see(name, seen, asked_at, known);
+        let mut sight = self.see(name, seen, None, asked_at, known);
         if sight == Sight::Missed {
             let mut turn = Turn::new(self.inner);
             let behind = turn.share(named(name), |share| {
@@ -336,7 +341,7 @@ impl Sharing<'_> {
             });
             turn.finish();
             if let Ok((false, now)) = behind {
-                sight = self.see(name, seen, asked_at, now);
+                sight = self.see(name, seen, None, asked_at, now);
             }
         }
         if sight == Sight::Missed {
@@ -391,14 +396,14 @@ fn chore(share: &Share<'_>, seen: &Seen, footing: &dyn Fn(Incarnation) -> Footin
         }
         match (cell.own.shown(id, cell.seq, row, at), present) {
             (Told::Move, _) if row.due(at) => return Some(Change::Lapse),
-            (Told::Move, _) if present || cell.own.lapsed.is_some() => {
+            (Told::Move, _) if present || cell.incarnation == NODE || cell.own.lapsed.is_some() => {
                 let epoch = cell.own.lapsed.map_or(cell.own.epoch, |lapsed| lapsed.epoch);
                 return Some(Change::CatchUp(epoch));
             }
             // Also what the row would take: of a life on its way out nothing is put any more.
             // What the store has confirmed, and the row does not know any more, was folded.
             (Told::Stay | Told::Move | Told::Open(_) | Told::Over, false)
-                if !cell.settled && row.newest(id) != Some(cell.seq) =>
+                if cell.incarnation != NODE && !cell.settled && row.newest(id) != Some(cell.seq) =>
             {
                 if let Some(late) = cell.own.late(id, cell.seq) {
                     return Some(Change::Late(late));

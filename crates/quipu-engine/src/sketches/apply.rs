@@ -16,6 +16,7 @@ use quipu_sketch::count_min::Update;
 use quipu_sketch::{CountMin, Edit, Edits, Hll, Sketch, Top, Unique};
 
 use super::answer::{ITEM_BYTES_MAX, estimate, integer, interval, refusal, string_range};
+use super::note::SOLE_PANE;
 use super::room::{HEADER_BYTES, UNIQUE_BYTES_MAX};
 use super::{Body, bodies_bytes_max};
 use crate::apply::Run;
@@ -41,10 +42,10 @@ thread_local! {
 }
 
 /// Edits, of which there are none at first, in memory that is used again.
-pub(super) struct Fresh(pub(super) Edits);
+pub(super) struct Fresh(pub Edits);
 
 impl Fresh {
-    pub(super) fn take() -> Fresh {
+    pub fn take() -> Fresh {
         let mut edits = EDITS.take().unwrap_or_default();
         edits.clear();
         Fresh(edits)
@@ -68,11 +69,11 @@ pub(super) struct Wanted {
 
 impl Wanted {
     /// Redis's commands take what they know; ours take both forms.
-    pub(super) fn takes(self, found: KindAndDialect) -> bool {
+    pub fn takes(self, found: KindAndDialect) -> bool {
         found.kind == self.kind && (self.dialect == Dialect::Native || found.dialect == self.dialect)
     }
 
-    fn refusal(self) -> Refusal {
+    pub fn refusal(self) -> Refusal {
         match (self.kind, self.dialect) {
             (Kind::Unique, Dialect::Redis) => Refusal::NotHll,
             _ => Refusal::WrongKind,
@@ -243,6 +244,9 @@ impl Run<'_, '_> {
         self.close_lanes(*into);
         let from: Vec<Name<'_>> = from.iter().filter(|name| *name != into).copied().collect();
         self.look_at(names);
+        if self.picking.is_some() {
+            return self.merge_unique_shared(*into, &from, wanted);
+        }
         let before = self.cell(*into);
         let others = self.bodies(&from, wanted)?;
         let present = self.peek(*into, wanted)?.map(|body| body.sketch().clone());
@@ -269,6 +273,34 @@ impl Run<'_, '_> {
             _ => return Err(Refusal::WrongKind),
         }
         self.write_merged(*into, before, merged, &edits.0)?;
+        Ok(Reply::Ok)
+    }
+
+    /// The same where it is shared: this node says that it has counted what is shown of the others.
+    fn merge_unique_shared(&mut self, into: Name<'_>, from: &[Name<'_>], wanted: Wanted) -> Result<Reply, Refusal> {
+        let others: Vec<Sketch> = self.bodies(from, wanted)?.into_iter().map(|body| body.sketch().clone()).collect();
+        let present = self.peek(into, wanted)?.map(|body| known(body.sketch()).dialect);
+        let dialect = present.or(others.first().map(|sketch| known(sketch).dialect)).unwrap_or(wanted.dialect);
+        let make = || match dialect {
+            Dialect::Redis => Ok(Sketch::Hll(Hll::new())),
+            Dialect::Native => Ok(Sketch::Unique(Unique::new())),
+        };
+        let grows = |sketch: &Sketch| UNIQUE_BYTES_MAX.saturating_sub(sketch.bytes().len()) as u64;
+        let mixed = Refusal::NotOffered { reason: "uniques of Redis's form and of ours cannot be merged" };
+        self.change_shared(into, wanted, grows, make, |sketch, edits| {
+            match sketch {
+                Sketch::Hll(into) => {
+                    let others: Option<Vec<&Hll>> = others.iter().map(hll_of).collect();
+                    into.merge(&others.ok_or(mixed.clone())?, edits);
+                }
+                Sketch::Unique(into) => {
+                    let others: Option<Vec<&Unique>> = others.iter().map(unique_of).collect();
+                    into.merge(&others.ok_or(mixed.clone())?, edits);
+                }
+                _ => return Err(Refusal::WrongKind),
+            }
+            Ok(())
+        })?;
         Ok(Reply::Ok)
     }
 
@@ -494,8 +526,11 @@ impl Run<'_, '_> {
         wanted: Wanted,
         grows: impl FnOnce(&Sketch) -> u64,
         make: impl FnOnce() -> Result<Sketch, Refusal>,
-        work: impl FnOnce(&mut Sketch, &mut Edits) -> Result<T, Refusal>,
+        work: impl Fn(&mut Sketch, &mut Edits) -> Result<T, Refusal>,
     ) -> Result<(T, bool), Refusal> {
+        if self.picking.is_some() {
+            return self.change_shared(name, wanted, grows, make, work);
+        }
         let before = self.sole_cell(name);
         let hash = self.table.hash(name.bytes());
         let Some(cell) = before else {
@@ -554,6 +589,10 @@ impl Run<'_, '_> {
         if self.sole_cell(name).is_some() {
             return Err(Refusal::SketchExists { kind });
         }
+        if self.picking.is_some() {
+            let wanted = Wanted { kind, dialect: Dialect::Native };
+            return self.change_shared(name, wanted, |_| 0, || Ok(sketch), |_, _| Ok(())).map(|_| Reply::Ok);
+        }
         self.check_memory(sketch.memory() as u64)?;
         let begin = Begin::of(&sketch);
         self.write_new(name, None, sketch, Some((begin, &Edits::new())));
@@ -561,7 +600,7 @@ impl Run<'_, '_> {
     }
 
     /// Whether there is memory for a sketch that is made, and takes so many bytes.
-    fn check_memory(&self, bytes: u64) -> Result<(), Refusal> {
+    pub(super) fn check_memory(&self, bytes: u64) -> Result<(), Refusal> {
         let Some((table_bytes_max, bytes_max)) = self.memory else { return Ok(()) };
         let fits = self.table.bytes() + bytes <= table_bytes_max
             && self.table.bodies_bytes() + bytes <= table_bytes_max / BODIES_SHARE;
@@ -597,8 +636,13 @@ impl Run<'_, '_> {
             let whole = unsure || edits.is_whole() || edits_bytes(edits) > EDIT_OVERHEAD_BYTES_MAX + body.bytes().len();
             let change = (body.kind(), body.version, whole);
             match whole {
-                true => self.draft.push_sketch(self.now, name.bytes(), change, [all_of(body.bytes())].into_iter()),
-                false => self.draft.push_sketch(self.now, name.bytes(), change, edits.iter().map(packed)),
+                true => self.draft.push_sketch(
+                    self.now,
+                    (name.bytes(), SOLE_PANE),
+                    change,
+                    [all_of(body.bytes())].into_iter(),
+                ),
+                false => self.draft.push_sketch(self.now, (name.bytes(), SOLE_PANE), change, edits.iter().map(packed)),
             }
         }
         shard.note_body(name.bytes());
@@ -608,6 +652,10 @@ impl Run<'_, '_> {
     /// The cell of a counter was written down: if it is a sketch, and the journal does not have all of its body, it gets that, too.
     pub(crate) fn write_unjournaled(&mut self, name: Name<'_>) {
         let hash = self.table.hash(name.bytes());
+        if self.picking.is_some() {
+            // What is shown is nobody's to write down; of what this node says, `share` sees to that.
+            return;
+        }
         let shard = self.held.shard(self.table.shard_of(hash));
         if shard.body(name.bytes()).is_none_or(|body| body.journaled) {
             return;
@@ -615,7 +663,7 @@ impl Run<'_, '_> {
         let Some(body) = shard.body_mut(name.bytes()) else { return };
         body.journaled = true;
         let change = (body.kind(), body.version, true);
-        self.draft.push_sketch(self.now, name.bytes(), change, [all_of(body.bytes())].into_iter());
+        self.draft.push_sketch(self.now, (name.bytes(), SOLE_PANE), change, [all_of(body.bytes())].into_iter());
     }
 
     /// Writes down a sketch that is made, with this cell or else one that a new counter has; and how it came to be, if that is known.
@@ -641,9 +689,14 @@ impl Run<'_, '_> {
             match way.filter(shorter) {
                 Some((begin, edits)) => {
                     let way = Way { begin: Some(begin.edit()), edits: edits.iter() };
-                    self.draft.push_sketch(self.now, name.bytes(), change, way);
+                    self.draft.push_sketch(self.now, (name.bytes(), SOLE_PANE), change, way);
                 }
-                None => self.draft.push_sketch(self.now, name.bytes(), change, [all_of(body.bytes())].into_iter()),
+                None => self.draft.push_sketch(
+                    self.now,
+                    (name.bytes(), SOLE_PANE),
+                    change,
+                    [all_of(body.bytes())].into_iter(),
+                ),
             }
         }
         let shard = self.held.shard(self.table.shard_of(hash));
@@ -668,11 +721,19 @@ pub(super) fn known(sketch: &Sketch) -> KindAndDialect {
 }
 
 fn as_hll(body: &Body) -> Option<&Hll> {
-    if let Sketch::Hll(hll) = body.sketch() { Some(hll) } else { None }
+    hll_of(body.sketch())
+}
+
+fn hll_of(sketch: &Sketch) -> Option<&Hll> {
+    if let Sketch::Hll(hll) = sketch { Some(hll) } else { None }
 }
 
 fn as_unique(body: &Body) -> Option<&Unique> {
-    if let Sketch::Unique(unique) = body.sketch() { Some(unique) } else { None }
+    unique_of(body.sketch())
+}
+
+fn unique_of(sketch: &Sketch) -> Option<&Unique> {
+    if let Sketch::Unique(unique) = sketch { Some(unique) } else { None }
 }
 
 /// A sketch of frequencies of this size.
@@ -734,29 +795,34 @@ pub fn widest(top: &Top, longest: usize) -> usize {
 }
 
 /// What a sketch was before anything was counted in it.
-struct Begin {
+pub(super) struct Begin {
     length: u32,
     /// Without the zeros at the end.
     bytes: Vec<u8>,
 }
 
 impl Begin {
-    fn of(sketch: &Sketch) -> Begin {
+    pub fn of(sketch: &Sketch) -> Begin {
         let bytes = sketch.bytes();
         // All behind the header is zeros: of megabytes that nobody has touched yet, these are not to be the first to be.
         let header = &bytes[..bytes.len().min(HEADER_BYTES)];
         Begin { length: bytes.len() as u32, bytes: without_zeros(header).to_vec() }
     }
 
-    fn edit(&self) -> PackedEdit<'_> {
+    /// How many bytes it takes in a record.
+    pub fn len(&self) -> usize {
+        EDIT_OVERHEAD_BYTES_MAX + self.bytes.len()
+    }
+
+    pub fn edit(&self) -> PackedEdit<'_> {
         PackedEdit { at: 0, removed: 0, length: self.length, bytes: &self.bytes }
     }
 }
 
 /// A beginning, and what came after it.
-struct Way<'b, I> {
-    begin: Option<PackedEdit<'b>>,
-    edits: I,
+pub(super) struct Way<'b, I> {
+    pub begin: Option<PackedEdit<'b>>,
+    pub edits: I,
 }
 
 impl<'b, I: ExactSizeIterator<Item = Edit<'b>>> Iterator for Way<'b, I> {
@@ -774,16 +840,16 @@ impl<'b, I: ExactSizeIterator<Item = Edit<'b>>> Iterator for Way<'b, I> {
 
 impl<'b, I: ExactSizeIterator<Item = Edit<'b>>> ExactSizeIterator for Way<'b, I> {}
 
-fn packed(edit: Edit<'_>) -> PackedEdit<'_> {
+pub(super) fn packed(edit: Edit<'_>) -> PackedEdit<'_> {
     PackedEdit { at: edit.at, removed: edit.removed, length: edit.bytes.len() as u32, bytes: edit.bytes }
 }
 
 /// All of a body, as the only edit of it.
-fn all_of(bytes: &[u8]) -> PackedEdit<'_> {
+pub(super) fn all_of(bytes: &[u8]) -> PackedEdit<'_> {
     PackedEdit { at: 0, removed: 0, length: bytes.len() as u32, bytes }
 }
 
 /// The most bytes that these edits take in a record.
-fn edits_bytes(edits: &Edits) -> usize {
+pub(super) fn edits_bytes(edits: &Edits) -> usize {
     edits.len() * EDIT_OVERHEAD_BYTES_MAX + edits.bytes_len()
 }

@@ -18,14 +18,19 @@ mod note;
 mod observe;
 mod pages;
 mod room;
+mod settling;
+mod shared;
 mod shelf;
+mod together;
 
-pub(crate) use self::note::{Paged, is_of_sketch};
+pub(crate) use self::note::{OWN_PANE, Paged, is_of_sketch};
 pub use self::observe::OBSERVES_MAX;
 pub(crate) use self::room::{
-    concerns_bodies, outcome_bytes_max, record_bytes_guess, record_bytes_max, strings_bytes_max,
+    concerns_bodies, outcome_bytes_max, own_body_bytes_max, record_bytes_guess, record_bytes_max, strings_bytes_max,
 };
+pub use self::settling::{Rest, Settling};
 pub use self::shelf::{Body, Shelf};
+pub(crate) use self::together::{is_idempotent, key_print, take_in};
 
 /// The largest body.
 pub const SKETCH_BYTES_MAX: usize = quipu_sketch::BYTES_MAX;
@@ -38,6 +43,12 @@ pub(crate) fn bodies_bytes_max(table_bytes_max: u64) -> u64 {
 /// Under what sketches of a directory hash what they count, where that is a secret: made of the directory's own number, as the hashes of tokens are.
 pub(crate) fn key(log: u64) -> quipu_sketch::Key {
     quipu_sketch::Key(xxhash_rust::xxh3::xxh3_128_with_seed(b"sketches of quipu", log).to_le_bytes())
+}
+
+/// The same on a shared store: one for all nodes, made of the secret that they have in common.
+pub(crate) fn shared_key(secret: &str) -> quipu_sketch::Key {
+    const SALT: &[u8] = b"sketches of quipu on a shared store ";
+    quipu_sketch::Key(xxhash_rust::xxh3::xxh3_128(&[SALT, secret.as_bytes()].concat()).to_le_bytes())
 }
 
 #[cfg(test)]

@@ -73,6 +73,11 @@ pub fn record_bytes_guess(command: &Command<'_>) -> usize {
     entry_bytes_max(*name) + edits
 }
 
+/// Most bytes that a record takes for a body that is written down whole, beside the body.
+pub fn own_body_bytes_max(name: Name<'_>) -> usize {
+    entry_bytes_max(name)
+}
+
 pub(super) fn entry_bytes_max(name: Name<'_>) -> usize {
     SKETCH_ENTRY_BYTES_MAX + name.bytes().len() + EDIT_OVERHEAD_BYTES_MAX
 }

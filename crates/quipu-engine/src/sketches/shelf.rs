@@ -14,8 +14,10 @@ use std::collections::BTreeMap;
 use quipu_model::{Epoch, KeptName, Note};
 use quipu_sketch::{Edits, Kind, Sketch};
 
-use super::note::{Head, NOTE_OVERHEAD_BYTES, PAGE_BYTES, Paged, forget, note, pages_of};
+use super::note::{Head, NOTE_OVERHEAD_BYTES, OWN_PANE, PAGE_BYTES, Paged, SOLE_PANE, forget, note, pages_of};
 use super::pages::Pages;
+use super::settling::Settling;
+use super::together::empty_like;
 use crate::journal::format::PackedEdits;
 
 /// What a body takes beside its sketch: its place in a tree that is two thirds full, and itself.
@@ -39,6 +41,10 @@ pub struct Body {
     at_rest: Pages,
     /// Pages that the ledger is told to forget.
     forgetting: Pages,
+    /// It is what is shown of a shared counter: made of other bodies, and nothing to write down.
+    lent: bool,
+    /// Of what this node says on a shared store: how far the store knows it.
+    settling: Option<Box<Settling>>,
     /// What it takes, as the shelf knows.
     noted: usize,
 }
@@ -57,7 +63,57 @@ impl Body {
             sealing: Pages::default(),
             at_rest: Pages::default(),
             forgetting: Pages::default(),
+            lent: false,
+            settling: None,
             noted: 0,
+        }
+    }
+
+    /// What is shown of a shared counter under this epoch.
+    pub fn lent(sketch: Sketch, epoch: Epoch) -> Body {
+        // Whoever asks how much room a change of it takes is told of all of it: what is written is a body of this node, which may have to be made.
+        Body { lent: true, journaled: false, dirty: Pages::default(), ..Body::new(sketch, epoch, 0) }
+    }
+
+    /// Becomes another one, under another epoch, of which neither journal nor ledger know.
+    pub fn become_other(&mut self, sketch: Sketch, epoch: Epoch, version: u64) {
+        let pages = pages_of(self.bytes().len().max(sketch.bytes().len())).max(1);
+        (self.sketch, self.epoch, self.version, self.journaled) = (sketch, epoch, version, false);
+        self.dirty.insert_all(0..pages);
+    }
+
+    /// How far the store knows it; of a body that was found at a start, `found` says that.
+    pub fn settling(&mut self, found: impl FnOnce() -> Settling) -> &mut Settling {
+        self.settling.get_or_insert_with(|| Box::new(found()))
+    }
+
+    /// Counts something once more: in the pane of what the store does not know, when the body is about to get its next version.
+    pub fn keep_apart(&mut self, count: impl FnOnce(&mut Sketch) -> bool) {
+        let (sketch, version) = (&self.sketch, self.version);
+        let Some(settling) = &mut self.settling else { return };
+        let pane = settling.pane(version, || empty_like(sketch).ok());
+        if !pane.is_some_and(count) {
+            settling.lose_track(version + 1);
+        }
+    }
+
+    /// How far the store knows it, if that was ever asked for.
+    pub fn known_settling(&self) -> Option<&Settling> {
+        self.settling.as_deref()
+    }
+
+    /// Its pages as a put brings them: these, or all; those of zeros alone are empty.
+    pub fn pages(&self, which: Option<&Pages>) -> Vec<(u32, Box<[u8]>)> {
+        let length = self.bytes().len();
+        let page = |page: usize| {
+            let from = page * PAGE_BYTES;
+            let bytes = crate::journal::format::without_zeros(&self.bytes()[from..length.min(from + PAGE_BYTES)]);
+            (page as u32, Box::from(bytes))
+        };
+        let pages = pages_of(length);
+        match which {
+            Some(which) => which.iter().filter(|page| *page < pages).map(page).collect(),
+            None => (0..pages).map(page).filter(|(_, bytes)| !bytes.is_empty()).collect(),
         }
     }
 
@@ -76,6 +132,13 @@ impl Body {
         self.sketch.bytes()
     }
 
+    /// Most bytes that a part of it may have, laid together from panes.
+    pub fn bytes_after_a_carry(&self) -> usize {
+        // Of a list, what was not listed in one pane is counted by its limit, so that numbers may get wider than they are here.
+        let wider = matches!(self.sketch, Sketch::TopK(_) | Sketch::Top(_));
+        self.bytes().len() * if wider { 2 } else { 1 }
+    }
+
     /// The number of its kind.
     pub fn kind(&self) -> u8 {
         self.sketch.kind().code()
@@ -84,7 +147,7 @@ impl Body {
     /// Notes that these edits were made, of which there are some, when it had so many bytes.
     pub fn note(&mut self, length: usize, edits: &Edits) {
         if edits.is_whole() {
-            self.dirty.insert_all(0..pages_of(length.max(self.bytes().len())).max(1));
+            self.change(0..pages_of(length.max(self.bytes().len())).max(1));
             return;
         }
         let mut length = length;
@@ -99,13 +162,23 @@ impl Body {
         let after = length - removed.min(length) + come;
         // What comes after a splice has moved.
         let end = if removed == come { at + come } else { length.max(after) };
-        self.dirty.insert_all(at / PAGE_BYTES..pages_of(end).max(at / PAGE_BYTES + 1));
+        self.change(at / PAGE_BYTES..pages_of(end).max(at / PAGE_BYTES + 1));
         after
+    }
+
+    fn change(&mut self, pages: std::ops::Range<usize>) {
+        if let Some(settling) = &mut self.settling {
+            settling.note(pages.clone());
+        }
+        if !self.lent {
+            self.dirty.insert_all(pages);
+        }
     }
 
     fn memory(&self) -> usize {
         let pages = [&self.dirty, &self.sealing, &self.at_rest, &self.forgetting];
-        BODY_BYTES + self.sketch.memory() + pages.into_iter().map(Pages::memory).sum::<usize>()
+        let settling = self.settling.as_ref().map_or(0, |settling| settling.memory());
+        BODY_BYTES + self.sketch.memory() + pages.into_iter().map(Pages::memory).sum::<usize>() + settling
     }
 
     /// How many of its pages the ledger does not know.
@@ -115,7 +188,7 @@ impl Body {
         pages.len()
     }
 
-    fn collect(&mut self, hash: u64, name: &[u8], out: &mut Vec<Note>) {
+    fn collect(&mut self, hash: u64, name: &[u8], pane: u32, out: &mut Vec<Note>) {
         self.sealing.add(&self.dirty);
         self.dirty = Pages::default();
         if self.sealing.is_empty() {
@@ -130,7 +203,7 @@ impl Body {
         for page in self.sealing.iter().filter(|page| *page < pages) {
             let from = page * PAGE_BYTES;
             let bytes = &self.bytes()[from..length.min(from + PAGE_BYTES)];
-            let note = note(hash, name, page, Some(&head).filter(|_| page == 0), bytes);
+            let note = note(hash, name, (pane, page), Some(&head).filter(|_| page == 0), bytes);
             match note.value {
                 Some(_) => written.insert(page),
                 None => forgetting.insert(page),
@@ -141,7 +214,7 @@ impl Body {
             forgetting.insert(page);
         }
         let forgets = |page: &usize| self.at_rest.has(*page);
-        out.extend(forgetting.iter().filter(forgets).map(|page| forget(hash, name, page)));
+        out.extend(forgetting.iter().filter(forgets).map(|page| forget(hash, name, (pane, page))));
         self.at_rest.add(&written);
         self.forgetting = forgetting;
     }
@@ -158,8 +231,10 @@ impl Body {
 }
 
 /// The bodies of a shard.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Shelf {
+    /// Which of the bodies of each name these are.
+    pane: u32,
     bodies: BTreeMap<KeptName, Box<Body>>,
     /// What the ledger may still have of bodies that are gone, and whether it is being told.
     gone: BTreeMap<KeptName, (Pages, bool)>,
@@ -167,6 +242,39 @@ pub struct Shelf {
 }
 
 impl Shelf {
+    /// For bodies that are shown.
+    pub fn sole() -> Shelf {
+        Shelf { pane: SOLE_PANE, bodies: BTreeMap::new(), gone: BTreeMap::new(), bytes: 0 }
+    }
+
+    /// For what this node says on a shared store.
+    pub fn own() -> Shelf {
+        Shelf { pane: OWN_PANE, ..Shelf::sole() }
+    }
+
+    /// Takes a body out, to be given back.
+    pub fn take(&mut self, name: &[u8]) -> Option<Box<Body>> {
+        let (name, body) = self.bodies.remove_entry(name)?;
+        self.bytes -= body.noted + name.len();
+        Some(body)
+    }
+
+    /// Gives a body back that was taken out.
+    pub fn give(&mut self, name: &[u8], mut body: Box<Body>) {
+        if let Some((pages, _)) = self.gone.remove(name) {
+            body.at_rest.add(&pages);
+        }
+        body.noted = body.memory();
+        self.bytes += body.noted + name.len();
+        self.bodies.insert(name.into(), body);
+    }
+
+    /// A body that was taken out does not come back; the ledger is to forget it.
+    pub fn drop_taken(&mut self, name: &[u8], body: Box<Body>) {
+        self.give(name, body);
+        self.remove(name);
+    }
+
     /// Whether there are no bodies.
     pub fn is_empty(&self) -> bool {
         self.bodies.is_empty()
@@ -227,13 +335,14 @@ impl Shelf {
 
     /// Takes everything away; the ledger forgets all of it without being told.
     pub fn clear(&mut self) {
-        *self = Shelf::default();
+        *self = Shelf { pane: self.pane, ..Shelf::sole() };
     }
 
     // ---- start ------------------------------------------------------------------------------------------------------------------
 
     /// Takes a page that the ledger has; says what is wrong with it.
     pub fn load(&mut self, paged: &Paged<'_>) -> Result<(), &'static str> {
+        debug_assert_eq!(paged.pane, self.pane, "a page is taken by its own shelf");
         let Paged { name, page, head, bytes, .. } = paged;
         if let Some(Head { kind, epoch, version, length }) = head {
             let kind = Kind::from_code(*kind).ok_or(UNKNOWN)?;
@@ -294,11 +403,12 @@ impl Shelf {
 
     /// Pages that the ledger does not know, and of those it is to forget, that they are gone; in no order.
     pub fn collect(&mut self, hash: impl Fn(&[u8]) -> u64, out: &mut Vec<Note>) {
+        let pane = self.pane;
         for (name, body) in &mut self.bodies {
-            body.collect(hash(name), name, out);
+            body.collect(hash(name), name, pane, out);
         }
         for (name, (pages, told)) in &mut self.gone {
-            out.extend(pages.iter().map(|page| forget(hash(name), name, page)));
+            out.extend(pages.iter().map(|page| forget(hash(name), name, (pane, page))));
             *told = true;
         }
     }

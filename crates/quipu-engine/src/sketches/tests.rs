@@ -55,7 +55,7 @@ proptest! {
     /// Pages that are sealed, over those that were before, are the bodies, whatever fails to be sealed in between.
     #[test]
     fn a_shelf_comes_back_from_its_pages(ops in ops()) {
-        let (mut shelf, mut ledger) = (Shelf::default(), BTreeMap::<Box<[u8]>, Box<[u8]>>::new());
+        let (mut shelf, mut ledger) = (Shelf::sole(), BTreeMap::<Box<[u8]>, Box<[u8]>>::new());
         let hash = |name: &[u8]| u64::from(name[0]) << 40;
         let mut seal = |shelf: &mut Shelf, works: bool| {
             let mut notes = Vec::new();
@@ -77,7 +77,7 @@ proptest! {
                 }
             }
             shelf.sealed();
-            let mut back = Shelf::default();
+            let mut back = Shelf::sole();
             for (key, value) in &ledger {
                 back.load(&Paged::decode(key, value).unwrap()).unwrap();
             }

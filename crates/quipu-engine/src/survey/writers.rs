@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use quipu_model::shared::NODE;
 use quipu_model::{Incarnation, LedgerError, Millis, NodeId, Vfs};
 
 use super::{LookAtLedger, Survey, refused};
@@ -46,7 +47,8 @@ pub fn writers(vfs: &dyn Vfs, dir: &Path, open_ledger: &mut LookAtLedger<'_>) ->
                 damaged.get_or_insert_with(|| name.escape_ascii().to_string());
                 return;
             };
-            for (at, cell) in owned.cells.iter().enumerate() {
+            // What the node says of sketches belongs to none of its lives.
+            for (at, cell) in owned.cells.iter().enumerate().filter(|(_, cell)| cell.incarnation != NODE) {
                 let life = lives.entry(cell.incarnation).or_default();
                 let seen = owned.cells[..at].iter().any(|earlier| earlier.incarnation == cell.incarnation);
                 life.counters += u64::from(!seen);

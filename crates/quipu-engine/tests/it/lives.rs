@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use quipu_engine::{Adopt, AdoptError, Engine, Environment, SharingOptions, Standing};
 use quipu_model::shared::{
-    By, Change, Claim, ClaimEnd, ClaimVerdict, EndVerdict, NOBODY, Next, Put, RegisterVerdict, Registration, Seen,
-    Snapshot, Stage, SwapId, SwapVerdict, Token, Verdict, Version, compute,
+    BodyPut, BodyVerdict, By, Change, Claim, ClaimEnd, ClaimVerdict, EndVerdict, NOBODY, Next, Put, RegisterVerdict,
+    Registration, Seen, SeenBodies, Snapshot, Stage, SwapId, SwapVerdict, Token, Verdict, Version, compute,
 };
 use quipu_model::{
     Answer, Clock, Command, Cursor, ExpiryCondition, Incarnation, MemoryStore, Millis, Name, NodeId, Page, Reply,
@@ -275,6 +275,14 @@ impl Store for Sleep {
         let after = self.reader.elapsed() - *self.read_at.lock().unwrap();
         self.swapped_after.lock().unwrap().push(after);
         self.inner.swap(name, version, next)
+    }
+
+    fn put_body<'a>(&'a self, name: Name<'a>, put: &'a BodyPut) -> Answer<'a, BodyVerdict> {
+        self.inner.put_body(name, put)
+    }
+
+    fn read_bodies<'a>(&'a self, name: Name<'a>) -> Answer<'a, SeenBodies> {
+        self.inner.read_bodies(name)
     }
 
     fn put<'a>(&'a self, puts: &'a [(Name<'a>, Put)]) -> Answer<'a, Vec<Verdict>> {

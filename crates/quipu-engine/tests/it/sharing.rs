@@ -13,24 +13,24 @@ use quipu_testkit::store_suite::{FaultyStore, block_on};
 /// What a store takes to be told of an add, and a node to hear of it, many times over.
 const SOON: Duration = Duration::from_secs(20);
 
-struct Nodes {
-    store: Arc<dyn Store>,
-    dir: tempfile::TempDir,
+pub struct Nodes {
+    pub store: Arc<dyn Store>,
+    pub dir: tempfile::TempDir,
 }
 
 impl Nodes {
-    fn new() -> Nodes {
+    pub fn new() -> Nodes {
         Nodes {
             store: Arc::new(MemoryStore::new(Arc::new(SystemClock::default()))),
             dir: tempfile::tempdir().expect("a temporary directory"),
         }
     }
 
-    fn open(&self, node: u32) -> Engine {
+    pub fn open(&self, node: u32) -> Engine {
         self.open_with(node, |_| ())
     }
 
-    fn open_with(&self, node: u32, change: impl FnOnce(&mut SharingOptions)) -> Engine {
+    pub fn open_with(&self, node: u32, change: impl FnOnce(&mut SharingOptions)) -> Engine {
         let mut options = Options::new(self.dir.path().join(node.to_string()));
         options.table_shards = 8;
         options.sharing = SharingOptions {
@@ -45,7 +45,7 @@ impl Nodes {
     }
 }
 
-fn eventually(what: &str, mut check: impl FnMut() -> bool) {
+pub fn eventually(what: &str, mut check: impl FnMut() -> bool) {
     let clock = SystemClock::default();
     let began = clock.elapsed();
     while !check() {

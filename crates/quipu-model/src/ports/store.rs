@@ -21,8 +21,8 @@ use std::future::Future;
 use std::pin::Pin;
 
 use crate::shared::{
-    Claim, ClaimEnd, ClaimVerdict, EndVerdict, Put, RegisterVerdict, Registration, Seen, Snapshot, SwapVerdict, Token,
-    Verdict, Version,
+    BodyPut, BodyVerdict, Claim, ClaimEnd, ClaimVerdict, EndVerdict, Put, RegisterVerdict, Registration, Seen,
+    SeenBodies, Snapshot, SwapVerdict, Token, Verdict, Version,
 };
 use crate::{Millis, Name, Writer};
 
@@ -48,7 +48,13 @@ pub trait Store: Send + Sync {
     /// [`Snapshot::checked`].
     fn read<'a>(&'a self, name: Name<'a>) -> Answer<'a, Seen>;
 
-    /// Replaces the row that has this version by another, or by none.
+    /// Puts a body of a sketch, by [`put_body`](crate::shared::body::put_body). Its cell is that of its node, and its pages are within its length.
+    fn put_body<'a>(&'a self, name: Name<'a>, put: &'a BodyPut) -> Answer<'a, BodyVerdict>;
+
+    /// As [`Store::read`], and the bodies beside the row, as of the same moment.
+    fn read_bodies<'a>(&'a self, name: Name<'a>) -> Answer<'a, SeenBodies>;
+
+    /// Replaces the row that has this version by another, or by none. Bodies beside it stay if the next one has the same epoch, and are dropped if it has not.
     fn swap<'a>(&'a self, name: Name<'a>, version: Version, next: Option<&'a Snapshot>) -> Answer<'a, SwapVerdict>;
 
     /// Names of rows, at most [`SCAN_NAMES_MAX`], from the beginning or from where the last page ended. A row that is there from the
@@ -109,6 +115,10 @@ pub enum Call {
     Put,
     /// [`Store::read`].
     Read,
+    /// [`Store::put_body`].
+    PutBody,
+    /// [`Store::read_bodies`].
+    ReadBodies,
     /// [`Store::swap`].
     Swap,
     /// [`Store::scan`].
@@ -132,6 +142,8 @@ impl fmt::Display for Call {
         f.write_str(match self {
             Call::Put => "put",
             Call::Read => "read",
+            Call::PutBody => "put of a body",
+            Call::ReadBodies => "read of bodies",
             Call::Swap => "swap",
             Call::Scan => "scan",
             Call::Claim => "claim",

@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::shared::Put;
+use crate::shared::body::{is_node_cell, is_registered};
 use crate::{Epoch, Millis, Writer};
 
 /// How many swaps a row can name. A swap of unknown outcome is looked up here, so this many others may overtake the asking;
@@ -186,6 +187,11 @@ impl Snapshot {
         self.base.is_some() || !self.cells.is_empty()
     }
 
+    /// Whether it is a sketch: some node has a body of it.
+    pub fn is_sketch(&self) -> bool {
+        self.cells.keys().any(is_node_cell)
+    }
+
     /// The value, whether or not it fits a reply.
     pub fn sum(&self) -> i128 {
         // No real sum comes near the end of i128; one that a damaged store makes up must not end the process, and stays too wide
@@ -277,7 +283,7 @@ impl Snapshot {
 
     /// Forgets what was kept so long ago, of a writer that nobody knows any more, that none of its heirs can still ask.
     pub(super) fn prune(&mut self, at: Millis, grace: Duration, registered: &BTreeSet<Writer>) {
-        self.spent.retain(|id, spent| !past(spent.at, grace, at) || registered.contains(&id.writer));
+        self.spent.retain(|id, spent| !past(spent.at, grace, at) || is_registered(registered, &id.writer));
     }
 
     /// Gives the row its next version, and the swap that makes it a name.

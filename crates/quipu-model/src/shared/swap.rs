@@ -14,6 +14,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use crate::shared::body::is_registered;
 use crate::shared::snapshot::past;
 use crate::shared::{Late, Seen, Snapshot, SwapId, TooWide, Version, late, retire};
 use crate::{Epoch, Expiry, ExpiryCondition, Millis, NodeId, Reply, SetExpiry, When, Writer};
@@ -122,12 +123,18 @@ pub enum SwapRefused {
     /// An expiry outside the range of time.
     #[error("invalid expire time")]
     ExpireTime,
+    /// The value before has to be in the reply, and there is none: it is a sketch.
+    #[error("a sketch has no value")]
+    Sketch,
 }
 
 /// Computes a change.
 pub fn compute(seen: &Seen, by: &By<'_>, change: &Change) -> Result<Computed, SwapRefused> {
     let at = seen.at;
     let mut row = seen.snapshot.as_of(at).into_owned();
+    if row.is_sketch() && replies_value(change) {
+        return Err(SwapRefused::Sketch);
+    }
     let reply = apply(&mut row, at, by, change)?;
     if let Change::Forget = change {
         let gone = forgettable(&seen.snapshot, at, by);
@@ -207,6 +214,11 @@ fn apply(row: &mut Snapshot, at: Millis, by: &By<'_>, change: &Change) -> Result
     })
 }
 
+/// Whether the value before is in the reply.
+fn replies_value(change: &Change) -> bool {
+    matches!(change, Change::Set { reply_old: true, .. } | Change::Reset | Change::Take | Change::ReadAndExpire(_))
+}
+
 /// Ends the epoch and begins the next with a value.
 fn begin(row: &mut Snapshot, at: Millis, by: &By<'_>, value: i64, expires_at: Option<Millis>) {
     row.end(row.epoch.raised(at, by.node), at, None);
@@ -233,7 +245,7 @@ fn forgettable(row: &Snapshot, at: Millis, by: &By<'_>) -> bool {
     row.version != Version::ABSENT
         && !row.exists()
         && row.gone_at.is_none_or(|gone_at| past(gone_at, grace, at))
-        && row.spent.iter().all(|(id, spent)| past(spent.at, grace, at) && !by.registered.contains(&id.writer))
+        && row.spent.iter().all(|(id, spent)| past(spent.at, grace, at) && !is_registered(by.registered, &id.writer))
 }
 
 fn met(condition: ExpiryCondition, present: Option<Millis>, wanted: Millis) -> bool {

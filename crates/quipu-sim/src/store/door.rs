@@ -6,8 +6,8 @@ use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll};
 
 use quipu_model::shared::{
-    Claim, ClaimEnd, ClaimVerdict, EndVerdict, Put, RegisterVerdict, Registration, Seen, Snapshot, SwapVerdict, Token,
-    Verdict, Version,
+    BodyPut, BodyVerdict, Claim, ClaimEnd, ClaimVerdict, EndVerdict, Put, RegisterVerdict, Registration, Seen,
+    SeenBodies, Snapshot, SwapVerdict, Token, Verdict, Version,
 };
 use quipu_model::{Answer, Cursor, Millis, Name, Page, Store, StoreError, Writer, Writers};
 
@@ -76,6 +76,18 @@ impl Store for Door {
     fn read<'a>(&'a self, name: Name<'a>) -> Answer<'a, Seen> {
         Box::pin(async move {
             let seen: Result<Box<Seen>, StoreError> = told!(self.call(Message::Read(name.bytes().into())), Seen);
+            seen.map(|seen| *seen)
+        })
+    }
+
+    fn put_body<'a>(&'a self, name: Name<'a>, put: &'a BodyPut) -> Answer<'a, BodyVerdict> {
+        Box::pin(async move { told!(self.call(Message::PutBody(name.bytes().into(), Box::new(put.clone()))), Body) })
+    }
+
+    fn read_bodies<'a>(&'a self, name: Name<'a>) -> Answer<'a, SeenBodies> {
+        Box::pin(async move {
+            let seen: Result<Box<SeenBodies>, StoreError> =
+                told!(self.call(Message::ReadBodies(name.bytes().into())), Bodies);
             seen.map(|seen| *seen)
         })
     }

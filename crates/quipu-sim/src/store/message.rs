@@ -5,8 +5,8 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
 use quipu_model::shared::{
-    CellId, Claim, ClaimEnd, ClaimVerdict, EndVerdict, Put, RegisterVerdict, Registration, Seen, Snapshot, SwapVerdict,
-    Token, Verdict, Version,
+    BodyPut, BodyVerdict, CellId, Claim, ClaimEnd, ClaimVerdict, EndVerdict, Put, RegisterVerdict, Registration, Seen,
+    SeenBodies, Snapshot, SwapVerdict, Token, Verdict, Version,
 };
 use quipu_model::{
     Answer, Call, Cursor, KeptName, MemoryStore, Millis, Name, Page, Store, StoreError, Writer, Writers,
@@ -17,6 +17,8 @@ use quipu_model::{
 pub(super) enum Message {
     Put(Vec<(KeptName, Put)>),
     Read(KeptName),
+    PutBody(KeptName, Box<BodyPut>),
+    ReadBodies(KeptName),
     Swap(KeptName, Version, Option<Box<Snapshot>>),
     Scan(Option<Cursor>, usize),
     Claim(Claim),
@@ -32,6 +34,8 @@ pub(super) enum Message {
 pub(super) enum Told {
     Verdicts(Vec<Verdict>),
     Seen(Box<Seen>),
+    Body(BodyVerdict),
+    Bodies(Box<SeenBodies>),
     Swapped(SwapVerdict),
     Page(Page),
     Claimed(ClaimVerdict),
@@ -46,6 +50,8 @@ impl Message {
         match self {
             Message::Put(_) => Call::Put,
             Message::Read(_) => Call::Read,
+            Message::PutBody(..) => Call::PutBody,
+            Message::ReadBodies(_) => Call::ReadBodies,
             Message::Swap(..) => Call::Swap,
             Message::Scan(..) => Call::Scan,
             Message::Claim(_) => Call::Claim,
@@ -59,7 +65,10 @@ impl Message {
 
     /// Whether it matters that it arrives when nobody waits for its answer.
     pub(super) fn changes(&self) -> bool {
-        !matches!(self, Message::Read(_) | Message::Scan(..) | Message::Writers | Message::Clock)
+        !matches!(
+            self,
+            Message::Read(_) | Message::ReadBodies(_) | Message::Scan(..) | Message::Writers | Message::Clock
+        )
     }
 
     /// Carries it out.
@@ -70,6 +79,8 @@ impl Message {
                 now(store.put(&puts)).map(Told::Verdicts)
             }
             Message::Read(kept) => now(store.read(name(kept))).map(|seen| Told::Seen(Box::new(seen))),
+            Message::PutBody(kept, put) => now(store.put_body(name(kept), put)).map(Told::Body),
+            Message::ReadBodies(kept) => now(store.read_bodies(name(kept))).map(|seen| Told::Bodies(Box::new(seen))),
             Message::Swap(kept, version, next) => {
                 now(store.swap(name(kept), *version, next.as_deref())).map(Told::Swapped)
             }
@@ -106,6 +117,11 @@ impl Told {
             Told::Seen(seen) => {
                 let version = seen.snapshot.version;
                 format!("{}.{} at {}: {}", version.swaps, version.puts, seen.at, row_in_short(&seen.snapshot))
+            }
+            Told::Bodies(told) => {
+                let SeenBodies { seen, bodies } = &**told;
+                let lengths: Vec<usize> = bodies.values().map(|body| body.bytes.len()).collect();
+                format!("bodies {lengths:?} of {} at {}", row_in_short(&seen.snapshot), seen.at)
             }
             Told::Writers(writers) => {
                 let stage =
@@ -165,6 +181,17 @@ impl fmt::Display for Message {
                 Ok(())
             }
             Message::Read(kept) => write!(f, "read {}", name(kept)),
+            Message::ReadBodies(kept) => write!(f, "read bodies {}", name(kept)),
+            Message::PutBody(kept, body) => {
+                let Put { cell, epoch, seq, value, .. } = body.put;
+                let (name, from, pages) = (name(kept), body.from.map_or(0, |seq| seq.0), body.pages.len());
+                let (node, whole) = (cell.writer.node.0 >> 48, if body.whole { " whole" } else { "" });
+                write!(
+                    f,
+                    "put body {name}[{node:04x}]={value} #{from}..{} @{}: {pages} pages{whole}",
+                    seq.0, epoch.millis
+                )
+            }
             Message::Swap(kept, version, Some(next)) => {
                 let (id, name) = (next.swaps.last().map_or(0, |id| id.0 >> 112), name(kept));
                 write!(f, "swap {name} {}.{} ({id:04x}) -> {}", version.swaps, version.puts, row_in_short(next))

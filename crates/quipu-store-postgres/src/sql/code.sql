@@ -94,7 +94,72 @@ BEGIN
 END
 $$;
 
--- Replaces the row that has this version by another, or by none. A version of zeros is that of no row.
+-- Puts a body of a sketch: its cell, and the pages that changed since the put that it goes on from. Returns nothing if that was done; else what the row has of the cell,
+-- which is judged by the model. Nobody but the cell's own node puts it, and the cell's row is locked by being changed first: two puts of one body do not mix.
+CREATE OR REPLACE FUNCTION "{p}_put_body"(
+  of_name bytea, of_writer uuid, of_epoch uuid, new_seq numeric, new_value numeric, new_total numeric, from_seq numeric, is_whole boolean,
+  new_kind integer, new_key numeric, new_length integer, numbers integer[], contents bytea[]
+) RETURNS TABLE (
+  put integer, at numeric, epoch uuid, expires_at numeric, seq numeric, value numeric, total numeric, closed boolean,
+  spent_epoch uuid, spent_seq numeric, spent_value numeric, spent_total numeric, spent_closed boolean, spent_expired numeric, spent_at numeric
+) LANGUAGE plpgsql VOLATILE AS $$
+#variable_conflict use_column
+DECLARE
+  row_id bigint;
+  row_epoch uuid;
+  row_expires numeric;
+  clock numeric;
+  done bigint := 0;
+BEGIN
+  FOR try IN 1..2 LOOP
+    SELECT c.id, c.epoch, c.expires_at INTO row_id, row_epoch, row_expires
+      FROM "{p}_counters" c WHERE c.name = of_name FOR KEY SHARE OF c;
+    EXIT WHEN FOUND;
+    IF from_seq IS NOT NULL THEN
+      RETURN QUERY SELECT 1, "{p}_now"(), of_epoch, NULL::numeric, NULL::numeric, NULL::numeric, NULL::numeric, NULL::boolean,
+        NULL::uuid, NULL::numeric, NULL::numeric, NULL::numeric, NULL::boolean, NULL::numeric, NULL::numeric;
+      RETURN;
+    END IF;
+    IF try = 2 THEN
+      RAISE EXCEPTION 'a counter was forgotten while it was put' USING ERRCODE = 'serialization_failure';
+    END IF;
+    INSERT INTO "{p}_counters" (name, born_at, swaps, epoch) VALUES (of_name, "{p}_now"(), 0, of_epoch) ON CONFLICT (name) DO NOTHING;
+  END LOOP;
+
+  clock := "{p}_now"();
+  IF row_epoch = of_epoch AND (row_expires IS NULL OR row_expires > clock) THEN
+    IF from_seq IS NULL THEN
+      INSERT INTO "{p}_cells" AS c (counter, writer, shard, seq, value, total)
+      VALUES (row_id, of_writer, 0, new_seq, new_value, new_total)
+          ON CONFLICT (counter, writer, shard) DO UPDATE SET seq = excluded.seq, value = excluded.value, total = excluded.total
+       WHERE c.seq IS NULL AND NOT c.spent_closed;
+    ELSE
+      UPDATE "{p}_cells" SET seq = new_seq, value = new_value, total = new_total
+       WHERE counter = row_id AND writer = of_writer AND shard = 0 AND NOT closed AND seq = from_seq AND seq < new_seq;
+    END IF;
+    GET DIAGNOSTICS done = ROW_COUNT;
+  END IF;
+  IF done = 0 THEN
+    RETURN QUERY
+    SELECT 1, clock, row_epoch, row_expires, c.seq, c.value, c.total, c.closed,
+           c.spent_epoch, c.spent_seq, c.spent_value, c.spent_total, c.spent_closed, c.spent_expired, c.spent_at
+      FROM (SELECT) AS one LEFT JOIN "{p}_cells" c ON c.counter = row_id AND c.writer = of_writer AND c.shard = 0;
+    RETURN;
+  END IF;
+
+  INSERT INTO "{p}_bodies" AS b (counter, writer, kind, key, length) VALUES (row_id, of_writer, new_kind, new_key, new_length)
+      ON CONFLICT (counter, writer) DO UPDATE SET kind = excluded.kind, key = excluded.key, length = excluded.length;
+  DELETE FROM "{p}_pages" p
+   WHERE p.counter = row_id AND p.writer = of_writer AND (is_whole OR p.page * 1024 >= new_length);
+  DELETE FROM "{p}_pages" p USING unnest(numbers, contents) AS n (page, bytes)
+   WHERE p.counter = row_id AND p.writer = of_writer AND p.page = n.page AND length(n.bytes) = 0;
+  INSERT INTO "{p}_pages" AS p (counter, writer, page, bytes)
+  SELECT row_id, of_writer, n.page, n.bytes FROM unnest(numbers, contents) AS n (page, bytes) WHERE length(n.bytes) > 0
+      ON CONFLICT (counter, writer, page) DO UPDATE SET bytes = excluded.bytes;
+END
+$$;
+
+-- Replaces the row that has this version by another, or by none. A version of zeros is that of no row. Bodies beside the row stay while its epoch does.
 CREATE OR REPLACE FUNCTION "{p}_swap"(
   of_name bytea, seen_born numeric, seen_swaps numeric, seen_puts numeric, stays boolean,
   new_born numeric, new_swaps numeric, new_puts numeric, new_epoch uuid, new_base numeric, new_expires_at numeric, new_gone_at numeric, new_last uuid[],
@@ -107,6 +172,7 @@ DECLARE
   row_id bigint;
   row_born numeric;
   row_swaps numeric;
+  row_epoch uuid;
 BEGIN
   IF seen_born = 0 AND seen_swaps = 0 AND seen_puts = 0 THEN
     IF NOT stays THEN
@@ -120,7 +186,7 @@ BEGIN
     END IF;
   ELSE
     -- Waits for every put that holds the row; the next statements see what these left behind.
-    SELECT id, born_at, swaps INTO row_id, row_born, row_swaps FROM "{p}_counters" WHERE name = of_name FOR UPDATE;
+    SELECT id, born_at, swaps, epoch INTO row_id, row_born, row_swaps, row_epoch FROM "{p}_counters" WHERE name = of_name FOR UPDATE;
     IF NOT FOUND OR row_born <> seen_born OR row_swaps <> seen_swaps THEN
       RETURN false;
     END IF;
@@ -128,6 +194,10 @@ BEGIN
       RETURN false;
     END IF;
     DELETE FROM "{p}_cells" WHERE counter = row_id;
+    IF NOT stays OR new_epoch <> row_epoch THEN
+      DELETE FROM "{p}_bodies" WHERE counter = row_id;
+      DELETE FROM "{p}_pages" WHERE counter = row_id;
+    END IF;
     IF NOT stays THEN
       DELETE FROM "{p}_counters" WHERE id = row_id;
       RETURN true;

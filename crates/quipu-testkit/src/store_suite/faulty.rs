@@ -12,8 +12,8 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use quipu_model::shared::{
-    Claim, ClaimEnd, ClaimVerdict, EndVerdict, Put, RegisterVerdict, Registration, Seen, Snapshot, SwapVerdict, Token,
-    Verdict, Version,
+    BodyPut, BodyVerdict, Claim, ClaimEnd, ClaimVerdict, EndVerdict, Put, RegisterVerdict, Registration, Seen,
+    SeenBodies, Snapshot, SwapVerdict, Token, Verdict, Version,
 };
 use quipu_model::{Answer, Call, Cursor, Millis, Name, Page, Store, StoreError, Writer, Writers};
 
@@ -64,6 +64,7 @@ enum Fault {
 
 enum LateCall {
     Put(Vec<(Box<[u8]>, Put)>),
+    PutBody(Box<[u8]>, Box<BodyPut>),
     Swap(Box<[u8]>, Version, Option<Snapshot>),
     Claim(Claim),
     EndClaim(Token, Writer, u64, ClaimEnd),
@@ -143,6 +144,10 @@ impl<S: Store> FaultyStore<S> {
         // Nobody waits for the answer, and the contract lets it be anything.
         let _ = match &call {
             LateCall::Put(puts) => self.put_some(puts).await.map(drop),
+            LateCall::PutBody(name, put) => match Name::new(name) {
+                Ok(name) => self.inner.put_body(name, put).await.map(drop),
+                Err(_) => Ok(()),
+            },
             LateCall::Swap(name, version, next) => match Name::new(name) {
                 Ok(name) => self.inner.swap(name, *version, next.as_ref()).await.map(drop),
                 Err(_) => Ok(()),
@@ -209,6 +214,15 @@ impl<S: Store> Store for FaultyStore<S> {
 
     fn read<'a>(&'a self, name: Name<'a>) -> Answer<'a, Seen> {
         Box::pin(self.look(Call::Read, self.inner.read(name)))
+    }
+
+    fn put_body<'a>(&'a self, name: Name<'a>, put: &'a BodyPut) -> Answer<'a, BodyVerdict> {
+        let late = move || LateCall::PutBody(name.bytes().into(), Box::new(put.clone()));
+        Box::pin(self.change(Call::PutBody, self.inner.put_body(name, put), late))
+    }
+
+    fn read_bodies<'a>(&'a self, name: Name<'a>) -> Answer<'a, SeenBodies> {
+        Box::pin(self.look(Call::ReadBodies, self.inner.read_bodies(name)))
     }
 
     fn swap<'a>(&'a self, name: Name<'a>, version: Version, next: Option<&'a Snapshot>) -> Answer<'a, SwapVerdict> {

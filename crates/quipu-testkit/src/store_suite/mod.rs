@@ -11,6 +11,7 @@
 //! Not here: what rows and verdicts mean (`quipu-model`, `shared`); killing a real server.
 
 mod block_on;
+mod bodies;
 mod cells;
 mod faulty;
 mod harvest;
@@ -33,6 +34,7 @@ pub async fn store_suite<S: Store, F: Future<Output = S>>(connect: impl Fn() -> 
     cells::prove(&connect().await).await;
     rows::prove(&connect().await).await;
     rest::prove(&connect().await).await;
+    bodies::prove(&connect().await).await;
     for seed in 0..HARVEST_SEEDS {
         harvest(connect().await, seed).await;
     }

@@ -1,8 +1,8 @@
 use std::sync::Arc;
 
 use quipu_model::shared::{
-    Claim, ClaimEnd, ClaimVerdict, EndVerdict, Put, RegisterVerdict, Registration, Seen, Snapshot, SwapVerdict, Token,
-    Verdict, Version,
+    BodyPut, BodyVerdict, Claim, ClaimEnd, ClaimVerdict, EndVerdict, Put, RegisterVerdict, Registration, Seen,
+    SeenBodies, Snapshot, SwapVerdict, Token, Verdict, Version,
 };
 use quipu_model::{Answer, Cursor, MemoryStore, Millis, Name, Page, Writer, Writers};
 
@@ -125,6 +125,14 @@ impl Store for Bent {
 
     fn read<'a>(&'a self, name: Name<'a>) -> Answer<'a, Seen> {
         self.0.read(name)
+    }
+
+    fn put_body<'a>(&'a self, name: Name<'a>, put: &'a BodyPut) -> Answer<'a, BodyVerdict> {
+        self.0.put_body(name, put)
+    }
+
+    fn read_bodies<'a>(&'a self, name: Name<'a>) -> Answer<'a, SeenBodies> {
+        self.0.read_bodies(name)
     }
 
     fn swap<'a>(&'a self, name: Name<'a>, version: Version, next: Option<&'a Snapshot>) -> Answer<'a, SwapVerdict> {
