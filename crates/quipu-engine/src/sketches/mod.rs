@@ -19,6 +19,7 @@ mod pages;
 mod room;
 mod shelf;
 
+pub(crate) use self::answer::{Told, told};
 pub(crate) use self::note::{Paged, is_of_sketch};
 pub(crate) use self::room::{
     concerns_bodies, outcome_bytes_max, record_bytes_guess, record_bytes_max, strings_bytes_max,

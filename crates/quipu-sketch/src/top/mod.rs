@@ -190,6 +190,11 @@ impl Top {
         number(&self.bytes, N, 8)
     }
 
+    /// No item's `at_most` is higher than its `at_least` by more, if it has a slot: N / slots, since what the slots count comes to N at most.
+    pub fn error(&self) -> f64 {
+        self.n() as f64 / f64::from(self.layout.slots)
+    }
+
     /// Most bytes that it comes to when so much is counted, of items no longer than this.
     pub fn bytes_after(&self, weight: u64, longest: usize) -> u64 {
         self.wider(self.n().saturating_add(weight), longest).len()
