@@ -88,6 +88,8 @@ mod tests {
             value: -1_234_567,
             exists: true,
             exact: true,
+            bound: Some((-1_234_567, -1_234_567)),
+            error: None,
             as_of: Millis(1_700_000_000_123),
             lag: None,
             shards: quipu_model::Seen { seen: 2, total: 3 },

@@ -27,8 +27,12 @@ pub struct Reading {
     pub value: i64,
     /// Whether the counter exists.
     pub exists: bool,
-    /// Whether the value is exact: it includes every operation acknowledged before the read began.
+    /// Whether the value is exact: it includes every operation acknowledged before the read began. Never of an approximate kind.
     pub exact: bool,
+    /// The least and the most that the value may be, where that is known: of uniques in 95 of 100 cases, of all others certainly.
+    pub bound: Option<(i64, i64)>,
+    /// Of frequencies and tops, whose value is how much came in all: what is said of one item is too high by so much at most.
+    pub error: Option<u64>,
     /// When it was read.
     pub as_of: Millis,
     /// How old what it knows of other nodes is; zero where there are none, `None` if nothing is known of them.

@@ -229,7 +229,19 @@ pub struct TopSize {
     pub decay: Fraction,
 }
 
+impl FrequencySize {
+    /// What a sketch is made like when it is first counted in: `at_most` is at most a ten-thousandth of all too high, but for one item in a thousand.
+    pub fn usual() -> FrequencySize {
+        FrequencySize::Accuracy { error: Fraction(0.0001f64.to_bits()), probability: Fraction(0.001f64.to_bits()) }
+    }
+}
+
 impl TopSize {
+    /// What a list is made like when it is first counted in.
+    pub fn usual() -> TopSize {
+        TopSize::of(100)
+    }
+
     /// What `TOPK.RESERVE` takes where it is told no more than `k`.
     pub fn of(k: u32) -> TopSize {
         TopSize { k, width: 8, depth: 7, decay: Fraction(0.9f64.to_bits()) }

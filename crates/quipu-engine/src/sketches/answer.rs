@@ -1,7 +1,7 @@
 //! Answers of sketches, in the terms of commands.
 
-use quipu_model::{Estimate, Refusal};
-use quipu_sketch::{Interval, Refused};
+use quipu_model::{Estimate, Kind, Refusal};
+use quipu_sketch::{Interval, Refused, Sketch};
 
 /// An estimate with this relative standard error.
 pub fn interval(estimate: f64, rse: f64) -> Estimate {
@@ -17,6 +17,40 @@ pub fn estimate(interval: Interval) -> Estimate {
 fn from(value: f64, low: f64, high: f64) -> Estimate {
     // Conversions of floats stop at the ends of the range. What may be a little above nothing may be nothing.
     Estimate { value: value.round() as u64, low: low.floor() as u64, high: high.ceil() as u64 }
+}
+
+/// What a reading tells of a sketch.
+pub struct Told {
+    /// What it counts.
+    pub kind: Kind,
+    /// How many different items, or how much came in all.
+    pub value: i64,
+    /// What that lies between.
+    pub bound: (i64, i64),
+    /// By how much what is said of one item may be too high.
+    pub error: Option<u64>,
+}
+
+/// What a reading tells of this one.
+pub fn told(sketch: &Sketch) -> Told {
+    let unique = |Estimate { value, low, high }: Estimate| {
+        let bound = (integer(low), integer(high));
+        Told { kind: Kind::Unique, value: integer(value), bound, error: None }
+    };
+    // How much came in all is counted, not estimated.
+    let of_items = |kind: Kind, total: u64, error: f64| {
+        let total = integer(total);
+        Told { kind, value: total, bound: (total, total), error: Some(error.ceil() as u64) }
+    };
+    match sketch {
+        Sketch::Hll(hll) => unique(interval(hll.estimate(), hll.rse())),
+        Sketch::Unique(uniques) => unique(interval(uniques.estimate(), uniques.rse())),
+        Sketch::Cms(counts) | Sketch::Frequency(counts) => {
+            of_items(Kind::Frequency, counts.n(), counts.epsilon() * counts.n() as f64)
+        }
+        Sketch::TopK(list) | Sketch::Top(list) => of_items(Kind::Top, list.n(), list.error()),
+        Sketch::Replayed(..) => unreachable!("all sketches are looked at before anybody asks"),
+    }
 }
 
 /// Why a sketch has refused.

@@ -23,6 +23,7 @@ mod shared;
 mod shelf;
 mod together;
 
+pub(crate) use self::answer::{Told, told};
 pub(crate) use self::note::{OWN_PANE, Paged, is_of_sketch};
 pub use self::observe::OBSERVES_MAX;
 pub(crate) use self::room::{

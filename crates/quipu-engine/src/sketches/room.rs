@@ -203,9 +203,7 @@ fn rewritten<'a>(command: &Command<'a>) -> Option<Name<'a>> {
 
 /// How long items may be without the list being laid out anew; `None` if that may happen for its numbers.
 fn items_room(sketch: &Top, listed: Option<u64>) -> Option<usize> {
-    let total = sketch.n().checked_add(listed?)?;
-    // While all that came is a number of four bytes, so are all others.
-    if total > u64::from(u32::MAX) {
+    if !sketch.stays_as_wide(listed?) {
         return None;
     }
     let info = sketch.info();

@@ -252,7 +252,9 @@ mod tests {
 
     fn hll(items: &[&str]) -> Sketch {
         let (mut hll, mut edits) = (Hll::new(), Edits::new());
-        items.iter().for_each(|item| drop(hll.add(item.as_bytes(), &mut edits)));
+        for item in items {
+            hll.add(item.as_bytes(), &mut edits);
+        }
         Sketch::Hll(hll)
     }
 

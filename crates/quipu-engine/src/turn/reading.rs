@@ -6,6 +6,7 @@ use quipu_model::{Freshness, Kind, Name, Reading, Refusal, Seen};
 
 use super::Turn;
 use crate::load::Load;
+use crate::sketches::{self, Told};
 
 impl Turn<'_> {
     /// Reads a counter and says how good that is; one that does not exist reads as 0. `Err`: it is at rest, or not known well enough, and can be read
@@ -17,15 +18,21 @@ impl Turn<'_> {
         };
         let shard = self.engine.table.shard_of(self.engine.table.hash(name.bytes()));
         let held = self.held.as_mut().expect("reading has opened the run");
-        if cell.is_some() && held.shard(shard).body(name.bytes()).is_some() {
-            // What a sketch says is asked for by its kind's own commands.
-            return Ok(Err(Refusal::WrongKind));
-        }
+        let body = cell.and_then(|_| held.shard(shard).body(name.bytes()));
+        let told = match body {
+            Some(body) => sketches::told(body.sketch()),
+            None => {
+                let value = cell.map_or(0, |cell| cell.value);
+                Told { kind: Kind::Count, value, bound: (value, value), error: None }
+            }
+        };
         let mut reading = Reading {
-            kind: Kind::Count,
-            value: cell.map_or(0, |cell| cell.value),
+            kind: told.kind,
+            value: told.value,
             exists: cell.is_some(),
-            exact: true,
+            exact: told.kind == Kind::Count,
+            bound: Some(told.bound),
+            error: told.error,
             as_of: self.now,
             lag: Some(std::time::Duration::ZERO),
             shards: Seen::ONE,
@@ -42,6 +49,7 @@ impl Turn<'_> {
             let of = |total: u64| Seen { seen: if fetched_at.is_some() { total } else { 1 }, total };
             // What other nodes have added since their rows were fetched is not in it.
             reading.exact = false;
+            reading.bound = None;
             reading.lag = fetched_at.map(|at| self.elapsed.saturating_sub(at));
             reading.shards = of(u64::from(self.policies.policy(name).share.shards.max(1)));
             reading.writers = of(shared.writers_known());

@@ -9,17 +9,9 @@ use quipu_model::{Command, Dialect, Fraction, FrequencySize, Name, Relation, Ske
 
 use super::counter::{arg, integer, is, name, names, plain, shaped};
 use super::{CommandError, Request, Spec};
+use crate::json::COUNTED_ITEMS_MAX;
 use crate::number;
 use crate::resp::{Args, Shape};
-
-/// What a sketch of frequencies is made like when it is first counted in: `at_most` is at most a ten-thousandth of all too high, but for one item in a thousand.
-const FREQUENCY_DEFAULT: [f64; 2] = [0.0001, 0.001];
-
-/// How many items a list has that is made when it is first counted in.
-const TOP_DEFAULT: u32 = 100;
-
-/// Items that are counted by one command at most.
-const COUNTED_ITEMS_MAX: usize = 1_000;
 
 /// Sketches that are brought together by one command at most.
 const JOINED_NAMES_MAX: usize = 256;
@@ -115,8 +107,7 @@ pub(super) fn cms_incrby<'a>(spec: &'static Spec, args: &Args<'a>) -> Parsed<'a>
 
 pub(super) fn quipu_freq_add<'a>(spec: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
     let items = counted(spec, args, amount)?;
-    let [error, probability] = FREQUENCY_DEFAULT.map(Fraction::new);
-    let make = error.zip(probability).map(|(error, probability)| FrequencySize::Accuracy { error, probability });
+    let make = Some(FrequencySize::usual());
     sketch(SketchCommand::CountItems { name: name(args, 1)?, items, make, dialect: Dialect::Native })
 }
 
@@ -222,7 +213,7 @@ pub(super) fn topk_incrby<'a>(spec: &'static Spec, args: &Args<'a>) -> Parsed<'a
 }
 
 pub(super) fn quipu_top_add<'a>(spec: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
-    let (items, make) = (counted(spec, args, amount)?, Some(TopSize::of(TOP_DEFAULT)));
+    let (items, make) = (counted(spec, args, amount)?, Some(TopSize::usual()));
     sketch(SketchCommand::CountTop { name: name(args, 1)?, items, make, dialect: Dialect::Native })
 }
 

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use quipu_model::Kind;
 use serde::de::{Error, Visitor};
 use serde::{Deserialize, Deserializer};
 
@@ -46,13 +47,19 @@ pub struct MutationBody {
 /// Most items of one observation: each is hashed while others wait.
 pub const OBSERVE_ITEMS_MAX: usize = 10_000;
 
+/// Most items of one observation that are counted: each may have an item in its reply.
+pub const COUNTED_ITEMS_MAX: usize = 1_000;
+
 /// The body of an observation.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ObserveBody {
     /// What was seen.
     #[serde(deserialize_with = "few_enough")]
-    pub items: Vec<String>,
+    pub items: Vec<ObservedItem>,
+    /// Of which kind the counter is to be.
+    #[serde(default, deserialize_with = "approximate")]
+    pub kind: Option<Kind>,
     /// What the client calls this mutation.
     #[serde(default)]
     pub token: Option<String>,
@@ -64,8 +71,59 @@ pub struct ObserveBody {
     pub seq: Option<u64>,
 }
 
-fn few_enough<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
-    let items = Vec::<String>::deserialize(deserializer)?;
+/// What was seen, or that it was seen several times.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(untagged, expecting = "an item is a string, or an object such as {\"item\": \"a\", \"count\": 2}")]
+pub enum ObservedItem {
+    /// Once.
+    Once(String),
+    /// So often.
+    Counted(CountedItem),
+}
+
+/// An item and how often it came.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CountedItem {
+    /// What came.
+    pub item: String,
+    /// How often.
+    #[serde(default = "once")]
+    pub count: u64,
+}
+
+impl ObservedItem {
+    /// What came.
+    pub fn item(&self) -> &str {
+        match self {
+            ObservedItem::Once(item) => item,
+            ObservedItem::Counted(counted) => &counted.item,
+        }
+    }
+
+    /// How often it came.
+    pub fn count(&self) -> u64 {
+        match self {
+            ObservedItem::Once(_) => 1,
+            ObservedItem::Counted(counted) => counted.count,
+        }
+    }
+}
+
+fn once() -> u64 {
+    1
+}
+
+/// The word of a kind that observes items.
+fn approximate<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Kind>, D::Error> {
+    let Some(word) = Option::<String>::deserialize(deserializer)? else { return Ok(None) };
+    let known = [Kind::Unique, Kind::Frequency, Kind::Top].into_iter().find(|kind| kind.word() == word);
+    let unknown = || D::Error::custom(format!("'kind' is 'unique', 'frequency' or 'top', not '{word}'"));
+    known.map(Some).ok_or_else(unknown)
+}
+
+fn few_enough<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<ObservedItem>, D::Error> {
+    let items = Vec::<ObservedItem>::deserialize(deserializer)?;
     match items.len() > OBSERVE_ITEMS_MAX {
         true => Err(D::Error::custom(format!("'items' may have {OBSERVE_ITEMS_MAX} items, not {}", items.len()))),
         false => Ok(items),

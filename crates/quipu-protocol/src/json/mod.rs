@@ -15,11 +15,11 @@ mod reply;
 mod time;
 
 pub use body::{
-    AddBody, BatchItem, BatchOp, MutationBody, OBSERVE_ITEMS_MAX, ObserveBody, parse_add, parse_item, parse_mutation,
-    parse_observe,
+    AddBody, BatchItem, BatchOp, COUNTED_ITEMS_MAX, CountedItem, MutationBody, OBSERVE_ITEMS_MAX, ObserveBody,
+    ObservedItem, parse_add, parse_item, parse_mutation, parse_observe,
 };
 pub use display::display;
 pub use namespace::{NamespaceMistake, namespace_value, parse_namespace, setting_value};
 pub use percent::{PercentError, percent_decode, percent_encode, query_decode};
-pub use reply::{SAFE_INTEGER_MAX, string, write_name, write_reading, write_total};
+pub use reply::{SAFE_INTEGER_MAX, string, write_bytes, write_name, write_reading, write_total};
 pub use time::rfc3339;

@@ -11,13 +11,18 @@ pub const SAFE_INTEGER_MAX: u64 = 1 << 53;
 
 /// Writes `"name":"…"`; for a name that is not text, also `"name_encoded"`, as it stands in a path.
 pub fn write_name(out: &mut Vec<u8>, name: &[u8]) {
-    out.extend_from_slice(b"\"name\":");
-    match std::str::from_utf8(name) {
+    write_bytes(out, "name", name);
+}
+
+/// Writes `"key":"…"`; for bytes that are not text, also `"key_encoded"`, as they would stand in a path.
+pub fn write_bytes(out: &mut Vec<u8>, key: &str, bytes: &[u8]) {
+    put(out, format_args!("\"{key}\":"));
+    match std::str::from_utf8(bytes) {
         Ok(text) => string(out, text),
         Err(_) => {
-            string(out, &String::from_utf8_lossy(name));
-            out.extend_from_slice(b",\"name_encoded\":");
-            string(out, &percent_encode(name));
+            string(out, &String::from_utf8_lossy(bytes));
+            put(out, format_args!(",\"{key}_encoded\":"));
+            string(out, &percent_encode(bytes));
         }
     }
 }
@@ -31,7 +36,8 @@ pub fn write_total(out: &mut Vec<u8>, key: &str, value: i64) {
 
 /// Writes a reading.
 pub fn write_reading(out: &mut Vec<u8>, name: &[u8], reading: &Reading) {
-    let Reading { kind, value, exists, exact, as_of, lag, shards, writers, epoch: _, expires_at } = reading;
+    let Reading { kind, value, exists, exact, bound, error, as_of, lag, shards, writers, epoch: _, expires_at } =
+        reading;
     out.push(b'{');
     write_name(out, name);
     put(out, format_args!(",\"kind\":\"{}\",", kind.word()));
@@ -42,15 +48,20 @@ pub fn write_reading(out: &mut Vec<u8>, name: &[u8], reading: &Reading) {
         None => out.extend_from_slice(b"null"),
     }
     out.extend_from_slice(b",\"bound\":");
-    if *exact {
-        out.extend_from_slice(b"{\"low\":");
-        number(out, *value);
-        out.extend_from_slice(b",\"high\":");
-        number(out, *value);
-        out.push(b'}');
-    } else {
+    match bound {
+        Some((low, high)) => {
+            out.extend_from_slice(b"{\"low\":");
+            number(out, *low);
+            out.extend_from_slice(b",\"high\":");
+            number(out, *high);
+            out.push(b'}');
+        }
         // What others have added and taken away since cannot be bounded, only dated.
-        out.extend_from_slice(b"null");
+        None => out.extend_from_slice(b"null"),
+    }
+    if let Some(error) = error {
+        out.extend_from_slice(b",\"error\":");
+        number(out, i64::try_from(*error).unwrap_or(i64::MAX));
     }
     put(out, format_args!(",\"shards\":{{\"seen\":{},\"total\":{}}}", shards.seen, shards.total));
     put(out, format_args!(",\"writers\":{{\"seen\":{},\"total\":{}}}", writers.seen, writers.total));
@@ -92,6 +103,8 @@ mod tests {
             value,
             exists: true,
             exact: true,
+            bound: Some((value, value)),
+            error: None,
             as_of: Millis(1_000),
             lag: Some(Duration::ZERO),
             shards: Seen::ONE,
@@ -115,7 +128,8 @@ mod tests {
             "shards": {"seen": 1, "total": 1}, "writers": {"seen": 1, "total": 1}, "expires_at": null, "display": "1.2K",
         });
         assert_eq!(written(b"likes:42", &reading(1_234)), exact);
-        let shared = Reading { exact: false, lag: None, writers: Seen { seen: 1, total: 3 }, ..reading(1) };
+        let shared =
+            Reading { exact: false, bound: None, lag: None, writers: Seen { seen: 1, total: 3 }, ..reading(1) };
         let shared = written(b"a", &shared);
         assert_eq!((&shared["bound"], &shared["lag_ms"]), (&Value::Null, &Value::Null));
         assert_eq!(shared["writers"], json!({"seen": 1, "total": 3}));

@@ -8,10 +8,10 @@ use crate::json::display;
 impl Writer<'_> {
     /// A reading. Times are milliseconds since 1970; truths are 1 and 0; what nobody can say is null.
     pub fn reading(&mut self, name: Name<'_>, reading: &Reading) {
-        let Reading { kind, value, exists, exact, as_of, lag, shards, writers, epoch: _, expires_at } = reading;
+        let Reading { kind, value, exists, exact, bound, error, as_of, lag, shards, writers, epoch: _, expires_at } =
+            reading;
         let millis = |at: &Millis| at.0 as i64;
-        let bound = exact.then_some(*value);
-        self.map(15);
+        self.map(16);
         self.key("name").bulk(name.bytes());
         self.key("kind").bulk(kind.word().as_bytes());
         self.key("value").integer(*value);
@@ -19,8 +19,9 @@ impl Writer<'_> {
         self.key("exact").integer((*exact).into());
         self.key("as_of").integer(millis(as_of));
         self.key("lag_ms").maybe(lag.map(|lag| lag.as_millis() as i64));
-        self.key("bound_low").maybe(bound);
-        self.key("bound_high").maybe(bound);
+        self.key("bound_low").maybe(bound.map(|(low, _)| low));
+        self.key("bound_high").maybe(bound.map(|(_, high)| high));
+        self.key("error").maybe(error.map(|error| i64::try_from(error).unwrap_or(i64::MAX)));
         self.key("shards_seen").integer(shards.seen as i64);
         self.key("shards_total").integer(shards.total as i64);
         self.key("writers_seen").integer(writers.seen as i64);

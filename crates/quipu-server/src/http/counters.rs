@@ -7,7 +7,7 @@ use axum::extract::{Request, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use quipu_model::{Command, Freshness, Pattern, Reply, Scan};
+use quipu_model::{Command, Freshness, Kind, Pattern, Reply, Scan};
 use quipu_protocol::json;
 
 use super::Door;
@@ -135,14 +135,23 @@ pub(super) async fn list(State(door): State<Arc<Door>>, request: Request) -> Res
             }
         }
     };
+    let mut listed = Vec::with_capacity(names.len());
+    for (name, value) in names.iter().zip(values) {
+        match value {
+            Some(value) => listed.push((name, Kind::Count, value)),
+            // It is of an approximate kind, or has gone since it was met; then it is not listed.
+            None => {
+                let reading = ask::read(&door.shared, checked(name), Freshness::Cached).await?;
+                listed.extend(reading.exists.then_some((name, reading.kind, reading.value)));
+            }
+        }
+    }
     Ok(object(|out| {
         out.extend_from_slice(b"\"counters\":[");
-        // One that has gone since it was met is not listed.
-        let there = names.iter().zip(values).filter_map(|(name, value)| value.map(|value| (name, value)));
-        for (index, (name, value)) in there.enumerate() {
+        for (index, (name, kind, value)) in listed.into_iter().enumerate() {
             out.extend_from_slice(if index == 0 { b"{" } else { b",{" });
             json::write_name(out, name);
-            out.push(b',');
+            out.extend_from_slice(format!(",\"kind\":\"{}\",", kind.word()).as_bytes());
             json::write_total(out, "value", value);
             out.push(b'}');
         }

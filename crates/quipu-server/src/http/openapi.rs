@@ -3,7 +3,7 @@
 //! In: `routes::ROUTES` and the schemas below. Out: one document, the same for every request.
 
 use axum::response::Response;
-use quipu_model::{Form, NAMESPACE_KEYS, NamespaceKey};
+use quipu_model::{Form, Kind, NAMESPACE_KEYS, NamespaceKey};
 use serde_json::{Map, Value, json};
 
 use super::counters::json_response;
@@ -149,6 +149,9 @@ fn schemas() -> Value {
     let text = json!({"type": "string", "pattern": "^-?[0-9]{1,19}$"});
     let name = json!({"type": "string", "description": "The counter; a name that is not text has replacement characters here, and is whole in name_encoded."});
     let encoded = json!({"type": "string", "description": "The name as in a path; only where it is not text."});
+    let kinds = json!({"type": "string", "enum": Kind::ALL.map(Kind::word)});
+    let sorts = json!({"type": "string", "enum": Kind::ALL.into_iter().filter(|kind| *kind != Kind::Count).map(Kind::word).collect::<Vec<_>>()});
+    let item = json!({"type": "string", "description": "One that is not text has replacement characters here, and its encoded form beside it."});
     let seen = object(&["seen", "total"], json!({"seen": {"type": "integer"}, "total": {"type": "integer"}}));
     let time = json!({"type": "string", "format": "date-time"});
     let delta = json!({
@@ -185,10 +188,34 @@ fn schemas() -> Value {
             "at_most": {"type": "integer"}, "at_least": {"type": "integer"}, "certain": {"type": "boolean"},
         })),
         "Observe": closed(&["items"], json!({
-            "items": {"type": "array", "maxItems": quipu_protocol::json::OBSERVE_ITEMS_MAX, "items": {"type": "string"}, "description": "What was seen."},
+            "items": {
+                "type": "array",
+                "maxItems": quipu_protocol::json::OBSERVE_ITEMS_MAX,
+                "items": {"oneOf": [{"type": "string"}, closed(&["item"], json!({"item": {"type": "string"}, "count": {"type": "integer", "minimum": 0, "maximum": 1_000_000_000, "default": 1}}))]},
+                "description": format!("What was seen. How often an item came is for frequencies and tops, which take {} items at once.", quipu_protocol::json::COUNTED_ITEMS_MAX),
+            },
+            "kind": {"oneOf": [{"type": "null"}, sorts], "description": "Of which kind the counter is to be."},
             "token": token, "producer": producer, "seq": seq,
         })),
-        "Observed": object(&["name", "changed"], json!({"name": name, "name_encoded": encoded, "changed": {"type": "boolean"}})),
+        "Observed": object(&["name", "kind"], json!({
+            "name": name, "name_encoded": encoded, "kind": sorts,
+            "changed": {"type": "boolean", "description": "Of different items."},
+            "items": {"type": "array", "description": "Of frequencies: the most that each item may have come to.", "items": object(&["item", "at_most", "at_most_string"], json!({"item": item, "item_encoded": encoded, "at_most": total, "at_most_string": text}))},
+            "expelled": {"type": "array", "description": "Of tops: what has left the list.", "items": object(&["item"], json!({"item": item, "item_encoded": encoded}))},
+        })),
+        "Frequencies": object(&["name", "kind", "total", "total_string", "error", "error_string", "items"], json!({
+            "name": name, "name_encoded": encoded, "kind": {"type": "string", "enum": ["frequency"]},
+            "total": total, "total_string": text, "error": total, "error_string": text,
+            "items": {"type": "array", "items": object(&["item", "at_most", "at_most_string", "typical", "typical_string"], json!({
+                "item": item, "item_encoded": encoded, "at_most": total, "at_most_string": text, "typical": total, "typical_string": text,
+            }))},
+        })),
+        "Top": object(&["name", "kind", "rows"], json!({
+            "name": name, "name_encoded": encoded, "kind": {"type": "string", "enum": ["top"]},
+            "rows": {"type": "array", "items": object(&["key", "at_most", "at_most_string", "at_least", "at_least_string", "certain"], json!({
+                "key": item, "key_encoded": encoded, "at_most": total, "at_most_string": text, "at_least": total, "at_least_string": text, "certain": {"type": "boolean"},
+            }))},
+        })),
         "Uniques": object(&["name", "kind", "value", "value_string", "exact", "bound", "display"], with(json!({
             "kind": {"type": "string", "enum": ["unique"]},
             "exact": {"type": "boolean"},
@@ -199,12 +226,13 @@ fn schemas() -> Value {
         "Reading": object(
             &["name", "kind", "value", "value_string", "exists", "exact", "as_of", "lag_ms", "bound", "shards", "writers", "expires_at", "display"],
             with(json!({
-                "kind": {"type": "string", "enum": ["count"]},
+                "kind": kinds,
                 "exists": {"type": "boolean"},
-                "exact": {"type": "boolean", "description": "It includes every operation acknowledged before the read began."},
+                "exact": {"type": "boolean", "description": "It includes every operation acknowledged before the read began. Never of an approximate kind."},
                 "as_of": time,
                 "lag_ms": {"type": ["integer", "null"], "description": "How old what is known of other nodes is; null: nothing is."},
-                "bound": {"description": "Where the value certainly lies; null: nobody can say.", "oneOf": [{"type": "null"}, object(&["low", "high"], json!({"low": total, "high": total}))]},
+                "error": {"description": "Of frequencies and tops: by so much at most what is told of one item is too high.", "oneOf": total["oneOf"]},
+                "bound": {"description": "Where the value lies, certainly, and of different items in 95 of 100 cases; null: nobody can say.", "oneOf": [{"type": "null"}, object(&["low", "high"], json!({"low": total, "high": total}))]},
                 "shards": seen,
                 "writers": seen,
                 "expires_at": {"oneOf": [{"type": "null"}, time]},
@@ -217,7 +245,7 @@ fn schemas() -> Value {
         ),
         "Deleted": object(&["name", "deleted"], json!({"name": name, "name_encoded": encoded, "deleted": {"type": "boolean"}})),
         "List": object(&["counters", "cursor"], json!({
-            "counters": {"type": "array", "items": reference("Added")},
+            "counters": {"type": "array", "items": object(&["name", "kind", "value", "value_string"], with(json!({"kind": kinds})))},
             "cursor": {"type": ["string", "null"], "description": "Where the next page begins; null: there is none."},
         })),
         "Batch": {

@@ -58,6 +58,7 @@ reasons! {
     BadBody           "bad-body"            400 0 "The body is not understood"
     ExpireTime        "expire-time"         400 0 "The expiry is outside the range of time"
     NoShardKey        "no-shard-key"        400 0 "The namespace picks shards by a key, and the add has none"
+    TooMuch           "too-much"            400 0 "It is more than a sketch takes"
     ReplyTooLarge     "reply-too-large"     400 0 "The reply would be larger than its bound"
     Unauthorized      "unauthorized"        401 0 "The password is missing or wrong"
     CrossOrigin       "cross-origin"        403 0 "Pages of other origins may not change counters"
@@ -144,12 +145,10 @@ impl Reason {
     pub fn of(refusal: &Refusal) -> Reason {
         match refusal {
             Refusal::Overflow | Refusal::SketchOverflow => Reason::Overflow,
-            // What the doors of the approximate kinds will tell apart.
+            Refusal::BadSize { .. } | Refusal::ItemTooLong { .. } => Reason::TooMuch,
             Refusal::NoSketch { .. }
             | Refusal::SketchExists { .. }
             | Refusal::SizesDiffer
-            | Refusal::BadSize { .. }
-            | Refusal::ItemTooLong { .. }
             | Refusal::NotOffered { .. } => Reason::WrongKind,
             Refusal::ExpireTime => Reason::ExpireTime,
             Refusal::WrongKind | Refusal::NotHll | Refusal::CorruptHll => Reason::WrongKind,

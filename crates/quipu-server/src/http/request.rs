@@ -56,8 +56,13 @@ const NAME_ENCODED_BYTES_MAX: usize = 3 * NAME_BYTES_MAX;
 pub(super) struct Query(Vec<(String, Vec<u8>)>);
 
 impl Query {
-    /// The query of a request.
+    /// The query of a request, in which every key is given once.
     pub fn of(uri: &Uri) -> Result<Query, Problem> {
+        Query::with_many(uri, "")
+    }
+
+    /// The same, in which one key may be given several times.
+    pub fn with_many(uri: &Uri, many: &str) -> Result<Query, Problem> {
         let wrong = |text: String| Problem::new(Reason::BadQuery, text);
         let mut pairs: Vec<(String, Vec<u8>)> = Vec::new();
         for pair in uri.query().unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
@@ -67,7 +72,7 @@ impl Query {
             }
             let decode = |text| query_decode(text).map_err(|error| wrong(format!("'{pair}': {error}")));
             let key = String::from_utf8_lossy(&decode(key)?).into_owned();
-            if pairs.iter().any(|(known, _)| *known == key) {
+            if (key != many || many.is_empty()) && pairs.iter().any(|(known, _)| *known == key) {
                 return Err(wrong(format!("'{key}' is given twice")));
             }
             pairs.push((key, decode(value)?));
@@ -79,6 +84,13 @@ impl Query {
     pub fn take(&mut self, key: &str) -> Option<Vec<u8>> {
         let at = self.0.iter().position(|(known, _)| known == key)?;
         Some(self.0.swap_remove(at).1)
+    }
+
+    /// Takes all values of a key, in order.
+    pub fn take_all(&mut self, key: &str) -> Vec<Vec<u8>> {
+        let (taken, rest) = std::mem::take(&mut self.0).into_iter().partition(|(known, _)| known == key);
+        self.0 = rest;
+        Vec::into_iter(taken).map(|(_, value)| value).collect()
     }
 
     /// Takes a whole number within bounds.

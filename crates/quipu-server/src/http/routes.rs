@@ -9,7 +9,7 @@ use axum::http::{HeaderValue, Uri};
 use axum::routing::{MethodRouter, delete, get, post, put};
 
 use super::problem::{Problem, Reason};
-use super::{Door, batch, counters, health, hot, metrics, namespaces, openapi, uniques, watch};
+use super::{Door, batch, counters, health, hot, items, metrics, namespaces, observe, openapi, uniques, watch};
 
 /// A route.
 pub(super) struct Route {
@@ -65,6 +65,10 @@ const NAME: Parameter = Parameter {
 
 const UNIQUE_NAME: Parameter = Parameter { example: r#""visitors:today""#, ..NAME };
 
+const FREQUENCY_NAME: Parameter = Parameter { example: r#""searches:words""#, ..NAME };
+
+const TOP_NAME: Parameter = Parameter { example: r#""pages:top""#, ..NAME };
+
 const TOKEN: Parameter = Parameter {
     name: "Idempotency-Key",
     place: "header",
@@ -97,6 +101,7 @@ const WRITES: &[Reason] = &[
     Reason::BodyTooLarge,
     Reason::Overflow,
     Reason::WrongKind,
+    Reason::TooMuch,
     Reason::TooWide,
     Reason::TooManyCounters,
     Reason::OneOwner,
@@ -123,6 +128,7 @@ const WRITES: &[Reason] = &[
 const READS: &[Reason] = &[
     Reason::BadPath,
     Reason::WrongKind,
+    Reason::TooMuch,
     Reason::TooWide,
     Reason::AtRest,
     Reason::NoMemory,
@@ -177,7 +183,7 @@ pub(super) const ROUTES: &[Route] = &[
         path: "/v1/counters/{name}",
         operation: "read",
         summary: "Reads a counter",
-        description: "A value, and how far to trust it. A counter that does not exist reads as 0.",
+        description: "A value, and how far to trust it. A counter that does not exist reads as 0. Of different items it is the estimate, of frequencies and tops how much came in all; error then says by how much what is told of one item may be too high.",
         parameters: &[
             NAME,
             Parameter {
@@ -226,8 +232,8 @@ pub(super) const ROUTES: &[Route] = &[
         method: "POST",
         path: "/v1/counters/{name}/observe",
         operation: "observe",
-        summary: "Notes items as seen by a counter of different items",
-        description: "Creates it if it does not exist. An item that was seen before changes nothing, so this may be sent again without harm; the reply says whether the estimate has changed.",
+        summary: "Notes items as seen by a counter of an approximate kind",
+        description: "Creates it if it does not exist: of the kind that the body names, or else the one that the namespace is for, or else a counter of different items. To such a one an item that was seen before changes nothing, so this may be sent again without harm; the reply says whether the estimate has changed. Frequencies and tops count each item as often as it says; the reply has the most that each may have come to, or the items that have left the list. All items are counted or none is.",
         parameters: &[UNIQUE_NAME, TOKEN],
         body: &[Content {
             media: JSON,
@@ -237,10 +243,10 @@ pub(super) const ROUTES: &[Route] = &[
         reply: &[Content {
             media: JSON,
             schema: Some("Observed"),
-            example: r#"{"name": "visitors:today", "changed": true}"#,
+            example: r#"{"name": "visitors:today", "kind": "unique", "changed": true}"#,
         }],
         problems: WRITES,
-        handler: || post(uniques::observe),
+        handler: || post(observe::observe),
         ..PLAIN
     },
     Route {
@@ -268,10 +274,58 @@ pub(super) const ROUTES: &[Route] = &[
         ..PLAIN
     },
     Route {
+        path: "/v1/counters/{name}/frequency",
+        operation: "frequency",
+        summary: "Reads how often items came",
+        description: "Of each item, not more often than at_most, and most likely typical; nearly always at_most is too high by error at most. Total is how much came in all. To one that does not exist nothing has come.",
+        parameters: &[
+            FREQUENCY_NAME,
+            Parameter {
+                name: "item",
+                place: "query",
+                description: "The item; given once for each, 64 times at most.",
+                schema: r#"{"type": "string", "maxLength": 128}"#,
+                example: r#""quipu""#,
+            },
+        ],
+        reply: &[Content {
+            media: JSON,
+            schema: Some("Frequencies"),
+            example: r#"{"name": "searches:words", "kind": "frequency", "total": 1017, "total_string": "1017", "error": 1, "error_string": "1", "items": [{"item": "quipu", "at_most": 43, "at_most_string": "43", "typical": 43, "typical_string": "43"}]}"#,
+        }],
+        problems: READS,
+        handler: || get(items::frequency),
+        ..PLAIN
+    },
+    Route {
+        path: "/v1/counters/{name}/top",
+        operation: "top",
+        summary: "Reads which items came most often",
+        description: "The most frequent first. Each came at_least so often and at_most so often; certain says that nothing outside the list came more often. Of one that does not exist the list is empty.",
+        parameters: &[
+            TOP_NAME,
+            Parameter {
+                name: "k",
+                place: "query",
+                description: "Rows, of those that the counter keeps.",
+                schema: r#"{"type": "integer", "minimum": 1, "maximum": 10000, "default": 10}"#,
+                example: "10",
+            },
+        ],
+        reply: &[Content {
+            media: JSON,
+            schema: Some("Top"),
+            example: r#"{"name": "pages:top", "kind": "top", "rows": [{"key": "/", "at_most": 43, "at_most_string": "43", "at_least": 43, "at_least_string": "43", "certain": true}]}"#,
+        }],
+        problems: READS,
+        handler: || get(items::top),
+        ..PLAIN
+    },
+    Route {
         path: "/v1/counters",
         operation: "list",
         summary: "Lists counters, a page at a time",
-        description: "In no particular order. A counter that exists from the first page to the last is listed at least once. A page may be short, or empty, and yet have a cursor: the list is over when the cursor is null.",
+        description: "In no particular order, each with its value, or what stands for it where the kind is approximate. A counter that exists from the first page to the last is listed at least once. A page may be short, or empty, and yet have a cursor: the list is over when the cursor is null.",
         parameters: &[
             Parameter {
                 name: "prefix",
@@ -298,7 +352,7 @@ pub(super) const ROUTES: &[Route] = &[
         reply: &[Content {
             media: JSON,
             schema: Some("List"),
-            example: r#"{"counters": [{"name": "likes:42", "value": 43, "value_string": "43"}], "cursor": null}"#,
+            example: r#"{"counters": [{"name": "likes:42", "kind": "count", "value": 43, "value_string": "43"}], "cursor": null}"#,
         }],
         problems: READS,
         handler: || get(counters::list),

@@ -1,4 +1,4 @@
-//! Counters of different items: observe, and read with bounds.
+//! Counters of different items, read with bounds.
 
 use std::sync::Arc;
 
@@ -11,34 +11,11 @@ use super::Door;
 use super::ask;
 use super::counters::object;
 use super::problem::{Failure, Problem, Reason};
-use super::request::{self, Query, bad_body, checked};
-use super::token::{Said, Token};
+use super::request::{self, Query, checked};
 use crate::metrics::Operation;
 
 /// Most counters whose union is read at once.
 pub(super) const UNION_NAMES_MAX: usize = 64;
-
-/// `POST /v1/counters/{name}/observe`
-pub(super) async fn observe(State(door): State<Arc<Door>>, request: Request) -> Result<Response, Failure> {
-    let (parts, body) = request.into_parts();
-    let name = request::counter(&parts.uri)?;
-    let _timed = door.shared.latencies.time(Operation::Observe, checked(&name));
-    request::expect_no_query(&parts)?;
-    let limits = &door.shared.limits;
-    let body = request::body(body, limits.http_body_bytes_max, limits.http_body_time_max).await?;
-    let body = json::parse_observe(&body).map_err(|error| bad_body(&error))?;
-    let said = Said { token: body.token, producer: body.producer, seq: body.seq };
-    let token = Token::of(&parts.headers, said)?;
-    let items = body.items.iter().map(|item| item.as_bytes()).collect();
-    let command = Command::Sketch(SketchCommand::Observe { name: checked(&name), items, dialect: Dialect::Native });
-    match ask::carry_out_once(&door.shared, token.as_ref(), &command).await? {
-        Reply::Integer(changed) => Ok(object(|out| {
-            json::write_name(out, &name);
-            out.extend_from_slice(format!(",\"changed\":{}", changed != 0).as_bytes());
-        })),
-        other => unreachable!("observing replies with a number, not {other:?}"),
-    }
-}
 
 /// `GET /v1/counters/{name}/uniques`
 pub(super) async fn uniques(State(door): State<Arc<Door>>, request: Request) -> Result<Response, Failure> {

@@ -358,6 +358,76 @@ fn metrics_are_told_in_the_format_of_prometheus() {
 }
 
 #[test]
+fn counters_of_every_approximate_kind_are_observed_and_read() {
+    let door = Door::open();
+    let mut http = Http::of(&door);
+    // Different items, unless somebody says otherwise.
+    let observed = http.post("/v1/counters/v:1/observe", r#"{"items": ["a", "b", {"item": "a"}]}"#).json();
+    assert_eq!(observed, json!({"name": "v:1", "kind": "unique", "changed": true}));
+    assert_eq!(http.post("/v1/counters/v:1/observe", r#"{"items": ["a"]}"#).json()["changed"], false);
+    let reading = http.get("/v1/counters/v:1").json();
+    assert_eq!((&reading["kind"], &reading["value"], &reading["exact"]), (&json!("unique"), &json!(2), &json!(false)));
+    assert!(reading["bound"]["low"].as_i64() <= Some(2) && reading["bound"]["high"].as_i64() >= Some(2), "{reading}");
+    assert_eq!(reading["display"], "2");
+    // How often items came.
+    let body = r#"{"kind": "frequency", "items": ["x", {"item": "y", "count": 41}, "x"]}"#;
+    let counted = http.post("/v1/counters/f:1/observe", body).json();
+    assert_eq!((&counted["kind"], &counted["items"][1]["at_most"]), (&json!("frequency"), &json!(41)));
+    // What it is need not be said again.
+    assert_eq!(http.post("/v1/counters/f:1/observe", r#"{"items": ["x"]}"#).json()["items"][0]["at_most_string"], "3");
+    let read = http.get("/v1/counters/f:1/frequency?item=x&item=y&item=%ff").json();
+    assert_eq!((&read["total"], read["items"].as_array().unwrap().len()), (&json!(44), 3));
+    assert_eq!((&read["items"][0]["at_most"], &read["items"][1]["typical"]), (&json!(3), &json!(41)));
+    assert_eq!((&read["items"][2]["item_encoded"], &read["items"][2]["at_most"]), (&json!("%FF"), &json!(0)));
+    let reading = http.get("/v1/counters/f:1").json();
+    assert_eq!((&reading["value"], &reading["bound"]), (&json!(44), &json!({"low": 44, "high": 44})));
+    assert_eq!((&reading["exact"], &reading["error"]), (&json!(false), &json!(1)));
+    // Which came most often: in a namespace for it, nobody has to say so.
+    let put = http.ask("PUT", "/v1/namespaces/t", "", r#"{"kind": "top"}"#);
+    assert_eq!(put.status, 200);
+    let items: Vec<Value> = (1..=30).map(|n| json!({"item": format!("i{n}"), "count": n})).collect();
+    let listed = http.post("/v1/counters/t:1/observe", &json!({"items": items}).to_string()).json();
+    assert_eq!((&listed["kind"], &listed["expelled"]), (&json!("top"), &json!([])));
+    let top = http.get("/v1/counters/t:1/top?k=2").json();
+    let row = |key: &str, n: u64| json!({"key": key, "at_most": n, "at_most_string": n.to_string(), "at_least": n, "at_least_string": n.to_string(), "certain": true});
+    assert_eq!(top["rows"], json!([row("i30", 30), row("i29", 29)]));
+    assert_eq!(http.get("/v1/counters/t:1/top").json()["rows"].as_array().unwrap().len(), 10);
+    // All of them are listed, and told over RESP, too.
+    let all = http.get("/v1/counters?limit=1000").json();
+    let mut kinds: Vec<&str> =
+        all["counters"].as_array().unwrap().iter().map(|it| it["kind"].as_str().unwrap()).collect();
+    kinds.sort_unstable();
+    assert_eq!(kinds, ["frequency", "top", "unique"]);
+    // What does not exist has seen nothing.
+    let nothing = http.get("/v1/counters/f:2/frequency?item=x").json();
+    assert_eq!((&nothing["total"], &nothing["items"][0]["at_most"]), (&json!(0), &json!(0)));
+    assert_eq!(http.get("/v1/counters/t:2/top").json()["rows"], json!([]));
+    // What fits no kind is refused.
+    for (path, body, status, word) in [
+        ("v:1", r#"{"items": [{"item": "a", "count": 2}]}"#, 400, "bad-body"),
+        ("v:1", r#"{"items": [1]}"#, 400, "bad-body"),
+        ("v:1", r#"{"items": [{"item": "a", "cuont": 2}]}"#, 400, "bad-body"),
+        ("v:1", r#"{"items": ["a"], "kind": "count"}"#, 400, "bad-body"),
+        ("v:1", r#"{"items": ["a"], "kind": "top"}"#, 409, "wrong-kind"),
+        ("t:3", r#"{"items": ["a"], "kind": "unique"}"#, 409, "wrong-kind"),
+    ] {
+        http.post(&format!("/v1/counters/{path}/observe"), body).is_problem(status, word);
+    }
+    let long = json!({"items": ["x".repeat(1_025)]}).to_string();
+    http.post("/v1/counters/t:1/observe", &long).is_problem(400, "too-much");
+    let many = json!({"items": vec!["x"; 1_001]}).to_string();
+    http.post("/v1/counters/f:1/observe", &many).is_problem(400, "bad-body");
+    for path in ["v:1/frequency?item=a", "f:1/top", "t:1/frequency?item=a", "t:1/uniques"] {
+        http.get(&format!("/v1/counters/{path}")).is_problem(409, "wrong-kind");
+    }
+    let items = "item=a&".repeat(65);
+    assert_eq!(http.get("/v1/counters/f:1/frequency").json()["items"], json!([]));
+    for path in [&*format!("f:1/frequency?{items}"), "t:1/top?k=0", "t:1/top?k=10001", "t:1/top?x=1"] {
+        http.get(&format!("/v1/counters/{path}")).is_problem(400, "bad-query");
+    }
+}
+
+#[test]
 fn every_route_answers_as_its_description_says() {
     let door = Door::open();
     let mut http = Http::of(&door);
@@ -395,5 +465,5 @@ fn every_route_answers_as_its_description_says() {
             assert!(public || operation["responses"][told.status.to_string()].is_object(), "{path}: {}", told.status);
         }
     }
-    assert_eq!(operations, 17);
+    assert_eq!(operations, 19);
 }

@@ -1,15 +1,18 @@
 //! What is where in the bytes of a top list.
 //!
 //! ```text
-//! 0  1             2 .. 4     4 .. 8  8 .. 12  12 .. 16  16 .. 20    20 .. 24  24 .. 28  28 .. 32  32 .. 40    40 .. 48
-//! 1  number: 4, 8  item room  k       slots    cells     slots used  width     depth     0         decay, f64  N, u64
+//! 0  1             2 .. 4     4 .. 8  8 .. 12  12 .. 16  16 .. 20    20 .. 24  24 .. 28  28    29 .. 32  32 .. 40    40 .. 48
+//! 1  number: 4, 8  item room  k       slots    cells     slots used  width     depth     bits  0         decay, f64  N, u64
 //!
 //! 48 ..         slots: at_most, error (a number each), length of the item (2 bytes), the item and zeros up to `item room`
-//! behind them   cells of the filter, a number each
+//! behind them   cells of the filter, so many bits each; the first of a byte is in its lowest bits
 //! ```
 //!
 //! All little-endian. Numbers take 4 bytes and items little room until one comes that does not fit; then everything is laid out again, wider. `width`, `depth` and `decay` are what a client
 //! of RedisBloom asked for, and wants to be told.
+//!
+//! `cells` says what room the filter has: that of so many cells of 32 bits. It begins with sixteen times as many of 2 bits; when one does not fit, two neighbours become one of twice the bits, up to 32. Cells of 64 bits are
+//! as many as of 32, and take more room. A list from before there were bits has 0 there: its cells are as wide as its numbers.
 
 use crate::{BYTES_MAX, Damaged, Refused};
 
@@ -23,10 +26,15 @@ pub const ITEM_BYTES_MAX: usize = 1024;
 /// Items are given room in steps of this.
 const ROOM_STEP: usize = 8;
 
-/// Sizes that do not change with what is counted, but for `number` and `room`.
+/// Bits of a cell at first, and the most that fit the room that the filter has from the beginning.
+pub const BITS_FIRST: u32 = 2;
+const BITS_USUAL: u32 = 32;
+
+/// Sizes that do not change with what is counted, but for `number`, `bits` and `room`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Layout {
     pub number: usize,
+    pub bits: u32,
     pub room: usize,
     pub k: u32,
     pub slots: u32,
@@ -45,12 +53,66 @@ impl Layout {
         HEADER + slot as usize * self.slot_len()
     }
 
-    pub fn cell(&self, cell: usize) -> usize {
-        self.slot(self.slots) + cell * self.number
+    /// How many cells there are.
+    pub fn cell_count(&self) -> u32 {
+        self.cells * (BITS_USUAL / self.bits).max(1)
+    }
+
+    /// The most that a cell can say.
+    pub fn cell_max(&self) -> u64 {
+        u64::MAX >> (64 - self.bits)
+    }
+
+    /// Where a cell is, and if it is a part of a byte, by how much it is shifted.
+    #[inline]
+    fn cell(&self, cell: usize) -> (usize, u32) {
+        let bit = cell * self.bits as usize;
+        (self.slot(self.slots) + bit / 8, (bit % 8) as u32)
+    }
+
+    /// What a cell says.
+    #[inline]
+    pub fn read_cell(&self, bytes: &[u8], cell: usize) -> u64 {
+        let (at, shift) = self.cell(cell);
+        match self.bits {
+            bits @ ..8 => u64::from(bytes[at] >> shift) & self.cell_max_of(bits),
+            8 => u64::from(bytes[at]),
+            16 => u64::from(u16::from_le_bytes([bytes[at], bytes[at + 1]])),
+            bits => number(bytes, at, bits as usize / 8),
+        }
+    }
+
+    /// What is to be where, for a cell to say this, which it can: as many of the bytes as it takes.
+    #[inline]
+    pub fn written_cell(&self, bytes: &[u8], cell: usize, value: u64) -> (usize, [u8; 8], usize) {
+        let (at, shift) = self.cell(cell);
+        match self.bits {
+            bits @ ..8 => {
+                let others = bytes[at] & !((self.cell_max_of(bits) as u8) << shift);
+                (at, u64::from(others | ((value as u8) << shift)).to_le_bytes(), 1)
+            }
+            bits => (at, value.to_le_bytes(), bits as usize / 8),
+        }
+    }
+
+    #[inline]
+    fn cell_max_of(&self, bits: u32) -> u64 {
+        (1 << bits) - 1
+    }
+
+    /// The same with wider cells: half as many, while there is no more room for them.
+    pub fn with_wider_cells(&self) -> Layout {
+        Layout { bits: self.bits * 2, ..*self }
+    }
+
+    /// Where all cells are.
+    pub fn all_cells(&self) -> std::ops::Range<usize> {
+        self.slot(self.slots)..self.len() as usize
     }
 
     pub fn len(&self) -> u64 {
-        HEADER as u64 + u64::from(self.slots) * self.slot_len() as u64 + u64::from(self.cells) * self.number as u64
+        let cells = u64::from(self.cells) * u64::from(self.bits.max(BITS_USUAL) / 8);
+        HEADER as u64 + u64::from(self.slots) * self.slot_len() as u64 + cells
     }
 
     pub fn check_len(&self) -> Result<(), Refused> {
@@ -63,6 +125,12 @@ impl Layout {
         len.next_multiple_of(ROOM_STEP).max(ROOM_STEP)
     }
 
+    /// The same with room for such a number in slots, and such an item.
+    pub fn wider(&self, value: u64, item_len: usize) -> Layout {
+        let number = if value > u64::from(u32::MAX) { 8 } else { self.number };
+        Layout { number, room: self.room.max(Layout::room_for(item_len)), ..*self }
+    }
+
     /// A header, and nothing counted behind it.
     pub fn empty(&self) -> Vec<u8> {
         let mut bytes = vec![0; self.len() as usize];
@@ -71,18 +139,20 @@ impl Layout {
         for (at, value) in [(4, self.k), (8, self.slots), (12, self.cells), (20, self.width), (24, self.depth)] {
             bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
         }
+        bytes[28] = self.bits as u8;
         bytes[32..40].copy_from_slice(&self.decay.to_le_bytes());
         bytes
     }
 
     /// Reads a header, and sees that as many bytes follow as it says.
     pub fn read(bytes: &[u8]) -> Result<Layout, Damaged> {
-        if bytes.len() < HEADER || bytes[0] != 1 || bytes[28..32] != [0; 4] {
+        if bytes.len() < HEADER || bytes[0] != 1 || bytes[29..32] != [0; 3] {
             return Err(Damaged("the header of a top list"));
         }
         let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("it is 4 bytes"));
         let layout = Layout {
             number: bytes[1] as usize,
+            bits: if bytes[28] == 0 { 8 * u32::from(bytes[1]) } else { bytes[28].into() },
             room: u16::from_le_bytes([bytes[2], bytes[3]]) as usize,
             k: word(4),
             slots: word(8),
@@ -92,6 +162,7 @@ impl Layout {
             decay: f64::from_bits(number(bytes, 32, 8)),
         };
         let right = matches!(layout.number, 4 | 8)
+            && matches!(layout.bits, 2 | 4 | 8 | 16 | 32 | 64)
             && layout.room == Layout::room_for(layout.room)
             && layout.room <= ITEM_BYTES_MAX
             && layout.k >= 1

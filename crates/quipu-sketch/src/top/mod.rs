@@ -2,7 +2,10 @@
 //!
 //! Some slots, two to four times as many as the list is long, have an item each, with a count that is at least the truth and an error by which it may be too high. One row of cells is the filter: a
 //! cell is at least the count of any item that falls to it and has no slot. An item without a slot raises its cell, and takes the slot of the least item when the cell has
-//! reached that one's count; the least item's count goes to its own cell.
+//! passed that one's count; the least item's count goes to its own cell.
+//!
+//! What makes a count too high is what others have left in the cell before the item got its slot. Frequent items get theirs early, when cells say 1 or 2: so cells begin with 2 bits, many of them, and become fewer and wider as they
+//! have more to say; where two become one, the higher is right for both. With cells of 32 bits from the beginning, in 64 KB, items around rank 100 of 10⁷ events by Zipf's law (0.7) were too high by 1.1 in the mean; so they are by 0.03.
 //!
 //! Invariants, for every item: `at_most − error ≤ truth ≤ at_most` if it has a slot, `truth ≤ cell` if it has none.
 //!
@@ -18,7 +21,7 @@ use std::collections::{HashMap, HashSet};
 
 use index::Index;
 pub use layout::ITEM_BYTES_MAX;
-use layout::{HEADER, Layout, N, USED, number};
+use layout::{BITS_FIRST, HEADER, Layout, N, USED, number};
 
 use crate::edit::{put, replace};
 use crate::key::{again, place};
@@ -62,7 +65,7 @@ pub struct Info {
     pub decay: f64,
     /// Items that have a count of their own.
     pub slots: u32,
-    /// Cells for all other items.
+    /// Cells of four bytes that the room for all other items is worth.
     pub cells: u32,
     /// All weights together.
     pub n: u64,
@@ -82,7 +85,8 @@ pub struct Top {
 impl Top {
     /// A list of `k` places with so many slots, at least 2·`k`, and cells.
     pub fn new(k: u32, slots: u32, cells: u32) -> Result<Top, Refused> {
-        Top::with(Layout { number: 4, room: Layout::room_for(0), k, slots, cells, width: cells, depth: 1, decay: 1.0 })
+        let (room, width) = (Layout::room_for(0), cells);
+        Top::with(Layout { number: 4, bits: BITS_FIRST, room, k, slots, cells, width, depth: 1, decay: 1.0 })
     }
 
     /// A list of `k` places in so many bytes, while items are short (8 bytes) and counts below 2³²: half of the room for slots, but no fewer than 2·`k`.
@@ -110,7 +114,8 @@ impl Top {
         let slots = k.saturating_mul(SLOTS_PER_PLACE);
         let cells = (u64::from(width) * u64::from(depth)).saturating_mul(2).max(u64::from(slots));
         let cells = u32::try_from(cells).map_err(|_| Refused::TooLarge { bytes: cells.saturating_mul(4) })?;
-        Top::with(Layout { number: 4, room: Layout::room_for(0), k, slots, cells, width, depth, decay })
+        let room = Layout::room_for(0);
+        Top::with(Layout { number: 4, bits: BITS_FIRST, room, k, slots, cells, width, depth, decay })
     }
 
     fn with(layout: Layout) -> Result<Top, Refused> {
@@ -190,9 +195,31 @@ impl Top {
         number(&self.bytes, N, 8)
     }
 
+    /// No item's `at_most` is higher than its `at_least` by more, if it has a slot: N / slots, since what the slots count comes to N at most.
+    pub fn error(&self) -> f64 {
+        self.n() as f64 / f64::from(self.layout.slots)
+    }
+
+    /// Whether so much can be counted, of items that its slots have room for, without it being laid out again: then little of it changes.
+    pub fn stays_as_wide(&self, weight: u64) -> bool {
+        let (total, cell_max) = (self.n().saturating_add(weight), self.layout.cell_max());
+        // What goes to a cell is no more than the least count. While there are slots, that is one of as many parts of all; else no more than any count is now, and comes.
+        let least = match self.index.as_ref().and_then(|index| index.least.floor()) {
+            _ if self.used < self.layout.slots => total / u64::from(self.layout.slots),
+            Some((_, slot)) => self.count_of(slot).saturating_add(weight),
+            None => self.count_of(0).saturating_add(weight),
+        };
+        total <= u64::from(u32::MAX) && least <= cell_max
+    }
+
     /// Most bytes that it comes to when so much is counted, of items no longer than this.
     pub fn bytes_after(&self, weight: u64, longest: usize) -> u64 {
-        self.wider(self.n().saturating_add(weight), longest).len()
+        let total = self.n().saturating_add(weight);
+        let mut layout = self.layout.wider(total, longest);
+        if total > u64::from(u32::MAX) {
+            layout.bits = 64;
+        }
+        layout.len()
     }
 
     /// Counts an item. The item that left the list for it, if one did: what `TOPK.ADD` and `TOPK.INCRBY` answer. The weight does not matter for how long it takes.
@@ -232,7 +259,7 @@ impl Top {
         let k = self.layout.k as usize;
         let next = slots.get(k).map_or(0, |(count, _)| *count);
         // After a merge a cell can be higher than a slot.
-        let cells = (0..self.layout.cells as usize).map(|cell| self.cell(cell)).max().unwrap_or(0);
+        let cells = (0..self.layout.cell_count() as usize).map(|cell| self.cell(cell)).max().unwrap_or(0);
         let row = |(at_most, slot): &(u64, u32)| {
             let at_least = at_most - self.error_of(*slot);
             Row { item: self.item(*slot).to_vec(), at_most: *at_most, at_least, certain: at_least >= next.max(cells) }
@@ -274,50 +301,54 @@ impl Top {
             return Err(Refused::Mismatch);
         }
         let all: Vec<&Top> = others.iter().copied().chain([&*self]).collect();
-        let mut rows: HashMap<&[u8], (u64, u64)> = HashMap::new();
-        for top in &all {
-            rows.extend((0..top.used).map(|slot| (top.item(slot), (0, 0))));
-        }
-        let mut n = 0u64;
-        let mut cells = vec![0u64; self.layout.cells as usize];
+        let bits = all.iter().map(|top| top.layout.bits).max().unwrap_or(BITS_FIRST);
+        let mut layout = Layout { bits, ..self.layout };
+        let places = layout.cell_count();
+        let mut rows: HashMap<&[u8], Merged> = HashMap::new();
+        let (mut n, mut cells) = (0u64, vec![0u64; places as usize]);
         for top in &all {
             n = n.checked_add(top.n()).ok_or(Refused::Overflow)?;
-            let own: HashMap<&[u8], u32> = (0..top.used).map(|slot| (top.item(slot), slot)).collect();
-            for (item, (count, error)) in &mut rows {
-                let (more, wrong) = match own.get(item) {
-                    Some(slot) => (top.count_of(*slot), top.error_of(*slot)),
-                    None => {
-                        let cell = top.cell(top.cell_of(key.hash(item)));
-                        (cell, cell)
-                    }
-                };
-                *count = count.checked_add(more).ok_or(Refused::Overflow)?;
-                *error += wrong;
+            let own = top.cells_folded_to(places);
+            for slot in 0..top.used {
+                let item = top.item(slot);
+                let row = rows
+                    .entry(item)
+                    .or_insert_with(|| Merged { cell: place_of(key.hash(item), places), ..Merged::default() });
+                row.count = row.count.checked_add(top.count_of(slot)).ok_or(Refused::Overflow)?;
+                row.error += top.error_of(slot);
+                row.known += own[row.cell];
             }
-            for (cell, sum) in cells.iter_mut().enumerate() {
-                *sum = sum.checked_add(top.cell(cell)).ok_or(Refused::Overflow)?;
+            for (sum, more) in cells.iter_mut().zip(&own) {
+                *sum = sum.checked_add(*more).ok_or(Refused::Overflow)?;
             }
         }
-        let mut rows: Vec<(&[u8], (u64, u64))> = rows.into_iter().collect();
-        rows.sort_unstable_by(|(a, (x, _)), (b, (y, _))| y.cmp(x).then(a.cmp(b)));
-        for (item, (count, _)) in rows.iter().skip(self.layout.slots as usize) {
-            let cell = &mut cells[self.cell_of(key.hash(item))];
-            *cell = (*cell).max(*count);
+        let mut counted = Vec::with_capacity(rows.len());
+        for (item, Merged { cell, count, error, known }) in rows {
+            // Where it has no slot it may have come as often as its cell says, or not at all.
+            let elsewhere = cells[cell] - known;
+            counted.push((item, count.checked_add(elsewhere).ok_or(Refused::Overflow)?, error + elsewhere, cell));
+        }
+        let mut rows = counted;
+        rows.sort_unstable_by(|(a, x, ..), (b, y, ..)| y.cmp(x).then(a.cmp(b)));
+        for (_, count, _, cell) in rows.iter().skip(self.layout.slots as usize) {
+            cells[*cell] = cells[*cell].max(*count);
         }
         rows.truncate(self.layout.slots as usize);
 
-        let largest = rows.iter().map(|(_, (count, _))| *count).chain(cells.iter().copied()).max().unwrap_or(0);
-        let longest = rows.iter().map(|(item, _)| item.len()).max().unwrap_or(0);
-        let layout = self.wider(largest, longest);
+        let highest = cells.iter().copied().max().unwrap_or(0);
+        while highest > layout.cell_max() {
+            layout = layout.with_wider_cells();
+            cells = folded(cells, layout.cell_count());
+        }
+        let largest = rows.iter().map(|(_, count, ..)| *count).max().unwrap_or(0);
+        let longest = rows.iter().map(|(item, ..)| item.len()).max().unwrap_or(0);
+        let layout = layout.wider(largest, longest);
         layout.check_len()?;
         let mut bytes = layout.empty();
-        for (slot, (item, (count, error))) in rows.iter().enumerate() {
+        for (slot, (item, count, error, _)) in rows.iter().enumerate() {
             write_slot(&mut bytes, &layout, slot as u32, *count, *error, item);
         }
-        for (cell, value) in cells.iter().enumerate() {
-            let at = layout.cell(cell);
-            bytes[at..at + layout.number].copy_from_slice(&value.to_le_bytes()[..layout.number]);
-        }
+        write_cells(&mut bytes, &layout, &cells);
         let used = rows.len() as u32;
         bytes[USED..USED + 4].copy_from_slice(&used.to_le_bytes());
         bytes[N..N + 8].copy_from_slice(&n.to_le_bytes());
@@ -351,17 +382,17 @@ impl Top {
             index.least.push((weight, slot));
             (slot, weight)
         } else {
-            let cell = self.cell_of(hash);
-            let error = self.cell(cell);
+            let error = self.cell(self.cell_of(hash));
             let count = error.checked_add(weight).ok_or(Refused::Overflow)?;
-            let is_less = |least: Option<(u64, u32)>| least.is_some_and(|(least, _)| count < least);
+            let is_less = |least: Option<(u64, u32)>| least.is_some_and(|(least, _)| count <= least);
             if is_less(index.least.floor()) || is_less(index.least.least(|slot| self.count_of(slot))) {
-                // A cell is less than the least slot, which fits.
-                self.put_cell(cell, count, edits);
+                self.widen_cells(count, edits)?;
+                self.put_cell(self.cell_of(hash), count, edits);
                 return Ok(None);
             }
             self.widen(count, (item.len(), longest), edits)?;
             let (evicted, slot) = index.least.floor().expect("all slots are in use");
+            self.widen_cells(evicted, edits)?;
             let filter = self.cell_of(index.hash(slot));
             if self.cell(filter) < evicted {
                 self.put_cell(filter, evicted, edits);
@@ -389,15 +420,9 @@ impl Top {
         }
     }
 
-    /// The layout that has room for such a number and such an item.
-    fn wider(&self, value: u64, item_len: usize) -> Layout {
-        let number = if value > u64::from(u32::MAX) { 8 } else { self.layout.number };
-        Layout { number, room: self.layout.room.max(Layout::room_for(item_len)), ..self.layout }
-    }
-
     /// Lays everything out again, if that is needed; then with room for the longest item that is coming.
     fn widen(&mut self, value: u64, (item_len, longest): (usize, usize), edits: &mut Edits) -> Result<(), Refused> {
-        let mut layout = self.wider(value, item_len);
+        let mut layout = self.layout.wider(value, item_len);
         if layout == self.layout {
             return Ok(());
         }
@@ -411,13 +436,38 @@ impl Top {
         for slot in 0..self.used {
             write_slot(&mut bytes, &layout, slot, self.count_of(slot), self.error_of(slot), self.item(slot));
         }
-        for cell in 0..layout.cells as usize {
-            let at = layout.cell(cell);
-            bytes[at..at + layout.number].copy_from_slice(&self.cell(cell).to_le_bytes()[..layout.number]);
-        }
+        bytes[layout.all_cells()].copy_from_slice(&self.bytes[self.layout.all_cells()]);
         self.layout = layout;
         replace(&mut self.bytes, edits, bytes);
         Ok(())
+    }
+
+    /// Makes cells wide enough to say this.
+    fn widen_cells(&mut self, value: u64, edits: &mut Edits) -> Result<(), Refused> {
+        if value <= self.layout.cell_max() {
+            return Ok(());
+        }
+        let mut layout = self.layout;
+        while value > layout.cell_max() {
+            layout = layout.with_wider_cells();
+        }
+        layout.check_len()?;
+        let cells = self.cells_folded_to(layout.cell_count());
+        let mut bytes = layout.empty();
+        let slots = HEADER..layout.all_cells().start;
+        bytes[slots.clone()].copy_from_slice(&self.bytes[slots]);
+        bytes[USED..USED + 4].copy_from_slice(&self.bytes[USED..USED + 4]);
+        bytes[N..N + 8].copy_from_slice(&self.bytes[N..N + 8]);
+        write_cells(&mut bytes, &layout, &cells);
+        self.layout = layout;
+        replace(&mut self.bytes, edits, bytes);
+        Ok(())
+    }
+
+    /// What all cells say, if there were so many: no more than there are.
+    fn cells_folded_to(&self, places: u32) -> Vec<u64> {
+        let cells = (0..self.layout.cell_count() as usize).map(|cell| self.cell(cell)).collect();
+        folded(cells, places)
     }
 
     fn put_slot(&mut self, slot: u32, count: u64, error: u64, item: &[u8], edits: &mut Edits) {
@@ -434,8 +484,8 @@ impl Top {
     }
 
     fn put_cell(&mut self, cell: usize, value: u64, edits: &mut Edits) {
-        let number = self.layout.number;
-        put(&mut self.bytes, edits, self.layout.cell(cell), number, &value.to_le_bytes()[..number]);
+        let (at, bytes, len) = self.layout.written_cell(&self.bytes, cell, value);
+        put(&mut self.bytes, edits, at, len, &bytes[..len]);
     }
 
     #[inline]
@@ -455,11 +505,42 @@ impl Top {
     }
 
     fn cell_of(&self, hash: u64) -> usize {
-        place(again(hash, 0), self.layout.cells)
+        place_of(hash, self.layout.cell_count())
     }
 
     fn cell(&self, cell: usize) -> u64 {
-        number(&self.bytes, self.layout.cell(cell), self.layout.number)
+        self.layout.read_cell(&self.bytes, cell)
+    }
+}
+
+/// An item of several lists that are brought together.
+#[derive(Default)]
+struct Merged {
+    /// The cell that it falls to.
+    cell: usize,
+    count: u64,
+    error: u64,
+    /// What its cell says in those lists in which it has a slot.
+    known: u64,
+}
+
+/// The cell that an item falls to, of so many. Of half as many it is the one with half the number.
+fn place_of(hash: u64, places: u32) -> usize {
+    place(again(hash, 0), places)
+}
+
+/// Neighbours become one, which is right for both, until there are so many.
+fn folded(mut cells: Vec<u64>, places: u32) -> Vec<u64> {
+    while cells.len() > places as usize {
+        cells = cells.chunks(2).map(|pair| pair.iter().copied().max().unwrap_or(0)).collect();
+    }
+    cells
+}
+
+fn write_cells(bytes: &mut [u8], layout: &Layout, cells: &[u64]) {
+    for (cell, value) in cells.iter().enumerate().filter(|(_, value)| **value > 0) {
+        let (at, written, len) = layout.written_cell(bytes, cell, *value);
+        bytes[at..at + len].copy_from_slice(&written[..len]);
     }
 }
 

@@ -151,3 +151,92 @@ fn an_index_changes_no_answer_and_no_memory() {
     }
     assert!(indexed.memory() <= walked.memory() + 512, "{} {}", indexed.memory(), walked.memory());
 }
+
+#[test]
+fn cells_become_wider_and_limits_hold_at_every_width() {
+    let mut truth: HashMap<u64, u64> = HashMap::new();
+    let (mut top, mut widths) = (Top::new(4, 12, 8).unwrap(), Vec::new());
+    let len = top.bytes().len();
+    for n in 0..60_000u64 {
+        let item = again(n, 1) % 60;
+        // Slowly at first, then up to what takes 64 bits.
+        let weight = 1 + (1u64 << (n / 1_500)) * (again(n, 2) % 2);
+        *truth.entry(item).or_default() += weight;
+        let (before, may_change) = (top.layout, !top.stays_as_wide(weight));
+        top.add(&KEY, &item.to_le_bytes(), weight, &mut Edits::new()).unwrap();
+        assert!(may_change || top.layout == before, "it was said to stay as it is");
+        assert!(top.bytes().len() == len || top.layout.bits == 64 || top.layout.number == 8);
+        if widths.last() != Some(&top.layout.bits) {
+            widths.push(top.layout.bits);
+            let again = Top::from_bytes(top.bytes().to_vec()).unwrap();
+            assert_eq!(again.list(), top.list());
+            for (item, count) in &truth {
+                let Bounds { at_least, at_most } = top.bounds(&KEY, &item.to_le_bytes());
+                assert!(at_least <= *count && *count <= at_most, "{item}: {at_least} <= {count} <= {at_most}");
+            }
+        }
+    }
+    assert_eq!(widths, [2, 4, 8, 16, 32, 64]);
+}
+
+#[test]
+fn lists_with_cells_of_all_widths_are_merged() {
+    let mut truth: HashMap<u64, u64> = HashMap::new();
+    let mut tops: Vec<Top> = Vec::new();
+    for (index, weight) in [1u64, 20, 3_000, 1 << 20, 1 << 33].into_iter().enumerate() {
+        let mut top = Top::new(4, 12, 8).unwrap();
+        for n in 0..150 {
+            let item = again(n, index as u64) % 70;
+            *truth.entry(item).or_default() += weight;
+            top.add(&KEY, &item.to_le_bytes(), weight, &mut Edits::new()).unwrap();
+        }
+        tops.push(top);
+    }
+    let widths: HashSet<u32> = tops.iter().map(|top| top.layout.bits).collect();
+    assert!(widths.len() >= 4, "{widths:?}");
+    for into in 0..tops.len() {
+        let mut merged = tops[into].clone();
+        let others: Vec<&Top> = tops.iter().enumerate().filter(|(at, _)| *at != into).map(|(_, top)| top).collect();
+        merged.merge(&KEY, &others, &mut Edits::new()).unwrap();
+        let merged = Top::from_bytes(merged.into_bytes()).unwrap();
+        for (item, count) in &truth {
+            let Bounds { at_least, at_most } = merged.bounds(&KEY, &item.to_le_bytes());
+            assert!(at_least <= *count && *count <= at_most, "{item}: {at_least} <= {count} <= {at_most}");
+        }
+    }
+}
+
+#[test]
+fn a_list_from_before_cells_had_bits_goes_on() {
+    let mut top = Top::new(4, 12, 8).unwrap();
+    (0..500u64).for_each(|n| drop(add(&mut top, &format!("{}", again(n, 1) % 50), 10_000)));
+    assert_eq!(top.layout.bits, 32);
+    let mut bytes = top.bytes().to_vec();
+    bytes[28] = 0;
+    let mut old = Top::from_bytes(bytes).unwrap();
+    assert_eq!(old.list(), top.list());
+    for n in 0..100u64 {
+        let item = format!("{}", again(n, 2) % 50);
+        assert_eq!(add(&mut old, &item, 1 << 32), add(&mut top, &item, 1 << 32));
+    }
+    assert_eq!(old.list(), top.list());
+    for bits in [1, 3, 6, 12, 128, 255] {
+        let mut bytes = top.bytes().to_vec();
+        bytes[28] = bits;
+        assert!(Top::from_bytes(bytes).is_err(), "{bits}");
+    }
+}
+
+#[test]
+fn frequent_items_are_counted_nearly_exactly_from_the_beginning() {
+    // A hundred items of 200 events each among 400,000 that come once or twice: what counts is what others leave in an item's cell before it has a slot.
+    let mut top = Top::in_bytes(100, 64 << 10).unwrap();
+    let mut truth: HashMap<u64, u64> = HashMap::new();
+    for n in 0..500_000u64 {
+        let item = if again(n, 1) % 25 == 0 { again(n, 2) % 100 } else { 1_000 + again(n, 3) % 400_000 };
+        *truth.entry(item).or_default() += 1;
+        top.add(&KEY, &item.to_le_bytes(), 1, &mut Edits::new()).unwrap();
+    }
+    let too_high: u64 = (0..100u64).map(|item| top.bounds(&KEY, &item.to_le_bytes()).at_most - truth[&item]).sum();
+    assert!(too_high <= 5, "{too_high}");
+}

@@ -1,0 +1,105 @@
+//! `POST /v1/counters/{name}/observe`: items, for a counter of any approximate kind.
+//!
+//! In: items, each with how often it came. Out: what the counter's kind says to that.
+//!
+//! Which kind is meant is what the body says, or else what the namespace is for, or else what the counter is; a new counter of which nobody says anything counts different items. A retry under a token
+//! comes to the same kind, since the counter was made of it.
+
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::response::Response;
+use quipu_model::{Command, Dialect, FrequencySize, Kind, Name, Reply, SketchCommand, TopSize};
+use quipu_protocol::json::{self, COUNTED_ITEMS_MAX, ObservedItem};
+
+use super::Door;
+use super::ask;
+use super::counters::object;
+use super::items::write_item;
+use super::problem::{Failure, Problem, Reason};
+use super::request::{self, bad_body, checked};
+use super::token::{Said, Token};
+use crate::metrics::Operation;
+
+/// `POST /v1/counters/{name}/observe`
+pub(super) async fn observe(State(door): State<Arc<Door>>, request: Request) -> Result<Response, Failure> {
+    let (parts, body) = request.into_parts();
+    let name = request::counter(&parts.uri)?;
+    let _timed = door.shared.latencies.time(Operation::Observe, checked(&name));
+    request::expect_no_query(&parts)?;
+    let limits = &door.shared.limits;
+    let body = request::body(body, limits.http_body_bytes_max, limits.http_body_time_max).await?;
+    let body = json::parse_observe(&body).map_err(|error| bad_body(&error))?;
+    let said = Said { token: body.token, producer: body.producer, seq: body.seq };
+    let token = Token::of(&parts.headers, said)?;
+    let kind = match body.kind {
+        Some(kind) => kind,
+        None => kind_of(&door, checked(&name)).await?,
+    };
+    let command = Command::Sketch(command(kind, checked(&name), &body.items)?);
+    let reply = ask::carry_out_once(&door.shared, token.as_ref(), &command).await?;
+    Ok(object(|out| {
+        json::write_name(out, &name);
+        out.extend_from_slice(format!(",\"kind\":\"{}\"", kind.word()).as_bytes());
+        match reply {
+            Reply::Integer(changed) => out.extend_from_slice(format!(",\"changed\":{}", changed != 0).as_bytes()),
+            Reply::Integers(at_most) => {
+                out.extend_from_slice(b",\"items\":[");
+                for (index, (item, at_most)) in body.items.iter().zip(at_most).enumerate() {
+                    out.extend_from_slice(if index == 0 { b"{" } else { b",{" });
+                    write_item(out, item.item().as_bytes());
+                    out.push(b',');
+                    json::write_total(out, "at_most", at_most);
+                    out.push(b'}');
+                }
+                out.push(b']');
+            }
+            Reply::Items(expelled) => {
+                out.extend_from_slice(b",\"expelled\":[");
+                for (index, item) in expelled.iter().flatten().enumerate() {
+                    out.extend_from_slice(if index == 0 { b"{" } else { b",{" });
+                    write_item(out, item);
+                    out.push(b'}');
+                }
+                out.push(b']');
+            }
+            other => unreachable!("observing replies with numbers or items, not {other:?}"),
+        }
+    }))
+}
+
+/// Of which kind a counter is, or will be where the request does not say it.
+async fn kind_of(door: &Door, name: Name<'_>) -> Result<Kind, Failure> {
+    let said = door.shared.engine.policies().policy(name).kind;
+    if let Some(kind) = said {
+        return Ok(kind);
+    }
+    match ask::carry_out(&door.shared, &Command::KindOf { name }).await? {
+        Reply::Kind(Some(known)) => Ok(known.kind),
+        _ => Ok(Kind::Unique),
+    }
+}
+
+fn command<'a>(kind: Kind, name: Name<'a>, items: &'a [ObservedItem]) -> Result<SketchCommand<'a>, Problem> {
+    let dialect = Dialect::Native;
+    let wrong = |text: &str| Err(Problem::new(Reason::BadBody, text));
+    if kind == Kind::Unique {
+        if items.iter().any(|item| item.count() != 1) {
+            return wrong("'count' means nothing to a counter of different items");
+        }
+        return Ok(SketchCommand::Observe {
+            name,
+            items: items.iter().map(|item| item.item().as_bytes()).collect(),
+            dialect,
+        });
+    }
+    if items.len() > COUNTED_ITEMS_MAX {
+        return wrong(&format!("'items' may have {COUNTED_ITEMS_MAX} items that are counted"));
+    }
+    let items = items.iter().map(|item| (item.item().as_bytes(), item.count())).collect();
+    match kind {
+        Kind::Frequency => Ok(SketchCommand::CountItems { name, items, make: Some(FrequencySize::usual()), dialect }),
+        Kind::Top => Ok(SketchCommand::CountTop { name, items, make: Some(TopSize::usual()), dialect }),
+        Kind::Count | Kind::Unique => Err(Problem::new(Reason::WrongKind, "a count is added to, and observes nothing")),
+    }
+}
