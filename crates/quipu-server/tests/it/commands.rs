@@ -348,7 +348,7 @@ fn a_reading_says_how_good_it_is() {
         let mut client = door.client();
         client
             .send(format!("QUIPU.READ nothing FRESHNESS {freshness}\r\n"))
-            .expect("*30\r\n$4\r\nname\r\n$7\r\nnothing\r\n");
+            .expect("*32\r\n$4\r\nname\r\n$7\r\nnothing\r\n");
     }
     let wrong = "-ERR freshness is 'cached', 'fresh', or a time up to an hour such as '500ms'\r\n";
     door.client()
