@@ -10,6 +10,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use quipu_model::{Cell, Epoch, Incarnation, Ledger, LedgerError, Millis, Vfs};
+use quipu_sketch::window::PANES_MAX;
 
 use crate::apply::table::{Look, Table};
 use crate::engine::Flush;
@@ -238,9 +239,11 @@ impl Restored<'_> {
                     let index = self.table.shard_of(hash);
                     if end > self.watermark.shards[index].newest {
                         let change = (kind, version, whole);
-                        let restored = match pane {
-                            0 => self.table.with(index, |shard| shard.restore_body(hash, name, change, &edits)),
-                            _ => Err("a sketch with panes, which this program does not know"),
+                        let restored = match u32::try_from(pane) {
+                            Ok(pane) if pane <= PANES_MAX => {
+                                self.table.with(index, |shard| shard.restore_body(hash, (name, pane), change, &edits))
+                            }
+                            _ => Err("a pane of a sketch beyond all slots"),
                         };
                         restored.map_err(|bad| stream_damage(segments, record.position, bad.to_owned()))?;
                     }

@@ -157,6 +157,21 @@ impl Ring {
         })
     }
 
+    /// Width and depth of what every pane is, if it has such.
+    pub fn table(&self) -> (u32, u32) {
+        (self.mould.width, self.mould.depth)
+    }
+
+    /// Places of every list.
+    pub fn places(&self) -> u32 {
+        self.mould.k
+    }
+
+    /// What a client of RedisBloom asked of every list.
+    pub fn list_decay(&self) -> f64 {
+        self.mould.decay
+    }
+
     /// How many slots there are.
     pub fn slots(&self) -> u32 {
         match self.course {

@@ -71,13 +71,13 @@ impl Draft {
     pub fn push_sketch<'e>(
         &mut self,
         time: Millis,
-        name: &[u8],
+        (name, pane): (&[u8], u32),
         (kind, version, whole): (u8, u64, bool),
         edits: impl ExactSizeIterator<Item = PackedEdit<'e>>,
     ) {
         self.open(time);
         self.last_add = None;
-        put_sketch(&mut self.bytes, name, (kind, 0), version, whole);
+        put_sketch(&mut self.bytes, name, (kind, pane.into()), version, whole);
         put_edits(&mut self.bytes, edits);
     }
 

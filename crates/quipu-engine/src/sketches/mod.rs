@@ -18,6 +18,7 @@ mod note;
 mod pages;
 mod room;
 mod shelf;
+mod time;
 
 pub(crate) use self::answer::{Told, told};
 pub(crate) use self::note::{Paged, is_of_sketch};

@@ -1,7 +1,7 @@
 //! Bodies at rest: the bytes of their notes in the ledger.
 //!
 //! ```text
-//! a page    key    5, hash of the name u64, length of the name u16, name, pane u32 (0: none), page u32; all big-endian, so that pages lie in order
+//! a page    key    5, hash of the name u64, length of the name u16, name, pane u32 (0: none, or the ring of them; else the slot in it plus one), page u32; all big-endian, so that pages lie in order
 //!           value  of page 0: kind u8, epoch (u64 milliseconds, u64 node), version u64, length of the body u32, little-endian, and the page's bytes
 //!                  of others: the page's bytes
 //! ```
@@ -9,6 +9,7 @@
 //! A page has 1,024 bytes of the body, the last one fewer; zeros at its end are left out, and a page of nothing else, but for page 0, has no note.
 
 use quipu_model::{Epoch, NAME_BYTES_MAX, NodeId, Note};
+use quipu_sketch::window::PANES_MAX;
 
 use super::SKETCH_BYTES_MAX;
 use crate::journal::format::without_zeros;
@@ -41,6 +42,8 @@ pub struct Paged<'a> {
     pub hash: u64,
     /// The name.
     pub name: &'a [u8],
+    /// Of which pane; 0: of none, or of the ring of them.
+    pub pane: u32,
     /// Which page.
     pub page: usize,
     /// Of page 0, what it says of the whole.
@@ -48,6 +51,9 @@ pub struct Paged<'a> {
     /// Its bytes, without the zeros at the end.
     pub bytes: &'a [u8],
 }
+
+/// Whose page it is: the hash of a name, the name, and the pane.
+pub type Whose<'a> = (u64, &'a [u8], u32);
 
 /// Whether a key is of a sketch.
 pub fn is_of_sketch(key: &[u8]) -> bool {
@@ -60,7 +66,7 @@ pub fn pages_of(bytes: usize) -> usize {
 }
 
 /// The note of a page, from its whole bytes.
-pub fn note(hash: u64, name: &[u8], page: usize, head: Option<&Head>, bytes: &[u8]) -> Note {
+pub fn note((hash, name, pane): Whose<'_>, page: usize, head: Option<&Head>, bytes: &[u8]) -> Note {
     let bytes = without_zeros(bytes);
     let mut value = Vec::with_capacity(HEAD_BYTES + bytes.len());
     if let Some(Head { kind, epoch, version, length }) = head {
@@ -71,21 +77,21 @@ pub fn note(hash: u64, name: &[u8], page: usize, head: Option<&Head>, bytes: &[u
         value.extend_from_slice(&(*length as u32).to_le_bytes());
     }
     value.extend_from_slice(bytes);
-    Note { key: key(hash, name, page), value: if value.is_empty() { None } else { Some(value.into()) } }
+    Note { key: key((hash, name, pane), page), value: if value.is_empty() { None } else { Some(value.into()) } }
 }
 
 /// The note that a page is gone.
-pub fn forget(hash: u64, name: &[u8], page: usize) -> Note {
-    Note { key: key(hash, name, page), value: None }
+pub fn forget(whose: Whose<'_>, page: usize) -> Note {
+    Note { key: key(whose, page), value: None }
 }
 
-fn key(hash: u64, name: &[u8], page: usize) -> Box<[u8]> {
+fn key((hash, name, pane): Whose<'_>, page: usize) -> Box<[u8]> {
     let mut key = Vec::with_capacity(1 + 8 + 2 + name.len() + 4 + 4);
     key.push(SKETCH);
     key.extend_from_slice(&hash.to_be_bytes());
     key.extend_from_slice(&(name.len() as u16).to_be_bytes());
     key.extend_from_slice(name);
-    key.extend_from_slice(&0u32.to_be_bytes());
+    key.extend_from_slice(&pane.to_be_bytes());
     key.extend_from_slice(&(page as u32).to_be_bytes());
     key.into()
 }
@@ -98,7 +104,7 @@ impl<'a> Paged<'a> {
         let (length, rest) = rest.split_first_chunk::<2>()?;
         let (name, rest) = rest.split_at_checked(usize::from(u16::from_be_bytes(*length)))?;
         let (pane, page) = rest.split_first_chunk::<4>()?;
-        let page = u32::from_be_bytes(page.try_into().ok()?) as usize;
+        let (pane, page) = (u32::from_be_bytes(*pane), u32::from_be_bytes(page.try_into().ok()?) as usize);
         let (head, bytes) = match page {
             0 => {
                 let (head, bytes) = value.split_first_chunk::<HEAD_BYTES>()?;
@@ -110,12 +116,12 @@ impl<'a> Paged<'a> {
             _ => (None, value),
         };
         let makes_sense = name.len() <= NAME_BYTES_MAX
-            && *pane == [0; 4]
+            && pane <= PANES_MAX
             && bytes.len() <= PAGE_BYTES
             && (page == 0 || !bytes.is_empty())
             && page < pages_of(SKETCH_BYTES_MAX)
             && head.is_none_or(|head| head.length <= SKETCH_BYTES_MAX);
-        makes_sense.then_some(Paged { hash: u64::from_be_bytes(*hash), name, page, head, bytes })
+        makes_sense.then_some(Paged { hash: u64::from_be_bytes(*hash), name, pane, page, head, bytes })
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod crash;
 mod room;
+mod windows;
 
 use std::ops::ControlFlow;
 use std::path::Path;

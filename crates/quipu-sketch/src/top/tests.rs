@@ -233,7 +233,7 @@ fn frequent_items_are_counted_nearly_exactly_from_the_beginning() {
     let mut top = Top::in_bytes(100, 64 << 10).unwrap();
     let mut truth: HashMap<u64, u64> = HashMap::new();
     for n in 0..500_000u64 {
-        let item = if again(n, 1) % 25 == 0 { again(n, 2) % 100 } else { 1_000 + again(n, 3) % 400_000 };
+        let item = if again(n, 1).is_multiple_of(25) { again(n, 2) % 100 } else { 1_000 + again(n, 3) % 400_000 };
         *truth.entry(item).or_default() += 1;
         top.add(&KEY, &item.to_le_bytes(), 1, &mut Edits::new()).unwrap();
     }
