@@ -20,6 +20,10 @@ use crate::world::{World, look as look_at_ledger, small};
 /// One of each kind and form.
 const NAMES: [&str; 7] = ["w:h", "w:u", "w:c", "w:f", "w:t", "w:p", "q:u"];
 
+/// One that decays, whose total is what is checked of it; and some in memory, of which a crash leaves what it leaves, but which share records with others.
+const DECAYING: &str = "t:p";
+const IN_MEMORY: [&str; 3] = ["n:u", "n:f", "n:p"];
+
 const SIZE: FrequencySize = FrequencySize::Dimensions { width: 300, depth: 3 };
 
 fn panes() -> Panes {
@@ -71,10 +75,13 @@ fn at(at: u64, command: SketchCommand<'_>) -> SketchCommand<'_> {
 struct Came {
     items: BTreeMap<(u64, String), u64>,
     late: u64,
+    /// Of what decays: when how much came.
+    amounts: Vec<(u64, u64)>,
 }
 
 impl Came {
     fn note(&mut self, time: u64, now: u64, items: &[(&str, u64)], is_unique: bool) {
+        self.amounts.push((time.min(now), items.iter().map(|(_, by)| by).sum()));
         let pane = panes().pane_of(time.min(now));
         for (item, by) in items {
             match panes().covered(now).contains(&pane) {
@@ -101,6 +108,12 @@ type Truth = BTreeMap<&'static str, Came>;
 /// Whether a counter says what came in its window, and no more than it may.
 fn check(engine: &Engine, text: &str, came: &Came, context: &str) {
     let now = engine.now().0;
+    if text == DECAYING {
+        let worth = |(time, by): &(u64, u64)| *by as f64 * (-((now - time) as f64) / 2_000.0).exp2();
+        let (total, known) = (came.amounts.iter().map(worth).sum::<f64>(), engine.read(text).unwrap().value as f64);
+        assert!((known - total).abs() <= 1.0 + total / 100.0, "{context}: {text} at {now} says {known} of {total}");
+        return;
+    }
     let seen = came.seen(now);
     let total: u64 = seen.values().sum();
     let reading = engine.read(text).unwrap();
@@ -465,7 +478,8 @@ fn advance(engine: &Engine, seal: Option<quipu_engine::Seal>) -> Option<quipu_en
 const ITEMS: [&str; 6] = ["a", "b", "c", "d", "an item of some length, for a list", ""];
 
 fn act(world: &World, engine: &Engine, dice: &Dice, trace: &mut Trace, tally: &mut Tally, step: usize) {
-    let text = *dice.pick(&NAMES);
+    let all = [&NAMES[..], &IN_MEMORY, &[DECAYING]].concat();
+    let text = *dice.pick(&all);
     let now = engine.now().0;
     let (before, truth) = (trace.now.clone(), &mut trace.now);
     let mut commands = Vec::new();
@@ -495,6 +509,16 @@ fn act(world: &World, engine: &Engine, dice: &Dice, trace: &mut Trace, tally: &m
                 tally.begun += usize::from(truth[text].items.keys().any(|(pane, _)| !before.contains(pane)));
                 let counted = count(text, &items);
                 commands.push(Command::Sketch(if time == now { counted } else { at(time, counted) }));
+            }
+            if dice.chance(10) {
+                // What is in memory alone comes with it, whole.
+                let text = *dice.pick(&IN_MEMORY);
+                commands.push(Command::Sketch(count(text, &items[..1])));
+            }
+            if dice.chance(5) {
+                let when = quipu_model::When::In(1_000_000);
+                let condition = quipu_model::ExpiryCondition::Always;
+                commands.push(Command::Expire { name: name(IN_MEMORY[dice.below(3)]), when, condition });
             }
         }
     }
@@ -566,12 +590,19 @@ fn judge(
     if let Some((_, position, _)) = shown.max_by_key(|(_, position, _)| *position) {
         assert!(*position <= tail, "{context}: taken back: {position} was acknowledged, {tail} is left");
     }
-    for text in NAMES {
+    for text in NAMES.into_iter().chain([DECAYING]) {
         match truth.get(text) {
             Some(came) => check(&engine, text, came, context),
             None => assert!(!engine.read(text).unwrap().exists, "{context}: {text}"),
         }
     }
+    // What is in memory is any of what it was; it can be read and goes on.
+    for text in IN_MEMORY {
+        assert!(!matches!(ask(&engine, count(text, &[("x", 1)])), Reply::Refused(_)), "{context}: {text}");
+        engine.read(text).unwrap();
+    }
     drop(engine);
-    (again.disk.kill(again.disk.operations()).into_disk(), truth.clone())
+    let mut truth = truth.clone();
+    IN_MEMORY.iter().for_each(|text| drop(truth.remove(text)));
+    (again.disk.kill(again.disk.operations()).into_disk(), truth)
 }
