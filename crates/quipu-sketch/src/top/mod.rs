@@ -309,6 +309,9 @@ impl Top {
         for top in &all {
             n = n.checked_add(top.n()).ok_or(Refused::Overflow)?;
             let own = top.cells_folded_to(places);
+            for (sum, more) in cells.iter_mut().zip(&own) {
+                *sum = sum.checked_add(*more).ok_or(Refused::Overflow)?;
+            }
             for slot in 0..top.used {
                 let item = top.item(slot);
                 let row = rows
@@ -317,9 +320,6 @@ impl Top {
                 row.count = row.count.checked_add(top.count_of(slot)).ok_or(Refused::Overflow)?;
                 row.error += top.error_of(slot);
                 row.known += own[row.cell];
-            }
-            for (sum, more) in cells.iter_mut().zip(&own) {
-                *sum = sum.checked_add(*more).ok_or(Refused::Overflow)?;
             }
         }
         let mut counted = Vec::with_capacity(rows.len());
