@@ -90,6 +90,7 @@ mod tests {
             exact: true,
             bound: Some((-1_234_567, -1_234_567)),
             error: None,
+            window: None,
             as_of: Millis(1_700_000_000_123),
             lag: None,
             shards: quipu_model::Seen { seen: 2, total: 3 },

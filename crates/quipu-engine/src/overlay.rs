@@ -10,6 +10,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use quipu_model::{Cell, Epoch, Incarnation, Ledger, LedgerError, Millis, Vfs};
+use quipu_sketch::window::PANES_MAX;
 
 use crate::apply::table::{Look, Table};
 use crate::engine::Flush;
@@ -22,7 +23,7 @@ use crate::namespaces::{Put, Puts, decode_note, is_of_namespace};
 use crate::open::OpenError;
 use crate::options::LEDGER_DIR;
 use crate::sharing::own::Owned;
-use crate::sketches::{Paged, is_of_sketch};
+use crate::sketches::{OWN_PANE, Paged, is_of_sketch};
 use crate::tokens::{Applied, Last, Noted};
 use crate::watermark::Watermark;
 
@@ -258,10 +259,14 @@ impl Restored<'_> {
                     let index = self.table.shard_of(hash);
                     if end > self.watermark.shards[index].newest {
                         let change = (kind, version, whole);
-                        let restored = match pane {
-                            0 => self.table.with(index, |shard| shard.restore_body(hash, name, change, &edits)),
-                            1 => self.table.with(index, |shard| shard.restore_own_body(hash, name, change, &edits)),
-                            _ => Err("a sketch with panes, which this program does not know"),
+                        let restored = match u32::try_from(pane) {
+                            Ok(OWN_PANE) => {
+                                self.table.with(index, |shard| shard.restore_own_body(hash, name, change, &edits))
+                            }
+                            Ok(pane) if pane <= PANES_MAX => {
+                                self.table.with(index, |shard| shard.restore_body(hash, (name, pane), change, &edits))
+                            }
+                            _ => Err("a pane of a sketch beyond all slots"),
                         };
                         restored.map_err(|bad| stream_damage(segments, record.position, bad.to_owned()))?;
                     }

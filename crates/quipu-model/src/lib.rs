@@ -46,7 +46,7 @@ pub use ports::{
     Clock, Copied, DirLock, Ledger, LedgerError, LedgerStats, LockError, Note, Rng, Sealed, Vfs, VfsFile, Visit,
     VisitNote, VisitOwn,
 };
-pub use reading::{Freshness, Reading, Seen};
+pub use reading::{Covered, Freshness, Reading, Seen};
 pub use reply::{Refusal, Reply};
 pub use sketch_command::{
     Dialect, Estimate, Fraction, Frequencies, Frequency, FrequencyInfo, FrequencySize, KindAndDialect, Ranked,

@@ -10,6 +10,8 @@
 
 use std::time::Duration;
 
+use quipu_sketch::window::Panes;
+
 use crate::quantity::{read_duration_between, show_duration};
 use crate::{Durability, Form, Kind};
 
@@ -20,7 +22,7 @@ pub const NAMESPACE_BYTES_MAX: usize = 128;
 /// installation has dozens; and a list of so many is a reply of about a megabyte.
 pub const NAMESPACES_MAX: usize = 1_000;
 
-/// Most bytes that [`Namespace::encode`] makes: ten keys of less than twenty bytes, with values of about as many.
+/// Most bytes that [`Namespace::encode`] makes: twelve keys of less than twenty bytes, with values of about as many.
 pub const NAMESPACE_SETTINGS_BYTES_MAX: usize = 512;
 
 /// Most shards of a counter that one writer may have: each is a cell in the row that every reader fetches.
@@ -67,6 +69,10 @@ pub struct Namespace {
     pub durability: Option<Durability>,
     /// A counter that is made without an expiry has one so much later.
     pub ttl: Option<Duration>,
+    /// What counters of approximate kinds know is of so long, in so many panes.
+    pub window: Option<Panes>,
+    /// What came to a top so long ago counts half.
+    pub decay: Option<Duration>,
     /// On a shared store: how old what is known of other nodes may be when a counter is read.
     pub freshness: Option<Duration>,
     /// On a shared store: what has changed is put there this long after.
@@ -188,6 +194,22 @@ pub static NAMESPACE_KEYS: &[NamespaceKey] = &[
         default: "",
         take: |n, text| put(&mut n.ttl, read_duration_between(text, TTL)),
         show: |n| n.ttl.map(show_duration),
+    },
+    NamespaceKey {
+        key: "window",
+        form: Form::Text,
+        help: "Counters of approximate kinds that are made from now on know the last so long, in so many panes: `1h/60` is the last hour in 60 panes of a minute, of which the oldest goes at once. Those that exist go on as they are. Not offered on a shared store",
+        default: "",
+        take: |n, text| put(&mut n.window, Panes::read(text)),
+        show: |n| n.window.map(|window| window.to_string()),
+    },
+    NamespaceKey {
+        key: "decay",
+        form: Form::Time,
+        help: "In tops that are made from now on, what came so long ago counts half, and so on: what is trending. They have no panes. Not offered on a shared store",
+        default: "",
+        take: |n, text| put(&mut n.decay, read_duration_between(text, TTL)),
+        show: |n| n.decay.map(show_duration),
     },
     NamespaceKey {
         key: "freshness",
@@ -400,7 +422,17 @@ mod tests {
     /// Every key with the longest value that it takes.
     fn full() -> Namespace {
         let mut namespace = Namespace::default();
-        let longest = ["count", "durable", "315359999999ms", "3599999ms", "3599999ms", "64", "writer"];
+        let longest = [
+            "count",
+            "durable",
+            "315359999999ms",
+            "99999999360ms/1440",
+            "315359999999ms",
+            "3599999ms",
+            "3599999ms",
+            "64",
+            "writer",
+        ];
         for (key, text) in
             NAMESPACE_KEYS.iter().zip(longest.into_iter().chain(["31535999999ms", "1000000000000", "last-known"]))
         {

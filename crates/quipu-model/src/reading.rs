@@ -18,6 +18,19 @@ impl Seen {
     pub const ONE: Seen = Seen { seen: 1, total: 1 };
 }
 
+/// What a sketch over time covers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Covered {
+    /// What came from then on is in it.
+    pub from: Millis,
+    /// What came before that is in it.
+    pub to: Millis,
+    /// In so many panes something came.
+    pub panes: u32,
+    /// So many events, ever, came too late to be counted.
+    pub late: u64,
+}
+
 /// A value and how good it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reading {
@@ -33,6 +46,8 @@ pub struct Reading {
     pub bound: Option<(i64, i64)>,
     /// Of frequencies and tops, whose value is how much came in all: what is said of one item is too high by so much at most.
     pub error: Option<u64>,
+    /// Of a sketch over time: which time it is of.
+    pub window: Option<Covered>,
     /// When it was read.
     pub as_of: Millis,
     /// How old what it knows of other nodes is; zero where there are none, `None` if nothing is known of them.

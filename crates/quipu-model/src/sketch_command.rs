@@ -5,7 +5,7 @@
 //! A sketch is asked in one of two **dialects**. In Redis's it is made in Redis's form, only such sketches are taken, and answers are what Redis's own commands and those
 //! of its modules reply. In our own it is made in our form, both forms are taken, and answers say how good they are. Sketches of one command are all of one form: those of two cannot be merged.
 
-use crate::{Expiry, Kind, Name, SetCondition, SetExpiry, token};
+use crate::{Expiry, Kind, Millis, Name, SetCondition, SetExpiry, token};
 
 /// Most items that a top may be asked to keep: as many as a reply of its list may name.
 pub const TOP_ITEMS_MAX: u32 = 10_000;
@@ -39,6 +39,13 @@ impl Fraction {
 /// One operation on sketches.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SketchCommand<'a> {
+    /// Observes or counts items that came at this time, which matters to a sketch over time: they are in the pane of that, or too late. Replies what the command does.
+    At {
+        /// When they came.
+        at: Millis,
+        /// `Observe`, `CountItems` or `CountTop`.
+        command: Box<SketchCommand<'a>>,
+    },
     // ---- unique -----------------------------------------------------------------------------------------------------------------
     /// Notes items as seen; replies `Integer`: 1 if that changed or made the sketch, else 0.
     Observe {
@@ -264,9 +271,18 @@ pub struct SetString<'a> {
 }
 
 impl<'a> SketchCommand<'a> {
+    /// What it asks for, and of which time, if that was said.
+    pub fn timed(&self) -> (&SketchCommand<'a>, Option<Millis>) {
+        match self {
+            SketchCommand::At { at, command } => (command.timed().0, Some(*at)),
+            command => (command, None),
+        }
+    }
+
     /// The counters it touches, the one it may change first.
     pub fn names(&self) -> &[Name<'a>] {
         match self {
+            SketchCommand::At { command, .. } => command.names(),
             SketchCommand::CountUnique { names, .. }
             | SketchCommand::MergeUnique { names, .. }
             | SketchCommand::MergeFrequency { names, .. } => names,
@@ -291,6 +307,7 @@ impl<'a> SketchCommand<'a> {
     /// Whether it may change a counter.
     pub fn writes(&self) -> bool {
         match self {
+            SketchCommand::At { command, .. } => command.writes(),
             SketchCommand::Observe { .. }
             | SketchCommand::MergeUnique { .. }
             | SketchCommand::SetString(_)
@@ -315,6 +332,7 @@ impl<'a> SketchCommand<'a> {
     /// The kind that it is about; of strings, which a count is one of, that of the one string that can be set.
     pub fn kind(&self) -> Kind {
         match self {
+            SketchCommand::At { command, .. } => command.kind(),
             SketchCommand::Observe { .. }
             | SketchCommand::CountUnique { .. }
             | SketchCommand::MergeUnique { .. }
@@ -339,6 +357,7 @@ impl<'a> SketchCommand<'a> {
     /// The counter it may make.
     pub fn made(&self) -> Option<Name<'a>> {
         match self {
+            SketchCommand::At { command, .. } => command.made(),
             SketchCommand::Observe { name, .. }
             | SketchCommand::MakeFrequency { name, .. }
             | SketchCommand::CountItems { name, make: Some(_), .. }
@@ -365,6 +384,11 @@ impl<'a> SketchCommand<'a> {
             names.iter().for_each(|name| token::put_bytes(out, name.bytes()));
         };
         match self {
+            SketchCommand::At { at, command } => {
+                out.push(9);
+                number(out, at.0);
+                return command.payload(out);
+            }
             SketchCommand::Observe { name, items, dialect } => {
                 out.extend_from_slice(&[1, *dialect as u8]);
                 named(out, &[*name]);
@@ -567,6 +591,9 @@ mod tests {
             SketchCommand::MergeFrequency { names: vec![name("a")], weights: vec![2, 1], dialect: redis },
         ];
         let top = |make, count| SketchCommand::CountTop { name: name("a"), items: items(count), make, dialect: redis };
+        for at in [1, 2].map(Millis) {
+            commands.push(SketchCommand::At { at, command: Box::new(commands[0].clone()) });
+        }
         commands.extend(sizes.into_iter().flat_map(|make| [top(make, 1), top(make, 2)]));
         let payloads: Vec<Vec<u8>> = commands
             .iter()

@@ -10,7 +10,7 @@
 //! | [`CountMin`] | how often each item came, never less | N·ε |
 //! | [`Top`] | the most frequent items | limits on both sides that always hold |
 //!
-//! [`sample`] counts one in p of many events, [`window`] says which pane of a window a time belongs to. [`accuracy`] measures all of it.
+//! [`sample`] counts one in p of many events, [`window`] says which pane of a window a time belongs to, [`ring`] which panes a sketch over time has. [`accuracy`] measures all of it.
 //!
 //! Bytes from outside are checked in full by `from_bytes`, and room is asked for only as there are bytes.
 //!
@@ -26,6 +26,7 @@ mod sketch;
 pub mod accuracy;
 pub mod count_min;
 pub mod hll;
+pub mod ring;
 pub mod sample;
 pub mod top;
 pub mod unique;
@@ -37,6 +38,7 @@ pub use hll::Hll;
 pub use interval::Interval;
 pub use key::Key;
 pub use refused::{Damaged, Refused};
+pub use ring::Ring;
 pub use sketch::{Kind, Sketch};
 pub use top::Top;
 pub use unique::Unique;

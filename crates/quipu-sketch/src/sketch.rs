@@ -1,7 +1,7 @@
 //! Any sketch, as whoever keeps it sees it: a kind and bytes.
 
 use crate::count_min::Update;
-use crate::{CountMin, Damaged, Edit, Hll, Top, Unique, apply};
+use crate::{CountMin, Damaged, Edit, Hll, Ring, Top, Unique, apply};
 
 /// What a sketch counts, and how. The codes are kept with bytes at rest and never change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -19,11 +19,13 @@ pub enum Kind {
     TopK = 5,
     /// The most frequent items.
     Top = 6,
+    /// A sketch over time, but for its panes, which are of one of the others.
+    Ring = 7,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Kind; 6] = [Kind::Hll, Kind::Unique, Kind::Cms, Kind::Frequency, Kind::TopK, Kind::Top];
+    pub const ALL: [Kind; 7] = [Kind::Hll, Kind::Unique, Kind::Cms, Kind::Frequency, Kind::TopK, Kind::Top, Kind::Ring];
 
     /// The code that stands for it.
     pub fn code(self) -> u8 {
@@ -51,6 +53,8 @@ pub enum Sketch {
     TopK(Top),
     /// See [`Kind::Top`].
     Top(Top),
+    /// See [`Kind::Ring`].
+    Ring(Ring),
     /// Bytes that were replayed and not looked at since: [`ready`](Sketch::ready) makes one of the above of them.
     Replayed(Kind, Vec<u8>),
 }
@@ -69,6 +73,7 @@ impl Sketch {
             Kind::Frequency => Sketch::Frequency(with(Update::Conservative, bytes)?),
             Kind::TopK => Sketch::TopK(Top::from_bytes(bytes)?),
             Kind::Top => Sketch::Top(Top::from_bytes(bytes)?),
+            Kind::Ring => Sketch::Ring(Ring::from_bytes(bytes)?),
         })
     }
 
@@ -81,6 +86,7 @@ impl Sketch {
             Sketch::Frequency(_) => Kind::Frequency,
             Sketch::TopK(_) => Kind::TopK,
             Sketch::Top(_) => Kind::Top,
+            Sketch::Ring(_) => Kind::Ring,
             Sketch::Replayed(kind, _) => *kind,
         }
     }
@@ -92,6 +98,7 @@ impl Sketch {
             Sketch::Unique(sketch) => sketch.bytes(),
             Sketch::Cms(sketch) | Sketch::Frequency(sketch) => sketch.bytes(),
             Sketch::TopK(sketch) | Sketch::Top(sketch) => sketch.bytes(),
+            Sketch::Ring(ring) => ring.bytes(),
             Sketch::Replayed(_, bytes) => bytes,
         }
     }
@@ -103,6 +110,7 @@ impl Sketch {
             Sketch::Unique(sketch) => sketch.into_bytes(),
             Sketch::Cms(sketch) | Sketch::Frequency(sketch) => sketch.into_bytes(),
             Sketch::TopK(sketch) | Sketch::Top(sketch) => sketch.into_bytes(),
+            Sketch::Ring(ring) => ring.into_bytes(),
             Sketch::Replayed(_, bytes) => bytes,
         }
     }
@@ -114,6 +122,7 @@ impl Sketch {
             Sketch::Unique(sketch) => sketch.memory(),
             Sketch::Cms(sketch) | Sketch::Frequency(sketch) => sketch.memory(),
             Sketch::TopK(sketch) | Sketch::Top(sketch) => sketch.memory(),
+            Sketch::Ring(ring) => ring.memory(),
             Sketch::Replayed(_, bytes) => size_of::<Sketch>() + bytes.capacity(),
         }
     }

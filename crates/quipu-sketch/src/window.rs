@@ -124,39 +124,57 @@ impl std::fmt::Display for Panes {
 /// Weights for what is trending: what came a half-life ago counts half.
 ///
 /// The weight of an event is fixed when it comes, and grows with time from a landmark on (forward decay); what has been counted before never has to be touched. A reading divides by the
-/// weight of now. Weights double every half-life, so the landmark must move on now and then: everything is then scaled down once.
+/// weight of now. Weights double every half-life, so the landmark must move on now and then, by whole half-lives: everything is then halved as often, once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Decay {
     /// Milliseconds in which a count halves, at least 1.
     half_life: u64,
-    /// Where weights are 1.
+    /// Where weights are [`Decay::UNIT`].
     landmark: u64,
 }
 
-/// After so many half-lives the landmark should move: weights are then 2²⁰, and sums of 2³² events still exact.
-const HALF_LIVES_MAX: u64 = 20;
+/// After so many half-lives the landmark moves: weights are then 2²⁴, and 2⁴⁰ events fit 64 bits.
+const HALF_LIVES_MAX: u64 = 8;
 
 impl Decay {
-    /// Weights from now on.
-    pub fn new(half_life_ms: u64, now: u64) -> Decay {
-        Decay { half_life: half_life_ms.max(1), landmark: now }
+    /// The weight of an event at the landmark. Weights are whole numbers, so each is right to a part in 130,000.
+    pub const UNIT: u64 = 1 << 16;
+
+    /// Weights from a landmark on.
+    pub fn new(half_life_ms: u64, landmark: u64) -> Decay {
+        Decay { half_life: half_life_ms.max(1), landmark }
     }
 
-    /// The weight of an event at a time. Less than 1 before the landmark.
-    pub fn weight(&self, time: u64) -> f64 {
+    /// Milliseconds in which a count halves.
+    pub fn half_life(&self) -> u64 {
+        self.half_life
+    }
+
+    /// Where weights are [`Decay::UNIT`].
+    pub fn landmark(&self) -> u64 {
+        self.landmark
+    }
+
+    /// The weight of an event at a time, which is before the landmark has to move; 0 of one that is too old to count.
+    pub fn weight(&self, time: u64) -> u64 {
+        self.exact(time).round() as u64
+    }
+
+    /// What a sum of weights is worth at a time.
+    pub fn value(&self, sum: u64, now: u64) -> f64 {
+        sum as f64 / self.exact(now)
+    }
+
+    /// Once weights have become large: the weights to go on with, and how often all sums so far must be halved.
+    pub fn move_on(&self, now: u64) -> Option<(Decay, u32)> {
+        let halves = now.saturating_sub(self.landmark) / self.half_life;
+        let landmark = self.landmark + halves * self.half_life;
+        (halves >= HALF_LIVES_MAX).then(|| (Decay { landmark, ..*self }, u32::try_from(halves).unwrap_or(u32::MAX)))
+    }
+
+    fn exact(&self, time: u64) -> f64 {
         let since = (i128::from(time) - i128::from(self.landmark)) as f64;
-        (since / self.half_life as f64).exp2()
-    }
-
-    /// What a sum of weights is worth now.
-    pub fn value(&self, sum: f64, now: u64) -> f64 {
-        sum / self.weight(now)
-    }
-
-    /// Once weights have become large: the weights to go on with, and the factor by which all sums so far must be multiplied.
-    pub fn move_on(&self, now: u64) -> Option<(Decay, f64)> {
-        let due = now.saturating_sub(self.landmark) / self.half_life >= HALF_LIVES_MAX;
-        due.then(|| (Decay { landmark: now, ..*self }, 1.0 / self.weight(now)))
+        (since / self.half_life as f64).exp2() * Decay::UNIT as f64
     }
 }
 
@@ -221,12 +239,16 @@ mod tests {
     fn what_came_a_half_life_ago_counts_half() {
         let decay = Decay::new(1000, 5000);
         let sum = decay.weight(5000) + decay.weight(6000);
-        assert_eq!(decay.value(sum, 6000), 1.5);
-        assert_eq!(decay.value(sum, 7000), 0.75);
-        assert_eq!(decay.weight(4000), 0.5);
-        assert!(decay.move_on(20_000).is_none());
-        let (later, factor) = decay.move_on(25_000).unwrap();
-        assert_eq!(later.value(sum * factor, 26_000), decay.value(sum, 26_000));
-        assert!(Decay::new(0, u64::MAX).weight(0) >= 0.0);
+        assert_eq!(sum, 3 * Decay::UNIT);
+        assert_eq!((decay.value(sum, 6000), decay.value(sum, 7000)), (1.5, 0.75));
+        assert_eq!(decay.weight(4000), Decay::UNIT / 2);
+        assert_eq!(Decay::new(100, 5_000).weight(3_000), 0, "too old to count");
+        assert!(decay.move_on(12_999).is_none());
+        let (later, halves) = decay.move_on(13_500).unwrap();
+        assert_eq!((later.landmark(), halves), (13_000, 8));
+        assert_eq!(later.value(sum >> halves, 26_000), decay.value(sum, 26_000));
+        assert_eq!(Decay::new(0, u64::MAX).weight(0), 0);
+        let (far, halves) = Decay::new(1, 0).move_on(u64::MAX).unwrap();
+        assert_eq!((far.landmark(), halves), (u64::MAX, u32::MAX));
     }
 }

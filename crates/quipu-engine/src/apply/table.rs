@@ -480,17 +480,18 @@ impl Shard {
     pub fn restore_body(
         &mut self,
         hash: u64,
-        name: &[u8],
+        (name, pane): (&[u8], u32),
         change: (u8, u64, bool),
         edits: &PackedEdits<'_>,
     ) -> Result<(), &'static str> {
         self.resized = true;
         let at = self.slots.find(hash, name);
         let cell = at.and_then(|at| Some((at, self.slots.cell(at)?)));
-        let Some((at, cell)) = cell.filter(|(_, cell)| cell.value as u64 == change.1) else {
+        // A pane has versions of its own.
+        let Some((at, cell)) = cell.filter(|(_, cell)| pane != 0 || cell.value as u64 == change.1) else {
             return Err("a change of a sketch without its cell");
         };
-        self.shelf.replay(name, cell.epoch, change, edits)?;
+        self.shelf.replay((name, pane), cell.epoch, change, edits)?;
         self.slots.set(at, Flag::Sketch);
         Ok(())
     }
@@ -509,7 +510,7 @@ impl Shard {
             return Err("a change of a sketch without this node's cell");
         };
         let epoch = cell.own.epoch;
-        self.own_shelf.replay(name, epoch, change, edits)
+        self.own_shelf.replay((name, 0), epoch, change, edits)
     }
 
     /// What this node says of a sketch on a shared store.

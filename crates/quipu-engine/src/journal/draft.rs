@@ -77,7 +77,7 @@ impl Draft {
     ) {
         self.open(time);
         self.last_add = None;
-        put_sketch(&mut self.bytes, name, (kind, u64::from(pane)), version, whole);
+        put_sketch(&mut self.bytes, name, (kind, pane.into()), version, whole);
         put_edits(&mut self.bytes, edits);
     }
 

@@ -278,7 +278,14 @@ pub(crate) fn check_shared(shared: bool, settings: &Namespace) -> Vec<String> {
     let ttl =
         "ttl: on a shared store a counter's expiry is a change of its own, which an add cannot make; leave it out";
     let max_counters = "max_counters: on a shared store other nodes make counters, too; leave it out";
-    let said = [(settings.ttl.is_some(), ttl), (settings.max_counters.is_some(), max_counters)];
+    let window = "window: on a shared store there are no sketches over time; leave it out";
+    let decay = "decay: on a shared store there are no sketches over time; leave it out";
+    let said = [
+        (settings.ttl.is_some(), ttl),
+        (settings.max_counters.is_some(), max_counters),
+        (settings.window.is_some(), window),
+        (settings.decay.is_some(), decay),
+    ];
     said.into_iter().filter(|(said, _)| shared && *said).map(|(_, text)| text.to_owned()).collect()
 }
 

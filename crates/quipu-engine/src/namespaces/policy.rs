@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use quipu_model::{Durability, FailMode, Kind, Millis, Name, Namespace};
+use quipu_sketch::window::Panes;
 
 use super::census::Census;
 use super::draw_number;
@@ -38,6 +39,10 @@ pub struct Policy {
     pub kind: Option<Kind>,
     /// A counter made without an expiry has one so much later.
     pub ttl: Option<Duration>,
+    /// Sketches that are made are over time.
+    pub window: Option<Panes>,
+    /// Tops that are made decay by half in so long.
+    pub decay: Option<Duration>,
     /// A token is remembered for so long.
     pub token_window: Duration,
     /// How many counters there may be.
@@ -191,6 +196,8 @@ fn policy(options: &Options, said: &Namespace) -> Policy {
         unsure: false,
         kind: said.kind,
         ttl: said.ttl,
+        window: said.window,
+        decay: said.decay,
         token_window: said.token_window.unwrap_or(options.token_window),
         limit: said
             .max_counters

@@ -1,7 +1,11 @@
 //! Answers of sketches, in the terms of commands.
 
-use quipu_model::{Estimate, Kind, Refusal};
-use quipu_sketch::{Interval, Refused, Sketch};
+use quipu_model::{Estimate, Kind, Millis, Refusal};
+use quipu_sketch::{Hll, Interval, Refused, Sketch, Unique};
+
+use super::Body;
+use super::apply::known;
+use super::time::{Worth, total};
 
 /// An estimate with this relative standard error.
 pub fn interval(estimate: f64, rse: f64) -> Estimate {
@@ -32,7 +36,43 @@ pub struct Told {
 }
 
 /// What a reading tells of this one.
-pub fn told(sketch: &Sketch) -> Told {
+pub fn told(body: &Body, now: Millis) -> Told {
+    if let Sketch::Ring(_) = body.sketch() { over_time(body, now) } else { plain(body.sketch()) }
+}
+
+/// What a reading tells of all that a window has, or of what has decayed.
+fn over_time(body: &Body, now: Millis) -> Told {
+    let sketches = body.sketches(now);
+    let union = || {
+        let hlls: Vec<&Hll> =
+            sketches.iter().filter_map(|it| if let Sketch::Hll(hll) = it { Some(hll) } else { None }).collect();
+        let uniques: Vec<&Unique> = sketches
+            .iter()
+            .filter_map(|it| if let Sketch::Unique(unique) = it { Some(unique) } else { None })
+            .collect();
+        match (&hlls[..], &uniques[..]) {
+            ([], []) => Estimate::exactly(0),
+            ([one], []) => interval(one.estimate(), one.rse()),
+            (several, []) => {
+                let rse = several.iter().map(|hll| hll.rse()).fold(0.0, f64::max);
+                interval(Hll::union_estimate(several), rse)
+            }
+            (_, [one]) => interval(one.estimate(), one.rse()),
+            (_, several) => estimate(Unique::union(several)),
+        }
+    };
+    let kind = known(body.sketch()).kind;
+    if kind == Kind::Unique {
+        let Estimate { value, low, high } = union();
+        return Told { kind, value: integer(value), bound: (integer(low), integer(high)), error: None };
+    }
+    let worth = Worth { decay: body.decay(), now };
+    let error = sketches.iter().map(|sketch| plain(sketch).error.unwrap_or(0)).fold(0, u64::saturating_add);
+    let all = integer(total(body, now));
+    Told { kind, value: all, bound: (all, all), error: Some(worth.at_most(error)) }
+}
+
+fn plain(sketch: &Sketch) -> Told {
     let unique = |Estimate { value, low, high }: Estimate| {
         let bound = (integer(low), integer(high));
         Told { kind: Kind::Unique, value: integer(value), bound, error: None }
@@ -49,7 +89,9 @@ pub fn told(sketch: &Sketch) -> Told {
             of_items(Kind::Frequency, counts.n(), counts.epsilon() * counts.n() as f64)
         }
         Sketch::TopK(list) | Sketch::Top(list) => of_items(Kind::Top, list.n(), list.error()),
-        Sketch::Replayed(..) => unreachable!("all sketches are looked at before anybody asks"),
+        Sketch::Ring(_) | Sketch::Replayed(..) => {
+            unreachable!("panes are plain, and all sketches are looked at before anybody asks")
+        }
     }
 }
 

@@ -6,18 +6,20 @@
 //! - a command refused leaves cells, bodies and record as they were;
 //! - one that changes nothing in a body writes nothing, and asks for no memory.
 
+use std::borrow::Cow;
 use std::cell::Cell as Slot;
 
 use quipu_model::{
-    Cell, Dialect, Estimate, Frequencies, Frequency, FrequencyInfo, FrequencySize, Kind, KindAndDialect, Name, Ranked,
-    Refusal, Relation, Reply, SetString, SketchCommand, TOP_ITEMS_MAX, TopInfo, TopSize,
+    Cell, Dialect, Estimate, FrequencyInfo, FrequencySize, Kind, KindAndDialect, Millis, Name, Refusal, Relation,
+    Reply, SetString, SketchCommand, TOP_ITEMS_MAX, TopInfo, TopSize,
 };
 use quipu_sketch::count_min::Update;
+use quipu_sketch::window::PANES_MAX;
 use quipu_sketch::{CountMin, Edit, Edits, Hll, Sketch, Top, Unique};
 
 use super::answer::{ITEM_BYTES_MAX, estimate, integer, interval, refusal, string_range};
-use super::note::SOLE_PANE;
 use super::room::{HEADER_BYTES, UNIQUE_BYTES_MAX};
+use super::time::{Told, When, Worth, as_top, total};
 use super::{Body, bodies_bytes_max};
 use crate::apply::Run;
 use crate::journal::format::{EDIT_OVERHEAD_BYTES_MAX, Entry, PackedEdit, without_zeros};
@@ -42,7 +44,7 @@ thread_local! {
 }
 
 /// Edits, of which there are none at first, in memory that is used again.
-pub(super) struct Fresh(pub Edits);
+pub struct Fresh(pub Edits);
 
 impl Fresh {
     pub fn take() -> Fresh {
@@ -84,11 +86,13 @@ impl Wanted {
 impl Run<'_, '_> {
     /// Applies a command of sketches.
     pub(crate) fn sketch(&mut self, command: &SketchCommand<'_>) -> Result<Reply, Refusal> {
+        let (command, at) = command.timed();
         if let Some(name) = command.made() {
             self.check_pinned(name, command.kind())?;
         }
         match command {
-            SketchCommand::Observe { name, items, dialect } => self.observe(*name, items, *dialect),
+            SketchCommand::At { .. } => Err(Refusal::NotOffered { reason: "only what is counted has a time" }),
+            SketchCommand::Observe { name, items, dialect } => self.observe(*name, items, *dialect, at),
             SketchCommand::CountUnique { names, dialect } => self.count_unique(names, *dialect).map(Reply::Estimate),
             SketchCommand::MergeUnique { names, dialect } => self.merge_unique(names, *dialect),
             SketchCommand::RelateUnique { names, relation } => {
@@ -108,81 +112,110 @@ impl Run<'_, '_> {
                 let sketch = frequency(*size, *dialect)?;
                 self.make(*name, Kind::Frequency, sketch)
             }
-            SketchCommand::CountItems { name, items, make, dialect } => self.count_items(*name, items, *make, *dialect),
+            SketchCommand::CountItems { name, items, make, dialect } => {
+                self.count_items(*name, items, *make, *dialect, at)
+            }
             SketchCommand::ReadItems { name, items, dialect } => self.read_items(*name, items, *dialect),
             SketchCommand::MergeFrequency { names, weights, dialect } => self.merge_frequency(names, weights, *dialect),
             SketchCommand::FrequencyInfo { name, dialect } => {
-                let (sketch, of) = self.frequencies(*name, *dialect)?;
-                let (width, depth, total) = (sketch.width().into(), sketch.depth().into(), sketch.n());
-                Ok(Reply::FrequencyInfo(FrequencyInfo { width, depth, total, dialect: of }))
+                let now = self.now;
+                let body = self.of_kind(*name, Wanted { kind: Kind::Frequency, dialect: *dialect })?;
+                let (width, depth) = match body.sketch() {
+                    Sketch::Cms(counts) | Sketch::Frequency(counts) => (counts.width(), counts.depth()),
+                    Sketch::Ring(ring) => ring.table(),
+                    _ => return Err(Refusal::WrongKind),
+                };
+                let (width, depth, total) = (width.into(), depth.into(), total(body, now));
+                let dialect = known(body.sketch()).dialect;
+                Ok(Reply::FrequencyInfo(FrequencyInfo { width, depth, total, dialect }))
             }
             SketchCommand::MakeTop { name, size, dialect } => {
                 let sketch = top(*size, *dialect)?;
                 self.make(*name, Kind::Top, sketch)
             }
-            SketchCommand::CountTop { name, items, make, dialect } => self.count_top(*name, items, *make, *dialect),
+            SketchCommand::CountTop { name, items, make, dialect } => self.count_top(*name, items, *make, *dialect, at),
             SketchCommand::IsTop { name, items, dialect } => {
-                let key = self.key;
+                let (key, now) = (self.key, self.now);
                 self.index_top(*name);
-                let (sketch, _) = self.top(*name, *dialect)?;
-                Ok(Reply::Integers(items.iter().map(|item| i64::from(sketch.contains(key, item))).collect()))
+                let list = self.of_kind(*name, Wanted { kind: Kind::Top, dialect: *dialect })?.list(key, now)?;
+                Ok(Reply::Integers(items.iter().map(|item| i64::from(list.contains(key, item))).collect()))
             }
             SketchCommand::ReadTop { name, items, dialect } => {
-                let key = self.key;
+                let (key, now) = (self.key, self.now);
                 self.index_top(*name);
-                let (sketch, _) = self.top(*name, *dialect)?;
-                Ok(Reply::Integers(items.iter().map(|item| integer(sketch.bounds(key, item).at_most)).collect()))
+                let body = self.of_kind(*name, Wanted { kind: Kind::Top, dialect: *dialect })?;
+                let (worth, sketches) = (Worth { decay: body.decay(), now }, body.sketches(now));
+                let most = |item: &&[u8]| {
+                    let each = sketches.iter().filter_map(|sketch| as_top(sketch));
+                    each.map(|list| list.bounds(key, item).at_most).fold(0, u64::saturating_add)
+                };
+                Ok(Reply::Integers(items.iter().map(|item| integer(worth.at_most(most(item)))).collect()))
             }
             SketchCommand::ListTop { name, dialect } => {
-                let (sketch, _) = self.top(*name, *dialect)?;
-                let ranked = sketch.list().into_iter().map(|row| Ranked {
-                    item: row.item.into(),
-                    at_most: row.at_most,
-                    at_least: row.at_least,
-                    certain: row.certain,
-                });
-                Ok(Reply::Ranked(ranked.collect()))
+                let (key, now) = (self.key, self.now);
+                let body = self.of_kind(*name, Wanted { kind: Kind::Top, dialect: *dialect })?;
+                Ok(Reply::Ranked(body.ranked(key, now)?))
             }
             SketchCommand::TopInfo { name, dialect } => {
-                let (sketch, of) = self.top(*name, *dialect)?;
-                let info = sketch.info();
-                let decay = quipu_model::Fraction::new(info.decay).unwrap_or_else(|| TopSize::of(1).decay);
-                let size = TopSize { k: info.k, width: info.width, depth: info.depth, decay };
-                Ok(Reply::TopInfo(TopInfo { size, total: info.n, dialect: of }))
+                let now = self.now;
+                let body = self.of_kind(*name, Wanted { kind: Kind::Top, dialect: *dialect })?;
+                let (k, (width, depth), decay) = match body.sketch() {
+                    Sketch::TopK(list) | Sketch::Top(list) => {
+                        let info = list.info();
+                        (info.k, (info.width, info.depth), info.decay)
+                    }
+                    Sketch::Ring(ring) => (ring.places(), ring.table(), ring.list_decay()),
+                    _ => return Err(Refusal::WrongKind),
+                };
+                let decay = quipu_model::Fraction::new(decay).unwrap_or_else(|| TopSize::of(1).decay);
+                let dialect = known(body.sketch()).dialect;
+                Ok(Reply::TopInfo(TopInfo {
+                    size: TopSize { k, width, depth, decay },
+                    total: total(body, now),
+                    dialect,
+                }))
             }
         }
     }
 
     // ---- unique -----------------------------------------------------------------------------------------------------------------
 
-    fn observe(&mut self, name: Name<'_>, items: &[&[u8]], dialect: Dialect) -> Result<Reply, Refusal> {
+    fn observe(
+        &mut self,
+        name: Name<'_>,
+        items: &[&[u8]],
+        dialect: Dialect,
+        at: Option<Millis>,
+    ) -> Result<Reply, Refusal> {
         let key = self.key;
         let make = || match dialect {
             Dialect::Redis => Ok(Sketch::Hll(Hll::new())),
             Dialect::Native => Ok(Sketch::Unique(Unique::new())),
         };
         // A list may end with any item.
-        let grows = |sketch: &Sketch| match sketch {
+        let grows = |sketch: &Sketch, _: u64| match sketch {
             Sketch::Hll(hll) if hll.is_dense() => 0,
             Sketch::Unique(unique) if unique.is_dense() => 0,
             list => UNIQUE_BYTES_MAX.saturating_sub(list.bytes().len()) as u64,
         };
-        let changed = self.change(name, Wanted { kind: Kind::Unique, dialect }, grows, make, |sketch, edits| {
-            match sketch {
-                Sketch::Hll(hll) => {
-                    items.iter().for_each(|item| {
-                        hll.add(item, edits);
-                    });
+        let when = When { at, events: items.len() as u64 };
+        let changed =
+            self.change(name, Wanted { kind: Kind::Unique, dialect }, when, grows, make, |sketch, edits, _| {
+                match sketch {
+                    Sketch::Hll(hll) => {
+                        items.iter().for_each(|item| {
+                            hll.add(item, edits);
+                        });
+                    }
+                    Sketch::Unique(unique) => {
+                        items.iter().for_each(|item| {
+                            unique.add(key, item, edits);
+                        });
+                    }
+                    _ => return Err(Refusal::WrongKind),
                 }
-                Sketch::Unique(unique) => {
-                    items.iter().for_each(|item| {
-                        unique.add(key, item, edits);
-                    });
-                }
-                _ => return Err(Refusal::WrongKind),
-            }
-            Ok(())
-        })?;
+                Ok(())
+            })?;
         Ok(Reply::Integer(i64::from(changed.1)))
     }
 
@@ -191,8 +224,10 @@ impl Run<'_, '_> {
         self.look_at(names);
         let bodies = self.bodies(names, Wanted { kind: Kind::Unique, dialect })?;
         let (mut hlls, mut uniques) = (Vec::new(), Vec::new());
-        for body in bodies {
-            match body.sketch() {
+        let sketches: Vec<&Sketch> = bodies.iter().flat_map(|body| body.sketches(self.now)).collect();
+        check_sketches(sketches.len())?;
+        for sketch in sketches {
+            match sketch {
                 Sketch::Hll(hll) => hlls.push(hll),
                 Sketch::Unique(unique) => uniques.push(unique),
                 _ => return Err(Refusal::WrongKind),
@@ -212,27 +247,27 @@ impl Run<'_, '_> {
     }
 
     fn relate_unique(&mut self, names: &[Name<'_>; 2], relation: Relation) -> Result<Estimate, Refusal> {
-        let nothing = Unique::new();
         self.look_at(names);
         let [one, two] = self.pair(names)?;
-        let (one, two) = (one.unwrap_or(&nothing), two.unwrap_or(&nothing));
         Ok(estimate(match relation {
-            Relation::Intersection => Unique::intersection(one, two),
-            Relation::Difference => Unique::difference(one, two),
+            Relation::Intersection => Unique::intersection(&one, &two),
+            Relation::Difference => Unique::difference(&one, &two),
         }))
     }
 
-    /// Two sketches of our own form, those that exist.
-    fn pair(&self, names: &[Name<'_>; 2]) -> Result<[Option<&Unique>; 2], Refusal> {
-        let mut pair = [None, None];
+    /// Two sketches of our own form; one that does not exist has seen nothing.
+    fn pair(&self, names: &[Name<'_>; 2]) -> Result<[Cow<'_, Unique>; 2], Refusal> {
+        let mut pair: [Cow<'_, Unique>; 2] = [Cow::Owned(Unique::new()), Cow::Owned(Unique::new())];
         for (name, unique) in names.iter().zip(&mut pair) {
-            *unique = match self.peek(*name, Wanted { kind: Kind::Unique, dialect: Dialect::Native })? {
-                Some(body) => match body.sketch() {
-                    Sketch::Unique(unique) => Some(unique),
-                    _ => return Err(Refusal::NotOffered { reason: "only uniques of our own form are compared" }),
-                },
-                None => None,
+            let Some(body) = self.peek(*name, Wanted { kind: Kind::Unique, dialect: Dialect::Native })? else {
+                continue;
             };
+            let uniques: Option<Vec<&Unique>> = body.sketches(self.now).into_iter().map(as_unique).collect();
+            let foreign = Refusal::NotOffered { reason: "only uniques of our own form are compared" };
+            match &uniques.ok_or(foreign)?[..] {
+                [one] => *unique = Cow::Borrowed(one),
+                several => unique.to_mut().merge(several, &mut Edits::new()),
+            }
         }
         Ok(pair)
     }
@@ -249,9 +284,13 @@ impl Run<'_, '_> {
         }
         let before = self.cell(*into);
         let others = self.bodies(&from, wanted)?;
-        let present = self.peek(*into, wanted)?.map(|body| body.sketch().clone());
+        let present = self.peek(*into, wanted)?;
+        self.refuse_over_time(*into, Kind::Unique, present)?;
+        let present = present.map(|body| body.sketch().clone());
+        let others: Vec<&Sketch> = others.iter().flat_map(|body| body.sketches(self.now)).collect();
+        check_sketches(others.len())?;
         // Of the form that is there already, if there is one.
-        let dialect = match present.as_ref().or(others.first().map(|body| body.sketch())) {
+        let dialect = match present.as_ref().or(others.first().copied()) {
             Some(sketch) => known(sketch).dialect,
             None => dialect,
         };
@@ -263,11 +302,11 @@ impl Run<'_, '_> {
         let mut edits = Fresh::take();
         match &mut merged {
             Sketch::Hll(into) => {
-                let others: Option<Vec<&Hll>> = others.iter().map(|body| as_hll(body)).collect();
+                let others: Option<Vec<&Hll>> = others.into_iter().map(as_hll).collect();
                 into.merge(&others.ok_or(mixed)?, &mut edits.0);
             }
             Sketch::Unique(into) => {
-                let others: Option<Vec<&Unique>> = others.iter().map(|body| as_unique(body)).collect();
+                let others: Option<Vec<&Unique>> = others.into_iter().map(as_unique).collect();
                 into.merge(&others.ok_or(mixed)?, &mut edits.0);
             }
             _ => return Err(Refusal::WrongKind),
@@ -290,11 +329,11 @@ impl Run<'_, '_> {
         self.change_shared(into, wanted, grows, make, |sketch, edits| {
             match sketch {
                 Sketch::Hll(into) => {
-                    let others: Option<Vec<&Hll>> = others.iter().map(hll_of).collect();
+                    let others: Option<Vec<&Hll>> = others.iter().map(as_hll).collect();
                     into.merge(&others.ok_or(mixed.clone())?, edits);
                 }
                 Sketch::Unique(into) => {
-                    let others: Option<Vec<&Unique>> = others.iter().map(unique_of).collect();
+                    let others: Option<Vec<&Unique>> = others.iter().map(as_unique).collect();
                     into.merge(&others.ok_or(mixed.clone())?, edits);
                 }
                 _ => return Err(Refusal::WrongKind),
@@ -312,35 +351,50 @@ impl Run<'_, '_> {
         items: &[(&[u8], u64)],
         make: Option<FrequencySize>,
         dialect: Dialect,
+        at: Option<Millis>,
     ) -> Result<Reply, Refusal> {
         let key = self.key;
         let make = || frequency(make.ok_or(Refusal::NoSketch { kind: Kind::Frequency })?, dialect);
+        let wanted = Wanted { kind: Kind::Frequency, dialect };
+        let when = When { at, events: items.iter().fold(0, |all, (_, by)| all.saturating_add(*by)) };
+        let asked = Slot::new(0);
         let counted = self.change(
             name,
-            Wanted { kind: Kind::Frequency, dialect },
-            |_| 0,
+            wanted,
+            when,
+            |_, _| 0,
             make,
-            |sketch, edits| {
+            |sketch, edits, _| {
                 let (Sketch::Cms(sketch) | Sketch::Frequency(sketch)) = sketch else { return Err(Refusal::WrongKind) };
                 check_work(items.len(), sketch)?;
+                asked.set(sketch.depth() as usize * items.len());
                 sketch.add_all(key, items, edits).map_err(refusal)
             },
         )?;
-        Ok(Reply::Integers(counted.0.into_iter().map(integer).collect()))
+        let body = self.peek(name, wanted)?;
+        match (counted.0, body) {
+            // Of a window: what all panes say of them, unless that is too much work; then what this one does.
+            (pane, Some(body)) if matches!(body.sketch(), Sketch::Ring(_)) => {
+                let many = asked.get().saturating_mul(body.sketches(self.now).len()) > COMMAND_CELLS_MAX;
+                let names: Vec<&[u8]> = items.iter().map(|(item, _)| *item).collect();
+                match pane.filter(|_| many) {
+                    Some(pane) => Ok(Reply::Integers(pane.into_iter().map(integer).collect())),
+                    None => {
+                        let known = body.frequencies(key, &names, self.now)?;
+                        Ok(Reply::Integers(known.rows.iter().map(|row| integer(row.at_most)).collect()))
+                    }
+                }
+            }
+            (counted, _) => Ok(Reply::Integers(counted.unwrap_or_default().into_iter().map(integer).collect())),
+        }
     }
 
     fn read_items(&mut self, name: Name<'_>, items: &[&[u8]], dialect: Dialect) -> Result<Reply, Refusal> {
-        let key = self.key;
-        let (sketch, _) = self.frequencies(name, dialect)?;
-        check_work(items.len(), sketch)?;
-        let known = items.iter().map(|item| sketch.query(key, item));
+        let (key, now) = (self.key, self.now);
+        let known = self.of_kind(name, Wanted { kind: Kind::Frequency, dialect })?.frequencies(key, items, now)?;
         Ok(match dialect {
-            Dialect::Redis => Reply::Integers(known.map(|known| integer(known.at_most)).collect()),
-            Dialect::Native => {
-                let rows = known.map(|known| Frequency { at_most: known.at_most, typical: known.typical }).collect();
-                let total = sketch.n();
-                Reply::Frequencies(Frequencies { rows, total, error: (sketch.epsilon() * total as f64).ceil() as u64 })
-            }
+            Dialect::Redis => Reply::Integers(known.rows.iter().map(|row| integer(row.at_most)).collect()),
+            Dialect::Native => Reply::Frequencies(known),
         })
     }
 
@@ -352,17 +406,26 @@ impl Run<'_, '_> {
         self.look_at(names);
         let before = self.cell(*into);
         let into_body = self.peek(*into, wanted)?.ok_or(missing.clone())?;
-        if into_body.bytes().len().saturating_mul(names.len()) > MERGE_BYTES_MAX {
+        self.refuse_over_time(*into, Kind::Frequency, Some(into_body))?;
+        let too_much = || {
             let reason = format!("a merge looks at {MERGE_BYTES_MAX} bytes at most, the sketch it makes included");
-            return Err(Refusal::BadSize { reason });
+            Refusal::BadSize { reason }
+        };
+        if into_body.bytes().len().saturating_mul(names.len()) > MERGE_BYTES_MAX {
+            return Err(too_much());
         }
         let mut merged = into_body.sketch().clone();
         let mut others = Vec::with_capacity(from.len());
         for (name, weight) in from.iter().zip(weights) {
-            match self.peek(*name, wanted)?.ok_or(missing.clone())?.sketch() {
-                Sketch::Cms(sketch) | Sketch::Frequency(sketch) => others.push((sketch, *weight)),
-                _ => return Err(Refusal::WrongKind),
+            for sketch in self.peek(*name, wanted)?.ok_or(missing.clone())?.sketches(self.now) {
+                match sketch {
+                    Sketch::Cms(sketch) | Sketch::Frequency(sketch) => others.push((sketch, *weight)),
+                    _ => return Err(Refusal::WrongKind),
+                }
             }
+        }
+        if into_body.bytes().len().saturating_mul(1 + others.len()) > MERGE_BYTES_MAX {
+            return Err(too_much());
         }
         let mut edits = Fresh::take();
         let (Sketch::Cms(sketch) | Sketch::Frequency(sketch)) = &mut merged else { return Err(Refusal::WrongKind) };
@@ -371,15 +434,10 @@ impl Run<'_, '_> {
         Ok(Reply::Ok)
     }
 
-    /// A sketch of frequencies, and in whose form it is.
-    fn frequencies(&mut self, name: Name<'_>, dialect: Dialect) -> Result<(&CountMin, Dialect), Refusal> {
+    /// The body of a counter that has to exist, and be of this kind.
+    fn of_kind(&mut self, name: Name<'_>, wanted: Wanted) -> Result<&Body, Refusal> {
         self.cell(name);
-        let body = self.peek(name, Wanted { kind: Kind::Frequency, dialect })?;
-        match body.ok_or(Refusal::NoSketch { kind: Kind::Frequency })?.sketch() {
-            Sketch::Cms(sketch) => Ok((sketch, Dialect::Redis)),
-            Sketch::Frequency(sketch) => Ok((sketch, Dialect::Native)),
-            _ => Err(Refusal::WrongKind),
-        }
+        self.peek(name, wanted)?.ok_or(Refusal::NoSketch { kind: wanted.kind })
     }
 
     // ---- top --------------------------------------------------------------------------------------------------------------------
@@ -390,6 +448,7 @@ impl Run<'_, '_> {
         items: &[(&[u8], u64)],
         make: Option<TopSize>,
         dialect: Dialect,
+        at: Option<Millis>,
     ) -> Result<Reply, Refusal> {
         if items.iter().any(|(item, _)| item.len() > ITEM_BYTES_MAX) {
             return Err(Refusal::ItemTooLong { bytes_max: ITEM_BYTES_MAX });
@@ -398,49 +457,52 @@ impl Run<'_, '_> {
         let make = || top(make.ok_or(Refusal::NoSketch { kind: Kind::Top })?, dialect);
         let longest = items.iter().map(|(item, _)| item.len()).max().unwrap_or(0);
         let weight = items.iter().try_fold(0u64, |all, (_, by)| all.checked_add(*by)).ok_or(Refusal::SketchOverflow)?;
-        let grows = |sketch: &Sketch| match sketch {
+        let grows = |sketch: &Sketch, each: u64| match sketch {
             Sketch::TopK(list) | Sketch::Top(list) => {
-                list.bytes_after(weight, longest).saturating_sub(list.bytes().len() as u64)
+                list.bytes_after(weight.saturating_mul(each), longest).saturating_sub(list.bytes().len() as u64)
             }
             _ => 0,
         };
-        let counted = self.change(name, Wanted { kind: Kind::Top, dialect }, grows, make, |sketch, edits| {
-            let (Sketch::TopK(sketch) | Sketch::Top(sketch)) = sketch else { return Err(Refusal::WrongKind) };
-            sketch.n().checked_add(weight).ok_or(Refusal::SketchOverflow)?;
-            // Only a list that is nearly as large as can be may refuse an item after others were counted.
-            let fits = sketch.bytes_after(weight, longest) <= super::SKETCH_BYTES_MAX as u64;
-            let before = if fits { None } else { Some(sketch.clone()) };
-            let expelled: Result<Vec<_>, _> = items
-                .iter()
-                .map(|(item, by)| {
-                    sketch.add_among(key, item, *by, longest, edits).map(|item| item.map(Vec::into_boxed_slice))
+        let when = When { at, events: weight };
+        let counted =
+            self.change(name, Wanted { kind: Kind::Top, dialect }, when, grows, make, |sketch, edits, each| {
+                let (Sketch::TopK(sketch) | Sketch::Top(sketch)) = sketch else { return Err(Refusal::WrongKind) };
+                let weight = weight.checked_mul(each).ok_or(Refusal::SketchOverflow)?;
+                sketch.n().checked_add(weight).ok_or(Refusal::SketchOverflow)?;
+                // Only a list that is nearly as large as can be may refuse an item after others were counted.
+                let fits = sketch.bytes_after(weight, longest) <= super::SKETCH_BYTES_MAX as u64;
+                let before = if fits { None } else { Some(sketch.clone()) };
+                let expelled: Result<Vec<_>, _> = items
+                    .iter()
+                    .map(|(item, by)| {
+                        sketch
+                            .add_among(key, item, by * each, longest, edits)
+                            .map(|item| item.map(Vec::into_boxed_slice))
+                    })
+                    .collect();
+                expelled.map_err(|refused| {
+                    before.into_iter().for_each(|before| *sketch = before);
+                    refusal(refused)
                 })
-                .collect();
-            expelled.map_err(|refused| {
-                before.into_iter().for_each(|before| *sketch = before);
-                refusal(refused)
-            })
-        })?;
-        Ok(Reply::Items(counted.0))
+            })?;
+        let panes = self.peek(name, Wanted { kind: Kind::Top, dialect })?;
+        let panes = panes.is_some_and(|body| matches!(body.sketch(), Sketch::Ring(ring) if ring.slots() > 1));
+        // What left the list of one pane has not left that of the window.
+        let expelled = counted.0.filter(|_| !panes).unwrap_or_else(|| vec![None; items.len()]);
+        Ok(Reply::Items(expelled))
     }
 
     /// Sees that items are found in a list without a walk: after a start, whoever comes first makes that so.
     fn index_top(&mut self, name: Name<'_>) {
         let (key, hash) = (self.key, self.table.hash(name.bytes()));
-        let body = self.held.shard(self.table.shard_of(hash)).body_mut(name.bytes());
-        if let Some(Sketch::TopK(list) | Sketch::Top(list)) = body.map(Body::sketch_mut) {
+        let Some(body) = self.held.shard(self.table.shard_of(hash)).body_mut(name.bytes()) else { return };
+        if let Sketch::TopK(list) | Sketch::Top(list) = body.sketch_mut() {
             list.index(key);
         }
-    }
-
-    /// A sketch of the most frequent, and in whose form it is.
-    fn top(&mut self, name: Name<'_>, dialect: Dialect) -> Result<(&Top, Dialect), Refusal> {
-        self.cell(name);
-        let body = self.peek(name, Wanted { kind: Kind::Top, dialect })?;
-        match body.ok_or(Refusal::NoSketch { kind: Kind::Top })?.sketch() {
-            Sketch::TopK(sketch) => Ok((sketch, Dialect::Redis)),
-            Sketch::Top(sketch) => Ok((sketch, Dialect::Native)),
-            _ => Err(Refusal::WrongKind),
+        for (_, pane) in body.panes_mut() {
+            if let Sketch::TopK(list) | Sketch::Top(list) = pane.sketch_mut() {
+                list.index(key);
+            }
         }
     }
 
@@ -449,6 +511,7 @@ impl Run<'_, '_> {
     fn set_string(&mut self, set: &SetString<'_>) -> Result<Reply, Refusal> {
         let hll = Hll::from_redis_string(set.bytes).map_err(|_| Refusal::CorruptHll)?;
         let SetString { name, condition, expiry, reply_old, .. } = *set;
+        self.refuse_over_time(name, Kind::Unique, None)?;
         let sketch = Sketch::Hll(hll);
         self.check_memory(sketch.memory() as u64)?;
         self.set_anew(name, condition, expiry, reply_old, |run, cell| run.write_new(name, Some(cell), sketch, None))
@@ -519,46 +582,58 @@ impl Run<'_, '_> {
         Ok(bodies)
     }
 
-    /// Changes a sketch, which is made if it does not exist, and grows by so many bytes at most; what the work says, and whether anything changed. What the work refuses has changed nothing.
+    /// Changes a sketch, which is made if it does not exist, and grows by so many bytes at most; what the work says, unless it came too late, and whether anything changed. What the work refuses has changed nothing. Of a sketch over time the pane is changed, and the work is told what each event weighs there.
     fn change<T>(
         &mut self,
         name: Name<'_>,
         wanted: Wanted,
-        grows: impl FnOnce(&Sketch) -> u64,
+        when: When,
+        grows: impl FnOnce(&Sketch, u64) -> u64,
         make: impl FnOnce() -> Result<Sketch, Refusal>,
-        work: impl Fn(&mut Sketch, &mut Edits) -> Result<T, Refusal>,
-    ) -> Result<(T, bool), Refusal> {
+        work: impl Fn(&mut Sketch, &mut Edits, u64) -> Result<T, Refusal>,
+    ) -> Result<(Option<T>, bool), Refusal> {
         if self.picking.is_some() {
-            return self.change_shared(name, wanted, grows, make, work);
+            // Windows are not offered there, so nothing depends on the time, and a weight is what it is.
+            let grows = |sketch: &Sketch| grows(sketch, 1);
+            let done = self.change_shared(name, wanted, grows, make, |sketch, edits| work(sketch, edits, 1));
+            return done.map(|(worked, changed)| (Some(worked), changed));
         }
         let before = self.sole_cell(name);
         let hash = self.table.hash(name.bytes());
         let Some(cell) = before else {
-            let (mut sketch, mut edits) = (make()?, Fresh::take());
-            self.check_memory(sketch.memory() as u64 + grows(&sketch))?;
+            let mut sketch = self.over_time(name, wanted.kind, make()?)?;
+            if let Sketch::Ring(ring) = &sketch {
+                return self.change_ring((name, None), ring, when, grows, work);
+            }
+            let mut edits = Fresh::take();
+            self.check_memory(sketch.memory() as u64 + grows(&sketch, 1))?;
             let begin = Begin::of(&sketch);
-            let worked = work(&mut sketch, &mut edits.0)?;
+            let worked = work(&mut sketch, &mut edits.0, 1)?;
             self.write_new(name, None, sketch, Some((begin, &edits.0)));
-            return Ok((worked, true));
+            return Ok((Some(worked), true));
         };
         let body = self.held.shard(self.table.shard_of(hash)).body_mut(name.bytes()).ok_or(wanted.refusal())?;
         if !wanted.takes(known(body.sketch())) {
             return Err(wanted.refusal());
         }
+        if let Sketch::Ring(ring) = body.sketch() {
+            let ring = ring.clone();
+            return self.change_ring((name, Some(cell)), &ring, when, grows, work);
+        }
         if self.memory.is_some() {
-            let grows = grows(body.sketch());
+            let grows = grows(body.sketch(), 1);
             self.check_growth(grows)?;
         }
         let body = self.held.shard(self.table.shard_of(hash)).body_mut(name.bytes()).ok_or(wanted.refusal())?;
         let mut edits = Fresh::take();
         let length = body.bytes().len();
-        let worked = work(body.sketch_mut(), &mut edits.0)?;
+        let worked = work(body.sketch_mut(), &mut edits.0, 1)?;
         let changed = !edits.0.is_empty();
         if changed {
             body.note(length, &edits.0);
             self.write_changed(name, cell, None, &edits.0);
         }
-        Ok((worked, changed))
+        Ok((Some(worked), changed))
     }
 
     /// Writes down what a merge has made of a sketch that was there, or was not.
@@ -593,6 +668,7 @@ impl Run<'_, '_> {
             let wanted = Wanted { kind, dialect: Dialect::Native };
             return self.change_shared(name, wanted, |_| 0, || Ok(sketch), |_, _| Ok(())).map(|_| Reply::Ok);
         }
+        let sketch = self.over_time(name, kind, sketch)?;
         self.check_memory(sketch.memory() as u64)?;
         let begin = Begin::of(&sketch);
         self.write_new(name, None, sketch, Some((begin, &Edits::new())));
@@ -635,14 +711,10 @@ impl Run<'_, '_> {
             // Edits that come to more than what they lead to are of no use.
             let whole = unsure || edits.is_whole() || edits_bytes(edits) > EDIT_OVERHEAD_BYTES_MAX + body.bytes().len();
             let change = (body.kind(), body.version, whole);
+            let whose = (name.bytes(), 0);
             match whole {
-                true => self.draft.push_sketch(
-                    self.now,
-                    (name.bytes(), SOLE_PANE),
-                    change,
-                    [all_of(body.bytes())].into_iter(),
-                ),
-                false => self.draft.push_sketch(self.now, (name.bytes(), SOLE_PANE), change, edits.iter().map(packed)),
+                true => self.draft.push_sketch(self.now, whose, change, [all_of(body.bytes())].into_iter()),
+                false => self.draft.push_sketch(self.now, whose, change, edits.iter().map(packed)),
             }
         }
         shard.note_body(name.bytes());
@@ -657,13 +729,11 @@ impl Run<'_, '_> {
             return;
         }
         let shard = self.held.shard(self.table.shard_of(hash));
-        if shard.body(name.bytes()).is_none_or(|body| body.journaled) {
+        if shard.body(name.bytes()).is_none_or(Body::is_journaled) {
             return;
         }
         let Some(body) = shard.body_mut(name.bytes()) else { return };
-        body.journaled = true;
-        let change = (body.kind(), body.version, true);
-        self.draft.push_sketch(self.now, (name.bytes(), SOLE_PANE), change, [all_of(body.bytes())].into_iter());
+        Told { now: self.now, name: name.bytes(), draft: self.draft }.push_unjournaled(body);
     }
 
     /// Writes down a sketch that is made, with this cell or else one that a new counter has; and how it came to be, if that is known.
@@ -689,14 +759,12 @@ impl Run<'_, '_> {
             match way.filter(shorter) {
                 Some((begin, edits)) => {
                     let way = Way { begin: Some(begin.edit()), edits: edits.iter() };
-                    self.draft.push_sketch(self.now, (name.bytes(), SOLE_PANE), change, way);
+                    self.draft.push_sketch(self.now, (name.bytes(), 0), change, way);
                 }
-                None => self.draft.push_sketch(
-                    self.now,
-                    (name.bytes(), SOLE_PANE),
-                    change,
-                    [all_of(body.bytes())].into_iter(),
-                ),
+                None => {
+                    let all = [all_of(body.bytes())].into_iter();
+                    self.draft.push_sketch(self.now, (name.bytes(), 0), change, all);
+                }
             }
         }
         let shard = self.held.shard(self.table.shard_of(hash));
@@ -707,9 +775,10 @@ impl Run<'_, '_> {
 }
 
 /// What a sketch is.
-pub(super) fn known(sketch: &Sketch) -> KindAndDialect {
+pub fn known(sketch: &Sketch) -> KindAndDialect {
     use quipu_sketch::Kind as Sort;
-    let (kind, dialect) = match sketch.kind() {
+    let sort = if let Sketch::Ring(ring) = sketch { ring.kind() } else { sketch.kind() };
+    let (kind, dialect) = match sort {
         Sort::Hll => (Kind::Unique, Dialect::Redis),
         Sort::Cms => (Kind::Frequency, Dialect::Redis),
         Sort::Frequency => (Kind::Frequency, Dialect::Native),
@@ -720,19 +789,11 @@ pub(super) fn known(sketch: &Sketch) -> KindAndDialect {
     KindAndDialect { kind, dialect }
 }
 
-fn as_hll(body: &Body) -> Option<&Hll> {
-    hll_of(body.sketch())
-}
-
-fn hll_of(sketch: &Sketch) -> Option<&Hll> {
+fn as_hll(sketch: &Sketch) -> Option<&Hll> {
     if let Sketch::Hll(hll) = sketch { Some(hll) } else { None }
 }
 
-fn as_unique(body: &Body) -> Option<&Unique> {
-    unique_of(body.sketch())
-}
-
-fn unique_of(sketch: &Sketch) -> Option<&Unique> {
+fn as_unique(sketch: &Sketch) -> Option<&Unique> {
     if let Sketch::Unique(unique) = sketch { Some(unique) } else { None }
 }
 
@@ -764,8 +825,19 @@ fn check_names(names: &[Name<'_>]) -> Result<(), Refusal> {
     Err(Refusal::BadSize { reason: format!("a command takes {UNION_NAMES_MAX} counters of uniques at most") })
 }
 
+/// Whether these are too many sketches of uniques, panes of windows among them, to be brought together: a hundred dense ones take some 200 microseconds.
+fn check_sketches(count: usize) -> Result<(), Refusal> {
+    const SKETCHES_MAX: usize = PANES_MAX as usize + UNION_NAMES_MAX;
+    if count <= SKETCHES_MAX {
+        return Ok(());
+    }
+    Err(Refusal::BadSize {
+        reason: format!("a command takes {SKETCHES_MAX} sketches of uniques at most, panes included"),
+    })
+}
+
 /// Whether a command with so many items is too much work for one.
-fn check_work(items: usize, sketch: &CountMin) -> Result<(), Refusal> {
+pub fn check_work(items: usize, sketch: &CountMin) -> Result<(), Refusal> {
     if items.saturating_mul(sketch.depth() as usize) <= COMMAND_CELLS_MAX {
         return Ok(());
     }
@@ -795,7 +867,7 @@ pub fn widest(top: &Top, longest: usize) -> usize {
 }
 
 /// What a sketch was before anything was counted in it.
-pub(super) struct Begin {
+pub struct Begin {
     length: u32,
     /// Without the zeros at the end.
     bytes: Vec<u8>,
@@ -803,7 +875,10 @@ pub(super) struct Begin {
 
 impl Begin {
     pub fn of(sketch: &Sketch) -> Begin {
-        let bytes = sketch.bytes();
+        Begin::of_bytes(sketch.bytes())
+    }
+
+    pub fn of_bytes(bytes: &[u8]) -> Begin {
         // All behind the header is zeros: of megabytes that nobody has touched yet, these are not to be the first to be.
         let header = &bytes[..bytes.len().min(HEADER_BYTES)];
         Begin { length: bytes.len() as u32, bytes: without_zeros(header).to_vec() }
@@ -814,13 +889,17 @@ impl Begin {
         EDIT_OVERHEAD_BYTES_MAX + self.bytes.len()
     }
 
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
     pub fn edit(&self) -> PackedEdit<'_> {
         PackedEdit { at: 0, removed: 0, length: self.length, bytes: &self.bytes }
     }
 }
 
 /// A beginning, and what came after it.
-pub(super) struct Way<'b, I> {
+pub struct Way<'b, I> {
     pub begin: Option<PackedEdit<'b>>,
     pub edits: I,
 }
@@ -840,16 +919,16 @@ impl<'b, I: ExactSizeIterator<Item = Edit<'b>>> Iterator for Way<'b, I> {
 
 impl<'b, I: ExactSizeIterator<Item = Edit<'b>>> ExactSizeIterator for Way<'b, I> {}
 
-pub(super) fn packed(edit: Edit<'_>) -> PackedEdit<'_> {
+pub fn packed(edit: Edit<'_>) -> PackedEdit<'_> {
     PackedEdit { at: edit.at, removed: edit.removed, length: edit.bytes.len() as u32, bytes: edit.bytes }
 }
 
 /// All of a body, as the only edit of it.
-pub(super) fn all_of(bytes: &[u8]) -> PackedEdit<'_> {
+pub fn all_of(bytes: &[u8]) -> PackedEdit<'_> {
     PackedEdit { at: 0, removed: 0, length: bytes.len() as u32, bytes }
 }
 
 /// The most bytes that these edits take in a record.
-pub(super) fn edits_bytes(edits: &Edits) -> usize {
+pub fn edits_bytes(edits: &Edits) -> usize {
     edits.len() * EDIT_OVERHEAD_BYTES_MAX + edits.bytes_len()
 }

@@ -21,6 +21,7 @@ mod room;
 mod settling;
 mod shared;
 mod shelf;
+mod time;
 mod together;
 
 pub(crate) use self::answer::{Told, told};

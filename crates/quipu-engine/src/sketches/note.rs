@@ -1,7 +1,7 @@
 //! Bodies at rest: the bytes of their notes in the ledger.
 //!
 //! ```text
-//! a page    key    5, hash of the name u64, length of the name u16, name, pane u32 (0: none; 1: what this node says of it on a shared store), page u32; all big-endian, so that pages lie in order
+//! a page    key    5, hash of the name u64, length of the name u16, name, pane u32 (0: none, or the ring of them; else the slot in it plus one; 2³¹: what this node says of it on a shared store), page u32; all big-endian, so that pages lie in order
 //!           value  of page 0: kind u8, epoch (u64 milliseconds, u64 node), version u64, length of the body u32, little-endian, and the page's bytes
 //!                  of others: the page's bytes
 //! ```
@@ -9,6 +9,7 @@
 //! A page has 1,024 bytes of the body, the last one fewer; zeros at its end are left out, and a page of nothing else, but for page 0, has no note.
 
 use quipu_model::{Epoch, NAME_BYTES_MAX, NodeId, Note};
+use quipu_sketch::window::PANES_MAX;
 
 use super::SKETCH_BYTES_MAX;
 use crate::journal::format::without_zeros;
@@ -18,7 +19,7 @@ pub const PAGE_BYTES: usize = 1 << 10;
 
 /// The bodies that are shown, where there is no shared store; with one, those that this node has said there.
 pub const SOLE_PANE: u32 = 0;
-pub const OWN_PANE: u32 = 1;
+pub const OWN_PANE: u32 = 1 << 31;
 
 /// The first byte of the key; those before it are of `tokens` and `namespaces`.
 const SKETCH: u8 = 5;
@@ -45,7 +46,7 @@ pub struct Paged<'a> {
     pub hash: u64,
     /// The name.
     pub name: &'a [u8],
-    /// Which of the bodies of that name.
+    /// Of which pane; 0: of none, or of the ring of them.
     pub pane: u32,
     /// Which page.
     pub page: usize,
@@ -54,6 +55,9 @@ pub struct Paged<'a> {
     /// Its bytes, without the zeros at the end.
     pub bytes: &'a [u8],
 }
+
+/// Whose page it is: the hash of a name, the name, and the pane.
+pub type Whose<'a> = (u64, &'a [u8], u32);
 
 /// Whether a key is of a sketch.
 pub fn is_of_sketch(key: &[u8]) -> bool {
@@ -66,7 +70,7 @@ pub fn pages_of(bytes: usize) -> usize {
 }
 
 /// The note of a page, from its whole bytes.
-pub fn note(hash: u64, name: &[u8], (pane, page): (u32, usize), head: Option<&Head>, bytes: &[u8]) -> Note {
+pub fn note((hash, name, pane): Whose<'_>, page: usize, head: Option<&Head>, bytes: &[u8]) -> Note {
     let bytes = without_zeros(bytes);
     let mut value = Vec::with_capacity(HEAD_BYTES + bytes.len());
     if let Some(Head { kind, epoch, version, length }) = head {
@@ -77,15 +81,15 @@ pub fn note(hash: u64, name: &[u8], (pane, page): (u32, usize), head: Option<&He
         value.extend_from_slice(&(*length as u32).to_le_bytes());
     }
     value.extend_from_slice(bytes);
-    Note { key: key(hash, name, pane, page), value: if value.is_empty() { None } else { Some(value.into()) } }
+    Note { key: key((hash, name, pane), page), value: if value.is_empty() { None } else { Some(value.into()) } }
 }
 
 /// The note that a page is gone.
-pub fn forget(hash: u64, name: &[u8], (pane, page): (u32, usize)) -> Note {
-    Note { key: key(hash, name, pane, page), value: None }
+pub fn forget(whose: Whose<'_>, page: usize) -> Note {
+    Note { key: key(whose, page), value: None }
 }
 
-fn key(hash: u64, name: &[u8], pane: u32, page: usize) -> Box<[u8]> {
+fn key((hash, name, pane): Whose<'_>, page: usize) -> Box<[u8]> {
     let mut key = Vec::with_capacity(1 + 8 + 2 + name.len() + 4 + 4);
     key.push(SKETCH);
     key.extend_from_slice(&hash.to_be_bytes());
@@ -116,7 +120,7 @@ impl<'a> Paged<'a> {
             _ => (None, value),
         };
         let makes_sense = name.len() <= NAME_BYTES_MAX
-            && pane <= OWN_PANE
+            && (pane <= PANES_MAX || pane == OWN_PANE)
             && bytes.len() <= PAGE_BYTES
             && (page == 0 || !bytes.is_empty())
             && page < pages_of(SKETCH_BYTES_MAX)

@@ -82,7 +82,9 @@ impl Run<'_, '_> {
             Sketch::Hll(hll) if hll.is_dense() => 0,
             Sketch::Unique(unique) if unique.is_dense() => 0,
             // A list may end with any item.
-            _ => UNIQUE_BYTES_MAX - length,
+            Sketch::Hll(_) | Sketch::Unique(_) => UNIQUE_BYTES_MAX - length,
+            // One over time has a pane for each of them.
+            _ => return None,
         };
         self.check_growth(grows as u64).ok()?;
         let body = self.held.shard(self.table.shard_of(hash)).body_mut(name.bytes())?;

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 
 use quipu_model::{Command, FrequencySize, Name, SketchCommand, TopSize};
 use quipu_sketch::count_min::DEPTH_MAX;
-use quipu_sketch::{CountMin, Sketch, Top, hll};
+use quipu_sketch::{CountMin, Ring, Sketch, Top, hll};
 
 use super::Body;
 use super::answer::ITEM_BYTES_MAX;
@@ -28,8 +28,11 @@ const OBSERVED_BYTES_MAX: usize = 160;
 /// Most bytes of the edits of an item that is counted in a list, beside the item: its slot, how many are in use, how much came in all, and two cells.
 const LISTED_BYTES_MAX: usize = 160;
 
+/// Most bytes that are written of a ring that is made, beside its entry: its header, and of a pane that begins or of what is late its number.
+const RING_MADE_BYTES_MAX: usize = HEADER_BYTES + 3 * (EDIT_OVERHEAD_BYTES_MAX + 8);
+
 /// No sketch has a longer header.
-pub const HEADER_BYTES: usize = 48;
+pub const HEADER_BYTES: usize = Ring::HEADER_BYTES;
 
 /// Most bytes that commands of sketches add to their record, beside what every command may write; `look` finds the body of a name, unless its counter has expired.
 pub fn record_bytes_max<'a, 'b>(commands: &[Command<'a>], look: impl Fn(Name<'a>) -> Option<&'b Body>) -> usize {
@@ -39,13 +42,12 @@ pub fn record_bytes_max<'a, 'b>(commands: &[Command<'a>], look: impl Fn(Name<'a>
     let bytes = commands.iter().filter_map(|command| {
         if let Some(name) = rewritten(command) {
             // Where the journal does not have all of the body, it gets that with the cell. What changed it before in the same record has seen to that.
-            let body = look(name).filter(|body| !body.journaled)?;
-            return Some(entry_bytes_max(name) + body.bytes().len());
+            return Some(look(name)?.unjournaled_bytes().map(|bytes| entry_bytes_max(name) + bytes).sum());
         }
         let command = written(command)?;
         let name = command.names().first()?;
         let together = alone.as_ref().or_else(|| several.get(name.bytes()))?;
-        Some(entry_bytes_max(*name) + together.edits_bytes_max(command, look(*name), longest))
+        Some(together.entries_bytes_max(command, *name, look(*name), longest))
     });
     bytes.sum()
 }
@@ -131,6 +133,7 @@ impl Together {
             | Command::ReadAndExpire { .. }
             | Command::Sketch(SketchCommand::SetString(_)) => self.goes = true,
             Command::Sketch(command) => {
+                let (command, _) = command.timed();
                 self.made_bytes = self.made_bytes.max(made_bytes_max(command, longest));
                 self.made_rows = self.made_rows.max(made_rows(command));
                 if let SketchCommand::CountTop { items, .. } = command {
@@ -139,6 +142,56 @@ impl Together {
                 }
             }
             _ => {}
+        }
+    }
+
+    /// Most bytes that a command writes of a body, or one that is made: of a ring and of a pane, where there are such.
+    fn entries_bytes_max(
+        &self,
+        command: &SketchCommand<'_>,
+        name: Name<'_>,
+        body: Option<&Body>,
+        longest: usize,
+    ) -> usize {
+        let entry = entry_bytes_max(name);
+        let plain = entry + self.edits_bytes_max(command, body.filter(|body| !is_ring(body)), longest);
+        if !matches!(
+            command,
+            SketchCommand::Observe { .. } | SketchCommand::CountItems { .. } | SketchCommand::CountTop { .. }
+        ) {
+            return plain;
+        }
+        let made = entry + RING_MADE_BYTES_MAX + plain;
+        let Some((body, ring)) = body.and_then(|body| as_ring(body.sketch()).map(|ring| (body, ring))) else {
+            return made;
+        };
+        // What changes is one of the panes that are there, or one that is made; of a ring, some numbers. All that the journal does not have comes with it.
+        let unjournaled: usize = body.unjournaled_bytes().map(|bytes| entry + bytes).sum();
+        let begun = self.begun_bytes_max(command, ring, longest);
+        let changed = body.panes().map(|(_, pane)| self.pane_bytes_max(command, pane, longest)).max().unwrap_or(0);
+        made.max(2 * entry + ring.bytes().len() + begun.max(changed) + unjournaled)
+    }
+
+    /// Most bytes that a command writes of a pane that it changes, which may have been changed in the same record before.
+    fn pane_bytes_max(&self, command: &SketchCommand<'_>, pane: &Body, longest: usize) -> usize {
+        match pane.sketch() {
+            Sketch::TopK(list) | Sketch::Top(list) => widest(list, longest),
+            _ => self.edits_bytes_max(command, Some(pane), longest),
+        }
+    }
+
+    /// Most bytes that a command writes of a pane that it begins.
+    fn begun_bytes_max(&self, command: &SketchCommand<'_>, ring: &Ring, longest: usize) -> usize {
+        let (width, depth) = ring.table();
+        match command {
+            SketchCommand::CountItems { items, .. } => {
+                HEADER_BYTES + EDIT_OVERHEAD_BYTES_MAX + items.len() * counted(depth as usize)
+            }
+            SketchCommand::CountTop { .. } => {
+                let decay = TopSize::of(1).decay;
+                top_bytes_max(TopSize { k: ring.places(), width, depth, decay }, longest)
+            }
+            _ => UNIQUE_BYTES_MAX,
         }
     }
 
@@ -177,6 +230,14 @@ impl Together {
     }
 }
 
+fn is_ring(body: &Body) -> bool {
+    as_ring(body.sketch()).is_some()
+}
+
+fn as_ring(sketch: &Sketch) -> Option<&Ring> {
+    if let Sketch::Ring(ring) = sketch { Some(ring) } else { None }
+}
+
 fn has_registers(sketch: &Sketch) -> bool {
     match sketch {
         Sketch::Hll(hll) => hll.is_dense(),
@@ -190,7 +251,11 @@ fn counts(sketch: &Sketch) -> Option<&CountMin> {
 }
 
 fn written<'c, 'a>(command: &'c Command<'a>) -> Option<&'c SketchCommand<'a>> {
-    if let Command::Sketch(command) = command { Some(command).filter(|command| command.writes()) } else { None }
+    if let Command::Sketch(command) = command {
+        Some(command.timed().0).filter(|command| command.writes())
+    } else {
+        None
+    }
 }
 
 /// The counter whose cell a command may write again as it is, but for its expiry.
@@ -287,9 +352,10 @@ pub fn strings_bytes_max<'a, 'b>(commands: &[Command<'a>], look: impl Fn(Name<'a
 pub fn outcome_bytes_max(command: &Command<'_>) -> usize {
     /// A length.
     const EACH: usize = 24;
-    match command {
-        Command::Sketch(SketchCommand::CountItems { items, .. }) => EACH + 8 * items.len(),
-        Command::Sketch(SketchCommand::CountTop { items, .. }) => EACH + (EACH + ITEM_BYTES_MAX) * items.len(),
+    let Command::Sketch(command) = command else { return 0 };
+    match command.timed().0 {
+        SketchCommand::CountItems { items, .. } => EACH + 8 * items.len(),
+        SketchCommand::CountTop { items, .. } => EACH + (EACH + ITEM_BYTES_MAX) * items.len(),
         _ => 0,
     }
 }

@@ -2,10 +2,13 @@
 //!
 //! In: what changed in a body. Out: the body; notes of the pages that the ledger does not know.
 //!
+//! The body of a sketch over time is a ring, and has a body for each pane beside it, by the slot of the ring plus one: numbers that journal and ledger know it by, too.
+//!
 //! All bodies are in memory. At a start they are bytes first: the journal's edits are laid over what the ledger has, and only what comes of that is looked at as a sketch.
 //!
 //! Invariants:
 //! - a page that the ledger does not have as it is is in `dirty` or `sealing`;
+//! - a ring has a body for each of its slots that has a pane, and no other; each of the ring's epoch;
 //! - `at_rest` has every page of which the ledger may have a note, that of a body that is gone included, until the ledger was told;
 //! - `bytes` is what all bodies take.
 
@@ -14,7 +17,7 @@ use std::collections::BTreeMap;
 use quipu_model::{Epoch, KeptName, Note};
 use quipu_sketch::{Edits, Kind, Sketch};
 
-use super::note::{Head, NOTE_OVERHEAD_BYTES, OWN_PANE, PAGE_BYTES, Paged, SOLE_PANE, forget, note, pages_of};
+use super::note::{Head, NOTE_OVERHEAD_BYTES, OWN_PANE, PAGE_BYTES, Paged, SOLE_PANE, Whose, forget, note, pages_of};
 use super::pages::Pages;
 use super::settling::Settling;
 use super::together::empty_like;
@@ -47,6 +50,10 @@ pub struct Body {
     settling: Option<Box<Settling>>,
     /// What it takes, as the shelf knows.
     noted: usize,
+    /// Of a ring: a body for each pane.
+    panes: BTreeMap<u32, Body>,
+    /// Of a ring: what the ledger may still have of panes that are gone, and whether it is being told.
+    panes_gone: BTreeMap<u32, (Pages, bool)>,
 }
 
 impl Body {
@@ -66,6 +73,8 @@ impl Body {
             lent: false,
             settling: None,
             noted: 0,
+            panes: BTreeMap::new(),
+            panes_gone: BTreeMap::new(),
         }
     }
 
@@ -117,6 +126,62 @@ impl Body {
         }
     }
 
+    /// The body of the pane in a slot of the ring.
+    pub fn pane(&self, slot: u32) -> Option<&Body> {
+        self.panes.get(&(slot + 1))
+    }
+
+    /// The same, to be changed; what changed is to be noted.
+    pub fn pane_mut(&mut self, slot: u32) -> Option<&mut Body> {
+        self.panes.get_mut(&(slot + 1))
+    }
+
+    /// All panes, by what journal and ledger know each by.
+    pub fn panes(&self) -> impl Iterator<Item = (u32, &Body)> {
+        self.panes.iter().map(|(number, body)| (*number, body))
+    }
+
+    /// The same, to be changed.
+    pub fn panes_mut(&mut self) -> impl Iterator<Item = (u32, &mut Body)> {
+        self.panes.iter_mut().map(|(number, body)| (*number, body))
+    }
+
+    /// Puts a pane into a slot, in place of another.
+    pub fn put_pane(&mut self, slot: u32, body: Body) {
+        self.put_numbered(slot + 1, body);
+    }
+
+    fn put_numbered(&mut self, number: u32, mut body: Body) {
+        self.remove_pane(number);
+        if let Some((pages, _)) = self.panes_gone.remove(&number) {
+            body.at_rest = pages;
+        }
+        self.panes.insert(number, body);
+    }
+
+    /// The pane in a slot has left the window; the ledger is to forget it.
+    pub fn drop_pane(&mut self, slot: u32) {
+        self.remove_pane(slot + 1);
+    }
+
+    fn remove_pane(&mut self, number: u32) {
+        if let Some(body) = self.panes.remove(&number)
+            && !body.at_rest.is_empty()
+        {
+            self.panes_gone.insert(number, (body.at_rest, false));
+        }
+    }
+
+    /// Whether the journal, over the ledger, has all of it, panes included.
+    pub fn is_journaled(&self) -> bool {
+        self.journaled && self.panes.values().all(|pane| pane.journaled)
+    }
+
+    /// Bytes of all that the journal does not have.
+    pub fn unjournaled_bytes(&self) -> impl Iterator<Item = usize> + '_ {
+        std::iter::once(self).chain(self.panes.values()).filter(|body| !body.journaled).map(|body| body.bytes().len())
+    }
+
     /// The sketch.
     pub fn sketch(&self) -> &Sketch {
         &self.sketch
@@ -142,6 +207,11 @@ impl Body {
     /// The number of its kind.
     pub fn kind(&self) -> u8 {
         self.sketch.kind().code()
+    }
+
+    /// Notes that what the first page says of the whole has changed.
+    pub fn note_head(&mut self) {
+        self.dirty.insert(0);
     }
 
     /// Notes that these edits were made, of which there are some, when it had so many bytes.
@@ -178,17 +248,36 @@ impl Body {
     fn memory(&self) -> usize {
         let pages = [&self.dirty, &self.sealing, &self.at_rest, &self.forgetting];
         let settling = self.settling.as_ref().map_or(0, |settling| settling.memory());
-        BODY_BYTES + self.sketch.memory() + pages.into_iter().map(Pages::memory).sum::<usize>() + settling
+        let panes: usize = self.panes.values().map(Body::memory).sum();
+        let gone: usize = self.panes_gone.values().map(|(pages, _)| 64 + pages.memory()).sum();
+        BODY_BYTES
+            + self.sketch.memory()
+            + pages.into_iter().map(Pages::memory).sum::<usize>()
+            + settling
+            + panes
+            + gone
     }
 
     /// How many of its pages the ledger does not know.
     fn unsealed(&self) -> usize {
         let mut pages = self.dirty.clone();
         pages.add(&self.sealing);
-        pages.len()
+        pages.len() + self.panes.values().map(Body::unsealed).sum::<usize>()
     }
 
-    fn collect(&mut self, hash: u64, name: &[u8], pane: u32, out: &mut Vec<Note>) {
+    /// Of the shelf whose bodies journal and ledger know by this number.
+    fn collect(&mut self, hash: u64, name: &[u8], sole: u32, out: &mut Vec<Note>) {
+        self.collect_own((hash, name, sole), out);
+        for (number, pane) in &mut self.panes {
+            pane.collect_own((hash, name, *number), out);
+        }
+        for (number, (pages, told)) in &mut self.panes_gone {
+            out.extend(pages.iter().map(|page| forget((hash, name, *number), page)));
+            *told = true;
+        }
+    }
+
+    fn collect_own(&mut self, whose: Whose<'_>, out: &mut Vec<Note>) {
         self.sealing.add(&self.dirty);
         self.dirty = Pages::default();
         if self.sealing.is_empty() {
@@ -203,7 +292,7 @@ impl Body {
         for page in self.sealing.iter().filter(|page| *page < pages) {
             let from = page * PAGE_BYTES;
             let bytes = &self.bytes()[from..length.min(from + PAGE_BYTES)];
-            let note = note(hash, name, (pane, page), Some(&head).filter(|_| page == 0), bytes);
+            let note = note(whose, page, Some(&head).filter(|_| page == 0), bytes);
             match note.value {
                 Some(_) => written.insert(page),
                 None => forgetting.insert(page),
@@ -214,7 +303,7 @@ impl Body {
             forgetting.insert(page);
         }
         let forgets = |page: &usize| self.at_rest.has(*page);
-        out.extend(forgetting.iter().filter(forgets).map(|page| forget(hash, name, (pane, page))));
+        out.extend(forgetting.iter().filter(forgets).map(|page| forget(whose, page)));
         self.at_rest.add(&written);
         self.forgetting = forgetting;
     }
@@ -222,11 +311,47 @@ impl Body {
     fn uncollect(&mut self) {
         self.dirty.add(&std::mem::take(&mut self.sealing));
         self.forgetting = Pages::default();
+        self.panes.values_mut().for_each(Body::uncollect);
+        self.panes_gone.values_mut().for_each(|(_, told)| *told = false);
     }
 
     fn sealed(&mut self) {
         self.sealing = Pages::default();
         self.at_rest.remove(&std::mem::take(&mut self.forgetting));
+        self.panes.values_mut().for_each(Body::sealed);
+        self.panes_gone.retain(|_, (_, told)| !*told);
+    }
+
+    /// All of which the ledger may have a note: of each pane, or of none.
+    fn into_at_rest(self) -> BTreeMap<u32, Pages> {
+        let panes = self.panes.into_iter().map(|(number, pane)| (number, pane.at_rest));
+        let gone = self.panes_gone.into_iter().map(|(number, (pages, _))| (number, pages));
+        let all = panes.chain(gone).chain([(0, self.at_rest)]);
+        all.filter(|(_, pages)| !pages.is_empty()).collect()
+    }
+
+    /// Bytes were replayed, of panes as well: looks at all of them as sketches.
+    fn wake(&mut self) -> Result<(), String> {
+        self.sketch.ready().map_err(|damaged| damaged.to_string())?;
+        let Sketch::Ring(ring) = &self.sketch else {
+            return if self.panes.is_empty() { Ok(()) } else { Err("panes of a sketch that has none".to_owned()) };
+        };
+        let has_pane = |number: u32| number <= ring.slots() && ring.pane_in(number - 1).is_some();
+        let left: Vec<u32> = self.panes.keys().copied().filter(|number| !has_pane(*number)).collect();
+        let (slots, kind) = (ring.slots(), ring.kind());
+        // What the ring has left behind, the journal does not mention again.
+        left.into_iter().for_each(|number| self.remove_pane(number));
+        let Sketch::Ring(ring) = &self.sketch else { return Ok(()) };
+        if (0..slots).any(|slot| ring.pane_in(slot).is_some() != self.panes.contains_key(&(slot + 1))) {
+            return Err("a pane of a sketch over time is missing".to_owned());
+        }
+        for pane in self.panes.values_mut() {
+            if (pane.sketch.kind(), pane.epoch) != (kind, self.epoch) {
+                return Err("a pane of a sketch over time is another's".to_owned());
+            }
+            pane.sketch.ready().map_err(|damaged| damaged.to_string())?;
+        }
+        Ok(())
     }
 }
 
@@ -237,7 +362,7 @@ pub struct Shelf {
     pane: u32,
     bodies: BTreeMap<KeptName, Box<Body>>,
     /// What the ledger may still have of bodies that are gone, and whether it is being told.
-    gone: BTreeMap<KeptName, (Pages, bool)>,
+    gone: BTreeMap<KeptName, (BTreeMap<u32, Pages>, bool)>,
     bytes: usize,
 }
 
@@ -261,8 +386,8 @@ impl Shelf {
 
     /// Gives a body back that was taken out.
     pub fn give(&mut self, name: &[u8], mut body: Box<Body>) {
-        if let Some((pages, _)) = self.gone.remove(name) {
-            body.at_rest.add(&pages);
+        if let Some((mut pages, _)) = self.gone.remove(name) {
+            body.at_rest.add(&pages.remove(&0).unwrap_or_default());
         }
         body.noted = body.memory();
         self.bytes += body.noted + name.len();
@@ -308,8 +433,9 @@ impl Shelf {
     /// Puts a body there, in place of another of that name.
     pub fn put(&mut self, name: &[u8], mut body: Body) {
         self.remove(name);
-        if let Some((pages, _)) = self.gone.remove(name) {
-            body.at_rest = pages;
+        if let Some((mut pages, _)) = self.gone.remove(name) {
+            body.at_rest = pages.remove(&0).unwrap_or_default();
+            body.panes_gone = pages.into_iter().map(|(number, pages)| (number, (pages, false))).collect();
         }
         body.noted = body.memory();
         self.bytes += body.noted + name.len();
@@ -328,8 +454,9 @@ impl Shelf {
     pub fn remove(&mut self, name: &[u8]) {
         let Some((name, body)) = self.bodies.remove_entry(name) else { return };
         self.bytes -= body.noted + name.len();
-        if !body.at_rest.is_empty() {
-            self.gone.insert(name, (body.at_rest, false));
+        let at_rest = body.into_at_rest();
+        if !at_rest.is_empty() {
+            self.gone.insert(name, (at_rest, false));
         }
     }
 
@@ -342,16 +469,19 @@ impl Shelf {
 
     /// Takes a page that the ledger has; says what is wrong with it.
     pub fn load(&mut self, paged: &Paged<'_>) -> Result<(), &'static str> {
-        debug_assert_eq!(paged.pane, self.pane, "a page is taken by its own shelf");
         let Paged { name, page, head, bytes, .. } = paged;
+        let pane = &if paged.pane == self.pane { 0 } else { paged.pane };
         if let Some(Head { kind, epoch, version, length }) = head {
             let kind = Kind::from_code(*kind).ok_or(UNKNOWN)?;
             // Memory is asked for as much as is announced: at most that of the largest sketch.
             let mut body = Body::new(Sketch::Replayed(kind, vec![0; *length]), *epoch, *version);
             body.dirty = Pages::default();
-            self.put(name, body);
+            match pane {
+                0 => self.put(name, body),
+                _ => self.get_mut(name).ok_or("a pane of a sketch without its ring")?.put_numbered(*pane, body),
+            }
         }
-        let body = self.get_mut(name).ok_or("a page of a sketch without its first one")?;
+        let body = self.numbered(name, *pane).ok_or("a page of a sketch without its first one")?;
         let from = page * PAGE_BYTES;
         let Sketch::Replayed(_, all) = &mut body.sketch else { return Err("a page of a sketch that is whole") };
         let place = all.get_mut(from..from + bytes.len()).ok_or("a page of a sketch beyond its end")?;
@@ -361,23 +491,41 @@ impl Shelf {
         Ok(())
     }
 
+    /// The body of a name, or of one of its panes.
+    fn numbered(&mut self, name: &[u8], pane: u32) -> Option<&mut Body> {
+        let body = self.get_mut(name)?;
+        if pane == 0 { Some(body) } else { body.panes.get_mut(&pane) }
+    }
+
     /// Takes what a record says of a body whose cell has this epoch; says what is wrong with it.
     pub fn replay(
         &mut self,
-        name: &[u8],
+        (name, pane): (&[u8], u32),
         epoch: Epoch,
         (kind, version, whole): (u8, u64, bool),
         edits: &PackedEdits<'_>,
     ) -> Result<(), &'static str> {
         if whole {
             let kind = Kind::from_code(kind).ok_or(UNKNOWN)?;
-            self.put(name, Body::new(Sketch::Replayed(kind, Vec::new()), epoch, version));
+            let body = Body::new(Sketch::Replayed(kind, Vec::new()), epoch, version);
+            match (pane, self.get_mut(name)) {
+                // A ring that is told of as a whole has the panes that it had: those that it does not mention go when all was replayed.
+                (0, Some(before)) if before.epoch == epoch && kind == Kind::Ring && before.kind() == kind.code() => {
+                    before.sketch = body.sketch;
+                    before.dirty.insert_all(0..pages_of(before.bytes().len()).max(1));
+                }
+                (0, _) => self.put(name, body),
+                (_, Some(ring)) => ring.put_numbered(pane, body),
+                (_, None) => return Err("a pane of a sketch without its ring"),
+            }
         }
-        let body = self.get_mut(name).ok_or("a change of a sketch that is not there")?;
+        let body = self.numbered(name, pane).ok_or("a change of a sketch that is not there")?;
         if !whole && (body.kind(), body.epoch, body.version.checked_add(1)) != (kind, epoch, Some(version)) {
             return Err("a change of a sketch that does not follow the one before");
         }
         body.version = version;
+        // Of a ring nothing else may have changed.
+        body.note_head();
         for edit in edits.iter() {
             let length = body.bytes().len();
             let mut come = edit.bytes.to_vec();
@@ -392,7 +540,7 @@ impl Shelf {
     /// Looks at all bodies as sketches; says which is none, and why.
     pub fn wake(&mut self) -> Result<(), (KeptName, String)> {
         for (name, body) in &mut self.bodies {
-            body.sketch.ready().map_err(|damaged| (name.clone(), damaged.to_string()))?;
+            body.wake().map_err(|reason| (name.clone(), reason))?;
         }
         let names: Vec<KeptName> = self.bodies.keys().cloned().collect();
         names.iter().for_each(|name| self.reckon(name));
@@ -408,7 +556,10 @@ impl Shelf {
             body.collect(hash(name), name, pane, out);
         }
         for (name, (pages, told)) in &mut self.gone {
-            out.extend(pages.iter().map(|page| forget(hash(name), name, (pane, page))));
+            for (number, pages) in pages {
+                let number = if *number == 0 { pane } else { *number };
+                out.extend(pages.iter().map(|page| forget((hash(name), name, number), page)));
+            }
             *told = true;
         }
     }
@@ -416,7 +567,9 @@ impl Shelf {
     /// About how many bytes the ledger takes for what it does not know.
     pub fn unsealed_bytes(&self) -> u64 {
         let pages: usize = self.bodies.values().map(|body| body.unsealed()).sum();
-        let gone: usize = self.gone.values().map(|(pages, _)| pages.len()).sum();
+        let panes = self.bodies.values().flat_map(|body| body.panes_gone.values().map(|(pages, _)| pages.len()));
+        let gone = self.gone.values().flat_map(|(pages, _)| pages.values().map(Pages::len)).sum::<usize>();
+        let gone = gone + panes.sum::<usize>();
         let names = |names: &mut dyn Iterator<Item = &KeptName>| names.map(|name| name.len() as u64).max().unwrap_or(0);
         let name = names(&mut self.bodies.keys()).max(names(&mut self.gone.keys()));
         pages as u64 * (PAGE_BYTES as u64 + name + 2 * NOTE_OVERHEAD_BYTES)

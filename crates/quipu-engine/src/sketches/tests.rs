@@ -25,7 +25,7 @@ fn count(sketch: &mut Sketch, item: &[u8], edits: &mut Edits) {
         Sketch::Unique(unique) => drop(unique.add(&KEY, item, edits).then_some(())),
         Sketch::Cms(counts) | Sketch::Frequency(counts) => drop(counts.add(&KEY, item, 1, edits)),
         Sketch::TopK(top) | Sketch::Top(top) => drop(top.add(&KEY, item, 1, edits)),
-        Sketch::Replayed(..) => unreachable!(),
+        Sketch::Ring(_) | Sketch::Replayed(..) => unreachable!(),
     }
 }
 

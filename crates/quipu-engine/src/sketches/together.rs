@@ -30,7 +30,7 @@ pub fn empty_like(sketch: &Sketch) -> Result<Sketch, Refusal> {
         Sketch::Frequency(counts) => Sketch::Frequency(frequencies(counts, Update::Conservative).map_err(refusal)?),
         Sketch::TopK(top) => Sketch::TopK(list(top).map_err(refusal)?),
         Sketch::Top(top) => Sketch::Top(list(top).map_err(refusal)?),
-        Sketch::Replayed(..) => return Err(Refusal::WrongKind),
+        Sketch::Ring(_) | Sketch::Replayed(..) => return Err(Refusal::WrongKind),
     })
 }
 

@@ -20,7 +20,7 @@ impl Turn<'_> {
         let held = self.held.as_mut().expect("reading has opened the run");
         let body = cell.and_then(|_| held.shard(shard).body(name.bytes()));
         let told = match body {
-            Some(body) => sketches::told(body.sketch()),
+            Some(body) => sketches::told(body, self.now),
             None => {
                 let value = cell.map_or(0, |cell| cell.value);
                 Told { kind: Kind::Count, value, bound: (value, value), error: None }
@@ -33,6 +33,7 @@ impl Turn<'_> {
             exact: told.kind == Kind::Count,
             bound: Some(told.bound),
             error: told.error,
+            window: body.and_then(|body| body.covered(self.now)),
             as_of: self.now,
             lag: Some(std::time::Duration::ZERO),
             shards: Seen::ONE,

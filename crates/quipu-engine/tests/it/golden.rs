@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use quipu_engine::Engine;
 use quipu_model::{
-    AddWithin, Command, Dialect, Expiry, FrequencySize, Identity, Name, Reply, Set, SetCondition, SetExpiry,
-    SketchCommand, TopSize, When,
+    AddWithin, Command, Dialect, Expiry, FrequencySize, Identity, Millis, Name, Namespace, Reply, Set, SetCondition,
+    SetExpiry, SketchCommand, TopSize, When,
 };
 use quipu_testkit::CrashDisk;
 
@@ -23,10 +23,11 @@ struct Pinned {
     check: fn(&Engine),
 }
 
-const PINNED: [Pinned; 3] = [
+const PINNED: [Pinned; 4] = [
     Pinned { dir: "journal-v1", write, check },
     Pinned { dir: "journal-v1-tokens", write: write_once, check: check_once },
     Pinned { dir: "journal-v1-narrow-cells", write: write_sketches, check: check_sketches },
+    Pinned { dir: "journal-v1-windows", write: write_windows, check: check_windows },
 ];
 
 /// Those that programs before this one have written: the same commands, other bytes.
@@ -141,6 +142,42 @@ fn check_sketches(engine: &Engine) {
         SketchCommand::CountTop { name: name("top"), items: vec![(b"x", 3), (b"y", 2), (b"z", 9)], make, dialect };
     let again = engine.execute_once(&Identity::token(b"p", b"list").unwrap(), &Command::Sketch(listed)).unwrap();
     assert_eq!(again, Reply::Items(vec![None, None, Some(Box::from(*b"y"))]));
+}
+
+/// Entries of sketches over time: rings and panes that begin, change and are left behind, what is late, and weights that are halved.
+fn write_windows(engine: &Engine, world: &World) {
+    let window = Some(quipu_sketch::window::Panes::read("3s/3").unwrap());
+    engine.put_namespace("w", Namespace { window, ..Namespace::default() }).unwrap();
+    let decay = Some(Duration::from_secs(1));
+    engine.put_namespace("t", Namespace { decay, ..Namespace::default() }).unwrap();
+    let observe =
+        |item: &'static [u8]| SketchCommand::Observe { name: name("w:u"), items: vec![item], dialect: Dialect::Native };
+    let listed = |by| SketchCommand::CountTop {
+        name: name("t:t"),
+        items: vec![(b"x", by)],
+        make: Some(TopSize::of(2)),
+        dialect: Dialect::Native,
+    };
+    for item in [b"a", b"b", b"c", b"d", b"e"] {
+        engine.execute(&Command::Sketch(observe(item))).unwrap();
+        engine.execute(&Command::Sketch(listed(4))).unwrap();
+        world.clock.advance(Duration::from_secs(1));
+    }
+    let late = SketchCommand::At { at: Millis(engine.now().0 - 9_000), command: Box::new(observe(b"late")) };
+    engine.execute(&Command::Sketch(late)).unwrap();
+    engine.execute(&Command::Sketch(observe(b"e"))).unwrap();
+    world.clock.advance(Duration::from_secs(5));
+    engine.execute(&Command::Sketch(listed(1_000))).unwrap();
+    world.clock.advance(Duration::from_millis(5));
+    engine.execute(&Command::Sketch(observe(b"f"))).unwrap();
+    engine.steps().hand_over();
+}
+
+fn check_windows(engine: &Engine) {
+    let reading = engine.read("w:u").unwrap();
+    let covered = reading.window.unwrap();
+    assert_eq!((reading.value, covered.panes, covered.late), (1, 1, 1));
+    assert_eq!(engine.read("t:t").unwrap().value, 997);
 }
 
 fn name(text: &str) -> Name<'_> {

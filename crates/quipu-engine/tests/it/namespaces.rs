@@ -43,6 +43,8 @@ fn assert_consistent(world: &World) {
 #[test]
 fn what_was_said_is_in_force_after_seals_cuts_kills_and_a_flush() {
     let everything = Namespace {
+        window: Some(quipu_sketch::window::Panes::read("1h/60").unwrap()),
+        decay: Some(Duration::from_secs(3_600)),
         kind: Some(quipu_model::Kind::Count),
         durability: Some(Durability::Memory),
         ttl: Some(Duration::from_secs(60)),

@@ -3,6 +3,7 @@
 mod crash;
 mod room;
 mod short;
+mod windows;
 
 use std::ops::ControlFlow;
 use std::path::Path;

@@ -5,7 +5,9 @@
 
 use std::iter;
 
-use quipu_model::{Command, Dialect, Fraction, FrequencySize, Name, Relation, SketchCommand, TOP_ITEMS_MAX, TopSize};
+use quipu_model::{
+    Command, Dialect, Fraction, FrequencySize, Millis, Name, Relation, SketchCommand, TOP_ITEMS_MAX, TopSize,
+};
 
 use super::counter::{arg, integer, is, name, names, plain, shaped};
 use super::{CommandError, Request, Spec};
@@ -29,6 +31,12 @@ pub(super) fn pfadd<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
 
 pub(super) fn quipu_observe<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
     observe(args, Dialect::Native)
+}
+
+pub(super) fn quipu_observe_at<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    let command =
+        SketchCommand::Observe { name: name(args, 1)?, items: args.from(3).collect(), dialect: Dialect::Native };
+    timed(args, command)
 }
 
 fn observe<'a>(args: &Args<'a>, dialect: Dialect) -> Parsed<'a> {
@@ -109,6 +117,11 @@ pub(super) fn quipu_freq_add<'a>(spec: &'static Spec, args: &Args<'a>) -> Parsed
     let items = counted(spec, args, amount)?;
     let make = Some(FrequencySize::usual());
     sketch(SketchCommand::CountItems { name: name(args, 1)?, items, make, dialect: Dialect::Native })
+}
+
+pub(super) fn quipu_freq_add_at<'a>(spec: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    let (items, make) = (counted_from(3, spec, args, amount)?, Some(FrequencySize::usual()));
+    timed(args, SketchCommand::CountItems { name: name(args, 1)?, items, make, dialect: Dialect::Native })
 }
 
 pub(super) fn cms_query<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
@@ -217,6 +230,11 @@ pub(super) fn quipu_top_add<'a>(spec: &'static Spec, args: &Args<'a>) -> Parsed<
     sketch(SketchCommand::CountTop { name: name(args, 1)?, items, make, dialect: Dialect::Native })
 }
 
+pub(super) fn quipu_top_add_at<'a>(spec: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    let (items, make) = (counted_from(3, spec, args, amount)?, Some(TopSize::usual()));
+    timed(args, SketchCommand::CountTop { name: name(args, 1)?, items, make, dialect: Dialect::Native })
+}
+
 pub(super) fn topk_query<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
     let items = args.from(2).collect();
     shaped(
@@ -259,16 +277,31 @@ fn bounded(command: SketchCommand<'_>) -> Parsed<'_> {
     shaped(Command::Sketch(command), Shape::Bounded)
 }
 
+/// The same of the time that stands behind the name.
+fn timed<'a>(args: &Args<'a>, command: SketchCommand<'a>) -> Parsed<'a> {
+    let at = Millis(number::natural(arg(args, 2)).ok_or(CommandError::NotInteger)?);
+    sketch(SketchCommand::At { at, command: Box::new(command) })
+}
+
 /// Items and how often each came.
 fn counted<'a>(
     spec: &'static Spec,
     args: &Args<'a>,
     by: impl Fn(&[u8]) -> Result<u64, CommandError>,
 ) -> Result<Vec<(&'a [u8], u64)>, CommandError> {
-    if !args.len().is_multiple_of(2) {
+    counted_from(2, spec, args, by)
+}
+
+fn counted_from<'a>(
+    first: usize,
+    spec: &'static Spec,
+    args: &Args<'a>,
+    by: impl Fn(&[u8]) -> Result<u64, CommandError>,
+) -> Result<Vec<(&'a [u8], u64)>, CommandError> {
+    if !(args.len() - first).is_multiple_of(2) {
         return Err(CommandError::Arity(spec.name));
     }
-    let (mut rest, mut items) = (args.from(2), Vec::with_capacity(args.len() / 2));
+    let (mut rest, mut items) = (args.from(first), Vec::with_capacity(args.len() / 2));
     while let (Some(item), Some(amount)) = (rest.next(), rest.next()) {
         items.push((item, by(amount)?));
     }

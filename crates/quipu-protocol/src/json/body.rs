@@ -60,6 +60,9 @@ pub struct ObserveBody {
     /// Of which kind the counter is to be.
     #[serde(default, deserialize_with = "approximate")]
     pub kind: Option<Kind>,
+    /// When it was seen, in milliseconds since 1970; else now.
+    #[serde(default)]
+    pub at: Option<u64>,
     /// What the client calls this mutation.
     #[serde(default)]
     pub token: Option<String>,

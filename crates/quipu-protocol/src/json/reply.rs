@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use quipu_model::Reading;
+use quipu_model::{Covered, Reading};
 
 use super::{display, percent_encode, rfc3339};
 
@@ -36,7 +36,7 @@ pub fn write_total(out: &mut Vec<u8>, key: &str, value: i64) {
 
 /// Writes a reading.
 pub fn write_reading(out: &mut Vec<u8>, name: &[u8], reading: &Reading) {
-    let Reading { kind, value, exists, exact, bound, error, as_of, lag, shards, writers, epoch: _, expires_at } =
+    let Reading { kind, value, exists, exact, bound, error, window, as_of, lag, shards, writers, epoch: _, expires_at } =
         reading;
     out.push(b'{');
     write_name(out, name);
@@ -62,6 +62,10 @@ pub fn write_reading(out: &mut Vec<u8>, name: &[u8], reading: &Reading) {
     if let Some(error) = error {
         out.extend_from_slice(b",\"error\":");
         number(out, i64::try_from(*error).unwrap_or(i64::MAX));
+    }
+    if let Some(Covered { from, to, panes, late }) = window {
+        let (from, to) = (rfc3339(*from), rfc3339(*to));
+        put(out, format_args!(",\"window\":{{\"from\":\"{from}\",\"to\":\"{to}\",\"panes\":{panes},\"late\":{late}}}"));
     }
     put(out, format_args!(",\"shards\":{{\"seen\":{},\"total\":{}}}", shards.seen, shards.total));
     put(out, format_args!(",\"writers\":{{\"seen\":{},\"total\":{}}}", writers.seen, writers.total));
@@ -105,6 +109,7 @@ mod tests {
             exact: true,
             bound: Some((value, value)),
             error: None,
+            window: None,
             as_of: Millis(1_000),
             lag: Some(Duration::ZERO),
             shards: Seen::ONE,

@@ -8,10 +8,23 @@ use crate::json::display;
 impl Writer<'_> {
     /// A reading. Times are milliseconds since 1970; truths are 1 and 0; what nobody can say is null.
     pub fn reading(&mut self, name: Name<'_>, reading: &Reading) {
-        let Reading { kind, value, exists, exact, bound, error, as_of, lag, shards, writers, epoch: _, expires_at } =
-            reading;
+        let Reading {
+            kind,
+            value,
+            exists,
+            exact,
+            bound,
+            error,
+            window,
+            as_of,
+            lag,
+            shards,
+            writers,
+            epoch: _,
+            expires_at,
+        } = reading;
         let millis = |at: &Millis| at.0 as i64;
-        self.map(16);
+        self.map(20);
         self.key("name").bulk(name.bytes());
         self.key("kind").bulk(kind.word().as_bytes());
         self.key("value").integer(*value);
@@ -22,6 +35,10 @@ impl Writer<'_> {
         self.key("bound_low").maybe(bound.map(|(low, _)| low));
         self.key("bound_high").maybe(bound.map(|(_, high)| high));
         self.key("error").maybe(error.map(|error| i64::try_from(error).unwrap_or(i64::MAX)));
+        self.key("window_from").maybe(window.map(|window| millis(&window.from)));
+        self.key("window_to").maybe(window.map(|window| millis(&window.to)));
+        self.key("window_panes").maybe(window.map(|window| window.panes.into()));
+        self.key("window_late").maybe(window.map(|window| i64::try_from(window.late).unwrap_or(i64::MAX)));
         self.key("shards_seen").integer(shards.seen as i64);
         self.key("shards_total").integer(shards.total as i64);
         self.key("writers_seen").integer(writers.seen as i64);

@@ -57,7 +57,7 @@ impl Transaction {
         // What is said back is longer than that only for what is told to be said back.
         let echoed = if matches!(spec.name, "echo" | "ping") { args.bytes() } else { 0 };
         let value_bytes_max = match spec.name {
-            "topk.add" | "topk.incrby" | "quipu.top.add" => ITEM_BYTES_MAX,
+            "topk.add" | "topk.incrby" | "quipu.top.add" | "quipu.top.add.at" => ITEM_BYTES_MAX,
             "quipu.freq.read" => FREQUENCY_BYTES_MAX,
             _ => VALUE_BYTES_MAX,
         };

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
-use quipu_model::{Command, Dialect, FrequencySize, Kind, Name, Reply, SketchCommand, TopSize};
+use quipu_model::{Command, Dialect, FrequencySize, Kind, Millis, Name, Reply, SketchCommand, TopSize};
 use quipu_protocol::json::{self, COUNTED_ITEMS_MAX, ObservedItem};
 
 use super::Door;
@@ -36,7 +36,11 @@ pub(super) async fn observe(State(door): State<Arc<Door>>, request: Request) -> 
         Some(kind) => kind,
         None => kind_of(&door, checked(&name)).await?,
     };
-    let command = Command::Sketch(command(kind, checked(&name), &body.items)?);
+    let command = command(kind, checked(&name), &body.items)?;
+    let command = Command::Sketch(match body.at {
+        Some(at) => SketchCommand::At { at: Millis(at), command: Box::new(command) },
+        None => command,
+    });
     let reply = ask::carry_out_once(&door.shared, token.as_ref(), &command).await?;
     Ok(object(|out| {
         json::write_name(out, &name);

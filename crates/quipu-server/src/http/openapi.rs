@@ -195,6 +195,7 @@ fn schemas() -> Value {
                 "description": format!("What was seen. How often an item came is for frequencies and tops, which take {} items at once.", quipu_protocol::json::COUNTED_ITEMS_MAX),
             },
             "kind": {"oneOf": [{"type": "null"}, sorts], "description": "Of which kind the counter is to be."},
+            "at": {"type": ["integer", "null"], "minimum": 0, "maximum": 1_i64 << 53, "description": "When it was seen, in milliseconds since 1970; else now. Where there is a window, items are in the pane of that, or late and not counted."},
             "token": token, "producer": producer, "seq": seq,
         })),
         "Observed": object(&["name", "kind"], json!({
@@ -232,6 +233,11 @@ fn schemas() -> Value {
                 "as_of": time,
                 "lag_ms": {"type": ["integer", "null"], "description": "How old what is known of other nodes is; null: nothing is."},
                 "error": {"description": "Of frequencies and tops: by so much at most what is told of one item is too high.", "oneOf": total["oneOf"]},
+                "window": object(&["from", "to", "panes", "late"], json!({
+                    "from": time, "to": time,
+                    "panes": {"type": "integer", "description": "In so many something came."},
+                    "late": {"type": "integer", "description": "So many events, ever, came too late to be counted."},
+                })),
                 "bound": {"description": "Where the value lies, certainly, and of different items in 95 of 100 cases; null: nobody can say.", "oneOf": [{"type": "null"}, object(&["low", "high"], json!({"low": total, "high": total}))]},
                 "shards": seen,
                 "writers": seen,

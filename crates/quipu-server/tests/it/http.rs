@@ -428,6 +428,51 @@ fn counters_of_every_approximate_kind_are_observed_and_read() {
 }
 
 #[test]
+fn a_window_is_put_and_its_readings_name_it() {
+    let door = Door::open();
+    let mut http = Http::of(&door);
+    for (body, word) in [
+        (r#"{"window": "1h"}"#, "1h/60"),
+        (r#"{"window": "1h/7000"}"#, "1h/60"),
+        (r#"{"window": "1h/7"}"#, "1h/60"),
+        (r#"{"decay": "0s"}"#, "decay"),
+    ] {
+        let told = http.ask("PUT", "/v1/namespaces/w", "", body).is_problem(422, "bad-settings");
+        assert!(told.to_string().contains(word), "{told}");
+    }
+    let put = http.ask("PUT", "/v1/namespaces/w", "", r#"{"window": "1h/60", "decay": "30m"}"#).json();
+    assert_eq!(put["settings"]["window"]["value"], "1h/60");
+    let now = door.engine.now().0;
+    for (ago, items) in [(0, r#"["a", "b"]"#), (1_800_000, r#"["b", "c"]"#), (4_000_000, r#"["d"]"#)] {
+        for kind in ["unique", "frequency"] {
+            let body = format!(r#"{{"kind": "{kind}", "at": {}, "items": {items}}}"#, now - ago);
+            assert_eq!(http.post(&format!("/v1/counters/w:{kind}/observe"), &body).status, 200);
+        }
+    }
+    let reading = http.get("/v1/counters/w:unique").json();
+    assert_eq!(
+        (&reading["value"], &reading["window"]["panes"], &reading["window"]["late"]),
+        (&json!(3), &json!(2), &json!(1))
+    );
+    assert!(reading["window"]["from"].as_str() < reading["window"]["to"].as_str());
+    assert_eq!(http.get("/v1/counters/w:unique/uniques").json()["value"], 3);
+    let read = http.get("/v1/counters/w:frequency/frequency?item=b&item=d").json();
+    assert_eq!(
+        (&read["total"], &read["items"][0]["at_most"], &read["items"][1]["at_most"]),
+        (&json!(4), &json!(2), &json!(0))
+    );
+    let body = format!(r#"{{"kind": "top", "at": {}, "items": [{{"item": "old", "count": 100}}]}}"#, now - 3_600_000);
+    http.post("/v1/counters/w:top/observe", &body);
+    http.post("/v1/counters/w:top/observe", r#"{"items": [{"item": "new", "count": 50}]}"#);
+    let top = http.get("/v1/counters/w:top/top").json();
+    assert_eq!((&top["rows"][0]["key"], &top["rows"][0]["at_most"]), (&json!("new"), &json!(50)));
+    assert!((24..=26).contains(&top["rows"][1]["at_most"].as_i64().unwrap()), "two half-lives: {top}");
+    // The door that has no times says the same.
+    door.client().ask("QUIPU.OBSERVE w:unique e", ":1\r\n");
+    assert_eq!(http.get("/v1/counters/w:unique").json()["value"], 4);
+}
+
+#[test]
 fn every_route_answers_as_its_description_says() {
     let door = Door::open();
     let mut http = Http::of(&door);

@@ -309,6 +309,9 @@ impl Top {
         for top in &all {
             n = n.checked_add(top.n()).ok_or(Refused::Overflow)?;
             let own = top.cells_folded_to(places);
+            for (sum, more) in cells.iter_mut().zip(&own) {
+                *sum = sum.checked_add(*more).ok_or(Refused::Overflow)?;
+            }
             for slot in 0..top.used {
                 let item = top.item(slot);
                 let row = rows
@@ -317,9 +320,6 @@ impl Top {
                 row.count = row.count.checked_add(top.count_of(slot)).ok_or(Refused::Overflow)?;
                 row.error += top.error_of(slot);
                 row.known += own[row.cell];
-            }
-            for (sum, more) in cells.iter_mut().zip(&own) {
-                *sum = sum.checked_add(*more).ok_or(Refused::Overflow)?;
             }
         }
         let mut counted = Vec::with_capacity(rows.len());
@@ -355,6 +355,27 @@ impl Top {
         (self.layout, self.used, self.index) = (layout, used, None);
         replace(&mut self.bytes, edits, bytes);
         Ok(())
+    }
+
+    /// Halves all counts so often: what decays. Limits stay true of what all weights come to by that, but for rounding: an item that has a slot came at least a little.
+    pub fn halve(&mut self, halves: u32, edits: &mut Edits) {
+        let down = |value: u64| value.checked_shr(halves).unwrap_or(0);
+        let up = |value: u64| down(value) + u64::from(down(value).checked_shl(halves).unwrap_or(0) != value);
+        let mut bytes = self.bytes.clone();
+        let mut certain = 0u64;
+        for slot in 0..self.used {
+            let (count, error) = (self.count_of(slot), self.error_of(slot));
+            let least = down(count - error).max(1);
+            let count = up(count).max(least);
+            certain = certain.saturating_add(least);
+            write_slot(&mut bytes, &self.layout, slot, count, count - least, self.item(slot));
+        }
+        bytes[self.layout.all_cells()].fill(0);
+        let cells: Vec<u64> = (0..self.layout.cell_count() as usize).map(|cell| up(self.cell(cell))).collect();
+        write_cells(&mut bytes, &self.layout, &cells);
+        bytes[N..N + 8].copy_from_slice(&up(self.n()).max(certain).to_le_bytes());
+        self.index = None;
+        replace(&mut self.bytes, edits, bytes);
     }
 
     /// Everything but N.

@@ -233,10 +233,32 @@ fn frequent_items_are_counted_nearly_exactly_from_the_beginning() {
     let mut top = Top::in_bytes(100, 64 << 10).unwrap();
     let mut truth: HashMap<u64, u64> = HashMap::new();
     for n in 0..500_000u64 {
-        let item = if again(n, 1) % 25 == 0 { again(n, 2) % 100 } else { 1_000 + again(n, 3) % 400_000 };
+        let item = if again(n, 1).is_multiple_of(25) { again(n, 2) % 100 } else { 1_000 + again(n, 3) % 400_000 };
         *truth.entry(item).or_default() += 1;
         top.add(&KEY, &item.to_le_bytes(), 1, &mut Edits::new()).unwrap();
     }
     let too_high: u64 = (0..100u64).map(|item| top.bounds(&KEY, &item.to_le_bytes()).at_most - truth[&item]).sum();
     assert!(too_high <= 5, "{too_high}");
+}
+
+#[test]
+fn limits_hold_of_what_was_halved() {
+    let (mut top, mut truth) = (Top::new(4, 12, 8).unwrap(), HashMap::<u64, f64>::new());
+    for n in 0..4_000u64 {
+        let (item, weight) = (again(n, 1) % (1 + again(n, 2) % 60), 1 << 16);
+        *truth.entry(item).or_default() += weight as f64;
+        top.add(&KEY, &item.to_le_bytes(), weight, &mut Edits::new()).unwrap();
+        if n % 1_000 == 999 {
+            top.halve(8, &mut Edits::new());
+            truth.values_mut().for_each(|count| *count /= 256.0);
+            top = Top::from_bytes(top.into_bytes()).unwrap();
+        }
+    }
+    for (item, count) in &truth {
+        let Bounds { at_least, at_most } = top.bounds(&KEY, &item.to_le_bytes());
+        // Once for each time it was rounded.
+        assert!(at_least as f64 <= count + 4.0 && *count <= at_most as f64, "{item}: {at_least} {count} {at_most}");
+    }
+    top.halve(u32::MAX, &mut Edits::new());
+    assert!(Top::from_bytes(top.into_bytes()).unwrap().list().iter().all(|row| row.at_most == 1));
 }

@@ -19,7 +19,7 @@ fn use_it(kind: Kind, bytes: Vec<u8>, steps: &[Step]) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
     #[test]
-    fn any_bytes_are_a_sketch_or_an_error(kind in 0usize..6, bytes in prop::collection::vec(any::<u8>(), 0..300), steps in prop::collection::vec(step(), 0..2)) {
+    fn any_bytes_are_a_sketch_or_an_error(kind in 0usize..7, bytes in prop::collection::vec(any::<u8>(), 0..300), steps in prop::collection::vec(step(), 0..2)) {
         use_it(Kind::ALL[kind], bytes.clone(), &steps);
         // Past the first checks of a header.
         let mut started = bytes;
@@ -33,7 +33,7 @@ proptest! {
 
     #[test]
     fn damaged_sketches_are_sketches_or_errors(
-        kind in 0usize..6,
+        kind in 0usize..7,
         steps in prop::collection::vec(step(), 0..4),
         damage in prop::collection::vec((any::<prop::sample::Index>(), 0u32..8, prop::collection::vec(any::<u8>(), 0..8), any::<bool>()), 1..6),
         after in prop::collection::vec(step(), 0..2),

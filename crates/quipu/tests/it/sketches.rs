@@ -339,3 +339,111 @@ fn what_was_acknowledged_is_there_after_kills_and_nothing_that_was_not_asked_for
         drop(program.kill9());
     }
 }
+
+/// Milliseconds since 1970, by the clock of this machine, which is the program's too.
+fn wall() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("it is later than that");
+    u64::try_from(since.as_millis()).expect("it fits for a long time")
+}
+
+fn field(reply: &Value, key: &str) -> i64 {
+    let pairs = reply.pairs();
+    let found = pairs.iter().find(|(known, _)| known.bytes() == Some(key.as_bytes()));
+    number(found.unwrap_or_else(|| panic!("no {key} in {reply:?}")).1)
+}
+
+/// A load on windows: events of the last half hour, each in the pane of its time. What each counter was asked for, and whether that was answered.
+fn load_windows(program: &Program, dice: &Dice) -> Vec<(u64, bool)> {
+    let (mut client, mut done) = (connect(program), Vec::new());
+    loop {
+        let (item, by) = (format!("item-{}", dice.below(300)), 1 + dice.below(9) as u64);
+        let (at, amount) = ((wall() - dice.below(30 * 60_000) as u64).to_string(), by.to_string());
+        let requests: [&[&[u8]]; 3] = [
+            &[b"QUIPU.OBSERVE.AT", b"recent:u", at.as_bytes(), item.as_bytes()],
+            &[b"QUIPU.FREQ.ADD.AT", b"recent:f", at.as_bytes(), item.as_bytes(), amount.as_bytes()],
+            &[b"QUIPU.TOP.ADD.AT", b"recent:t", at.as_bytes(), item.as_bytes(), amount.as_bytes()],
+        ];
+        let sent: Vec<u8> = requests.iter().flat_map(|request| quipu_protocol::resp::request(request)).collect();
+        done.push((by, false));
+        if client.send_encoded(&sent).is_err() {
+            return done;
+        }
+        for index in 0..requests.len() {
+            match client.receive() {
+                Ok(Value::Error(text)) => panic!("refused: {text}"),
+                Ok(_) if index == 2 => done.last_mut().expect("it was pushed").1 = true,
+                Ok(_) => {}
+                Err(_) => return done,
+            }
+        }
+    }
+}
+
+#[test]
+fn windows_are_said_in_the_file_and_outlive_kills_pane_by_pane() {
+    let data = TempDir::new().expect("a temporary directory can be made");
+    let file = data.path().join("quipu.toml");
+    let text = "[namespace.recent]\nwindow = \"1h/60\"\n[namespace.trend]\nkind = \"top\"\ndecay = \"1h\"\n";
+    std::fs::write(&file, text).expect("the file can be written");
+    let dice = Dice::new(getrandom::u64().expect("the system has randomness"));
+    let mut launch = launch(&data.path().join("data"), Durability::Relaxed);
+    launch.arguments = ["--seal-every", "100ms", "--journal-bytes-max", "4MB", "--config"].map(Into::into).to_vec();
+    launch.arguments.push(file.into());
+    let mut program = launch.start().expect("it starts");
+    let mut client = connect(&program);
+    // By the time of the event: in its pane, or too late.
+    let ago = |minutes: u64| (wall() - minutes * 60_000).to_string();
+    for (minutes, item) in [(0, "ann"), (20, "bob"), (20, "ann"), (58, "cid"), (61, "dan"), (600, "eve")] {
+        call(&mut client, &[b"QUIPU.OBSERVE.AT", b"recent:v", ago(minutes).as_bytes(), item.as_bytes()]);
+    }
+    let reading = call(&mut client, &[b"QUIPU.READ", b"recent:v"]);
+    assert_eq!((field(&reading, "value"), field(&reading, "exact"), field(&reading, "window_late")), (3, 0, 2));
+    assert_eq!(field(&reading, "window_panes"), 3);
+    let length = field(&reading, "window_to") - field(&reading, "window_from");
+    assert!((59 * 60_000..=60 * 60_000).contains(&length), "{length}");
+    assert_eq!(number(&call(&mut client, &[b"PFADD", b"recent:h", b"x"])), 1);
+    assert_eq!(number(&call(&mut client, &[b"PFCOUNT", b"recent:h"])), 1);
+    // Half as much for every hour.
+    call(&mut client, &[b"QUIPU.TOP.ADD.AT", b"trend:t", ago(120).as_bytes(), b"old", b"1000"]);
+    call(&mut client, &[b"QUIPU.TOP.ADD", b"trend:t", b"new", b"300"]);
+    let Value::Array(rows) = call(&mut client, &[b"QUIPU.TOP.LIST", b"trend:t"]) else { panic!("a list") };
+    let first = rows[0].pairs();
+    assert_eq!(first[0].1.bytes(), Some(&b"new"[..]), "{rows:?}");
+    let old = field(&rows[1], "at_most");
+    assert!((248..=251).contains(&old), "{old}");
+    let wrong = call(&mut client, &[b"QUIPU.OBSERVE.AT", b"recent:v", b"soon", b"x"]);
+    assert!(matches!(wrong, Value::Error(_)));
+
+    let (mut low, mut high) = (0u64, 0u64);
+    for _ in 0..5 {
+        let length = Duration::from_millis(50 + dice.below(250) as u64);
+        let done: Vec<Vec<(u64, bool)>> = thread::scope(|scope| {
+            let forks: Vec<Dice> = (0..CLIENTS).map(|_| dice.fork()).collect();
+            let program = &program;
+            let loads: Vec<_> =
+                forks.into_iter().map(|dice| scope.spawn(move || load_windows(program, &dice))).collect();
+            thread::sleep(length);
+            let pid = i32::try_from(program.pid()).ok().and_then(Pid::from_raw).expect("it runs");
+            kill_process(pid, Signal::KILL).expect("it is ours");
+            loads.into_iter().map(|load| load.join().expect("a client ends with its connection")).collect()
+        });
+        drop(program.kill9());
+        for (by, was_acked) in done.into_iter().flatten() {
+            low += if was_acked { by } else { 0 };
+            high += by;
+        }
+        program = launch.start().expect("it starts again");
+        let mut client = connect(&program);
+        for name in ["recent:f", "recent:t"] {
+            let reading = call(&mut client, &[b"QUIPU.READ", name.as_bytes()]);
+            let total = field(&reading, "value") as u64;
+            assert!((low..=high).contains(&total), "{name}: {low} ≤ {total} ≤ {high}");
+            assert_eq!(field(&reading, "window_late"), 0);
+        }
+        let uniques = field(&call(&mut client, &[b"QUIPU.READ", b"recent:u"]), "value");
+        assert!((0..=310).contains(&uniques), "{uniques}");
+        assert_eq!(field(&call(&mut client, &[b"QUIPU.READ", b"recent:v"]), "window_late"), 2);
+    }
+    println!("proof: windows killed: kills 5, acknowledged {low}, asked for {high}, violations 0");
+    drop(program.kill9());
+}
