@@ -116,9 +116,10 @@ fn is_known(found: Option<i32>, known: usize, prefix: &str) -> Result<bool, Sche
 
 /// Takes the steps that lack, in one transaction, unless somebody else has meanwhile.
 async fn bring_up(client: &Client, prefix: &str, steps: &[&str], reply_timeout: Duration) -> Result<(), SchemaError> {
+    // A step may take its time. Whoever is not heard of in between is gone, and must not keep the others from making the tables.
+    let patience = reply_timeout.as_millis().max(1);
     let begin = format!(
-        "BEGIN; SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0; SET LOCAL lock_timeout = {};",
-        reply_timeout.as_millis().max(1)
+        "BEGIN; SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = {patience}; SET LOCAL lock_timeout = {patience};"
     );
     client.batch_execute(&begin).await?;
     let lock = "SELECT pg_advisory_xact_lock(hashtextextended($1 || current_schema(), 0))";

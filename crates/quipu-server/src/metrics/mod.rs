@@ -179,6 +179,9 @@ pub(crate) const METRICS: &[Metric] = &[
 
     gauge("quipu_unsettled_counters", "Counters of which the shared store has not confirmed everything.", |s, out| store(s, out, |s| s.unsettled)),
     counter("quipu_store_puts_total", "Cells put to the shared store.", |s, out| store(s, out, |s| s.puts)),
+    counter("quipu_store_bodies_total", "Bodies of sketches put to it.", |s, out| store(s, out, |s| s.bodies)),
+    counter("quipu_store_pages_total", "Pages of bodies that changed, and were put.", |s, out| store(s, out, |s| s.pages)),
+    counter("quipu_store_page_bytes_total", "Bytes of these pages.", |s, out| store(s, out, |s| s.pages_bytes)),
     counter("quipu_store_rows_total", "Rows read from it.", |s, out| store(s, out, |s| s.rows)),
     counter("quipu_store_swaps_total", "Swaps carried out there.", |s, out| store(s, out, |s| s.swaps)),
     counter("quipu_store_errors_total", "Calls to it that failed, and are made again.", |s, out| store(s, out, |s| s.errors)),

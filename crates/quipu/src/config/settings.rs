@@ -7,7 +7,7 @@
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
-use quipu_engine::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
+use quipu_engine::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, Secret};
 use quipu_model::Form;
 use quipu_model::namespace::{
     read_freshness, read_pick, read_settle_every, read_shards, read_token_window, show_pick, show_shards,
@@ -258,6 +258,13 @@ pub static SETTINGS: &[Setting] = &[
         help: "With a shared store: what is known of other nodes may be this old when a counter is read",
         take: |c, text| put(&mut c.engine.sharing.freshness, read_freshness(text)),
         show: |c| show_duration(c.engine.sharing.freshness),
+    },
+    Setting {
+        key: "store_secret",
+        form: Form::Text,
+        help: "With a shared store: what sketches of our own form, frequencies and lists hash by, the same on all nodes; whoever does not know it cannot pick items that spoil them. Better given by variable or file",
+        take: |c, text| put(&mut c.engine.sharing.secret, Ok(Secret(text.to_owned()))),
+        show: |c| if c.engine.sharing.secret.0.is_empty() { String::new() } else { SECRET.to_owned() },
     },
     Setting {
         key: "shards",
@@ -565,10 +572,13 @@ mod tests {
     }
 
     #[test]
-    fn a_password_is_never_shown() {
-        let setting = SETTINGS.iter().find(|setting| setting.key == "password").unwrap();
-        let mut configuration = Configuration::default();
-        (setting.take)(&mut configuration, "hunter2").unwrap();
-        assert_eq!((setting.show)(&configuration), SECRET);
+    fn a_secret_is_never_shown() {
+        for key in ["password", "store_secret"] {
+            let setting = SETTINGS.iter().find(|setting| setting.key == key).unwrap();
+            let mut configuration = Configuration::default();
+            (setting.take)(&mut configuration, "hunter2").unwrap();
+            assert_eq!((setting.show)(&configuration), SECRET);
+            assert!(!format!("{configuration:?}").contains("hunter2"), "{key}");
+        }
     }
 }

@@ -2,6 +2,8 @@
 //!
 //! The account of each counter: what GETSET returned + what is left = what was acknowledged + some subset of what nobody knows of.
 
+mod sketches;
+
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,0 +1,244 @@
+//! Sketches of three nodes on one real store, while nodes and the store are killed.
+//!
+//! The judge, when all is calm: every node shows the same. Of uniques, what was acknowledged ⊆ what is there ⊆ what was asked for; of frequencies and lists, what all came to lies between what was acknowledged and what was asked for, and of no item less
+//! is shown than was acknowledged.
+
+use std::collections::BTreeMap;
+
+use quipu_sketch::{Edits, Hll};
+use quipu_testkit::resp::Value;
+
+use super::*;
+
+/// What clients did: whether each was answered.
+#[derive(Default)]
+struct Done {
+    observed: Vec<(String, bool)>,
+    counted: Vec<(String, u64, bool)>,
+    refused: u64,
+}
+
+/// What was done in all.
+struct Sums {
+    acked: Hll,
+    asked: Hll,
+    /// Of each item, what was acknowledged and what was asked for.
+    counts: BTreeMap<String, (u64, u64)>,
+}
+
+/// One client: observes and counts until all is over, and connects again whenever the connection breaks.
+fn count(nodes: &Shared, node: usize, dice: &Dice) -> Done {
+    let (mut client, mut done) = (None, Done::default());
+    while !nodes.over.load(Ordering::Relaxed) {
+        let address = nodes.addresses.lock().expect("nobody panics holding it")[node];
+        let connected = client.take().or_else(|| Client::connect(address?, REPLY_TIMEOUT).ok());
+        let Some(mut connected) = connected else {
+            pause(10);
+            continue;
+        };
+        if count_once(&mut connected, dice, &mut done) {
+            client = Some(connected);
+        }
+    }
+    done
+}
+
+/// Observes an item and counts another; whether the connection is whole.
+fn count_once(client: &mut Client, dice: &Dice, done: &mut Done) -> bool {
+    let item = format!("item-{}", dice.below(30_000));
+    let (hot, by) = (format!("hot-{}", dice.below(40)), 1 + dice.below(9) as u64);
+    let amount = by.to_string();
+    let requests: [&[&str]; 4] = [
+        &["PFADD", "hll", &item],
+        &["QUIPU.OBSERVE", "unique", &item],
+        &["CMS.INCRBY", "cms", &hot, &amount],
+        &["TOPK.INCRBY", "top", &hot, &amount],
+    ];
+    let (mut observed, mut counted) = (0, 0);
+    let mut whole = true;
+    for (index, request) in requests.into_iter().enumerate() {
+        match client.call(request) {
+            Ok(reply) if reply.error().is_some() => done.refused += 1,
+            Ok(_) if index < 2 => observed += 1,
+            Ok(_) => counted += 1,
+            Err(_) => {
+                whole = false;
+                break;
+            }
+        }
+    }
+    done.observed.push((item, observed == 2));
+    done.counted.push((hot, by, counted == 2));
+    whole
+}
+
+fn sum(all: Vec<Done>) -> Sums {
+    let (mut sums, mut edits) =
+        (Sums { acked: Hll::new(), asked: Hll::new(), counts: BTreeMap::new() }, Edits::default());
+    for done in all {
+        for (item, was_acked) in done.observed {
+            sums.asked.add(item.as_bytes(), &mut edits);
+            if was_acked {
+                sums.acked.add(item.as_bytes(), &mut edits);
+            }
+            edits.clear();
+        }
+        for (item, by, was_acked) in done.counted {
+            let (low, high) = sums.counts.entry(item).or_default();
+            *low += if was_acked { by } else { 0 };
+            *high += by;
+        }
+    }
+    sums
+}
+
+/// Loads the sketches of three nodes while something happens to them and their store, and judges what is there.
+fn nothing_counted_is_lost(what: &str, url: &str, happen: impl FnOnce(&mut Nodes)) {
+    let mut nodes = Nodes::start(url, false);
+    let mut first = connect(nodes.programs[0].as_ref().expect("it runs"));
+    for request in [&["CMS.INITBYDIM", "cms", "2000", "5"][..], &["TOPK.RESERVE", "top", "10"]] {
+        let made = first.call(request).expect("it answers");
+        assert_eq!(made, Value::Simple("OK".into()));
+    }
+    for program in nodes.programs.iter().flatten() {
+        let began = now();
+        while connect(program).call(&["CMS.INFO", "cms"]).expect("it answers").error().is_some() {
+            assert!(began.elapsed() < AGREED_WITHIN, "the others hear of what was made");
+            pause(20);
+        }
+    }
+    let dice = Dice::new(u64::from(std::process::id()));
+    let shared = nodes.shared.clone();
+    let done: Vec<Done> = thread::scope(|scope| {
+        let clients: Vec<_> = (0..NODES * CLIENTS)
+            .map(|client| {
+                let (shared, dice) = (&shared, dice.fork());
+                scope.spawn(move || count(shared, client % NODES, &dice))
+            })
+            .collect();
+        pause(1_000);
+        happen(&mut nodes);
+        pause(1_500);
+        shared.over.store(true, Ordering::Relaxed);
+        clients.into_iter().map(|client| client.join().expect("a client ends")).collect()
+    });
+    let refused: u64 = done.iter().map(|done| done.refused).sum();
+    let sums = sum(done);
+    let mut clients: Vec<Client> = nodes.programs.iter().flatten().map(connect).collect();
+    let began = now();
+    let agreed = loop {
+        let shown: Vec<_> = clients.iter_mut().map(show).collect();
+        let verdict = judge(&shown, &sums);
+        match verdict {
+            Ok(total) => break total,
+            Err(wrong) => assert!(began.elapsed() < AGREED_WITHIN, "{what}: {wrong}"),
+        }
+        pause(100);
+    };
+    let acked: u64 = sums.counts.values().map(|(low, _)| low).sum();
+    println!(
+        "proof: sketches of three nodes on {what}: {} uniques, counted {agreed} of {acked} acknowledged, {refused} refused; nodes agreed after {} ms, violations 0",
+        sums.acked.count(),
+        began.elapsed().as_millis(),
+    );
+    assert!(acked > 500, "too little was counted to prove anything: {acked}");
+    for program in nodes.programs.into_iter().flatten() {
+        assert!(program.terminate().expect("it ends").0.success());
+    }
+}
+
+/// What one node shows: the string of the uniques, how many there are of our form, the frequencies in all and of each item, and the list.
+type Shown = (Vec<u8>, i64, i64, Vec<i64>, Value);
+
+fn show(client: &mut Client) -> Option<Shown> {
+    let string = client.call(&["GET", "hll"]).ok()?.bytes()?.to_vec();
+    let uniques = client.call(&["QUIPU.UNIQUES", "unique"]).ok()?.pairs().first()?.1.number()?;
+    let Ok(Value::Array(info)) = client.call(&["CMS.INFO", "cms"]) else { return None };
+    let items: Vec<String> = (0..40).map(|item| format!("hot-{item}")).collect();
+    let words: Vec<&str> = ["CMS.QUERY", "cms"].into_iter().chain(items.iter().map(String::as_str)).collect();
+    let Ok(Value::Array(counts)) = client.call(&words) else { return None };
+    let list = client.call(&["TOPK.LIST", "top", "WITHCOUNT"]).ok()?;
+    Some((string, uniques, info[5].number()?, counts.iter().map(|count| count.number().unwrap_or(-1)).collect(), list))
+}
+
+/// What all frequencies come to, if all is as it must be.
+fn judge(shown: &[Option<Shown>], sums: &Sums) -> Result<i64, String> {
+    let Some(Some((string, uniques, total, counts, list))) = shown.first() else {
+        return Err("it does not answer".into());
+    };
+    if shown.iter().any(|other| other != &shown[0]) {
+        return Err(format!(
+            "nodes differ: {:?}",
+            shown.iter().flatten().map(|shown| (shown.1, shown.2)).collect::<Vec<_>>()
+        ));
+    }
+    let there = Hll::from_redis_string(string).map_err(|damaged| damaged.to_string())?;
+    // A register that the smaller one has higher would change what the larger one comes to.
+    let within = |small: &Hll, large: &Hll| Hll::union_estimate(&[small, large]) == Hll::union_estimate(&[large]);
+    if !within(&sums.acked, &there) {
+        return Err("something acknowledged is gone".into());
+    }
+    if !within(&there, &sums.asked) {
+        return Err("something is there that nobody asked for".into());
+    }
+    let (low, high) = (sums.acked.count() as f64, sums.asked.count() as f64);
+    if !(low * 0.94..=high * 1.06).contains(&(*uniques as f64)) {
+        return Err(format!("{uniques} uniques of {low} to {high}"));
+    }
+    let (low, high) = sums.counts.values().fold((0, 0), |(low, high), of| (low + of.0, high + of.1));
+    if !(low..=high).contains(&(*total as u64)) {
+        return Err(format!("{total} was counted in all, of {low} to {high}"));
+    }
+    for (item, (low, _)) in &sums.counts {
+        let number: usize = item.strip_prefix("hot-").and_then(|n| n.parse().ok()).expect("it is one of ours");
+        if (counts[number] as u64) < *low {
+            return Err(format!("{} of {item}, and {low} acknowledged", counts[number]));
+        }
+    }
+    let Value::Array(rows) = list else { return Err("no list".into()) };
+    for row in rows.chunks(2) {
+        let item = String::from_utf8_lossy(row[0].bytes().unwrap_or_default()).into_owned();
+        let low = sums.counts.get(&item).map_or(u64::MAX, |of| of.0);
+        if (row[1].number().unwrap_or(0) as u64) < low {
+            return Err(format!("{row:?} in the list, and {low} acknowledged"));
+        }
+    }
+    Ok(*total)
+}
+
+#[test]
+fn sketches_of_three_nodes_on_redis_lose_nothing_whatever_is_killed() {
+    let mut store = RedisServer::start_with(&DURABLE).expect("redis-server starts");
+    let url = store.url();
+    nothing_counted_is_lost("Redis", &url, |nodes| kill_all(nodes, &mut store));
+}
+
+#[test]
+fn sketches_of_three_nodes_on_postgresql_lose_nothing_whatever_is_killed() {
+    let mut store = PostgresServer::start().expect("PostgreSQL starts");
+    let url = store.url();
+    nothing_counted_is_lost("PostgreSQL", &url, |nodes| kill_all(nodes, &mut store));
+}
+
+#[test]
+fn sketches_of_three_nodes_behind_a_bad_network_lose_nothing() {
+    let redis = RedisServer::start().expect("redis-server starts");
+    let (proxy, clear) = bad_network(redis.address());
+    let url = format!("redis://{}", proxy.address());
+    nothing_counted_is_lost("Redis behind a bad network", &url, |_| {
+        pause(4_000);
+        clear.store(true, Ordering::Relaxed);
+    });
+    assert!(proxy.requests() > 100, "only {} requests", proxy.requests());
+}
+
+#[test]
+fn a_redis_that_comes_back_empty_is_told_all_sketches_again() {
+    let mut store = RedisServer::start().expect("redis-server starts");
+    let url = store.url();
+    nothing_counted_is_lost("a Redis that came back empty", &url, |_| {
+        store.restart_empty().expect("it starts again");
+        pause(2_000);
+        store.restart_empty().expect("it starts again");
+    });
+}
