@@ -447,3 +447,75 @@ fn windows_are_said_in_the_file_and_outlive_kills_pane_by_pane() {
     println!("proof: windows killed: kills 5, acknowledged {low}, asked for {high}, violations 0");
     drop(program.kill9());
 }
+
+/// Damages a string a little.
+fn damaged(string: &[u8], dice: &Dice) -> Vec<u8> {
+    let mut bytes = string.to_vec();
+    for _ in 0..1 + dice.below(3) {
+        let at = dice.below(bytes.len().max(1));
+        let at = if dice.chance(50) { at % 24 } else { at };
+        match dice.below(6) {
+            0 | 1 if at < bytes.len() => bytes[at] ^= 1 << dice.below(8),
+            2 if at < bytes.len() => bytes[at] = dice.below(256) as u8,
+            3 => bytes.truncate(at),
+            4 => bytes.extend((0..1 + dice.below(30)).map(|_| dice.below(256) as u8)),
+            _ => {
+                let end = bytes.len().min(at + dice.below(60));
+                bytes[at.min(end)..end].fill(*dice.pick(&[0, 0xff]));
+            }
+        }
+    }
+    bytes
+}
+
+#[test]
+fn damaged_hyperloglogs_are_refused_in_the_words_of_redis_and_what_is_taken_redis_takes_too() {
+    const INPUTS: usize = 4_000;
+    let data = TempDir::new().expect("a temporary directory can be made");
+    let program = launch(data.path(), Durability::Memory).start().expect("it starts");
+    let redis = RedisServer::start().expect("redis-server was installed and starts");
+    let (mut ours, mut theirs) = (connect(&program), redis.connect().expect("it accepts"));
+    let strings: Vec<Vec<u8>> = [0, 1, 40, 700, 1_500, 2_500, 30_000]
+        .into_iter()
+        .map(|size| {
+            call(&mut ours, &[b"DEL", b"real"]);
+            call(&mut ours, &[b"PFADD", b"real"]);
+            observe(&mut ours, "real", 0, size);
+            // Half of them know their count.
+            (size % 100 == 0).then(|| call(&mut ours, &[b"PFCOUNT", b"real"]));
+            bytes(call(&mut ours, &[b"GET", b"real"]))
+        })
+        .collect();
+    let dice = Dice::new(20_261_117);
+    let (mut taken, mut refused) = (0, 0);
+    for input in 0..INPUTS {
+        let string = damaged(&strings[dice.below(strings.len())], &dice);
+        let context = || format!("input {input}: {}", string[..string.len().min(100)].escape_ascii());
+        match call(&mut ours, &[b"SET", b"damaged", &string]) {
+            Value::Simple(_) => {
+                taken += 1;
+                call(&mut theirs, &[b"SET", b"damaged", &string]);
+                for client in [&mut ours, &mut theirs] {
+                    let counted = call(client, &[b"PFCOUNT", b"damaged"]);
+                    assert!(matches!(counted, Value::Integer(_)), "{}: {counted:?}", context());
+                    let merged = call(client, &[b"PFMERGE", b"into", b"damaged", b"real"]);
+                    assert_eq!(merged, Value::Simple("OK".into()), "{}", context());
+                    call(client, &[b"PFADD", b"damaged", b"one more"]);
+                    call(client, &[b"DEL", b"into"]);
+                }
+            }
+            Value::Error(text) => {
+                refused += 1;
+                let known = ["INVALIDOBJ Corrupted HLL object detected", "ERR value is not an integer or out of range"];
+                assert!(known.contains(&text.as_str()), "{}: {text}", context());
+                // What was there is as it was.
+                let there = call(&mut ours, &[b"PFCOUNT", b"damaged"]);
+                assert!(matches!(there, Value::Integer(_)), "{}: {there:?}", context());
+            }
+            other => panic!("{}: {other:?}", context()),
+        }
+    }
+    assert!(taken > INPUTS / 20 && refused > INPUTS / 20, "{taken} taken, {refused} refused");
+    println!("proof: damaged hyperloglogs: {INPUTS} strings, {taken} taken by us and by Redis, {refused} refused");
+    drop(program.kill9());
+}
