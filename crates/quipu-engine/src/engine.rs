@@ -383,6 +383,7 @@ impl Engine {
             disk_full: inner.journal.is_full_hint(),
             resident_bytes: inner.table.bytes(),
             bodies_bytes: inner.table.bodies_bytes(),
+            late_events: inner.table.late(),
             memory_bytes_max: inner.options.memory_bytes_max,
             disk_bytes_max: inner.options.disk_bytes_max,
             seals: u64::from(inner.batch_sealed()),
@@ -750,6 +751,8 @@ pub struct Stats {
     pub resident_bytes: u64,
     /// Of these, what bodies of sketches take.
     pub bodies_bytes: u64,
+    /// Events that came too late for the window of their sketch, in this life.
+    pub late_events: u64,
     /// The limits in force.
     pub memory_bytes_max: Option<u64>,
     /// The limits in force.

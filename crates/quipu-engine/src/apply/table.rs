@@ -52,6 +52,8 @@ pub struct Table {
     bytes: AtomicI64,
     /// Of these, what bodies of sketches take.
     bodies_bytes: AtomicI64,
+    /// Events that came too late for the window of their sketch, in this life.
+    late: AtomicI64,
     chunks: Arc<SpareChunks>,
 }
 
@@ -70,6 +72,7 @@ impl Table {
             counters: AtomicI64::new(0),
             bytes: AtomicI64::new(0),
             bodies_bytes: AtomicI64::new(0),
+            late: AtomicI64::new(0),
             chunks: spare,
         }
     }
@@ -164,6 +167,17 @@ impl Table {
     /// About how many bytes the resident counters take.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed).max(0) as u64
+    }
+
+    /// So many events were too late for the window of their sketch.
+    pub fn note_late(&self, events: u64) {
+        // A client may say any number; a sum of them is to stay one.
+        self.late.fetch_add(events.min(1 << 40) as i64, Ordering::Relaxed);
+    }
+
+    /// How many that were in this life.
+    pub fn late(&self) -> u64 {
+        self.late.load(Ordering::Relaxed).max(0) as u64
     }
 
     /// Of these, about how many the bodies of sketches take, which do not leave memory.

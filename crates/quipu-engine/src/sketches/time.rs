@@ -203,6 +203,7 @@ impl Run<'_, '_> {
             edits.0.clear();
             after.add_late(when.events, &mut edits.0);
             self.write_ring((name, cell), after, (begin, &edits.0), &[], None);
+            self.table.note_late(when.events);
             return Ok((None, false));
         };
         let expired = if begins { after.expire(now, &mut edits.0) } else { Vec::new() };

@@ -1,12 +1,12 @@
 //! A reading over RESP: a flat map, so that RESP2 clients find every key by name, too.
 
-use quipu_model::{Millis, Name, Reading};
+use quipu_model::{Covered, Millis, Name, Reading};
 
 use super::Writer;
 use crate::json::display;
 
 impl Writer<'_> {
-    /// A reading. Times are milliseconds since 1970; truths are 1 and 0; what nobody can say is null.
+    /// A reading. Times are milliseconds since 1970; truths are 1 and 0; what nobody can say is null. What only some kinds have is left out by the others.
     pub fn reading(&mut self, name: Name<'_>, reading: &Reading) {
         let Reading {
             kind,
@@ -24,7 +24,7 @@ impl Writer<'_> {
             expires_at,
         } = reading;
         let millis = |at: &Millis| at.0 as i64;
-        self.map(20);
+        self.map(15 + usize::from(error.is_some()) + 4 * usize::from(window.is_some()));
         self.key("name").bulk(name.bytes());
         self.key("kind").bulk(kind.word().as_bytes());
         self.key("value").integer(*value);
@@ -34,11 +34,15 @@ impl Writer<'_> {
         self.key("lag_ms").maybe(lag.map(|lag| lag.as_millis() as i64));
         self.key("bound_low").maybe(bound.map(|(low, _)| low));
         self.key("bound_high").maybe(bound.map(|(_, high)| high));
-        self.key("error").maybe(error.map(|error| i64::try_from(error).unwrap_or(i64::MAX)));
-        self.key("window_from").maybe(window.map(|window| millis(&window.from)));
-        self.key("window_to").maybe(window.map(|window| millis(&window.to)));
-        self.key("window_panes").maybe(window.map(|window| window.panes.into()));
-        self.key("window_late").maybe(window.map(|window| i64::try_from(window.late).unwrap_or(i64::MAX)));
+        if let Some(error) = error {
+            self.key("error").natural(*error);
+        }
+        if let Some(Covered { from, to, panes, late }) = window {
+            self.key("window_from").integer(millis(from));
+            self.key("window_to").integer(millis(to));
+            self.key("window_panes").natural((*panes).into());
+            self.key("window_late").natural(*late);
+        }
         self.key("shards_seen").integer(shards.seen as i64);
         self.key("shards_total").integer(shards.total as i64);
         self.key("writers_seen").integer(writers.seen as i64);

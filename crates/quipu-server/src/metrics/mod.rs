@@ -150,6 +150,7 @@ pub(crate) const METRICS: &[Metric] = &[
     counter("quipu_evictions_total", "Counters that have left memory.", |s, out| out.one(s.stats.evicted)),
     counter("quipu_loads_total", "Counters that were brought back, those that turned out not to exist included.", |s, out| out.one(s.stats.loaded)),
 
+    counter("quipu_late_events_total", "Events that came too late for the window of their counter, and were not counted.", |s, out| out.one(s.stats.late_events)),
     counter("quipu_token_hits_total", "Retries that were answered by what their token had done before, and not applied again.", |s, out| out.one(s.stats.tokens.hits)),
     counter("quipu_token_window_evictions_total", "Tokens that were forgotten because their window was over.", |s, out| out.one(s.stats.tokens.evictions)),
     gauge("quipu_tokens", "Tokens that are remembered.", |s, out| out.one(s.stats.tokens.tokens)),

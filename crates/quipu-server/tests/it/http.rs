@@ -467,6 +467,8 @@ fn a_window_is_put_and_its_readings_name_it() {
     let top = http.get("/v1/counters/w:top/top").json();
     assert_eq!((&top["rows"][0]["key"], &top["rows"][0]["at_most"]), (&json!("new"), &json!(50)));
     assert!((24..=26).contains(&top["rows"][1]["at_most"].as_i64().unwrap()), "two half-lives: {top}");
+    let metrics = http.get("/metrics");
+    assert!(metrics.text().contains("\nquipu_late_events_total 2\n"), "one of each kind");
     // The door that has no times says the same.
     door.client().ask("QUIPU.OBSERVE w:unique e", ":1\r\n");
     assert_eq!(http.get("/v1/counters/w:unique").json()["value"], 4);

@@ -340,10 +340,14 @@ fn what_was_acknowledged_is_there_after_kills_and_nothing_that_was_not_asked_for
     }
 }
 
-/// Milliseconds since 1970, by the clock of this machine, which is the program's too.
-fn wall() -> u64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("it is later than that");
-    u64::try_from(since.as_millis()).expect("it fits for a long time")
+/// Milliseconds since 1970, by the program's clock.
+fn wall(client: &mut Client) -> u64 {
+    let time = call(client, &[b"TIME"]);
+    let part = |index: usize| {
+        let text = bytes(time.elements()[index].clone());
+        String::from_utf8(text).expect("digits").parse::<u64>().expect("a number")
+    };
+    part(0) * 1_000 + part(1) / 1_000
 }
 
 fn field(reply: &Value, key: &str) -> i64 {
@@ -355,9 +359,10 @@ fn field(reply: &Value, key: &str) -> i64 {
 /// A load on windows: events of the last half hour, each in the pane of its time. What each counter was asked for, and whether that was answered.
 fn load_windows(program: &Program, dice: &Dice) -> Vec<(u64, bool)> {
     let (mut client, mut done) = (connect(program), Vec::new());
+    let began = wall(&mut client);
     loop {
         let (item, by) = (format!("item-{}", dice.below(300)), 1 + dice.below(9) as u64);
-        let (at, amount) = ((wall() - dice.below(30 * 60_000) as u64).to_string(), by.to_string());
+        let (at, amount) = ((began - dice.below(30 * 60_000) as u64).to_string(), by.to_string());
         let requests: [&[&[u8]]; 3] = [
             &[b"QUIPU.OBSERVE.AT", b"recent:u", at.as_bytes(), item.as_bytes()],
             &[b"QUIPU.FREQ.ADD.AT", b"recent:f", at.as_bytes(), item.as_bytes(), amount.as_bytes()],
@@ -392,7 +397,8 @@ fn windows_are_said_in_the_file_and_outlive_kills_pane_by_pane() {
     let mut program = launch.start().expect("it starts");
     let mut client = connect(&program);
     // By the time of the event: in its pane, or too late.
-    let ago = |minutes: u64| (wall() - minutes * 60_000).to_string();
+    let now = wall(&mut client);
+    let ago = |minutes: u64| (now - minutes * 60_000).to_string();
     for (minutes, item) in [(0, "ann"), (20, "bob"), (20, "ann"), (58, "cid"), (61, "dan"), (600, "eve")] {
         call(&mut client, &[b"QUIPU.OBSERVE.AT", b"recent:v", ago(minutes).as_bytes(), item.as_bytes()]);
     }
