@@ -73,7 +73,8 @@ fn count_once(client: &mut Client, dice: &Dice, done: &mut Done) -> bool {
 }
 
 fn sum(all: Vec<Done>) -> Sums {
-    let (mut sums, mut edits) = (Sums { acked: Hll::new(), asked: Hll::new(), counts: BTreeMap::new() }, Edits::default());
+    let (mut sums, mut edits) =
+        (Sums { acked: Hll::new(), asked: Hll::new(), counts: BTreeMap::new() }, Edits::default());
     for done in all {
         for (item, was_acked) in done.observed {
             sums.asked.add(item.as_bytes(), &mut edits);
@@ -162,9 +163,14 @@ fn show(client: &mut Client) -> Option<Shown> {
 
 /// What all frequencies come to, if all is as it must be.
 fn judge(shown: &[Option<Shown>], sums: &Sums) -> Result<i64, String> {
-    let Some(Some((string, uniques, total, counts, list))) = shown.first() else { return Err("it does not answer".into()) };
+    let Some(Some((string, uniques, total, counts, list))) = shown.first() else {
+        return Err("it does not answer".into());
+    };
     if shown.iter().any(|other| other != &shown[0]) {
-        return Err(format!("nodes differ: {:?}", shown.iter().flatten().map(|shown| (shown.1, shown.2)).collect::<Vec<_>>()));
+        return Err(format!(
+            "nodes differ: {:?}",
+            shown.iter().flatten().map(|shown| (shown.1, shown.2)).collect::<Vec<_>>()
+        ));
     }
     let there = Hll::from_redis_string(string).map_err(|damaged| damaged.to_string())?;
     // A register that the smaller one has higher would change what the larger one comes to.
