@@ -243,26 +243,41 @@ impl Share<'_> {
                 None => Vec::new(),
             };
             for sketch in unconfirmed {
-                news = true;
-                all = match all.take() {
-                    None => Some(sketch.clone()),
-                    // Of another kind: what the store has stays.
-                    Some(mut all) => {
-                        let _ = take_in(&mut all, sketch, self.key);
-                        Some(all)
+                match &mut all {
+                    None => (all, news) = (Some(sketch.clone()), true),
+                    Some(all) => {
+                        let before = Some(all.bytes().to_vec()).filter(|_| is_idempotent(all));
+                        // Of another kind: what the store has stays.
+                        let taken = take_in(all, sketch, self.key).is_ok();
+                        news |= taken && before.is_none_or(|before| before != all.bytes());
                     }
-                };
+                }
             }
         }
         let value = held.map_or(0, |held| held.value.max(0)).saturating_add(i128::from(news));
         let (epoch, total) = (row.epoch, cell.own.total.saturating_add(1));
         cell.seq = cell.seq.max(newest);
-        cell.say(Own { epoch, value, total, said: all.is_some(), ..Own::default() });
-        let (held, seq) = (held.map(|held| held.seq), cell.seq);
+        let held = held.map(|held| held.seq);
+        let mut seq = cell.seq;
+        let random = self.random;
         self.replace_body(all, epoch, value as u64, |settling, version, carried| {
             settling.begin_epoch(version, carried.filter(|_| news));
-            settling.adopted(held, seq);
+            settling.adopted(held);
+            if news {
+                seq = settling.leap(seq, random);
+            } else {
+                settling.confirmed(held.unwrap_or(seq), version);
+            }
         });
+        let own = Own { epoch, value, total, said: self.body.is_some(), ..Own::default() };
+        match held.filter(|_| !news) {
+            // It is what the store has.
+            Some(held) => (cell.own, cell.seq, cell.settled, cell.doubted) = (own, held, true, false),
+            None => {
+                cell.seq = seq;
+                cell.say(own);
+            }
+        }
     }
 
     /// Another own body, or none, in place of the one that is there.

@@ -209,6 +209,7 @@ impl Picking<'_> {
             known_expiry: shown.and_then(|cell| cell.expires_at),
             has_shown_body: false,
             shows: Shows::AsBefore,
+            random: self.shared.random(),
             key,
         }
     }

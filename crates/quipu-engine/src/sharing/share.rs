@@ -43,6 +43,8 @@ pub struct Share<'s> {
     pub has_shown_body: bool,
     /// What is to be shown.
     pub shows: Shows,
+    /// A number by chance.
+    pub random: u64,
     /// Under which sketches hash what they count.
     pub key: &'s Key,
 }

@@ -139,10 +139,10 @@ impl Settling {
         self.panes.extend(carried.map(|sketch| Pane { to: version, closed: false, sketch }));
     }
 
-    /// The body goes on from what the store has, which somebody else has put.
-    pub fn adopted(&mut self, held: Option<Seq>, seq: Seq) {
+    /// The body goes on from what the store has, which somebody else has put, who may go on from there as well.
+    pub fn adopted(&mut self, held: Option<Seq>) {
         (self.changed, self.sent, self.base, self.whole) = (Pages::default(), None, held, true);
-        (self.found_at, self.ours_from) = (held.unwrap_or(self.found_at).max(self.found_at), Some(seq));
+        (self.found_at, self.ours_from) = (held.unwrap_or(self.found_at).max(self.found_at), None);
     }
 
     /// What was counted cannot be kept by itself any more: it is not known.

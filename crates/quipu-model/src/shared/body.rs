@@ -38,7 +38,7 @@ pub struct BodyPut {
     pub whole: bool,
     /// What it is.
     pub shape: Shape,
-    /// Pages that changed, in order, each with its number. Zeros at the end of a page may be left out.
+    /// Pages that changed, in order, each with its number; if the body became shorter, also the one that its end is in now. Zeros at the end of a page may be left out.
     pub pages: Vec<(u32, Box<[u8]>)>,
 }
 

@@ -7,7 +7,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use quipu_model::shared::{CellId, Seen, Stage};
+use quipu_model::shared::{CellId, Seen, Stage, is_node_cell};
 use quipu_model::{Store, StoreError, Writer};
 
 use crate::backends::StoreUrl;
@@ -90,12 +90,13 @@ impl Audit {
         }
         self.counters += 1;
         self.cells += row.cells.len() as u64;
-        let sum = row.sum();
+        // What the cells of sketches come to is how often their bodies have changed; they belong to nodes, and to none of their lives.
+        let sum = if row.is_sketch() { 0 } else { row.sum() };
         self.sum = self.sum.saturating_add(sum);
         if i64::try_from(sum).is_err() {
             self.drift(&name, format!("its sum, {sum}, fits no reply: set or reset it"));
         }
-        for (CellId { writer, shard }, held) in &row.cells {
+        for (CellId { writer, shard }, held) in row.cells.iter().filter(|(id, _)| !is_node_cell(id)) {
             let shard = shard.0;
             match self.writers.get(writer) {
                 None => self

@@ -71,7 +71,9 @@ impl Source for Counters<'_> {
             let row = seen.snapshot.as_of(seen.at);
             if row.exists() {
                 let since = quipu_model::Millis(row.epoch.millis);
-                found.push(Found { name, value: Ok(row.sum()), since, expires_at: row.expires_at });
+                // What its cells come to is how often its bodies have changed.
+                let value = if row.is_sketch() { Err("it is a sketch".to_owned()) } else { Ok(row.sum()) };
+                found.push(Found { name, value, since, expires_at: row.expires_at });
             }
         }
         Ok(Some(found))
@@ -125,7 +127,7 @@ fn compare(source: &dyn Store, target: &dyn Store, pattern: Option<&str>) -> any
 
 fn value(seen: &Seen) -> Option<i128> {
     let row = seen.snapshot.as_of(seen.at);
-    row.exists().then(|| row.sum())
+    (row.exists() && !row.is_sketch()).then(|| row.sum())
 }
 
 impl Compared {

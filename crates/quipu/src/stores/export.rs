@@ -85,7 +85,8 @@ fn of_store<W: Write>(url: &StoreUrl, flags: &Export, lines: &mut Lines<'_, W>) 
         for row in page {
             let (name, seen) = rows::sound(row)?;
             let row = seen.snapshot.as_of(seen.at);
-            if row.exists() {
+            // A sketch has no value.
+            if row.exists() && !row.is_sketch() {
                 lines.line(&name, row.sum(), row.expires_at.map(|at| at.0))?;
             }
         }
