@@ -198,11 +198,11 @@ impl Share<'_> {
         match rest {
             Rest::Nothing => None,
             Rest::All => Some(body.sketch().clone()),
-            Rest::Since(panes) => {
-                let mut panes = panes.into_iter();
-                let mut rest = panes.next()?.clone();
+            Rest::Since(stretches) => {
+                let mut stretches = stretches.into_iter();
+                let mut rest = stretches.next()?.clone();
                 // One by itself is no larger than the body that has them all.
-                match panes.try_for_each(|pane| take_in(&mut rest, pane, self.key)) {
+                match stretches.try_for_each(|stretch| take_in(&mut rest, stretch, self.key)) {
                     Ok(()) => Some(rest),
                     Err(_) => Some(body.sketch().clone()),
                 }

@@ -2,14 +2,14 @@
 //!
 //! In: changes of the body, puts of it and what became of them. Out: the pages to put, and what was counted since the store last kept something.
 //!
-//! What was counted since is kept twice: in the body, and by itself, in **panes** that end where a put was made. If an epoch ends, what the store kept of it is gone with it, and the panes after that are what this node goes on
+//! What was counted since is kept twice: in the body, and by itself, in **stretches** that end where a put was made. If an epoch ends, what the store kept of it is gone with it, and the stretches after that are what this node goes on
 //! with: nothing that was acknowledged is lost, and nothing comes back. A body alone could not tell: an item that was counted before leaves no trace when it is counted again.
 //!
-//! Panes are in memory only. After a restart it is not known what was counted since, if anything was: then all of the body is gone on with.
+//! Stretches are in memory only. After a restart it is not known what was counted since, if anything was: then all of the body is gone on with.
 //!
 //! Invariants:
 //! - a page that the store does not have as it is in the body is in `changed` or `sent`, or the whole body is put;
-//! - panes have all that was counted after `known_from`.
+//! - stretches have all that was counted after `known_from`.
 
 use quipu_model::Millis;
 use quipu_model::shared::Seq;
@@ -17,8 +17,8 @@ use quipu_sketch::Sketch;
 
 use super::pages::Pages;
 
-/// Panes that are kept apart: each is a put whose outcome is not known. Of more, the oldest two become one.
-const PANES_MAX: usize = 4;
+/// Stretches that are kept apart: each is a put whose outcome is not known. Of more, the oldest two become one.
+const STRETCHES_MAX: usize = 4;
 
 /// See the module.
 #[derive(Debug)]
@@ -34,14 +34,14 @@ pub struct Settling {
     found_at: Seq,
     /// This process has given seqs from here on. In between are those of others who had the same directory, if any did.
     ours_from: Option<Seq>,
-    panes: Vec<Pane>,
+    stretches: Vec<Stretch>,
     known_from: u64,
     /// By this node's clock the counter expired then, when the body had this version.
     lapsed: Option<(Millis, u64)>,
 }
 
 #[derive(Debug)]
-struct Pane {
+struct Stretch {
     /// The version that the body had after what was counted in it last.
     to: u64,
     /// Nothing is counted in it any more.
@@ -88,7 +88,7 @@ impl Settling {
             whole: true,
             found_at: seq,
             ours_from: None,
-            panes: Vec::new(),
+            stretches: Vec::new(),
             known_from: version,
             lapsed: None,
         }
@@ -121,22 +121,22 @@ impl Settling {
     }
 
     /// The sketch that has what is counted from here on, when the body has this version, and gets the next one.
-    pub fn pane(&mut self, version: u64, make: impl FnOnce() -> Option<Sketch>) -> Option<&mut Sketch> {
-        if self.panes.last().is_none_or(|pane| pane.closed) {
+    pub fn stretch(&mut self, version: u64, make: impl FnOnce() -> Option<Sketch>) -> Option<&mut Sketch> {
+        if self.stretches.last().is_none_or(|stretch| stretch.closed) {
             let sketch = make()?;
-            self.panes.push(Pane { to: version, closed: false, sketch });
+            self.stretches.push(Stretch { to: version, closed: false, sketch });
         }
-        let pane = self.panes.last_mut()?;
-        pane.to = version + 1;
-        Some(&mut pane.sketch)
+        let stretch = self.stretches.last_mut()?;
+        stretch.to = version + 1;
+        Some(&mut stretch.sketch)
     }
 
     /// The body goes on under another epoch, of which the store has nothing yet, with what was carried into it.
     pub fn begin_epoch(&mut self, version: u64, carried: Option<Sketch>) {
         (self.changed, self.sent, self.base, self.whole) = (Pages::default(), None, None, true);
         (self.known_from, self.lapsed) = (0, None);
-        self.panes.clear();
-        self.panes.extend(carried.map(|sketch| Pane { to: version, closed: false, sketch }));
+        self.stretches.clear();
+        self.stretches.extend(carried.map(|sketch| Stretch { to: version, closed: false, sketch }));
     }
 
     /// The body goes on from what the store has, which somebody else has put, who may go on from there as well.
@@ -147,7 +147,7 @@ impl Settling {
 
     /// What was counted cannot be kept by itself any more: it is not known.
     pub fn lose_track(&mut self, version: u64) {
-        self.panes.clear();
+        self.stretches.clear();
         self.known_from = version;
     }
 
@@ -158,12 +158,12 @@ impl Settling {
             // Nobody knows whether it is there.
             pages.add(&sent.pages);
         }
-        if let Some(pane) = self.panes.last_mut() {
-            pane.closed = true;
+        if let Some(stretch) = self.stretches.last_mut() {
+            stretch.closed = true;
         }
-        if self.panes.len() > PANES_MAX {
-            let second = self.panes.remove(1);
-            let first = &mut self.panes[0];
+        if self.stretches.len() > STRETCHES_MAX {
+            let second = self.stretches.remove(1);
+            let first = &mut self.stretches[0];
             if merge(&mut first.sketch, &second.sketch) {
                 first.to = second.to;
             } else {
@@ -202,15 +202,15 @@ impl Settling {
     }
 
     fn kept(&mut self, version: u64) {
-        self.panes.retain(|pane| pane.to > version);
+        self.stretches.retain(|stretch| stretch.to > version);
         self.known_from = self.known_from.max(version);
     }
 
     /// By this node's clock the counter has expired, and the body has this version.
     pub fn lapse(&mut self, expires_at: Millis, version: u64) {
         self.lapsed = Some((expires_at, version));
-        if let Some(pane) = self.panes.last_mut() {
-            pane.closed = true;
+        if let Some(stretch) = self.stretches.last_mut() {
+            stretch.closed = true;
         }
     }
 
@@ -224,23 +224,24 @@ impl Settling {
         if after >= version {
             return Rest::Nothing;
         }
-        // Nothing is changed in between by nobody: from the version that is known on, panes have everything.
+        // Nothing is changed in between by nobody: from the version that is known on, stretches have everything.
         if after < self.known_from {
             return Rest::All;
         }
-        Rest::Since(self.panes.iter().filter(|pane| pane.to > after).map(|pane| &pane.sketch).collect())
+        Rest::Since(self.stretches.iter().filter(|stretch| stretch.to > after).map(|stretch| &stretch.sketch).collect())
     }
 
     /// All that was counted in this process and not confirmed.
     pub fn unconfirmed(&self) -> impl Iterator<Item = &Sketch> {
-        self.panes.iter().map(|pane| &pane.sketch)
+        self.stretches.iter().map(|stretch| &stretch.sketch)
     }
 
     /// Bytes of memory it takes.
     pub fn memory(&self) -> usize {
-        let panes: usize = self.panes.iter().map(|pane| size_of::<Pane>() + pane.sketch.memory()).sum();
+        let stretches: usize =
+            self.stretches.iter().map(|stretch| size_of::<Stretch>() + stretch.sketch.memory()).sum();
         let sent = self.sent.as_ref().map_or(0, |sent| sent.pages.memory());
-        size_of::<Settling>() + self.changed.memory() + sent + panes
+        size_of::<Settling>() + self.changed.memory() + sent + stretches
     }
 }
 
@@ -259,20 +260,22 @@ mod tests {
     }
 
     fn count(settling: &mut Settling, version: u64, item: &str) {
-        let Some(Sketch::Hll(pane)) = settling.pane(version, || Some(hll(&[]))) else { panic!("there is a pane") };
-        pane.add(item.as_bytes(), &mut Edits::new());
+        let Some(Sketch::Hll(stretch)) = settling.stretch(version, || Some(hll(&[]))) else {
+            panic!("there is a stretch")
+        };
+        stretch.add(item.as_bytes(), &mut Edits::new());
     }
 
     fn rest(settling: &Settling, after: u64, version: u64) -> Option<u64> {
         match settling.rest(after, version) {
             Rest::Nothing => Some(0),
             Rest::All => None,
-            Rest::Since(panes) => {
-                let panes: Vec<&Hll> = panes
+            Rest::Since(stretches) => {
+                let stretches: Vec<&Hll> = stretches
                     .iter()
-                    .map(|pane| if let Sketch::Hll(hll) = pane { hll } else { panic!("they are") })
+                    .map(|stretch| if let Sketch::Hll(hll) = stretch { hll } else { panic!("they are") })
                     .collect();
-                Some(Hll::union_count(&panes))
+                Some(Hll::union_count(&stretches))
             }
         }
     }
@@ -310,7 +313,7 @@ mod tests {
         for version in 0..20 {
             count(&mut settling, version, &version.to_string());
             settling.send(Seq(version + 1), version + 1, merge);
-            assert!(settling.panes.len() <= PANES_MAX + 1);
+            assert!(settling.stretches.len() <= STRETCHES_MAX + 1);
             assert_eq!(rest(&settling, version, version + 1), Some(1));
             assert_eq!(rest(&settling, 0, version + 1), Some(version + 1), "nothing is lost");
         }

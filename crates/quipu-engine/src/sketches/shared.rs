@@ -2,7 +2,7 @@
 //!
 //! In: the work of a command. Out: what the shown sketch says to it; in the run's record the cells, and what changed in this node's own body.
 //!
-//! The work is done three times: in what is shown, which the reply is of; in this node's own body, which the journal, the ledger and the store get; and in the pane of what the store does not know (`settling`).
+//! The work is done three times: in what is shown, which the reply is of; in this node's own body, which the journal, the ledger and the store get; and in the stretch of what the store does not know (`settling`).
 //! It is done there also if the shown sketch does not change: that another node has counted an item already may be of an epoch that is over.
 //!
 //! Invariant: this node's cell has the epoch of its body, and counts its changes.
@@ -135,7 +135,7 @@ impl Run<'_, '_> {
         if !is_new {
             body.note(length, &edits.0);
         }
-        body.keep_apart(|pane| work(pane, &mut Edits::new()).is_ok());
+        body.keep_apart(|stretch| work(stretch, &mut Edits::new()).is_ok());
         body.version = version + 1;
         let unsure = !std::mem::replace(&mut body.journaled, journal.is_some());
         if let Some(before) = journal {

@@ -96,12 +96,12 @@ impl Body {
         self.settling.get_or_insert_with(|| Box::new(found()))
     }
 
-    /// Counts something once more: in the pane of what the store does not know, when the body is about to get its next version.
+    /// Counts something once more: in the stretch of what the store does not know, when the body is about to get its next version.
     pub fn keep_apart(&mut self, count: impl FnOnce(&mut Sketch) -> bool) {
         let (sketch, version) = (&self.sketch, self.version);
         let Some(settling) = &mut self.settling else { return };
-        let pane = settling.pane(version, || empty_like(sketch).ok());
-        if !pane.is_some_and(count) {
+        let stretch = settling.stretch(version, || empty_like(sketch).ok());
+        if !stretch.is_some_and(count) {
             settling.lose_track(version + 1);
         }
     }
