@@ -56,7 +56,7 @@ fn bodies() -> Vec<(Kind, Vec<u8>)> {
     }
     for (width, depth) in [(1, 1), (50, 3), (2_000, 5), (7, 64)] {
         for (kind, update) in [(Kind::Cms, Update::Linear), (Kind::Frequency, Update::Conservative)] {
-            let mut counts = CountMin::by_size(update, width, depth).unwrap();
+            let mut counts = CountMin::by_size(update, width, depth).expect("it is small");
             bodies.push((kind, counts.bytes().to_vec()));
             (0..500).for_each(|n| assert!(counts.add(&KEY, &item(n), n * n, &mut edits).is_ok()));
             bodies.push((kind, counts.bytes().to_vec()));
@@ -65,14 +65,15 @@ fn bodies() -> Vec<(Kind, Vec<u8>)> {
     }
     // Weights that lead to cells of each width, and items of several lengths.
     for (weight, longer) in [(1u64, 0), (3, 0), (40, 60), (5_000, 0), (1 << 20, 9), (1 << 40, 0)] {
-        for (kind, mut top) in
-            [(Kind::TopK, Top::reserve(10, 8, 7, 0.9).unwrap()), (Kind::Top, Top::in_bytes(20, 4_096).unwrap())]
-        {
+        for (kind, mut top) in [
+            (Kind::TopK, Top::reserve(10, 8, 7, 0.9).expect("it is small")),
+            (Kind::Top, Top::in_bytes(20, 4_096).expect("it is small")),
+        ] {
             bodies.push((kind, top.bytes().to_vec()));
             for n in 0..400u64 {
                 let mut item = item(n * n % 150).to_vec();
                 item.resize(8 + (n as usize % 3) * longer, b'+');
-                top.add(&KEY, &item, weight, &mut edits).unwrap();
+                top.add(&KEY, &item, weight, &mut edits).expect("it is small");
             }
             bodies.push((kind, top.bytes().to_vec()));
             top.halve(5, &mut edits);
@@ -80,17 +81,17 @@ fn bodies() -> Vec<(Kind, Vec<u8>)> {
             edits.clear();
         }
     }
-    let panes = |text: &str| Course::Panes(Panes::read(text).unwrap());
+    let panes = |text: &str| Course::Panes(Panes::read(text).expect("it is a window"));
     let like = [
         Sketch::Hll(Hll::new()),
-        Sketch::Frequency(CountMin::by_size(Update::Conservative, 50, 3).unwrap()),
-        Sketch::Top(Top::reserve(10, 8, 7, 0.9).unwrap()),
+        Sketch::Frequency(CountMin::by_size(Update::Conservative, 50, 3).expect("it is small")),
+        Sketch::Top(Top::reserve(10, 8, 7, 0.9).expect("it is small")),
     ];
     for (course, like) in [panes("1h/60"), panes("1d/1440"), panes("1s/1"), Course::Decay(Decay::new(60_000, 1 << 40))]
         .iter()
         .zip(like.iter().cycle())
     {
-        let mut ring = Ring::new(*course, like).unwrap();
+        let mut ring = Ring::new(*course, like).expect("it is small");
         bodies.push((Kind::Ring, ring.bytes().to_vec()));
         for time in (0..40u64).map(|n| (1 << 40) + n * 60_000) {
             if ring.place(time, time).is_some_and(|(_, begins)| begins) {

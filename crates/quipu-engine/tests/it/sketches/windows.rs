@@ -8,7 +8,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quipu_engine::{Engine, NotRun, Options, Position};
+use quipu_engine::survey::audit;
+use quipu_engine::{Engine, NotRun, Options, Position, inspect};
 use quipu_model::{
     Command, Dialect, Durability, FrequencySize, Identity, Ledger, Millis, Namespace, Note, Refusal, Reply,
     SketchCommand, TopSize,
@@ -238,6 +239,38 @@ fn panes_that_have_left_are_gone_from_memory_and_from_the_ledger() {
     assert_eq!((engine.stats().bodies_bytes, pages()), (0, 0));
     drop(engine);
     world.open(options(65_536)).unwrap();
+}
+
+#[test]
+fn backups_inspections_and_audits_know_windows() {
+    let world = World::new(CrashDisk::new(), 1);
+    let engine = world.open(options(65_536)).unwrap();
+    let mut truth = Truth::new();
+    for step in 0..6 {
+        let now = engine.now().0;
+        for text in NAMES {
+            let items = [(["a", "b", "c"][step % 3], 2)];
+            ask(&engine, count(text, &items));
+            truth.entry(text).or_default().note(now, now, &items, text.ends_with(['h', 'u']));
+        }
+        if step == 2 {
+            engine.steps().seal_all().unwrap();
+        }
+        world.clock.advance(Duration::from_millis(800));
+    }
+    let dir = Path::new("/backup");
+    engine.backup(dir).unwrap();
+    drop(engine);
+    let look = |dir: &Path| look_at_ledger(&world.disk, dir)();
+    let audited = audit(&world.disk, Path::new(DATA), &mut || look(Path::new(DATA)), &mut |_, _| ()).unwrap().unwrap();
+    assert!(audited.is_clean(), "{audited:?}");
+    assert_eq!((audited.counters, audited.sketches), (7, 7));
+    let found = inspect::inspect(&world.disk, dir, || look(dir), |_, _| Ok(())).unwrap();
+    assert!(found.verdict.is_ok() && found.counters == 7);
+    let restored = Path::new("/restored");
+    quipu_engine::restore(&world.disk, &found, &world.disk, restored, &mut |_| ControlFlow::Continue(())).unwrap();
+    let engine = world.open(Options { data: restored.to_owned(), ..options(65_536) }).unwrap();
+    truth.iter().for_each(|(text, came)| check(&engine, text, came, "restored"));
 }
 
 #[test]
