@@ -136,7 +136,7 @@ impl Run<'_, '_> {
             body.note(length, &edits.0);
         }
         body.keep_apart(|stretch| work(stretch, &mut Edits::new()).is_ok());
-        body.version = version + 1;
+        body.next_version();
         let unsure = !std::mem::replace(&mut body.journaled, journal.is_some());
         if let Some(before) = journal {
             let (Cell { epoch, value, expires_at }, own) = (cell, owned.encode());

@@ -96,6 +96,12 @@ impl Body {
         self.settling.get_or_insert_with(|| Box::new(found()))
     }
 
+    /// It has its next version, whether or not its bytes have changed: the page that says so has.
+    pub fn next_version(&mut self) {
+        self.version += 1;
+        self.dirty.insert(0);
+    }
+
     /// Counts something once more: in the stretch of what the store does not know, when the body is about to get its next version.
     pub fn keep_apart(&mut self, count: impl FnOnce(&mut Sketch) -> bool) {
         let (sketch, version) = (&self.sketch, self.version);

@@ -397,6 +397,9 @@ fn a_node_that_was_killed_goes_on_with_its_body() {
     one.observe(&["a", "b"]);
     one.settle();
     one.engine.steps().seal_all().unwrap();
+    // What changes nothing in a body is a version of it all the same.
+    one.observe(&["a"]);
+    one.engine.steps().seal_all().unwrap();
     one.observe(&["c"]);
     two.observe(&["x"]);
     two.settle();
