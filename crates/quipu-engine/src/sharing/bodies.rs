@@ -46,7 +46,7 @@ pub enum Shows {
     /// No sketch.
     NoSketch,
     /// This one.
-    Sketch(Sketch),
+    Sketch(Box<Sketch>),
 }
 
 impl Foreign {
@@ -348,7 +348,7 @@ impl Share<'_> {
             }
         };
         match shown {
-            Ok(Some(sketch)) => self.shows = Shows::Sketch(sketch),
+            Ok(Some(sketch)) => self.shows = Shows::Sketch(Box::new(sketch)),
             Ok(None) => (self.shown, self.shows) = (None, Shows::NoSketch),
             Err(_) => (self.owned.at_odds, self.shows) = (true, Shows::NoSketch),
         }

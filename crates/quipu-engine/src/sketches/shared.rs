@@ -181,7 +181,7 @@ impl Run<'_, '_> {
         let shard = self.held.shard(self.table.shard_of(hash));
         match (shows, shown) {
             (Shows::AsBefore, _) => return,
-            (Shows::Sketch(sketch), Some(cell)) => shard.put_body(hash, name.bytes(), Body::lent(sketch, cell.epoch)),
+            (Shows::Sketch(sketch), Some(cell)) => shard.put_body(hash, name.bytes(), Body::lent(*sketch, cell.epoch)),
             (Shows::Sketch(_) | Shows::NoSketch, _) if shard.body(name.bytes()).is_none() => return,
             (Shows::Sketch(_) | Shows::NoSketch, _) => shard.drop_body(hash, name.bytes()),
         }
