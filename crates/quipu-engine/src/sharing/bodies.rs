@@ -222,6 +222,11 @@ impl Share<'_> {
             Some(_) => cell.own.value.saturating_sub(i128::from(over)).max(1),
             None => 0,
         };
+        if let Some(body) = &mut self.body {
+            // Another who has the same directory may carry something else from the same state.
+            let (seq, version) = (cell.seq, body.version);
+            cell.seq = body.settling(|| Settling::found(seq, version)).leap(seq, self.random);
+        }
         cell.say(Own { epoch: opened.epoch, value, said: rest.is_some(), ..opened });
         self.replace_body(rest, opened.epoch, value as u64, |settling, version, carried| {
             settling.begin_epoch(version, carried);

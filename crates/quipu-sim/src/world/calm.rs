@@ -46,8 +46,8 @@ impl World {
             self.close_books()?;
         }
         // Everybody counts on, and everybody sees it.
-        for counter in 0..COUNTERS.len() {
-            let what = if COUNTERS[counter].class.is_sketch() { What::Observe(counter) } else { What::Add(1) };
+        for (counter, known) in COUNTERS.iter().enumerate() {
+            let what = if known.class.is_sketch() { What::Observe(counter) } else { What::Add(1) };
             self.finish(&self.whole(), Act { counter, what })?;
         }
         if self.plan.blurred {
