@@ -159,8 +159,8 @@ fn what_was_made_in_two_sizes_is_refused_by_name_until_it_is_deleted() {
         let items = vec![(&b"a"[..], 1)];
         ask(engine, SketchCommand::CountItems { name: name("freq:1"), items, make: Some(size(width)), dialect: NATIVE })
     };
-    assert_eq!(count(&one, 100), Reply::Integers(vec![1].into()));
-    assert_eq!(count(&two, 200), Reply::Integers(vec![1].into()));
+    assert_eq!(count(&one, 100), Reply::Integers(vec![1]));
+    assert_eq!(count(&two, 200), Reply::Integers(vec![1]));
     block_on(faulty.calm());
     for engine in [&one, &two] {
         eventually("it is said what is wrong", || {
@@ -171,7 +171,7 @@ fn what_was_made_in_two_sizes_is_refused_by_name_until_it_is_deleted() {
     }
     assert_eq!(run(&one, Command::Delete { names: vec![name("freq:1")] }), Reply::Integer(1));
     for (engine, counted) in [(&one, 1), (&two, 2)] {
-        eventually("then it is made once", || count(engine, 100) == Reply::Integers(vec![counted].into()));
+        eventually("then it is made once", || count(engine, 100) == Reply::Integers(vec![counted]));
         eventually("and put", || engine.sharing().unwrap().stats().unsettled == 0);
     }
     [one, two].iter().for_each(|engine| engine.close().unwrap());
