@@ -8,7 +8,8 @@
 //! ```
 //!
 //! A patch is applied to a copy of the workspace, uncommitted work included, whose build is kept for the next one. Two copies are at work at once: one builds
-//! while the other's tests wait, and a crate is mostly built by one core.
+//! while the other's tests wait, and a crate is mostly built by one core. In a whole run one of them begins early, with what time of the cores other parts leave: many of those wait for disks and
+//! servers more than they compute.
 //!
 //! Invariant: caught means that the patched code builds and a test fails; a patch that does not apply, does not build or fails
 //! nothing is an error.
@@ -16,8 +17,9 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Mutex, PoisonError};
-use std::thread;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
 
 use anyhow::{Context, bail};
 use comfy_table::Table;
@@ -40,43 +42,119 @@ struct Patch {
 
 /// Applies each patch, or the one of this name, and returns how many were caught: all of them, or an error.
 pub fn patches(only: Option<&str>) -> anyhow::Result<usize> {
-    let mut patches = find(only)?;
-    // Those of one test lie together: each copy begins at an end, so that neither builds everything.
-    patches.sort_by(|one, other| (&one.test, &one.name).cmp(&(&other.test, &other.name)));
-    let count = patches.len();
-    let (waiting, judged) = (Mutex::new(VecDeque::from(patches)), Mutex::new(Vec::new()));
-    thread::scope(|scope| {
-        for lane in [Lane::Front, Lane::Back] {
-            let (waiting, judged) = (&waiting, &judged);
-            scope.spawn(move || {
-                let copy = Copy::new(lane);
-                while let Some(patch) = lane.take(&mut waiting.lock().unwrap_or_else(PoisonError::into_inner)) {
-                    println!("  {} …", patch.name);
-                    let caught = copy.caught_by(&patch);
-                    judged.lock().unwrap_or_else(PoisonError::into_inner).push((patch, caught));
-                }
-            });
-        }
-    });
-    let mut judged = judged.into_inner().unwrap_or_else(PoisonError::into_inner);
-    judged.sort_by(|(one, _), (other, _)| one.name.cmp(&other.name));
-    let mut table = Table::new();
-    table.load_style(NOTHING).set_header(["known-bad patch", "what it breaks", "caught by"]);
-    let mut missed = Vec::new();
-    for (patch, caught) in judged {
-        match caught {
-            Ok(tests) => table.add_row([patch.name, patch.defect, tests.join("\n")]),
-            Err(error) => {
-                missed.push(format!("{}: {error:#}", patch.path.display()));
-                table.add_row([patch.name, patch.defect, "NOTHING".to_owned()])
-            }
+    Proving::find(only)?.finish()
+}
+
+/// Patches that are tried.
+pub struct Proving {
+    shared: Arc<Shared>,
+    count: usize,
+    early: Option<JoinHandle<()>>,
+}
+
+/// What the copies share.
+struct Shared {
+    waiting: Mutex<VecDeque<Patch>>,
+    judged: Mutex<Vec<(Patch, anyhow::Result<Vec<String>>)>>,
+    /// Nobody else wants the cores: say what is done, and take all the time there is.
+    hurry: AtomicBool,
+    /// No more of them.
+    stop: AtomicBool,
+}
+
+impl Proving {
+    /// All of them, or the one of this name.
+    pub fn find(only: Option<&str>) -> anyhow::Result<Proving> {
+        let mut patches = find(only)?;
+        // Those of one test lie together: each copy begins at an end, so that neither builds everything.
+        patches.sort_by(|one, other| (&one.test, &one.name).cmp(&(&other.test, &other.name)));
+        let count = patches.len();
+        let shared = Shared {
+            waiting: Mutex::new(patches.into()),
+            judged: Mutex::default(),
+            hurry: AtomicBool::new(false),
+            stop: AtomicBool::new(false),
         };
+        Ok(Proving { shared: Arc::new(shared), count, early: None })
     }
-    println!("\n{}\n", table.trim_fmt());
-    if !missed.is_empty() {
-        bail!("{} of {count} patches were not caught:\n{}", missed.len(), missed.join("\n"));
+
+    /// Begins with one copy, beside whatever else is done, and after it in everything.
+    #[must_use]
+    pub fn begin_early(mut self) -> Proving {
+        let shared = Arc::clone(&self.shared);
+        self.early = Some(thread::spawn(move || shared.work(Lane::Back)));
+        self
     }
-    Ok(count)
+
+    /// Tries all that are left, and returns how many there were: all were caught, or it is an error.
+    pub fn finish(mut self) -> anyhow::Result<usize> {
+        self.shared.hurry.store(true, Ordering::Relaxed);
+        let shared = &self.shared;
+        thread::scope(|scope| {
+            if self.early.is_none() {
+                scope.spawn(|| shared.work(Lane::Back));
+            }
+            shared.work(Lane::Front);
+        });
+        self.wait();
+        let mut judged = std::mem::take(&mut *locked(&self.shared.judged));
+        judged.sort_by(|(one, _), (other, _)| one.name.cmp(&other.name));
+        let (count, tried) = (self.count, judged.len());
+        let mut table = Table::new();
+        table.load_style(NOTHING).set_header(["known-bad patch", "what it breaks", "caught by"]);
+        let mut missed = Vec::new();
+        for (patch, caught) in judged {
+            match caught {
+                Ok(tests) => table.add_row([patch.name, patch.defect, tests.join("\n")]),
+                Err(error) => {
+                    missed.push(format!("{}: {error:#}", patch.path.display()));
+                    table.add_row([patch.name, patch.defect, "NOTHING".to_owned()])
+                }
+            };
+        }
+        println!("\n{}\n", table.trim_fmt());
+        if !missed.is_empty() {
+            bail!("{} of {count} patches were not caught:\n{}", missed.len(), missed.join("\n"));
+        }
+        if tried != count {
+            bail!("of {count} patches {tried} were tried");
+        }
+        Ok(count)
+    }
+
+    fn wait(&mut self) {
+        if let Some(early) = self.early.take() {
+            let _ = early.join();
+        }
+    }
+}
+
+impl Drop for Proving {
+    /// After another part has failed: what is under way is waited for, so that nothing is left behind.
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        self.wait();
+    }
+}
+
+impl Shared {
+    fn work(&self, lane: Lane) {
+        let copy = Copy::new(lane);
+        while !self.stop.load(Ordering::Relaxed)
+            && let Some(patch) = lane.take(&mut locked(&self.waiting))
+        {
+            let hurry = self.hurry.load(Ordering::Relaxed);
+            if hurry {
+                println!("  {} …", patch.name);
+            }
+            let caught = copy.caught_by(&patch, hurry);
+            locked(&self.judged).push((patch, caught));
+        }
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Which end of the list a copy takes its patches from.
@@ -149,15 +227,15 @@ impl Copy {
     }
 
     /// The tests that fail with the patch.
-    fn caught_by(&self, patch: &Patch) -> anyhow::Result<Vec<String>> {
+    fn caught_by(&self, patch: &Patch, hurry: bool) -> anyhow::Result<Vec<String>> {
         self.refresh()?;
         self.apply(patch)?;
         let building = match patch.test.split_once(" -- ") {
             Some((cargo, _)) => format!("{cargo} --no-run"),
             None => format!("{} --no-run", patch.test),
         };
-        self.cargo(patch, &building)?.expect_success("the build of the patched code")?;
-        let outcome = self.cargo(patch, &patch.test)?;
+        self.cargo(patch, &building, hurry)?.expect_success("the build of the patched code")?;
+        let outcome = self.cargo(patch, &patch.test, hurry)?;
         if outcome.success {
             bail!("`{}` passes with the patch applied", patch.test);
         }
@@ -214,8 +292,11 @@ impl Copy {
         Ok(())
     }
 
-    fn cargo(&self, patch: &Patch, words: &str) -> anyhow::Result<Outcome> {
-        let mut command = Command::new("cargo");
+    fn cargo(&self, patch: &Patch, words: &str, hurry: bool) -> anyhow::Result<Outcome> {
+        let mut command = Command::new(if hurry { "cargo" } else { "nice" });
+        if !hurry {
+            command.args(["-n", "19", "cargo"]);
+        }
         command
             .args(words.split_whitespace().skip(1))
             .current_dir(&self.source)

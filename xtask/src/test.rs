@@ -6,7 +6,8 @@ use anyhow::bail;
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
 
-use crate::parts::{Found, chosen};
+use crate::parts::{Found, Work, chosen};
+use crate::patches::Proving;
 use crate::run::now;
 
 /// Kills over all modes unless told otherwise: minutes, not hours.
@@ -31,12 +32,16 @@ impl Default for Options {
 
 /// Runs the parts; an error if one failed.
 pub fn test(options: &Options) -> anyhow::Result<()> {
-    let mut done: Vec<(&str, Duration, Found)> = Vec::new();
+    let (mut done, mut proving): (Vec<(&str, Duration, Found)>, _) = (Vec::new(), None);
     for part in chosen(options.only.as_deref())? {
         println!("{} …", part.name);
         let began = now();
+        // Once everything is built: before that the cores have enough to do.
+        if options.only.is_none() && proving.is_none() && matches!(part.work, Work::Tests(_)) {
+            proving = Some(Proving::find(None)?.begin_early());
+        }
         // What cannot even be run has failed like what ran and failed.
-        let found = part.run(options.kills).unwrap_or_else(|error| Found {
+        let found = part.run(options.kills, &mut proving).unwrap_or_else(|error| Found {
             failed: 1,
             failure: Some(format!("{error:#}")),
             ..Found::default()

@@ -314,10 +314,10 @@ fn the_writers_of_a_directory_are_told_with_what_they_say() {
         "{told_of}"
     );
     let row: Vec<&str> = told_of.lines().nth(5).expect("one life has cells").split_whitespace().collect();
-    assert_eq!(row[1..], ["present", "2", "2", "0", "12"], "{told_of}");
+    assert_eq!(row[1..], ["present", "2", "2", "0", "12", "0"], "{told_of}");
     let json = told(&["writers", "--data", text, "--json"]);
     let life = format!(
-        "{{\"incarnation\":\"{}\",\"life\":\"present\",\"counters\":2,\"cells\":2,\"unsettled\":0,\"sum\":12}}",
+        "{{\"incarnation\":\"{}\",\"life\":\"present\",\"counters\":2,\"cells\":2,\"unsettled\":0,\"sum\":12,\"unconfirmed\":0}}",
         row[0]
     );
     assert!(json.ends_with(&format!("\"clean\":true,\"process\":null,\"writers\":[{life}]}}\n")), "{json}");
