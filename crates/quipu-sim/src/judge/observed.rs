@@ -18,7 +18,6 @@ struct Observation {
     node: usize,
     life: u64,
     item: usize,
-    asked_at: u64,
     acked_at: u64,
     position: Position,
     stands: Stands,
@@ -26,9 +25,9 @@ struct Observation {
 
 impl Observed {
     /// Enters one that is asked for; where.
-    pub fn ask(&mut self, node: usize, life: u64, item: usize, asked_at: u64) -> usize {
+    pub fn ask(&mut self, node: usize, life: u64, item: usize) -> usize {
         let (acked_at, position, stands) = (0, Position(0), Stands::InDoubt);
-        self.all.push(Observation { node, life, item, asked_at, acked_at, position, stands });
+        self.all.push(Observation { node, life, item, acked_at, position, stands });
         self.all.len() - 1
     }
 
@@ -65,15 +64,9 @@ impl Observed {
         }
     }
 
-    /// In the end: what all nodes show has everything that is certain and was asked for after the last delete, and nothing that nobody asked for.
-    pub fn close(
-        &self,
-        deleted_at: u64,
-        certain: impl Fn(usize, u64) -> bool,
-        shown: &[(usize, i64)],
-    ) -> Result<(), String> {
-        let stays =
-            |one: &Observation| one.stands == Stands::Acked && certain(one.node, one.life) && one.asked_at > deleted_at;
+    /// In the end: what all nodes show has everything that is certain, and nothing that nobody asked for.
+    pub fn close(&self, certain: impl Fn(usize, u64) -> bool, shown: &[(usize, i64)]) -> Result<(), String> {
+        let stays = |one: &Observation| one.stands == Stands::Acked && certain(one.node, one.life);
         let (least, most) = (self.count(stays), self.asked());
         for (node, value) in shown {
             if shown[0].1 != *value {
