@@ -1,17 +1,15 @@
 //! What clients ask for.
 
-use std::sync::LazyLock;
 use std::time::Duration;
 
 use quipu_engine::Once;
 use quipu_model::shared::Token;
 use quipu_model::{
-    AddWithin, Brief, Command, Dialect, Durability, Expiry, ExpiryCondition, Pattern, Scan, Set, SetCondition,
-    SetExpiry, SketchCommand, When,
+    AddWithin, Brief, Command, Durability, Expiry, ExpiryCondition, Pattern, Scan, Set, SetCondition, SetExpiry, When,
 };
 use quipu_testkit::Dice;
 
-use crate::counters::{COUNTERS, Class, Counter, name_of};
+use crate::counters::{COUNTERS, Class, name_of};
 
 /// One thing asked of one counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,20 +58,6 @@ pub enum What {
     SetIfAbsent,
     /// INCREX with bounds, which does too.
     AddWithin,
-    /// QUIPU.OBSERVE of one of [`ITEMS`].
-    Observe(usize),
-    /// QUIPU.UNIQUES.
-    Uniques,
-}
-
-/// Different items that are observed: few enough that most are observed by several nodes, and again.
-pub const ITEMS: usize = 200;
-
-/// An item.
-fn item(number: usize) -> &'static [u8] {
-    static NAMES: LazyLock<Vec<Vec<u8>>> =
-        LazyLock::new(|| (0..ITEMS).map(|at| format!("item-{at}").into_bytes()).collect());
-    &NAMES[number % ITEMS]
 }
 
 /// Adds are at most this large, so that few of them come to the same sum by chance.
@@ -106,8 +90,6 @@ impl Act {
         let counter = dice.below(COUNTERS.len());
         let class = COUNTERS[counter].class;
         let what = match dice.below(100) {
-            0..55 if class.is_sketch() => What::Observe(dice.below(ITEMS)),
-            55..73 if class.is_sketch() => What::Uniques,
             0..50 => What::Add(match class {
                 Class::Both => dice.between(-DELTA_MAX..=DELTA_MAX),
                 _ => dice.between(1..=DELTA_MAX),
@@ -126,8 +108,7 @@ impl Act {
     /// Draws an add with a token. Its counter is durable: who has applied it cannot be seen from outside, so no crash may take it.
     pub fn draw_once(dice: &Dice, token: u64) -> Act {
         let durable = |counter: &usize| {
-            let Counter { class, durability, .. } = COUNTERS[*counter];
-            durability == Durability::Durable && class != Class::Mixed && !class.is_sketch()
+            COUNTERS[*counter].durability == Durability::Durable && COUNTERS[*counter].class != Class::Mixed
         };
         let counters: Vec<usize> = (0..COUNTERS.len()).filter(durable).collect();
         Act { counter: *dice.pick(&counters), what: What::Once { token, delta: dice.between(1..=DELTA_MAX) } }
@@ -144,8 +125,6 @@ impl Act {
     fn swap(dice: &Dice, counter: usize, expiry_millis_max: i64) -> Act {
         let what = match (COUNTERS[counter].class, dice.below(10)) {
             (Class::Rising | Class::Both, _) => What::Read,
-            (Class::Observed, _) | (Class::Discarded, 0..8) => What::Uniques,
-            (Class::Discarded, _) => What::Delete,
             (Class::Harvested, 0..4) => What::GetSet,
             (Class::Harvested, 4..7) => What::Reset,
             (Class::Harvested, _) => What::Take,
@@ -195,12 +174,6 @@ impl Act {
                 Command::Expire { name, when: When::In(millis), condition: ExpiryCondition::Always }
             }
             What::Persist => Command::Persist { name },
-            What::Observe(number) => {
-                Command::Sketch(SketchCommand::Observe { name, items: vec![item(number)], dialect: Dialect::Native })
-            }
-            What::Uniques => {
-                Command::Sketch(SketchCommand::CountUnique { names: vec![name], dialect: Dialect::Native })
-            }
             What::Flush => Command::Flush,
             What::SetIfAbsent => Command::Set(set(FORBIDDEN, SetCondition::IfAbsent, false)),
             What::AddWithin => Command::AddWithin(AddWithin {

@@ -13,21 +13,12 @@ pub enum Class {
     Harvested,
     /// Everything: adds above 0, harvests, sets, deletes and expiry.
     Mixed,
-    /// A sketch of uniques: items are observed, some again and again.
-    Observed,
-    /// The same, and it is deleted now and then.
-    Discarded,
 }
 
 impl Class {
     /// Whether nothing below 0 is ever added to it.
     pub fn only_grows(self) -> bool {
-        !matches!(self, Class::Both | Class::Observed | Class::Discarded)
-    }
-
-    /// Whether it is a sketch.
-    pub fn is_sketch(self) -> bool {
-        matches!(self, Class::Observed | Class::Discarded)
+        self != Class::Both
     }
 
     /// Whether anything but adds happens to it.
@@ -48,7 +39,7 @@ pub struct Counter {
 }
 
 /// All of them. Namespace `d` is durable, `r` relaxed, `m` in memory.
-pub const COUNTERS: [Counter; 13] = [
+pub const COUNTERS: [Counter; 11] = [
     Counter { name: "d:rising", class: Class::Rising, durability: Durability::Durable },
     Counter { name: "r:rising", class: Class::Rising, durability: Durability::Relaxed },
     Counter { name: "m:rising", class: Class::Rising, durability: Durability::Memory },
@@ -60,8 +51,6 @@ pub const COUNTERS: [Counter; 13] = [
     Counter { name: "d:mixed", class: Class::Mixed, durability: Durability::Durable },
     Counter { name: "r:mixed", class: Class::Mixed, durability: Durability::Relaxed },
     Counter { name: "m:mixed", class: Class::Mixed, durability: Durability::Memory },
-    Counter { name: "d:observed", class: Class::Observed, durability: Durability::Durable },
-    Counter { name: "d:discarded", class: Class::Discarded, durability: Durability::Durable },
 ];
 
 /// Which counter has this name.

@@ -152,7 +152,9 @@ impl Share<'_> {
             None => seq <= cell.seq,
         };
         let told = cell.own.shown(id, cell.seq, row, seen.at);
-        if told == Told::Outdone || held.is_some_and(|held| !is_ours(held)) {
+        // Who says nothing has put nothing: another who has the same directory has.
+        let another = held.is_some_and(|held| !cell.own.said || !is_ours(held));
+        if told == Told::Outdone || another {
             let Some(foreign) = foreign else { return Left { fetch: true, ..Left::default() } };
             let Ok(own) = &foreign.own else { return Left::default() };
             self.adopt(cell, row, own.as_ref());

@@ -11,14 +11,12 @@
 //! - what a node has taken, and what was taken before that, is not shown there again, as long as the store answers;
 //! - in fair weather it lags by no more than the options say (`fresh`);
 //! - nothing is below 0 where only positive adds happen;
-//! - of a sketch of uniques: what was acknowledged is in it, and no more than was asked for; of one that is deleted, what was observed after the last delete (`observed`);
 //! - what needs one owner is refused, and refused means never applied;
 //! - in the end all nodes show the same, and it is the sum of the row.
 //!
 //! Where the store has lost data only adds of the nodes' present lives are certain, and counters that are swapped are judged by agreement alone.
 
 mod fresh;
-mod observed;
 mod sums;
 mod takes;
 
@@ -31,7 +29,6 @@ use quipu_model::{Durability, Reply};
 pub use self::fresh::Weather;
 
 use self::fresh::Fresh;
-use self::observed::Observed;
 use self::sums::reaches;
 use self::takes::{Outcome, Take};
 use crate::act::{Act, What};
@@ -135,8 +132,6 @@ struct Book {
     /// What had been taken, by anybody, when each node's last take was carried out, and when it was asked: none of it may be shown there again.
     gone: Vec<(i128, Duration)>,
     fresh: Fresh,
-    /// Of a sketch.
-    observed: Observed,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -206,15 +201,9 @@ impl Judge {
             let judged = judged && !self.is_lossy();
             *least = if judged { self.books[counter].fresh.least(node, weather) } else { None };
         }
-        let (lossy, life) = (self.is_lossy(), self.lives[node]);
         let book = &mut self.books[act.counter];
         let (mut entry, mut adds) = (0, 0);
         match act.what {
-            What::Observe(item) => entry = book.observed.ask(node, life, item, stamp),
-            What::Uniques if !lossy && COUNTERS[act.counter].class == Class::Observed => {
-                floors[0] = book.observed.least_of(node);
-            }
-            What::Uniques => floors[0] = 0,
             What::Add(delta) => {
                 entry = book.add(node, self.lives[node], delta);
                 adds = delta;
@@ -291,26 +280,9 @@ impl Judge {
             }
             (What::ReadMany, Reply::Values(values)) if values.len() == READ_MAX => {
                 for ((counter, value), bounds) in act.counters().zip(values).zip(floors.into_iter().zip(gone)) {
-                    if COUNTERS[counter].class.is_sketch() {
-                        continue;
-                    }
                     self.reading(asked, counter, bounds, 0, value.unwrap_or(0))?;
                 }
                 return Ok(0);
-            }
-            (What::Observe(_), Reply::Integer(0 | 1)) => {
-                book.observed.answer(entry, answer.position, stamp);
-                return Ok(0);
-            }
-            (What::Uniques, Reply::Estimate(estimate)) => {
-                let (value, most) = (i128::from(estimate.value), book.observed.asked());
-                if (floors[0]..=most).contains(&value) {
-                    return Ok(0);
-                }
-                return Err(format!(
-                    "node {node}: {act:?} was answered {value}; it should be from {} to {most}",
-                    floors[0]
-                ));
             }
             (What::Scan, Reply::Page(0, names)) => return scanned(node, own, names).map(|()| 0),
             (What::GetSet | What::Take, Reply::Value(value)) => Some(value.unwrap_or(0)),
@@ -359,7 +331,6 @@ impl Judge {
                     own += i128::from(add.delta);
                 }
             }
-            book.observed.ended(node, end);
             book.own[node] = own;
             (book.shown[node], book.gone[node]) = (i128::MIN, (0, Duration::ZERO));
         }
@@ -397,19 +368,6 @@ impl Judge {
         shown: &[(usize, i64)],
     ) -> Result<(), String> {
         let name = COUNTERS[counter].name;
-        if COUNTERS[counter].class.is_sketch() {
-            let book = &self.books[counter];
-            let deletes = book.takes.iter().filter_map(|take| match take.outcome {
-                Outcome::Acked { at, .. } => Some(at),
-                Outcome::Refused => None,
-                Outcome::Unknown => Some(u64::MAX),
-            });
-            let certain = |add: usize, life: u64| !self.is_lossy() || life == self.lives[add];
-            // Where the store has lost a delete, who knows what was deleted.
-            let since =
-                if self.is_lossy() && deletes.clone().next().is_some() { u64::MAX } else { deletes.max().unwrap_or(0) };
-            return book.observed.close(since, certain, shown).map_err(|what| format!("{name}: {what}"));
-        }
         for (node, value) in shown {
             if i128::from(*value) != sum {
                 return Err(format!("{name}: in the end the row comes to {sum}, and node {node} shows {value}"));
@@ -462,10 +420,6 @@ impl Judge {
                 book.least -= i128::from(delta.min(0));
                 delta
             }
-            What::Observe(_) => {
-                book.observed.refuse(asked.entry);
-                0
-            }
             what if what.takes() => {
                 book.takes[asked.entry].outcome = Outcome::Refused;
                 0
@@ -489,7 +443,7 @@ impl Judge {
         let least = match COUNTERS[counter].class {
             Class::Rising => floor.max(0) + added,
             Class::Both => book.least,
-            Class::Harvested | Class::Mixed | Class::Observed | Class::Discarded => added,
+            Class::Harvested | Class::Mixed => added,
         };
         // Of a counter that is swapped, what a lost swap had made writers carry may be in the row from before, too, until they have looked at it.
         let most = match lossy {

@@ -46,9 +46,8 @@ impl World {
             self.close_books()?;
         }
         // Everybody counts on, and everybody sees it.
-        for (counter, known) in COUNTERS.iter().enumerate() {
-            let what = if known.class.is_sketch() { What::Observe(counter) } else { What::Add(1) };
-            self.finish(&self.whole(), Act { counter, what })?;
+        for counter in 0..COUNTERS.len() {
+            self.finish(&self.whole(), Act { counter, what: What::Add(1) })?;
         }
         if self.plan.blurred {
             // What a store has lost without anybody noticing, a comparison finds. Nothing else needs one: a counter must not wait for it.
@@ -186,10 +185,8 @@ impl World {
             if left.is_empty() {
                 return Ok(shown);
             }
-            let what = if COUNTERS[counter].class.is_sketch() { What::Uniques } else { What::Read };
-            for (node, reply) in self.finish(&left, Act { counter, what })? {
+            for (node, reply) in self.finish(&left, Act { counter, what: What::Read })? {
                 match reply {
-                    Reply::Estimate(estimate) => shown.push((node, estimate.value as i64)),
                     Reply::Value(value) => shown.push((node, value.unwrap_or(0))),
                     Reply::Refused(Refusal::Fenced { .. }) => self.settle("after a fence")?,
                     other => return Err(format!("node {node}: in the end a read is answered {other:?}")),
