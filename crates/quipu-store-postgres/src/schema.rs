@@ -22,7 +22,13 @@ const STEPS: &[&str] = &[include_str!("sql/tables.sql"), include_str!("sql/bodie
 /// What is replaced whenever a step was taken. A function or view that returns something else than before has to be dropped by that step first.
 const CODE: &str = include_str!("sql/code.sql");
 
-/// How long bringing up large tables may take.
+/// Before it is known which steps lack: one at a time takes them.
+const BEGIN: &str = "SELECT pg_advisory_xact_lock(hashtextextended('{p}_schema ' || current_schema(), 0)); \
+                     CREATE TABLE IF NOT EXISTS \"{p}_schema\" (version integer NOT NULL); \
+                     INSERT INTO \"{p}_schema\" SELECT 0 WHERE NOT EXISTS (SELECT FROM \"{p}_schema\");";
+
+/// How long bringing up large tables may take: so many times what any other reply may, up to this.
+const STEPS_REPLIES: u32 = 20;
 const STEPS_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Why a connection is not used.
@@ -68,8 +74,7 @@ pub(crate) async fn prepare(
     if is_known(found, STEPS.len(), prefix)? {
         return Ok(());
     }
-    let steps = bring_up(client, prefix, STEPS, reply_timeout);
-    tokio::time::timeout(STEPS_TIMEOUT, steps).await.map_err(|_| SchemaError::Late(STEPS_TIMEOUT))?
+    bring_up(client, prefix, STEPS, reply_timeout).await
 }
 
 /// What every connection of ours is set to, whatever the server's or the user's defaults are.
@@ -114,33 +119,32 @@ fn is_known(found: Option<i32>, known: usize, prefix: &str) -> Result<bool, Sche
     }
 }
 
-/// Takes the steps that lack, in one transaction, unless somebody else has meanwhile.
+/// Takes the steps that lack, in one transaction, unless somebody else has meanwhile. In few requests, of which only the one that takes them may take its time: whoever is not heard of in between is gone, here as there,
+/// and must not keep others from making the tables.
 async fn bring_up(client: &Client, prefix: &str, steps: &[&str], reply_timeout: Duration) -> Result<(), SchemaError> {
-    // A step may take its time. Whoever is not heard of in between is gone, and must not keep the others from making the tables.
-    let patience = reply_timeout.as_millis().max(1);
-    let begin = format!(
-        "BEGIN; SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = {patience}; SET LOCAL lock_timeout = {patience};"
+    let patience = 2 * reply_timeout;
+    let late = |_| SchemaError::Late(patience);
+    let millis = reply_timeout.as_millis().max(1);
+    let limits = format!(
+        "BEGIN; SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = {millis}; SET LOCAL lock_timeout = {millis};"
     );
-    client.batch_execute(&begin).await?;
-    let lock = "SELECT pg_advisory_xact_lock(hashtextextended($1 || current_schema(), 0))";
-    client.execute(lock, &[&named("{p}_schema ", prefix)]).await?;
-    client
-        .batch_execute(&named("CREATE TABLE IF NOT EXISTS \"{p}_schema\" (version integer NOT NULL)", prefix))
-        .await?;
-    let insert = "INSERT INTO \"{p}_schema\" SELECT 0 WHERE NOT EXISTS (SELECT FROM \"{p}_schema\")";
-    client.batch_execute(&named(insert, prefix)).await?;
-    let found = version(client, prefix).await?;
+    let begin = limits + &named(BEGIN, prefix);
+    tokio::time::timeout(patience, client.batch_execute(&begin)).await.map_err(late)??;
+    let found = tokio::time::timeout(patience, version(client, prefix)).await.map_err(late)??;
+    let mut end = String::new();
     if !is_known(found, steps.len(), prefix)? {
         let done = usize::try_from(found.unwrap_or_default()).unwrap_or_default();
-        for step in &steps[done..] {
-            client.batch_execute(&named(step, prefix)).await?;
+        for text in steps[done..].iter().chain([&CODE]) {
+            end.push_str(&named(text, prefix));
+            end.push(';');
         }
-        client.batch_execute(&named(CODE, prefix)).await?;
-        let update = named("UPDATE \"{p}_schema\" SET version = $1", prefix);
-        client.execute(&update, &[&i32::try_from(steps.len()).unwrap_or(i32::MAX)]).await?;
+        end.push_str(&named("UPDATE \"{p}_schema\" SET version = ", prefix));
+        end.push_str(&format!("{};", steps.len()));
     }
-    client.batch_execute("COMMIT").await?;
-    Ok(())
+    end.push_str("COMMIT");
+    let patience = STEPS_TIMEOUT.min(STEPS_REPLIES * reply_timeout);
+    let taken = tokio::time::timeout(patience, client.batch_execute(&end)).await;
+    Ok(taken.map_err(|_| SchemaError::Late(patience))??)
 }
 
 #[cfg(test)]
