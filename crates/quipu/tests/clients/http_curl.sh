@@ -19,7 +19,7 @@ check() {
 check '{"name":"likes:42","value":1,"value_string":"1"}' -X POST "$http/v1/counters/likes:42/add"
 check '{"name":"likes:42","value":1201,' -d '{"delta": 1200}' "$http/v1/counters/likes:42/add"
 check '{"name":"likes:42","kind":"count","value":1201,"value_string":"1201","exists":true,"exact":true,' "$http/v1/counters/likes:42"
-check '{"counters":[{"name":"likes:42","value":1201,' "$http/v1/counters?prefix=likes:&limit=10"
+check '{"counters":[{"name":"likes:42","kind":"count","value":1201,' "$http/v1/counters?prefix=likes:&limit=10"
 check '[{"status":200,"name":"likes:42","value":1202,' -d '[{"name":"likes:42"},{"name":"likes:43","delta":2}]' "$http/v1/batch"
 for _ in 1 2 3 4 5; do
   check '{"name":"likes:44","value":5,"value_string":"5"}' -H 'Idempotency-Key: order-1017' -d '{"delta": 5}' "$http/v1/counters/likes:44/add"
