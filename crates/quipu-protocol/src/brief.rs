@@ -21,8 +21,9 @@ pub struct BriefFrame<'a> {
     pub bytes: usize,
 }
 
-/// Arguments of the longest of these commands.
+/// Arguments of the longest of these commands, and the bytes of the longest one that is no name, a number: where less is allowed, the long way says so.
 const ARGS_MAX: usize = 3;
+const ARG_BYTES_MAX: usize = 20;
 
 /// The command at the beginning of the input, if it is one of these.
 #[inline]
@@ -60,7 +61,10 @@ pub fn brief<'a>(input: &'a [u8], limits: &Limits) -> Option<BriefFrame<'a>> {
     };
     let rest = rest.strip_prefix(b"\r\n")?;
     let bytes = input.len() - rest.len();
-    if limits.args_max < ARGS_MAX || name.len() > limits.bulk_bytes_max || bytes > limits.frame_bytes_max as usize {
+    if limits.args_max < ARGS_MAX
+        || limits.bulk_bytes_max < name.len().max(ARG_BYTES_MAX)
+        || bytes > limits.frame_bytes_max as usize
+    {
         return None;
     }
     let name = Name::new(name).ok()?;
@@ -144,7 +148,7 @@ pub(crate) fn bulk(input: &[u8]) -> Option<(&[u8], &[u8])> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use proptest::prelude::*;
     use quipu_model::Command;
 
@@ -154,7 +158,7 @@ mod tests {
     use crate::{Spec, lookup};
 
     /// The same, the long way.
-    fn long(input: &[u8], limits: &Limits) -> Option<(String, &'static Spec, usize)> {
+    pub(crate) fn long(input: &[u8], limits: &Limits) -> Option<(String, &'static Spec, usize)> {
         let mut decoder = Decoder::default();
         let frame = decoder.decode(input, limits).ok()??;
         let spec = lookup(&frame.args).ok()?;

@@ -45,8 +45,9 @@ impl<'a> ObserveFrame<'a> {
     }
 }
 
-/// Arguments of these commands.
+/// Arguments of these commands, and the bytes of the longest word: where less is allowed, the long way says so.
 const ARGS: usize = 3;
+const WORD_BYTES_MAX: usize = 13;
 
 /// The command at the beginning of the input, if it is one of these.
 pub fn observe<'a>(input: &'a [u8], limits: &Limits) -> Option<ObserveFrame<'a>> {
@@ -57,7 +58,7 @@ pub fn observe<'a>(input: &'a [u8], limits: &Limits) -> Option<ObserveFrame<'a>>
     let head = &input[..input.len() - rest.len()];
     let (item, rest) = item(rest)?;
     let bytes = input.len() - rest.len();
-    if limits.args_max < ARGS || !is_within(limits, &[name, item], bytes) {
+    if limits.args_max < ARGS || limits.bulk_bytes_max < WORD_BYTES_MAX || !is_within(limits, &[name, item], bytes) {
         return None;
     }
     Some(ObserveFrame { name: Name::new(name).ok()?, dialect, item, head, bytes })
@@ -87,22 +88,8 @@ mod tests {
     use quipu_model::{Command, SketchCommand};
 
     use super::*;
-    use crate::command::{CounterRequest, Request};
-    use crate::resp::{Decoder, Shape, request};
-    use crate::{Spec, lookup};
-
-    /// The same, the long way.
-    fn long(input: &[u8], limits: &Limits) -> Option<(String, &'static Spec, usize)> {
-        let mut decoder = Decoder::default();
-        let frame = decoder.decode(input, limits).ok()??;
-        let spec = lookup(&frame.args).ok()?;
-        match spec.parse(&frame.args).ok()? {
-            Request::Counter(CounterRequest { command, shape: Shape::Plain }) => {
-                Some((format!("{command:?}"), spec, frame.bytes))
-            }
-            _ => None,
-        }
-    }
+    use crate::brief::tests::long;
+    use crate::resp::request;
 
     fn said(name: Name<'_>, item: &[u8], dialect: Dialect) -> String {
         format!("{:?}", Command::Sketch(SketchCommand::Observe { name, items: vec![item], dialect }))

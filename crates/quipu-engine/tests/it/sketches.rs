@@ -1,4 +1,4 @@
-//! Counters of approximate kinds, by example; loss of power among them is in `crash`.
+//! Counters of approximate kinds, by example; loss of power is in `crash`, room in the journal in `room`, many items at once in `short`, sketches over time in `windows`.
 
 mod crash;
 mod room;
