@@ -1,16 +1,18 @@
 //! Hot keys: which counters are asked for most often, reads and writes apart. Always on.
 //!
-//! In: commands that were run, of which one in [`SAMPLE`] is looked at, by geometric skips, so that the others cost a subtraction. Out: lists with bounds, of the last minute or two.
+//! In: commands that were run, of which one in [`SAMPLE`] is looked at, by geometric skips, so that the others cost a subtraction. Out: lists with bounds, of the last minute or two; the few
+//! counters to which so large a part of all writes goes that they are worth lanes (`connection/silent`).
 //!
 //! Invariants:
-//! - memory is bounded: four lists of fixed size;
+//! - memory is bounded: four lists of fixed size, and a few names;
 //! - a list never says that a counter was seen less often than it was among those that were looked at (`at_most`), nor more often (`at_least`).
 
 use std::cell::RefCell;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use quipu_model::{Command, Millis, Name, Ranked};
+use quipu_model::{Command, KeptName, Millis, Name, Ranked};
 use quipu_sketch::sample::{Rate, Skip};
 use quipu_sketch::{Edits, Key, Top};
 
@@ -27,15 +29,32 @@ const CELLS: u32 = 1_024;
 /// A list is of so much time, and the one before it is kept as long.
 const GENERATION_MILLIS: u64 = 60_000;
 
+/// Most counters that are told to be worth lanes. With the share below there can be no more than twice as many.
+pub(crate) const HOTTEST_MAX: usize = 8;
+
+/// A counter is, if at least one write in so many is to it.
+const HOTTEST_SHARE: u64 = 16;
+
+/// And if at least so many were, within a generation: some hundreds that were looked at, so that chance alone makes none.
+const HOTTEST_WRITES_MIN: u64 = 256 * SAMPLE as u64;
+
+/// Which ones those are is found out anew after so many writes that were looked at.
+const HOTTEST_EVERY: u32 = 256;
+
 /// See the module.
 pub(crate) struct Hot {
     key: Key,
     lists: Mutex<Lists>,
+    /// Rises with every other list of hottest counters: whoever has seen this one has nothing to ask for.
+    hottest_version: AtomicU64,
 }
 
 struct Lists {
     now: Generation,
     before: Generation,
+    hottest: Arc<[KeptName]>,
+    /// Writes that were looked at since the hottest were found out.
+    unranked: u32,
     /// What a change of a list would be written down as; nobody does.
     edits: Edits,
 }
@@ -69,8 +88,9 @@ impl Hot {
         key[..8].copy_from_slice(&chance().to_le_bytes());
         key[8..].copy_from_slice(&chance().to_le_bytes());
         let key = Key(key);
-        let lists = Lists { now: Generation::new(now), before: Generation::new(now), edits: Edits::default() };
-        Hot { key, lists: Mutex::new(lists) }
+        let (now, before) = (Generation::new(now), Generation::new(now));
+        let lists = Lists { now, before, hottest: [].into(), unranked: 0, edits: Edits::default() };
+        Hot { key, lists: Mutex::new(lists), hottest_version: AtomicU64::new(0) }
     }
 
     /// So many commands were run; `name_of` tells which counter one of them was about, and whether it was to change it.
@@ -101,11 +121,39 @@ impl Hot {
     fn note(&self, name: Name<'_>, writes: bool, now: Millis) {
         let mut lists = self.lists.lock().unwrap_or_else(PoisonError::into_inner);
         lists.turn_over(now);
-        let Lists { now, edits, .. } = &mut *lists;
+        let Lists { now, edits, unranked, .. } = &mut *lists;
         let top = if writes { &mut now.writes } else { &mut now.reads };
         // A list whose sum is full stays as it is until the next one.
         let _ = top.add(&self.key, name.bytes(), SAMPLE.into(), edits);
         edits.clear();
+        *unranked += u32::from(writes);
+        if *unranked >= HOTTEST_EVERY {
+            self.rank(&mut lists);
+        }
+    }
+
+    /// Finds out to which counters most writes go.
+    fn rank(&self, lists: &mut Lists) {
+        lists.unranked = 0;
+        let writes = &lists.now.writes;
+        let least = (writes.n() / HOTTEST_SHARE).max(HOTTEST_WRITES_MIN);
+        let rows = writes.list();
+        let hottest = rows.iter().filter(|row| row.at_least >= least).take(HOTTEST_MAX);
+        let hottest: Vec<&[u8]> = hottest.map(|row| &*row.item).collect();
+        if hottest.iter().copied().ne(lists.hottest.iter().map(|name| &**name)) {
+            lists.hottest = hottest.into_iter().map(KeptName::from).collect();
+            self.hottest_version.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    /// Which list of hottest counters it is that [`Hot::hottest`] would tell.
+    pub fn hottest_version(&self) -> u64 {
+        self.hottest_version.load(Ordering::Acquire)
+    }
+
+    /// The counters to which a large part of all writes goes.
+    pub fn hottest(&self) -> Arc<[KeptName]> {
+        self.lists.lock().unwrap_or_else(PoisonError::into_inner).hottest.clone()
     }
 
     /// What was asked for most often, so many of each at most.
@@ -141,6 +189,8 @@ impl Lists {
     fn turn_over(&mut self, now: Millis) {
         if now.0.saturating_sub(self.now.since.0) >= GENERATION_MILLIS {
             self.before = std::mem::replace(&mut self.now, Generation::new(now));
+            // What was hottest stays so until enough was seen of this one.
+            self.unranked = 0;
         }
     }
 }
@@ -220,6 +270,36 @@ mod tests {
             assert!(row.at_least <= row.at_most);
         }
         assert!(seen.writes.len() == 5 && seen.writes[1].at_most < 10_000);
+    }
+
+    #[test]
+    fn the_hottest_are_those_with_a_large_part_of_all_writes_and_they_change() {
+        let hot = Hot::new(Millis(0));
+        let run = |of: [&str; 2], rounds: usize, now: u64| {
+            for round in 0..rounds {
+                let cold = format!("cold:{}", round % 5_000);
+                let name = match round % 8 {
+                    0 => of[0],
+                    1 => of[1],
+                    _ => &cold,
+                };
+                hot.ran_one(&Command::Add { name: self::name(name), delta: 1, shard_key: None }, Millis(now));
+                hot.ran_one(&Command::Read { name: self::name("read") }, Millis(now));
+            }
+        };
+        let told = || {
+            let mut names: Vec<Vec<u8>> = hot.hottest().iter().map(|name| name.to_vec()).collect();
+            names.sort();
+            names
+        };
+        run(["a", "b"], 10_000, 1);
+        assert!(told().is_empty(), "too few to say");
+        run(["a", "b"], 400_000, 1);
+        assert_eq!(told(), [b"a", b"b"]);
+        let version = hot.hottest_version();
+        run(["c", "b"], 600_000, GENERATION_MILLIS + 1);
+        assert_eq!(told(), [b"b", b"c"]);
+        assert!(hot.hottest_version() > version);
     }
 
     #[test]

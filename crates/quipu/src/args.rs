@@ -357,6 +357,9 @@ pub struct Bench {
     /// Also measure a private redis-server of the matching persistence mode, in turn, and print the ratios
     #[arg(long)]
     pub with_redis: bool,
+    /// A module that redis-server loads, such as RedisBloom's for 'cms.incrby' and 'topk.add'
+    #[arg(long, value_name = "FILE", requires = "with_redis")]
+    pub redis_module: Option<PathBuf>,
     /// What an ack means: each is measured by itself
     #[arg(long, value_name = "MODES", value_delimiter = ',', default_value = "memory,relaxed,durable")]
     pub modes: Vec<Durability>,

@@ -350,7 +350,7 @@ impl Session {
     pub fn run(&mut self, command: &Command<'_>, turn: &mut Turn<'_>) -> Result<Reply, Load> {
         match (command, self.state.replies) {
             (Command::Add { name, delta, shard_key: None }, Replies::None | Replies::NotThis) => {
-                self.silent.add(&self.shared.engine, turn, *name, *delta)
+                self.silent.add(&self.shared, turn, *name, *delta)
             }
             _ => turn.run(command),
         }

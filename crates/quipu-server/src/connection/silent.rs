@@ -2,46 +2,86 @@
 //!
 //! In: such an add. Out: nothing that anyone waits for; it is acknowledged by the next reply that leaves on the connection.
 //!
+//! Lanes need a handle of the counter. A connection has one of the counter that it adds to again and again, and of each to which a large part of all the server's writes goes (`hot`), whoever makes them and whatever comes in
+//! between: those are the ones that many wait for.
+//!
 //! Invariant: a reply leaves after everything that was counted before it on this connection is as durable as its namespace asks.
 
-use quipu_engine::{Counted, Engine, Handle, Load, Turn};
+use std::sync::Arc;
+
+use quipu_engine::{Counted, Handle, Load, Turn};
 use quipu_model::{Command, KeptName, Name, Reply};
+
+use crate::hot::HOTTEST_MAX;
+use crate::shared::Shared;
+
+/// Most handles of a connection: of the hottest counters, and of one that it adds to again and again.
+const HANDLES_MAX: usize = HOTTEST_MAX + 1;
 
 /// What a connection counts to silently.
 #[derive(Default)]
 pub(super) struct Silent {
-    /// The counter of the last add. Only one that is added to twice in a row is worth a handle.
+    /// The counter of the last add. One that is added to twice in a row is worth a handle.
     last: Option<KeptName>,
-    handle: Option<Handle>,
-    /// Something was counted through the handle since the last reply.
+    /// The oldest is the first.
+    handles: Vec<Used>,
+    /// What was told to be hottest, and which telling that was.
+    hottest: Arc<[KeptName]>,
+    hottest_version: u64,
+    /// Something was counted through a handle since the last reply.
+    unflushed: bool,
+}
+
+struct Used {
+    handle: Handle,
     unflushed: bool,
 }
 
 impl Silent {
     /// Adds; the reply is nobody's.
-    pub fn add(&mut self, engine: &Engine, turn: &mut Turn<'_>, name: Name<'_>, delta: i64) -> Result<Reply, Load> {
-        let same = self.handle.as_ref().filter(|handle| handle.name() == name.bytes());
-        let handle = match same {
-            Some(handle) => handle,
-            None if self.last.as_deref() == Some(name.bytes()) => {
-                self.flush(turn);
-                // A handle is made under the lock of the counter's shard, which the turn may hold.
-                turn.release();
-                self.handle.insert(engine.handle(name.bytes()).expect("the length of a name is checked once"))
+    pub fn add(&mut self, shared: &Shared, turn: &mut Turn<'_>, name: Name<'_>, delta: i64) -> Result<Reply, Load> {
+        let known = self.handles.iter().rposition(|used| used.handle.name() == name.bytes());
+        let at = match known {
+            Some(at) => at,
+            None if self.last.as_deref() == Some(name.bytes()) || self.is_hot(shared, name) => {
+                self.take_handle(shared, turn, name)
             }
             None => {
                 self.last = Some(name.bytes().into());
                 return turn.run(&Command::Add { name, delta, shard_key: None });
             }
         };
-        Ok(match turn.count(handle, delta)? {
+        let used = &mut self.handles[at];
+        Ok(match turn.count(&used.handle, delta)? {
             Counted::Refused(refusal) => Reply::Refused(refusal),
             // Once or not at all is what no reply says, too.
             Counted::Yes | Counted::Unknown => {
-                self.unflushed = true;
+                (used.unflushed, self.unflushed) = (true, true);
                 Reply::Ok
             }
         })
+    }
+
+    /// Whether it is one of the counters to which most of all writes go.
+    fn is_hot(&mut self, shared: &Shared, name: Name<'_>) -> bool {
+        let version = shared.hot.hottest_version();
+        if version != self.hottest_version {
+            (self.hottest, self.hottest_version) = (shared.hot.hottest(), version);
+        }
+        self.hottest.iter().any(|hot| **hot == *name.bytes())
+    }
+
+    /// A handle more, in place of the oldest if there are too many; where it is.
+    fn take_handle(&mut self, shared: &Shared, turn: &mut Turn<'_>, name: Name<'_>) -> usize {
+        if self.handles.len() == HANDLES_MAX {
+            let mut oldest = self.handles.remove(0);
+            oldest.flush(turn);
+        }
+        // A handle is made under the lock of the counter's shard, which the turn may hold.
+        turn.release();
+        let handle = shared.engine.handle(name.bytes()).expect("the length of a name is checked once");
+        self.handles.push(Used { handle, unflushed: false });
+        self.handles.len() - 1
     }
 
     /// Whether the next reply has something to wait for.
@@ -51,9 +91,17 @@ impl Silent {
 
     /// Makes the replies of this turn wait for what was counted.
     pub fn flush(&mut self, turn: &mut Turn<'_>) {
-        if let (true, Some(handle)) = (std::mem::take(&mut self.unflushed), &self.handle) {
+        if std::mem::take(&mut self.unflushed) {
+            self.handles.iter_mut().for_each(|used| used.flush(turn));
+        }
+    }
+}
+
+impl Used {
+    fn flush(&mut self, turn: &mut Turn<'_>) {
+        if std::mem::take(&mut self.unflushed) {
             // What could not be written down was not acknowledged, either.
-            let _ = turn.flush(handle);
+            let _ = turn.flush(&self.handle);
         }
     }
 }

@@ -211,6 +211,25 @@ fn adds_that_nobody_wants_to_hear_of_count_in_lanes_and_whoever_asks_sees_all() 
 }
 
 #[test]
+fn a_counter_that_most_silent_adds_go_to_gets_lanes_though_others_come_in_between() {
+    let door = Door::open();
+    let mut silent = door.client();
+    // Never the same counter twice in a row.
+    let round: String = (0..50).map(|cold| format!("INCR hot\nINCR cold:{cold}\n")).collect();
+    let rounds = format!("CLIENT REPLY OFF\n{}CLIENT REPLY ON", round.repeat(20));
+    let (mut added, mut was_split) = (0, false);
+    while added < 1_000_000 && !was_split {
+        silent.ask(&rounds, "+OK\r\n");
+        added += 1_000;
+        was_split = door.engine.stats().counters_split == 1;
+    }
+    assert!(was_split, "{added} adds to one counter, every second one of all");
+    let (hot, cold) = (added.to_string(), (added / 50).to_string());
+    let bulk = |number: &str| format!("${}\r\n{number}\r\n", number.len());
+    silent.ask("MGET hot cold:0 cold:49", &format!("*3\r\n{}{}{}", bulk(&hot), bulk(&cold), bulk(&cold)));
+}
+
+#[test]
 fn a_client_chooses_which_replies_it_gets() {
     let door = Door::open();
     door.client()

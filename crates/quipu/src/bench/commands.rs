@@ -29,6 +29,12 @@ pub enum Verb {
     Get,
     /// Each key is an item, of one sketch.
     Pfadd,
+    /// The same, of one sketch of frequencies.
+    #[value(name = "cms.incrby")]
+    CmsIncrby,
+    /// The same, of one list of the most frequent.
+    #[value(name = "topk.add")]
+    TopkAdd,
 }
 
 impl Verb {
@@ -38,15 +44,28 @@ impl Verb {
             Verb::Incr => "INCR",
             Verb::Get => "GET",
             Verb::Pfadd => "PFADD",
+            Verb::CmsIncrby => "CMS.INCRBY",
+            Verb::TopkAdd => "TOPK.ADD",
+        }
+    }
+
+    /// What makes the sketch, where it is not made by the first item: sizes that people commonly give.
+    pub fn begin(self) -> Option<&'static [&'static str]> {
+        match self {
+            Verb::Incr | Verb::Get | Verb::Pfadd => None,
+            Verb::CmsIncrby => Some(&["CMS.INITBYDIM", SKETCH, "2000", "5"]),
+            Verb::TopkAdd => Some(&["TOPK.RESERVE", SKETCH, "100", "800", "7", "0.9"]),
         }
     }
 
     fn frame(self, name: &str) -> String {
-        let word = self.word();
-        if self == Verb::Pfadd {
-            return format!("*3\r\n$5\r\nPFADD\r\n${}\r\n{SKETCH}\r\n${NAME_BYTES}\r\n{name}\r\n", SKETCH.len());
-        }
-        format!("*2\r\n${}\r\n{word}\r\n${NAME_BYTES}\r\n{name}\r\n", word.len())
+        let words: &[&str] = match self {
+            Verb::Incr | Verb::Get => &[self.word(), name],
+            Verb::Pfadd | Verb::TopkAdd => &[self.word(), SKETCH, name],
+            Verb::CmsIncrby => &[self.word(), SKETCH, name, "1"],
+        };
+        let words = words.iter().map(|word| format!("${}\r\n{word}\r\n", word.len()));
+        format!("*{}\r\n{}", words.len(), words.collect::<String>())
     }
 }
 

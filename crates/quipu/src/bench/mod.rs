@@ -40,7 +40,7 @@ use self::cores::Cores;
 use self::crowd::Crowd;
 use self::figures::{Account, Series, Setting};
 use self::measure::{Load, Sample, fill, measure};
-use self::peers::{Peer, Server, redis_version};
+use self::peers::{Peer, Server, Start, redis_version};
 use self::plot::plot;
 use self::report::Report;
 use self::stop::Stop;
@@ -123,7 +123,9 @@ impl Bench<'_> {
                 let mut subjects = Vec::with_capacity(peers.len());
                 for &peer in peers {
                     progress.tell(format!("{} starts, {mode}", peer.word()));
-                    let server = Server::start(peer, mode, home.path(), self.cores, &self.stop)?;
+                    let redis_module = self.flags.redis_module.as_deref();
+                    let how = Start { mode, redis_module, cores: self.cores };
+                    let server = Server::start(peer, how, home.path(), &self.stop)?;
                     let crowd = Crowd::connect(server.address, self.flags.connections, None)?;
                     let (address, pid) = (server.address, Some(server.pid()));
                     subjects.push(Subject { peer, crowd, server: Some(server), address, pid, acknowledged: 0 });
@@ -169,6 +171,10 @@ impl Bench<'_> {
             progress.tell(format!("{} makes its keys: {keys}{shown}", subject.peer.word()));
             let filled = fill(&mut subject.crowd, &adds, &self.stop);
             subject.acknowledged += subject.told(filled)?;
+            if let Some(words) = flags.command.begin() {
+                let begun = begin(subject.address, words, flags.password.as_deref());
+                subject.told(begun)?;
+            }
         }
         let commands = match flags.command {
             Verb::Incr => adds,
@@ -258,6 +264,16 @@ fn is_memory(dir: &Path) -> bool {
 #[cfg(not(target_os = "linux"))]
 fn is_memory(_dir: &Path) -> bool {
     false
+}
+
+/// Makes the sketch that commands are about.
+fn begin(address: SocketAddr, words: &[&str], password: Option<&str>) -> anyhow::Result<()> {
+    let mut client = Client::connect(&address.to_string(), password)?;
+    let bytes: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
+    let begun = client.call(&bytes).map(drop);
+    begun.with_context(|| {
+        format!("run {}, for which redis-server needs a module: name it with --redis-module", words[0])
+    })
 }
 
 /// The sum of all keys.

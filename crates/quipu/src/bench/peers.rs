@@ -56,6 +56,17 @@ pub enum Peer {
     Redis,
 }
 
+/// How a private server is started.
+#[derive(Debug, Clone, Copy)]
+pub struct Start<'a> {
+    /// What an ack of it means.
+    pub mode: Durability,
+    /// A module, if it is Redis.
+    pub redis_module: Option<&'a Path>,
+    /// Where it and the load run.
+    pub cores: Option<Cores>,
+}
+
 impl Peer {
     /// Its name in tables and JSON.
     pub fn word(self) -> &'static str {
@@ -76,18 +87,12 @@ pub struct Server {
 
 impl Server {
     /// Starts one in this directory and waits until it answers.
-    pub fn start(
-        peer: Peer,
-        mode: Durability,
-        dir: &Path,
-        cores: Option<Cores>,
-        stop: &Stop,
-    ) -> anyhow::Result<Server> {
+    pub fn start(peer: Peer, how: Start<'_>, dir: &Path, stop: &Stop) -> anyhow::Result<Server> {
         let home = dir.join(peer.word());
         std::fs::create_dir_all(&home).with_context(|| format!("make {}", home.display()))?;
         let mut attempts = 1;
         loop {
-            let mut server = Server::spawn(peer, mode, &home, cores)?;
+            let mut server = Server::spawn(peer, how, &home)?;
             match server.wait_until_ready(peer, stop) {
                 Err(_) if attempts < STARTS_MAX && server.last_words().contains(PORT_TAKEN) => attempts += 1,
                 waited => return waited.map(|()| server),
@@ -95,17 +100,20 @@ impl Server {
         }
     }
 
-    fn spawn(peer: Peer, mode: Durability, home: &Path, cores: Option<Cores>) -> anyhow::Result<Server> {
+    fn spawn(peer: Peer, how: Start<'_>, home: &Path) -> anyhow::Result<Server> {
         let address = free_address().context("find a free port")?;
         let mut command = match peer {
-            Peer::Quipu => quipu(mode, home)?,
-            Peer::Redis => redis(mode, home, address),
+            Peer::Quipu => quipu(how.mode, home)?,
+            Peer::Redis => redis(how.mode, home, address),
         };
+        if let (Peer::Redis, Some(module)) = (peer, how.redis_module) {
+            command.arg("--loadmodule").arg(module);
+        }
         let log = home.join("log");
         let written = File::create(&log).with_context(|| format!("make {}", log.display()))?;
         // In a group of its own: Ctrl-C on a terminal ends this program, which then ends the server.
         command.process_group(0).stdin(Stdio::null()).stderr(written.try_clone()?).stdout(written);
-        let spawned = match cores {
+        let spawned = match how.cores {
             Some(cores) => cores.on_server_core(|| command.spawn()).context("move to a core")?,
             None => command.spawn(),
         };

@@ -2,8 +2,8 @@
 //!
 //! In: bytes as they come from a socket, cut anywhere. Out: how many replies they complete.
 //!
-//! Invariant: what is counted consists of marks (`:` or `$`), digits and line ends only, one mark per reply. An error, a nil, or
-//! a server that speaks something else is never counted.
+//! Invariant: what is counted consists of marks (`:` or `$`), digits and line ends only, one mark per reply; or, of commands that are answered so, is a list of one number,
+//! one text or nil. An error, a nil where none belongs, or a server that speaks something else is never counted.
 
 use anyhow::anyhow;
 
@@ -17,11 +17,38 @@ const SHOWN_BYTES_MAX: usize = 200;
 
 /// Replies to one pipeline.
 #[derive(Debug, Clone)]
-pub struct Replies {
+pub enum Replies {
+    /// Each has one mark and so many lines.
+    Plain(Plain),
+    /// Each is a list of one.
+    Lists(Lists),
+}
+
+/// See [`Replies::Plain`].
+#[derive(Debug, Clone)]
+pub struct Plain {
     mark: u8,
     lines_per_reply: usize,
     lines: usize,
     marks: usize,
+}
+
+/// See [`Replies::Lists`].
+#[derive(Debug, Clone, Default)]
+pub struct Lists {
+    whole: usize,
+    next: Next,
+    /// Of the line that is not whole yet.
+    line: Vec<u8>,
+}
+
+/// What the next line is.
+#[derive(Debug, Clone, Copy, Default)]
+enum Next {
+    #[default]
+    List,
+    Element,
+    Text,
 }
 
 impl Replies {
@@ -30,12 +57,53 @@ impl Replies {
         let (mark, lines_per_reply) = match verb {
             Verb::Incr | Verb::Pfadd => (b':', 1),
             Verb::Get => (b'$', 2),
+            Verb::CmsIncrby | Verb::TopkAdd => return Replies::Lists(Lists::default()),
         };
-        Replies { mark, lines_per_reply, lines: 0, marks: 0 }
+        Replies::Plain(Plain { mark, lines_per_reply, lines: 0, marks: 0 })
     }
 
     /// Takes what came; returns how many replies are whole since the last [`Replies::clear`].
     pub fn take(&mut self, bytes: &[u8]) -> anyhow::Result<usize> {
+        match self {
+            Replies::Plain(plain) => plain.take(bytes),
+            Replies::Lists(lists) => lists.take(bytes),
+        }
+    }
+
+    /// Begins again.
+    pub fn clear(&mut self) {
+        match self {
+            Replies::Plain(plain) => (plain.lines, plain.marks) = (0, 0),
+            Replies::Lists(lists) => *lists = Lists::default(),
+        }
+    }
+}
+
+impl Lists {
+    fn take(&mut self, bytes: &[u8]) -> anyhow::Result<usize> {
+        for part in bytes.split_inclusive(|&byte| byte == b'\n') {
+            self.line.extend_from_slice(part);
+            if !part.ends_with(b"\n") {
+                break;
+            }
+            let line = self.line.trim_ascii_end();
+            self.next = match (self.next, line) {
+                (Next::List, b"*1") => Next::Element,
+                (Next::Element, [b':', ..] | b"$-1") | (Next::Text, _) => {
+                    self.whole += 1;
+                    Next::List
+                }
+                (Next::Element, [b'$', b'0'..=b'9', ..]) => Next::Text,
+                _ => return Err(unexpected(line, b'*')),
+            };
+            self.line.clear();
+        }
+        Ok(self.whole)
+    }
+}
+
+impl Plain {
+    fn take(&mut self, bytes: &[u8]) -> anyhow::Result<usize> {
         for chunk in bytes.chunks(CHUNK_BYTES) {
             let (mut lines, mut marks, mut strange) = (0u8, 0u8, 0u8);
             for &byte in chunk {
@@ -55,11 +123,6 @@ impl Replies {
             return Err(anyhow!("the server sent {} beginnings for {whole} replies", self.marks));
         }
         Ok(whole)
-    }
-
-    /// Begins again.
-    pub fn clear(&mut self) {
-        (self.lines, self.marks) = (0, 0);
     }
 }
 
@@ -93,6 +156,22 @@ mod tests {
         assert_eq!(replies.take(b"$1\r\n5\r\n$2\r\n").unwrap(), 1);
         assert_eq!(replies.take(b"17\r").unwrap(), 1);
         assert_eq!(replies.take(b"\n").unwrap(), 2);
+    }
+
+    #[test]
+    fn lists_of_one_are_counted_however_they_are_cut() {
+        let bytes = b"*1\r\n:7\r\n*1\r\n$-1\r\n*1\r\n$8\r\nbench:\r0\r\n".repeat(20);
+        for step in [1, 2, 7, 31, 5000] {
+            let mut replies = Replies::to(Verb::TopkAdd);
+            let mut whole = 0;
+            for part in bytes.chunks(step) {
+                whole = replies.take(part).unwrap();
+            }
+            assert_eq!(whole, 60, "{step} bytes at a time");
+        }
+        let error = Replies::to(Verb::CmsIncrby).take(b"*1\r\n:1\r\n-CMS: key does not exist\r\n").unwrap_err();
+        assert_eq!(error.to_string(), "the server refused a command: CMS: key does not exist");
+        assert!(Replies::to(Verb::CmsIncrby).take(b":1\r\n").is_err());
     }
 
     #[test]

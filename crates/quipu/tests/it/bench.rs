@@ -114,6 +114,21 @@ fn beside_redis_every_ratio_has_its_must_and_its_goal() {
 }
 
 #[test]
+fn sketches_of_frequencies_and_top_lists_are_measured_and_redis_without_their_module_is_told_of() {
+    for command in ["pfadd", "cms.incrby", "topk.add"] {
+        let options = ["--command", command, "--modes", "memory", "--keys", "300", "--pipelines", "16", "--json"];
+        let output = bench(&[&SHORT[..], &options].concat()).output().expect("the program runs");
+        let said: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
+        assert_eq!(said["command"], command.to_uppercase(), "{said}");
+        assert!(said["measurements"][0]["operations"].as_u64().is_some_and(|operations| operations > 0), "{said}");
+    }
+    let options = ["--with-redis", "--command", "topk.add", "--modes", "memory", "--keys", "1", "--pipelines", "16"];
+    let output = bench(&[&SHORT[..], &options].concat()).output().expect("the program runs");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && error.contains("--redis-module"), "{error}");
+}
+
+#[test]
 fn people_get_tables_without_colours_where_there_is_no_terminal() {
     let options = ["--with-redis", "--modes", "memory", "--keys", "1", "--pipelines", "16"];
     let output = bench(&[&SHORT[..], &options].concat()).output().expect("the program runs");
