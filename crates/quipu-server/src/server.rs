@@ -204,10 +204,6 @@ async fn accept(listener: &tokio::net::TcpListener, shared: &Shared, workers: &[
 /// A connection that is silent for so long is asked whether it is still there, as Redis does.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(300);
 
-/// How the system decides how fast to send to a peer on this machine. There is no line to share and nothing is lost on the way, so the simplest one will do, which every system has: those that measure the
-/// line and time their packets, as some systems do unless told otherwise, took 2 to 5 % of all that a server does.
-const CONGESTION_ON_LOOPBACK: &str = "reno";
-
 /// Sets what the operating system does for a connection. What it cannot set it does without.
 pub(crate) fn prepare(socket: &tokio::net::TcpStream, write_time_max: Duration) {
     // Replies are written whole; waiting for more would only add delay.
@@ -219,9 +215,6 @@ pub(crate) fn prepare(socket: &tokio::net::TcpStream, write_time_max: Duration) 
     // Twice, because the system sees less of a slow reader's progress than we do.
     let millis = u32::try_from(2 * write_time_max.as_millis()).unwrap_or(u32::MAX);
     let _ = sockopt::set_tcp_user_timeout(socket, millis);
-    if socket.peer_addr().is_ok_and(|peer| peer.ip().to_canonical().is_loopback()) {
-        let _ = sockopt::set_tcp_congestion(socket, CONGESTION_ON_LOOPBACK);
-    }
 }
 
 /// Says what the limit of open files has cost; where nobody has decided what becomes of events, on stderr.
