@@ -24,5 +24,5 @@ pub mod resp;
 
 pub use brief::{BriefFrame, Word, brief};
 pub use command::{CommandError, Request, Spec, lookup};
-pub use observe::{ObserveFrame, observe};
+pub use observe::{Counted, Counts, ObserveFrame, observe};
 pub use resp::{Args, DecodeError, Decoder, Frame, Limits, Version, Writer};

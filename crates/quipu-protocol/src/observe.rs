@@ -1,15 +1,16 @@
-//! Observations of one item, found without a look into the table of operations: `PFADD name item` and `QUIPU.OBSERVE name item`.
+//! Commands that count one item in a sketch, found without a look into the table of operations: `PFADD name item`, `TOPK.ADD name item`, `CMS.INCRBY name item by` and our own like them.
 //!
 //! In: bytes that begin with a command. Out: the same that decoding, looking up and parsing would make of them, if they are one of these commands in their usual spelling and whole; else nothing, and then it is for
 //! them to say what the bytes are.
 //!
-//! Whoever observes, observes in a few sketches, again and again: of a command on the sketch of the one before only the item is looked at.
+//! Whoever counts items counts them in a few sketches, again and again: of a command on the sketch of the one before only what comes after its name is looked at.
 //!
 //! Invariant: it never says anything else than the long way, which a property test holds it to.
 
-use quipu_model::{Dialect, Name};
+use quipu_model::{Dialect, FrequencySize, Name, SketchCommand, TopSize};
 
 use crate::brief::bulk;
+use crate::number;
 use crate::resp::Limits;
 
 /// A whole command.
@@ -17,100 +18,187 @@ use crate::resp::Limits;
 pub struct ObserveFrame<'a> {
     /// In which sketch.
     pub name: Name<'a>,
-    /// Of which form it is if it is made.
-    pub dialect: Dialect,
-    /// What is observed.
-    pub item: &'a [u8],
+    /// What is counted.
+    pub item: Counted<'a>,
+    /// How it is spelled.
+    word: &'static Word,
     /// All that comes before the item: commands that begin with the same are on the same sketch.
     head: &'a [u8],
     /// How many bytes of the input it took.
     pub bytes: usize,
 }
 
+/// An item, and how often it came.
+pub type Counted<'a> = (&'a [u8], u64);
+
+/// Which sketch it is that counts, and of which form it is if it is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Counts {
+    /// How many there were.
+    Unique(Dialect),
+    /// How often each came.
+    Frequency(Dialect),
+    /// Which came most often.
+    Top(Dialect),
+}
+
+/// How one of these commands is spelled.
+#[derive(Debug, PartialEq, Eq)]
+struct Word {
+    /// What comes before the word.
+    lengths: &'static [u8],
+    /// As the table of operations names it.
+    word: &'static str,
+    counts: Counts,
+    /// Whether it says how often the item came, and most that it may say.
+    by_max: Option<u64>,
+}
+
+const WORDS: [Word; 7] = [
+    Word { lengths: b"*3\r\n$5\r\n", word: "pfadd", counts: Counts::Unique(Dialect::Redis), by_max: None },
+    Word { lengths: b"*3\r\n$13\r\n", word: "quipu.observe", counts: Counts::Unique(Dialect::Native), by_max: None },
+    Word { lengths: b"*3\r\n$8\r\n", word: "topk.add", counts: Counts::Top(Dialect::Redis), by_max: None },
+    Word { lengths: b"*4\r\n$11\r\n", word: "topk.incrby", counts: Counts::Top(Dialect::Redis), by_max: Some(100_000) },
+    Word {
+        lengths: b"*4\r\n$13\r\n",
+        word: "quipu.top.add",
+        counts: Counts::Top(Dialect::Native),
+        by_max: Some(u64::MAX),
+    },
+    Word {
+        lengths: b"*4\r\n$10\r\n",
+        word: "cms.incrby",
+        counts: Counts::Frequency(Dialect::Redis),
+        by_max: Some(i64::MAX as u64),
+    },
+    Word {
+        lengths: b"*4\r\n$14\r\n",
+        word: "quipu.freq.add",
+        counts: Counts::Frequency(Dialect::Native),
+        by_max: Some(u64::MAX),
+    },
+];
+
+impl Word {
+    /// What comes after it at the beginning of the input, in large letters or small ones.
+    fn strip<'a>(&self, input: &'a [u8]) -> Option<&'a [u8]> {
+        let (spelled, rest) = input.strip_prefix(self.lengths)?.split_at_checked(self.word.len())?;
+        spelled.eq_ignore_ascii_case(self.word.as_bytes()).then_some(rest)
+    }
+
+    /// What comes after the name, and the rest of the input.
+    #[inline]
+    fn item<'a>(&self, input: &'a [u8], limits: &Limits) -> Option<(Counted<'a>, &'a [u8])> {
+        let (item, rest) = bulk(input)?;
+        let (by, rest) = match self.by_max {
+            None => (1, rest),
+            Some(by_max) => {
+                let (by, rest) = bulk(rest)?;
+                (number::natural(by).filter(|number| *number <= by_max && by.len() <= limits.bulk_bytes_max)?, rest)
+            }
+        };
+        Some(((item, by), rest.strip_prefix(b"\r\n")?)).filter(|_| item.len() <= limits.bulk_bytes_max)
+    }
+}
+
 impl<'a> ObserveFrame<'a> {
     /// As the table of operations names it.
     pub fn command(&self) -> &'static str {
-        match self.dialect {
-            Dialect::Redis => "pfadd",
-            Dialect::Native => "quipu.observe",
+        self.word.word
+    }
+
+    /// What counts.
+    pub fn counts(&self) -> Counts {
+        self.word.counts
+    }
+
+    /// The command that counts these as well, if it tells of each by itself.
+    pub fn of_all(&self, items: &[Counted<'a>]) -> Option<SketchCommand<'a>> {
+        let (name, items) = (self.name, items.to_vec());
+        match self.word.counts {
+            Counts::Unique(_) => None,
+            Counts::Frequency(dialect) => {
+                let make = (dialect == Dialect::Native).then(FrequencySize::usual);
+                Some(SketchCommand::CountItems { name, items, make, dialect })
+            }
+            Counts::Top(dialect) => {
+                let make = (dialect == Dialect::Native).then(TopSize::usual);
+                Some(SketchCommand::CountTop { name, items, make, dialect })
+            }
         }
     }
 
-    /// The next command, if it is one on the same sketch: its item, and how many bytes it took.
+    /// The next command, if it is one on the same sketch: what it counts, and how many bytes it took.
     #[inline]
-    pub fn next(&self, input: &'a [u8], limits: &Limits) -> Option<(&'a [u8], usize)> {
-        let (item, rest) = item(input.strip_prefix(self.head)?)?;
+    pub fn next(&self, input: &'a [u8], limits: &Limits) -> Option<(Counted<'a>, usize)> {
+        let (item, rest) = self.word.item(input.strip_prefix(self.head)?, limits)?;
         let bytes = input.len() - rest.len();
-        is_within(limits, &[item], bytes).then_some((item, bytes))
+        (bytes <= limits.frame_bytes_max as usize).then_some((item, bytes))
     }
 }
 
 /// Arguments of these commands, and the bytes of the longest word: where less is allowed, the long way says so.
-const ARGS: usize = 3;
-const WORD_BYTES_MAX: usize = 13;
+const ARGS_MAX: usize = 4;
+const WORD_BYTES_MAX: usize = 14;
 
 /// The command at the beginning of the input, if it is one of these.
 pub fn observe<'a>(input: &'a [u8], limits: &Limits) -> Option<ObserveFrame<'a>> {
-    let (dialect, rest) = word(input, b"*3\r\n$5\r\n", b"pfadd")
-        .map(|rest| (Dialect::Redis, rest))
-        .or_else(|| word(input, b"*3\r\n$13\r\n", b"quipu.observe").map(|rest| (Dialect::Native, rest)))?;
+    let (word, rest) = WORDS.iter().find_map(|word| Some((word, word.strip(input)?)))?;
     let (name, rest) = bulk(rest)?;
     let head = &input[..input.len() - rest.len()];
-    let (item, rest) = item(rest)?;
+    let (item, rest) = word.item(rest, limits)?;
     let bytes = input.len() - rest.len();
-    if limits.args_max < ARGS || limits.bulk_bytes_max < WORD_BYTES_MAX || !is_within(limits, &[name, item], bytes) {
+    if limits.args_max < ARGS_MAX
+        || limits.bulk_bytes_max < name.len().max(WORD_BYTES_MAX)
+        || bytes > limits.frame_bytes_max as usize
+    {
         return None;
     }
-    Some(ObserveFrame { name: Name::new(name).ok()?, dialect, item, head, bytes })
-}
-
-/// What comes after these lengths and this word, in large letters or small ones.
-fn word<'a>(input: &'a [u8], lengths: &[u8], word: &[u8]) -> Option<&'a [u8]> {
-    let (spelled, rest) = input.strip_prefix(lengths)?.split_at_checked(word.len())?;
-    spelled.eq_ignore_ascii_case(word).then_some(rest)
-}
-
-/// The last argument, and what comes after the end of its line.
-#[inline]
-fn item(input: &[u8]) -> Option<(&[u8], &[u8])> {
-    let (item, rest) = bulk(input)?;
-    Some((item, rest.strip_prefix(b"\r\n")?))
-}
-
-#[inline]
-fn is_within(limits: &Limits, args: &[&[u8]], bytes: usize) -> bool {
-    args.iter().all(|arg| arg.len() <= limits.bulk_bytes_max) && bytes <= limits.frame_bytes_max as usize
+    Some(ObserveFrame { name: Name::new(name).ok()?, item, word, head, bytes })
 }
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use quipu_model::{Command, SketchCommand};
+    use quipu_model::Command;
 
     use super::*;
     use crate::brief::tests::long;
     use crate::resp::request;
 
-    fn said(name: Name<'_>, item: &[u8], dialect: Dialect) -> String {
-        format!("{:?}", Command::Sketch(SketchCommand::Observe { name, items: vec![item], dialect }))
+    fn said<'a>(frame: &ObserveFrame<'a>, item: Counted<'a>) -> String {
+        let command = match frame.counts() {
+            Counts::Unique(dialect) => SketchCommand::Observe { name: frame.name, items: vec![item.0], dialect },
+            Counts::Frequency(_) | Counts::Top(_) => frame.of_all(&[item]).expect("it tells of each by itself"),
+        };
+        format!("{:?}", Command::Sketch(command))
     }
 
     fn agree(input: &[u8], limits: &Limits) -> Result<bool, TestCaseError> {
         let Some(first) = observe(input, limits) else { return Ok(false) };
         let found = long(input, limits).map(|(command, spec, bytes)| (command, spec.name, bytes));
-        prop_assert_eq!(found, Some((said(first.name, first.item, first.dialect), first.command(), first.bytes)));
+        prop_assert_eq!(found, Some((said(&first, first.item), first.command(), first.bytes)));
         let rest = &input[first.bytes..];
         if let Some((item, bytes)) = first.next(rest, limits) {
             let found = long(rest, limits).map(|(command, spec, bytes)| (command, spec.name, bytes));
-            prop_assert_eq!(found, Some((said(first.name, item, first.dialect), first.command(), bytes)));
+            prop_assert_eq!(found, Some((said(&first, item), first.command(), bytes)));
         }
         Ok(true)
     }
 
     fn commands() -> impl Strategy<Value = Vec<u8>> {
-        let word = prop_oneof!["[pP]F[aA]dd", "QUIPU\\.observe", "PFCOUNT|INCRBY|TOPK.ADD"];
+        let word = prop_oneof![
+            "[pP]F[aA]dd",
+            "QUIPU\\.observe",
+            "[tT]OPK\\.(ADD|INCRBY)",
+            "cms\\.incrby",
+            "QUIPU\\.(freq|top)\\.add",
+            "PFCOUNT|INCRBY|TOPK.LIST"
+        ];
         let name = prop_oneof![Just(b"visitors".to_vec()), proptest::collection::vec(any::<u8>(), 0..600)];
-        let items = proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..20), 0..3);
+        let by = prop_oneof!["[0-9]{1,20}", "-?[0-9]{1,7}"].prop_map(String::into_bytes);
+        let item = prop_oneof![proptest::collection::vec(any::<u8>(), 0..20), by];
+        let items = proptest::collection::vec(item, 0..4);
         (word, name, items).prop_map(|(word, name, items)| {
             let args = [word.as_bytes(), &name].into_iter().chain(items.iter().map(Vec::as_slice));
             request(&args.collect::<Vec<_>>())
@@ -120,10 +208,11 @@ mod tests {
     proptest! {
         #[test]
         fn what_it_says_is_what_the_long_way_says(
-            command in commands(), more in commands(), cut in any::<prop::sample::Index>(),
+            command in commands(), more in commands(), same in any::<bool>(), cut in any::<prop::sample::Index>(),
             flip in proptest::option::of((any::<prop::sample::Index>(), any::<u8>())), bulk_bytes_max in 0usize..700,
         ) {
             let limits = Limits { bulk_bytes_max, frame_bytes_max: 1_000, ..Limits::default() };
+            let more = if same { command.clone() } else { more };
             let mut input = [command, more].concat();
             input.truncate(cut.index(input.len() + 1).max(20));
             if let Some((at, byte)) = flip {
@@ -137,12 +226,18 @@ mod tests {
         #[test]
         fn it_finds_the_usual_spellings(
             name in proptest::collection::vec(any::<u8>(), 1..513), item in proptest::collection::vec(any::<u8>(), 1..999),
+            by in 0u64..=100_000,
         ) {
-            for word in [&b"PFADD"[..], b"pfadd", b"QUIPU.OBSERVE"] {
-                let input = request(&[word, &name, &item]);
+            let by_text = by.to_string();
+            let words = ["PFADD", "pfadd", "QUIPU.OBSERVE", "TOPK.ADD", "TOPK.INCRBY", "cms.incrby", "QUIPU.FREQ.ADD", "quipu.top.add"];
+            for (word, says_by) in words.iter().zip([false, false, false, false, true, true, true, true]) {
+                let mut args = vec![word.as_bytes(), &name, &item];
+                args.extend(says_by.then_some(by_text.as_bytes()));
+                let input = request(&args);
                 prop_assert!(agree(&input, &Limits::default())?, "{:?}", input.escape_ascii().to_string());
                 let first = observe(&input, &Limits::default()).expect("it is found");
-                prop_assert_eq!(first.next(&input, &Limits::default()), Some((&item[..], input.len())));
+                let counted = (&item[..], if says_by { by } else { 1 });
+                prop_assert_eq!(first.next(&input, &Limits::default()), Some((counted, input.len())));
                 for end in 0..input.len() {
                     prop_assert_eq!(observe(&input[..end], &Limits::default()), None);
                     prop_assert_eq!(first.next(&input[..end], &Limits::default()), None);

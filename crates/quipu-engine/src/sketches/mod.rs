@@ -14,6 +14,8 @@
 
 mod answer;
 mod apply;
+mod change;
+mod frequency;
 mod note;
 mod observe;
 mod pages;
@@ -23,6 +25,8 @@ mod shared;
 mod shelf;
 mod time;
 mod together;
+mod top;
+mod unique;
 
 pub(crate) use self::answer::{Told, told};
 pub(crate) use self::note::{OWN_PANE, Paged, is_of_sketch};

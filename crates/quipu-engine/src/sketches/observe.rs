@@ -1,17 +1,18 @@
-//! Observations of single items in one sketch of uniques, many at a time: the short way, as adds and reads of counts have one.
+//! Single items that are counted in one sketch, many at a time: the short way, as adds and reads of counts have one.
 //!
 //! In: commands of one item each, on the same name, in the order in which they came. Out: their replies, in that order; or nothing, and then the first of them is for [`Turn::run`], which says what it lacks.
 //!
-//! The sketch is looked up once, and what changed in it is one version of it, in one record.
+//! The sketch is looked up once, and what changed in it is one version of it, in one record. Of frequencies and tops the command is there that counts many items, and tells of each by itself; of uniques there is none.
 //!
 //! Invariants:
 //! - replies and registers are those of the same commands run one by one;
 //! - nothing is applied for a command that is not counted as run.
 
-use quipu_model::{Cell, Dialect, Durability, Kind, Name};
+use quipu_model::{Cell, Command, Dialect, Durability, Kind, Name, Reply, SketchCommand};
 use quipu_sketch::Sketch;
 
-use super::apply::{Fresh, Wanted, known};
+use super::apply::{Wanted, known};
+use super::change::Fresh;
 use super::room::{UNIQUE_BYTES_MAX, entry_bytes_max};
 use crate::admit::Reach;
 use crate::apply::table::Look;
@@ -22,6 +23,28 @@ use crate::turn::Turn;
 pub const OBSERVES_MAX: usize = 64;
 
 impl Turn<'_> {
+    /// Runs a command that counts up to [`OBSERVES_MAX`] items, in place of as many that count one each; what it would tell of each, in order. `None`: the first one has to be [run](Turn::run) by itself.
+    pub fn run_counts(&mut self, command: SketchCommand<'_>) -> Option<Reply> {
+        self.release();
+        let name = *command.names().first()?;
+        let policy = self.policies.policy(name);
+        // What is told of a window is told of all its panes, after all items of a command.
+        if !self.takes_briefs() || policy.window.is_some() || policy.decay.is_some() || self.is_over_time(name) {
+            return None;
+        }
+        match self.run(&Command::Sketch(command)) {
+            Ok(Reply::Refused(_)) | Err(_) => None,
+            Ok(reply) => Some(reply),
+        }
+    }
+
+    /// Whether a counter is a sketch over time, of a namespace that once had such.
+    fn is_over_time(&self, name: Name<'_>) -> bool {
+        let table = &self.engine.table;
+        let mut held = Held::one(table, table.shard_of(table.hash(name.bytes())));
+        held.at(0).body(name.bytes()).is_some_and(|body| matches!(body.sketch(), Sketch::Ring(_)))
+    }
+
     /// Observes these items, up to [`OBSERVES_MAX`], and tells of each whether it changed anything; whether it did. If not, the first one has to be [run](Turn::run) by itself.
     pub fn run_observes(&mut self, name: Name<'_>, items: &[&[u8]], dialect: Dialect, tell: impl FnMut(bool)) -> bool {
         self.release();

@@ -15,7 +15,7 @@ use quipu_sketch::{CountMin, Ring, Sketch, Top, hll};
 
 use super::Body;
 use super::answer::ITEM_BYTES_MAX;
-use super::apply::widest;
+use super::top::widest;
 use crate::admit::{Reach, reach};
 use crate::journal::format::{EDIT_OVERHEAD_BYTES_MAX, SKETCH_ENTRY_BYTES_MAX};
 

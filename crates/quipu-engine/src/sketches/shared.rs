@@ -12,7 +12,8 @@ use quipu_model::{Cell, Name, Refusal};
 use quipu_sketch::{Edits, Sketch};
 
 use super::Body;
-use super::apply::{Begin, Fresh, Wanted, Way, all_of, edits_bytes, known, packed};
+use super::apply::{Wanted, known};
+use super::change::{Begin, Fresh, Way, all_of, edits_bytes, packed};
 use super::note::OWN_PANE;
 use super::settling::Settling;
 use super::together::{empty_like, is_alike};

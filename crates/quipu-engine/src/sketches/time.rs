@@ -18,7 +18,8 @@ use quipu_sketch::{Edits, Key, Ring, Sketch, Top};
 
 use super::Body;
 use super::answer::refusal;
-use super::apply::{Begin, Fresh, Way, all_of, check_work, edits_bytes, packed};
+use super::change::{Begin, Fresh, Way, all_of, edits_bytes, packed};
+use super::frequency::check_work;
 use crate::apply::Run;
 use crate::journal::format::{EDIT_OVERHEAD_BYTES_MAX, Entry};
 

@@ -1,10 +1,11 @@
-//! Observations of single items, found and run many at a time.
+//! Commands that count single items in sketches, found and run many at a time.
 //!
 //! In: the input of a connection of which nothing else is asked than to answer. Out: the replies to the first such commands in it, all of them on one sketch.
 
 use arrayvec::ArrayVec;
 use quipu_engine::{OBSERVES_MAX, Turn};
-use quipu_protocol::{Limits, Version, Writer, observe};
+use quipu_model::{Dialect, Reply};
+use quipu_protocol::{Counted, Counts, Limits, ObserveFrame, Version, Writer, observe};
 
 use super::briefs::Ran;
 use crate::hot::Hot;
@@ -19,7 +20,7 @@ pub(super) fn run(
     hot: &Hot,
 ) -> Ran {
     let Some(first) = observe(input, limits) else { return Ran::default() };
-    let mut items = ArrayVec::<&[u8], OBSERVES_MAX>::new();
+    let mut items = ArrayVec::<Counted<'_>, OBSERVES_MAX>::new();
     items.push(first.item);
     let mut bytes = first.bytes;
     while !items.is_full()
@@ -30,11 +31,48 @@ pub(super) fn run(
     }
     let found = items.len();
     let mut writer = Writer::new(out, version);
-    let ran = turn.run_observes(first.name, &items, first.dialect, |changed| writer.yes_or_no(changed));
+    let ran = match first.counts() {
+        Counts::Unique(dialect) => run_unique(&first, &items, dialect, turn, &mut writer),
+        Counts::Frequency(_) | Counts::Top(_) => run_counts(&first, &items, turn, &mut writer),
+    };
     if !ran {
         return Ran { found, ..Ran::default() };
     }
     hot.ran(found, turn.now(), |_| Some((first.name, true)));
     // A name and an operation; the item weighs nothing.
     Ran { found, commands: found, bytes, work: 2 * found, command: Some(first.command()), errors: 0 }
+}
+
+fn run_unique(
+    first: &ObserveFrame<'_>,
+    items: &[Counted<'_>],
+    dialect: Dialect,
+    turn: &mut Turn<'_>,
+    writer: &mut Writer<'_>,
+) -> bool {
+    let items: ArrayVec<&[u8], OBSERVES_MAX> = items.iter().map(|(item, _)| *item).collect();
+    turn.run_observes(first.name, &items, dialect, |changed| writer.yes_or_no(changed))
+}
+
+fn run_counts<'a>(
+    first: &ObserveFrame<'a>,
+    items: &[Counted<'a>],
+    turn: &mut Turn<'_>,
+    writer: &mut Writer<'_>,
+) -> bool {
+    match first.of_all(items).and_then(|command| turn.run_counts(command)) {
+        Some(Reply::Integers(numbers)) => numbers.into_iter().for_each(|number| {
+            writer.array(1);
+            writer.integer(number);
+        }),
+        Some(Reply::Items(left)) => left.into_iter().for_each(|left| {
+            writer.array(1);
+            match left {
+                Some(item) => writer.bulk(&item),
+                None => writer.null(),
+            }
+        }),
+        _ => return false,
+    }
+    true
 }

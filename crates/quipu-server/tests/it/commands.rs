@@ -226,7 +226,7 @@ fn a_counter_that_most_silent_adds_go_to_gets_lanes_though_others_come_in_betwee
     assert!(was_split, "{added} adds to one counter, every second one of all");
     let (hot, cold) = (added.to_string(), (added / 50).to_string());
     let bulk = |number: &str| format!("${}\r\n{number}\r\n", number.len());
-    silent.ask("MGET hot cold:0 cold:49", &format!("*3\r\n{}{}{}", bulk(&hot), bulk(&cold), bulk(&cold)));
+    silent.ask("MGET hot cold:0 cold:49", format!("*3\r\n{}{}{}", bulk(&hot), bulk(&cold), bulk(&cold)));
 }
 
 #[test]

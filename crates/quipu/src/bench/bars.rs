@@ -6,6 +6,8 @@
 
 use quipu_model::Durability;
 
+use super::commands::Verb;
+
 /// What is compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Basis {
@@ -62,8 +64,13 @@ pub enum Standing {
 }
 
 impl Bar {
-    /// The bar of a mode at so many commands in flight; there is none for other numbers than these.
-    pub fn of(mode: Durability, pipeline: usize) -> Option<Bar> {
+    /// The bar of a command in a mode at so many in flight; there is none for others than these.
+    pub fn of(verb: Verb, mode: Durability, pipeline: usize) -> Option<Bar> {
+        match verb {
+            Verb::Incr => {}
+            Verb::Pfadd => return (pipeline == 64).then_some(Bar { must: 2.0, goal: 2.0 }),
+            Verb::Get | Verb::CmsIncrby | Verb::TopkAdd => return None,
+        }
         let column = [1, 16, 64, 256].iter().position(|&known| known == pipeline)?;
         let (must, goal) = match mode {
             Durability::Memory => ([1.05, 2.0, 3.0, 4.5], [1.15, 2.3, 4.0, 7.0]),
@@ -102,13 +109,14 @@ mod tests {
     fn every_mode_has_a_bar_where_it_is_measured_by_default() {
         for mode in Durability::ALL {
             for pipeline in [1, 16, 64, 256] {
-                let bar = Bar::of(mode, pipeline).unwrap();
+                let bar = Bar::of(Verb::Incr, mode, pipeline).unwrap();
                 assert!(bar.must < bar.goal, "{mode} {pipeline}");
                 assert_eq!(bar.standing(bar.goal), Standing::Goal);
                 assert_eq!(bar.standing(bar.must), Standing::Must);
                 assert_eq!(bar.standing(bar.must - 0.01), Standing::Below);
             }
-            assert_eq!(Bar::of(mode, 32), None);
+            assert_eq!(Bar::of(Verb::Incr, mode, 32), None);
+            assert_eq!(Bar::of(Verb::Get, mode, 64), None);
         }
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use quipu_model::Durability;
 
 use super::bars::{Bar, Basis, Standing};
+use super::commands::Verb;
 use super::measure::Sample;
 use super::peers::Peer;
 
@@ -98,7 +99,7 @@ impl Series {
 
 impl Ratio {
     /// Compares series of the same setting, repetition by repetition: what disturbs the machine for a while disturbs both.
-    pub fn new(redis: &Series, quipu: &Series) -> Option<Ratio> {
+    pub fn new(verb: Verb, redis: &Series, quipu: &Series) -> Option<Ratio> {
         let mode = quipu.setting.mode?;
         let pairs = || redis.samples.iter().zip(&quipu.samples);
         let cpu = pairs().filter_map(|(redis, quipu)| Some(redis.cpu_per_operation()? / quipu.cpu_per_operation()?));
@@ -109,7 +110,7 @@ impl Ratio {
             cpu: median(cpu.filter(known)),
             throughput: median(throughput.filter(known)),
             basis: Basis::of(mode),
-            bar: Bar::of(mode, quipu.setting.pipeline),
+            bar: Bar::of(verb, mode, quipu.setting.pipeline),
         })
     }
 
@@ -128,11 +129,11 @@ impl Ratio {
 }
 
 /// All ratios: every setting that both servers were measured in.
-pub fn ratios(series: &[Series]) -> Vec<Ratio> {
+pub fn ratios(verb: Verb, series: &[Series]) -> Vec<Ratio> {
     let of = |peer: Peer| series.iter().filter(move |one| one.peer == peer);
     let pairs = of(Peer::Quipu).flat_map(|quipu| of(Peer::Redis).map(move |redis| (redis, quipu)));
     let alike = pairs.filter(|(redis, quipu)| redis.setting == quipu.setting);
-    alike.filter_map(|(redis, quipu)| Ratio::new(redis, quipu)).collect()
+    alike.filter_map(|(redis, quipu)| Ratio::new(verb, redis, quipu)).collect()
 }
 
 /// A time in microseconds.
@@ -175,7 +176,7 @@ mod tests {
     fn ratios_are_medians_over_pairs() {
         let redis = series(Peer::Redis, &[(1000, 1000), (500, 1000), (1000, 1000)]);
         let quipu = series(Peer::Quipu, &[(2000, 1000), (1000, 1000), (9000, 1000)]);
-        let all = ratios(&[redis, quipu]);
+        let all = ratios(Verb::Incr, &[redis, quipu]);
         let [ratio] = &all[..] else { panic!("{} ratios", all.len()) };
         assert_eq!((ratio.cpu, ratio.throughput), (Some(2.0), Some(2.0)), "the slow second counts for both");
         assert_eq!((ratio.judged(), ratio.standing()), (Some(2.0), Some(Standing::Must)));

@@ -50,7 +50,7 @@ impl Report {
             ]);
         }
         writeln!(out, "{}", show::figures(table, 1..9))?;
-        let ratios = ratios(&self.series);
+        let ratios = ratios(flags.command, &self.series);
         if !ratios.is_empty() {
             let redis = self.redis.as_deref().unwrap_or_default();
             writeln!(out, "\n{}", show::bold(&format!("how many times better than redis-server {redis}")))?;
@@ -84,7 +84,7 @@ impl Report {
             ("pinned", Json::Bool(self.pinned)),
             ("notes", Json::List(self.notes.iter().map(Json::text).collect())),
             ("measurements", Json::List(measured)),
-            ("ratios", Json::List(ratios(&self.series).iter().map(ratio_json).collect())),
+            ("ratios", Json::List(ratios(flags.command, &self.series).iter().map(ratio_json).collect())),
             ("accounts", Json::List(accounts.collect())),
         ])
     }

@@ -1,7 +1,10 @@
 //! Observations by the short way, many at a time, come to what the same come to one by one: in replies, in bodies, and after a crash.
 
 use quipu_engine::{Engine, OBSERVES_MAX};
-use quipu_model::{Command, Dialect, ExpiryCondition, Reply, SketchCommand, When};
+use quipu_model::{
+    Command, Dialect, ExpiryCondition, FrequencySize, Name, Namespace, Reply, SketchCommand, TopSize, When,
+};
+use quipu_sketch::window::Panes;
 use quipu_testkit::{CrashDisk, Dice};
 
 use super::{ask, name, run};
@@ -77,4 +80,102 @@ fn what_is_observed_the_short_way_is_what_is_observed_one_by_one() {
         }
     }
     assert!(short > 1_000 && long > 100, "{short} short, {long} long");
+}
+
+/// Frequencies and tops, of both forms.
+const COUNTED: [&str; 5] = ["d:c", "r:f", "m:t", "d:p", "d:count"];
+
+fn counting<'a>(to: &'a str, items: Vec<(&'a [u8], u64)>) -> SketchCommand<'a> {
+    let name: Name<'a> = name(to);
+    let size = FrequencySize::Dimensions { width: 40, depth: 3 };
+    match to.as_bytes()[2] {
+        b'c' => SketchCommand::CountItems { name, items, make: Some(size), dialect: Dialect::Redis },
+        b'f' => SketchCommand::CountItems { name, items, make: Some(size), dialect: Dialect::Native },
+        b't' => SketchCommand::CountTop { name, items, make: Some(TopSize::of(5)), dialect: Dialect::Redis },
+        _ => SketchCommand::CountTop { name, items, make: Some(TopSize::of(5)), dialect: Dialect::Native },
+    }
+}
+
+/// What each of many commands of one item would have been told.
+fn each(reply: Reply) -> Vec<Reply> {
+    match reply {
+        Reply::Integers(numbers) => numbers.into_iter().map(|number| Reply::Integers(vec![number])).collect(),
+        Reply::Items(items) => items.into_iter().map(|item| Reply::Items(vec![item])).collect(),
+        other => panic!("that is no list: {other:?}"),
+    }
+}
+
+#[test]
+fn what_is_counted_the_short_way_is_what_is_counted_one_by_one() {
+    let (mut short, mut long) = (0, 0);
+    for seed in 0..12 {
+        let (worlds, dice) = ([0, 1].map(|_| World::new(CrashDisk::new(), seed)), Dice::new(seed));
+        let [many, single] = worlds.each_ref().map(|world| world.open(small(1 << 20)).unwrap());
+        let below = |bound| dice.below(bound);
+        for step in 0..300 {
+            let to = COUNTED[below(COUNTED.len())];
+            let items: Vec<(Vec<u8>, u64)> = (0..1 + below(OBSERVES_MAX))
+                .map(|_| {
+                    // Now and then more than a cell or a sum can hold, or longer than an item may be.
+                    let by = if below(400) == 0 { [1 << 31, u64::MAX / 2][below(2)] } else { below(3) as u64 };
+                    let long = if below(2_000) == 0 { "x".repeat(70_000) } else { String::new() };
+                    (format!("item {}{long}", below(1 + step)).into_bytes(), by)
+                })
+                .collect();
+            let items: Vec<(&[u8], u64)> = items.iter().map(|(item, by)| (&item[..], *by)).collect();
+            let alone = |engine: &Engine| -> Vec<Reply> {
+                items.iter().map(|item| ask(engine, counting(to, vec![*item]))).collect()
+            };
+            let ran = many.turn().run_counts(counting(to, items.clone()));
+            let replies = match ran {
+                Some(reply) => {
+                    short += 1;
+                    each(reply)
+                }
+                None => {
+                    long += 1;
+                    alone(&many)
+                }
+            };
+            assert_eq!(replies, alone(&single), "seed {seed}, step {step}, {to}");
+            let other = match below(30) {
+                0 => Command::Delete { names: vec![name(to)] },
+                1 => Command::Add { name: name("d:count"), delta: 1, shard_key: None },
+                2 => {
+                    many.steps().seal_all().unwrap();
+                    continue;
+                }
+                _ => continue,
+            };
+            assert_eq!(run(&many, other.clone()), run(&single, other), "seed {seed}, step {step}, {to}");
+        }
+        many.steps().hand_over();
+        many.steps().sync();
+        let [before, _] = &worlds;
+        let after = World::new(before.disk.kill(before.disk.operations()).into_disk(), seed);
+        let again = after.open(small(1 << 20)).unwrap();
+        // All that is asked again is told what it is told where nothing has crashed.
+        for of in COUNTED.into_iter().filter(|of| !of.starts_with("m:")) {
+            let told = |engine: &Engine| ask(engine, counting(of, vec![(b"item 1", 1), (b"item 2", 1), (b"new", 1)]));
+            assert_eq!(told(&again), told(&single), "seed {seed}, {of}");
+        }
+    }
+    assert!(short > 1_000 && long > 100, "{short} short, {long} long");
+}
+
+#[test]
+fn what_is_told_of_a_window_is_told_after_each_item() {
+    let world = World::new(CrashDisk::new(), 1);
+    let mut options = small(1 << 20);
+    let window = Namespace { window: Panes::read("1h/4").ok(), ..Namespace::default() };
+    options.namespaces.push((Box::from(*b"w"), window));
+    let engine = world.open(options).unwrap();
+    let items = vec![(&b"a"[..], 1); 3];
+    assert_eq!(engine.turn().run_counts(counting("w:f", items.clone())), None);
+    ask(&engine, counting("w:f", items.clone()));
+    drop(engine);
+    // The namespace has no window any more, and the sketch goes on with the one that it was made with.
+    let engine = world.open(small(1 << 20)).unwrap();
+    assert_eq!(engine.turn().run_counts(counting("w:f", items)), None);
+    assert_eq!(ask(&engine, counting("w:f", vec![(b"a", 1)])), Reply::Integers(vec![4]));
 }

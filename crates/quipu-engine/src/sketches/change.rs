@@ -1,0 +1,314 @@
+//! Changes sketches and writes that down.
+//!
+//! In: the work of a command. Out: a body that has changed, and in the run's record the cell and what changed in the body.
+//!
+//! Invariants:
+//! - what is refused leaves cells, bodies and record as they were;
+//! - what changes nothing in a body writes nothing, and asks for no memory.
+
+use std::cell::Cell as Slot;
+
+use quipu_model::{Cell, Dialect, Kind, Name, Refusal, Reply};
+use quipu_sketch::{Edit, Edits, Sketch};
+
+use super::apply::{Wanted, known};
+use super::room::HEADER_BYTES;
+use super::time::{Told, When};
+use super::{Body, bodies_bytes_max};
+use crate::apply::Run;
+use crate::journal::format::{EDIT_OVERHEAD_BYTES_MAX, Entry, PackedEdit, without_zeros};
+
+/// Edits that take no more than this are kept for the next command.
+const EDITS_BYTES_MAX: usize = 64 << 10;
+
+/// Of what all counters may take in memory, this part at most is for bodies when one is made. Those that are there may grow beyond it, up to [`bodies_bytes_max`].
+const BODIES_SHARE: u64 = 2;
+
+thread_local! {
+    static EDITS: Slot<Option<Edits>> = const { Slot::new(None) };
+}
+
+/// Edits, of which there are none at first, in memory that is used again.
+pub struct Fresh(pub Edits);
+
+impl Fresh {
+    pub fn take() -> Fresh {
+        let mut edits = EDITS.take().unwrap_or_default();
+        edits.clear();
+        Fresh(edits)
+    }
+}
+
+impl Drop for Fresh {
+    fn drop(&mut self) {
+        if self.0.memory() <= EDITS_BYTES_MAX {
+            EDITS.set(Some(std::mem::take(&mut self.0)));
+        }
+    }
+}
+
+impl Run<'_, '_> {
+    /// Changes a sketch, which is made if it does not exist, and grows by so many bytes at most; what the work says, unless it came too late, and whether anything changed. What the work refuses has changed nothing. Of a sketch over time the pane is changed, and the work is told what each event weighs there.
+    pub(super) fn change<T>(
+        &mut self,
+        name: Name<'_>,
+        wanted: Wanted,
+        when: When,
+        grows: impl FnOnce(&Sketch, u64) -> u64,
+        make: impl FnOnce() -> Result<Sketch, Refusal>,
+        work: impl Fn(&mut Sketch, &mut Edits, u64) -> Result<T, Refusal>,
+    ) -> Result<(Option<T>, bool), Refusal> {
+        if self.picking.is_some() {
+            // Windows are not offered there, so nothing depends on the time, and a weight is what it is.
+            let grows = |sketch: &Sketch| grows(sketch, 1);
+            let done = self.change_shared(name, wanted, grows, make, |sketch, edits| work(sketch, edits, 1));
+            return done.map(|(worked, changed)| (Some(worked), changed));
+        }
+        let before = self.sole_cell(name);
+        let hash = self.table.hash(name.bytes());
+        let Some(cell) = before else {
+            let mut sketch = self.over_time(name, wanted.kind, make()?)?;
+            if let Sketch::Ring(ring) = &sketch {
+                return self.change_ring((name, None), ring, when, grows, work);
+            }
+            let mut edits = Fresh::take();
+            self.check_memory(sketch.memory() as u64 + grows(&sketch, 1))?;
+            let begin = Begin::of(&sketch);
+            let worked = work(&mut sketch, &mut edits.0, 1)?;
+            self.write_new(name, None, sketch, Some((begin, &edits.0)));
+            return Ok((Some(worked), true));
+        };
+        let body = self.held.shard(self.table.shard_of(hash)).body_mut(name.bytes()).ok_or(wanted.refusal())?;
+        if !wanted.takes(known(body.sketch())) {
+            return Err(wanted.refusal());
+        }
+        if let Sketch::Ring(ring) = body.sketch() {
+            let ring = ring.clone();
+            return self.change_ring((name, Some(cell)), &ring, when, grows, work);
+        }
+        if self.memory.is_some() {
+            let grows = grows(body.sketch(), 1);
+            self.check_growth(grows)?;
+        }
+        let body = self.held.shard(self.table.shard_of(hash)).body_mut(name.bytes()).ok_or(wanted.refusal())?;
+        let mut edits = Fresh::take();
+        let length = body.bytes().len();
+        let worked = work(body.sketch_mut(), &mut edits.0, 1)?;
+        let changed = !edits.0.is_empty();
+        if changed {
+            body.note(length, &edits.0);
+            self.write_changed(name, cell, None, &edits.0);
+        }
+        Ok((Some(worked), changed))
+    }
+
+    /// Writes down what a merge has made of a sketch that was there, or was not.
+    pub(super) fn write_merged(
+        &mut self,
+        name: Name<'_>,
+        before: Option<Cell>,
+        merged: Sketch,
+        edits: &Edits,
+    ) -> Result<(), Refusal> {
+        match before {
+            Some(cell) if !edits.is_empty() => {
+                let length = self.body(name).map_or(0, |body| body.bytes().len());
+                self.check_growth(merged.bytes().len().saturating_sub(length) as u64)?;
+                self.write_changed(name, cell, Some(merged), edits);
+            }
+            Some(_) => {}
+            None => {
+                self.check_memory(merged.memory() as u64)?;
+                self.write_new(name, None, merged, None);
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes a sketch where there is no counter.
+    pub(super) fn make(&mut self, name: Name<'_>, kind: Kind, sketch: Sketch) -> Result<Reply, Refusal> {
+        if self.sole_cell(name).is_some() {
+            return Err(Refusal::SketchExists { kind });
+        }
+        if self.picking.is_some() {
+            let wanted = Wanted { kind, dialect: Dialect::Native };
+            return self.change_shared(name, wanted, |_| 0, || Ok(sketch), |_, _| Ok(())).map(|_| Reply::Ok);
+        }
+        let sketch = self.over_time(name, kind, sketch)?;
+        self.check_memory(sketch.memory() as u64)?;
+        let begin = Begin::of(&sketch);
+        self.write_new(name, None, sketch, Some((begin, &Edits::new())));
+        Ok(Reply::Ok)
+    }
+
+    /// Whether there is memory for a sketch that is made, and takes so many bytes.
+    pub(super) fn check_memory(&self, bytes: u64) -> Result<(), Refusal> {
+        let Some((table_bytes_max, bytes_max)) = self.memory else { return Ok(()) };
+        let fits = self.table.bytes() + bytes <= table_bytes_max
+            && self.table.bodies_bytes() + bytes <= table_bytes_max / BODIES_SHARE;
+        if fits { Ok(()) } else { Err(Refusal::NoMemory { bytes_max }) }
+    }
+
+    /// Whether there is memory for a sketch that becomes longer by so many bytes; one that does not goes on whatever there is.
+    pub(super) fn check_growth(&self, bytes: u64) -> Result<(), Refusal> {
+        let Some((table_bytes_max, bytes_max)) = self.memory.filter(|_| bytes > 0) else { return Ok(()) };
+        let fits = self.table.bodies_bytes() + bytes <= bodies_bytes_max(table_bytes_max);
+        if fits { Ok(()) } else { Err(Refusal::NoMemory { bytes_max }) }
+    }
+
+    /// Writes down a body that has changed by these edits: noted already, unless this is another sketch in its place.
+    pub(super) fn write_changed(&mut self, name: Name<'_>, cell: Cell, other: Option<Sketch>, edits: &Edits) {
+        let cell = Cell { value: cell.value + 1, ..cell };
+        let (hash, before) = self.put(name, cell);
+        let shard = self.held.shard(self.table.shard_of(hash));
+        let body = shard.body_mut(name.bytes()).expect("a cell of the same epoch keeps its body");
+        if let Some(other) = other {
+            let length = body.bytes().len();
+            *body.sketch_mut() = other;
+            body.note(length, edits);
+        }
+        body.version = cell.value as u64;
+        let unsure = !std::mem::replace(&mut body.journaled, before.is_some());
+        if let Some(before) = before {
+            let Cell { epoch, value, expires_at } = cell;
+            let entry =
+                Entry::Cell { name: name.bytes(), epoch, value, expires_at, count: 1, sum: 1, before, own: &[] };
+            self.draft.push(self.now, &entry);
+            // Edits that come to more than what they lead to are of no use.
+            let whole = unsure || edits.is_whole() || edits_bytes(edits) > EDIT_OVERHEAD_BYTES_MAX + body.bytes().len();
+            let change = (body.kind(), body.version, whole);
+            let whose = (name.bytes(), 0);
+            match whole {
+                true => self.draft.push_sketch(self.now, whose, change, [all_of(body.bytes())].into_iter()),
+                false => self.draft.push_sketch(self.now, whose, change, edits.iter().map(packed)),
+            }
+        }
+        shard.note_body(name.bytes());
+        self.table.note_bytes(shard);
+    }
+
+    /// The cell of a counter was written down: if it is a sketch, and the journal does not have all of its body, it gets that, too.
+    pub(crate) fn write_unjournaled(&mut self, name: Name<'_>) {
+        let hash = self.table.hash(name.bytes());
+        if self.picking.is_some() {
+            // What is shown is nobody's to write down; of what this node says, `share` sees to that.
+            return;
+        }
+        let shard = self.held.shard(self.table.shard_of(hash));
+        if shard.body(name.bytes()).is_none_or(Body::is_journaled) {
+            return;
+        }
+        let Some(body) = shard.body_mut(name.bytes()) else { return };
+        Told { now: self.now, name: name.bytes(), draft: self.draft }.push_unjournaled(body);
+    }
+
+    /// Writes down a sketch that is made, with this cell or else one that a new counter has; and how it came to be, if that is known.
+    pub(super) fn write_new(
+        &mut self,
+        name: Name<'_>,
+        cell: Option<Cell>,
+        sketch: Sketch,
+        way: Option<(Begin, &Edits)>,
+    ) {
+        let cell = cell.unwrap_or_else(|| self.with_value(name, None, 1));
+        let (hash, before) = self.put(name, cell);
+        let Cell { epoch, value, expires_at } = cell;
+        let mut body = Body::new(sketch, epoch, value as u64);
+        body.journaled = before.is_some();
+        if let Some(before) = before {
+            let entry =
+                Entry::Cell { name: name.bytes(), epoch, value, expires_at, count: 1, sum: 1, before, own: &[] };
+            self.draft.push(self.now, &entry);
+            let change = (body.kind(), body.version, true);
+            // A large one that was counted in right away is nothing but zeros in between.
+            let shorter = |(begin, edits): &(Begin, &Edits)| {
+                let way = EDIT_OVERHEAD_BYTES_MAX + begin.bytes.len() + edits_bytes(edits);
+                let all = body.bytes();
+                // Of a large one the zeros at the end are not counted: that would be to read it.
+                let all = if all.len() <= EDITS_BYTES_MAX { without_zeros(all) } else { all };
+                !edits.is_whole() && way < all.len()
+            };
+            match way.filter(shorter) {
+                Some((begin, edits)) => {
+                    let way = Way { begin: Some(begin.edit()), edits: edits.iter() };
+                    self.draft.push_sketch(self.now, (name.bytes(), 0), change, way);
+                }
+                None => {
+                    let all = [all_of(body.bytes())].into_iter();
+                    self.draft.push_sketch(self.now, (name.bytes(), 0), change, all);
+                }
+            }
+        }
+        let shard = self.held.shard(self.table.shard_of(hash));
+        shard.put_body(hash, name.bytes(), body);
+        self.table.note_bytes(shard);
+        self.drop_if_past(name, cell);
+    }
+}
+
+/// What a sketch was before anything was counted in it.
+pub struct Begin {
+    length: u32,
+    /// Without the zeros at the end.
+    bytes: Vec<u8>,
+}
+
+impl Begin {
+    pub fn of(sketch: &Sketch) -> Begin {
+        Begin::of_bytes(sketch.bytes())
+    }
+
+    pub fn of_bytes(bytes: &[u8]) -> Begin {
+        // All behind the header is zeros: of megabytes that nobody has touched yet, these are not to be the first to be.
+        let header = &bytes[..bytes.len().min(HEADER_BYTES)];
+        Begin { length: bytes.len() as u32, bytes: without_zeros(header).to_vec() }
+    }
+
+    /// How many bytes it takes in a record.
+    pub fn len(&self) -> usize {
+        EDIT_OVERHEAD_BYTES_MAX + self.bytes.len()
+    }
+
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    pub fn edit(&self) -> PackedEdit<'_> {
+        PackedEdit { at: 0, removed: 0, length: self.length, bytes: &self.bytes }
+    }
+}
+
+/// A beginning, and what came after it.
+pub struct Way<'b, I> {
+    pub begin: Option<PackedEdit<'b>>,
+    pub edits: I,
+}
+
+impl<'b, I: ExactSizeIterator<Item = Edit<'b>>> Iterator for Way<'b, I> {
+    type Item = PackedEdit<'b>;
+
+    fn next(&mut self) -> Option<PackedEdit<'b>> {
+        self.begin.take().or_else(|| self.edits.next().map(packed))
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let length = self.edits.len() + usize::from(self.begin.is_some());
+        (length, Some(length))
+    }
+}
+
+impl<'b, I: ExactSizeIterator<Item = Edit<'b>>> ExactSizeIterator for Way<'b, I> {}
+
+pub fn packed(edit: Edit<'_>) -> PackedEdit<'_> {
+    PackedEdit { at: edit.at, removed: edit.removed, length: edit.bytes.len() as u32, bytes: edit.bytes }
+}
+
+/// All of a body, as the only edit of it.
+pub fn all_of(bytes: &[u8]) -> PackedEdit<'_> {
+    PackedEdit { at: 0, removed: 0, length: bytes.len() as u32, bytes }
+}
+
+/// The most bytes that these edits take in a record.
+pub fn edits_bytes(edits: &Edits) -> usize {
+    edits.len() * EDIT_OVERHEAD_BYTES_MAX + edits.bytes_len()
+}
