@@ -230,6 +230,51 @@ fn a_counter_that_most_silent_adds_go_to_gets_lanes_though_others_come_in_betwee
 }
 
 #[test]
+fn items_counted_in_pipelines_are_told_the_same_as_one_by_one() {
+    let door = Door::open();
+    let mut client = door.client();
+    // Bytes of a list may be run many at a time; lines are always run one by one.
+    let mut said = |commands: &[String], encode: fn(&str) -> Vec<u8>| {
+        let bytes: Vec<u8> = commands.iter().flat_map(|command| encode(command)).collect();
+        client.send(bytes).send("PING\r\n");
+        let mut replies = Vec::new();
+        while replies.last().is_none_or(|line| line != "+PONG") {
+            replies.push(client.line());
+        }
+        replies
+    };
+    let list = |command: &str| request(&command.split(' ').map(str::as_bytes).collect::<Vec<_>>());
+    let line = |command: &str| format!("{command}\r\n").into_bytes();
+    for version in [2, 3] {
+        let commands = |of: &str| -> Vec<String> {
+            let make = ["DEL f{} t{} u{} n{} q{} p{}", "CMS.INITBYDIM f{} 20 3", "TOPK.RESERVE t{} 2", "SET n{} 1"];
+            let count = [
+                "CMS.INCRBY f{} ITEM OFTEN",
+                "TOPK.ADD t{} ITEM",
+                "TOPK.INCRBY t{} ITEM OFTEN",
+                "QUIPU.FREQ.ADD q{} ITEM OFTEN",
+                "QUIPU.TOP.ADD p{} ITEM OFTEN",
+                "PFADD u{} ITEM",
+                // Refused, each by itself.
+                "CMS.INCRBY n{} ITEM OFTEN",
+                "TOPK.INCRBY t{} ITEM 100001",
+            ];
+            let each = |round: usize| ((round * round % 7).to_string(), (round % 5).to_string());
+            let counted = count.iter().flat_map(|command| {
+                (0..200).map(each).map(|(item, by)| command.replace("ITEM", &item).replace("OFTEN", &by))
+            });
+            let all = [format!("HELLO {version}")].into_iter().chain(make.map(str::to_owned)).chain(counted);
+            all.map(|command| command.replace("{}", of)).collect()
+        };
+        let (short, long) = (said(&commands("s"), list), said(&commands("l"), line));
+        let same: Vec<String> = long.iter().map(|line| line.replace("tl", "ts")).collect();
+        assert_eq!(short.len(), same.len());
+        short.iter().zip(&same).enumerate().for_each(|(at, (short, long))| assert_eq!(short, long, "line {at}"));
+        assert!(short.iter().filter(|line| line.starts_with('-')).count() == 400, "{short:?}");
+    }
+}
+
+#[test]
 fn a_client_chooses_which_replies_it_gets() {
     let door = Door::open();
     door.client()
