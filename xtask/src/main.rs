@@ -24,7 +24,8 @@ cargo xtask bench postgres [--seconds N] [--repetitions N]
                                              a durable counter beside a hot row of PostgreSQL, in turn
 cargo xtask bench memory [COUNTERS …]        bytes per counter beside Redis
 cargo xtask bench http                       an add over HTTP beside nginx, and watchers beside bare writes
-cargo xtask bench store                      what a shared store costs a node and is spared, beside a node alone and a hot row
+cargo xtask bench store [cpu|hot-counter|readers|pages|import|hot-row …]
+                                             what a shared store costs a node and is spared, beside a node alone and a hot row
 cargo xtask engines up                       a Redis, a Redis Cluster and a PostgreSQL to try things on, until Ctrl-C
 cargo xtask tools                            installs what the tests need and says where it is";
 
@@ -48,7 +49,7 @@ fn dispatch(arguments: &[String]) -> anyhow::Result<()> {
         ["bench", "postgres", rest @ ..] => bench::postgres(&postgres_options(rest)?),
         ["bench", "memory", counters @ ..] => bench::memory(&counters_of(counters)?),
         ["bench", "http"] => bench::http(),
-        ["bench", "store"] => bench::store(),
+        ["bench", "store", parts @ ..] => bench::store(parts),
         // Started by `bench http`.
         ["bench", "bare-writes", port] => bench::bare_writes(port),
         ["engines", "up"] => engines_up(),

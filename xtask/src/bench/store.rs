@@ -2,6 +2,8 @@
 //!
 //! In one run, in turn with what it is compared with: a node alone, and a row of PostgreSQL. What a store was asked for is by its own statistics.
 
+mod pages;
+
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::PathBuf;
@@ -40,17 +42,29 @@ const FRESHNESS: Duration = Duration::from_secs(5);
 /// Counters that are imported.
 const IMPORTED: usize = 1_000_000;
 
-/// Measures and prints.
-pub fn store() -> anyhow::Result<()> {
+/// Something to measure, and its name.
+type Part = (&'static str, fn(&Bench) -> anyhow::Result<()>);
+
+/// What there is to measure.
+const PARTS: [Part; 6] = [
+    ("cpu", Bench::cpu),
+    ("hot-counter", Bench::hot_counter),
+    ("readers", Bench::readers),
+    ("pages", Bench::pages),
+    ("import", Bench::import),
+    ("hot-row", Bench::hot_row),
+];
+
+/// Measures and prints: all parts, or those that are named.
+pub fn store(named: &[&str]) -> anyhow::Result<()> {
+    if let Some(unknown) = named.iter().find(|name| PARTS.iter().all(|(part, _)| part != *name)) {
+        bail!("there is no part '{unknown}': {}", PARTS.map(|(part, _)| part).join(", "));
+    }
     need_programs(&["redis-server"], &["redis-server"])?;
     need_programs(&["taskset"], &["util-linux"])?;
-    let programs = postgres_programs()?;
     let bench = Bench { quipu: build()?, stop: Stop::listen()?, home: home()? };
-    bench.cpu()?;
-    bench.hot_counter()?;
-    bench.readers()?;
-    bench.import()?;
-    bench.hot_row(programs)
+    let mut parts = PARTS.iter().filter(|(part, _)| named.is_empty() || named.contains(part));
+    parts.try_for_each(|(_, part)| part(&bench))
 }
 
 fn home() -> anyhow::Result<tempfile::TempDir> {
@@ -71,21 +85,36 @@ struct At {
 
 impl At {
     fn connect(&self) -> anyhow::Result<TcpStream> {
-        let stream = TcpStream::connect(SocketAddr::from((Ipv4Addr::LOCALHOST, self.port))).context("connect")?;
-        stream.set_read_timeout(Some(Duration::from_secs(30))).context("set a time-out")?;
-        stream.set_nodelay(true).context("set no delay")?;
-        Ok(stream)
+        connect(self.port)
     }
 
     /// How often a Redis has run a command, those of scripts included.
     fn calls(&self, command: &str) -> anyhow::Result<u64> {
-        let mut stream = self.connect()?;
-        stream.write_all(b"INFO commandstats\r\n").context("ask Redis")?;
-        let said = read_until(&mut stream, |said| length(said).is_some_and(|length| said.len() >= length))?;
-        let said = String::from_utf8_lossy(&said);
+        let said = self.info("commandstats")?;
         let line = said.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
         Ok(line.and_then(|line| line.split(',').next()?.parse().ok()).unwrap_or(0))
     }
+
+    /// A figure of a Redis.
+    fn figure(&self, section: &str, name: &str) -> anyhow::Result<u64> {
+        let said = self.info(section)?;
+        let found = said.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')?.trim().parse().ok());
+        found.with_context(|| format!("Redis does not tell {name}"))
+    }
+
+    fn info(&self, section: &str) -> anyhow::Result<String> {
+        let mut stream = self.connect()?;
+        stream.write_all(format!("INFO {section}\r\n").as_bytes()).context("ask Redis")?;
+        let said = read_until(&mut stream, |said| length(said).is_some_and(|length| said.len() >= length))?;
+        Ok(String::from_utf8_lossy(&said).into_owned())
+    }
+}
+
+fn connect(port: u16) -> anyhow::Result<TcpStream> {
+    let stream = TcpStream::connect(SocketAddr::from((Ipv4Addr::LOCALHOST, port))).context("connect")?;
+    stream.set_read_timeout(Some(Duration::from_secs(30))).context("set a time-out")?;
+    stream.set_nodelay(true).context("set no delay")?;
+    Ok(stream)
 }
 
 /// How long a bulk string is, with what is around it, as far as that can be told yet.
@@ -116,10 +145,8 @@ impl Bench {
         let (home, port) = (self.place(name)?, free_port().context("find a free port")?);
         let mut command = Command::new("redis-server");
         command.args(["--bind", "127.0.0.1", "--port", &port.to_string(), "--save", "", "--dir"]).arg(&home);
-        Ok(At {
-            server: Server::start(&mut command, &home, "Ready to accept connections", Signal::KILL, &self.stop)?,
-            port,
-        })
+        let server = Server::start(&mut command, &home, "Ready to accept connections", Signal::KILL, &self.stop)?;
+        Ok(At { server, port })
     }
 
     /// A relaxed node with one worker. On a core of its own, if it is measured alone.
@@ -129,13 +156,17 @@ impl Bench {
         if pinned {
             command.args(["-c", "0"]).arg(&self.quipu);
         }
-        command.args(["serve", "--http", "off", "--workers", "1", "--durability", "relaxed", "--resp"]);
+        command.args(["serve", "--workers", "1", "--durability", "relaxed", "--resp"]);
         command.arg(format!("127.0.0.1:{port}")).arg("--data").arg(home.join("data"));
         if let Some(url) = store {
             command.args(["--store", url]);
         }
         command.args(more);
-        Ok(At { server: Server::start(&mut command, &home, "resp://", Signal::KILL, &self.stop)?, port })
+        if !more.contains(&"--http") {
+            command.args(["--http", "off"]);
+        }
+        let server = Server::start(&mut command, &home, "resp://", Signal::KILL, &self.stop)?;
+        Ok(At { server, port })
     }
 
     fn measure(&self, node: &At, words: &[&str]) -> anyhow::Result<Value> {
@@ -282,8 +313,8 @@ impl Bench {
     }
 
     /// One counter of three nodes on a PostgreSQL, beside a row of it.
-    fn hot_row(&self, programs: PathBuf) -> anyhow::Result<()> {
-        let postgres = Postgres::start(programs, home()?, &self.stop)?;
+    fn hot_row(&self) -> anyhow::Result<()> {
+        let postgres = Postgres::start(postgres_programs()?, home()?, &self.stop)?;
         let mut table = Table::new();
         table.set_header(["turn", "hot row", "three nodes, one in flight", "ratio", "sixteen", "ratio"]);
         let mut least = f64::INFINITY;
