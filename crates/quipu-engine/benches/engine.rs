@@ -237,8 +237,9 @@ mod rest {
 /// Adds of each thread in one round: about a millisecond, which two threads often have to themselves on a machine that does something else, too.
 const ROUND_ADDS: usize = 200_000;
 
-/// A round counts if each thread has run for so much of it: else it did not meet the other.
+/// A round counts if each thread had a core for so much of its time, and was beside the other for so much of it: else it did not meet the other.
 const RAN_MIN: f64 = 0.9;
+const BESIDE_MIN: f64 = 0.8;
 
 /// Prints what two threads gain on one counter: medians of rounds in turn, shared atomic and handle, in which both threads ran all the time.
 fn ratio() {
@@ -308,9 +309,17 @@ fn round(threads: usize, adds: usize, work: &Adds) -> Option<f64> {
         let threads: Vec<_> = (0..threads).map(|_| scope.spawn(timed)).collect();
         threads.into_iter().map(|thread| thread.join().expect("adding does not panic")).collect()
     });
-    let (began, ended) = (spans.iter().map(|span| span.0).min()?, spans.iter().map(|span| span.1).max()?);
-    let took = (ended - began).as_nanos() as f64;
-    spans.iter().all(|span| span.2 >= RAN_MIN * took).then(|| took / (adds * threads) as f64)
+    let (last_began, first_ended) = (spans.iter().map(|span| span.0).max()?, spans.iter().map(|span| span.1).min()?);
+    let beside = first_ended.saturating_duration_since(last_began).as_nanos() as f64;
+    let mut rate = 0.0;
+    for (began, ended, ran) in spans {
+        let took = (ended - began).as_nanos() as f64;
+        if ran < RAN_MIN * took || beside < BESIDE_MIN * took {
+            return None;
+        }
+        rate += adds as f64 / took;
+    }
+    Some(1.0 / rate)
 }
 
 /// Nanoseconds for which this thread has run.

@@ -133,6 +133,7 @@ between runs; ratios to a server that was measured in turn with it do not, and C
 Examples:
   quipu bench
   quipu bench --with-redis                        redis-server too, in turn, and the ratios
+  quipu bench --with-redis --with-floor           and a server that does nothing: the most that can be gained
   quipu bench --with-redis --plot bench.svg --json > bench.json
   quipu bench --modes durable --pipelines 1 --keys 1 --seconds 5
   quipu bench --command get --keys 1000,1000000
@@ -199,6 +200,14 @@ pub enum Task {
     /// Measure how fast this server is on this machine, beside Redis if asked for
     #[command(after_help = BENCH_EXAMPLES)]
     Bench(Bench),
+    /// A server that does nothing, for `bench --with-floor`
+    #[command(hide = true)]
+    BenchFloor {
+        /// What it is asked for
+        command: Verb,
+        /// Where it listens
+        address: std::net::SocketAddr,
+    },
     /// Measure the errors of all approximate kinds, beside what is published; exit status 1 if one misses its bar
     #[command(after_help = ACCURACY_EXAMPLES)]
     Accuracy(Accuracy),
@@ -357,6 +366,9 @@ pub struct Bench {
     /// Also measure a private redis-server of the matching persistence mode, in turn, and print the ratios
     #[arg(long)]
     pub with_redis: bool,
+    /// Also measure a server that does nothing but receive and send as many bytes: what no server can go below
+    #[arg(long)]
+    pub with_floor: bool,
     /// A module that redis-server loads, such as RedisBloom's for 'cms.incrby' and 'topk.add'
     #[arg(long, value_name = "FILE", requires = "with_redis")]
     pub redis_module: Option<PathBuf>,

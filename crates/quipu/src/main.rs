@@ -71,6 +71,7 @@ fn main() -> ExitCode {
         Task::Restore(target) => restore::restore(&target, &mut out),
         Task::Docs { page } => docs::docs(page, &mut out),
         Task::Bench(flags) => bench::bench(&flags, &mut out),
+        Task::BenchFloor { command, address } => bench::floor(command, address, &mut out),
         Task::Accuracy(flags) => accuracy::accuracy(&flags, &mut out),
         Task::Add(ask) => ask_server(&ask, &mut out),
         Task::Get(ask) => ask_server(&ask, &mut out),

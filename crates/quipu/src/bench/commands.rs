@@ -58,6 +58,22 @@ impl Verb {
         }
     }
 
+    /// Bytes of each command.
+    pub fn command_bytes(self) -> usize {
+        self.frame(&name(0)).len()
+    }
+
+    /// What a command is answered with by a server that has counted for a while.
+    pub fn usual_reply(self) -> &'static str {
+        match self {
+            Verb::Incr => ":1234567\r\n",
+            Verb::Get => "$7\r\n1234567\r\n",
+            Verb::Pfadd => ":0\r\n",
+            Verb::CmsIncrby => "*1\r\n:1234\r\n",
+            Verb::TopkAdd => "*1\r\n$-1\r\n",
+        }
+    }
+
     fn frame(self, name: &str) -> String {
         let words: &[&str] = match self {
             Verb::Incr | Verb::Get => &[self.word(), name],
@@ -86,7 +102,7 @@ pub struct Commands {
 impl Commands {
     /// Commands for so many keys, from which pipelines of at most so many can be taken.
     pub fn new(verb: Verb, keys: usize, pipeline_max: usize) -> Commands {
-        let command_bytes = verb.frame(&name(0)).len();
+        let command_bytes = verb.command_bytes();
         let mut bytes = Vec::with_capacity((keys + pipeline_max) * command_bytes);
         for key in permutation(keys) {
             bytes.extend_from_slice(verb.frame(&name(key as usize)).as_bytes());

@@ -38,6 +38,8 @@ pub struct Ratio {
     pub cpu: Option<f64>,
     /// Operations per second: ours by Redis's.
     pub throughput: Option<f64>,
+    /// CPU time per operation, Redis's by that of a server that does nothing: the most that ours could come to.
+    pub floor: Option<f64>,
     /// Which of the two is judged.
     pub basis: Basis,
     /// How high it ought to be.
@@ -99,15 +101,20 @@ impl Series {
 
 impl Ratio {
     /// Compares series of the same setting, repetition by repetition: what disturbs the machine for a while disturbs both.
-    pub fn new(verb: Verb, redis: &Series, quipu: &Series) -> Option<Ratio> {
+    pub fn new(verb: Verb, redis: &Series, quipu: &Series, floor: Option<&Series>) -> Option<Ratio> {
         let mode = quipu.setting.mode?;
-        let pairs = || redis.samples.iter().zip(&quipu.samples);
-        let cpu = pairs().filter_map(|(redis, quipu)| Some(redis.cpu_per_operation()? / quipu.cpu_per_operation()?));
-        let throughput = pairs().map(|(redis, quipu)| quipu.throughput() / redis.throughput());
         let known = |ratio: &f64| ratio.is_finite();
+        let cpu = |other: &Series| {
+            let pairs = redis.samples.iter().zip(&other.samples);
+            let each = pairs.filter_map(|(redis, other)| Some(redis.cpu_per_operation()? / other.cpu_per_operation()?));
+            median(each.filter(known))
+        };
+        let pairs = redis.samples.iter().zip(&quipu.samples);
+        let throughput = pairs.map(|(redis, quipu)| quipu.throughput() / redis.throughput());
         Some(Ratio {
             setting: quipu.setting,
-            cpu: median(cpu.filter(known)),
+            cpu: cpu(quipu),
+            floor: floor.and_then(cpu),
             throughput: median(throughput.filter(known)),
             basis: Basis::of(mode),
             bar: Bar::of(verb, mode, quipu.setting.pipeline),
@@ -133,7 +140,8 @@ pub fn ratios(verb: Verb, series: &[Series]) -> Vec<Ratio> {
     let of = |peer: Peer| series.iter().filter(move |one| one.peer == peer);
     let pairs = of(Peer::Quipu).flat_map(|quipu| of(Peer::Redis).map(move |redis| (redis, quipu)));
     let alike = pairs.filter(|(redis, quipu)| redis.setting == quipu.setting);
-    alike.filter_map(|(redis, quipu)| Ratio::new(verb, redis, quipu)).collect()
+    let floor = |setting: Setting| of(Peer::Floor).find(|floor| floor.setting == setting);
+    alike.filter_map(|(redis, quipu)| Ratio::new(verb, redis, quipu, floor(quipu.setting))).collect()
 }
 
 /// A time in microseconds.
@@ -176,8 +184,10 @@ mod tests {
     fn ratios_are_medians_over_pairs() {
         let redis = series(Peer::Redis, &[(1000, 1000), (500, 1000), (1000, 1000)]);
         let quipu = series(Peer::Quipu, &[(2000, 1000), (1000, 1000), (9000, 1000)]);
-        let all = ratios(Verb::Incr, &[redis, quipu]);
+        let floor = series(Peer::Floor, &[(3000, 1000), (1500, 1000), (9000, 1000)]);
+        let all = ratios(Verb::Incr, &[redis, floor, quipu]);
         let [ratio] = &all[..] else { panic!("{} ratios", all.len()) };
+        assert_eq!(ratio.floor, Some(3.0));
         assert_eq!((ratio.cpu, ratio.throughput), (Some(2.0), Some(2.0)), "the slow second counts for both");
         assert_eq!((ratio.judged(), ratio.standing()), (Some(2.0), Some(Standing::Must)));
     }

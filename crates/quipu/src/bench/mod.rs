@@ -21,6 +21,7 @@ mod peers;
 
 mod bars;
 mod figures;
+mod floor;
 mod plot;
 mod report;
 
@@ -39,6 +40,7 @@ use self::commands::{Commands, name};
 use self::cores::Cores;
 use self::crowd::Crowd;
 use self::figures::{Account, Series, Setting};
+pub use self::floor::floor;
 use self::measure::{Load, Sample, fill, measure};
 use self::peers::{Peer, Server, Start, redis_version};
 use self::plot::plot;
@@ -104,7 +106,13 @@ struct Subject {
 impl Bench<'_> {
     /// Measures private servers, mode by mode.
     fn private(&mut self) -> anyhow::Result<()> {
-        let peers: &[Peer] = if self.flags.with_redis { &[Peer::Redis, Peer::Quipu] } else { &[Peer::Quipu] };
+        let mut peers = vec![Peer::Quipu];
+        if self.flags.with_floor {
+            peers.insert(0, Peer::Floor);
+        }
+        if self.flags.with_redis {
+            peers.insert(0, Peer::Redis);
+        }
         self.cores = Cores::find();
         match self.cores {
             Some(cores) => cores.take_load_core().context("move to a core")?,
@@ -121,10 +129,10 @@ impl Bench<'_> {
                 // Of this round alone, so that what it left behind is gone before the next.
                 let home = tempfile::tempdir_in(dir.path()).context("make a directory for a server")?;
                 let mut subjects = Vec::with_capacity(peers.len());
-                for &peer in peers {
+                for &peer in &peers {
                     progress.tell(format!("{} starts, {mode}", peer.word()));
                     let redis_module = self.flags.redis_module.as_deref();
-                    let how = Start { mode, redis_module, cores: self.cores };
+                    let how = Start { mode, verb: self.flags.command, redis_module, cores: self.cores };
                     let server = Server::start(peer, how, home.path(), &self.stop)?;
                     let crowd = Crowd::connect(server.address, self.flags.connections, None)?;
                     let (address, pid) = (server.address, Some(server.pid()));
@@ -167,7 +175,7 @@ impl Bench<'_> {
         let pipeline_max = flags.pipelines.iter().copied().max().unwrap_or(1);
         let adds = Commands::new(Verb::Incr, keys, pipeline_max);
         let shown = mode.map_or_else(String::new, |mode| format!(", {mode}"));
-        for subject in &mut *subjects {
+        for subject in subjects.iter_mut().filter(|subject| subject.peer != Peer::Floor) {
             progress.tell(format!("{} makes its keys: {keys}{shown}", subject.peer.word()));
             let filled = fill(&mut subject.crowd, &adds, &self.stop);
             subject.acknowledged += subject.told(filled)?;
@@ -208,7 +216,7 @@ impl Bench<'_> {
             }
         }
         self.series.append(&mut round);
-        for subject in subjects {
+        for subject in subjects.iter_mut().filter(|subject| subject.peer != Peer::Floor) {
             progress.tell(format!("{} is checked, keys: {keys}{shown}", subject.peer.word()));
             self.accounts.push(subject.account(mode, keys, &self.stop)?);
         }

@@ -14,10 +14,13 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
+use clap::ValueEnum;
 use quipu_model::Durability;
 
+use super::commands::Verb;
 use super::cores::Cores;
 use super::crowd::now;
+use super::floor::READY_MARK as FLOOR_READY_MARK;
 use super::stop::Stop;
 
 /// How long a start may take: both begin with an empty directory.
@@ -54,6 +57,8 @@ pub enum Peer {
     Quipu,
     /// Redis, in the persistence mode that promises what Quipu's mode promises, or next below it.
     Redis,
+    /// Nothing but sockets.
+    Floor,
 }
 
 /// How a private server is started.
@@ -61,6 +66,8 @@ pub enum Peer {
 pub struct Start<'a> {
     /// What an ack of it means.
     pub mode: Durability,
+    /// What it will be asked for.
+    pub verb: Verb,
     /// A module, if it is Redis.
     pub redis_module: Option<&'a Path>,
     /// Where it and the load run.
@@ -73,6 +80,7 @@ impl Peer {
         match self {
             Peer::Quipu => "quipu",
             Peer::Redis => "redis",
+            Peer::Floor => "floor",
         }
     }
 }
@@ -105,6 +113,7 @@ impl Server {
         let mut command = match peer {
             Peer::Quipu => quipu(how.mode, home)?,
             Peer::Redis => redis(how.mode, home, address),
+            Peer::Floor => floor(how.verb, address)?,
         };
         if let (Peer::Redis, Some(module)) = (peer, how.redis_module) {
             command.arg("--loadmodule").arg(module);
@@ -145,7 +154,8 @@ impl Server {
             stop.check()?;
             let log = std::fs::read_to_string(&self.log).unwrap_or_default();
             let serves_at = match peer {
-                Peer::Quipu => address_in(&log),
+                Peer::Quipu => address_in(&log, READY_MARK),
+                Peer::Floor => address_in(&log, FLOOR_READY_MARK),
                 // Not by asking it: who answers at this port could be another one.
                 Peer::Redis => log.contains(REDIS_READY_MARK).then_some(self.address),
             };
@@ -198,6 +208,13 @@ fn quipu(mode: Durability, home: &Path) -> anyhow::Result<Command> {
     Ok(command)
 }
 
+fn floor(verb: Verb, address: SocketAddr) -> anyhow::Result<Command> {
+    let mut command = Command::new(std::env::current_exe().context("find this program")?);
+    let verb = verb.to_possible_value().context("a command has a name")?;
+    command.args(["bench-floor", verb.get_name(), &address.to_string()]);
+    Ok(command)
+}
+
 fn redis(mode: Durability, home: &Path, address: SocketAddr) -> Command {
     let (append, sync) = match mode {
         Durability::Memory => ("no", "no"),
@@ -221,9 +238,9 @@ fn not_started(peer: Peer, error: &io::Error) -> anyhow::Error {
     }
 }
 
-/// The address behind [`READY_MARK`], once the line is whole.
-fn address_in(log: &str) -> Option<SocketAddr> {
-    let (_, behind) = log.split_once(READY_MARK)?;
+/// The address behind a mark, once the line is whole.
+fn address_in(log: &str, mark: &str) -> Option<SocketAddr> {
+    let (_, behind) = log.split_once(mark)?;
     let (line, _) = behind.split_once('\n')?;
     line.split_whitespace().next()?.parse().ok()
 }
@@ -240,8 +257,8 @@ mod tests {
     #[test]
     fn the_address_is_known_once_its_line_is_whole() {
         let log = "quipu 0.1.0\n  found  nothing\n  ready  resp://127.0.0.1:4711 http://127.0.0.1:4712\n";
-        assert_eq!(address_in(log), Some(SocketAddr::from(([127, 0, 0, 1], 4711))));
-        assert_eq!(address_in("  ready  resp://127.0.0.1:47"), None);
-        assert_eq!(address_in("quipu 0.1.0\n"), None);
+        assert_eq!(address_in(log, READY_MARK), Some(SocketAddr::from(([127, 0, 0, 1], 4711))));
+        assert_eq!(address_in("  ready  resp://127.0.0.1:47", READY_MARK), None);
+        assert_eq!(address_in("quipu 0.1.0\n", READY_MARK), None);
     }
 }

@@ -78,7 +78,8 @@ impl Panel {
         let figure = if by_cpu { "server CPU µs per operation" } else { "µs per operation" };
         let (mode, noun) = (mode.map_or("as it is", Durability::word), if keys == 1 { "key" } else { "keys" });
         let title = format!("{mode}, {} {noun}: {figure}", grouped(keys as u64));
-        let lines = [Peer::Redis, Peer::Quipu].map(line).into_iter().filter(|(_, points)| !points.is_empty());
+        let lines =
+            [Peer::Redis, Peer::Quipu, Peer::Floor].map(line).into_iter().filter(|(_, points)| !points.is_empty());
         Panel { title, lines: lines.collect() }
     }
 
@@ -172,6 +173,7 @@ fn colour(peer: Peer) -> &'static str {
     match peer {
         Peer::Quipu => "#0b6e4f",
         Peer::Redis => "#b23a2e",
+        Peer::Floor => "#8a8a8a",
     }
 }
 

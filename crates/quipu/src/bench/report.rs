@@ -92,7 +92,7 @@ impl Report {
 
 fn ratio_table(ratios: &[Ratio]) -> String {
     let mut table =
-        show::table(["mode", "keys", "P", "CPU per op", "throughput", "judged by", "must", "goal", "stands"]);
+        show::table(["mode", "keys", "P", "CPU per op", "floor", "throughput", "judged by", "must", "goal", "stands"]);
     for ratio in ratios {
         let [mode, keys, pipeline] = described(ratio.setting);
         let figure = |value: Option<f64>| value.map_or_else(|| "–".to_owned(), |value| format!("{value:.2}"));
@@ -101,6 +101,7 @@ fn ratio_table(ratios: &[Ratio]) -> String {
             keys,
             pipeline,
             figure(ratio.cpu),
+            figure(ratio.floor),
             figure(ratio.throughput),
             ratio.basis.word().to_owned(),
             figure(ratio.bar.map(|bar| bar.must)),
@@ -112,7 +113,7 @@ fn ratio_table(ratios: &[Ratio]) -> String {
             },
         ]);
     }
-    show::figures(table, 1..8)
+    show::figures(table, 1..9)
 }
 
 fn series_json(series: &Series) -> Json {
@@ -150,6 +151,7 @@ fn ratio_json(ratio: &Ratio) -> Json {
     fields.extend([
         (Basis::Cpu.key(), figure(ratio.cpu)),
         (Basis::Throughput.key(), figure(ratio.throughput)),
+        ("floor", figure(ratio.floor)),
         ("judged_by", Json::text(ratio.basis.key())),
         ("must", figure(ratio.bar.map(|bar| bar.must))),
         ("goal", figure(ratio.bar.map(|bar| bar.goal))),

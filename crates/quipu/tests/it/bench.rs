@@ -129,6 +129,18 @@ fn sketches_of_frequencies_and_top_lists_are_measured_and_redis_without_their_mo
 }
 
 #[test]
+fn the_floor_is_measured_in_turn_and_says_what_no_server_can_go_below() {
+    let options = ["--with-redis", "--with-floor", "--modes", "memory", "--keys", "1", "--pipelines", "1,64", "--json"];
+    let said = document(&bench(&[&SHORT[..], &options].concat()).output().expect("the program runs"));
+    let servers: Vec<&str> = list(&said, "measurements").iter().filter_map(|one| one["server"].as_str()).collect();
+    assert_eq!(servers, ["redis", "floor", "quipu", "redis", "floor", "quipu"]);
+    for ratio in list(&said, "ratios") {
+        assert!(ratio["floor"].as_f64().is_some_and(|floor| floor > 0.0), "{ratio}");
+    }
+    assert_eq!(list(&said, "accounts").len(), 2, "what counts nothing has nothing to account for");
+}
+
+#[test]
 fn people_get_tables_without_colours_where_there_is_no_terminal() {
     let options = ["--with-redis", "--modes", "memory", "--keys", "1", "--pipelines", "16"];
     let output = bench(&[&SHORT[..], &options].concat()).output().expect("the program runs");

@@ -1,0 +1,74 @@
+//! The floor: a server that does nothing. It receives what a server of counters receives, sends as many bytes as that would send, and understands nothing of either.
+//!
+//! What it takes is what the system takes for the same bytes. No server that is asked over the same sockets takes less, so it says how much there was to gain, and how much of that is left.
+//!
+//! In: an address to listen at, and what each command is answered with. Out: nothing; it ends when it is killed.
+
+use std::io::{self, Read, Write};
+use std::net::SocketAddr;
+
+use anyhow::{Context, bail};
+use mio::net::{TcpListener, TcpStream};
+use mio::{Events, Interest, Poll, Token};
+
+use super::commands::Verb;
+
+/// What it says before its address.
+pub const READY_MARK: &str = "floor://";
+
+/// Where new connections come from; others are numbered after it.
+const LISTENER: Token = Token(0);
+
+/// Received at once, and sent: more than pipelines of a thousand commands.
+const BUFFER_BYTES: usize = 64 << 10;
+
+struct Connection {
+    stream: TcpStream,
+    /// Bytes of a command that is not whole.
+    begun: usize,
+}
+
+/// Serves, for ever.
+pub fn floor(verb: Verb, address: SocketAddr, out: &mut impl Write) -> anyhow::Result<std::process::ExitCode> {
+    let (mut poll, mut events) = (Poll::new().context("wait for sockets")?, Events::with_capacity(1_024));
+    let mut listener = TcpListener::bind(address).with_context(|| format!("listen at {address}"))?;
+    poll.registry().register(&mut listener, LISTENER, Interest::READABLE).context("wait for connections")?;
+    writeln!(out, "{READY_MARK}{}", listener.local_addr()?)?;
+    out.flush()?;
+    let (command_bytes, reply) = (verb.command_bytes(), verb.usual_reply());
+    let replies = reply.repeat(BUFFER_BYTES / command_bytes + 1);
+    let (mut connections, mut buffer) = (Vec::<Option<Connection>>::new(), vec![0; BUFFER_BYTES]);
+    loop {
+        match poll.poll(&mut events, None) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            waited => waited.context("wait for sockets")?,
+        }
+        for event in events.iter() {
+            if event.token() == LISTENER {
+                while let Ok((mut stream, _)) = listener.accept() {
+                    stream.set_nodelay(true)?;
+                    let token = Token(connections.len() + 1);
+                    poll.registry().register(&mut stream, token, Interest::READABLE)?;
+                    connections.push(Some(Connection { stream, begun: 0 }));
+                }
+                continue;
+            }
+            let place = &mut connections[event.token().0 - 1];
+            let Some(Connection { stream, begun }) = place else { continue };
+            // Once: a closed loop sends no more before it was answered.
+            match stream.read(&mut buffer) {
+                Ok(0) => *place = None,
+                Ok(received) => {
+                    let commands = (*begun + received) / command_bytes;
+                    *begun = (*begun + received) % command_bytes;
+                    let bytes = &replies.as_bytes()[..commands * reply.len()];
+                    if stream.write(bytes).context("send")? < bytes.len() {
+                        bail!("the socket does not take all replies");
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(_) => *place = None,
+            }
+        }
+    }
+}
