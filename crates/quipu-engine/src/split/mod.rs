@@ -109,7 +109,7 @@ impl Split {
     // ---- by any thread ----------------------------------------------------------------------------------------------------------
 
     /// Adds to the thread's lane, if that is open.
-    #[inline]
+    #[inline(always)]
     pub fn add(&self, delta: i64) -> Adding {
         if !self.open.load(Ordering::Acquire) || delta.unsigned_abs() > DELTA_MAX {
             return Adding::Not;
