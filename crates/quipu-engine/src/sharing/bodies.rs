@@ -14,7 +14,7 @@ use quipu_model::shared::body::{Body as Beside, Shape};
 use quipu_model::shared::{
     BodyPut, BodyVerdict, NODE, Own, Seen, SeenBodies, Seq, Shard, Snapshot, Verdict, is_node_cell, node_cell,
 };
-use quipu_model::{KeptName, NodeId, Refusal, StoreError};
+use quipu_model::{Cell, KeptName, NodeId, Refusal, StoreError};
 use quipu_sketch::{Key, Kind, Sketch};
 
 use super::own::OwnCell;
@@ -113,7 +113,7 @@ impl Share<'_> {
         let nothing = (false, Left::default());
         let Some(cell) = self.owned.cells.iter_mut().find(|cell| cell.incarnation == NODE) else { return nothing };
         let Some(body) = self.body.as_mut().filter(|_| cell.own.epoch == put.put.epoch) else { return nothing };
-        let (newest, version) = (cell.seq == put.put.seq, body.version);
+        let (newest, version, is_idempotent) = (cell.seq == put.put.seq, body.version, is_idempotent(body.sketch()));
         let settling = body.settling(|| Settling::of(cell, version));
         let looks = match *verdict {
             BodyVerdict::Told(Verdict::Newest) => {
@@ -124,7 +124,7 @@ impl Share<'_> {
                 cell.doubted = false;
                 false
             }
-            BodyVerdict::Gap { held } if settling.gap(held) => return (true, Left::default()),
+            BodyVerdict::Gap { held } if settling.gap(held, is_idempotent) => return (true, Left::default()),
             BodyVerdict::Told(Verdict::Behind { .. }) => return (false, Left { swap: true, ..Left::default() }),
             // Overtaken by its own next one.
             BodyVerdict::Told(Verdict::Older) if !newest => false,
@@ -179,8 +179,8 @@ impl Share<'_> {
     /// Whether a put that the row has is in the own body. Who says nothing has put nothing: another who has the same directory has.
     fn has_put(&self, cell: &OwnCell, held: Seq) -> bool {
         let has = |body: &Body| match body.known_settling() {
-            Some(settling) => settling.has(held),
-            None => Settling::of(cell, body.version).has(held),
+            Some(settling) => settling.has(held, is_idempotent(body.sketch())),
+            None => Settling::of(cell, body.version).has(held, is_idempotent(body.sketch())),
         };
         held <= cell.seq && cell.own.said && self.body.as_deref().is_some_and(has)
     }
@@ -415,7 +415,12 @@ impl Share<'_> {
             }
         };
         match shown {
-            Ok(Some(sketch)) => self.shows = Shows::Sketch(Box::new(sketch)),
+            Ok(Some(sketch)) => {
+                // What its cell comes to, less what was kept of another's, may look like nothing.
+                let epoch = mine.map_or(row.epoch, |cell| cell.own.epoch.max(row.epoch));
+                self.shown.get_or_insert(Cell { epoch, value: 1, expires_at: None });
+                self.shows = Shows::Sketch(Box::new(sketch));
+            }
             Ok(None) => (self.shown, self.shows) = (None, Shows::NoSketch),
             Err(_) => (self.owned.at_odds, self.shows) = (true, Shows::NoSketch),
         }

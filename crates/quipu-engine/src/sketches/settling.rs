@@ -137,10 +137,12 @@ impl Settling {
         self.leap(seq.max(newest), random)
     }
 
-    /// Whether a put of this epoch is of a state that this body had, or is in it.
-    pub fn has(&self, seq: Seq) -> bool {
+    /// Whether a put of this epoch is of a state that this body had, or is in it; of a body that may take in the same twice, whether that is certain.
+    pub fn has(&self, seq: Seq, is_idempotent: bool) -> bool {
         let in_line = self.line.is_some_and(|(from, to)| (from..=to).contains(&seq));
-        seq <= self.included || in_line || self.ours_from.is_some_and(|from| seq >= from)
+        // A store that went back may have gone on from there with another's.
+        let in_chain = seq == self.included || seq < self.included && !is_idempotent;
+        in_chain || in_line || self.ours_from.is_some_and(|from| seq >= from)
     }
 
     /// What is written down of it with the cell: the newest put that is in the body, and from where on seqs were given to states of it.
@@ -225,11 +227,11 @@ impl Settling {
     }
 
     /// The store has another put than the one that was gone on from. Whether the next put can go on from that; if not, it is of somebody else, and is to be looked at.
-    pub fn gap(&mut self, held: Option<Seq>) -> bool {
+    pub fn gap(&mut self, held: Option<Seq>, is_idempotent: bool) -> bool {
         match (held, &self.sent) {
             // The answer to it was lost. Pages since then are all there.
             (Some(held), Some(sent)) if held == sent.seq && !self.whole => self.base = Some(held),
-            (Some(held), _) if self.has(held) => (self.base, self.whole) = (Some(held), true),
+            (Some(held), _) if self.has(held, is_idempotent) => (self.base, self.whole) = (Some(held), true),
             (None, _) => (self.base, self.whole) = (None, true),
             _ => return false,
         }
@@ -392,15 +394,20 @@ mod tests {
         assert!(leapt > Seq(1 << 31) && settling.leap(leapt, 7) == leapt, "once");
         settling.note(0..1);
         settling.send(Seq(leapt.0 + 1), 4, merge);
-        assert!(settling.gap(Some(Seq(5))) && settling.gap(Some(Seq(6))), "of before what it has");
-        assert!(settling.gap(Some(Seq(9))) && settling.gap(Some(Seq(10))), "of the process before");
-        assert!(!settling.gap(Some(Seq(7))), "of somebody who had the same directory, and went on from there");
-        assert!(!settling.gap(Some(Seq(11))), "the same");
-        assert!(settling.gap(None), "the store lost all of it");
+        assert!(settling.gap(Some(Seq(6)), true), "what it has");
+        assert!(settling.gap(Some(Seq(5)), false), "of before that: the store went back");
+        assert!(
+            !settling.gap(Some(Seq(5)), true),
+            "and may have gone on with another's, which is taken in where it may be"
+        );
+        assert!(settling.gap(Some(Seq(9)), true) && settling.gap(Some(Seq(10)), true), "of the process before");
+        assert!(!settling.gap(Some(Seq(7)), false), "of somebody who had the same directory, and went on from there");
+        assert!(!settling.gap(Some(Seq(11)), false), "the same");
+        assert!(settling.gap(None, true), "the store lost all of it");
         settling.confirmed(Seq(leapt.0 + 1), 4);
         settling.note(2..3);
         settling.send(Seq(leapt.0 + 2), 5, merge);
-        assert!(settling.gap(Some(Seq(leapt.0 + 2))), "the answer was lost");
+        assert!(settling.gap(Some(Seq(leapt.0 + 2)), true), "the answer was lost");
         let again = settling.send(Seq(leapt.0 + 2), 5, merge);
         assert!(!again.whole && again.pages.iter().collect::<Vec<_>>() == [2], "{again:?}");
     }
@@ -423,6 +430,6 @@ mod tests {
             (Some(8), Some(1)),
             "it is not in what the other put"
         );
-        assert!(settling.has(Seq(50)) && !settling.has(Seq(51)));
+        assert!(settling.has(Seq(50), true) && !settling.has(Seq(51), true));
     }
 }

@@ -543,15 +543,18 @@ impl Node {
 
 /// Two copies of a directory that has counted `a` in each of two sketches, five times in one of them, and put that; and another node.
 fn copies(chance: u64) -> (Arc<dyn Store>, [Node; 3]) {
-    let (store, _) = store();
-    let first = Node::new(1, &store);
+    copies_on(&store().0, chance)
+}
+
+fn copies_on(store: &Arc<dyn Store>, chance: u64) -> (Arc<dyn Store>, [Node; 3]) {
+    let first = Node::new(1, store);
     assert_eq!(first.ask(make_frequency("cms:1", 500, REDIS)), Reply::Ok);
     first.observe(&["a"]);
     first.count("a", 5);
     first.settle();
-    let copies = [first.copy(chance, &store), first.copy(chance + 1_000, &store), Node::new(3, &store)];
+    let copies = [first.copy(chance, store), first.copy(chance + 1_000, store), Node::new(3, store)];
     copies[2].look();
-    (store, copies)
+    (store.clone(), copies)
 }
 
 /// Everybody puts what they have, takes in what the others have put, and puts that.
@@ -649,5 +652,46 @@ fn a_copy_that_had_nothing_left_to_say_takes_in_what_the_other_has_put_since() {
         one.observe(&["c"]);
         meet(&[&one, &other]);
         assert_eq!((one.uniques(), other.uniques()), (2, 2), "{chance}");
+    }
+}
+
+#[test]
+fn a_copy_that_says_nothing_shows_nothing_of_what_the_other_has_put_once_that_has_expired() {
+    for chance in CHANCES {
+        let (store, clock) = store();
+        let (_, [one, two, other]) = copies_on(&store, chance);
+        other.delete("unique:1");
+        one.look();
+        two.observe(&["b"]);
+        meet(&[&two, &other]);
+        let expire =
+            Command::Expire { name: name("unique:1"), when: When::In(10_000), condition: ExpiryCondition::Always };
+        assert_eq!(other.run(&expire), Reply::Integer(1));
+        clock.advance(Duration::from_millis(10_500));
+        // Nobody has moved the row.
+        one.look();
+        assert_eq!(one.uniques(), 0, "{chance}");
+    }
+}
+
+#[test]
+fn a_store_that_went_back_and_went_on_with_one_copy_is_told_what_the_other_has() {
+    for chance in CHANCES {
+        let memory = Arc::new(MemoryStore::new(Arc::new(SimClock::new(BEGIN))));
+        let store: Arc<dyn Store> = memory.clone();
+        let (_, [one, two, other]) = copies_on(&store, chance);
+        let kept = memory.keep();
+        one.observe(&["b"]);
+        one.settle();
+        memory.go_back(&kept);
+        two.observe(&["c"]);
+        two.settle();
+        drop(two);
+        one.observe(&["d"]);
+        one.settle();
+        one.look();
+        one.settle();
+        other.look();
+        assert_eq!((one.uniques(), other.uniques()), (4, 4), "{chance}");
     }
 }
