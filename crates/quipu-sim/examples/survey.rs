@@ -1,17 +1,21 @@
-//! Runs seeds and says which break what, without stopping at the first: `cargo run -p quipu-sim --example survey -- FROM COUNT`.
+//! Runs seeds and says which break what, without stopping at the first: `cargo run -p quipu-sim --example survey -- FROM COUNT [WITHOUT …]`, where the rest
+//! are kinds of faults to leave out.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use quipu_sim::{Log, Plan, Tally, run};
+use quipu_sim::{ACTS, Fault, Log, Plan, Tally, run};
 
 /// Seeds between two words of how far it is.
 const TOLD_EVERY: u64 = 5_000;
 
 fn main() {
-    let mut words = std::env::args().skip(1).filter_map(|word| word.parse::<u64>().ok());
-    let (from, count) = (words.next().unwrap_or(0), words.next().unwrap_or(100));
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let number = |at: usize| words.get(at).and_then(|word| word.parse::<u64>().ok());
+    let (from, count) = (number(0).unwrap_or(0), number(1).unwrap_or(100));
+    let is_named = |fault: &Fault| words.contains(&format!("{fault:?}"));
+    let without: Vec<Fault> = Fault::ALL.into_iter().filter(is_named).collect();
     let (next, kinds, total) = (AtomicU64::new(from), Mutex::new(BTreeMap::new()), Mutex::new(Tally::default()));
     std::thread::scope(|scope| {
         for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
@@ -24,7 +28,7 @@ fn main() {
                     if seed > from && (seed - from).is_multiple_of(TOLD_EVERY) {
                         eprintln!("{} of {count} seeds begun", seed - from);
                     }
-                    match run(Plan::new(seed), &Log::silent()) {
+                    match run(Plan::of(seed, ACTS, &without), &Log::silent()) {
                         Ok(tally) => total.lock().expect("nobody panics holding it").add(&tally),
                         Err(what) => {
                             let kind: String =

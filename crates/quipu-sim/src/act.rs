@@ -1,15 +1,17 @@
 //! What clients ask for.
 
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use quipu_engine::Once;
 use quipu_model::shared::Token;
 use quipu_model::{
-    AddWithin, Brief, Command, Durability, Expiry, ExpiryCondition, Pattern, Scan, Set, SetCondition, SetExpiry, When,
+    AddWithin, Brief, Command, Dialect, Durability, Expiry, ExpiryCondition, FrequencySize, Pattern, Scan, Set,
+    SetCondition, SetExpiry, SketchCommand, TopSize, When,
 };
 use quipu_testkit::Dice;
 
-use crate::counters::{COUNTERS, Class, name_of};
+use crate::counters::{COUNTERS, Class, Counter, Form, name_of};
 
 /// One thing asked of one counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,6 +60,32 @@ pub enum What {
     SetIfAbsent,
     /// INCREX with bounds, which does too.
     AddWithin,
+    /// One of [`ITEMS`] is observed, or counted so often where it is one of the [first](COUNTED_ITEMS).
+    Observe(usize, u64),
+    /// All of these are observed.
+    ObserveAll(Items),
+    /// What a sketch says: how many different items, or how often each came.
+    Estimate,
+}
+
+/// Some of the items.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Items([u64; ITEMS.div_ceil(64)]);
+
+/// Different items that are observed: few enough that most are observed by several nodes, and again.
+pub const ITEMS: usize = 200;
+
+/// So many of them are counted, where that is done.
+pub const COUNTED_ITEMS: usize = 20;
+
+/// How large sketches are that count: a cell of each row for each item, but for a chance that no key of ours meets.
+const SIZE: FrequencySize = FrequencySize::Dimensions { width: 256, depth: 4 };
+
+/// An item.
+pub fn item(number: usize) -> &'static [u8] {
+    static NAMES: LazyLock<Vec<Vec<u8>>> =
+        LazyLock::new(|| (0..ITEMS).map(|at| format!("item-{at}").into_bytes()).collect());
+    &NAMES[number % ITEMS]
 }
 
 /// Adds are at most this large, so that few of them come to the same sum by chance.
@@ -84,12 +112,29 @@ impl What {
     }
 }
 
+impl Items {
+    /// Which they are.
+    pub fn iter(self) -> impl Iterator<Item = usize> {
+        (0..ITEMS).filter(move |item| self.0[item / 64] >> (item % 64) & 1 == 1)
+    }
+}
+
+impl FromIterator<usize> for Items {
+    fn from_iter<T: IntoIterator<Item = usize>>(numbers: T) -> Items {
+        let mut items = Items::default();
+        numbers.into_iter().for_each(|item| items.0[item / 64] |= 1 << (item % 64));
+        items
+    }
+}
+
 impl Act {
     /// Draws one. `expiry_millis_max` is the longest time to live.
     pub fn draw(dice: &Dice, expiry_millis_max: i64) -> Act {
         let counter = dice.below(COUNTERS.len());
         let class = COUNTERS[counter].class;
         let what = match dice.below(100) {
+            0..55 if COUNTERS[counter].is_sketch() => Act::observe(dice, counter),
+            55..73 if COUNTERS[counter].is_sketch() => What::Estimate,
             0..50 => What::Add(match class {
                 Class::Both => dice.between(-DELTA_MAX..=DELTA_MAX),
                 _ => dice.between(1..=DELTA_MAX),
@@ -105,10 +150,19 @@ impl Act {
         Act { counter, what }
     }
 
+    /// Draws an observation of a sketch.
+    pub fn observe(dice: &Dice, counter: usize) -> What {
+        match COUNTERS[counter].form {
+            Form::Frequency | Form::Top => What::Observe(dice.below(COUNTED_ITEMS), 1 + dice.below(9) as u64),
+            Form::Number | Form::Unique | Form::Hll => What::Observe(dice.below(ITEMS), 1),
+        }
+    }
+
     /// Draws an add with a token. Its counter is durable: who has applied it cannot be seen from outside, so no crash may take it.
     pub fn draw_once(dice: &Dice, token: u64) -> Act {
         let durable = |counter: &usize| {
-            COUNTERS[*counter].durability == Durability::Durable && COUNTERS[*counter].class != Class::Mixed
+            let Counter { class, durability, form, .. } = COUNTERS[*counter];
+            durability == Durability::Durable && class != Class::Mixed && form == Form::Number
         };
         let counters: Vec<usize> = (0..COUNTERS.len()).filter(durable).collect();
         Act { counter: *dice.pick(&counters), what: What::Once { token, delta: dice.between(1..=DELTA_MAX) } }
@@ -125,6 +179,10 @@ impl Act {
     fn swap(dice: &Dice, counter: usize, expiry_millis_max: i64) -> Act {
         let what = match (COUNTERS[counter].class, dice.below(10)) {
             (Class::Rising | Class::Both, _) => What::Read,
+            (Class::Observed, _) | (Class::Discarded, 0..8) | (Class::Passing, 0..5) => What::Estimate,
+            (Class::Discarded, _) | (Class::Passing, 5) => What::Delete,
+            (Class::Passing, 6..9) => What::Expire(dice.between(-10..=expiry_millis_max)),
+            (Class::Passing, _) => What::Persist,
             (Class::Harvested, 0..4) => What::GetSet,
             (Class::Harvested, 4..7) => What::Reset,
             (Class::Harvested, _) => What::Take,
@@ -158,7 +216,8 @@ impl Act {
 
     /// As the engine takes it.
     pub fn command(&self) -> Command<'static> {
-        let name = name_of(self.counter);
+        let (name, form) = (name_of(self.counter), COUNTERS[self.counter].form);
+        let dialect = if form == Form::Hll { Dialect::Redis } else { Dialect::Native };
         let set = |value, condition, reply_old| Set { name, value, condition, expiry: SetExpiry::Keep, reply_old };
         match self.what {
             What::Add(delta) | What::Once { delta, .. } => Command::Add { name, delta, shard_key: None },
@@ -174,6 +233,28 @@ impl Act {
                 Command::Expire { name, when: When::In(millis), condition: ExpiryCondition::Always }
             }
             What::Persist => Command::Persist { name },
+            What::Observe(number, by) => Command::Sketch(match form {
+                Form::Frequency => {
+                    SketchCommand::CountItems { name, items: vec![(item(number), by)], make: Some(SIZE), dialect }
+                }
+                Form::Top => {
+                    let make = Some(TopSize::of(COUNTED_ITEMS as u32));
+                    SketchCommand::CountTop { name, items: vec![(item(number), by)], make, dialect }
+                }
+                Form::Number | Form::Unique | Form::Hll => {
+                    SketchCommand::Observe { name, items: vec![item(number)], dialect }
+                }
+            }),
+            What::ObserveAll(items) => {
+                Command::Sketch(SketchCommand::Observe { name, items: items.iter().map(item).collect(), dialect })
+            }
+            What::Estimate => Command::Sketch(match form {
+                Form::Frequency => {
+                    SketchCommand::ReadItems { name, items: (0..COUNTED_ITEMS).map(item).collect(), dialect }
+                }
+                Form::Top => SketchCommand::ListTop { name, dialect },
+                Form::Number | Form::Unique | Form::Hll => SketchCommand::CountUnique { names: vec![name], dialect },
+            }),
             What::Flush => Command::Flush,
             What::SetIfAbsent => Command::Set(set(FORBIDDEN, SetCondition::IfAbsent, false)),
             What::AddWithin => Command::AddWithin(AddWithin {

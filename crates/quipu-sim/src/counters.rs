@@ -13,12 +13,33 @@ pub enum Class {
     Harvested,
     /// Everything: adds above 0, harvests, sets, deletes and expiry.
     Mixed,
+    /// A sketch: items are observed or counted, some again and again.
+    Observed,
+    /// The same, and it is deleted now and then.
+    Discarded,
+    /// The same, and it expires.
+    Passing,
+}
+
+/// What a counter is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// A number.
+    Number,
+    /// A sketch of uniques in our form, which is exact for as few as are observed here.
+    Unique,
+    /// A sketch of uniques in Redis's form.
+    Hll,
+    /// A sketch of frequencies, large enough for what is counted here.
+    Frequency,
+    /// A list of what is most frequent, which has room for all that is counted here.
+    Top,
 }
 
 impl Class {
     /// Whether nothing below 0 is ever added to it.
     pub fn only_grows(self) -> bool {
-        self != Class::Both
+        !matches!(self, Class::Both | Class::Observed | Class::Discarded | Class::Passing)
     }
 
     /// Whether anything but adds happens to it.
@@ -34,24 +55,48 @@ pub struct Counter {
     pub name: &'static str,
     /// What happens to it.
     pub class: Class,
+    /// What it is made of.
+    pub form: Form,
     /// What an ack means.
     pub durability: Durability,
 }
 
 /// All of them. Namespace `d` is durable, `r` relaxed, `m` in memory.
-pub const COUNTERS: [Counter; 11] = [
-    Counter { name: "d:rising", class: Class::Rising, durability: Durability::Durable },
-    Counter { name: "r:rising", class: Class::Rising, durability: Durability::Relaxed },
-    Counter { name: "m:rising", class: Class::Rising, durability: Durability::Memory },
-    Counter { name: "d:both", class: Class::Both, durability: Durability::Durable },
-    Counter { name: "r:both", class: Class::Both, durability: Durability::Relaxed },
-    Counter { name: "d:harvested", class: Class::Harvested, durability: Durability::Durable },
-    Counter { name: "r:harvested", class: Class::Harvested, durability: Durability::Relaxed },
-    Counter { name: "m:harvested", class: Class::Harvested, durability: Durability::Memory },
-    Counter { name: "d:mixed", class: Class::Mixed, durability: Durability::Durable },
-    Counter { name: "r:mixed", class: Class::Mixed, durability: Durability::Relaxed },
-    Counter { name: "m:mixed", class: Class::Mixed, durability: Durability::Memory },
+pub const COUNTERS: [Counter; 18] = [
+    Counter::number("d:rising", Class::Rising, Durability::Durable),
+    Counter::number("r:rising", Class::Rising, Durability::Relaxed),
+    Counter::number("m:rising", Class::Rising, Durability::Memory),
+    Counter::number("d:both", Class::Both, Durability::Durable),
+    Counter::number("r:both", Class::Both, Durability::Relaxed),
+    Counter::number("d:harvested", Class::Harvested, Durability::Durable),
+    Counter::number("r:harvested", Class::Harvested, Durability::Relaxed),
+    Counter::number("m:harvested", Class::Harvested, Durability::Memory),
+    Counter::number("d:mixed", Class::Mixed, Durability::Durable),
+    Counter::number("r:mixed", Class::Mixed, Durability::Relaxed),
+    Counter::number("m:mixed", Class::Mixed, Durability::Memory),
+    Counter::sketch("d:observed", Class::Observed, Form::Unique, Durability::Durable),
+    Counter::sketch("r:observed", Class::Observed, Form::Hll, Durability::Relaxed),
+    Counter::sketch("d:discarded", Class::Discarded, Form::Unique, Durability::Durable),
+    Counter::sketch("m:discarded", Class::Discarded, Form::Unique, Durability::Memory),
+    Counter::sketch("d:passing", Class::Passing, Form::Hll, Durability::Durable),
+    Counter::sketch("d:counted", Class::Observed, Form::Frequency, Durability::Durable),
+    Counter::sketch("d:ranked", Class::Discarded, Form::Top, Durability::Durable),
 ];
+
+impl Counter {
+    const fn number(name: &'static str, class: Class, durability: Durability) -> Counter {
+        Counter { name, class, form: Form::Number, durability }
+    }
+
+    const fn sketch(name: &'static str, class: Class, form: Form, durability: Durability) -> Counter {
+        Counter { name, class, form, durability }
+    }
+
+    /// Whether it is a sketch.
+    pub fn is_sketch(&self) -> bool {
+        self.form != Form::Number
+    }
+}
 
 /// Which counter has this name.
 pub fn counter_of(name: &[u8]) -> Option<usize> {

@@ -6,7 +6,7 @@ use quipu_engine::{Pick, SharingOptions};
 use quipu_testkit::Dice;
 
 /// Acts of clients in every run.
-pub const ACTS: usize = 520;
+pub const ACTS: usize = 760;
 
 /// Faults in every run: at least, and at most.
 pub const FAULTS_MIN: usize = 5;

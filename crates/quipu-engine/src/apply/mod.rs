@@ -413,13 +413,13 @@ impl Run<'_, '_> {
         let Some(owned) = shard.own(hash, name.bytes()) else { return };
         owned.lapse(now, picking.present());
         owned.outdate();
-        let (unsettled, node) = (owned.is_unsettled(), owned.node().map(|cell| cell.seq));
+        let (unsettled, node) = (owned.is_unsettled(), owned.node().copied());
         if unsettled {
             shard.note_unsettled(name.bytes(), || std::time::Duration::ZERO);
         }
-        if let (Some(seq), Some(body)) = (node, shard.own_shelf_mut().get_mut(name.bytes())) {
+        if let (Some(cell), Some(body)) = (node, shard.own_shelf_mut().get_mut(name.bytes())) {
             let version = body.version;
-            body.settling(|| Settling::found(seq, version)).lapse(expires_at, version);
+            body.settling(|| Settling::of(&cell, version)).lapse(expires_at, version);
         }
     }
 

@@ -6,15 +6,15 @@
 //! - what is put is synced first, as with cells, and under the cell that says how often the body has changed;
 //! - an own body that the store kept less of when its epoch ended goes on with what was counted since, and is written down before it is put;
 //! - what is shown is of one reading of the store, and of the own body of the same moment;
-//! - where the store has a body of this node that this node never put, which is so after a loss here, that one is gone on with.
+//! - where the store has a body of this node that this node never put, which is so after a loss here, and where somebody else runs on a copy of its directory, that one is gone on with, and with all of its own that is not known to be in it.
 //!
 //! Not here: how often the store is asked (`settle`, `fetch`), what a cell's verdict means (`quipu_model::shared`).
 
 use quipu_model::shared::body::{Body as Beside, Shape};
 use quipu_model::shared::{
-    BodyPut, BodyVerdict, NODE, Own, Seen, SeenBodies, Seq, Shard, Snapshot, Told, Verdict, is_node_cell, node_cell,
+    BodyPut, BodyVerdict, NODE, Own, Seen, SeenBodies, Seq, Shard, Snapshot, Verdict, is_node_cell, node_cell,
 };
-use quipu_model::{KeptName, Millis, NodeId, Refusal, StoreError};
+use quipu_model::{Cell, KeptName, NodeId, Refusal, StoreError};
 use quipu_sketch::{Key, Kind, Sketch};
 
 use super::own::OwnCell;
@@ -101,7 +101,7 @@ impl Share<'_> {
         let (put, body) = (cell.put(node)?, self.body.as_mut()?);
         let (seq, version) = (cell.seq, body.version);
         let merge = |into: &mut Sketch, other: &Sketch| take_in(into, other, key).is_ok();
-        let sending = body.settling(|| Settling::found(seq, version)).send(seq, version, merge);
+        let sending = body.settling(|| Settling::of(cell, version)).send(seq, version, merge);
         let kind = body.sketch().kind();
         let shape = Shape { kind: kind.code(), key: key_print(key, kind), length: body.bytes().len() as u32 };
         let pages = body.pages(Some(&sending.pages).filter(|_| !sending.whole));
@@ -113,17 +113,18 @@ impl Share<'_> {
         let nothing = (false, Left::default());
         let Some(cell) = self.owned.cells.iter_mut().find(|cell| cell.incarnation == NODE) else { return nothing };
         let Some(body) = self.body.as_mut().filter(|_| cell.own.epoch == put.put.epoch) else { return nothing };
-        let (newest, version) = (cell.seq == put.put.seq, body.version);
-        let settling = body.settling(|| Settling::found(cell.seq, version));
+        let (newest, version, is_idempotent) = (cell.seq == put.put.seq, body.version, is_idempotent(body.sketch()));
+        let settling = body.settling(|| Settling::of(cell, version));
         let looks = match *verdict {
             BodyVerdict::Told(Verdict::Newest) => {
                 settling.confirmed(put.put.seq, u64::try_from(put.put.value).unwrap_or(0));
+                cell.confirmed = cell.confirmed.max(i128::from(put.put.seq.0));
                 self.confirmed |= newest && !cell.settled;
                 cell.settled |= newest;
                 cell.doubted = false;
                 false
             }
-            BodyVerdict::Gap { held } if settling.gap(held) => return (true, Left::default()),
+            BodyVerdict::Gap { held } if settling.gap(held, is_idempotent) => return (true, Left::default()),
             BodyVerdict::Told(Verdict::Behind { .. }) => return (false, Left { swap: true, ..Left::default() }),
             // Overtaken by its own next one.
             BodyVerdict::Told(Verdict::Older) if !newest => false,
@@ -146,46 +147,87 @@ impl Share<'_> {
     /// What a row, and the bodies beside it if they were read, mean for the own body.
     pub(super) fn hear_body(&mut self, cell: &mut OwnCell, seen: &Seen, foreign: Option<&Foreign>) -> Left {
         let (row, id) = (&seen.snapshot, node_cell(self.node));
-        let held = row.cells.get(&id).map(|held| held.seq);
-        let is_ours = |seq: Seq| match &self.body {
-            Some(body) => body.known_settling().is_none_or(|settling| settling.is_ours(seq)),
-            None => seq <= cell.seq,
-        };
-        let told = cell.own.shown(id, cell.seq, row, seen.at);
-        // Who says nothing has put nothing: another who has the same directory has.
-        let another = held.is_some_and(|held| !cell.own.said || !is_ours(held));
-        if told == Told::Outdone || another {
+        let (held, newest) = (row.cells.get(&id).map(|held| held.seq), row.newest(id).unwrap_or_default());
+        if row.due(seen.at) || row.epoch < cell.own.epoch {
+            self.say_above(cell, newest);
+            return Left { swap: true, ..Left::default() };
+        }
+        let same_epoch = row.epoch == cell.own.epoch;
+        if held.is_some_and(|held| !same_epoch || !self.has_put(cell, held)) {
             let Some(foreign) = foreign else { return Left { fetch: true, ..Left::default() } };
             let Ok(own) = &foreign.own else { return Left::default() };
             self.adopt(cell, row, own.as_ref());
             return Left { carried: 1, ..Left::default() };
         }
-        match told {
-            Told::Open(own) if own.epoch != cell.own.epoch => {
-                self.carry_body(cell, row, own);
-                Left { carried: 1, ..Left::default() }
-            }
-            Told::Move => Left { swap: true, ..Left::default() },
-            _ => {
-                let settled = !cell.own.said || held == Some(cell.seq);
-                if let (true, Some(held), Some(body)) = (settled, held, &mut self.body) {
-                    let version = body.version;
-                    body.settling(|| Settling::found(held, version)).confirmed(held, version);
-                }
-                self.confirmed |= settled != cell.settled;
-                cell.settled = settled;
-                cell.doubted &= !settled;
-                Left::default()
-            }
+        if !same_epoch {
+            self.carry_body(cell, row);
+            return Left { carried: 1, ..Left::default() };
         }
+        self.say_above(cell, newest);
+        let settled = !cell.own.said || held == Some(cell.seq);
+        if let (true, Some(held), Some(body)) = (settled, held, &mut self.body) {
+            let version = body.version;
+            body.settling(|| Settling::of(cell, version)).confirmed(held, version);
+            cell.confirmed = i128::from(held.0);
+        }
+        self.confirmed |= settled != cell.settled;
+        cell.settled = settled;
+        cell.doubted &= !settled;
+        Left::default()
     }
 
-    /// The version up to which what was counted is over with the epoch: what the store kept, and what expired in this node's knowledge.
-    fn over_at(&self, cell: &OwnCell, kept: i128, expired: Option<Millis>) -> u64 {
-        let (kept, all) = (u64::try_from(kept).unwrap_or(0), u64::try_from(cell.own.value).unwrap_or(0));
+    /// Whether a put that the row has is in the own body. Who says nothing has put nothing: another who has the same directory has.
+    fn has_put(&self, cell: &OwnCell, held: Seq) -> bool {
+        let has = |body: &Body| match body.known_settling() {
+            Some(settling) => settling.has(held, is_idempotent(body.sketch())),
+            None => Settling::of(cell, body.version).has(held, is_idempotent(body.sketch())),
+        };
+        held <= cell.seq && cell.own.said && self.body.as_deref().is_some_and(has)
+    }
+
+    /// What is said has a greater seq than any that the row knows, of whatever epoch and by whomever.
+    fn say_above(&mut self, cell: &mut OwnCell, newest: Seq) {
+        if newest <= cell.seq {
+            return;
+        }
+        match &mut self.body {
+            Some(body) => {
+                let (version, is_idempotent) = (body.version, is_idempotent(body.sketch()));
+                let settling = body.settling(|| Settling::of(cell, version));
+                cell.seq = settling.leap_over(cell.seq, newest, self.random);
+                cell.say(cell.own);
+                cell.note_line(settling.line(is_idempotent));
+            }
+            None => cell.seq = newest,
+        }
+        self.changed = true;
+    }
+
+    /// The version up to which what was counted under the cell's epoch is over with it: what the store had of it when it ended, or has, if it is due to end; and what expired in this node's knowledge.
+    fn over_at(&self, cell: &OwnCell, row: &Snapshot) -> u64 {
+        let id = node_cell(self.node);
+        let (kept, expired) = match (row.cells.get(&id), row.spent.get(&id)) {
+            (Some(held), _) if row.epoch == cell.own.epoch => (Some((held.seq, held.value)), row.expires_at),
+            (None, _) if row.epoch == cell.own.epoch => (None, row.expires_at),
+            (_, Some(spent)) if spent.epoch == cell.own.epoch => (Some((spent.seq, spent.value)), spent.expired),
+            // Somebody else was there since: what was kept of this epoch nobody knows any more.
+            (_, Some(spent)) if spent.epoch > cell.own.epoch => (Some((Seq(u64::MAX), 0)), None),
+            _ => (None, None),
+        };
+        let kept = match (kept, &self.body) {
+            // A version of another's body is no version of this one: what is known to be in is.
+            (Some((seq, _)), Some(body)) if !self.has_put(cell, seq) => {
+                let surely = |settling: &Settling| settling.surely_in();
+                let found = || Settling::of(cell, body.version).surely_in();
+                body.known_settling().map_or_else(found, surely).unwrap_or(0)
+            }
+            (Some((_, value)), _) => u64::try_from(value).unwrap_or(0),
+            (None, _) => 0,
+        };
         let Some(expired) = expired else { return kept };
         let lapsed = self.body.as_ref().and_then(|body| body.known_settling()?.lapsed(expired));
         let knew = self.known_expiry == Some(expired);
+        let all = u64::try_from(cell.own.value).unwrap_or(0);
         lapsed.or(knew.then_some(all)).map_or(kept, |over| over.max(kept))
     }
 
@@ -200,107 +242,128 @@ impl Share<'_> {
         match rest {
             Rest::Nothing => None,
             Rest::All => Some(body.sketch().clone()),
-            Rest::Since(stretches) => {
-                let mut stretches = stretches.into_iter();
-                let mut rest = stretches.next()?.clone();
-                // One by itself is no larger than the body that has them all.
-                match stretches.try_for_each(|stretch| take_in(&mut rest, stretch, self.key)) {
-                    Ok(()) => Some(rest),
-                    Err(_) => Some(body.sketch().clone()),
-                }
-            }
+            Rest::Since(stretches) => self.together(stretches),
+        }
+    }
+
+    /// Stretches of the own body in one.
+    fn together(&self, stretches: Vec<&Sketch>) -> Option<Sketch> {
+        let body = self.body.as_ref()?;
+        let mut stretches = stretches.into_iter();
+        let mut rest = stretches.next()?.clone();
+        // One by itself is no larger than the body that has them all.
+        match stretches.try_for_each(|stretch| take_in(&mut rest, stretch, self.key)) {
+            Ok(()) => Some(rest),
+            Err(_) => Some(body.sketch().clone()),
         }
     }
 
     /// The epoch has ended: the own body goes on with what the store has not kept of it, under the next one.
-    fn carry_body(&mut self, cell: &mut OwnCell, row: &Snapshot, opened: Own) {
-        let id = node_cell(self.node);
-        let kept = cell.own.value.saturating_sub(opened.value);
-        let ended = row.spent.get(&id).filter(|spent| spent.epoch == cell.own.epoch);
-        let over = self.over_at(cell, kept, ended.and_then(|spent| spent.expired));
+    fn carry_body(&mut self, cell: &mut OwnCell, row: &Snapshot) {
+        let over = self.over_at(cell, row);
         // Who set it to a number wanted no sketch.
         let rest = self.rest(over).filter(|_| row.base.is_none());
         let value = match &rest {
             Some(_) => cell.own.value.saturating_sub(i128::from(over)).max(1),
             None => 0,
         };
-        if let Some(body) = &mut self.body {
-            // Another who has the same directory may carry something else from the same state.
-            let (seq, version) = (cell.seq, body.version);
-            cell.seq = body.settling(|| Settling::found(seq, version)).leap(seq, self.random);
-        }
-        cell.say(Own { epoch: opened.epoch, value, said: rest.is_some(), ..opened });
-        self.replace_body(rest, opened.epoch, value as u64, |settling, version, carried| {
-            settling.begin_epoch(version, carried);
+        let newest = row.newest(node_cell(self.node)).unwrap_or_default();
+        // Another who has the same directory may carry something else from the same state.
+        cell.seq = match &mut self.body {
+            Some(body) => {
+                let version = body.version;
+                body.settling(|| Settling::of(cell, version)).leap_over(cell.seq, newest, self.random)
+            }
+            None => cell.seq.max(newest),
+        };
+        cell.say(Own { epoch: row.epoch, value, total: cell.own.total, said: rest.is_some(), ..Own::default() });
+        let line = self.replace_body(rest.clone(), row.epoch, value as u64, |settling, version| {
+            settling.begin_epoch(version, rest);
         });
+        cell.note_line(line);
     }
 
-    /// The store has a body of this node that this node does not know: it goes on with that, and with what it has counted since it began.
+    /// The store has a body of this node that this node does not know: it goes on with that, and with what it has counted itself and is not known to be in it.
     fn adopt(&mut self, cell: &mut OwnCell, row: &Snapshot, own: Option<&Sketch>) {
         let id = node_cell(self.node);
-        let (held, newest) = (row.cells.get(&id), row.newest(id).unwrap_or_default());
-        let same_epoch = cell.own.epoch == row.epoch;
-        let mut all = own.cloned().filter(|_| held.is_some());
-        let mut news = false;
-        if let Some(body) = &self.body {
-            let unconfirmed: Vec<&Sketch> = match body.known_settling() {
-                // All of it may be taken in, if some of it is there already: that is harmless.
-                _ if same_epoch && is_idempotent(body.sketch()) => vec![body.sketch()],
-                Some(settling) => settling.unconfirmed().collect(),
-                None => Vec::new(),
-            };
-            for sketch in unconfirmed {
-                match &mut all {
-                    None => (all, news) = (Some(sketch.clone()), true),
-                    Some(all) => {
-                        let before = Some(all.bytes().to_vec()).filter(|_| is_idempotent(all));
-                        // Of another kind: what the store has stays.
-                        let taken = take_in(all, sketch, self.key).is_ok();
-                        news |= taken && before.is_none_or(|before| before != all.bytes());
-                    }
+        let Some(held) = row.cells.get(&id).copied() else { return };
+        let same_epoch = row.epoch == cell.own.epoch;
+        let news = self.news(cell, row).filter(|_| row.base.is_none());
+        let mut all = own.cloned();
+        let mut is_news = false;
+        // Of uniques all may be taken in, if some of it is there already: that is harmless.
+        let whole = self.body.as_ref().map(|body| body.sketch()).filter(|body| same_epoch && is_idempotent(body));
+        for sketch in whole.into_iter().chain(&news) {
+            match &mut all {
+                None => (all, is_news) = (Some(sketch.clone()), true),
+                Some(all) => {
+                    let before = Some(all.bytes().to_vec()).filter(|_| is_idempotent(all));
+                    // Of another kind: what the store has stays.
+                    let taken = take_in(all, sketch, self.key).is_ok();
+                    is_news |= taken && before.is_none_or(|before| before != all.bytes());
                 }
             }
         }
-        let value = held.map_or(0, |held| held.value.max(0)).saturating_add(i128::from(news));
-        let (epoch, total) = (row.epoch, cell.own.total.saturating_add(1));
-        cell.seq = cell.seq.max(newest);
-        let held = held.map(|held| held.seq);
-        let mut seq = cell.seq;
-        let random = self.random;
-        self.replace_body(all, epoch, value as u64, |settling, version, carried| {
-            settling.begin_epoch(version, carried.filter(|_| news));
-            settling.adopted(held);
-            if news {
+        let value = held.value.max(0).saturating_add(i128::from(is_news));
+        let total = cell.own.total.saturating_add(1);
+        cell.seq = cell.seq.max(row.newest(id).unwrap_or_default());
+        let (mut seq, random, held_value) = (cell.seq, self.random, u64::try_from(held.value).unwrap_or(0));
+        let line = self.replace_body(all, row.epoch, value as u64, |settling, version| {
+            settling.begin_epoch(version, news.filter(|_| is_news));
+            settling.adopted(held.seq, held_value);
+            if is_news {
                 seq = settling.leap(seq, random);
             } else {
-                settling.confirmed(held.unwrap_or(seq), version);
+                settling.confirmed(held.seq, version);
             }
         });
-        let own = Own { epoch, value, total, said: self.body.is_some(), ..Own::default() };
-        match held.filter(|_| !news) {
+        let own = Own { epoch: row.epoch, value, total, said: self.body.is_some(), ..Own::default() };
+        if is_news {
+            cell.seq = seq;
+            cell.say(own);
+        } else {
             // It is what the store has.
-            Some(held) => (cell.own, cell.seq, cell.settled, cell.doubted) = (own, held, true, false),
+            (cell.own, cell.seq, cell.settled, cell.doubted) = (own, held.seq, true, false);
+        }
+        cell.note_line(line);
+    }
+
+    /// What the own body has that is not known to be in what the store has of this node.
+    fn news(&self, cell: &OwnCell, row: &Snapshot) -> Option<Sketch> {
+        let body = self.body.as_ref()?;
+        if row.epoch != cell.own.epoch {
+            return self.rest(self.over_at(cell, row));
+        }
+        let found;
+        let settling = match body.known_settling() {
+            Some(settling) => settling,
             None => {
-                cell.seq = seq;
-                cell.say(own);
+                found = Settling::of(cell, body.version);
+                &found
             }
+        };
+        match settling.surely_in() {
+            Some(_) => self.together(settling.unconfirmed()),
+            None if is_idempotent(body.sketch()) => Some(body.sketch().clone()),
+            // Counts that are in already must not be counted again, and nobody knows which of them are.
+            None => self.together(settling.unconfirmed()),
         }
     }
 
-    /// Another own body, or none, in place of the one that is there.
+    /// Another own body, or none, in place of the one that is there; what is written down of whose puts are whose.
     fn replace_body(
         &mut self,
         sketch: Option<Sketch>,
         epoch: quipu_model::Epoch,
         version: u64,
-        settle: impl FnOnce(&mut Settling, u64, Option<Sketch>),
-    ) {
+        settle: impl FnOnce(&mut Settling, u64),
+    ) -> (Seq, Seq) {
         self.changed = true;
         let Some(sketch) = sketch else {
             self.dropped = self.body.take().or(self.dropped.take());
-            return;
+            return (Seq(0), Seq(0));
         };
-        let carried = Some(sketch.clone());
+        let is_idempotent = is_idempotent(&sketch);
         let body = match &mut self.body {
             Some(body) => {
                 body.become_other(sketch, epoch, version);
@@ -308,9 +371,10 @@ impl Share<'_> {
             }
             None => self.body.insert(Box::new(Body::new(sketch, epoch, version))),
         };
-        let settling = body.settling(|| Settling::found(Seq(0), version));
-        settle(settling, version, carried);
+        let settling = body.settling(|| Settling::begun(version));
+        settle(settling, version);
         self.says_anew = true;
+        settling.line(is_idempotent)
     }
 
     /// What is to be shown, now that the own body has heard of the row. What is shown of the counter's cell may have to go with it.
@@ -328,11 +392,7 @@ impl Share<'_> {
         let shown = match (foreign, mine) {
             _ if mixed => Err(Refusal::WrongKind),
             // The row moves before it is known what of the own body goes on.
-            (_, Some(cell)) if cell.own.epoch < row.epoch => {
-                let held = seen.snapshot.cells.get(&node_cell(self.node)).map_or(0, |held| held.value);
-                let over = self.over_at(&cell, held, seen.snapshot.expires_at);
-                Ok(self.rest(over))
-            }
+            (_, Some(cell)) if cell.own.epoch < row.epoch => Ok(self.rest(self.over_at(&cell, &seen.snapshot))),
             (_, Some(cell)) if cell.own.epoch > row.epoch => Ok(self.body.as_ref().map(|body| body.sketch().clone())),
             (None, _) if unknown => {
                 // Only the row was read: what was shown of the same epoch goes on being shown, and anything else is asked for.
@@ -355,7 +415,12 @@ impl Share<'_> {
             }
         };
         match shown {
-            Ok(Some(sketch)) => self.shows = Shows::Sketch(Box::new(sketch)),
+            Ok(Some(sketch)) => {
+                // What its cell comes to, less what was kept of another's, may look like nothing.
+                let epoch = mine.map_or(row.epoch, |cell| cell.own.epoch.max(row.epoch));
+                self.shown.get_or_insert(Cell { epoch, value: 1, expires_at: None });
+                self.shows = Shows::Sketch(Box::new(sketch));
+            }
             Ok(None) => (self.shown, self.shows) = (None, Shows::NoSketch),
             Err(_) => (self.owned.at_odds, self.shows) = (true, Shows::NoSketch),
         }

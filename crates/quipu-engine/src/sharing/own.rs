@@ -21,6 +21,9 @@
 //! - a cell's seq rises with every change of what it says, so the same seq always says the same;
 //! - that a cell is settled is written down late or never, so one that says so is: after a restart the others are put again, which changes nothing;
 //! - so is the total that was confirmed: the store may know of more, by one put.
+//!
+//! The cell of the node itself, of a sketch, has no totals that matter, and lets nothing go: in place of the total that was confirmed it has the seq of the newest put that is in its body, and in place of the seq
+//! at which something was let go the one from which on seqs were given to states of this body (`sketches/settling`).
 
 use std::time::Duration;
 
@@ -122,8 +125,26 @@ impl OwnCell {
         }
     }
 
+    /// Of a node's cell: the newest put of this epoch that its body is known to have everything of.
+    pub fn included(&self) -> Seq {
+        if self.settled { self.seq } else { Seq(u64::try_from(self.confirmed).unwrap_or(0)) }
+    }
+
+    /// Of a node's cell: from this seq on, up to the newest, they were given to states of its body.
+    pub fn line_from(&self) -> Seq {
+        self.own.let_go
+    }
+
+    /// Of a node's cell: what is to be known after a restart of whose puts are whose.
+    pub fn note_line(&mut self, (included, from): (Seq, Seq)) {
+        (self.confirmed, self.own.let_go) = (i128::from(included.0), from);
+    }
+
     /// The store is to confirm it anew.
     pub fn doubt(&mut self) {
+        if self.incarnation == NODE {
+            self.confirmed = i128::from(self.included().0);
+        }
         self.settled = !self.own.said && self.own.lapsed.is_none();
         self.doubted = !self.settled;
     }
@@ -261,6 +282,7 @@ impl Owned {
             let confirmed = match flags & HAS_CONFIRMED != 0 {
                 // In one form only, so that bytes that were compared are not made differently.
                 true => Some(take_value(&mut rest)?).filter(|confirmed| !settled && *confirmed != 0)?,
+                false if settled && incarnation == NODE => i128::from(seq.0),
                 false if settled => total,
                 false => 0,
             };

@@ -116,8 +116,11 @@ impl Share<'_> {
         let (row, node) = (&seen.snapshot, self.node);
         let counts =
             |cell: &OwnCell| matches!(cell.own.shown(cell.id(node), cell.seq, row, seen.at), Told::Stay | Told::Over);
+        // What somebody else, on a copy of its directory, has put as this node is none of its own.
+        let silent = |cell: &OwnCell| cell.incarnation == NODE && !cell.own.said;
         let ours = |cell: &OwnCell| {
-            cell.incarnation == self.present || heir(cell.incarnation) != Footing::Theirs || counts(cell)
+            let acts = cell.incarnation == self.present || heir(cell.incarnation) != Footing::Theirs || counts(cell);
+            acts && !silent(cell)
         };
         let total = read(seen, seen.at, &self.owned.listed(self.node, ours));
         self.owned.too_wide = total.is_err();

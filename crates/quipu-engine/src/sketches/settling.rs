@@ -7,15 +7,21 @@
 //!
 //! Stretches are in memory only. After a restart it is not known what was counted since, if anything was: then all of the body is gone on with.
 //!
+//! Several processes may say something under this node's name, each with a copy of its directory. Their puts are one **chain** all the same: each goes on from the one before, has all that is in it, and has a greater seq. So a process has
+//! to know of two things: up to which put its body has what is in the chain, and which seqs it has given itself, for what it has put after that. Whatever else the store has is of another, and is taken in before anything is put.
+//!
 //! Invariants:
 //! - a page that the store does not have as it is in the body is in `changed` or `sent`, or the whole body is put;
-//! - stretches have all that was counted after `known_from`.
+//! - stretches have all that was counted after `known_from`;
+//! - what was counted up to `known_from` is in the chain, unless it is `unsure`;
+//! - the body has all that the chain has up to `included`.
 
 use quipu_model::Millis;
 use quipu_model::shared::Seq;
 use quipu_sketch::Sketch;
 
 use super::pages::Pages;
+use crate::sharing::own::OwnCell;
 
 /// Stretches that are kept apart: each is a put whose outcome is not known. Of more, the oldest two become one.
 const STRETCHES_MAX: usize = 4;
@@ -30,12 +36,16 @@ pub struct Settling {
     base: Option<Seq>,
     /// The next put has the whole body.
     whole: bool,
-    /// The newest seq that was given before this process; whatever the store has from before that is a state of this body.
-    found_at: Seq,
-    /// This process has given seqs from here on. In between are those of others who had the same directory, if any did.
+    /// The newest put of this epoch that is in the body, whoever made it: all before it are, too.
+    included: Seq,
+    /// Seqs that were given to states of this body before this process began.
+    line: Option<(Seq, Seq)>,
+    /// This process has given seqs from here on.
     ours_from: Option<Seq>,
     stretches: Vec<Stretch>,
     known_from: u64,
+    /// Of what was counted before, some may be in no put that the store has.
+    unsure: bool,
     /// By this node's clock the counter expired then, when the body had this version.
     lapsed: Option<(Millis, u64)>,
 }
@@ -79,29 +89,36 @@ pub enum Rest<'s> {
 }
 
 impl Settling {
-    /// Of a body of which the store may know any state, found with this seq and version.
-    pub fn found(seq: Seq, version: u64) -> Settling {
+    /// Of a body that is begun, under an epoch of which the store has none yet.
+    pub fn begun(version: u64) -> Settling {
         Settling {
             changed: Pages::default(),
             sent: None,
             base: None,
             whole: true,
-            found_at: seq,
+            included: Seq(0),
+            line: None,
             ours_from: None,
             stretches: Vec::new(),
             known_from: version,
+            unsure: false,
             lapsed: None,
         }
     }
 
-    /// Of a body that is begun under an epoch of which the store has none yet.
-    pub fn begun(seq: Seq, version: u64) -> Settling {
-        Settling { found_at: seq, ours_from: Some(Seq(seq.0.saturating_add(1))), ..Settling::found(seq, version) }
+    /// Of a body that was found at a start, or that is begun, with what its cell says.
+    pub fn of(cell: &OwnCell, version: u64) -> Settling {
+        let begun = Settling::begun(version);
+        if !cell.own.said {
+            return begun;
+        }
+        let (included, unsure) = (cell.included(), cell.included() < cell.seq);
+        Settling { included, line: unsure.then(|| (cell.line_from(), cell.seq)), unsure, ..begun }
     }
 
-    /// The seq after this one, if nothing was said in this process yet: far enough from it that nobody else who has the same directory, and goes on from there, gives the same.
+    /// The seq to go on from: this one, or, if this process has given none since it last met with another's, one far enough from it that nobody else who goes on from there gives the same.
     pub fn leap(&mut self, seq: Seq, random: u64) -> Seq {
-        if self.ours_from.is_some() {
+        if self.ours_from.is_some_and(|from| from <= seq) {
             return seq;
         }
         // 32 bits: versions of rows, which some stores make of seqs, have room for thousands of such leaps.
@@ -110,9 +127,29 @@ impl Settling {
         leapt
     }
 
-    /// Whether a seq is of a state that this body had.
-    pub fn is_ours(&self, seq: Seq) -> bool {
-        seq <= self.found_at || self.ours_from.is_some_and(|from| seq >= from)
+    /// The same, where the row knows a seq of this node, given by somebody else, that may be greater.
+    pub fn leap_over(&mut self, seq: Seq, newest: Seq, random: u64) -> Seq {
+        if newest > seq
+            && let Some(from) = self.ours_from.take()
+        {
+            self.line = Some((self.line.map_or(from, |(first, _)| first), seq));
+        }
+        self.leap(seq.max(newest), random)
+    }
+
+    /// Whether a put of this epoch is of a state that this body had, or is in it; of a body that may take in the same twice, whether that is certain.
+    pub fn has(&self, seq: Seq, is_idempotent: bool) -> bool {
+        let in_line = self.line.is_some_and(|(from, to)| (from..=to).contains(&seq));
+        // A store that went back may have gone on from there with another's.
+        let in_chain = seq == self.included || seq < self.included && !is_idempotent;
+        in_chain || in_line || self.ours_from.is_some_and(|from| seq >= from)
+    }
+
+    /// What is written down of it with the cell: the newest put that is in the body, and from where on seqs were given to states of it.
+    pub fn line(&self, is_idempotent: bool) -> (Seq, Seq) {
+        let ours = self.ours_from.unwrap_or_default();
+        // What was put before this process began, and not heard of since, is told from another's by one number only if it may be taken in again.
+        (self.included, self.line.filter(|_| !is_idempotent).map_or(ours, |(from, _)| from))
     }
 
     /// A page has changed.
@@ -134,21 +171,20 @@ impl Settling {
     /// The body goes on under another epoch, of which the store has nothing yet, with what was carried into it.
     pub fn begin_epoch(&mut self, version: u64, carried: Option<Sketch>) {
         (self.changed, self.sent, self.base, self.whole) = (Pages::default(), None, None, true);
-        (self.known_from, self.lapsed) = (0, None);
+        (self.included, self.line, self.known_from, self.unsure, self.lapsed) = (Seq(0), None, 0, false, None);
         self.stretches.clear();
         self.stretches.extend(carried.map(|sketch| Stretch { to: version, closed: false, sketch }));
     }
 
-    /// The body goes on from what the store has, which somebody else has put, who may go on from there as well.
-    pub fn adopted(&mut self, held: Option<Seq>) {
-        (self.changed, self.sent, self.base, self.whole) = (Pages::default(), None, held, true);
-        (self.found_at, self.ours_from) = (held.unwrap_or(self.found_at).max(self.found_at), None);
+    /// The body goes on from a put that somebody else has made, who may go on from there as well: it had that version, and this body has taken it in.
+    pub fn adopted(&mut self, held: Seq, version: u64) {
+        (self.base, self.included, self.known_from, self.ours_from) = (Some(held), held, version, None);
     }
 
     /// What was counted cannot be kept by itself any more: it is not known.
     pub fn lose_track(&mut self, version: u64) {
         self.stretches.clear();
-        self.known_from = version;
+        (self.known_from, self.unsure) = (version, true);
     }
 
     /// A put of the body as it is now.
@@ -174,22 +210,28 @@ impl Settling {
         Sending { from: self.base, whole: self.whole, pages }
     }
 
-    /// The store has this put.
+    /// The store has, or had, this put, when the body had this version.
     pub fn confirmed(&mut self, seq: Seq, version: u64) {
-        self.base = Some(seq);
-        self.whole = false;
+        if seq < self.included {
+            // The body has taken in another's since, which has this one.
+            return;
+        }
+        (self.base, self.whole, self.included) = (Some(seq), false, seq);
         if self.sent.as_ref().is_some_and(|sent| sent.seq <= seq) {
             self.sent = None;
         }
-        self.kept(version);
+        self.stretches.retain(|stretch| stretch.to > version);
+        if version >= self.known_from {
+            (self.known_from, self.unsure, self.line) = (version, false, None);
+        }
     }
 
     /// The store has another put than the one that was gone on from. Whether the next put can go on from that; if not, it is of somebody else, and is to be looked at.
-    pub fn gap(&mut self, held: Option<Seq>) -> bool {
+    pub fn gap(&mut self, held: Option<Seq>, is_idempotent: bool) -> bool {
         match (held, &self.sent) {
             // The answer to it was lost. Pages since then are all there.
             (Some(held), Some(sent)) if held == sent.seq && !self.whole => self.base = Some(held),
-            (Some(held), _) if self.is_ours(held) => (self.base, self.whole) = (Some(held), true),
+            (Some(held), _) if self.has(held, is_idempotent) => (self.base, self.whole) = (Some(held), true),
             (None, _) => (self.base, self.whole) = (None, true),
             _ => return false,
         }
@@ -201,9 +243,9 @@ impl Settling {
         self.sent.as_ref().map(|sent| (sent.seq, sent.version))
     }
 
-    fn kept(&mut self, version: u64) {
-        self.stretches.retain(|stretch| stretch.to > version);
-        self.known_from = self.known_from.max(version);
+    /// The version up to which what was counted is known to be in the chain; none if that is not known.
+    pub fn surely_in(&self) -> Option<u64> {
+        (!self.unsure).then_some(self.known_from)
     }
 
     /// By this node's clock the counter has expired, and the body has this version.
@@ -231,9 +273,9 @@ impl Settling {
         Rest::Since(self.stretches.iter().filter(|stretch| stretch.to > after).map(|stretch| &stretch.sketch).collect())
     }
 
-    /// All that was counted in this process and not confirmed.
-    pub fn unconfirmed(&self) -> impl Iterator<Item = &Sketch> {
-        self.stretches.iter().map(|stretch| &stretch.sketch)
+    /// What was counted in this process and is not known to be in the chain.
+    pub fn unconfirmed(&self) -> Vec<&Sketch> {
+        self.stretches.iter().map(|stretch| &stretch.sketch).collect()
     }
 
     /// Bytes of memory it takes.
@@ -247,9 +289,11 @@ impl Settling {
 
 #[cfg(test)]
 mod tests {
+    use quipu_model::shared::{NODE, Shard};
     use quipu_sketch::{Edits, Hll};
 
     use super::*;
+    use crate::sharing::own::Owned;
 
     fn hll(items: &[&str]) -> Sketch {
         let (mut hll, mut edits) = (Hll::new(), Edits::new());
@@ -284,9 +328,20 @@ mod tests {
         super::super::together::take_in(into, other, &quipu_sketch::Key([0; 16])).is_ok()
     }
 
+    /// A cell that says something at this seq, of which the store is known to have what was said at another.
+    fn cell(seq: u64, included: u64) -> OwnCell {
+        let mut cell = *Owned::default().open(NODE, Shard(0), None);
+        (cell.seq, cell.own.said, cell.settled, cell.confirmed) = (Seq(seq), seq > 0, false, i128::from(included));
+        cell
+    }
+
+    fn begun() -> Settling {
+        Settling::of(&cell(0, 0), 0)
+    }
+
     #[test]
     fn what_was_counted_since_a_put_is_gone_on_with_and_nothing_else() {
-        let mut settling = Settling::begun(Seq(0), 0);
+        let mut settling = begun();
         ["a", "b"].iter().zip(0..).for_each(|(item, version)| count(&mut settling, version, item));
         let first = settling.send(Seq(2), 2, merge);
         assert!(first.whole && first.from.is_none());
@@ -301,7 +356,8 @@ mod tests {
 
     #[test]
     fn a_body_that_was_found_knows_what_was_counted_since_it_was() {
-        let mut settling = Settling::found(Seq(9), 5);
+        let mut settling = Settling::of(&cell(9, 9), 5);
+        assert_eq!(settling.surely_in(), Some(5));
         count(&mut settling, 5, "c");
         assert_eq!(rest(&settling, 5, 6), Some(1));
         assert_eq!(rest(&settling, 4, 6), None);
@@ -309,7 +365,7 @@ mod tests {
 
     #[test]
     fn puts_without_an_answer_keep_their_panes_apart_up_to_a_bound() {
-        let mut settling = Settling::begun(Seq(0), 0);
+        let mut settling = begun();
         for version in 0..20 {
             count(&mut settling, version, &version.to_string());
             settling.send(Seq(version + 1), version + 1, merge);
@@ -320,20 +376,60 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_is_gone_on_from_where_the_store_has_a_state_of_this_body() {
-        let mut settling = Settling::found(Seq(10), 3);
+    fn a_body_that_was_found_half_put_is_not_known_to_be_in() {
+        let mut settling = Settling::of(&cell(9, 7), 5);
+        count(&mut settling, 5, "c");
+        assert_eq!(settling.surely_in(), None);
+        settling.send(Seq(20), 6, merge);
+        settling.confirmed(Seq(20), 6);
+        assert_eq!((settling.surely_in(), rest(&settling, 6, 6)), (Some(6), Some(0)));
+    }
+
+    #[test]
+    fn a_gap_is_gone_on_from_where_the_store_has_what_is_in_this_body() {
+        let mut found = cell(10, 6);
+        found.own.let_go = Seq(9);
+        let mut settling = Settling::of(&found, 3);
         let leapt = settling.leap(Seq(10), u64::MAX);
         assert!(leapt > Seq(1 << 31) && settling.leap(leapt, 7) == leapt, "once");
         settling.note(0..1);
         settling.send(Seq(leapt.0 + 1), 4, merge);
-        assert!(settling.gap(Some(Seq(8))), "of before the restart");
-        assert!(!settling.gap(Some(Seq(11))), "of somebody who had the same directory");
-        assert!(settling.gap(None), "the store lost all of it");
+        assert!(settling.gap(Some(Seq(6)), true), "what it has");
+        assert!(settling.gap(Some(Seq(5)), false), "of before that: the store went back");
+        assert!(
+            !settling.gap(Some(Seq(5)), true),
+            "and may have gone on with another's, which is taken in where it may be"
+        );
+        assert!(settling.gap(Some(Seq(9)), true) && settling.gap(Some(Seq(10)), true), "of the process before");
+        assert!(!settling.gap(Some(Seq(7)), false), "of somebody who had the same directory, and went on from there");
+        assert!(!settling.gap(Some(Seq(11)), false), "the same");
+        assert!(settling.gap(None, true), "the store lost all of it");
         settling.confirmed(Seq(leapt.0 + 1), 4);
         settling.note(2..3);
         settling.send(Seq(leapt.0 + 2), 5, merge);
-        assert!(settling.gap(Some(Seq(leapt.0 + 2))), "the answer was lost");
+        assert!(settling.gap(Some(Seq(leapt.0 + 2)), true), "the answer was lost");
         let again = settling.send(Seq(leapt.0 + 2), 5, merge);
         assert!(!again.whole && again.pages.iter().collect::<Vec<_>>() == [2], "{again:?}");
+    }
+
+    #[test]
+    fn what_is_told_of_a_put_from_before_another_was_taken_in_is_no_news() {
+        let mut settling = begun();
+        count(&mut settling, 0, "a");
+        settling.send(Seq(2), 1, merge);
+        settling.begin_epoch(9, Some(hll(&["a"])));
+        settling.adopted(Seq(50), 8);
+        assert_eq!(
+            settling.leap(Seq(50), u64::MAX),
+            Seq(51 + u64::from(u32::MAX)),
+            "from there the other goes on, too"
+        );
+        settling.confirmed(Seq(2), 9);
+        assert_eq!(
+            (settling.surely_in(), rest(&settling, 8, 9)),
+            (Some(8), Some(1)),
+            "it is not in what the other put"
+        );
+        assert!(settling.has(Seq(50), true) && !settling.has(Seq(51), true));
     }
 }

@@ -16,7 +16,7 @@ use super::apply::{Wanted, known};
 use super::change::{Begin, Fresh, Way, all_of, edits_bytes, packed};
 use super::note::OWN_PANE;
 use super::settling::Settling;
-use super::together::{empty_like, is_alike};
+use super::together::{empty_like, is_alike, is_idempotent};
 use crate::apply::Run;
 use crate::journal::format::{EDIT_OVERHEAD_BYTES_MAX, Entry};
 use crate::sharing::Shows;
@@ -129,10 +129,11 @@ impl Run<'_, '_> {
             Some(fresh) => Box::new(Body::new(fresh, node.own.epoch, node.own.value as u64)),
             None => shard.own_shelf_mut().take(name.bytes()).expect("it was just worked on"),
         };
-        let version = body.version;
-        let settling = body.settling(|| Settling::found(node.seq, version));
+        let (version, is_idempotent) = (body.version, is_idempotent(body.sketch()));
+        let settling = body.settling(|| Settling::of(node, version));
         node.seq = settling.leap(node.seq, picking.random());
         node.say(node.own.added(1).unwrap_or(node.own));
+        node.note_line(settling.line(is_idempotent));
         if !is_new {
             body.note(length, &edits.0);
         }

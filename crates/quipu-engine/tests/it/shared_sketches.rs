@@ -507,3 +507,191 @@ fn what_expires_is_gone_and_what_was_counted_after_it_is_not() {
     }
     assert_eq!((one.uniques(), two.uniques()), (3, 3));
 }
+
+#[test]
+fn what_was_counted_before_and_changes_nothing_is_there_after_a_delete_elsewhere() {
+    let (store, _) = store();
+    let (one, two) = (Node::new(1, &store), Node::new(2, &store));
+    one.observe(&["a"]);
+    one.settle();
+    two.look();
+    two.delete("unique:1");
+    // The first has not heard of it: its body has the item.
+    one.observe(&["a"]);
+    one.settle();
+    two.look();
+    assert_eq!((one.uniques(), two.uniques()), (1, 1), "it was counted after the delete");
+}
+
+// ---- two copies of one directory, at once ----------------------------------------------------------------------------------------
+
+/// By chance the one copy's seqs are greater or the other's: both.
+const CHANCES: std::ops::Range<u64> = 100..108;
+
+impl Node {
+    /// Another on a copy of its directory, as it is now.
+    fn copy(&self, seed: u64, store: &Arc<dyn Store>) -> Node {
+        let disk = self.world.disk.kill(self.world.disk.operations()).into_disk();
+        Node::open(World::new(disk, seed), store, |_| ())
+    }
+
+    fn count(&self, item: &str, by: u64) {
+        let reply = self.ask(count_items("cms:1", &[(item, by)], REDIS));
+        assert!(matches!(reply, Reply::Integers(_)), "{reply:?}");
+    }
+}
+
+/// Two copies of a directory that has counted `a` in each of two sketches, five times in one of them, and put that; and another node.
+fn copies(chance: u64) -> (Arc<dyn Store>, [Node; 3]) {
+    copies_on(&store().0, chance)
+}
+
+fn copies_on(store: &Arc<dyn Store>, chance: u64) -> (Arc<dyn Store>, [Node; 3]) {
+    let first = Node::new(1, store);
+    assert_eq!(first.ask(make_frequency("cms:1", 500, REDIS)), Reply::Ok);
+    first.observe(&["a"]);
+    first.count("a", 5);
+    first.settle();
+    let copies = [first.copy(chance, store), first.copy(chance + 1_000, store), Node::new(3, store)];
+    copies[2].look();
+    (store.clone(), copies)
+}
+
+/// Everybody puts what they have, takes in what the others have put, and puts that.
+fn meet(nodes: &[&Node]) {
+    for _ in 0..3 {
+        nodes.iter().for_each(|node| node.settle());
+        nodes.iter().for_each(|node| node.look());
+    }
+}
+
+#[test]
+fn copies_of_a_directory_count_in_one_sketch_and_lose_nothing() {
+    for chance in CHANCES {
+        let (_store, [one, two, other]) = copies(chance);
+        for (node, item) in [(&one, "b"), (&two, "c"), (&one, "d"), (&two, "e")] {
+            node.observe(&[item]);
+            node.count("a", 2);
+            node.settle();
+        }
+        meet(&[&one, &two, &other]);
+        for node in [&one, &two, &other] {
+            assert_eq!((node.uniques(), node.frequency("a")), (5, 13), "{chance}");
+        }
+    }
+}
+
+#[test]
+fn what_another_copy_had_put_when_the_sketch_was_deleted_is_not_taken_for_what_this_one_has_counted() {
+    for chance in CHANCES {
+        let (_store, [one, two, other]) = copies(chance);
+        one.observe(&["b"]);
+        one.count("a", 2);
+        // More often than the first: a version of its body that the first does not have.
+        for item in ["x", "y", "z"] {
+            two.observe(&[item]);
+            two.count("a", 1);
+        }
+        two.settle();
+        other.look();
+        assert_eq!((other.uniques(), other.frequency("a")), (4, 8), "{chance}");
+        other.delete("unique:1");
+        other.delete("cms:1");
+        meet(&[&one, &two, &other]);
+        for node in [&one, &two, &other] {
+            assert_eq!((node.uniques(), node.frequency("a")), (1, 2), "what was not put when it was deleted: {chance}");
+        }
+    }
+}
+
+#[test]
+fn a_copy_that_was_killed_before_it_put_anything_takes_in_what_the_other_has_put() {
+    for chance in CHANCES {
+        let (store, [one, two, other]) = copies(chance);
+        one.observe(&["b"]);
+        two.observe(&["c"]);
+        two.count("a", 1);
+        two.settle();
+        drop(two);
+        let one = Node::open(one.kill(4), &store, |_| ());
+        meet(&[&one, &other]);
+        assert_eq!((one.uniques(), other.uniques(), other.frequency("a")), (3, 3, 6), "{chance}");
+    }
+}
+
+#[test]
+fn a_copy_that_was_killed_goes_on_with_what_it_had_counted_where_the_other_was_before_it() {
+    for chance in CHANCES {
+        let (store, [one, two, other]) = copies(chance);
+        one.observe(&["b"]);
+        let one = one.kill(4);
+        other.delete("unique:1");
+        two.observe(&["c"]);
+        two.settle();
+        two.look();
+        assert_eq!(two.uniques(), 1);
+        let one = Node::open(one, &store, |_| ());
+        meet(&[&one, &two, &other]);
+        for node in [&one, &two, &other] {
+            assert_eq!(node.uniques(), 3, "the one that was not put, and, since nobody knows which that is, the other");
+        }
+    }
+}
+
+#[test]
+fn a_copy_that_had_nothing_left_to_say_takes_in_what_the_other_has_put_since() {
+    for chance in CHANCES {
+        let (_store, [one, two, other]) = copies(chance);
+        other.delete("unique:1");
+        one.look();
+        two.look();
+        two.observe(&["b"]);
+        two.settle();
+        drop(two);
+        // Without a look at the row.
+        one.observe(&["c"]);
+        meet(&[&one, &other]);
+        assert_eq!((one.uniques(), other.uniques()), (2, 2), "{chance}");
+    }
+}
+
+#[test]
+fn a_copy_that_says_nothing_shows_nothing_of_what_the_other_has_put_once_that_has_expired() {
+    for chance in CHANCES {
+        let (store, clock) = store();
+        let (_, [one, two, other]) = copies_on(&store, chance);
+        other.delete("unique:1");
+        one.look();
+        two.observe(&["b"]);
+        meet(&[&two, &other]);
+        let expire =
+            Command::Expire { name: name("unique:1"), when: When::In(10_000), condition: ExpiryCondition::Always };
+        assert_eq!(other.run(&expire), Reply::Integer(1));
+        clock.advance(Duration::from_millis(10_500));
+        // Nobody has moved the row.
+        one.look();
+        assert_eq!(one.uniques(), 0, "{chance}");
+    }
+}
+
+#[test]
+fn a_store_that_went_back_and_went_on_with_one_copy_is_told_what_the_other_has() {
+    for chance in CHANCES {
+        let memory = Arc::new(MemoryStore::new(Arc::new(SimClock::new(BEGIN))));
+        let store: Arc<dyn Store> = memory.clone();
+        let (_, [one, two, other]) = copies_on(&store, chance);
+        let kept = memory.keep();
+        one.observe(&["b"]);
+        one.settle();
+        memory.go_back(&kept);
+        two.observe(&["c"]);
+        two.settle();
+        drop(two);
+        one.observe(&["d"]);
+        one.settle();
+        one.look();
+        one.settle();
+        other.look();
+        assert_eq!((one.uniques(), other.uniques()), (4, 4), "{chance}");
+    }
+}

@@ -229,12 +229,15 @@ impl Snapshot {
     }
 
     /// Moves the row up to an epoch that it does not know. If the row is older than that epoch, it lost it, and what it holds was
-    /// taken when the epoch began. If it is younger, the row that knew was forgotten in between, and what it holds counts on.
+    /// taken when the epoch began. If it is younger, the row that knew was forgotten in between, and what it holds counts on: what cells come to in
+    /// `base`, and of a sketch, whose bodies go with the epoch, nothing was kept, so that its nodes go on with all of them.
     pub(super) fn catch_up(&mut self, epoch: Epoch, at: Millis) {
         if epoch <= self.epoch {
             return;
         }
-        let kept = self.exists().then(|| self.sum()).filter(|_| self.version.born_at.0 > epoch.millis);
+        let is_younger = self.version.born_at.0 > epoch.millis;
+        self.cells.retain(|id, _| !is_younger || !is_node_cell(id));
+        let kept = self.exists().then(|| self.sum()).filter(|_| is_younger);
         let expires_at = self.expires_at.filter(|_| kept.is_some());
         self.end(epoch, at, None);
         (self.base, self.expires_at, self.gone_at) = (kept, expires_at, Some(at));
@@ -341,6 +344,22 @@ mod tests {
         assert_eq!(late.spent[&id(1)].expired, Some(Millis(500)));
         assert!(late.spent[&id(2)].closed);
         assert_eq!(*late.as_of(Millis(10_000)), late, "it expires once");
+    }
+
+    #[test]
+    fn a_sketch_in_a_row_that_was_made_anew_becomes_no_number_and_nothing_of_it_was_kept() {
+        let node = crate::shared::node_cell(NodeId(3));
+        let held = Held { seq: Seq(4), value: 7, total: 7, closed: false };
+        let sketch = Snapshot { cells: [(node, held)].into(), ..Snapshot::default() };
+        let epoch = Epoch { millis: 50, node: NodeId(1) };
+        let caught_up = |born_at: u64| {
+            let version = Version { born_at: Millis(born_at), ..Version::ABSENT };
+            let mut row = Snapshot { version, ..sketch.clone() };
+            row.catch_up(epoch, Millis(100));
+            (row.base, row.cells.len(), row.spent.get(&node).map(|spent| spent.value))
+        };
+        assert_eq!(caught_up(60), (None, 0, None), "its bodies are gone, so that its nodes go on with all of them");
+        assert_eq!(caught_up(40), (None, 0, Some(7)), "it was taken when the epoch began");
     }
 
     #[test]

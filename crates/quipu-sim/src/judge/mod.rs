@@ -11,12 +11,14 @@
 //! - what a node has taken, and what was taken before that, is not shown there again, as long as the store answers;
 //! - in fair weather it lags by no more than the options say (`fresh`);
 //! - nothing is below 0 where only positive adds happen;
+//! - of a sketch: what was acknowledged is in it, and no more than was asked for; of one that is deleted, what was observed after the last delete (`observed`);
 //! - what needs one owner is refused, and refused means never applied;
 //! - in the end all nodes show the same, and it is the sum of the row.
 //!
-//! Where the store has lost data only adds of the nodes' present lives are certain, and counters that are swapped are judged by agreement alone.
+//! Where copies of a directory were used, sketches that count, and do not only note what was seen, are judged by agreement alone. Where the store has lost data only adds of the nodes' present lives are certain, and counters that are swapped are judged by agreement alone.
 
 mod fresh;
+mod observed;
 mod sums;
 mod takes;
 
@@ -24,15 +26,17 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use quipu_engine::Position;
-use quipu_model::{Durability, Reply};
+use quipu_model::{Durability, Refusal, Reply};
 
 pub use self::fresh::Weather;
 
 use self::fresh::Fresh;
+use self::observed::Observed;
+pub use self::observed::Shows;
 use self::sums::reaches;
 use self::takes::{Outcome, Take};
-use crate::act::{Act, What};
-use crate::counters::{COUNTERS, Class, counter_of};
+use crate::act::{Act, Items, What};
+use crate::counters::{COUNTERS, Class, Counter, Form, counter_of};
 use crate::store::Truth;
 
 /// How a node ended.
@@ -82,7 +86,7 @@ pub struct Asked {
     own: u32,
     /// How much the store had lost by then.
     losses: u64,
-    /// Where it is in the counter's book.
+    /// Where it is in the counter's book; of a reading of a sketch, when it was asked.
     entry: usize,
 }
 
@@ -101,6 +105,8 @@ pub struct Judge {
     pub fresh_readings: u64,
     /// How often what was certain has become less so: the store lost data, or a node went on as someone else after that.
     losses: u64,
+    /// There are, or were, two copies of one directory.
+    copied: bool,
 }
 
 /// An add with a token.
@@ -132,6 +138,8 @@ struct Book {
     /// What had been taken, by anybody, when each node's last take was carried out, and when it was asked: none of it may be shown there again.
     gone: Vec<(i128, Duration)>,
     fresh: Fresh,
+    /// Of a sketch.
+    observed: Observed,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -165,7 +173,14 @@ impl Book {
 impl Judge {
     /// Empty books.
     pub fn new() -> Judge {
-        Judge { books: Default::default(), lives: Vec::new(), tokens: BTreeMap::new(), fresh_readings: 0, losses: 0 }
+        Judge {
+            books: Default::default(),
+            lives: Vec::new(),
+            tokens: BTreeMap::new(),
+            fresh_readings: 0,
+            losses: 0,
+            copied: false,
+        }
     }
 
     /// A node has begun a life.
@@ -201,9 +216,12 @@ impl Judge {
             let judged = judged && !self.is_lossy();
             *least = if judged { self.books[counter].fresh.least(node, weather) } else { None };
         }
+        let life = self.lives[node];
         let book = &mut self.books[act.counter];
         let (mut entry, mut adds) = (0, 0);
         match act.what {
+            What::Observe(item, by) => entry = book.observed.ask((node, life), item, by, stamp),
+            What::Estimate => entry = stamp as usize,
             What::Add(delta) => {
                 entry = book.add(node, self.lives[node], delta);
                 adds = delta;
@@ -247,6 +265,25 @@ impl Judge {
         }
         let Some(reply) = &answer.reply else { return Ok(0) };
         let wrong = || Err(format!("node {node}: {act:?} was answered {reply:?}"));
+        let lossy = self.is_lossy();
+        let Counter { class, form, .. } = COUNTERS[act.counter];
+        if act.what == What::Estimate {
+            let shows = match reply {
+                Reply::Refused(Refusal::NoSketch { .. }) => Shows::nothing(form),
+                Reply::Refused(_) => return Ok(0),
+                reply => match Shows::of(reply) {
+                    Some(shows) => shows,
+                    None => return wrong(),
+                },
+            };
+            // What was acknowledged before it was asked.
+            let before = if class == Class::Observed && !lossy { asked.entry as u64 } else { 0 };
+            if self.is_blurred(form) {
+                return Ok(0);
+            }
+            let said = self.books[act.counter].observed.reading((node, before), form, &shows);
+            return said.map(|()| 0).map_err(|what| format!("{}: node {node} {what}", COUNTERS[act.counter].name));
+        }
         if let Reply::Refused(_) = reply {
             return Ok(self.refuse(asked));
         }
@@ -280,10 +317,18 @@ impl Judge {
             }
             (What::ReadMany, Reply::Values(values)) if values.len() == READ_MAX => {
                 for ((counter, value), bounds) in act.counters().zip(values).zip(floors.into_iter().zip(gone)) {
+                    if COUNTERS[counter].is_sketch() {
+                        continue;
+                    }
                     self.reading(asked, counter, bounds, 0, value.unwrap_or(0))?;
                 }
                 return Ok(0);
             }
+            (What::Observe(..), Reply::Integer(0 | 1) | Reply::Integers(_) | Reply::Items(_)) => {
+                book.observed.answer(entry, answer.position, stamp);
+                return Ok(0);
+            }
+            (What::ObserveAll(_), Reply::Integer(0 | 1)) => return Ok(0),
             (What::Scan, Reply::Page(0, names)) => return scanned(node, own, names).map(|()| 0),
             (What::GetSet | What::Take, Reply::Value(value)) => Some(value.unwrap_or(0)),
             (What::Reset, Reply::Integer(value)) => Some(*value),
@@ -331,9 +376,16 @@ impl Judge {
                     own += i128::from(add.delta);
                 }
             }
+            book.observed.ended(node, end, counter.durability);
             book.own[node] = own;
             (book.shown[node], book.gone[node]) = (i128::MIN, (0, Duration::ZERO));
         }
+    }
+
+    /// A directory was copied, and the copy is used, too, or in its place. What copies have counted in one sketch that only counts, they cannot always tell from what the
+    /// others have: of those sketches only that all show the same is judged from here on.
+    pub fn copied(&mut self) {
+        self.copied = true;
     }
 
     /// The store has lost data.
@@ -386,6 +438,40 @@ impl Judge {
         if truth.is_expiring(counter) { Ok(()) } else { self.judge_sum(counter, counted) }
     }
 
+    /// The same of a sketch.
+    pub fn close_sketch(&self, truth: &Truth, counter: usize, shown: &[(usize, Shows)]) -> Result<(), String> {
+        let Counter { name, form, .. } = COUNTERS[counter];
+        let (since, certain) = self.certain(truth, counter);
+        let (observed, blurred) = (&self.books[counter].observed, self.is_blurred(form));
+        let same = observed.same(form, shown);
+        let said = if blurred { same } else { same.and(observed.close(form, since, certain, shown)) };
+        said.map_err(|what| format!("{name}: {what}"))
+    }
+
+    /// Of a sketch of uniques: items that must be there, and all that may.
+    pub fn items(&self, truth: &Truth, counter: usize) -> (Items, Items) {
+        let (since, certain) = self.certain(truth, counter);
+        let observed = &self.books[counter].observed;
+        (observed.certain_items(since, certain), observed.asked_items())
+    }
+
+    /// Since when what was observed in a sketch is certain to be there, if it is of these nodes and lives.
+    fn certain(&self, truth: &Truth, counter: usize) -> (u64, impl Fn(usize, u64) -> bool) {
+        let mut deletes = self.books[counter].takes.iter().filter_map(|take| match take.outcome {
+            Outcome::Acked { at, .. } => Some(at),
+            Outcome::Refused => None,
+            Outcome::Unknown => Some(u64::MAX),
+        });
+        // Where the store has lost a delete, who knows what was deleted; and what a node observed in the knowledge of an expiry is gone with it.
+        let unclear = self.is_lossy() && deletes.clone().next().is_some() || truth.is_expiring(counter);
+        let since = if unclear { u64::MAX } else { deletes.by_ref().max().unwrap_or(0) };
+        (since, |node: usize, life: u64| !self.is_lossy() || life == self.lives[node])
+    }
+
+    fn is_blurred(&self, form: Form) -> bool {
+        self.copied && matches!(form, Form::Frequency | Form::Top)
+    }
+
     fn is_lossy(&self) -> bool {
         self.losses > 0
     }
@@ -420,6 +506,10 @@ impl Judge {
                 book.least -= i128::from(delta.min(0));
                 delta
             }
+            What::Observe(..) => {
+                book.observed.refuse(asked.entry);
+                0
+            }
             what if what.takes() => {
                 book.takes[asked.entry].outcome = Outcome::Refused;
                 0
@@ -443,7 +533,7 @@ impl Judge {
         let least = match COUNTERS[counter].class {
             Class::Rising => floor.max(0) + added,
             Class::Both => book.least,
-            Class::Harvested | Class::Mixed => added,
+            _ => added,
         };
         // Of a counter that is swapped, what a lost swap had made writers carry may be in the row from before, too, until they have looked at it.
         let most = match lossy {

@@ -152,3 +152,71 @@ fn what_a_node_has_taken_is_not_shown_there_again() {
     assert!(read(&mut judge, 0, HARVESTED, 11).is_err(), "30 were taken now, and 10 before");
     read(&mut judge, 1, HARVESTED, 50).unwrap();
 }
+
+const OBSERVED: usize = 11;
+const DISCARDED: usize = 13;
+const RANKED: usize = 17;
+
+/// An observation that is acknowledged.
+fn observe(judge: &mut Judge, node: usize, counter: usize, item: usize, by: u64) {
+    let (asked, _) = judge.ask(node, act(counter, What::Observe(item, by)), 0, at(1));
+    judge.answer(asked, &answer(Reply::Integer(1), 10), at(2)).unwrap();
+}
+
+/// What in the end all nodes show.
+fn closed(judge: &Judge, counter: usize, shows: &[Shows]) -> bool {
+    let shown: Vec<(usize, Shows)> = shows.iter().cloned().enumerate().collect();
+    judge.close_sketch(&Truth::new(Log::silent()), counter, &shown).is_ok()
+}
+
+#[test]
+fn a_sketch_has_what_was_acknowledged_and_nothing_that_nobody_asked_for() {
+    let mut judge = judge();
+    (0..3).for_each(|item| observe(&mut judge, 0, OBSERVED, item, 1));
+    observe(&mut judge, 1, OBSERVED, 0, 1);
+    judge.ask(1, act(OBSERVED, What::Observe(7, 1)), 0, at(1));
+    for (value, fits) in [(2, false), (3, true), (4, true), (5, false)] {
+        assert_eq!(closed(&judge, OBSERVED, &[Shows::Uniques(value), Shows::Uniques(value)]), fits, "{value}");
+        let (asked, _) = judge.ask(0, act(OBSERVED, What::Estimate), 0, at(3));
+        let estimate = quipu_model::Estimate { value: value as u64, low: 0, high: 9 };
+        assert_eq!(judge.answer(asked, &answer(Reply::Estimate(estimate), 10), at(4)).is_ok(), fits, "{value}");
+    }
+    assert!(!closed(&judge, OBSERVED, &[Shows::Uniques(3), Shows::Uniques(4)]), "all show the same");
+    let (certain, asked) = judge.items(&Truth::new(Log::silent()), OBSERVED);
+    assert!(certain.iter().eq([0, 1, 2]) && asked.iter().eq([0, 1, 2, 7]));
+    judge.ended(0, End::DirectoryLost);
+    assert!(closed(&judge, OBSERVED, &[Shows::Uniques(1)]) && !closed(&judge, OBSERVED, &[Shows::Uniques(0)]));
+}
+
+#[test]
+fn what_was_observed_before_a_delete_may_be_gone_and_what_was_after_may_not() {
+    let mut judge = judge();
+    observe(&mut judge, 0, DISCARDED, 0, 1);
+    let (asked, _) = judge.ask(1, act(DISCARDED, What::Delete), 0, at(1));
+    judge.answer(asked, &answer(Reply::Integer(1), 10), at(2)).unwrap();
+    let (asked, _) = judge.ask(0, act(DISCARDED, What::Observe(1, 1)), 0, at(3));
+    judge.answer(asked, &answer(Reply::Integer(1), 10), at(4)).unwrap();
+    for (value, fits) in [(0, false), (1, true), (2, true), (3, false)] {
+        assert_eq!(closed(&judge, DISCARDED, &[Shows::Uniques(value)]), fits, "{value}");
+    }
+}
+
+#[test]
+fn bounds_of_what_was_counted_hold_until_directories_are_copied() {
+    let mut judge = judge();
+    observe(&mut judge, 0, RANKED, 2, 5);
+    observe(&mut judge, 1, RANKED, 2, 3);
+    let shows = |at_least, at_most| {
+        let Shows::Counts(mut counts) = Shows::nothing(Form::Top) else { panic!("it counts") };
+        counts[2] = (at_least, at_most);
+        [Shows::Counts(counts)]
+    };
+    for ((at_least, at_most), fits) in [((8, 8), true), ((0, 9), true), ((7, 7), false), ((9, 9), false)] {
+        assert_eq!(closed(&judge, RANKED, &shows(at_least, at_most)), fits, "{at_least} to {at_most}");
+    }
+    judge.copied();
+    assert!(closed(&judge, RANKED, &shows(9, 9)));
+    let [one] = shows(9, 9);
+    let [other] = shows(8, 8);
+    assert!(!closed(&judge, RANKED, &[one, other]), "all show the same");
+}

@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use quipu_model::memory_store::Kept;
 use quipu_model::ports::store::{PUTS_MAX, within};
-use quipu_model::shared::{RegisterVerdict, Registration, Snapshot};
+use quipu_model::shared::{BodyVerdict, RegisterVerdict, Registration, Snapshot};
 use quipu_model::{Clock, MemoryStore, Millis, Name, StoreError, Writer};
 use quipu_testkit::{Dice, SimClock};
 
@@ -359,6 +359,17 @@ impl SimStore {
                     verdicts.extend(verdict);
                 }
                 Ok(Told::Verdicts(verdicts))
+            }
+            Message::PutBody(kept, body) => {
+                let (name, held) = (name(kept), |row: &Snapshot| row.cells.get(&body.put.cell).map(|held| held.seq));
+                let before = self.memory.look(name, |row| row.and_then(held));
+                let told = message.apply(&self.memory)?;
+                if let Told::Body(BodyVerdict::Told(verdict)) = &told {
+                    self.memory.look(name, |row| {
+                        state.truth.put(counter_of(name.bytes()), &body.put, before, verdict, row);
+                    });
+                }
+                Ok(told)
             }
             Message::Swap(kept, version, next) => {
                 let name = name(kept);

@@ -305,6 +305,10 @@ impl Truth {
             self.log.note(|| format!("books: {} {before} -> {counted} of {invoked}", COUNTERS[counter].name));
         }
         let class = COUNTERS[counter].class;
+        if COUNTERS[counter].is_sketch() {
+            // What its cells come to is how often bodies have changed.
+            return;
+        }
         // A swap that was lost may have been told to its writers: what they then do is drift, and reported as such.
         if !class.only_grows() || (lossy && class.is_swapped()) || self.broken.is_some() {
             return;

@@ -7,8 +7,8 @@ use quipu_model::{Refusal, Reply};
 
 use super::World;
 use crate::act::{Act, What};
-use crate::counters::{COUNTERS, name_of};
-use crate::judge::End;
+use crate::counters::{COUNTERS, Form, name_of};
+use crate::judge::{End, Shows};
 use crate::node::Node;
 use crate::plan::Fault;
 
@@ -46,8 +46,9 @@ impl World {
             self.close_books()?;
         }
         // Everybody counts on, and everybody sees it.
-        for counter in 0..COUNTERS.len() {
-            self.finish(&self.whole(), Act { counter, what: What::Add(1) })?;
+        for (counter, known) in COUNTERS.iter().enumerate() {
+            let what = if known.is_sketch() { What::Observe(counter, 1) } else { What::Add(1) };
+            self.finish(&self.whole(), Act { counter, what })?;
         }
         if self.plan.blurred {
             // What a store has lost without anybody noticing, a comparison finds. Nothing else needs one: a counter must not wait for it.
@@ -55,7 +56,8 @@ impl World {
         }
         self.settle("after everybody has counted on")?;
         self.wait(self.plan.sharing.freshness + Duration::from_millis(1))?;
-        self.close_books()
+        self.close_books()?;
+        self.look_into_sketches()
     }
 
     /// Until everybody has compared everything once more, nobody waits, and no row changes any more.
@@ -177,7 +179,7 @@ impl World {
     }
 
     /// What all nodes show in the end. One that is fenced meanwhile is healed and asked again, unless nobody can tell any more.
-    fn shown(&mut self, counter: usize) -> Result<Vec<(usize, i64)>, String> {
+    fn shown<T>(&mut self, act: Act, shows: impl Fn(&Reply) -> Option<T>) -> Result<Vec<(usize, T)>, String> {
         let mut shown = Vec::new();
         for _ in 0..ENDS_MAX {
             let missing = |node: &usize| !shown.iter().any(|(known, _)| known == node);
@@ -185,11 +187,11 @@ impl World {
             if left.is_empty() {
                 return Ok(shown);
             }
-            for (node, reply) in self.finish(&left, Act { counter, what: What::Read })? {
-                match reply {
-                    Reply::Value(value) => shown.push((node, value.unwrap_or(0))),
-                    Reply::Refused(Refusal::Fenced { .. }) => self.settle("after a fence")?,
-                    other => return Err(format!("node {node}: in the end a read is answered {other:?}")),
+            for (node, reply) in self.finish(&left, act)? {
+                match (shows(&reply), reply) {
+                    (Some(shows), _) => shown.push((node, shows)),
+                    (None, Reply::Refused(Refusal::Fenced { .. })) => self.settle("after a fence")?,
+                    (None, other) => return Err(format!("node {node}: in the end {act:?} is answered {other:?}")),
                 }
             }
         }
@@ -202,8 +204,13 @@ impl World {
     }
 
     fn close_books(&mut self) -> Result<(), String> {
-        for counter in 0..COUNTERS.len() {
-            let shown = self.shown(counter)?;
+        for (counter, known) in COUNTERS.iter().enumerate() {
+            if known.is_sketch() {
+                self.close_sketch(counter, known.form)?;
+                continue;
+            }
+            let value = |reply: &Reply| if let Reply::Value(value) = reply { Some(value.unwrap_or(0)) } else { None };
+            let shown = self.shown(Act { counter, what: What::Read }, value)?;
             let at = self.store.now();
             let (sum, row) =
                 self.store.look(name_of(counter), |row| (row.map_or(0, |row| row.as_of(at).sum()), row.cloned()));
@@ -214,5 +221,42 @@ impl World {
             })?;
         }
         self.check()
+    }
+
+    fn close_sketch(&mut self, counter: usize, form: Form) -> Result<(), String> {
+        let shows = |reply: &Reply| match reply {
+            Reply::Refused(Refusal::NoSketch { .. }) => Some(Shows::nothing(form)),
+            reply => Shows::of(reply),
+        };
+        let shown = self.shown(Act { counter, what: What::Estimate }, shows)?;
+        let judge = &self.judge;
+        self.store.truth(|truth| judge.close_sketch(truth, counter, &shown))
+    }
+
+    /// Which items are in a sketch of uniques shows when they are observed once more: those that must be there change nothing, and beside all that may be there is none. After that they
+    /// are all there, so this comes last.
+    fn look_into_sketches(&mut self) -> Result<(), String> {
+        for (counter, known) in COUNTERS.iter().enumerate() {
+            let judge = &self.judge;
+            let (certain, asked) = self.store.truth(|truth| judge.items(truth, counter));
+            let changes = |reply: &Reply| if let Reply::Integer(changes) = reply { Some(*changes) } else { None };
+            if matches!(known.form, Form::Unique | Form::Hll) && certain.iter().next().is_some() {
+                for (node, changes) in self.shown(Act { counter, what: What::ObserveAll(certain) }, changes)? {
+                    if changes != 0 {
+                        return Err(format!("{}: in the end node {node} lacks some of {certain:?}", known.name));
+                    }
+                }
+            }
+            if known.form == Form::Unique {
+                self.shown(Act { counter, what: What::ObserveAll(asked) }, changes)?;
+                let most = Shows::Uniques(asked.iter().count() as i128);
+                for (node, shows) in self.shown(Act { counter, what: What::Estimate }, Shows::of)? {
+                    if shows != most {
+                        return Err(format!("{}: in the end node {node} has others than {asked:?}", known.name));
+                    }
+                }
+            }
+        }
+        Ok(())
     }
 }
