@@ -143,8 +143,8 @@ impl Turn<'_> {
             return;
         }
         let policy = self.policies.policy(name);
-        // What is sampled is so add by add.
-        if policy.thinning.is_some() {
+        // What is sampled is so add by add, and a lane would take decrements.
+        if policy.thinning.is_some_and(|thinning| thinning.refuses_exactness(Some(cell.epoch))) {
             return;
         }
         // Nobody asks the store for what is laid into a lane.

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use quipu_engine::{BriefReply, Engine, Options, PutError};
 use quipu_model::{
-    AddWithin, Brief, Command, Durability, Expiry, Identity, Kind, Name, Namespace, Overload, Refusal, Reply, Sample,
-    Sampled, Set, SetCondition, SetExpiry,
+    AddWithin, Brief, Command, Dialect, Durability, Expiry, Identity, Kind, Name, Namespace, Overload, Refusal, Reply,
+    Sample, Sampled, Set, SetCondition, SetExpiry, SketchCommand,
 };
 use quipu_testkit::{CrashDisk, Dice};
 
@@ -467,6 +467,72 @@ fn what_cannot_be_together_is_refused_by_name() {
     let file = with(&[("t", Namespace { sample: Some(Sample::OneIn(2)), ..top })]);
     let refused = refusal(World::new(CrashDisk::new(), 1).open(file));
     assert_eq!(refused, "namespace t: sample: only counts are sampled, and kind is top; leave one out");
+}
+
+#[test]
+fn adds_that_return_no_value_are_sampled_add_by_add_and_have_no_lanes() {
+    let world = World::new(CrashDisk::new(), 6);
+    let engine = world.open(with(&[("v", sampled(Sample::OneIn(10)))])).unwrap();
+    let [before, handle] = ["x:a", "v:a"].map(|text| engine.handle(text).unwrap());
+    engine.add("v:a", 100).unwrap();
+    for _ in 0..2_000 {
+        handle.count(1).unwrap();
+        before.count(1).unwrap();
+    }
+    assert!(!handle.is_split() && before.is_split());
+    assert!(handle.count(-1).is_err());
+    handle.flush().unwrap();
+    let value = engine.read("v:a").unwrap().value;
+    assert!(value % 10 == 0 && (1_200..3_000).contains(&value), "{value}");
+    // What was counted in lanes before counts, and there are none from then on.
+    engine.put_namespace("x", sampled(Sample::OneIn(10))).unwrap();
+    assert!(!before.is_split());
+    assert_eq!(engine.read("x:a").unwrap().value, 2_000);
+    (0..100).for_each(|_| before.count(1).unwrap());
+    assert!(!before.is_split() && before.count(-1).is_err());
+    // Nor has what was sampled any when it is over; but what begins then has.
+    engine.put_namespace("x", Namespace::default()).unwrap();
+    (0..100).for_each(|_| before.count(1).unwrap());
+    assert!(!before.is_split() && before.count(-1).is_err());
+    engine.set("x:a", 5).unwrap();
+    (0..100).for_each(|_| before.count(1).unwrap());
+    assert!(before.is_split());
+    before.count(-1).unwrap();
+    assert_eq!(engine.read("x:a").unwrap().value, 104);
+}
+
+#[test]
+fn transactions_sketches_and_copies_go_along() {
+    let world = World::new(CrashDisk::new(), 6);
+    let engine = world.open(with(&[("v", sampled(Sample::OneIn(4)))])).unwrap();
+    let adds = [add(name("v:a"), 40), add(name("d:a"), 3), add(name("v:a"), 4), add(name("v:a"), -1)];
+    let mut turn = engine.turn();
+    let replies = turn.run_all(&adds, &[]).unwrap().unwrap();
+    turn.finish();
+    let refused = Reply::Refused(Refusal::Sampled { what: "a decrement" });
+    assert_eq!(replies, [Reply::Integer(40), Reply::Integer(3), Reply::Integer(44), refused]);
+    // Sketches are what they are, while their namespace is sampled and after it.
+    let observe = |text: &'static str, items: Vec<&'static [u8]>| {
+        Command::Sketch(SketchCommand::Observe { name: name(text), items, dialect: Dialect::Native })
+    };
+    engine.execute(&observe("v:u", vec![b"x", b"y"])).unwrap();
+    engine.put_namespace("v", Namespace { sample: Some(Sample::OneIn(5)), ..Namespace::default() }).unwrap();
+    engine.backup("/copy").unwrap();
+    drop(engine);
+    let world = after_kill(&world);
+    let plain = Options { data: "/copy".into(), ..with(&[]) };
+    let engine = world.open(plain).unwrap();
+    engine.put_namespace("v", Namespace::default()).unwrap();
+    engine.execute(&observe("v:u", vec![b"y", b"z"])).unwrap();
+    engine.execute(&observe("v:later", vec![b"y"])).unwrap();
+    let [count, unique, later] = ["v:a", "v:u", "v:later"].map(|text| engine.read(text).unwrap());
+    assert_eq!((count.value, count.exact, count.sampled.map(|sampled| sampled.rate)), (44, false, Some(5)));
+    assert_eq!((unique.kind, unique.value, unique.sampled), (Kind::Unique, 3, None));
+    assert_eq!((later.value, later.sampled), (1, None));
+    drop(engine);
+    let world = after_kill(&world);
+    let engine = world.open(Options { data: "/copy".into(), ..with(&[]) }).unwrap();
+    assert_eq!((engine.read("v:u").unwrap().value, engine.read("v:later").unwrap().value), (3, 1));
 }
 
 // ---- overload -------------------------------------------------------------------------------------------------------------------
