@@ -134,7 +134,7 @@ pub(crate) fn open(options: Options, environment: Environment) -> Result<Inner, 
             return Err(OpenError::Options(format!("namespace {}: {}", name.escape_ascii(), mistakes.join("; "))));
         }
     }
-    let (namespaces, unwritten) = Namespaces::new(&options, said, thinned, table.epoch_newest());
+    let (namespaces, unwritten) = Namespaces::new(&options, said, thinned);
     step!("replayed");
 
     for path in leftovers {
@@ -225,6 +225,8 @@ pub(crate) fn open(options: Options, environment: Environment) -> Result<Inner, 
     inner.count_all_limited().map_err(|source| OpenError::Ledger { dir: dir.clone(), source })?;
     inner.table.seed_dice(inner.writer.incarnation.0 ^ inner.recovery.tail.position.0.rotate_left(32));
     begin_life(&inner, &unwritten).map_err(|reason| OpenError::NoRoom { dir, reason })?;
+    // What this life does not sample any more; without room for that, later.
+    inner.settle_thinning();
     Ok(inner)
 }
 

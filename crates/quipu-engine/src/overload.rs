@@ -76,6 +76,7 @@ impl Pressure {
 impl Inner {
     /// Looks how the journal does, and samples more rarely or less where namespaces say so. Blocks while that is written down.
     pub(crate) fn weigh(&self) {
+        self.settle_thinning();
         let (wanted, p_now) = {
             let policies = self.namespaces.now();
             (policies.has_overload(), policies.overload_p())

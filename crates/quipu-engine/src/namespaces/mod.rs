@@ -21,9 +21,7 @@ mod thinned;
 use std::cell::Cell;
 use std::ops::Deref;
 
-use quipu_model::{
-    Durability, Epoch, Millis, NAMESPACES_MAX, Namespace, Note, Overload, Refusal, check_namespace_name,
-};
+use quipu_model::{Durability, Millis, NAMESPACES_MAX, Namespace, Note, Overload, Refusal, check_namespace_name};
 
 pub use self::census::Census;
 pub(crate) use self::census::Places;
@@ -89,14 +87,12 @@ pub(crate) struct InForce<'e> {
 }
 
 impl Namespaces {
-    /// Of an engine that was just opened, where so much was said at run time in earlier lives, and so much was thinned, in epochs up to this one; and what has to be written down before
-    /// anybody counts.
-    pub fn new(options: &Options, said: Puts, thinned: ThinnedBy, newest: Epoch) -> (Namespaces, Unwritten) {
+    /// Of an engine that was just opened, where so much was said at run time in earlier lives, and so much was thinned; and what has to be written down before anybody counts.
+    pub fn new(options: &Options, said: Puts, thinned: ThinnedBy) -> (Namespaces, Unwritten) {
         let puts = said.iter().filter(|(_, put)| !put.settings.is_empty());
         let puts = puts.map(|(name, put)| (name.clone(), put.clone())).collect();
         let mut first = Policies::with_thinned(options, puts, thinned, 1);
-        let mut unwritten = first.lacking();
-        unwritten.extend(first.over().into_iter().map(|(name, thinned)| (name, thinned.over(newest))));
+        let unwritten = first.lacking();
         for (name, thinned) in &unwritten {
             first.remember(name, *thinned);
         }
@@ -254,6 +250,15 @@ impl Inner {
         self.pass_all_shards();
         self.end_thinning();
         Ok(())
+    }
+
+    /// Tries again to write down that sampling is over, where it is and that could not be. Blocks.
+    pub(crate) fn settle_thinning(&self) {
+        if self.namespaces.now().over().is_empty() {
+            return;
+        }
+        let _one = lock(&self.namespaces.changing);
+        self.end_thinning();
     }
 
     /// Writes down all that is to be thinned in these policies, durably, before they are in force.
