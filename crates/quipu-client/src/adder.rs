@@ -1,15 +1,17 @@
 //! Adds that are summed here and sent together: one request per counter and flush, however many adds it stands for.
 //!
-//! In: adds, which return at once. Out: tokened `INCRBY`s in one pipeline; acknowledgements, to whoever flushes.
+//! In: adds, which return at once. Out: tokened `INCRBY`s, or what was sampled as such, in one pipeline; acknowledgements, to whoever flushes.
 //!
 //! Invariants:
 //! - a sum that was sent is never changed: what was not answered is sent again, the same under the same token; adds made meanwhile go into the next flush;
 //! - what waits here is bounded: `counters_max` names that are summed, and as many that are on their way. Who adds to another one waits;
-//! - each add ends in exactly one figure of [`AdderStats`].
+//! - each add ends in exactly one figure of [`AdderStats`];
+//! - the dice are thrown once for an add, and after it is known to have a place: else what is refused would depend on them.
 //!
 //! Not here: sending (`flush`), retrying within a flush (`driver`).
 
 mod flush;
+mod thin;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,7 +19,10 @@ use std::time::Duration;
 
 use quipu_model::Name;
 use tokio::sync::{Notify, watch};
-use tokio::time::timeout_at;
+use tokio::time::{Instant, timeout_at};
+
+pub use self::thin::Sampling;
+use self::thin::Thinner;
 
 use crate::client::spawn;
 use crate::{Client, Error, Trouble};
@@ -31,12 +36,23 @@ pub struct AdderOptions {
     pub adds_max: u64,
     /// Most counters that are summed at once; when half of them are, they are sent. Beyond it, adds to further counters wait. Not 0.
     pub counters_max: usize,
+    /// Which events are summed. What is sampled is an estimate, of which the counter's readings say how good it is; it needs a namespace that is sampled.
+    pub sample: Sampling,
+}
+
+impl AdderOptions {
+    /// The same, with one event in so many summed, for all of them.
+    #[must_use]
+    pub fn sample(self, p: u32) -> AdderOptions {
+        AdderOptions { sample: Sampling::OneIn(p), ..self }
+    }
 }
 
 impl Default for AdderOptions {
     fn default() -> AdderOptions {
         // A second is what people who look at a number do not notice; 8,192 names of the usual length take about a megabyte.
-        AdderOptions { interval: Duration::from_secs(1), adds_max: 65_536, counters_max: 8_192 }
+        let sample = Sampling::All;
+        AdderOptions { interval: Duration::from_secs(1), adds_max: 65_536, counters_max: 8_192, sample }
     }
 }
 
@@ -45,6 +61,8 @@ impl Default for AdderOptions {
 pub struct AdderStats {
     /// Summed, or on their way.
     pub adds_pending: u64,
+    /// None of their events was taken: those that were count for them.
+    pub adds_skipped: u64,
     /// Counted by the server.
     pub adds_acknowledged: u64,
     /// Refused by the server for good, and not counted.
@@ -88,7 +106,7 @@ struct Shared {
     done: watch::Sender<u64>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
     /// At most `counters_max`.
     sums: HashMap<Box<[u8]>, Sum>,
@@ -104,6 +122,7 @@ struct State {
     refusal: Option<Error>,
     /// Why what is on its way was not answered.
     trouble: Option<Trouble>,
+    thinner: Thinner,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -114,10 +133,21 @@ struct Sum {
 
 impl Adder {
     pub(crate) fn new(client: Client, options: AdderOptions) -> Adder {
+        let state = State {
+            sums: HashMap::new(),
+            adds: 0,
+            taken: 0,
+            is_urgent: false,
+            is_closed: false,
+            stats: AdderStats::default(),
+            refusal: None,
+            trouble: None,
+            thinner: Thinner::new(options.sample, client.seed(), Instant::now()),
+        };
         let shared = Arc::new(Shared {
             client,
             options,
-            state: Mutex::default(),
+            state: Mutex::new(state),
             wake: Notify::new(),
             room: Notify::new(),
             done: watch::Sender::new(0),
@@ -152,6 +182,27 @@ impl Adder {
         let counters_max = shared.options.counters_max.max(1);
         let mut state = shared.state();
         let (was_empty, counters) = (state.sums.is_empty(), state.sums.len());
+        let delta = match state.thinner.p() {
+            None => delta,
+            Some(p) => {
+                if counters >= counters_max && !state.sums.contains_key(name) {
+                    return Err(Error::Full { counters_max });
+                }
+                let events = u64::try_from(delta).map_err(|_| Error::Sampled)?;
+                let fits = |sum: i64| sum.checked_add(delta)?.checked_add(p.into());
+                // A sum is looked for only where the events are so many that it matters.
+                let sum =
+                    if fits(i64::MAX / 2).is_some() { 0 } else { state.sums.get(name).map_or(0, |sum| sum.delta) };
+                fits(sum).ok_or(Error::Overflow)?;
+                match state.thinner.take(events) {
+                    0 => {
+                        state.stats.adds_skipped += 1;
+                        return Ok(());
+                    }
+                    taken => taken,
+                }
+            }
+        };
         match state.sums.get_mut(name) {
             Some(sum) => {
                 sum.delta = sum.delta.checked_add(delta).ok_or(Error::Overflow)?;

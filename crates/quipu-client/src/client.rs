@@ -126,6 +126,24 @@ impl Client {
         self.send(self.tokened(&[b"INCRBY", checked(name)?, delta.as_bytes()], token), by).await
     }
 
+    /// The same, of what was sampled, at one in so many at most.
+    pub(crate) async fn send_thinned(
+        &self,
+        name: &[u8],
+        (amount, p): (i64, u32),
+        token: &Item,
+        by: Instant,
+    ) -> Result<Answer, Error> {
+        let (amount, p) = (amount.to_string(), p.to_string());
+        let arguments: [&[u8]; 4] = [b"QUIPU.THINNED", checked(name)?, amount.as_bytes(), p.as_bytes()];
+        self.send(self.tokened(&arguments, token), by).await
+    }
+
+    /// A number to throw dice by, another one each time.
+    pub(crate) fn seed(&self) -> u64 {
+        self.shared.tokens.seed()
+    }
+
     async fn mutate(&self, arguments: &[&[u8]]) -> Result<Value, Error> {
         self.ask(self.tokened(arguments, &self.token())).await
     }

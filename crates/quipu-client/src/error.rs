@@ -35,6 +35,9 @@ pub enum Error {
     /// Sums that would leave 64 bits before they are sent. Nothing was added.
     #[error("the sum of what waits to be sent would overflow")]
     Overflow,
+    /// A negative add to what is sampled. Nothing was added.
+    #[error("what is sampled cannot be taken away from")]
+    Sampled,
     /// As many counters wait to be sent as may. Nothing was added: wait ([`Adder::add`](crate::Adder::add) does), or leave it out.
     #[error("{counters_max} counters wait to be sent, which is the limit")]
     Full {

@@ -54,9 +54,9 @@ mod job;
 mod pause;
 mod token;
 
-pub use adder::{Adder, AdderOptions, AdderStats, Counter};
+pub use adder::{Adder, AdderOptions, AdderStats, Counter, Sampling};
 pub use client::Client;
 pub use error::{Error, Trouble};
 pub use options::{Options, Secret};
 pub use quipu_model::Freshness;
-pub use reading::{Reading, Seen};
+pub use reading::{Reading, Sampled, Seen};

@@ -22,6 +22,8 @@ pub struct Reading {
     pub lag: Option<Duration>,
     /// The least and the most that the value may be, where that is known.
     pub bound: Option<(i64, i64)>,
+    /// Of a count that is sampled: how rarely, and how far off its value is.
+    pub sampled: Option<Sampled>,
     /// Of the counter's shards, those that are in the value.
     pub shards: Seen,
     /// Of the writers that may have added to it, those that are in the value.
@@ -30,6 +32,15 @@ pub struct Reading {
     pub expires_at: Option<SystemTime>,
     /// The value for people: `1.2M`.
     pub display: String,
+}
+
+/// How a count was sampled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sampled {
+    /// Events to one that was counted, for all of them, at most.
+    pub rate: u64,
+    /// The standard deviation of the value, at most.
+    pub deviation: u64,
 }
 
 /// How many of how many.
@@ -65,6 +76,9 @@ impl Reading {
             as_of: time(natural("as_of")?),
             lag: maybe("lag_ms")?.map(Duration::from_millis),
             bound: number("bound_low").zip(number("bound_high")),
+            sampled: natural("sampled_rate")
+                .zip(natural("sampled_deviation"))
+                .map(|(rate, deviation)| Sampled { rate, deviation }),
             shards: seen("shards_seen", "shards_total")?,
             writers: seen("writers_seen", "writers_total")?,
             expires_at: maybe("expires_at")?.map(time),
@@ -90,6 +104,7 @@ mod tests {
             exact: true,
             bound: Some((-1_234_567, -1_234_567)),
             error: None,
+            sampled: Some(quipu_model::Sampled { rate: 10, deviation: 77 }),
             window: None,
             as_of: Millis(1_700_000_000_123),
             lag: None,
@@ -108,6 +123,7 @@ mod tests {
             assert_eq!((reading.value, reading.exists, reading.exact), (-1_234_567, true, true));
             assert_eq!((reading.lag, reading.bound), (None, Some((-1_234_567, -1_234_567))));
             assert_eq!(reading.shards, Seen { seen: 2, total: 3 });
+            assert_eq!(reading.sampled, Some(Sampled { rate: 10, deviation: 77 }));
             assert_eq!(reading.as_of, UNIX_EPOCH + Duration::from_millis(1_700_000_000_123));
             assert_eq!(reading.expires_at, Some(UNIX_EPOCH + Duration::from_secs(1_700_000_001)));
             assert_eq!((reading.kind.as_str(), reading.display.as_str()), ("count", "-1.2M"));

@@ -31,6 +31,13 @@ impl Tokens {
         self.producer.as_bytes()
     }
 
+    /// A number that is likely to be no other's.
+    pub fn seed(&self) -> u64 {
+        // The first 64 of the producer's bits, and how many were asked for.
+        let bits = self.producer.get(..16).and_then(|digits| u64::from_str_radix(digits, 16).ok()).unwrap_or_default();
+        bits.wrapping_add(self.made.fetch_add(1, Ordering::Relaxed))
+    }
+
     /// One that nobody has used, made now.
     pub fn next(&self) -> Item {
         // Thirteen digits, as the server expects of one that carries its time.

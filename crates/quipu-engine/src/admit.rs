@@ -24,6 +24,7 @@ pub enum Reach<'c, 'a> {
 pub fn reach<'c, 'a>(command: &'c Command<'a>) -> Reach<'c, 'a> {
     match command {
         Command::Add { name, .. }
+        | Command::AddThinned { name, .. }
         | Command::Read { name }
         | Command::Take { name }
         | Command::ReadAndExpire { name, .. }
@@ -84,6 +85,7 @@ impl Reach<'_, '_> {
 pub fn writes(command: &Command<'_>) -> bool {
     match command {
         Command::Add { .. }
+        | Command::AddThinned { .. }
         | Command::AddWithin(_)
         | Command::Set(_)
         | Command::Take { .. }
@@ -108,7 +110,7 @@ pub fn writes(command: &Command<'_>) -> bool {
 /// Whether a command makes this counter of its own if it does not exist; only then is it refused for want of memory.
 pub fn creates(command: &Command<'_>, name: Name<'_>) -> bool {
     match command {
-        Command::Add { .. } | Command::AddWithin(_) | Command::Set(_) => true,
+        Command::Add { .. } | Command::AddThinned { .. } | Command::AddWithin(_) | Command::Set(_) => true,
         Command::Sketch(command) => command.made() == Some(name),
         _ => false,
     }

@@ -15,9 +15,9 @@ use arrayvec::ArrayVec;
 use quipu_model::{Brief, Cell, Durability, Epoch, Incarnation, Millis, Name};
 
 use crate::apply::table::{Look, Shard};
-use crate::apply::{Held, is_same};
+use crate::apply::{Held, is_same, thin};
 use crate::journal::format::{Before, ENTRY_BYTES_MAX, Entry, RECORD_OVERHEAD_BYTES_MAX};
-use crate::namespaces::Policy;
+use crate::namespaces::{Policies, Policy};
 use crate::sharing::Shared;
 use crate::turn::Turn;
 
@@ -58,6 +58,8 @@ struct Lot<'a> {
     sure: bool,
     /// Whether there is something about a counter that is made, an expiry, a limit or a kind, which is for the long way to see to.
     special: bool,
+    /// Whether its events are thinned, or may be.
+    sampled: bool,
     exists: bool,
     /// Whether some of its commands add, and whether some read; only told, and only asked for, on a shared store.
     adds: bool,
@@ -108,7 +110,11 @@ impl<'e> Turn<'e> {
             together.tell_apart(briefs);
         }
         let ready = self.look_at_lots(&mut together, present);
-        let ran = run_lots(&briefs[..ready], &mut together, tell);
+        let ran = match &mut self.held {
+            Some(held) => run_lots(&briefs[..ready], &mut together, (&self.policies, held), tell),
+            // Nothing is held where nothing is ready.
+            None => 0,
+        };
         for lot in &together.lots {
             if lot.first >= ran {
                 break;
@@ -148,7 +154,10 @@ impl<'e> Turn<'e> {
                     self.look_at_shared(std::slice::from_mut(&mut lot), present, 1) == 1
                 }
             };
-        let reply = if ready { lot.run(brief.delta) } else { None };
+        let reply = match &mut self.held {
+            Some(held) if ready => lot.run_any(brief.delta, &self.policies, held),
+            _ => None,
+        };
         if reply.is_some() {
             self.run_durability = self.run_durability.max(lot.durability);
             if lot.count > 0 {
@@ -288,7 +297,8 @@ impl<'a> Lot<'a> {
     #[inline]
     fn new(name: Name<'a>, hash: u64, policy: &Policy) -> Lot<'a> {
         let (durability, sure) = (policy.durability, !policy.unsure);
-        let special = policy.ttl.is_some() || policy.limit.is_some() || policy.kind.is_some();
+        let sampled = policy.thinning.is_some();
+        let special = sampled || policy.ttl.is_some() || policy.limit.is_some() || policy.kind.is_some();
         let (held, first, at, exists, adds, reads, value) = (0, 0, None, false, false, false, 0);
         let (epoch, expires_at, count, sum) = (Epoch::FIRST, None, 0, 0);
         Lot {
@@ -300,6 +310,7 @@ impl<'a> Lot<'a> {
             durability,
             sure,
             special,
+            sampled,
             exists,
             adds,
             reads,
@@ -319,6 +330,31 @@ impl<'a> Lot<'a> {
         let sum = self.sum.checked_add(delta)?;
         (self.value, self.exists, self.count, self.sum) = (value, true, self.count + 1, sum);
         Some(BriefReply::Added(value))
+    }
+
+    /// The same, whether its events are thinned or not.
+    #[inline]
+    fn run_any(&mut self, delta: Option<i64>, policies: &Policies, held: &mut Held<'_>) -> Option<BriefReply> {
+        match delta {
+            Some(delta) if self.sampled => self.run_thinned(delta, policies, held),
+            delta => self.run(delta),
+        }
+    }
+
+    /// An add to a count that is sampled, or may be; `None`: it is for the long way, and no dice were thrown.
+    #[inline(never)]
+    fn run_thinned(&mut self, delta: i64, policies: &Policies, held: &mut Held<'_>) -> Option<BriefReply> {
+        let thinning = policies.policy(self.name).thinning.filter(|_| delta >= 0)?;
+        let p = thinning.p_at(self.value);
+        if p > 1 {
+            self.sum.checked_add(delta)?.checked_add(i64::from(p))?;
+            match thin(&mut held.at(self.held).thinner, p, self.value, delta)? {
+                Some(delta) => self.run(Some(delta)),
+                None => Some(BriefReply::Added(self.value)),
+            }
+        } else {
+            self.run(Some(delta))
+        }
     }
 
     /// Looks at the counter; whether its commands can run.
@@ -355,10 +391,15 @@ impl<'a> Lot<'a> {
 }
 
 /// Runs commands on counters that were looked at; returns how many.
-fn run_lots(briefs: &[Brief<'_>], together: &mut Together<'_>, mut tell: impl FnMut(BriefReply)) -> usize {
+fn run_lots(
+    briefs: &[Brief<'_>],
+    together: &mut Together<'_>,
+    (policies, held): (&Policies, &mut Held<'_>),
+    mut tell: impl FnMut(BriefReply),
+) -> usize {
     let Together { lots, lot_of, .. } = together;
     for (index, (brief, lot)) in briefs.iter().zip(lot_of).enumerate() {
-        let Some(reply) = lots[usize::from(*lot)].run(brief.delta) else { return index };
+        let Some(reply) = lots[usize::from(*lot)].run_any(brief.delta, policies, held) else { return index };
         tell(reply);
     }
     briefs.len()

@@ -351,6 +351,7 @@ struct Tender {
 impl Tender {
     fn tend(&mut self, inner: &Inner, steps: &Steps<'_>) -> Result<(), JournalError> {
         let now = inner.clock.elapsed();
+        steps.weigh();
         // A full disk is tried again now and then: an attempt writes until it is refused.
         let full = inner.journal.is_full();
         if !full || now.saturating_sub(self.prepared_at) >= FULL_RETRY_EVERY {

@@ -25,6 +25,7 @@ use crate::load::{Load, Loaded, Loading, Loads};
 use crate::namespaces::{Namespaces, Policies, PutError};
 use crate::open::{OpenError, Recovery, open};
 use crate::options::{Environment, Options};
+use crate::overload::Pressure;
 use crate::seal::{Seal, SealError, Sealing};
 use crate::sharing::{Shared, Sharing};
 use crate::sketches::bodies_bytes_max;
@@ -88,6 +89,8 @@ pub(crate) struct Inner {
     pub(crate) joined: Mutex<BTreeMap<Incarnation, Millis>>,
     /// What is shared with other nodes, and with whom.
     pub(crate) shared: Option<Shared>,
+    /// How the journal has done lately, where somebody wants to know.
+    pub(crate) pressure: Mutex<Pressure>,
     /// Wakes the driver's threads.
     pub(crate) kick: std::sync::OnceLock<Arc<Kick>>,
     pub(crate) closed: AtomicBool,
@@ -384,6 +387,8 @@ impl Engine {
             resident_bytes: inner.table.bytes(),
             bodies_bytes: inner.table.bodies_bytes(),
             late_events: inner.table.late(),
+            sampled_events: inner.table.thinned_events(),
+            sampling_rate: inner.namespaces.now().overload_p(),
             memory_bytes_max: inner.options.memory_bytes_max,
             disk_bytes_max: inner.options.disk_bytes_max,
             seals: u64::from(inner.batch_sealed()),
@@ -753,6 +758,10 @@ pub struct Stats {
     pub bodies_bytes: u64,
     /// Events that came too late for the window of their sketch, in this life.
     pub late_events: u64,
+    /// Events of counts that were sampled, counted for others or not, in this life.
+    pub sampled_events: u64,
+    /// How rarely namespaces are sampled that are while the journal cannot keep up; 1: it keeps up.
+    pub sampling_rate: u32,
     /// The limits in force.
     pub memory_bytes_max: Option<u64>,
     /// The limits in force.

@@ -45,6 +45,7 @@ pub mod sharing;
 mod load;
 mod open;
 mod overlay;
+mod overload;
 mod seal;
 mod watermark;
 

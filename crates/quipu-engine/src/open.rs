@@ -19,9 +19,10 @@ use crate::journal::recover::{Found, Tail, find_segments, open_control};
 use crate::journal::segments::Segment;
 use crate::journal::{Draft, Journal, JournalError, JournalOptions, io_error};
 use crate::load::Loads;
-use crate::namespaces::{Namespaces, check_shared};
+use crate::namespaces::{Namespaces, Thinned, check_shared};
 use crate::options::{Environment, LEDGER_DIR, Options, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
 use crate::overlay::{Overlaid, lay_over, read_watermark};
+use crate::overload::Pressure;
 use crate::sharing::{Kept, Shared};
 use crate::sketches;
 use crate::split::SplitList;
@@ -103,7 +104,8 @@ pub(crate) fn open(options: Options, environment: Environment) -> Result<Inner, 
     step!("watermark");
     let fresh = || Watermark::new(control.state().log, options.table_shards, rng.next());
     let found = lay_over(&*vfs, &dir, control.state(), &segments, &*ledger, at_rest, fresh, |_| Ok(()))?;
-    let Overlaid { table, watermark, unloaded, time, records, flush, tail, joined, horizon, namespaces: said } = found;
+    let Overlaid { table, watermark, unloaded, time, records, flush, tail, joined, horizon, namespaces: said, thinned } =
+        found;
     if store.is_none() && !joined.is_empty() {
         let reason =
             "its counters are shared with other nodes: it cannot be opened without the store that it has joined";
@@ -113,6 +115,18 @@ pub(crate) fn open(options: Options, environment: Environment) -> Result<Inner, 
         let reason = "it has counters of approximate kinds from before it had a store: they hash what they count by a secret of this directory, so that they cannot be laid together with those of other nodes";
         return Err(OpenError::Options(format!("{}: {reason}", dir.display())));
     }
+    if store.is_some()
+        && let Some((name, _)) = thinned.first_key_value()
+    {
+        let reason = "was sampled before it had a store: other nodes would take its counters for exact ones";
+        return Err(OpenError::Options(format!("{}: namespace {} {reason}", dir.display(), name.escape_ascii())));
+    }
+    for (name, settings) in &options.namespaces {
+        let mistakes = settings.conflicts();
+        if !mistakes.is_empty() {
+            return Err(OpenError::Options(format!("namespace {}: {}", name.escape_ascii(), mistakes.join("; "))));
+        }
+    }
     let at_run_time = said.iter().map(|(name, put)| (name, &put.settings));
     for (name, settings) in options.namespaces.iter().map(|(name, said)| (name, said)).chain(at_run_time) {
         let mistakes = check_shared(store.is_some(), settings);
@@ -120,7 +134,7 @@ pub(crate) fn open(options: Options, environment: Environment) -> Result<Inner, 
             return Err(OpenError::Options(format!("namespace {}: {}", name.escape_ascii(), mistakes.join("; "))));
         }
     }
-    let namespaces = Namespaces::new(&options, said);
+    let (namespaces, unwritten) = Namespaces::new(&options, said, thinned);
     step!("replayed");
 
     for path in leftovers {
@@ -201,6 +215,7 @@ pub(crate) fn open(options: Options, environment: Environment) -> Result<Inner, 
         compaction: Compaction::default(),
         joined: Mutex::new(joined),
         shared,
+        pressure: Mutex::new(Pressure::new()),
         kick: OnceLock::new(),
         closed: AtomicBool::new(false),
         closing: Mutex::new(false),
@@ -208,7 +223,10 @@ pub(crate) fn open(options: Options, environment: Environment) -> Result<Inner, 
         _lock: lock,
     };
     inner.count_all_limited().map_err(|source| OpenError::Ledger { dir: dir.clone(), source })?;
-    begin_life(&inner).map_err(|reason| OpenError::NoRoom { dir, reason })?;
+    inner.table.seed_dice(inner.writer.incarnation.0 ^ inner.recovery.tail.position.0.rotate_left(32));
+    begin_life(&inner, &unwritten).map_err(|reason| OpenError::NoRoom { dir, reason })?;
+    // What this life does not sample any more; without room for that, later.
+    inner.settle_thinning();
     Ok(inner)
 }
 
@@ -256,10 +274,13 @@ fn adopt_prepared(
     })
 }
 
-/// Makes what was recovered durable and writes the record that begins this life: it breaks the chain to whatever a torn tail left.
-fn begin_life(inner: &Inner) -> Result<(), String> {
+/// Makes what was recovered durable and writes the record that begins this life: it breaks the chain to whatever a torn tail left. With it comes how namespaces are sampled from here on.
+fn begin_life(inner: &Inner, thinned: &[(Box<[u8]>, Thinned)]) -> Result<(), String> {
     let mut draft = Draft::default();
     draft.push(inner.now(), &Entry::Start { writer: inner.writer });
+    for (name, thinned) in thinned {
+        draft.push(inner.now(), &Entry::Thinned { name, thinned: *thinned });
+    }
     let record = draft.close().expect("an entry was pushed");
     let journal = &inner.journal;
     journal.reserve_room(record.len()).map_err(|refusal| refusal.to_string())?;

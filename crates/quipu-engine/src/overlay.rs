@@ -19,7 +19,7 @@ use crate::journal::format::{Before, Entry, Position};
 use crate::journal::recover::{Record, Tail, replay, stream_damage};
 use crate::journal::segments::Segment;
 use crate::journal::{Damage, JournalError};
-use crate::namespaces::{Put, Puts, decode_note, is_of_namespace};
+use crate::namespaces::{Put, Puts, Thinned, ThinnedBy, decode_note, is_of_namespace};
 use crate::open::OpenError;
 use crate::options::LEDGER_DIR;
 use crate::sharing::own::Owned;
@@ -46,6 +46,8 @@ pub(crate) struct Overlaid {
     pub(crate) horizon: Millis,
     /// What was said of namespaces at run time.
     pub(crate) namespaces: Puts,
+    /// What is remembered of namespaces that are or were sampled.
+    pub(crate) thinned: ThinnedBy,
 }
 
 /// What the ledger knows, if it knows anything; an error if that does not fit the journal.
@@ -100,16 +102,26 @@ pub(crate) fn lay_over(
             shard.unloaded = unloaded;
         });
     }
-    let (horizon, namespaces) = load_notes(&table, ledger, dir)?;
+    let (horizon, namespaces, thinned) = load_notes(&table, ledger, dir)?;
     let flush = Flush::default();
     let (time, joined) = (watermark.time, watermark.joined.clone());
-    let mut restored =
-        Restored { table: &table, ledger, dir, watermark: &watermark, time, records: 0, flush, joined, namespaces };
+    let mut restored = Restored {
+        table: &table,
+        ledger,
+        dir,
+        watermark: &watermark,
+        time,
+        records: 0,
+        flush,
+        joined,
+        namespaces,
+        thinned,
+    };
     let tail = replay(vfs, control, segments, |record| {
         visit(record)?;
         restored.take(segments, record)
     })?;
-    let Restored { time, records, flush, joined, namespaces, .. } = restored;
+    let Restored { time, records, flush, joined, namespaces, thinned, .. } = restored;
     check_bodies(&table, ledger, dir)?;
     if tail.position < watermark.newest() {
         // What the ledger has was synced in the journal first.
@@ -117,13 +129,21 @@ pub(crate) fn lay_over(
         let reason = format!("the journal ends here, though the ledger has what it said up to position {newest}");
         return Err(JournalError::from(stream_damage(segments, tail.position, reason)).into());
     }
-    Ok(Overlaid { table, watermark, unloaded, time, records, flush, tail, joined, horizon, namespaces })
+    Ok(Overlaid { table, watermark, unloaded, time, records, flush, tail, joined, horizon, namespaces, thinned })
 }
 
-/// Takes the tokens at rest, all of them, since each retry asks for one; and all bodies of sketches. Returns the horizon, and what was said of namespaces.
-fn load_notes(table: &Table, ledger: &dyn Ledger, dir: &Path) -> Result<(Millis, Puts), OpenError> {
-    let (mut horizon, mut namespaces, mut damaged) = (Millis(0), Puts::new(), None);
+/// Takes the tokens at rest, all of them, since each retry asks for one; and all bodies of sketches. Returns the horizon, what was said of namespaces, and what was sampled in
+/// them.
+fn load_notes(table: &Table, ledger: &dyn Ledger, dir: &Path) -> Result<(Millis, Puts, ThinnedBy), OpenError> {
+    let (mut horizon, mut namespaces, mut thinned, mut damaged) = (Millis(0), Puts::new(), ThinnedBy::new(), None);
     let visited = ledger.notes(&mut |key, value| {
+        if Thinned::is_of(key) {
+            match Thinned::of_note(key, value) {
+                Some((name, known)) => drop(thinned.insert(name, known)),
+                None => damaged = Some("what it says of a namespace that was sampled makes no sense"),
+            }
+            return if damaged.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
+        }
         if is_of_namespace(key) {
             match decode_note(key, value) {
                 Some((name, put)) => drop(namespaces.insert(name, put)),
@@ -151,7 +171,7 @@ fn load_notes(table: &Table, ledger: &dyn Ledger, dir: &Path) -> Result<(Millis,
     visited.map_err(refused)?;
     match damaged {
         Some(reason) => Err(refused(LedgerError::Damaged(reason.to_owned()))),
-        None => Ok((horizon, namespaces)),
+        None => Ok((horizon, namespaces, thinned)),
     }
 }
 
@@ -226,6 +246,7 @@ struct Restored<'t> {
     flush: Flush,
     joined: BTreeMap<Incarnation, Millis>,
     namespaces: Puts,
+    thinned: ThinnedBy,
 }
 
 impl Restored<'_> {
@@ -277,6 +298,7 @@ impl Restored<'_> {
                 Entry::Namespace { name, settings } => {
                     self.namespaces.insert(name.into(), Put { settings: *settings, at: record.body.time });
                 }
+                Entry::Thinned { name, thinned } => drop(self.thinned.insert(name.into(), thinned)),
                 Entry::Token { key, digest, number, outcome } => {
                     let index = self.table.shard_of(key.hash());
                     if end > self.watermark.shards[index].newest {

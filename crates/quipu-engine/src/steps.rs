@@ -58,6 +58,11 @@ impl<'e> Steps<'e> {
         self.inner.journal.prepare()
     }
 
+    /// Looks whether the journal keeps up; where namespaces say so, they are sampled if it does not.
+    pub fn weigh(&self) {
+        self.inner.weigh();
+    }
+
     /// Lets the control file know how far the journal is synced.
     pub fn note_synced(&self) -> Result<(), JournalError> {
         self.inner.journal.note_synced(false)

@@ -335,8 +335,11 @@ impl<'e> Turn<'e> {
         lock: impl FnOnce() -> L,
     ) -> Result<(Position, L), Refusal> {
         self.release();
-        let entry_bytes_max =
-            if let Entry::Namespace { .. } = entry { NAMESPACE_ENTRY_BYTES_MAX } else { ENTRY_BYTES_MAX };
+        let entry_bytes_max = if let Entry::Namespace { .. } | Entry::Thinned { .. } = entry {
+            NAMESPACE_ENTRY_BYTES_MAX
+        } else {
+            ENTRY_BYTES_MAX
+        };
         self.promise(RECORD_OVERHEAD_BYTES_MAX + entry_bytes_max)?;
         self.draft.push(self.now, entry);
         let record = self.draft.close().expect("an entry was pushed");

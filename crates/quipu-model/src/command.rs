@@ -16,6 +16,15 @@ pub enum Command<'a> {
         /// What picks the shard, where a shared counter's namespace says that the command does.
         shard_key: Option<&'a [u8]>,
     },
+    /// Adds what was sampled before it came: of so many events one was taken, and counts for all of them. Only where the namespace is sampled as rarely; replies `Integer`, the value after it.
+    AddThinned {
+        /// Which counter.
+        name: Name<'a>,
+        /// What the events that were taken count for; not negative.
+        amount: i64,
+        /// Events to one that was taken, at most; at least 1.
+        p: u32,
+    },
     /// Adds if the result stays within bounds; replies `Pair(value, applied delta)`.
     AddWithin(AddWithin<'a>),
     /// Replies `Value`; of a sketch that is a string to Redis, `Bytes`.

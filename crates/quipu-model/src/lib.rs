@@ -38,7 +38,7 @@ pub use memory_store::MemoryStore;
 pub use name::{NAME_BYTES_MAX, Name, NameTooLong};
 pub use namespace::{
     FailMode, NAMESPACE_BYTES_MAX, NAMESPACE_KEYS, NAMESPACE_SETTINGS_BYTES_MAX, NAMESPACES_MAX, Namespace,
-    NamespaceKey, Pick, SHARDS_MAX, Shards, check_namespace_name,
+    NamespaceKey, Overload, Pick, SAMPLE_MAX, SHARDS_MAX, Sample, Shards, check_namespace_name,
 };
 pub use pattern::Pattern;
 pub use ports::{Answer, BoxError, Call, Cursor, PUTS_MAX, Page, SCAN_NAMES_MAX, Store, StoreError, Writers};
@@ -46,7 +46,7 @@ pub use ports::{
     Clock, Copied, DirLock, Ledger, LedgerError, LedgerStats, LockError, Note, Rng, Sealed, Vfs, VfsFile, Visit,
     VisitNote, VisitOwn,
 };
-pub use reading::{Covered, Freshness, Reading, Seen};
+pub use reading::{Covered, Freshness, Reading, Sampled, Seen};
 pub use reply::{Refusal, Reply};
 pub use sketch_command::{
     Dialect, Estimate, Fraction, Frequencies, Frequency, FrequencyInfo, FrequencySize, KindAndDialect, Ranked,

@@ -22,7 +22,7 @@ pub const NAMESPACE_BYTES_MAX: usize = 128;
 /// installation has dozens; and a list of so many is a reply of about a megabyte.
 pub const NAMESPACES_MAX: usize = 1_000;
 
-/// Most bytes that [`Namespace::encode`] makes: twelve keys of less than twenty bytes, with values of about as many.
+/// Most bytes that [`Namespace::encode`] makes: fourteen keys of less than twenty bytes, with values of about as many.
 pub const NAMESPACE_SETTINGS_BYTES_MAX: usize = 512;
 
 /// Most shards of a counter that one writer may have: each is a cell in the row that every reader fetches.
@@ -43,14 +43,20 @@ const TTL: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(3
 /// More counters than a disk holds, and exact in every JSON reader.
 const COUNTERS_MAX: u64 = 1_000_000_000_000;
 
+/// The rarest that a namespace is sampled: of a milliard events a thousand are taken, and the relative error is 3 %. Rarer than that, a guess would do.
+pub const SAMPLE_MAX: u32 = 1_000_000;
+
 const HOUR: Duration = Duration::from_secs(3_600);
 
-/// The word for as many shards as are of use.
+/// The word for as many shards as are of use, and for the rate that a counter's value asks for.
 const AUTO: &str = "auto";
 
 /// What a shard is picked by, and its word.
 const PICKS: [(&str, Pick); 4] =
     [("writer", Pick::Writer), ("random", Pick::Random), ("hash", Pick::Hash), ("time", Pick::Time)];
+
+/// What is done with adds while the journal cannot keep up, and its word.
+const OVERLOADS: [(&str, Overload); 2] = [("refuse", Overload::Refuse), ("sample", Overload::Sample)];
 
 /// What is done while a shared store does not answer, and its word.
 const FAIL_MODES: [(&str, FailMode); 4] = [
@@ -87,6 +93,29 @@ pub struct Namespace {
     pub max_counters: Option<u64>,
     /// What is done while a shared store does not answer.
     pub fail_mode: Option<FailMode>,
+    /// Of the events that counts are to count, one in so many is.
+    pub sample: Option<Sample>,
+    /// What is done with adds while the journal cannot keep up.
+    pub overload: Option<Overload>,
+}
+
+/// How many events there are to one that is counted, for all of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sample {
+    /// So many, 2 at least.
+    OneIn(u32),
+    /// As many as the counter's value allows for an error of half a percent; few events are all counted.
+    Auto,
+}
+
+/// What is done with adds while the journal cannot keep up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Overload {
+    /// They wait, and are refused where there is no room.
+    #[default]
+    Refuse,
+    /// One in so many is counted, for all of them, until it is over.
+    Sample,
 }
 
 /// How many cells a counter has in a shared store for each writer.
@@ -267,6 +296,22 @@ pub static NAMESPACE_KEYS: &[NamespaceKey] = &[
         take: |n, text| put(&mut n.fail_mode, read_fail_mode(text)),
         show: |n| n.fail_mode.map(|mode| show_fail_mode(mode).to_owned()),
     },
+    NamespaceKey {
+        key: "sample",
+        form: Form::NumberOrAuto,
+        help: "Of the events that counts are to count, one in so many is, and counts for all of them: an estimate, of which every reading says how good it is. Or `auto`: all of them while they are few, then as many as keep its error below half a percent. What needs exactness is refused: decrements and adds with bounds. Not offered on a shared store",
+        default: "",
+        take: |n, text| put(&mut n.sample, read_sample(text)),
+        show: |n| n.sample.map(show_sample),
+    },
+    NamespaceKey {
+        key: "overload",
+        form: Form::Text,
+        help: "While the journal cannot keep up: `refuse` (adds wait, and are refused without room), `sample` (one in 2, 4, 8 … is counted, for all of them, until it is over; readings and metrics say so). With `sample`, what needs exactness is refused. Not offered on a shared store",
+        default: "refuse",
+        take: |n, text| put(&mut n.overload, read_word("overload", &OVERLOADS, text)),
+        show: |n| n.overload.map(|overload| show_word(&OVERLOADS, overload).to_owned()),
+    },
 ];
 
 impl Namespace {
@@ -290,6 +335,25 @@ impl Namespace {
             }
         }
         both
+    }
+
+    /// What cannot be said together: all that is wrong with it.
+    pub fn conflicts(&self) -> Vec<String> {
+        let sampling = [("sample", self.sample.is_some()), ("overload", self.overload == Some(Overload::Sample))];
+        let mut mistakes = Vec::new();
+        for (key, _) in sampling.into_iter().filter(|(_, said)| *said) {
+            if let Some(kind) = self.kind.filter(|kind| *kind != Kind::Count) {
+                mistakes.push(format!("{key}: only counts are sampled, and kind is {}; leave one out", kind.word()));
+            }
+            for (other, _) in
+                [("window", self.window.is_some()), ("decay", self.decay.is_some())].iter().filter(|o| o.1)
+            {
+                mistakes.push(format!(
+                    "{key}: only counts are sampled, and {other} is of approximate kinds; leave one out"
+                ));
+            }
+        }
+        mistakes
     }
 
     /// Appends what it says: of each key its name and its value, each behind a byte with its length.
@@ -386,6 +450,21 @@ fn show_fail_mode(mode: FailMode) -> &'static str {
     show_word(&FAIL_MODES, mode)
 }
 
+fn read_sample(text: &str) -> Result<Sample, String> {
+    match text.parse() {
+        _ if text == AUTO => Ok(Sample::Auto),
+        Ok(p) if (2..=SAMPLE_MAX).contains(&p) => Ok(Sample::OneIn(p)),
+        _ => Err(format!("'{text}' is not a number from 2 to {SAMPLE_MAX}, or {AUTO}")),
+    }
+}
+
+fn show_sample(sample: Sample) -> String {
+    match sample {
+        Sample::OneIn(p) => p.to_string(),
+        Sample::Auto => AUTO.to_owned(),
+    }
+}
+
 fn read_counters(text: &str) -> Result<u64, String> {
     let counters = text.parse().ok().filter(|counters| (1..=COUNTERS_MAX).contains(counters));
     counters.ok_or_else(|| format!("'{text}' is not a number from 1 to {COUNTERS_MAX}"))
@@ -396,11 +475,12 @@ fn read_kind(text: &str) -> Result<Kind, String> {
     known.ok_or_else(|| format!("unknown kind '{text}': it is {}", Kind::ALL.map(Kind::word).join(", ")))
 }
 
-fn read_word<T: Copy>(what: &str, words: &[(&str, T); 4], text: &str) -> Result<T, String> {
+fn read_word<T: Copy>(what: &str, words: &[(&str, T)], text: &str) -> Result<T, String> {
     let known = words.iter().find(|(word, _)| *word == text).map(|(_, known)| *known);
     known.ok_or_else(|| {
-        let [first, second, third, last] = words.each_ref().map(|(word, _)| *word);
-        format!("unknown {what} '{text}': it is {first}, {second}, {third} or {last}")
+        let all: Vec<_> = words.iter().map(|(word, _)| *word).collect();
+        let (last, first) = all.split_last().expect("there are words");
+        format!("unknown {what} '{text}': it is {} or {last}", first.join(", "))
     })
 }
 
@@ -433,9 +513,13 @@ mod tests {
             "64",
             "writer",
         ];
-        for (key, text) in
-            NAMESPACE_KEYS.iter().zip(longest.into_iter().chain(["31535999999ms", "1000000000000", "last-known"]))
-        {
+        for (key, text) in NAMESPACE_KEYS.iter().zip(longest.into_iter().chain([
+            "31535999999ms",
+            "1000000000000",
+            "last-known",
+            "1000000",
+            "refuse",
+        ])) {
             assert_eq!((key.take)(&mut namespace, text), Ok(()), "{}", key.key);
         }
         namespace
@@ -472,6 +556,42 @@ mod tests {
         assert_eq!((both.pick, both.durability), (Some(Pick::Hash), Some(Durability::Memory)));
         assert_eq!(Namespace { pick: full().pick, durability: full().durability, ..both }, full());
         assert_eq!(Namespace::default().or(&top), top);
+    }
+
+    #[test]
+    fn a_rate_is_from_two_up_to_its_bound_or_auto() {
+        for (text, sample) in [
+            ("2", Some(Sample::OneIn(2))),
+            ("1000000", Some(Sample::OneIn(SAMPLE_MAX))),
+            ("auto", Some(Sample::Auto)),
+            ("1", None),
+            ("0", None),
+            ("-2", None),
+            ("1000001", None),
+            ("AUTO", None),
+            ("", None),
+            ("2.5", None),
+        ] {
+            assert_eq!(read_sample(text).ok(), sample, "{text}");
+        }
+        assert_eq!(read_sample("1").unwrap_err(), "'1' is not a number from 2 to 1000000, or auto");
+        let error = read_word("overload", &OVERLOADS, "drop").unwrap_err();
+        assert_eq!(error, "unknown overload 'drop': it is refuse or sample");
+    }
+
+    #[test]
+    fn what_is_not_of_counts_is_not_sampled() {
+        let sampled = Namespace { sample: Some(Sample::Auto), ..Namespace::default() };
+        assert_eq!(sampled.conflicts(), Vec::<String>::new());
+        assert_eq!(Namespace { kind: Some(Kind::Count), ..sampled.clone() }.conflicts(), Vec::<String>::new());
+        let conflicts = Namespace { kind: Some(Kind::Unique), ..sampled.clone() }.conflicts();
+        assert_eq!(conflicts, ["sample: only counts are sampled, and kind is unique; leave one out"]);
+        let overload = Namespace { overload: Some(Overload::Sample), sample: None, ..sampled };
+        let decay = Some(HOUR);
+        let conflicts = Namespace { decay, ..overload.clone() }.conflicts();
+        assert_eq!(conflicts, ["overload: only counts are sampled, and decay is of approximate kinds; leave one out"]);
+        let refused = Namespace { overload: Some(Overload::Refuse), decay, ..overload };
+        assert_eq!(refused.conflicts(), Vec::<String>::new());
     }
 
     #[test]

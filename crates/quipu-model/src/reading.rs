@@ -31,6 +31,15 @@ pub struct Covered {
     pub late: u64,
 }
 
+/// How a count was sampled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sampled {
+    /// Events to one that was counted, for all of them, at most.
+    pub rate: u32,
+    /// The standard deviation of the value, at most.
+    pub deviation: u64,
+}
+
 /// A value and how good it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reading {
@@ -40,12 +49,14 @@ pub struct Reading {
     pub value: i64,
     /// Whether the counter exists.
     pub exists: bool,
-    /// Whether the value is exact: it includes every operation acknowledged before the read began. Never of an approximate kind.
+    /// Whether the value is exact: it includes every operation acknowledged before the read began. Never of an approximate kind, nor of a count that is sampled.
     pub exact: bool,
-    /// The least and the most that the value may be, where that is known: of uniques in 95 of 100 cases, of all others certainly.
+    /// The least and the most that the value may be, where that is known: of uniques in 95 of 100 cases, of counts that are sampled in 99, of all others certainly.
     pub bound: Option<(i64, i64)>,
     /// Of frequencies and tops, whose value is how much came in all: what is said of one item is too high by so much at most.
     pub error: Option<u64>,
+    /// Of a count that is sampled: how rarely, and how far off its value is.
+    pub sampled: Option<Sampled>,
     /// Of a sketch over time: which time it is of.
     pub window: Option<Covered>,
     /// When it was read.

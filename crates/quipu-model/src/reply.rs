@@ -55,6 +55,18 @@ pub enum Refusal {
     /// Another kind of counter has this name.
     #[error("Operation against a key holding the wrong kind of value")]
     WrongKind,
+    /// The counter is sampled, and what is asked needs an exact one.
+    #[error("{what} needs an exact counter, and this one is sampled; nothing was applied")]
+    Sampled {
+        /// What was asked for.
+        what: &'static str,
+    },
+    /// What was sampled before it came was so at a rarer rate than the counter's namespace says.
+    #[error("what was sampled before it is sent needs a namespace with sample = {p} or more; nothing was applied")]
+    NotSampled {
+        /// Events to one that was taken.
+        p: u32,
+    },
     /// No journal space could be had: the disk is full or the preparing of segments is behind.
     #[error("no room in the journal: {reason}; nothing was applied, reads go on")]
     NoRoom {

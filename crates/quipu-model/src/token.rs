@@ -277,6 +277,11 @@ pub fn payload(command: &Command<'_>, out: &mut Vec<u8>) -> bool {
             out.push(u8::from(shard_key.is_some()));
             put_bytes(out, shard_key.unwrap_or_default());
         }
+        Command::AddThinned { name: to, amount, p } => {
+            name(12, to);
+            put(out, *amount);
+            put(out, i64::from(*p));
+        }
         Command::AddWithin(add) => {
             name(2, &add.name);
             [add.delta, add.lower, add.upper].into_iter().for_each(|number| put(out, number));

@@ -199,6 +199,7 @@ impl Lists {
 fn about<'a>(command: &Command<'a>) -> Option<(Name<'a>, bool)> {
     Some(match command {
         Command::Add { name, .. }
+        | Command::AddThinned { name, .. }
         | Command::Take { name }
         | Command::ReadAndExpire { name, .. }
         | Command::Reset { name }

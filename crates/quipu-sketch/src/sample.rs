@@ -102,6 +102,47 @@ impl Sampled {
     }
 }
 
+/// Under `auto`, so many events come to a counter for each whole p − 1: (p − 1) / n ≤ ε² with ε = 0.5 %.
+const AUTO_EVENTS: u64 = 40_000;
+
+/// Under `auto` the rate never becomes rarer than one in this.
+pub const AUTO_P_MAX: u32 = 1 << 16;
+
+/// How many standard deviations [`bounds`] reach: the truth is outside of them in less than one of 100 cases, however few events there were.
+const BOUNDS_DEVIATIONS: f64 = 3.0;
+
+/// The rate at which a counter of this value is sampled under `auto`: the rarest of 1, 2, 4 … whose relative standard error is at most 0.5 %. Of the value alone, so that whoever has
+/// that needs nothing else; and it never becomes denser while the value grows, so none of its events was taken at a rarer one.
+pub fn auto_p(value: u64) -> u32 {
+    let most = value / AUTO_EVENTS + 1;
+    (1u64 << most.ilog2()).min(u64::from(AUTO_P_MAX)) as u32
+}
+
+/// Between which numbers the truth lies of which this is an estimate, each event having been taken at one in `p` or at a denser rate.
+///
+/// An estimate of v has a standard deviation of √((p−1)v), as the count of v/(p−1) events of a Poisson process has, each worth p − 1. Its quantiles are Wilson's and Hilferty's: around a
+/// few events, or none, they are lopsided, as they should be, where v ± 3√((p−1)v) would promise too much.
+pub fn bounds(value: u64, p: u32) -> (u64, u64) {
+    if p <= 1 {
+        return (value, value);
+    }
+    let worth = f64::from(p - 1);
+    let events = value as f64 / worth;
+    let quantile = |events: f64, deviations: f64| {
+        let root = 1.0 - 1.0 / (9.0 * events) + deviations / (3.0 * events.sqrt());
+        events * root.max(0.0).powi(3)
+    };
+    let low = if events > 0.0 { quantile(events, -BOUNDS_DEVIATIONS) } else { 0.0 };
+    let high = quantile(events + 1.0, BOUNDS_DEVIATIONS);
+    // Numbers beyond u64 become the largest one.
+    ((low * worth) as u64, (high * worth).ceil() as u64)
+}
+
+/// The standard deviation of an estimate of this value, each event having been taken at one in `p` or at a denser rate.
+pub fn deviation(value: u64, p: u32) -> u64 {
+    (f64::from(p.max(1) - 1) * value as f64).sqrt().ceil() as u64
+}
+
 /// Keeps the events that are taken per second near a number, whatever comes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Pace {
@@ -178,6 +219,66 @@ mod tests {
         }
         assert!((taken as f64 * 7.0 / events as f64 - 1.0).abs() < 0.005);
         assert!(skip.take_many(&rate, u64::MAX, &mut dice) >= u64::MAX / 7);
+    }
+
+    #[test]
+    fn the_rate_of_a_value_keeps_the_error_small() {
+        assert_eq!([0, 39_999, 40_000, 119_999, 120_000, u64::MAX].map(auto_p), [1, 1, 2, 2, 4, AUTO_P_MAX]);
+        let (mut value, mut before) = (1u64, 1);
+        while value < 1 << 50 {
+            let p = auto_p(value);
+            assert!(f64::from(p - 1) / value as f64 <= 0.005f64.powi(2) && p >= before && p.is_power_of_two());
+            (value, before) = (value + value / 7 + 1, p);
+        }
+    }
+
+    /// Counted by the binomial distribution, not by dice: of so many events, how likely the truth is within the bounds of what was taken.
+    fn coverage(n: u64, p: u32) -> f64 {
+        let (chance, mut covered) = (1.0 / f64::from(p), 0.0);
+        let mut log = n as f64 * (1.0 - chance).ln();
+        for taken in 0..=n {
+            let (low, high) = bounds(taken * u64::from(p), p);
+            if (low..=high).contains(&n) {
+                covered += log.exp();
+            }
+            log += ((n - taken) as f64 / (taken + 1) as f64).ln() + chance.ln() - (1.0 - chance).ln();
+        }
+        covered
+    }
+
+    #[test]
+    fn the_truth_is_within_the_bounds_however_few_events_there_were() {
+        for p in [2, 3, 10, 100, 1000] {
+            for n in (1..60).chain([100, 250, 700, 1000, 3000, 10_000]) {
+                let coverage = coverage(n, p);
+                assert!(coverage >= 0.99, "one in {p} of {n}: {coverage}");
+            }
+        }
+        let (low, high) = bounds(1_000_000, 100);
+        assert!(low > 960_000 && high < 1_040_000, "they are not wider than they must be: {low} to {high}");
+        assert_eq!(bounds(7, 1), (7, 7));
+        assert_eq!((bounds(0, 100).0, deviation(1_000_000, 101), deviation(5, 1)), (0, 10_000, 0));
+        assert_eq!(bounds(u64::MAX, u32::MAX).1, u64::MAX);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn whatever_was_taken_is_within_its_own_bounds(taken in 0..1u64 << 40, p in 1..1u32 << 20) {
+            let value = taken * u64::from(p);
+            let (low, high) = bounds(value, p);
+            proptest::prop_assert!(low <= value && value <= high);
+        }
+
+        #[test]
+        fn many_at_once_take_what_the_rate_says_but_for_one_in_each_skip(p in 1..1000u32, seed: u64, adds in proptest::collection::vec(0..5000u64, 1..50)) {
+            let (rate, mut dice) = (Rate::one_in(p), dice(seed));
+            let mut skip = Skip::new(&rate, dice());
+            for events in adds {
+                let taken = skip.take_many(&rate, events, &mut dice);
+                let whole = events / u64::from(p);
+                proptest::prop_assert!(taken >= whole && taken <= whole + events % u64::from(p));
+            }
+        }
     }
 
     #[test]

@@ -193,6 +193,11 @@ fn shown(entry: &Entry<'_>) -> String {
                 NAMESPACE_KEYS.iter().filter_map(|key| Some(format!(" {} = {}", key.key, (key.show)(settings)?)));
             format!("namespace {}{}", show::name(name), said.collect::<String>())
         }
+        Entry::Thinned { name, thinned } => {
+            let by_value = if thinned.by_value { ", and by the value" } else { "" };
+            let until = thinned.until.map(|until| format!(" up to epoch {}", shown_epoch(until))).unwrap_or_default();
+            format!("namespace {} is sampled, one in {}{by_value}{until}", show::name(name), thinned.p)
+        }
         Entry::Sketch { name, kind, version, whole, edits, .. } => {
             let bytes: usize = edits.iter().map(|edit| edit.bytes.len()).sum();
             let (name, edits, whole) = (show::name(name), edits.iter().count(), if *whole { " whole" } else { "" });

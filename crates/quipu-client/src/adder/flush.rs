@@ -17,6 +17,8 @@ const TOKEN_TIME: &str = "TOKENTIME";
 struct Parcel {
     name: Box<[u8]>,
     sum: Sum,
+    /// At which rate its events were taken; `None`: all were.
+    p: Option<u32>,
     token: Item,
     /// Whether it was sent and not answered, in an earlier flush.
     unanswered: bool,
@@ -78,8 +80,10 @@ impl Shared {
         let mut state = self.state();
         state.taken += 1;
         (state.adds, state.is_urgent) = (0, false);
-        let parcel = |(name, sum)| Parcel { name, sum, token: self.client.token(), unanswered: false };
+        let p = state.thinner.p();
+        let parcel = |(name, sum)| Parcel { name, sum, p, token: self.client.token(), unanswered: false };
         let parcels = state.sums.drain().map(parcel).collect();
+        state.thinner.next(Instant::now());
         self.room.notify_waiters();
         (state.taken, parcels)
     }
@@ -89,7 +93,11 @@ impl Shared {
         let deadline = self.client.deadline();
         let mut answers = Vec::with_capacity(parcels.len());
         for parcel in &parcels {
-            answers.push(self.client.send_add(&parcel.name, parcel.sum.delta, &parcel.token, deadline).await);
+            let Parcel { name, sum, p, token, .. } = parcel;
+            answers.push(match p {
+                None => self.client.send_add(name, sum.delta, token, deadline).await,
+                Some(p) => self.client.send_thinned(name, (sum.delta, *p), token, deadline).await,
+            });
         }
         let mut kept = Vec::new();
         for (parcel, answer) in parcels.into_iter().zip(answers) {

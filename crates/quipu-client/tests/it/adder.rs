@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use quipu_client::{Adder, AdderOptions, AdderStats, Error, Trouble};
+use quipu_client::{Adder, AdderOptions, AdderStats, Error, Sampling, Trouble};
 
 use crate::toy::{Does, Toy, run};
 
@@ -169,5 +169,70 @@ fn what_is_dropped_without_a_flush_is_counted() {
         assert_eq!(client.adds_dropped(), 0, "a counter holds its adder");
         drop(views);
         assert_eq!((client.adds_dropped(), toy.asked().len()), (2, 1));
+    });
+}
+
+#[test]
+fn what_is_sampled_is_sent_as_such_and_no_add_is_thrown_twice() {
+    run(async {
+        let toy = Toy::start(|words, _| if words[1] == "a" { Does::Replies(":1\r\n") } else { Does::Hangs }).await;
+        let options =
+            AdderOptions { interval: LONG * 10, counters_max: 2, adds_max: u64::MAX, ..AdderOptions::default() };
+        let adder = toy.client(LONG).await.adder(options.sample(10));
+        for _ in 0..5_000 {
+            adder.add("a", 1).await.unwrap();
+        }
+        assert!(matches!(adder.try_add("a", -1), Err(Error::Sampled)));
+        adder.flush().await.unwrap();
+        let asked = toy.asked();
+        assert_eq!(
+            (asked.len(), &asked[0][..2], &asked[0][3], &asked[0][4]),
+            (1, &["QUIPU.THINNED".to_owned(), "a".to_owned()][..], &"10".to_owned(), &"IDMP".to_owned())
+        );
+        let sent: u64 = asked[0][2].parse().unwrap();
+        let stats = adder.stats();
+        assert_eq!((sent, stats.adds_acknowledged + stats.adds_skipped), (10 * stats.adds_acknowledged, 5_000));
+        // Six deviations: the dice are others in every run.
+        assert!((3_700..6_300).contains(&sent), "{sent}");
+        // What is on its way stays there, so that no further counter has a place.
+        let taken = |name: &str| {
+            let before = adder.stats().adds_pending;
+            while adder.stats().adds_pending == before {
+                adder.try_add(name, 1).unwrap();
+            }
+        };
+        ["b", "c"].into_iter().for_each(taken);
+        while toy.asked().len() < 2 {
+            tokio::task::yield_now().await;
+        }
+        ["d", "e"].into_iter().for_each(taken);
+        let before = adder.stats();
+        let refused = (0..200).filter(|_| matches!(adder.try_add("f", 1), Err(Error::Full { .. }))).count();
+        assert_eq!((refused, adder.stats()), (200, before), "refused before the dice are thrown");
+        adder.try_add("d", 1).expect("it has a place");
+    });
+}
+
+#[test]
+fn an_adder_at_its_own_pace_says_at_which_rate_it_has_sampled() {
+    run(async {
+        let toy = Toy::start(|_, _| Does::Replies(":1\r\n")).await;
+        let sample = Sampling::Auto { per_second: 100, one_in_max: 50 };
+        let options = AdderOptions { interval: Duration::from_millis(20), sample, ..AdderOptions::default() };
+        let adder = toy.client(LONG).await.adder(options);
+        let (mut added, mut rates) = (0u64, Vec::new());
+        while rates.last() != Some(&50) {
+            for _ in 0..1_000 {
+                adder.add("a", 1).await.unwrap();
+            }
+            added += 1_000;
+            tokio::task::yield_now().await;
+            rates = toy.asked().iter().map(|words| words[3].parse::<u64>().unwrap()).collect();
+        }
+        adder.flush().await.unwrap();
+        assert_eq!(rates[0], 1, "{rates:?}");
+        let sent: u64 = toy.asked().iter().map(|words| words[2].parse::<u64>().unwrap()).sum();
+        let off = sent.abs_diff(added) as f64;
+        assert!(off < 5.0 * (49.0 * added as f64).sqrt(), "{sent} of {added}");
     });
 }

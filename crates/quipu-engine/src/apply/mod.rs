@@ -9,7 +9,8 @@
 //!   whatever the clock does later;
 //! - on a shared store an add changes this node's own cell and what is shown alike; nothing else comes here from a command;
 //! - whoever looks at a counter that has lanes joins them first (`join`);
-//! - what is asked of counts is refused by sketches, and the other way round.
+//! - what is asked of counts is refused by sketches, and the other way round;
+//! - an add to a count that is sampled adds p for each event that is taken; where none is, nothing changes and nothing is written down.
 //!
 //! Not here: sketches (`sketches`), whether a command may run and has room (`admit`), when its reply may leave (`turn`).
 
@@ -17,6 +18,7 @@ mod held;
 mod join;
 mod slots;
 pub mod table;
+mod thin;
 mod walk;
 
 use quipu_model::{
@@ -30,10 +32,11 @@ pub use self::held::Held;
 pub use self::join::{Allowance, Lanes};
 pub use self::slots::is_same;
 use self::table::{Look, Table};
+pub use self::thin::thin;
 pub use self::walk::{Passing, list_names, scan};
 use crate::journal::format::{Before, Entry};
 use crate::journal::{AddResult, Draft};
-use crate::namespaces::Policies;
+use crate::namespaces::{Policies, Thinning};
 use crate::sharing::{Picking, Share};
 use crate::sketches::Settling;
 use crate::split::{fits, is_small};
@@ -77,6 +80,7 @@ impl Run<'_, '_> {
     fn try_apply(&mut self, command: &Command<'_>) -> Result<Reply, Refusal> {
         Ok(match command {
             Command::Add { name, delta, shard_key } => Reply::Integer(self.add(*name, *delta, *shard_key)?),
+            Command::AddThinned { name, amount, p } => Reply::Integer(self.add_thinned(*name, *amount, *p)?),
             Command::AddWithin(add) => self.add_within(add)?,
             Command::Read { name } => {
                 let cell = self.cell(*name);
@@ -121,11 +125,59 @@ impl Run<'_, '_> {
 
     fn add(&mut self, name: Name<'_>, delta: i64, shard_key: Option<&[u8]>) -> Result<i64, Refusal> {
         let before = if is_small(delta) { self.cell(name) } else { self.sole_cell(name) };
-        let value = self.add_to(name, before, delta, shard_key)?;
+        let value = match self.policies.policy(name).thinning {
+            None => self.add_to(name, before, delta, shard_key)?,
+            Some(thinning) => match self.thin(name, before, delta, thinning)? {
+                Some(delta) => self.add_to(name, before, delta, shard_key)?,
+                None => return Ok(before.map_or(0, |cell| cell.value)),
+            },
+        };
         if !fits(value) {
             self.close_lanes(name);
         }
         Ok(value)
+    }
+
+    /// What an add to a count that is sampled comes to; `None`: none of its events was taken. Refused before the dice are thrown, so what is refused does not depend on them.
+    fn thin(
+        &mut self,
+        name: Name<'_>,
+        before: Option<Cell>,
+        delta: i64,
+        thinning: Thinning,
+    ) -> Result<Option<i64>, Refusal> {
+        let before = self.count_of(name, before)?;
+        if before.is_none() {
+            self.check_pinned(name, Kind::Count)?;
+        }
+        if delta < 0 && thinning.refuses_exactness(before.map(|cell| cell.epoch)) {
+            return Err(Refusal::Sampled { what: "a decrement" });
+        }
+        let value = before.map_or(0, |cell| cell.value);
+        let hash = self.table.hash(name.bytes());
+        match thinning.p_at(value) {
+            1 => Ok(Some(delta)),
+            p => {
+                thin(&mut self.held.shard(self.table.shard_of(hash)).thinner, p, value, delta).ok_or(Refusal::Overflow)
+            }
+        }
+    }
+
+    /// Adds what was sampled before it came.
+    fn add_thinned(&mut self, name: Name<'_>, amount: i64, p: u32) -> Result<i64, Refusal> {
+        let thinning = self.policies.policy(name).thinning;
+        if amount < 0 {
+            return Err(Refusal::Sampled { what: "a decrement" });
+        }
+        if p > 1 && !thinning.is_some_and(|thinning| thinning.takes_thinned(p)) {
+            return Err(Refusal::NotSampled { p });
+        }
+        let before = self.sole_cell(name);
+        let before = self.count_of(name, before)?;
+        if p > 1 && before.is_some_and(|cell| cell.value < 0) {
+            return Err(Refusal::Sampled { what: "a count below 0" });
+        }
+        self.add_to(name, before, amount, None)
     }
 
     fn add_to(
@@ -222,6 +274,10 @@ impl Run<'_, '_> {
         if before.is_none() {
             self.check_pinned(add.name, Kind::Count)?;
         }
+        let thinning = self.policies.policy(add.name).thinning;
+        if thinning.is_some_and(|thinning| thinning.refuses_exactness(before.map(|cell| cell.epoch))) {
+            return Err(Refusal::Sampled { what: "an add with bounds" });
+        }
         let value = before.map_or(0, |cell| cell.value);
         let Some(after) = count::add_within(value, add.delta, (add.lower, add.upper), add.saturate) else {
             return Ok(Reply::Pair(value, 0));
@@ -242,6 +298,9 @@ impl Run<'_, '_> {
     fn set(&mut self, set: &Set<'_>) -> Result<Reply, Refusal> {
         let Set { name, value, condition, expiry, reply_old } = *set;
         self.check_pinned(name, Kind::Count)?;
+        if value < 0 && self.policies.policy(name).thinning.is_some_and(|thinning| thinning.is_declared()) {
+            return Err(Refusal::Sampled { what: "a count below 0" });
+        }
         self.set_anew(name, condition, expiry, reply_old, |run, cell| run.write(name, Cell { value, ..cell }))
     }
 
@@ -273,7 +332,8 @@ impl Run<'_, '_> {
                 (SetExpiry::Keep, None) => self.first_expiry(name),
                 _ => None,
             };
-            let epoch = self.epoch(name, before).raised(self.now, self.node);
+            let epoch = self.epoch(name, before);
+            let epoch = self.past_thinned(name, epoch).raised(self.now, self.node);
             write(self, Cell { epoch, value: 1, expires_at: expires_at.or(kept) });
         }
         Ok(match (old, wanted) {
@@ -286,7 +346,7 @@ impl Run<'_, '_> {
     fn reset(&mut self, name: Name<'_>) -> Result<Reply, Refusal> {
         let before = self.sole_cell(name);
         let Some(before) = self.count_of(name, before)? else { return Ok(Reply::Integer(0)) };
-        let epoch = before.epoch.raised(self.now, self.node);
+        let epoch = self.past_thinned(name, before.epoch).raised(self.now, self.node);
         self.write(name, Cell { epoch, value: 0, ..before });
         Ok(Reply::Integer(before.value))
     }
@@ -450,9 +510,19 @@ impl Run<'_, '_> {
             Some(cell) => cell.epoch,
             None => {
                 let shard = self.table.shard_of(self.table.hash(name.bytes()));
-                self.held.shard(shard).floor
+                let floor = self.held.shard(shard).floor;
+                // A counter that is made once sampling is over is exact, and to be seen as such.
+                match self.policies.policy(name).thinning.and_then(|thinning| thinning.thinned?.until) {
+                    Some(until) if floor <= until => until.raised(self.now, self.node),
+                    _ => floor,
+                }
             }
         }
+    }
+
+    /// This epoch, or one past all of which counters of this namespace were thinned, if that is over.
+    fn past_thinned(&self, name: Name<'_>, epoch: Epoch) -> Epoch {
+        self.policies.policy(name).thinning.map_or(epoch, |thinning| thinning.past(epoch))
     }
 
     fn write_add(&mut self, name: Name<'_>, cell: Cell, delta: i64) {

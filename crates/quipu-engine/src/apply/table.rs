@@ -20,6 +20,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::slots::prefetch::prefetch_two;
 use super::slots::{Flag, Removed, SHORT_BYTES_MAX, Slots, SpareChunks};
+use super::thin::Thinner;
 use crate::journal::format::{PackedEdits, Position};
 use crate::sharing::own::Owned;
 use crate::sketches::{Body, OWN_PANE, Paged, Shelf};
@@ -154,6 +155,28 @@ impl Table {
         (shard.noted.1, shard.bodies_noted) = (bytes, bodies_bytes);
     }
 
+    /// No counter that is or was has a newer epoch.
+    pub fn epoch_newest(&self) -> Epoch {
+        let newest = (0..self.shard_count()).map(|shard| {
+            let shard = self.lock(shard);
+            shard.floor.max(shard.epoch_newest)
+        });
+        newest.max().unwrap_or(Epoch::FIRST)
+    }
+
+    /// Gives the dice of all shards a beginning, from a number that no other life has.
+    pub fn seed_dice(&self, seed: u64) {
+        for shard in 0..self.shard_count() {
+            let seed = xxh3_64_with_seed(&(shard as u64).to_le_bytes(), self.seed ^ seed);
+            self.lock(shard).thinner = Thinner::new(seed);
+        }
+    }
+
+    /// Events of counts that are sampled, taken or not, in this life.
+    pub fn thinned_events(&self) -> u64 {
+        (0..self.shard_count()).map(|shard| self.lock(shard).thinner.events).fold(0, u64::saturating_add)
+    }
+
     /// Makes looks at many counters quicker, where the system has large pages.
     pub fn gather(&self) {
         self.chunks.gather();
@@ -247,6 +270,8 @@ pub struct Shard {
     own_shelf: Shelf,
     /// Namespaces with a limit whose counters in this shard were counted, and how many there are.
     pub counted: Vec<(u64, u64)>,
+    /// Dice for counts that are sampled.
+    pub thinner: Thinner,
 }
 
 /// Where a shard lies: on lines of its own.
@@ -275,6 +300,7 @@ impl Shard {
             shelf: Shelf::sole(),
             own_shelf: Shelf::own(),
             counted: Vec::new(),
+            thinner: Thinner::new(0),
             floor: Epoch::FIRST,
             epoch_newest: Epoch::FIRST,
             version: 0,

@@ -24,8 +24,8 @@
 //!  24  …    body       time (varint, Unix milliseconds), then entries up to the end
 //!
 //! entry: a tag, then what the tag says
-//!   tag & 0x07   0 sketch: what changed in the body of the cell before it · 1 cell · 2 gone · 3 flush · 4 joined · 5 start · 6 token: what the record's other entries are the effect of · 7 namespace
-//!   tag & 0x08   an expiry follows (cell); it is the number of a producer (token); the edits begin with nothing (sketch)
+//!   tag & 0x07   0 sketch: what changed in the body of the cell before it · 1 cell · 2 gone · 3 flush · 4 joined · 5 start · 6 token: what the record's other entries are the effect of · 7 namespace, or what was sampled in it
+//!   tag & 0x08   an expiry follows (cell); it is the number of a producer (token); the edits begin with nothing (sketch); it is what was sampled in it (namespace)
 //!   tag & 0x10   an epoch follows (cell, gone); without it, the first epoch
 //!   tag & 0x20   the counter did not exist before (cell)
 //!   tag & 0x40   whether it existed only the ledger knows: a counter in memory mode, journaled with others, or shared (cell, gone)
@@ -44,6 +44,7 @@
 //!   outcome      as in `tokens::note`                       (token)
 //!   name         a byte with its length, bytes              (namespace)
 //!   settings     u16 with their length, then as `quipu_model::Namespace` writes them: all that is said at run time from here on (namespace)
+//!   thinned      as in `namespaces::thinned`, in place of the settings (namespace if 0x08)
 //!   kind         a byte, as `quipu_sketch::Kind` numbers them (sketch)
 //!   pane         varint; 0: none                            (sketch)
 //!   version      varint, after the edits                    (sketch)
@@ -63,6 +64,7 @@ use quipu_model::{
 };
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
+use crate::namespaces::Thinned;
 use crate::sketches::SKETCH_BYTES_MAX;
 use crate::tokens::{TokenKey, put_outcome, take_outcome};
 
@@ -310,6 +312,13 @@ pub enum Entry<'a> {
         /// What; boxed, since nearly all entries are cells.
         settings: Box<Namespace>,
     },
+    /// How the counts of a namespace are sampled from here on, or were up to here.
+    Thinned {
+        /// Which.
+        name: &'a [u8],
+        /// How.
+        thinned: Thinned,
+    },
 }
 
 const SKETCH: u8 = 0;
@@ -324,6 +333,7 @@ const TYPE_MASK: u8 = 0x07;
 const HAS_EXPIRY: u8 = 0x08;
 const HAS_NUMBER: u8 = 0x08;
 const IS_WHOLE: u8 = 0x08;
+const IS_THINNED: u8 = 0x08;
 const HAS_EPOCH: u8 = 0x10;
 const WAS_ABSENT: u8 = 0x20;
 const IS_UNSURE: u8 = 0x40;
@@ -375,12 +385,12 @@ impl Entry<'_> {
                 put_varint(out, edits.count);
                 out.extend_from_slice(edits.bytes);
             }
+            Entry::Thinned { name, thinned } => {
+                put_namespace(out, NAMESPACE | IS_THINNED, name);
+                thinned.encode(out);
+            }
             Entry::Namespace { name, settings } => {
-                out.push(NAMESPACE);
-                out.push(
-                    u8::try_from(name.len()).expect("the name of a namespace is checked before it is written down"),
-                );
-                out.extend_from_slice(name);
+                put_namespace(out, NAMESPACE, name);
                 let at = out.len();
                 out.extend_from_slice(&[0; 2]);
                 settings.encode(out);
@@ -567,6 +577,7 @@ fn take_entry<'a>(rest: &mut &'a [u8]) -> Result<Entry<'a>, BadBody> {
         GONE => TYPE_MASK | HAS_EPOCH | IS_UNSURE | HAS_OWN,
         TOKEN => TYPE_MASK | HAS_NUMBER,
         SKETCH => TYPE_MASK | IS_WHOLE,
+        NAMESPACE => TYPE_MASK | IS_THINNED,
         _ => TYPE_MASK,
     };
     if tag & !known != 0 {
@@ -607,15 +618,26 @@ fn take_entry<'a>(rest: &mut &'a [u8]) -> Result<Entry<'a>, BadBody> {
         NAMESPACE => {
             let bytes = usize::from(take(rest, 1)?[0]);
             let name = take(rest, bytes)?;
-            let bytes = take(rest, 2)?;
-            let settings = take(rest, usize::from(u16::from_le_bytes([bytes[0], bytes[1]])))?;
             if name.len() > NAMESPACE_BYTES_MAX {
                 return Err(BadBody);
             }
+            if tag & IS_THINNED != 0 {
+                let (thinned, behind) = Thinned::decode(rest).ok_or(BadBody)?;
+                *rest = behind;
+                return Ok(Entry::Thinned { name, thinned });
+            }
+            let bytes = take(rest, 2)?;
+            let settings = take(rest, usize::from(u16::from_le_bytes([bytes[0], bytes[1]])))?;
             Ok(Entry::Namespace { name, settings: Box::new(Namespace::decode(settings).ok_or(BadBody)?) })
         }
         _ => Err(BadBody),
     }
+}
+
+fn put_namespace(out: &mut Vec<u8>, tag: u8, name: &[u8]) {
+    out.push(tag);
+    out.push(u8::try_from(name.len()).expect("the name of a namespace is checked before it is written down"));
+    out.extend_from_slice(name);
 }
 
 fn take_own<'a>(rest: &mut &'a [u8], tag: u8) -> Result<&'a [u8], BadBody> {
@@ -738,6 +760,22 @@ mod tests {
             prop_assert!(bytes.len() <= 10 + NAMESPACE_ENTRY_BYTES_MAX);
             let body = Body::decode(&bytes).unwrap();
             prop_assert_eq!(body.entries().collect::<Vec<_>>(), vec![Ok(entry)]);
+        }
+
+        #[test]
+        fn what_was_sampled_comes_back_as_it_went_in(
+            name in proptest::collection::vec(any::<u8>(), 0..=NAMESPACE_BYTES_MAX), p in 1..=u32::MAX, by_value: bool,
+            until in proptest::option::of((any::<u64>(), any::<u64>())),
+        ) {
+            let until = until.map(|(millis, node)| Epoch { millis, node: NodeId(node) });
+            let entries = [Entry::Thinned { name: &name, thinned: Thinned { p, by_value, until } }, Entry::Flush { epoch: Epoch::FIRST }];
+            let mut bytes = Vec::new();
+            put_time(&mut bytes, Millis(1));
+            entries[0].encode(&mut bytes);
+            prop_assert!(bytes.len() <= 10 + NAMESPACE_ENTRY_BYTES_MAX);
+            entries[1].encode(&mut bytes);
+            let body = Body::decode(&bytes).unwrap();
+            prop_assert_eq!(body.entries().map(|entry| entry.unwrap()).collect::<Vec<_>>(), entries);
         }
 
         #[test]

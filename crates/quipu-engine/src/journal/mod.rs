@@ -47,6 +47,7 @@ use self::tend::Tending;
 pub use self::waiters::Wait;
 use self::waiters::Waiters;
 use crate::failpoint::step;
+use crate::overload::{SYNC_LATE, Signs};
 use crate::sync::{Arc, AtomicBool, AtomicI64, AtomicU64, Mutex, OnceLock, Ordering, lock, try_lock};
 
 /// An fsync slower than this moves commits to a thread, so that workers go on with what needs no disk.
@@ -113,6 +114,10 @@ pub struct Journal {
     ledger_bytes: AtomicU64,
     /// What the ledger is about to grow by.
     ledger_coming: AtomicU64,
+    /// Commands that found no room prepared.
+    shortages: AtomicU64,
+    /// When the sync began that is under way, in microseconds, and one more; 0: none is.
+    sync_since: AtomicU64,
     /// For INFO and metrics.
     pub(crate) sync_times: SyncTimes,
 }
@@ -170,6 +175,8 @@ impl Journal {
             files_bytes: AtomicU64::new(files_bytes),
             ledger_bytes: AtomicU64::new(0),
             ledger_coming: AtomicU64::new(0),
+            shortages: AtomicU64::new(0),
+            sync_since: AtomicU64::new(0),
             sync_times: SyncTimes::new(),
         }
     }
@@ -292,12 +299,14 @@ impl Journal {
         if from < to && self.failed.get().is_none() {
             let segments = lock(&self.log).between(from, to);
             let began = self.clock.elapsed();
+            self.sync_since.store(began.as_micros() as u64 + 1, Ordering::Relaxed);
             for segment in &segments {
                 let file = segment.file.as_ref().expect("a segment stays open until it is synced to its end");
                 if let Err(error) = file.sync_data() {
                     return self.fail(&io_error(&segment.path, "sync", error));
                 }
             }
+            self.sync_since.store(0, Ordering::Relaxed);
             self.note_sync(self.clock.elapsed().saturating_sub(began));
             step!("synced");
             self.synced.store(to.0, Ordering::Release);
@@ -330,6 +339,19 @@ impl Journal {
             self.slow.store(true, Ordering::Release);
         } else if self.fast_runs.fetch_add(1, Ordering::Relaxed) + 1 >= SYNC_FAST_RUNS {
             self.slow.store(false, Ordering::Release);
+        }
+    }
+
+    /// How it does, for [`Pressure`](crate::overload::Pressure).
+    pub fn signs(&self) -> Signs {
+        let written = self.written();
+        let behind_bytes = lock(&self.pending).end().0.saturating_sub(written.0);
+        Signs {
+            full: self.is_full_hint(),
+            behind: behind_bytes > self.options.pending_bytes_max / 2,
+            late_syncs: self.sync_times.longer_than(SYNC_LATE),
+            shortages: self.shortages.load(Ordering::Relaxed),
+            sync_since: self.sync_since.load(Ordering::Relaxed).checked_sub(1).map(Duration::from_micros),
         }
     }
 

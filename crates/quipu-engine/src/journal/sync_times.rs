@@ -36,6 +36,12 @@ impl SyncTimes {
         std::array::from_fn(|bucket| self.counts[bucket].load(Ordering::Relaxed))
     }
 
+    /// How many took longer than this, which is an end of a bucket.
+    pub(crate) fn longer_than(&self, time: Duration) -> u64 {
+        let first = SYNC_SECONDS.partition_point(|end| *end <= time.as_secs_f64());
+        self.counts[first..].iter().map(|count| count.load(Ordering::Relaxed)).sum()
+    }
+
     pub(crate) fn micros_total(&self) -> u64 {
         self.micros_total.load(Ordering::Relaxed)
     }

@@ -94,6 +94,9 @@ impl Journal {
         if let Some(reason) = tending.full.clone() {
             return Err(Refusal::NoRoom { reason });
         }
+        if self.room.load(Ordering::Acquire) < bytes as i64 {
+            self.shortages.fetch_add(1, Ordering::Relaxed);
+        }
         while self.room.load(Ordering::Acquire) < bytes as i64 {
             match self.prepare_one(&mut tending) {
                 Ok(true) => {}

@@ -114,7 +114,7 @@ impl Drop for Places {
 /// The counter that a command may make.
 fn made_by<'a>(command: &Command<'a>) -> Option<Name<'a>> {
     match command {
-        Command::Add { name, .. } => Some(*name),
+        Command::Add { name, .. } | Command::AddThinned { name, .. } => Some(*name),
         Command::AddWithin(add) => Some(add.name),
         Command::Set(set) if set.condition != SetCondition::IfPresent => Some(set.name),
         Command::Sketch(command) => command.made(),

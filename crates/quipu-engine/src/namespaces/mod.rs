@@ -16,16 +16,18 @@
 mod census;
 mod note;
 mod policy;
+mod thinned;
 
 use std::cell::Cell;
 use std::ops::Deref;
 
-use quipu_model::{Durability, Millis, NAMESPACES_MAX, Namespace, Note, Refusal, check_namespace_name};
+use quipu_model::{Durability, Millis, NAMESPACES_MAX, Namespace, Note, Overload, Refusal, check_namespace_name};
 
 pub use self::census::Census;
 pub(crate) use self::census::Places;
 pub(crate) use self::note::{decode as decode_note, is_of_namespace};
 pub use self::policy::{Limit, Policies, Policy, Put, Puts};
+pub use self::thinned::{THINNED_MAX, Thinned, ThinnedBy, Thinning};
 use crate::engine::{Dead, Inner, block_on};
 use crate::failpoint::step;
 use crate::journal::Wait;
@@ -51,12 +53,17 @@ struct State {
     later: Option<Arc<Policies>>,
     /// What the journal says, what is not in force yet included; one that says nothing any more stays until the ledger knows that.
     said: Puts,
+    /// What the journal says of namespaces that are or were sampled.
+    thinned: ThinnedBy,
     /// The end of the newest record of it.
     newest: Position,
     /// How often something was said, and how much of that the ledger knows.
     changes: u64,
     changes_sealed: u64,
 }
+
+/// What is to be remembered of namespaces that are or were sampled.
+pub type Unwritten = Vec<(Box<[u8]>, Thinned)>;
 
 /// Why what was said of a namespace is not in force.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -80,14 +87,21 @@ pub(crate) struct InForce<'e> {
 }
 
 impl Namespaces {
-    /// Of an engine that was just opened, where so much was said at run time in earlier lives.
-    pub fn new(options: &Options, said: Puts) -> Namespaces {
+    /// Of an engine that was just opened, where so much was said at run time in earlier lives, and so much was thinned; and what has to be written down before anybody counts.
+    pub fn new(options: &Options, said: Puts, thinned: ThinnedBy) -> (Namespaces, Unwritten) {
         let puts = said.iter().filter(|(_, put)| !put.settings.is_empty());
-        let first = Policies::new(options, puts.map(|(name, put)| (name.clone(), put.clone())).collect());
+        let puts = puts.map(|(name, put)| (name.clone(), put.clone())).collect();
+        let mut first = Policies::with_thinned(options, puts, thinned, 1);
+        let unwritten = first.lacking();
+        for (name, thinned) in &unwritten {
+            first.remember(name, *thinned);
+        }
+        let thinned = first.thinned().clone();
         // Whether the ledger knows all of it nobody has to know: the next seal tells it again.
-        let changes = u64::from(!said.is_empty());
-        let state = State { later: None, said, newest: Position(0), changes, changes_sealed: 0 };
-        Namespaces { first, generation: AtomicU64::new(0), state: Mutex::new(state), changing: Mutex::new(()) }
+        let changes = u64::from(!said.is_empty() || !thinned.is_empty());
+        let state = State { later: None, said, thinned, newest: Position(0), changes, changes_sealed: 0 };
+        let (state, changing) = (Mutex::new(state), Mutex::new(()));
+        (Namespaces { first, generation: AtomicU64::new(0), state, changing }, unwritten)
     }
 
     /// What is in force.
@@ -132,6 +146,7 @@ impl Namespaces {
         let state = lock(&self.state);
         if state.changes != state.changes_sealed {
             notes.extend(state.said.iter().map(|(name, put)| note::note(name, put)));
+            notes.extend(state.thinned.iter().map(|(name, thinned)| thinned.note(name)));
         }
         (state.newest, state.changes)
     }
@@ -140,6 +155,7 @@ impl Namespaces {
     pub fn all(&self, notes: &mut Vec<Note>) -> Position {
         let state = lock(&self.state);
         notes.extend(state.said.iter().map(|(name, put)| note::note(name, put)).filter(|note| note.value.is_some()));
+        notes.extend(state.thinned.iter().map(|(name, thinned)| thinned.note(name)));
         state.newest
     }
 
@@ -179,14 +195,17 @@ impl Inner {
             self.pass_all_shards();
         }
         let counted = if limited { self.count_limited(name, &next) } else { Ok(()) };
-        let journaled =
-            counted.and_then(|()| self.settle_memory(old, new)).and_then(|()| self.journal_namespace(name, &settings));
+        let journaled = counted
+            .and_then(|()| self.settle_memory(old, new))
+            .and_then(|()| self.remember_thinning(&mut next))
+            .and_then(|()| self.journal_namespace(name, &settings));
         match journaled {
             Ok(at) => {
                 next.said_at(name, at);
                 namespaces.put_in_force(next);
                 step!("namespace_put");
                 self.pass_all_shards();
+                self.end_thinning();
                 Ok(())
             }
             Err(error) => {
@@ -206,7 +225,82 @@ impl Inner {
             mistakes.push(format!("of {NAMESPACES_MAX} namespaces something was said at run time, which is the limit"));
         }
         mistakes.extend(check_shared(self.shared.is_some(), settings));
+        let file = self.options.namespaces.iter().find(|(known, _)| **known == *name).map(|(_, said)| said);
+        let both = file.map_or_else(|| settings.clone(), |file| settings.or(file));
+        mistakes.extend(both.conflicts());
+        let is_new = Thinning::new(&both, 1, None).is_some() && !before.thinned().contains_key(name);
+        if is_new && before.thinned().len() >= THINNED_MAX {
+            mistakes.push(format!("{THINNED_MAX} namespaces were sampled, which is as many as are remembered"));
+        }
         mistakes
+    }
+
+    // ---- sampling ---------------------------------------------------------------------------------------------------------------
+
+    /// Samples namespaces that are while the journal cannot keep up at another rate; 1: not any more. Blocks.
+    pub(crate) fn put_overload(&self, p: u32) -> Result<(), PutError> {
+        let namespaces = &self.namespaces;
+        let _one = lock(&namespaces.changing);
+        let before = namespaces.now();
+        self.check_open()?;
+        let mut next = before.overloaded(&self.options, p, draw_number());
+        self.remember_thinning(&mut next)?;
+        namespaces.put_in_force(next);
+        step!("overload_put");
+        self.pass_all_shards();
+        self.end_thinning();
+        Ok(())
+    }
+
+    /// Tries again to write down that sampling is over, where it is and that could not be. Blocks.
+    pub(crate) fn settle_thinning(&self) {
+        if self.namespaces.now().over().is_empty() {
+            return;
+        }
+        let _one = lock(&self.namespaces.changing);
+        self.end_thinning();
+    }
+
+    /// Writes down all that is to be thinned in these policies, durably, before they are in force.
+    fn remember_thinning(&self, next: &mut Policies) -> Result<(), PutError> {
+        for (name, thinned) in next.lacking() {
+            self.journal_thinned(&name, thinned)?;
+            next.remember(&name, thinned);
+        }
+        Ok(())
+    }
+
+    /// Where sampling is over, counters that begin from here on are exact. Without room for that it is left as it is, which promises less.
+    fn end_thinning(&self) {
+        let now = self.namespaces.now();
+        let over = now.over();
+        if over.is_empty() {
+            return;
+        }
+        // Everyone who thinned is through: no counter that was thinned has a newer epoch.
+        let until = self.table.epoch_newest();
+        let mut next = now.next(&self.options, now.puts().clone(), draw_number());
+        for (name, thinned) in over {
+            let thinned = thinned.over(until);
+            if self.journal_thinned(&name, thinned).is_err() {
+                break;
+            }
+            next.remember(&name, thinned);
+        }
+        self.namespaces.put_in_force(next);
+    }
+
+    fn journal_thinned(&self, name: &[u8], thinned: Thinned) -> Result<(), PutError> {
+        let mut turn = Turn::new(self);
+        let entry = Entry::Thinned { name, thinned };
+        let (end, mut state) = turn.note_under(&entry, || lock(&self.namespaces.state))?;
+        state.thinned.insert(name.into(), thinned);
+        (state.newest, state.changes) = (end, state.changes + 1);
+        drop(state);
+        let wait = turn.finish().and(Wait { written: end, synced: end });
+        step!("thinned_journaled");
+        block_on(self.committed(wait))?;
+        Ok(())
     }
 
     /// Counts the counters of a namespace that is to have a limit.
@@ -280,11 +374,16 @@ pub(crate) fn check_shared(shared: bool, settings: &Namespace) -> Vec<String> {
     let max_counters = "max_counters: on a shared store other nodes make counters, too; leave it out";
     let window = "window: on a shared store there are no sketches over time; leave it out";
     let decay = "decay: on a shared store there are no sketches over time; leave it out";
+    let sample = "sample: on a shared store other nodes would not know that what they read was sampled; leave it out";
+    let overload =
+        "overload: on a shared store other nodes would not know that what they read was sampled; leave it out";
     let said = [
         (settings.ttl.is_some(), ttl),
         (settings.max_counters.is_some(), max_counters),
         (settings.window.is_some(), window),
         (settings.decay.is_some(), decay),
+        (settings.sample.is_some(), sample),
+        (settings.overload == Some(Overload::Sample), overload),
     ];
     said.into_iter().filter(|(said, _)| shared && *said).map(|(_, text)| text.to_owned()).collect()
 }

@@ -12,6 +12,7 @@ use quipu_sketch::window::Panes;
 
 use super::census::Census;
 use super::draw_number;
+use super::thinned::{Thinned, ThinnedBy, Thinning};
 use crate::options::Options;
 use crate::sharing::SharePolicy;
 use crate::sync::Arc;
@@ -49,6 +50,8 @@ pub struct Policy {
     pub limit: Option<Limit>,
     /// On a shared store.
     pub share: SharePolicy,
+    /// How its counts are sampled, or were.
+    pub thinning: Option<Thinning>,
 }
 
 /// How many counters a namespace may have, and has.
@@ -72,26 +75,43 @@ pub struct Policies {
     puts: Puts,
     /// Most shards that any counter has, or had in this life.
     shards_max: u16,
+    /// What is remembered of namespaces that were sampled.
+    thinned: ThinnedBy,
+    /// How rarely namespaces are sampled that are while the journal cannot keep up; 1: it keeps up.
+    overload_p: u32,
 }
 
 impl Policies {
     /// What holds when an engine is opened: what was said at run time goes before what the options say.
     pub fn new(options: &Options, puts: Puts) -> Policies {
-        let default = policy(options, &Namespace::default());
+        Policies::with_thinned(options, puts, ThinnedBy::new(), 1)
+    }
+
+    /// The same, where so much was sampled before, and namespaces that are sampled while the journal cannot keep up are so at this rate.
+    pub(super) fn with_thinned(options: &Options, puts: Puts, thinned: ThinnedBy, overload_p: u32) -> Policies {
+        let default = policy(options, &Namespace::default(), overload_p, None);
         let mut said: BTreeMap<Box<[u8]>, Namespace> = options.namespaces.iter().cloned().collect();
         for (name, put) in &puts {
             let below = said.remove(name).unwrap_or_default();
             said.insert(name.clone(), put.settings.or(&below));
         }
-        let namespaces: BTreeMap<_, _> = said.into_iter().map(|(name, said)| (name, policy(options, &said))).collect();
+        for name in thinned.keys() {
+            said.entry(name.clone()).or_default();
+        }
+        let hold = |(name, said): (Box<[u8]>, Namespace)| {
+            let policy = policy(options, &said, overload_p, thinned.get(&name).copied());
+            (name, policy)
+        };
+        let namespaces: BTreeMap<_, _> = said.into_iter().map(hold).collect();
         let all = namespaces.values().chain([&default]);
         let shards_max = all.map(|policy| policy.share.shards).max().unwrap_or(1).clamp(1, quipu_model::SHARDS_MAX);
-        Policies { generation: 0, default, namespaces, puts, shards_max }
+        Policies { generation: 0, default, namespaces, puts, shards_max, thinned, overload_p }
     }
 
     /// What holds next, after all this was said at run time.
     pub(super) fn next(&self, options: &Options, puts: Puts, generation: u64) -> Policies {
-        let mut next = Policies { generation, ..Policies::new(options, puts) };
+        let policies = Policies::with_thinned(options, puts, self.thinned.clone(), self.overload_p);
+        let mut next = Policies { generation, ..policies };
         next.shards_max = next.shards_max.max(self.shards_max);
         for (name, policy) in &mut next.namespaces {
             // What was counted is not counted again.
@@ -100,6 +120,49 @@ impl Policies {
             }
         }
         next
+    }
+
+    /// The same, but that namespaces which are sampled while the journal cannot keep up are so at another rate.
+    pub(super) fn overloaded(&self, options: &Options, p: u32, generation: u64) -> Policies {
+        Policies { overload_p: p, ..self.clone() }.next(options, self.puts.clone(), generation)
+    }
+
+    /// How rarely they are; 1: they are not.
+    pub fn overload_p(&self) -> u32 {
+        self.overload_p
+    }
+
+    /// Whether there are any.
+    pub fn has_overload(&self) -> bool {
+        self.all().any(|policy| policy.thinning.is_some_and(|thinning| thinning.has_overload()))
+    }
+
+    /// What is remembered of namespaces that were sampled.
+    pub fn thinned(&self) -> &ThinnedBy {
+        &self.thinned
+    }
+
+    /// What has to be written down before all this may be in force.
+    pub(super) fn lacking(&self) -> Vec<(Box<[u8]>, Thinned)> {
+        self.thinnings().filter_map(|(name, thinning)| Some((name.into(), thinning.lacking()?))).collect()
+    }
+
+    /// What is remembered as going on and does not any more.
+    pub(super) fn over(&self) -> Vec<(Box<[u8]>, Thinned)> {
+        let over = self.thinnings().filter(|(_, thinning)| thinning.is_over());
+        over.filter_map(|(name, thinning)| Some((name.into(), thinning.thinned?))).collect()
+    }
+
+    /// This is remembered of a namespace, durably.
+    pub(super) fn remember(&mut self, name: &[u8], thinned: Thinned) {
+        self.thinned.insert(name.into(), thinned);
+        if let Some(thinning) = self.namespaces.get_mut(name).and_then(|policy| policy.thinning.as_mut()) {
+            thinning.thinned = Some(thinned);
+        }
+    }
+
+    fn thinnings(&self) -> impl Iterator<Item = (&[u8], &Thinning)> {
+        self.namespaces.iter().filter_map(|(name, policy)| Some((&**name, policy.thinning.as_ref()?)))
     }
 
     /// What was said last of a namespace was said then.
@@ -189,12 +252,13 @@ impl Policies {
     }
 }
 
-fn policy(options: &Options, said: &Namespace) -> Policy {
+fn policy(options: &Options, said: &Namespace, overload_p: u32, thinned: Option<Thinned>) -> Policy {
     let sharing = &options.sharing;
     Policy {
         durability: said.durability.unwrap_or(options.durability),
         unsure: false,
         kind: said.kind,
+        thinning: Thinning::new(said, overload_p, thinned),
         ttl: said.ttl,
         window: said.window,
         decay: said.decay,

@@ -46,6 +46,7 @@ pub fn demand(command: &Command<'_>) -> Demand {
     let swaps = |name: &Name<'_>, change| Demand::Swaps(Swap { names: vec![kept(name)], change });
     match command {
         Command::Add { .. } => Demand::Adds,
+        Command::AddThinned { .. } => Demand::OneOwner("what was sampled before it came"),
         Command::AddWithin(add) => match (add.lower, add.upper, add.expiry) {
             (i64::MIN, i64::MAX, Expiry::Keep) => Demand::OneOwner("INCREX"),
             _ => Demand::OneOwner("an add with bounds or an expiry"),

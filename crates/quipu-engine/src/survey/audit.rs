@@ -235,7 +235,8 @@ impl Story {
                 | Entry::Joined { .. }
                 | Entry::Token { .. }
                 | Entry::Sketch { .. }
-                | Entry::Namespace { .. } => {}
+                | Entry::Namespace { .. }
+                | Entry::Thinned { .. } => {}
             }
         }
     }

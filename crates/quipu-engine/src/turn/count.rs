@@ -143,6 +143,10 @@ impl Turn<'_> {
             return;
         }
         let policy = self.policies.policy(name);
+        // What is sampled is so add by add, and a lane would take decrements.
+        if policy.thinning.is_some_and(|thinning| thinning.refuses_exactness(Some(cell.epoch))) {
+            return;
+        }
         // Nobody asks the store for what is laid into a lane.
         if engine.shared.is_some() && !policy.share.fail_mode.adds() {
             return;

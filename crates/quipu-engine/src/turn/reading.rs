@@ -2,7 +2,8 @@
 //!
 //! In: a name. Out: what is known of it, with what is not known said beside it.
 
-use quipu_model::{Freshness, Kind, Name, Reading, Refusal, Seen};
+use quipu_model::{Freshness, Kind, Name, Reading, Refusal, Sampled, Seen};
+use quipu_sketch::sample::{bounds, deviation};
 
 use super::Turn;
 use crate::load::Load;
@@ -26,19 +27,36 @@ impl Turn<'_> {
                 Told { kind: Kind::Count, value, bound: (value, value), error: None }
             }
         };
+        let epoch = cell.map_or(floor, |cell| cell.epoch);
+        let thinned = self.policies.policy(name).thinning.and_then(|thinning| thinning.thinned);
+        // One that does not exist may have been added to, if those events were not taken.
+        let thinned = thinned.filter(|thinned| match cell {
+            Some(_) => thinned.covers(epoch),
+            None => thinned.until.is_none(),
+        });
+        let p = thinned.filter(|_| told.kind == Kind::Count).map_or(1, |thinned| thinned.p_at(told.value));
+        let (bound, sampled) = match u64::try_from(told.value) {
+            Ok(value) if p > 1 => {
+                let (low, high) = bounds(value, p);
+                let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+                ((number(low), number(high)), Some(Sampled { rate: p, deviation: deviation(value, p) }))
+            }
+            _ => (told.bound, None),
+        };
         let mut reading = Reading {
             kind: told.kind,
             value: told.value,
             exists: cell.is_some(),
-            exact: told.kind == Kind::Count,
-            bound: Some(told.bound),
+            exact: told.kind == Kind::Count && sampled.is_none(),
+            bound: Some(bound),
             error: told.error,
+            sampled,
             window: body.and_then(|body| body.covered(self.now)),
             as_of: self.now,
             lag: Some(std::time::Duration::ZERO),
             shards: Seen::ONE,
             writers: Seen::ONE,
-            epoch: cell.map_or(floor, |cell| cell.epoch),
+            epoch,
             expires_at: cell.and_then(|cell| cell.expires_at),
         };
         if let Some(shared) = &self.engine.shared {

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use quipu_engine::Engine;
 use quipu_model::{
-    AddWithin, Command, Dialect, Expiry, FrequencySize, Identity, Millis, Name, Namespace, Reply, Set, SetCondition,
-    SetExpiry, SketchCommand, TopSize, When,
+    AddWithin, Command, Dialect, Expiry, FrequencySize, Identity, Millis, Name, Namespace, Reply, Sample, Set,
+    SetCondition, SetExpiry, SketchCommand, TopSize, When,
 };
 use quipu_testkit::CrashDisk;
 
@@ -23,11 +23,12 @@ struct Pinned {
     check: fn(&Engine),
 }
 
-const PINNED: [Pinned; 4] = [
+const PINNED: [Pinned; 5] = [
     Pinned { dir: "journal-v1", write, check },
     Pinned { dir: "journal-v1-tokens", write: write_once, check: check_once },
     Pinned { dir: "journal-v1-narrow-cells", write: write_sketches, check: check_sketches },
     Pinned { dir: "journal-v1-windows", write: write_windows, check: check_windows },
+    Pinned { dir: "journal-v1-sampled", write: write_sampled, check: check_sampled },
 ];
 
 /// Those that programs before this one have written: the same commands, other bytes.
@@ -178,6 +179,29 @@ fn check_windows(engine: &Engine) {
     let covered = reading.window.unwrap();
     assert_eq!((reading.value, covered.panes, covered.late), (1, 1, 1));
     assert_eq!(engine.read("t:t").unwrap().value, 997);
+}
+
+/// Entries of namespaces that are sampled: at a rate, by the value, at a rarer rate, not any more.
+fn write_sampled(engine: &Engine, world: &World) {
+    for sample in [Some(Sample::OneIn(2)), Some(Sample::Auto), Some(Sample::OneIn(50)), None] {
+        engine.put_namespace("s", Namespace { sample, ..Namespace::default() }).unwrap();
+        // Whole rates, so that the dice have no say.
+        engine.add("s:a", 100).unwrap();
+        engine.set("s:b", 7).unwrap();
+        world.clock.advance(Duration::from_millis(5));
+    }
+    engine.put_namespace("t", Namespace { sample: Some(Sample::Auto), ..Namespace::default() }).unwrap();
+    engine.execute(&Command::AddThinned { name: name("t:a"), amount: 50_000, p: 1 }).unwrap();
+    engine.add("s:c", 1).unwrap();
+}
+
+fn check_sampled(engine: &Engine) {
+    let rates = |text| {
+        let reading = engine.read(text).unwrap();
+        (reading.value, reading.exact, reading.sampled.map(|sampled| sampled.rate))
+    };
+    assert_eq!((rates("s:a"), rates("s:b")), ((400, false, Some(50)), (7, true, None)));
+    assert_eq!((rates("s:c"), rates("t:a")), ((1, true, None), (50_000, false, Some(2))));
 }
 
 fn name(text: &str) -> Name<'_> {

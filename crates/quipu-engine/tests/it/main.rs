@@ -18,6 +18,7 @@ mod model;
 mod namespaces;
 mod once;
 mod regressions;
+mod sampling;
 mod shared_sketches;
 mod sharing;
 mod sim;

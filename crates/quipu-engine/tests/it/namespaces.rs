@@ -7,7 +7,7 @@ use quipu_engine::survey::audit;
 use quipu_engine::{Engine, Options, PutError};
 use quipu_model::{
     AddWithin, Command, Durability, Expiry, ExpiryForm, FailMode, Identity, Millis, NAMESPACE_BYTES_MAX,
-    NAMESPACES_MAX, Name, Namespace, Pick, Refusal, Reply, Set, SetCondition, SetExpiry, Shards, When,
+    NAMESPACES_MAX, Name, Namespace, Overload, Pick, Refusal, Reply, Set, SetCondition, SetExpiry, Shards, When,
 };
 use quipu_testkit::{CrashDisk, Dice};
 
@@ -55,6 +55,9 @@ fn what_was_said_is_in_force_after_seals_cuts_kills_and_a_flush() {
         token_window: Some(Duration::from_secs(5)),
         max_counters: Some(9),
         fail_mode: Some(FailMode::Closed),
+        // With a window nothing is sampled; `sampling` has what is.
+        sample: None,
+        overload: Some(Overload::Refuse),
     };
     let mut world = World::new(CrashDisk::new(), 1);
     let mut engine = world.open(small(8192)).unwrap();

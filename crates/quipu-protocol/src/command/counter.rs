@@ -3,8 +3,8 @@
 //! In: arguments whose number has been checked. Out: commands of the model, and how their answers look.
 
 use quipu_model::{
-    AddWithin, Command, Expiry, ExpiryCondition, ExpiryForm, ListNames, Name, Scan, Set, SetCondition, SetExpiry,
-    SetString, SketchCommand, When,
+    AddWithin, Command, Expiry, ExpiryCondition, ExpiryForm, ListNames, Name, SAMPLE_MAX, Scan, Set, SetCondition,
+    SetExpiry, SetString, SketchCommand, When,
 };
 
 use super::error::{pattern, shown};
@@ -45,6 +45,16 @@ pub(super) fn incrby<'a>(spec: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
 
 pub(super) fn decrby<'a>(spec: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
     add(spec, args, integer(arg(args, 2))?.checked_neg().ok_or(CommandError::DecrementOverflow)?)
+}
+
+pub(super) fn thinned<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    let (amount, p) = (integer(arg(args, 2))?, integer(arg(args, 3))?);
+    if amount < 0 {
+        return Err(CommandError::Worded("ERR what was sampled cannot be negative"));
+    }
+    let p = u32::try_from(p).ok().filter(|p| (1..=SAMPLE_MAX).contains(p));
+    let p = p.ok_or_else(|| CommandError::WordedWith(format!("ERR the rate is a number from 1 to {SAMPLE_MAX}")))?;
+    plain(Command::AddThinned { name: name(args, 1)?, amount, p })
 }
 
 pub(super) fn get<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {

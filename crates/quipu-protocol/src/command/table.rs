@@ -702,6 +702,17 @@ pub static TABLE: &[Spec] = &[
         read: counter::reset,
     },
     Spec {
+        name: "quipu.thinned",
+        arity: 4,
+        flags: &[Flag::Write, Flag::DenyOom, Flag::Fast],
+        keys: Keys::ONE,
+        group: Group::String,
+        since: "0.1.0",
+        summary: "Adds what was sampled before it is sent, one event in so many at most, and returns the new value; where the namespace says sample = that or more",
+        parts: &[],
+        read: counter::thinned,
+    },
+    Spec {
         name: "quipu.top.add",
         arity: -4,
         flags: &[Flag::Write, Flag::DenyOom, Flag::Fast],

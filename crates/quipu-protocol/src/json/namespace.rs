@@ -124,7 +124,7 @@ mod tests {
         let body = br#"{"kind": "tops", "durabilty": "durable", "ttl": 5, "shards": 65, "pick": ["hash"], "freshness": "1s", "freshness": "2s", "token_window": true, "fail_mode": "x"}"#;
         let (_, mistakes) = parse_namespace(body).unwrap();
         let told: Vec<(&str, &str)> = mistakes.iter().map(|mistake| (&*mistake.key, &*mistake.text)).collect();
-        let all = "kind, durability, ttl, window, decay, freshness, settle_every, shards, pick, token_window, max_counters, fail_mode";
+        let all = "kind, durability, ttl, window, decay, freshness, settle_every, shards, pick, token_window, max_counters, fail_mode, sample, overload";
         assert_eq!(
             told,
             [

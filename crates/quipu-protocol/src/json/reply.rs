@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use quipu_model::{Covered, Reading};
+use quipu_model::{Covered, Reading, Sampled};
 
 use super::{display, percent_encode, rfc3339};
 
@@ -36,8 +36,22 @@ pub fn write_total(out: &mut Vec<u8>, key: &str, value: i64) {
 
 /// Writes a reading.
 pub fn write_reading(out: &mut Vec<u8>, name: &[u8], reading: &Reading) {
-    let Reading { kind, value, exists, exact, bound, error, window, as_of, lag, shards, writers, epoch: _, expires_at } =
-        reading;
+    let Reading {
+        kind,
+        value,
+        exists,
+        exact,
+        bound,
+        error,
+        sampled,
+        window,
+        as_of,
+        lag,
+        shards,
+        writers,
+        epoch: _,
+        expires_at,
+    } = reading;
     out.push(b'{');
     write_name(out, name);
     put(out, format_args!(",\"kind\":\"{}\",", kind.word()));
@@ -62,6 +76,11 @@ pub fn write_reading(out: &mut Vec<u8>, name: &[u8], reading: &Reading) {
     if let Some(error) = error {
         out.extend_from_slice(b",\"error\":");
         number(out, i64::try_from(*error).unwrap_or(i64::MAX));
+    }
+    if let Some(Sampled { rate, deviation }) = sampled {
+        put(out, format_args!(",\"sampled\":{{\"rate\":{rate},\"deviation\":"));
+        number(out, i64::try_from(*deviation).unwrap_or(i64::MAX));
+        out.push(b'}');
     }
     if let Some(Covered { from, to, panes, late }) = window {
         let (from, to) = (rfc3339(*from), rfc3339(*to));
@@ -109,6 +128,7 @@ mod tests {
             exact: true,
             bound: Some((value, value)),
             error: None,
+            sampled: None,
             window: None,
             as_of: Millis(1_000),
             lag: Some(Duration::ZERO),
@@ -138,6 +158,9 @@ mod tests {
         let shared = written(b"a", &shared);
         assert_eq!((&shared["bound"], &shared["lag_ms"]), (&Value::Null, &Value::Null));
         assert_eq!(shared["writers"], json!({"seen": 1, "total": 3}));
+        let sampled = Some(Sampled { rate: 100, deviation: 351 });
+        let sampled = written(b"a", &Reading { exact: false, bound: Some((400, 2_700)), sampled, ..reading(1_234) });
+        assert_eq!((&sampled["exact"], &sampled["sampled"]), (&json!(false), &json!({"rate": 100, "deviation": 351})));
     }
 
     #[test]

@@ -160,7 +160,9 @@ impl<'a> Writer<'a> {
                 self.error(&format!("TOKENSFULL {refusal}"));
             }
             Refusal::ExpireTime => self.error(&format!("ERR {refusal} in '{command}' command")),
-            Refusal::WrongKind | Refusal::NotHll => self.error(&format!("WRONGTYPE {refusal}")),
+            Refusal::WrongKind | Refusal::NotHll | Refusal::Sampled { .. } | Refusal::NotSampled { .. } => {
+                self.error(&format!("WRONGTYPE {refusal}"))
+            }
             Refusal::NoRoom { .. } => self.error(&format!("NOROOM {refusal}")),
             Refusal::NoMemory { .. } => self.error(&format!("OOM {refusal}")),
             Refusal::TooManyCounters { .. } => self.error(&format!("QUOTA {refusal}")),

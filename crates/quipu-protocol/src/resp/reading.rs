@@ -1,6 +1,6 @@
 //! A reading over RESP: a flat map, so that RESP2 clients find every key by name, too.
 
-use quipu_model::{Covered, Millis, Name, Reading};
+use quipu_model::{Covered, Millis, Name, Reading, Sampled};
 
 use super::Writer;
 use crate::json::display;
@@ -15,6 +15,7 @@ impl Writer<'_> {
             exact,
             bound,
             error,
+            sampled,
             window,
             as_of,
             lag,
@@ -24,7 +25,9 @@ impl Writer<'_> {
             expires_at,
         } = reading;
         let millis = |at: &Millis| at.0 as i64;
-        self.map(15 + usize::from(error.is_some()) + 4 * usize::from(window.is_some()));
+        let some =
+            usize::from(error.is_some()) + 2 * usize::from(sampled.is_some()) + 4 * usize::from(window.is_some());
+        self.map(15 + some);
         self.key("name").bulk(name.bytes());
         self.key("kind").bulk(kind.word().as_bytes());
         self.key("value").integer(*value);
@@ -36,6 +39,10 @@ impl Writer<'_> {
         self.key("bound_high").maybe(bound.map(|(_, high)| high));
         if let Some(error) = error {
             self.key("error").natural(*error);
+        }
+        if let Some(Sampled { rate, deviation }) = sampled {
+            self.key("sampled_rate").natural((*rate).into());
+            self.key("sampled_deviation").natural(*deviation);
         }
         if let Some(Covered { from, to, panes, late }) = window {
             self.key("window_from").integer(millis(from));

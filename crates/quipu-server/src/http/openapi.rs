@@ -229,16 +229,20 @@ fn schemas() -> Value {
             with(json!({
                 "kind": kinds,
                 "exists": {"type": "boolean"},
-                "exact": {"type": "boolean", "description": "It includes every operation acknowledged before the read began. Never of an approximate kind."},
+                "exact": {"type": "boolean", "description": "It includes every operation acknowledged before the read began. Never of an approximate kind, nor of a count that is sampled."},
                 "as_of": time,
                 "lag_ms": {"type": ["integer", "null"], "description": "How old what is known of other nodes is; null: nothing is."},
                 "error": {"description": "Of frequencies and tops: by so much at most what is told of one item is too high.", "oneOf": total["oneOf"]},
+                "sampled": object(&["rate", "deviation"], json!({
+                    "rate": {"type": "integer", "description": "Events to one that was counted, for all of them, at most."},
+                    "deviation": {"description": "The standard deviation of the value, at most.", "oneOf": total["oneOf"]},
+                })),
                 "window": object(&["from", "to", "panes", "late"], json!({
                     "from": time, "to": time,
                     "panes": {"type": "integer", "description": "In so many something came."},
                     "late": {"type": "integer", "description": "So many events, ever, came too late to be counted."},
                 })),
-                "bound": {"description": "Where the value lies, certainly, and of different items in 95 of 100 cases; null: nobody can say.", "oneOf": [{"type": "null"}, object(&["low", "high"], json!({"low": total, "high": total}))]},
+                "bound": {"description": "Where the value lies, certainly, of different items in 95 of 100 cases, and of counts that are sampled in 99; null: nobody can say.", "oneOf": [{"type": "null"}, object(&["low", "high"], json!({"low": total, "high": total}))]},
                 "shards": seen,
                 "writers": seen,
                 "expires_at": {"oneOf": [{"type": "null"}, time]},

@@ -151,7 +151,11 @@ impl Reason {
             | Refusal::SizesDiffer
             | Refusal::NotOffered { .. } => Reason::WrongKind,
             Refusal::ExpireTime => Reason::ExpireTime,
-            Refusal::WrongKind | Refusal::NotHll | Refusal::CorruptHll => Reason::WrongKind,
+            Refusal::WrongKind
+            | Refusal::NotHll
+            | Refusal::CorruptHll
+            | Refusal::Sampled { .. }
+            | Refusal::NotSampled { .. } => Reason::WrongKind,
             Refusal::NoRoom { .. } => Reason::NoRoom,
             Refusal::Behind { .. } => Reason::Behind,
             Refusal::NoMemory { .. } => Reason::NoMemory,

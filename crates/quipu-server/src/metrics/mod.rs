@@ -151,6 +151,8 @@ pub(crate) const METRICS: &[Metric] = &[
     counter("quipu_loads_total", "Counters that were brought back, those that turned out not to exist included.", |s, out| out.one(s.stats.loaded)),
 
     counter("quipu_late_events_total", "Events that came too late for the window of their counter, and were not counted.", |s, out| out.one(s.stats.late_events)),
+    counter("quipu_sampled_events_total", "Events of counts that are sampled, counted for others or not.", |s, out| out.one(s.stats.sampled_events)),
+    gauge("quipu_sampling_rate", "Events to one that is counted in namespaces with overload = \"sample\"; 1: the journal keeps up, and all are.", |s, out| out.one(s.stats.sampling_rate.into())),
     counter("quipu_token_hits_total", "Retries that were answered by what their token had done before, and not applied again.", |s, out| out.one(s.stats.tokens.hits)),
     counter("quipu_token_window_evictions_total", "Tokens that were forgotten because their window was over.", |s, out| out.one(s.stats.tokens.evictions)),
     gauge("quipu_tokens", "Tokens that are remembered.", |s, out| out.one(s.stats.tokens.tokens)),

@@ -235,6 +235,14 @@ impl Effective {
                 "grace: lease, retire_after and audit_every together must not be more than half of it".to_owned();
             self.mistakes.push(Mistake { origin: self.origin("grace"), text });
         }
+        for (name, namespace) in &self.configuration.namespaces {
+            for conflict in namespace.conflicts() {
+                // It begins with the key that cannot be there.
+                let key = conflict.split(':').next().unwrap_or_default();
+                let origin = self.origin(&format!("namespace.{name}.{key}"));
+                self.mistakes.push(Mistake { origin, text: format!("in [namespace.{name}]: {conflict}") });
+            }
+        }
         let server = &self.configuration.server;
         let closed = server.password.is_some() || server.insecure;
         let addresses = [("resp", Some(server.resp)), ("http", server.http)];

@@ -175,6 +175,55 @@ fn sums_of_an_adder_count_once_through_kills_and_cuts() {
     });
 }
 
+#[test]
+fn an_adder_that_samples_is_unbiased_through_kills_and_cuts_and_its_counter_says_so() {
+    const EVENTS: i64 = 40_000;
+    run(async {
+        let (data, seed) = (TempDir::new().expect("a directory"), seed());
+        let mut launch = launch(data.path());
+        let file = data.path().join("quipu.toml");
+        std::fs::write(&file, "[namespace.views]\nsample = 50\n").expect("it can be written");
+        launch.arguments.extend(["--config".into(), file.into()]);
+        launch.data = data.path().join("data");
+        let mut program = start(&launch);
+        let proxy = Proxy::start(seed);
+        proxy.lead_to(Some(program.address()));
+        let client = connect(&proxy).await;
+        proxy.cut(true);
+        let options = AdderOptions { interval: Duration::from_millis(2), ..AdderOptions::default() };
+        let adder = client.adder(options.clone().sample(50));
+        for round in 0..20 {
+            for _ in 0..EVENTS / 20 {
+                adder.add("views:42", 1).await.unwrap();
+            }
+            if round % 5 == 4 {
+                program = restart(program, &launch, &proxy).await;
+            }
+        }
+        adder.flush().await.unwrap();
+        let stats = adder.stats();
+        assert_eq!(stats.adds_acknowledged + stats.adds_skipped, EVENTS as u64);
+        let reading = client.read("views:42").await.unwrap();
+        assert_eq!(reading.value, 50 * stats.adds_acknowledged as i64, "nothing is sampled again, and nothing twice");
+        assert_eq!((reading.exact, reading.sampled.map(|sampled| sampled.rate)), (false, Some(50)));
+        // Six deviations of √(49 · 40,000).
+        assert!((reading.value - EVENTS).abs() < 8_400, "{}", reading.value);
+        // Where nothing of that is declared it is refused, and told.
+        let elsewhere = client.adder(options.sample(50));
+        while elsewhere.stats().adds_pending == 0 {
+            elsewhere.add("likes:42", 1).await.unwrap();
+        }
+        let error = elsewhere.flush().await.unwrap_err();
+        assert!(matches!(&error, Error::Refused { text } if text.contains("WRONGTYPE what was sampled")), "{error:?}");
+        println!(
+            "proof: client, sampling: {EVENTS} events, {} taken, read as {}, 4 kills, {} cuts, seed {seed}",
+            stats.adds_acknowledged,
+            reading.value,
+            proxy.cuts()
+        );
+    });
+}
+
 /// Kills the program and starts it again, while clients go on trying to reach it.
 async fn restart(program: Program, launch: &Launch, proxy: &Proxy) -> Program {
     proxy.lead_to(None);

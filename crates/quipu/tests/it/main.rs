@@ -11,6 +11,7 @@ mod moving;
 mod namespaces;
 mod nodes;
 mod once;
+mod sampling;
 mod second;
 mod signals;
 mod sketches;

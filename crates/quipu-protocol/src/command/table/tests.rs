@@ -52,6 +52,11 @@ fn mistakes_are_told_in_the_words_of_redis() {
         ("INCRBY a 9223372036854775808", "ERR value is not an integer or out of range"),
         ("DECRBY a -9223372036854775808", "ERR decrement would overflow"),
         ("DECRBY a x", "ERR value is not an integer or out of range"),
+        ("QUIPU.THINNED a 5", "ERR wrong number of arguments for 'quipu.thinned' command"),
+        ("QUIPU.THINNED a x 5", "ERR value is not an integer or out of range"),
+        ("QUIPU.THINNED a -5 5", "ERR what was sampled cannot be negative"),
+        ("QUIPU.THINNED a 5 0", "ERR the rate is a number from 1 to 1000000"),
+        ("QUIPU.THINNED a 5 1000001", "ERR the rate is a number from 1 to 1000000"),
         ("SET a", "ERR wrong number of arguments for 'set' command"),
         ("SET a 1 EX", "ERR syntax error"),
         ("SET a 1 EX 0", "ERR invalid expire time in 'set' command"),
@@ -198,6 +203,9 @@ fn options_reach_the_model() {
     parsed("DECRBY a 9223372036854775807", |request| {
         assert_eq!(request, counter(Command::Add { name: a, delta: -i64::MAX, shard_key: None }));
     });
+    parsed("QUIPU.THINNED a 700 100", |request| {
+        assert_eq!(request, counter(Command::AddThinned { name: a, amount: 700, p: 100 }));
+    });
     parsed("INCRBY SHARDKEY 1", |request| {
         let name = Name::new(b"SHARDKEY").unwrap();
         assert_eq!(request, counter(Command::Add { name, delta: 1, shard_key: None }), "a counter may have that name");
@@ -253,6 +261,7 @@ fn any_mutation_may_have_a_name_at_its_end() {
         "EXPIRE a 10 NX IDMP p i",
         "PERSIST a IDMP p i",
         "QUIPU.RESET a IDMP p i",
+        "QUIPU.THINNED a 700 100 IDMP p i",
         "DEL a b c IDMP p i",
         "UNLINK a IDMP p i",
         "FLUSHALL IDMP p i",
