@@ -299,7 +299,8 @@ impl<'e> Turn<'e> {
         body_bytes: usize,
         work: impl FnOnce(&mut Share<'_>) -> T,
     ) -> Result<T, Refusal> {
-        let mut body_bytes = if body_bytes > 0 { body_bytes + own_body_bytes_max(name) } else { 0 };
+        let heard_bytes = if body_bytes > 0 { body_bytes + own_body_bytes_max(name) } else { 0 };
+        let mut body_bytes = heard_bytes;
         let (shard, durability) = loop {
             let shard = self.make_way(name);
             let durability = self.policies.durability(name);
@@ -307,7 +308,8 @@ impl<'e> Turn<'e> {
             self.admit(bytes, true, durability > Durability::Memory)?;
             if self.hold(shard) {
                 let own = self.held.as_mut().expect("the run is open").shard(shard).own_shelf().get(name.bytes());
-                let needed = own.map_or(0, |own| own.bytes_after_a_carry() + own_body_bytes_max(name));
+                // What is heard of may be taken in, beside all that is there.
+                let needed = heard_bytes + own.map_or(0, |own| own.bytes_after_a_carry() + own_body_bytes_max(name));
                 if needed <= body_bytes {
                     break (shard, durability);
                 }

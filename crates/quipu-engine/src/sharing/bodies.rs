@@ -387,12 +387,14 @@ impl Share<'_> {
             return Left::default();
         }
         let mixed = row.base.is_some() || row.cells.keys().any(|id| !is_node_cell(id));
-        let known = |node: NodeId| node == self.node && mine.is_some();
+        let known = |node: NodeId| node == self.node && mine.is_some_and(|cell| cell.own.epoch == row.epoch);
         let unknown = row.cells.keys().any(|id| is_node_cell(id) && !known(id.writer.node));
         let shown = match (foreign, mine) {
             _ if mixed => Err(Refusal::WrongKind),
             // The row moves before it is known what of the own body goes on.
-            (_, Some(cell)) if cell.own.epoch < row.epoch => Ok(self.rest(self.over_at(&cell, &seen.snapshot))),
+            (_, Some(cell)) if cell.own.epoch < row.epoch && !row.is_sketch() => {
+                Ok(self.rest(self.over_at(&cell, &seen.snapshot)))
+            }
             (_, Some(cell)) if cell.own.epoch > row.epoch => Ok(self.body.as_ref().map(|body| body.sketch().clone())),
             (None, _) if unknown => {
                 // Only the row was read: what was shown of the same epoch goes on being shown, and anything else is asked for.
