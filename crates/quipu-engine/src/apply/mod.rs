@@ -161,9 +161,7 @@ impl Run<'_, '_> {
         let hash = self.table.hash(name.bytes());
         match thinning.p_at(value) {
             1 => Ok(Some(delta)),
-            p => {
-                thin(&mut self.held.shard(self.table.shard_of(hash)).thinner, p, value, delta).ok_or(Refusal::Overflow)
-            }
+            p => thin(self.held.shard(self.table.shard_of(hash)).thinner(), p, value, delta).ok_or(Refusal::Overflow),
         }
     }
 
