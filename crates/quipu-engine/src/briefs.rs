@@ -348,7 +348,7 @@ impl<'a> Lot<'a> {
         let p = thinning.p_at(self.value);
         if p > 1 {
             self.sum.checked_add(delta)?.checked_add(i64::from(p))?;
-            match thin(&mut held.at(self.held).thinner, p, self.value, delta)? {
+            match thin(held.at(self.held).thinner(), p, self.value, delta)? {
                 Some(delta) => self.run(Some(delta)),
                 None => Some(BriefReply::Added(self.value)),
             }

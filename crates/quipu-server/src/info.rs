@@ -91,6 +91,8 @@ fn lines(shared: &Shared, section: &str) -> Vec<(&'static str, String)> {
             ("durability", stats.durability.to_string()),
             ("counters", number(stats.counters)),
             ("counters_split", number(stats.counters_split as u64)),
+            ("sampled_events_total", number(stats.sampled_events)),
+            ("sampling_rate", number(stats.sampling_rate.into())),
             ("journal_bytes", number(stats.journal_bytes)),
             ("journal_segments", number(stats.segments as u64)),
             ("journal_written", number(stats.written.0)),

@@ -10,7 +10,7 @@
 //! - on a shared store an add changes this node's own cell and what is shown alike; nothing else comes here from a command;
 //! - whoever looks at a counter that has lanes joins them first (`join`);
 //! - what is asked of counts is refused by sketches, and the other way round;
-//! - an add to a count that is sampled adds p for each event that is taken; where none is, nothing changes and nothing is written down.
+//! - an add to a count that is sampled adds p for each event that is taken; where none is, nothing changes and nothing is written down, but that the counter is made if it does not exist.
 //!
 //! Not here: sketches (`sketches`), whether a command may run and has room (`admit`), when its reply may leave (`turn`).
 
@@ -129,7 +129,11 @@ impl Run<'_, '_> {
             None => self.add_to(name, before, delta, shard_key)?,
             Some(thinning) => match self.thin(name, before, delta, thinning)? {
                 Some(delta) => self.add_to(name, before, delta, shard_key)?,
-                None => return Ok(before.map_or(0, |cell| cell.value)),
+                None => match before {
+                    Some(cell) => return Ok(cell.value),
+                    // It begins here, and is to be known for one that was thinned when that is over.
+                    None => self.add_to(name, before, 0, shard_key)?,
+                },
             },
         };
         if !fits(value) {
@@ -157,9 +161,7 @@ impl Run<'_, '_> {
         let hash = self.table.hash(name.bytes());
         match thinning.p_at(value) {
             1 => Ok(Some(delta)),
-            p => {
-                thin(&mut self.held.shard(self.table.shard_of(hash)).thinner, p, value, delta).ok_or(Refusal::Overflow)
-            }
+            p => thin(self.held.shard(self.table.shard_of(hash)).thinner(), p, value, delta).ok_or(Refusal::Overflow),
         }
     }
 

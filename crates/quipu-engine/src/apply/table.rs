@@ -55,6 +55,8 @@ pub struct Table {
     bodies_bytes: AtomicI64,
     /// Events that came too late for the window of their sketch, in this life.
     late: AtomicI64,
+    /// Events of counts that are sampled.
+    thinned: AtomicI64,
     chunks: Arc<SpareChunks>,
 }
 
@@ -74,6 +76,7 @@ impl Table {
             bytes: AtomicI64::new(0),
             bodies_bytes: AtomicI64::new(0),
             late: AtomicI64::new(0),
+            thinned: AtomicI64::new(0),
             chunks: spare,
         }
     }
@@ -134,6 +137,10 @@ impl Table {
         if !std::mem::take(&mut shard.resized) {
             return;
         }
+        let events = std::mem::take(&mut shard.thinner.events);
+        if events > 0 {
+            self.thinned.fetch_add(events as i64, Ordering::Relaxed);
+        }
         let (counters, bytes) = (shard.counters as i64, shard.bytes() as i64);
         if shard.noted != (counters, bytes) {
             self.counters.fetch_add(counters - shard.noted.0, Ordering::Relaxed);
@@ -174,7 +181,7 @@ impl Table {
 
     /// Events of counts that are sampled, taken or not, in this life.
     pub fn thinned_events(&self) -> u64 {
-        (0..self.shard_count()).map(|shard| self.lock(shard).thinner.events).fold(0, u64::saturating_add)
+        self.thinned.load(Ordering::Relaxed).max(0) as u64
     }
 
     /// Makes looks at many counters quicker, where the system has large pages.
@@ -232,7 +239,7 @@ pub struct Shard {
     pub newest: Position,
     /// Some counters of this shard are in the ledger only, so a name that is not here may exist.
     pub unloaded: bool,
-    /// Counters or bytes may have changed since [`Table::note`] came by.
+    /// Counters, bytes or events that were thinned may have changed since [`Table::note`] came by.
     resized: bool,
     /// Counters of this shard that somebody has a handle of, and their lanes.
     pub splits: Splits,
@@ -271,7 +278,7 @@ pub struct Shard {
     /// Namespaces with a limit whose counters in this shard were counted, and how many there are.
     pub counted: Vec<(u64, u64)>,
     /// Dice for counts that are sampled.
-    pub thinner: Thinner,
+    thinner: Thinner,
 }
 
 /// Where a shard lies: on lines of its own.
@@ -306,6 +313,12 @@ impl Shard {
             version: 0,
             newest: Position(0),
         }
+    }
+
+    /// Dice for counts that are sampled; [`Table::note`] comes by for what they were thrown for.
+    pub fn thinner(&mut self) -> &mut Thinner {
+        self.resized = true;
+        &mut self.thinner
     }
 
     /// What is known of a name.

@@ -13,7 +13,7 @@ pub struct Thinner {
     rate: Rate,
     skip: Skip,
     dice: Dice,
-    /// Events that came to be thinned, taken or not.
+    /// Events that came to be thinned, taken or not, since somebody looked.
     pub events: u64,
 }
 
@@ -47,7 +47,8 @@ impl Thinner {
             self.rate = Rate::one_in(p);
             self.skip = Skip::new(&self.rate, self.dice.throw());
         }
-        self.events = self.events.saturating_add(events);
+        // A client may say any number; a sum of them is to stay one.
+        self.events = self.events.saturating_add(events.min(1 << 40));
         self.skip.take_many(&self.rate, events, || self.dice.throw())
     }
 }

@@ -29,7 +29,7 @@ impl Turn<'_> {
         };
         let epoch = cell.map_or(floor, |cell| cell.epoch);
         let thinned = self.policies.policy(name).thinning.and_then(|thinning| thinning.thinned);
-        // One that does not exist may have been added to, if those events were not taken.
+        // Of one that does not exist a client may have sampled events that nobody here has heard of.
         let thinned = thinned.filter(|thinned| match cell {
             Some(_) => thinned.covers(epoch),
             None => thinned.until.is_none(),

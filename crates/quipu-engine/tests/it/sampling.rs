@@ -113,26 +113,57 @@ fn few_events_are_exact_under_auto_and_many_are_off_by_half_a_percent() {
 }
 
 #[test]
-fn an_add_that_is_not_taken_writes_nothing_and_makes_nothing() {
+fn an_add_that_is_not_taken_writes_nothing_but_that_the_counter_exists() {
     let engine = World::new(CrashDisk::new(), 3).open(with(&[("v", sampled(Sample::OneIn(100)))])).unwrap();
+    while engine.add("v:a", 1).unwrap() > 0 {
+        engine.delete("v:a").unwrap();
+    }
+    assert!(engine.read("v:a").unwrap().exists, "its first add has made it, and was not taken");
+    let events = engine.stats().sampled_events;
     let (mut before, mut at, mut taken) = (0, engine.steps().reserved(), 0);
     for _ in 0..2_000 {
         let value = engine.add("v:a", 1).unwrap();
-        let (exists, now) = (engine.read("v:a").unwrap().exists, engine.steps().reserved());
+        let now = engine.steps().reserved();
         assert_eq!((value - before, now != at), if value == before { (0, false) } else { (100, true) });
-        assert_eq!(exists, value > 0);
         taken += u32::from(value != before);
         (before, at) = (value, now);
     }
     assert!((5..50).contains(&taken), "{taken}");
     let stats = engine.stats();
-    assert_eq!((stats.sampled_events, stats.sampling_rate), (2_000, 1));
-    // Of a name that nobody has seen nobody can say that nothing came.
+    assert_eq!((stats.sampled_events, stats.sampling_rate), (events + 2_000, 1));
+    // Of a name that nobody has seen here nobody can say that nothing came to a client that samples.
     let reading = engine.read("v:none").unwrap();
     assert_eq!((reading.exists, reading.exact, reading.value), (false, false, 0));
     assert!(reading.bound.is_some_and(|(low, high)| low == 0 && (500..800).contains(&high)), "{:?}", reading.bound);
     assert_eq!(engine.add("v:zero", 0).unwrap(), 0);
     assert!(engine.read("v:zero").unwrap().exists, "nothing is added exactly");
+}
+
+#[test]
+fn what_was_never_taken_does_not_begin_as_an_exact_counter_when_sampling_is_over() {
+    let mut world = World::new(CrashDisk::new(), 3);
+    let ttl = Some(Duration::from_secs(600));
+    let mut engine = world.open(with(&[("v", Namespace { ttl, ..sampled(Sample::OneIn(1_000)) })])).unwrap();
+    let names: Vec<String> = (0..50).map(|n| format!("v:{n}")).collect();
+    for text in &names {
+        engine.add(text, 1).unwrap();
+        assert!(engine.read(text).unwrap().expires_at.is_some(), "its time has begun");
+    }
+    for round in 0..3 {
+        for text in &names {
+            let reading = engine.read(text).unwrap();
+            let (low, high) = reading.bound.unwrap();
+            assert!(
+                reading.exists && !reading.exact && (low..=high).contains(&(1 + round)),
+                "round {round}: {reading:?}"
+            );
+            engine.add(text, 1).unwrap();
+        }
+        drop(engine);
+        world = after_kill(&world);
+        engine = world.open(with(&[])).unwrap();
+    }
+    assert!(engine.read("v:never").unwrap().exact);
 }
 
 #[test]

@@ -128,7 +128,6 @@ fn what_is_sampled_is_told_with_its_bounds_on_both_doors_and_after_a_kill() {
     let (status, problem) = json(&program, "POST", "/v1/counters/v:a/add", "{\"delta\": -1}");
     assert_eq!(status, 409, "{problem}");
     assert_eq!(number(&call(&mut client, &["QUIPU.THINNED", "v:a", "500", "100"])), value + 500);
-    let value = value + 500;
 
     // Few events are exact under auto, and everything is where nothing has happened yet.
     assert_eq!(incr(&mut client, "auto:a", 500).last(), Some(&500));
@@ -139,6 +138,16 @@ fn what_is_sampled_is_told_with_its_bounds_on_both_doors_and_after_a_kill() {
     let (_, metrics) = ask(&program, "GET", "/metrics", "");
     assert!(metrics.contains("\nquipu_sampled_events_total 40000\n"), "{metrics}");
     assert!(metrics.contains("\nquipu_sampling_rate 1\n"));
+
+    // Also asked for in the middle of a pipeline that adds.
+    let requests = [&["INCR", "v:a"][..], &["INFO", "quipu"], &["INCRBY", "v:a", "200"], &["INFO", "quipu"]];
+    let words = |request: &[&str]| request.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+    client.send(&requests.map(words)).expect("it takes requests");
+    let replies: Vec<Value> = (0..4).map(|_| client.receive().expect("it answers")).collect();
+    let told =
+        [&replies[1], &replies[3]].map(|reply| String::from_utf8_lossy(reply.bytes().expect("text")).into_owned());
+    assert!(told.iter().all(|told| told.contains("sampling_rate:1\r\n")), "{told:?}");
+    let value = number(&replies[2]);
 
     // Killed, and started by a file that says nothing of it: what was sampled says so, what begins is exact.
     program.kill9();
