@@ -38,8 +38,8 @@ const HOTTEST_SHARE: u64 = 16;
 /// And if at least so many were, within a generation: some hundreds that were looked at, so that chance alone makes none.
 const HOTTEST_WRITES_MIN: u64 = 256 * SAMPLE as u64;
 
-/// Which ones those are is found out anew after so many writes that were looked at.
-const HOTTEST_EVERY: u32 = 256;
+/// Which ones those are is found out anew after so many writes that were looked at, and then after a quarter more than there were: that looks at all of a list, so it is not to be done often.
+const HOTTEST_EVERY: u64 = 256;
 
 /// See the module.
 pub(crate) struct Hot {
@@ -54,7 +54,7 @@ struct Lists {
     before: Generation,
     hottest: Arc<[KeptName]>,
     /// Writes that were looked at since the hottest were found out.
-    unranked: u32,
+    unranked: u64,
     /// What a change of a list would be written down as; nobody does.
     edits: Edits,
 }
@@ -126,8 +126,8 @@ impl Hot {
         // A list whose sum is full stays as it is until the next one.
         let _ = top.add(&self.key, name.bytes(), SAMPLE.into(), edits);
         edits.clear();
-        *unranked += u32::from(writes);
-        if *unranked >= HOTTEST_EVERY {
+        *unranked += u64::from(writes);
+        if *unranked >= HOTTEST_EVERY.max(now.writes.n() / u64::from(SAMPLE) / 4) {
             self.rank(&mut lists);
         }
     }
