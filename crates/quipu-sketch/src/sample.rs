@@ -40,6 +40,21 @@ impl Rate {
     }
 }
 
+/// Dice by which to skip, from a number that others do not have: SplitMix64.
+#[derive(Debug, Clone)]
+pub struct Dice(pub u64);
+
+impl Dice {
+    /// The next 64 random bits.
+    pub fn throw(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+}
+
 /// Events that are still to pass: one for each thread, or for each counter. When the rate changes it is thrown anew, which changes nothing for the chances: the past does not matter to them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Skip {

@@ -4,7 +4,7 @@
 //!
 //! Invariant: the rate changes only when all sums are taken, so a sum has one.
 
-use quipu_sketch::sample::{Pace, Rate, Skip};
+use quipu_sketch::sample::{Dice, Pace, Rate, Skip};
 use tokio::time::Instant;
 
 /// Which events an adder sums.
@@ -31,7 +31,7 @@ pub(super) struct Thinner {
     sampling: Sampling,
     rate: Rate,
     skip: Skip,
-    dice: u64,
+    dice: Dice,
     /// Events that were taken since then.
     taken: u64,
     since: Instant,
@@ -40,8 +40,8 @@ pub(super) struct Thinner {
 impl Thinner {
     pub fn new(sampling: Sampling, seed: u64, now: Instant) -> Thinner {
         let rate = Rate::one_in(if let Sampling::OneIn(p) = sampling { p } else { 1 });
-        let mut thinner = Thinner { sampling, rate, skip: Skip { left: 0 }, dice: seed, taken: 0, since: now };
-        thinner.skip = Skip::new(&rate, throw(&mut thinner.dice));
+        let mut thinner = Thinner { sampling, rate, skip: Skip { left: 0 }, dice: Dice(seed), taken: 0, since: now };
+        thinner.skip = Skip::new(&rate, thinner.dice.throw());
         thinner
     }
 
@@ -52,7 +52,7 @@ impl Thinner {
 
     /// What these events come to, 0 if none of them is taken.
     pub fn take(&mut self, events: u64) -> i64 {
-        let taken = self.skip.take_many(&self.rate, events, || throw(&mut self.dice));
+        let taken = self.skip.take_many(&self.rate, events, || self.dice.throw());
         self.taken = self.taken.saturating_add(taken);
         // The caller has left room for one more than there are.
         i64::try_from(taken.saturating_mul(u64::from(self.rate.p()))).unwrap_or(i64::MAX)
@@ -70,19 +70,10 @@ impl Thinner {
         let rate = pace.next(self.rate, self.taken, elapsed);
         if rate != self.rate {
             self.rate = rate;
-            self.skip = Skip::new(&rate, throw(&mut self.dice));
+            self.skip = Skip::new(&rate, self.dice.throw());
         }
         (self.taken, self.since) = (0, now);
     }
-}
-
-/// SplitMix64.
-fn throw(dice: &mut u64) -> u64 {
-    *dice = dice.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut z = *dice;
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 #[cfg(test)]

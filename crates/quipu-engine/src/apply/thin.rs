@@ -5,7 +5,7 @@
 //! All counters of a shard share what is still to be skipped: each event is as likely to be taken as any other, whichever counter it is of. Another rate throws anew, which changes nothing for
 //! the chances.
 
-use quipu_sketch::sample::{Rate, Skip};
+use quipu_sketch::sample::{Dice, Rate, Skip};
 
 /// What a shard needs to thin events.
 #[derive(Debug, Clone)]
@@ -16,9 +16,6 @@ pub struct Thinner {
     /// Events that came to be thinned, taken or not, since somebody looked.
     pub events: u64,
 }
-
-#[derive(Debug, Clone)]
-struct Dice(u64);
 
 /// What an add to a count of this value comes to, of whose events one in p is taken. Outside: whether it can be added; that does not depend on the dice, which are not thrown otherwise. Inside: `None`
 /// if nothing is taken.
@@ -50,17 +47,6 @@ impl Thinner {
         // A client may say any number; a sum of them is to stay one.
         self.events = self.events.saturating_add(events.min(1 << 40));
         self.skip.take_many(&self.rate, events, || self.dice.throw())
-    }
-}
-
-impl Dice {
-    /// SplitMix64.
-    fn throw(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
     }
 }
 
