@@ -23,7 +23,7 @@ use crate::namespaces::{Put, Puts, Thinned, ThinnedBy, decode_note, is_of_namesp
 use crate::open::OpenError;
 use crate::options::LEDGER_DIR;
 use crate::sharing::own::Owned;
-use crate::sketches::{OWN_PANE, Paged, is_of_sketch};
+use crate::sketches::{Paged, is_of_sketch, own_number};
 use crate::tokens::{Applied, Last, Noted};
 use crate::watermark::Watermark;
 
@@ -209,19 +209,19 @@ fn check_bodies(table: &Table, ledger: &dyn Ledger, dir: &Path) -> Result<(), Op
                 }
             }
             let own: Vec<_> = shard
-                .own_shelf()
+                .own_shelves()
                 .iter()
-                .map(|(name, body)| (Box::<[u8]>::from(name), body.epoch, body.version))
+                .map(|(name, number, body)| (Box::<[u8]>::from(name), number, body.epoch, body.version))
                 .collect();
-            for (name, epoch, version) in own {
+            for (name, number, epoch, version) in own {
                 let hash = table.hash(&name);
-                let known = shard.own(hash, &name).map(|owned| owned.node().map(|cell| cell.own));
+                let known = shard.own(hash, &name).map(|owned| owned.of_body(number).map(|cell| cell.own));
                 let said = match known {
                     Some(said) => said,
                     None if shard.has_slot(hash, &name) => None,
                     None => {
                         let bytes = ledger.own(hash, &name).map_err(refused)?;
-                        bytes.and_then(|bytes| Owned::decode(&bytes)?.node().map(|cell| cell.own))
+                        bytes.and_then(|bytes| Owned::decode(&bytes)?.of_body(number).map(|cell| cell.own))
                     }
                 };
                 if said.is_none_or(|own| (own.epoch, own.value) != (epoch, i128::from(version))) {
@@ -280,15 +280,12 @@ impl Restored<'_> {
                     let index = self.table.shard_of(hash);
                     if end > self.watermark.shards[index].newest {
                         let change = (kind, version, whole);
-                        let restored = match u32::try_from(pane) {
-                            Ok(OWN_PANE) => {
-                                self.table.with(index, |shard| shard.restore_own_body(hash, name, change, &edits))
-                            }
-                            Ok(pane) if pane <= PANES_MAX => {
-                                self.table.with(index, |shard| shard.restore_body(hash, (name, pane), change, &edits))
-                            }
-                            _ => Err("a pane of a sketch beyond all slots"),
-                        };
+                        let pane = u32::try_from(pane).unwrap_or(u32::MAX);
+                        let restored = self.table.with(index, |shard| match own_number(pane) {
+                            Some(number) => shard.restore_own_body(hash, (name, number), change, &edits),
+                            None if pane <= PANES_MAX => shard.restore_body(hash, (name, pane), change, &edits),
+                            None => Err("a pane of a sketch beyond all slots"),
+                        });
                         restored.map_err(|bad| stream_damage(segments, record.position, bad.to_owned()))?;
                     }
                 }

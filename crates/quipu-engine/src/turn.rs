@@ -307,9 +307,10 @@ impl<'e> Turn<'e> {
             let bytes = Reach::One(name).record_bytes_max(self.own_bytes_max()) + body_bytes;
             self.admit(bytes, true, durability > Durability::Memory)?;
             if self.hold(shard) {
-                let own = self.held.as_mut().expect("the run is open").shard(shard).own_shelf().get(name.bytes());
+                let own = self.held.as_mut().expect("the run is open").shard(shard).own_shelves().of(name.bytes());
                 // What is heard of may be taken in, beside all that is there.
-                let needed = heard_bytes + own.map_or(0, |own| own.bytes_after_a_carry() + own_body_bytes_max(name));
+                let own = own.map(|(_, own)| own.bytes_after_a_carry() + own_body_bytes_max(name));
+                let needed = heard_bytes + own.sum::<usize>();
                 if needed <= body_bytes {
                     break (shard, durability);
                 }
@@ -566,8 +567,13 @@ impl<'e> Turn<'e> {
         let look = |name: Name<'_>| {
             let hash = table.hash(name.bytes());
             let shard = held.peek(table.shard_of(hash));
+            let shown = shard.body_now(hash, name.bytes(), self.now);
             // On a shared store it is what this node says that is written down; if it says nothing yet, what it will say is like what is shown.
-            shard.own_shelf().get(name.bytes()).or_else(|| shard.body_now(hash, name.bytes(), self.now))
+            let Some(shared) = &self.engine.shared else { return shown };
+            match shown {
+                Some(shown) => shard.observing(hash, name.bytes(), shown.sketch(), shared.present()).or(Some(shown)),
+                None => shard.own_shelves().of(name.bytes()).map(|(_, own)| own).max_by_key(|own| own.bytes().len()),
+            }
         };
         let needed = record_bytes_max(commands, look) + strings_bytes_max(commands, look);
         let more = needed > *bodies_bytes;

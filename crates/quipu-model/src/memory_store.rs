@@ -12,6 +12,7 @@ use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::ports::store::{PUTS_MAX, SCAN_NAMES_MAX, within};
+use crate::shared::body::Body;
 use crate::shared::claim::CLAIM_REPLY_BYTES_MAX;
 use crate::shared::registry::REGISTRATIONS_MAX;
 use crate::shared::{
@@ -103,21 +104,27 @@ impl Store for MemoryStore {
     }
 
     fn swap<'a>(&'a self, name: Name<'a>, version: Version, next: Option<&'a Snapshot>) -> Answer<'a, SwapVerdict> {
+        Box::pin(async move { Ok(self.state().swap(name, version, next)) })
+    }
+
+    fn swap_bodies<'a>(
+        &'a self,
+        name: Name<'a>,
+        version: Version,
+        next: &'a Snapshot,
+        bodies: &'a [(Writer, Option<Body>)],
+    ) -> Answer<'a, SwapVerdict> {
         Box::pin(async move {
             let mut state = self.state();
-            let present = state.rows.get(name.bytes()).map_or(Version::ABSENT, |row| row.version);
-            if present != version {
-                return Ok(SwapVerdict::Moved);
+            let verdict = state.swap(name, version, Some(next));
+            if verdict == SwapVerdict::Swapped {
+                let beside = state.bodies.entry(name.bytes().into()).or_default();
+                for (writer, body) in bodies {
+                    beside.remove(writer);
+                    beside.extend(body.clone().map(|body| (*writer, body)));
+                }
             }
-            let epoch = state.rows.get(name.bytes()).map(|row| row.epoch);
-            if next.is_none_or(|next| Some(next.epoch) != epoch) {
-                state.bodies.remove(name.bytes());
-            }
-            match next {
-                Some(next) => state.rows.insert(name.bytes().into(), next.clone()),
-                None => state.rows.remove(name.bytes()),
-            };
-            Ok(SwapVerdict::Swapped)
+            Ok(verdict)
         })
     }
 
@@ -208,6 +215,21 @@ impl Store for MemoryStore {
 }
 
 impl State {
+    fn swap(&mut self, name: Name<'_>, version: Version, next: Option<&Snapshot>) -> SwapVerdict {
+        let before = self.rows.get(name.bytes());
+        if before.map_or(Version::ABSENT, |row| row.version) != version {
+            return SwapVerdict::Moved;
+        }
+        if next.map(|next| next.epoch) != before.map(|row| row.epoch) {
+            self.bodies.remove(name.bytes());
+        }
+        match next {
+            Some(next) => self.rows.insert(name.bytes().into(), next.clone()),
+            None => self.rows.remove(name.bytes()),
+        };
+        SwapVerdict::Swapped
+    }
+
     fn put_body(&mut self, name: Name<'_>, asked: &BodyPut) -> BodyVerdict {
         let at = self.at;
         let mut row = self.rows.remove(name.bytes());

@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 
-use quipu_model::shared::body::{Body, Shape};
+use quipu_model::shared::body::{Body, BodyError, PAGE_BYTES, Shape, without_zeros};
 use quipu_model::shared::{
     Bodies, CellId, Claim, Held, Holder, Put, Registration, Seen, Seq, Shard, Snapshot, Spent, Stage, SwapId, Token,
     Version,
@@ -166,16 +166,53 @@ pub(crate) fn bodies(row: &Row) -> Result<Bodies, Failure> {
             key: unsigned("the key of a body", key)?,
             length: u32::try_from(length).map_err(|_| Damaged::Torn("the length of a body"))?,
         };
-        bodies.insert(writer_of(writer).node, Body::new(shape).map_err(Damaged::from)?);
+        bodies.insert(writer_of(writer), Body::new(shape).map_err(Damaged::from)?);
     }
     let Some(writers) = column::<Option<Vec<Bits>>>(row, "page_writers")? else { return Ok(bodies) };
     let (numbers, pages) = (column::<Vec<i32>>(row, "page_numbers")?, column::<Vec<&[u8]>>(row, "page_bytes")?);
     for ((writer, number), bytes) in writers.into_iter().zip(numbers).zip(pages) {
-        let body = bodies.get_mut(&writer_of(writer).node).ok_or(Damaged::Torn("a page without its body"))?;
+        let body = bodies.get_mut(&writer_of(writer)).ok_or(Damaged::Torn("a page without its body"))?;
         let number = u32::try_from(number).map_err(|_| Damaged::Torn("the number of a page"))?;
         body.lay_page(number, bytes).map_err(Damaged::from)?;
     }
     Ok(bodies)
+}
+
+/// Bodies that are replaced or dropped, column by column.
+#[derive(Default)]
+pub(crate) struct BodyColumns {
+    pub(crate) named: Vec<Bits>, // also those that are dropped
+    pub(crate) writers: Vec<Bits>,
+    pub(crate) kinds: Vec<i32>,
+    pub(crate) keys: Vec<Number>,
+    pub(crate) lengths: Vec<i32>,
+    pub(crate) page_writers: Vec<Bits>,
+    pub(crate) page_numbers: Vec<i32>,
+    pub(crate) page_bytes: Vec<Vec<u8>>,
+}
+
+impl BodyColumns {
+    pub(crate) fn of(bodies: &[(Writer, Option<Body>)]) -> Result<BodyColumns, BodyError> {
+        // Of a writer that is named twice, what is said last is what stays.
+        let bodies: BTreeMap<Writer, &Option<Body>> = bodies.iter().map(|(writer, body)| (*writer, body)).collect();
+        let mut columns = BodyColumns::default();
+        for (id, body) in bodies {
+            columns.named.push(writer(id));
+            let Some(Body { shape, bytes }) = body else { continue };
+            columns.writers.push(writer(id));
+            columns.kinds.push(shape.kind.into());
+            columns.keys.push(shape.key.into());
+            columns.lengths.push(i32::try_from(shape.length).map_err(|_| BodyError)?);
+            for (number, page) in (0..).zip(bytes.chunks(PAGE_BYTES).map(without_zeros)) {
+                if !page.is_empty() {
+                    columns.page_writers.push(writer(id));
+                    columns.page_numbers.push(number);
+                    columns.page_bytes.push(page.to_vec());
+                }
+            }
+        }
+        Ok(columns)
+    }
 }
 
 /// Bits of the number that a writer's cells weigh in a version.

@@ -25,7 +25,7 @@
 //!   spent_…                               what was kept of it when it last stopped counting by itself: epoch, seq, value, total, closed,
 //!                                         the expiry that ended it, when; null if it never did
 //!
-//! quipu_bodies                   a row for each node that has a body of a sketch: kind, which secret it hashes by, bytes
+//! quipu_bodies                   a row for each writer that has a body of a sketch beside its cell: kind, which secret it hashes by, bytes
 //! quipu_pages                    its pages of 1,024 bytes, without the zeros at their ends; none for those that are all zeros
 //! quipu_claims                   token → owner, attempt, payload, forget_at, and reply once it is applied
 //! quipu_writers                  writer → version, holder, lease_until, stage, since
@@ -33,7 +33,8 @@
 //! quipu_totals                   a view for people: what counts now
 //! ```
 //!
-//! A counter's value is `base` plus `value` of all its cells, unless `expires_at` is past; of a sketch it says how often the nodes' bodies have changed. Without doing that by hand:
+//! A counter's value is `base` plus `value` of all its cells, unless `expires_at` is past; of a sketch it says how often the bodies beside its cells have changed. What belongs to a node,
+//! in whatever life it is, has a life of zeros. Without doing that by hand:
 //!
 //! ```text
 //! SELECT total FROM quipu_totals WHERE name = 'likes:42';

@@ -2,6 +2,8 @@
 //!
 //! What is more than one look-up is a function of the tables' own (`sql/code.sql`).
 
+use std::ops::RangeInclusive;
+
 use crate::schema::named;
 
 /// The statements, with the names of one prefix in them.
@@ -12,6 +14,7 @@ pub(crate) struct Statements {
     pub(crate) read_bodies: String,
     pub(crate) wait: String,
     pub(crate) swap: String,
+    pub(crate) swap_bodies: String,
     pub(crate) scan: String,
     pub(crate) scan_on: String,
     pub(crate) claim: String,
@@ -43,20 +46,34 @@ const BODIES: &str = r#"
     SELECT array_agg(writer) AS page_writers, array_agg(page) AS page_numbers, array_agg(bytes) AS page_bytes
       FROM "{p}_pages" WHERE counter = c.id) z ON true"#;
 
+/// What a row is swapped by.
+const SWAP_PARAMETERS: usize = 26;
+
+/// The row, and if that was swapped, the bodies: each function sees what the one before it has done, and holds the row's lock.
+const SWAP_BODIES: &str =
+    r#"SELECT CASE WHEN "{p}_swap"({row}) THEN "{p}_replace_bodies"($1, {bodies}) ELSE false END"#;
+
+/// Places of parameters, in a list.
+fn marks(numbers: RangeInclusive<usize>) -> String {
+    numbers.map(|number| format!("${number}")).collect::<Vec<_>>().join(", ")
+}
+
 impl Statements {
     pub(crate) fn new(prefix: &str) -> Statements {
         let with = |text: &str| named(text, prefix);
         let call = |function: &str, parameters: usize| {
-            let marks: Vec<String> = (1..=parameters).map(|mark| format!("${mark}")).collect();
-            with(&format!("SELECT * FROM \"{{p}}_{function}\"({})", marks.join(", ")))
+            with(&format!("SELECT * FROM \"{{p}}_{function}\"({})", marks(1..=parameters)))
         };
         Statements {
             put: call("put", 10),
-            put_body: call("put_body", 13),
+            put_body: call("put_body", 14),
             read: with(READ),
             read_bodies: with(&READ.replace(" AS at\n", " AS at, y.*, z.*\n")) + &with(BODIES),
             wait: with(r#"SELECT FROM "{p}_wait"($1)"#),
-            swap: call("swap", 26),
+            swap: call("swap", SWAP_PARAMETERS),
+            swap_bodies: with(SWAP_BODIES)
+                .replace("{row}", &marks(1..=SWAP_PARAMETERS))
+                .replace("{bodies}", &marks(SWAP_PARAMETERS + 1..=SWAP_PARAMETERS + 8)),
             scan: with(r#"SELECT name FROM "{p}_counters" ORDER BY name LIMIT $1"#),
             scan_on: with(r#"SELECT name FROM "{p}_counters" WHERE name > $2 ORDER BY name LIMIT $1"#),
             claim: call("claim", 6),

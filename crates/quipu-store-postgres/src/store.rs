@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use quipu_model::ports::store::{PUTS_MAX, SCAN_NAMES_MAX, within};
-use quipu_model::shared::body::{self, BodyError};
+use quipu_model::shared::body::{self, Body, BodyError};
 use quipu_model::shared::claim::{self, CLAIM_REPLY_BYTES_MAX};
 use quipu_model::shared::put::judge;
 use quipu_model::shared::registry::REGISTRATIONS_MAX;
@@ -20,11 +20,12 @@ use quipu_model::shared::{
 };
 use quipu_model::{Answer, Call, Cursor, Epoch, Millis, Name, Page, Store, Writer, Writers};
 use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
 
 use crate::OpenError;
 use crate::config::{Config, ConfigError, Options};
 use crate::error::{Damaged, Failure};
-use crate::layout::{self, Columns};
+use crate::layout::{self, BodyColumns, Columns};
 use crate::link::Link;
 use crate::number::{Bits, Number};
 use crate::runtime::Runtime;
@@ -63,6 +64,74 @@ impl PostgresStore {
     ) -> Answer<'a, T> {
         let work = work(self.link.clone(), self.statements.clone());
         Box::pin(async move { self.runtime.run(work).await.map_err(|failure| failure.of(call)) })
+    }
+
+    /// Swaps a row, perhaps together with bodies beside it.
+    fn swap_as<'a>(
+        &'a self,
+        call: Call,
+        name: Name<'a>,
+        version: Version,
+        next: Option<&'a Snapshot>,
+        bodies: Option<BodyColumns>,
+    ) -> Answer<'a, SwapVerdict> {
+        let (name, stays) = (name.bytes().to_vec(), next.is_some());
+        let next = next.cloned().unwrap_or_default();
+        self.call(call, move |link, statements| async move {
+            let seen = [version.born_at.0, version.swaps, version.puts].map(Number::from);
+            let (born_at, swaps) = (Number::from(next.version.born_at.0), Number::from(next.version.swaps));
+            let puts = Number::from(next.version.puts.wrapping_sub(layout::moved(&next)));
+            let (epoch, base) = (layout::epoch(next.epoch), next.base.map(Number));
+            let (expires_at, gone_at) = (layout::millis(next.expires_at), layout::millis(next.gone_at));
+            let last: Vec<Bits> = next.swaps.iter().map(|id| Bits(id.0)).collect();
+            let cells = Columns::of(&next);
+            let mut parameters: Vec<&(dyn ToSql + Sync)> = vec![
+                &name,
+                &seen[0],
+                &seen[1],
+                &seen[2],
+                &stays,
+                &born_at,
+                &swaps,
+                &puts,
+                &epoch,
+                &base,
+                &expires_at,
+                &gone_at,
+                &last,
+                &cells.writers,
+                &cells.shards,
+                &cells.seqs,
+                &cells.values,
+                &cells.totals,
+                &cells.closed,
+                &cells.spent_epochs,
+                &cells.spent_seqs,
+                &cells.spent_values,
+                &cells.spent_totals,
+                &cells.spent_closed,
+                &cells.spent_expired,
+                &cells.spent_at,
+            ];
+            let rows = match &bodies {
+                None => link.send(&statements.swap, &parameters).await?,
+                Some(bodies) => {
+                    let beside: [&(dyn ToSql + Sync); 8] = [
+                        &bodies.named,
+                        &bodies.writers,
+                        &bodies.kinds,
+                        &bodies.keys,
+                        &bodies.lengths,
+                        &bodies.page_writers,
+                        &bodies.page_numbers,
+                        &bodies.page_bytes,
+                    ];
+                    parameters.extend(beside);
+                    link.send(&statements.swap_bodies, &parameters).await?
+                }
+            };
+            Ok(if layout::only(&rows)? { SwapVerdict::Swapped } else { SwapVerdict::Moved })
+        })
     }
 }
 
@@ -108,7 +177,7 @@ impl Store for PostgresStore {
         self.call(Call::PutBody, move |link, statements| async move {
             let Put { cell, epoch, seq, value, total } = asked.put;
             let (writer, epoch, seq) = (layout::writer(cell.writer), layout::epoch(epoch), Number::from(seq.0));
-            let from = asked.from.map(|seq| Number::from(seq.0));
+            let (shard, from) = (i32::from(cell.shard.0), asked.from.map(|seq| Number::from(seq.0)));
             let (kind, key) = (i32::from(asked.shape.kind), Number::from(asked.shape.key));
             let length = i32::try_from(asked.shape.length).map_err(|_| Failure::unsent(BodyError))?;
             let (value, total) = (Number(value), Number(total));
@@ -118,6 +187,7 @@ impl Store for PostgresStore {
                     &[
                         &name,
                         &writer,
+                        &shard,
                         &epoch,
                         &seq,
                         &value,
@@ -162,51 +232,20 @@ impl Store for PostgresStore {
     }
 
     fn swap<'a>(&'a self, name: Name<'a>, version: Version, next: Option<&'a Snapshot>) -> Answer<'a, SwapVerdict> {
-        let (name, stays) = (name.bytes().to_vec(), next.is_some());
-        let next = next.cloned().unwrap_or_default();
-        self.call(Call::Swap, move |link, statements| async move {
-            let seen = [version.born_at.0, version.swaps, version.puts].map(Number::from);
-            let (born_at, swaps) = (Number::from(next.version.born_at.0), Number::from(next.version.swaps));
-            let puts = Number::from(next.version.puts.wrapping_sub(layout::moved(&next)));
-            let (epoch, base) = (layout::epoch(next.epoch), next.base.map(Number));
-            let (expires_at, gone_at) = (layout::millis(next.expires_at), layout::millis(next.gone_at));
-            let last: Vec<Bits> = next.swaps.iter().map(|id| Bits(id.0)).collect();
-            let cells = Columns::of(&next);
-            let rows = link
-                .send(
-                    &statements.swap,
-                    &[
-                        &name,
-                        &seen[0],
-                        &seen[1],
-                        &seen[2],
-                        &stays,
-                        &born_at,
-                        &swaps,
-                        &puts,
-                        &epoch,
-                        &base,
-                        &expires_at,
-                        &gone_at,
-                        &last,
-                        &cells.writers,
-                        &cells.shards,
-                        &cells.seqs,
-                        &cells.values,
-                        &cells.totals,
-                        &cells.closed,
-                        &cells.spent_epochs,
-                        &cells.spent_seqs,
-                        &cells.spent_values,
-                        &cells.spent_totals,
-                        &cells.spent_closed,
-                        &cells.spent_expired,
-                        &cells.spent_at,
-                    ],
-                )
-                .await?;
-            Ok(if layout::only(&rows)? { SwapVerdict::Swapped } else { SwapVerdict::Moved })
-        })
+        self.swap_as(Call::Swap, name, version, next, None)
+    }
+
+    fn swap_bodies<'a>(
+        &'a self,
+        name: Name<'a>,
+        version: Version,
+        next: &'a Snapshot,
+        bodies: &'a [(Writer, Option<Body>)],
+    ) -> Answer<'a, SwapVerdict> {
+        match BodyColumns::of(bodies) {
+            Ok(bodies) => self.swap_as(Call::SwapBodies, name, version, Some(next), Some(bodies)),
+            Err(error) => Box::pin(async move { Err(Failure::unsent(error).of(Call::SwapBodies)) }),
+        }
     }
 
     fn scan<'a>(&'a self, from: Option<&'a Cursor>, names_max: usize) -> Answer<'a, Page> {

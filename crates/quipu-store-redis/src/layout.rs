@@ -7,10 +7,11 @@
 //! - what a script compares has digits of a fixed width ([`epoch`], [`seq`]), so that it compares as text, in whatever locale the server runs;
 //! - a field that we do not know is damage, not something to be dropped by the next swap.
 
+use std::borrow::Cow;
 use std::fmt::{Display, Write as _};
 use std::str::FromStr;
 
-use quipu_model::shared::body::{Body, Shape};
+use quipu_model::shared::body::{Body, PAGE_BYTES, Shape, without_zeros};
 use quipu_model::shared::{
     Bodies, CellId, Claim, Held, Holder, Put, Registration, Seq, Shard, Snapshot, Spent, Stage, SwapId, Token,
 };
@@ -164,6 +165,25 @@ pub(crate) fn shape(shape: &Shape) -> String {
     format!("{} {:016x}", shape.kind, shape.key)
 }
 
+/// The fields of bodies that come beside a row, and their values in turn: what says that there are any, and of each what it is and its pages.
+pub(crate) fn body_fields<'a>(bodies: impl Iterator<Item = (Writer, &'a Body)>) -> Vec<Cow<'a, [u8]>> {
+    let mut fields = Vec::new();
+    let text = |text: String| Cow::Owned(text.into_bytes());
+    for (writer, body) in bodies {
+        if fields.is_empty() {
+            fields.extend([text("bodies".into()), text("1".into())]);
+        }
+        let shape = format!("{} {}", shape(&body.shape), body.shape.length);
+        fields.extend([text(format!("b:{writer}")), text(shape)]);
+        for (page, bytes) in body.bytes.chunks(PAGE_BYTES).map(without_zeros).enumerate() {
+            if !bytes.is_empty() {
+                fields.extend([text(format!("p:{writer}.{page}")), Cow::Borrowed(bytes)]);
+            }
+        }
+    }
+    fields
+}
+
 /// The bodies among these fields of a row, each followed by its value.
 pub(crate) fn bodies(fields: &[Vec<u8>]) -> Result<Bodies, Failure> {
     let mut bodies = Bodies::new();
@@ -173,18 +193,18 @@ pub(crate) fn bodies(fields: &[Vec<u8>]) -> Result<Bodies, Failure> {
             _ => None,
         })
     };
-    for (node, value) in named("b:") {
+    for (writer, value) in named("b:") {
         let [kind, key, length] = parts("a body", text("a body", value)?)?;
         let shape = Shape {
             kind: number("the kind of a body", kind)?,
             key: hex("the key of a body", key)?,
             length: number("the length of a body", length)?,
         };
-        bodies.insert(NodeId(hex("a node", node)?), Body::new(shape).map_err(Damaged::from)?);
+        bodies.insert(writer_of(writer)?, Body::new(shape).map_err(Damaged::from)?);
     }
     for (place, bytes) in named("p:") {
-        let (node, page) = place.split_once('.').ok_or_else(|| unreadable("a page", place))?;
-        let body = bodies.get_mut(&NodeId(hex("a node", node)?)).ok_or(Damaged::Lacks("the body of a page"))?;
+        let (writer, page) = place.rsplit_once('.').ok_or_else(|| unreadable("a page", place))?;
+        let body = bodies.get_mut(&writer_of(writer)?).ok_or(Damaged::Lacks("the body of a page"))?;
         body.lay_page(number("a page", page)?, bytes).map_err(Damaged::from)?;
     }
     Ok(bodies)
@@ -379,5 +399,29 @@ mod tests {
         let (held, spent) = (value("c:"), value("s:"));
         assert_eq!((&held[..20], &held[21..22]), ("00000000000000000001", "o"));
         assert_eq!((&spent[..41], &spent[63..64]), ("00000000000000000007.18446744073709551615", "o"));
+        let (writer, body) = (id(1).writer, Body { bytes: vec![1], ..Body::default() });
+        for field in body_fields([(writer, &body)].into_iter()).chunks(2).skip(1) {
+            assert_eq!(&field[0][2..35], writer.to_string().as_bytes());
+        }
+    }
+
+    #[test]
+    fn bodies_decode_to_what_was_encoded() {
+        let body = |length: u32, byte| {
+            let shape = Shape { kind: u8::MAX, key: 1, length };
+            let mut body = Body::new(shape).unwrap();
+            body.bytes.iter_mut().skip(PAGE_BYTES).for_each(|at| *at = byte);
+            body
+        };
+        let life = |incarnation| Writer { node: NodeId(7), incarnation: Incarnation(incarnation) };
+        let of = Bodies::from([(life(0), body(0, 0)), (life(1), body(3_000, 9)), (life(u64::MAX), body(2_048, 0))]);
+        let fields = body_fields(of.iter().map(|(writer, body)| (*writer, body)));
+        let stored: Vec<Vec<u8>> = fields.into_iter().map(Cow::into_owned).collect();
+        assert_eq!(bodies(&stored).unwrap(), of);
+        for at in (2..stored.len()).step_by(2) {
+            let mut bent = stored.clone();
+            bent[at] = stored[at][..19].to_vec();
+            assert!(bodies(&bent).is_err(), "field {at} names no life");
+        }
     }
 }

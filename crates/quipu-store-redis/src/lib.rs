@@ -19,15 +19,15 @@
 //!                           what was kept of a cell that no longer counts by itself: epoch, seq, open or closed, value, total,
 //!                           the expiry that ended it, when
 //!   bodies  1               there are bodies of sketches beside the row; absent if there are none
-//!   b:<node>   3 0123456789abcdef 12304
-//!                           what the node's body is: kind, which secret it hashes by, bytes
-//!   p:<node>.<page>         a page of it, 1,024 bytes, without the zeros at its end; absent if it is all zeros
+//!   b:<node>.<incarnation>            3 0123456789abcdef 12304
+//!                           what the body beside this writer's cell is: kind, which secret it hashes by, bytes
+//!   p:<node>.<incarnation>.<page>     a page of it, 1,024 bytes, without the zeros at its end; absent if it is all zeros
 //! quipu:t:<token>           a hash that expires with its window: owner attempt payload forget, and reply once it is applied
 //! quipu:writers             a hash: <node>.<incarnation> → version, holder, lease until, stage, since
 //! ```
 //!
-//! A counter's value is `base` plus the third word of every `c:` field, unless `expires` is past; a sketch has cells of the life 0000000000000000, whose
-//! values say how often each node's body has changed. With nothing but redis-cli (Lua counts in
+//! A counter's value is `base` plus the third word of every `c:` field, unless `expires` is past; of a sketch the cells
+//! say how often the bodies beside them have changed. What belongs to a node, in whatever life it is, has the incarnation 0000000000000000. With nothing but redis-cli (Lua counts in
 //! doubles: exact up to 2^53):
 //!
 //! ```text

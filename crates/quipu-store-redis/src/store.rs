@@ -6,11 +6,11 @@
 //! - each call is one script on one key; a put is one per counter, and one pipeline per server;
 //! - a verdict is the script's only if it is `Newest` or `Claimed`; every other one is the model's, on what the script saw, at the time it saw it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use quipu_model::ports::store::{PUTS_MAX, SCAN_NAMES_MAX, within};
-use quipu_model::shared::body;
+use quipu_model::shared::body::{self, Body};
 use quipu_model::shared::claim::{self, CLAIM_REPLY_BYTES_MAX};
 use quipu_model::shared::put::judge;
 use quipu_model::shared::registry::REGISTRATIONS_MAX;
@@ -64,6 +64,35 @@ impl RedisStore {
         };
         Box::pin(async move { self.runtime.run(work).await.map_err(|failure| failure.of(call)) })
     }
+
+    /// Swaps a row, together with these of the bodies beside it.
+    fn swap_as<'a>(
+        &'a self,
+        call: Call,
+        name: Name<'a>,
+        version: Version,
+        next: Option<&Snapshot>,
+        bodies: &[(Writer, Option<Body>)],
+    ) -> Answer<'a, SwapVerdict> {
+        let key = self.keys.row(name);
+        let mut cmd = scripts::SWAP.on(&key);
+        cmd.arg(version.born_at.0).arg(version.swaps).arg(version.puts);
+        cmd.arg(next.map(|next| layout::epoch(next.epoch)).unwrap_or_default());
+        // Of a writer that is named twice, what is said last is what stays.
+        let bodies: BTreeMap<Writer, &Option<Body>> = bodies.iter().map(|(writer, body)| (*writer, body)).collect();
+        cmd.arg(bodies.len());
+        for writer in bodies.keys() {
+            cmd.arg(writer.to_string());
+        }
+        if let Some(next) = next {
+            cmd.arg(layout::row_fields(next));
+        }
+        let come = bodies.iter().filter_map(|(writer, body)| Some((*writer, body.as_ref()?)));
+        for field in layout::body_fields(come) {
+            cmd.arg(&*field);
+        }
+        self.one(call, key, cmd, |reply| Ok(if is_done(&reply)? { SwapVerdict::Swapped } else { SwapVerdict::Moved }))
+    }
 }
 
 impl Store for RedisStore {
@@ -92,7 +121,7 @@ impl Store for RedisStore {
         let put = &asked.put;
         cmd.arg(layout::cell(put.cell)).arg(layout::epoch(put.epoch)).arg(layout::seq(put.seq)).arg(layout::said(put));
         cmd.arg(put.stride()).arg(asked.from.map(layout::seq).unwrap_or_default()).arg(u8::from(asked.whole));
-        cmd.arg(put.cell.writer.node.to_string()).arg(layout::shape(&asked.shape)).arg(asked.shape.length);
+        cmd.arg(put.cell.writer.to_string()).arg(layout::shape(&asked.shape)).arg(asked.shape.length);
         for (page, bytes) in &asked.pages {
             cmd.arg(*page).arg(body::without_zeros(bytes));
         }
@@ -111,16 +140,17 @@ impl Store for RedisStore {
     }
 
     fn swap<'a>(&'a self, name: Name<'a>, version: Version, next: Option<&'a Snapshot>) -> Answer<'a, SwapVerdict> {
-        let key = self.keys.row(name);
-        let mut cmd = scripts::SWAP.on(&key);
-        cmd.arg(version.born_at.0).arg(version.swaps).arg(version.puts);
-        cmd.arg(next.map(|next| layout::epoch(next.epoch)).unwrap_or_default());
-        if let Some(next) = next {
-            cmd.arg(layout::row_fields(next));
-        }
-        self.one(Call::Swap, key, cmd, |reply| {
-            Ok(if is_done(&reply)? { SwapVerdict::Swapped } else { SwapVerdict::Moved })
-        })
+        self.swap_as(Call::Swap, name, version, next, &[])
+    }
+
+    fn swap_bodies<'a>(
+        &'a self,
+        name: Name<'a>,
+        version: Version,
+        next: &'a Snapshot,
+        bodies: &'a [(Writer, Option<Body>)],
+    ) -> Answer<'a, SwapVerdict> {
+        self.swap_as(Call::SwapBodies, name, version, Some(next), bodies)
     }
 
     fn scan<'a>(&'a self, from: Option<&'a Cursor>, names_max: usize) -> Answer<'a, Page> {

@@ -37,6 +37,7 @@ pub use self::walk::{Passing, list_names, scan};
 use crate::journal::format::{Before, Entry};
 use crate::journal::{AddResult, Draft};
 use crate::namespaces::{Policies, Thinning};
+use crate::sharing::own::OwnCell;
 use crate::sharing::{Picking, Share};
 use crate::sketches::Settling;
 use crate::split::{fits, is_small};
@@ -238,17 +239,17 @@ impl Run<'_, '_> {
         let mut own = own.unwrap_or_else(|| Box::new(picking.plain(before)));
         let mut share = picking.share(&mut own, before, key);
         share.changed = is_plain;
-        share.body = shard.own_shelf_mut().take(name.bytes());
+        share.bodies.extend(shard.own_shelves_mut().take_all(name.bytes()));
         share.has_shown_body = shard.body(name.bytes()).is_some();
         let worked = work(&mut share);
-        let Share { shown, changed, confirmed, body, dropped, says_anew, shows, .. } = share;
+        let Share { shown, changed, confirmed, bodies, dropped, says_anew, shows, .. } = share;
         let epoch = own.epoch;
         shard.give_own(hash, name.bytes(), own);
-        if let Some(body) = dropped {
-            shard.own_shelf_mut().drop_taken(name.bytes(), body);
+        for (number, body) in dropped {
+            shard.own_shelves_mut().drop_taken(name.bytes(), number, body);
         }
-        if let Some(body) = body {
-            shard.own_shelf_mut().give(name.bytes(), body);
+        for (number, body) in bodies {
+            shard.own_shelves_mut().give(name.bytes(), number, body);
         }
         match shown {
             Some(cell) if changed => self.write_shown(name, cell),
@@ -263,8 +264,8 @@ impl Run<'_, '_> {
             }
         }
         self.show_body(name, shown, shows);
-        if says_anew {
-            self.write_own_body(name);
+        for number in says_anew {
+            self.write_own_body(name, number);
         }
         self.close_unfit(name, shown);
         worked
@@ -475,13 +476,15 @@ impl Run<'_, '_> {
         let Some(owned) = shard.own(hash, name.bytes()) else { return };
         owned.lapse(now, picking.present());
         owned.outdate();
-        let (unsettled, node) = (owned.is_unsettled(), owned.node().copied());
+        let (unsettled, said): (bool, Vec<OwnCell>) = (owned.is_unsettled(), owned.bodies().copied().collect());
         if unsettled {
             shard.note_unsettled(name.bytes(), || std::time::Duration::ZERO);
         }
-        if let (Some(cell), Some(body)) = (node, shard.own_shelf_mut().get_mut(name.bytes())) {
-            let version = body.version;
-            body.settling(|| Settling::of(&cell, version)).lapse(expires_at, version);
+        for cell in said {
+            if let Some(body) = shard.own_shelves_mut().get_mut(name.bytes(), cell.number()) {
+                let version = body.version;
+                body.settling(|| Settling::of(&cell, version)).lapse(expires_at, version);
+            }
         }
     }
 

@@ -15,7 +15,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use quipu_model::{Cell, Epoch, KeptName, Millis, Note, Sealed};
+use quipu_model::{Cell, Epoch, Incarnation, KeptName, Millis, Note, Sealed};
+use quipu_sketch::Sketch;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::slots::prefetch::prefetch_two;
@@ -23,7 +24,7 @@ use super::slots::{Flag, Removed, SHORT_BYTES_MAX, Slots, SpareChunks};
 use super::thin::Thinner;
 use crate::journal::format::{PackedEdits, Position};
 use crate::sharing::own::Owned;
-use crate::sketches::{Body, OWN_PANE, Paged, Shelf};
+use crate::sketches::{Body, OwnShelves, Paged, Shelf, is_idempotent};
 use crate::split::Splits;
 use crate::sync::{Arc, AtomicI64, Mutex, MutexGuard, Ordering, lock, try_lock};
 use crate::tokens::Book;
@@ -273,8 +274,8 @@ pub struct Shard {
     book: Book,
     /// What makes counters of this shard sketches.
     shelf: Shelf,
-    /// Of counters that are shared, what this node says: it goes with the node's own cell, and with that cell's epoch.
-    own_shelf: Shelf,
+    /// Of counters that are shared, what this node says: it goes with the node's own cells, and with the epoch of each.
+    own_shelves: OwnShelves,
     /// Namespaces with a limit whose counters in this shard were counted, and how many there are.
     pub counted: Vec<(u64, u64)>,
     /// Dice for counts that are sampled.
@@ -305,7 +306,7 @@ impl Shard {
             rest_deadline: None,
             book: Book::default(),
             shelf: Shelf::sole(),
-            own_shelf: Shelf::own(),
+            own_shelves: OwnShelves::default(),
             counted: Vec::new(),
             thinner: Thinner::new(0),
             floor: Epoch::FIRST,
@@ -436,10 +437,10 @@ impl Shard {
         let at = self.find_or_insert(hash, name);
         let before = self.slots.set_cell(at, cell);
         self.follow(at, name, cell);
-        let said = own.as_ref().and_then(|own| own.node()).filter(|cell| cell.own.value > 0).map(|cell| cell.own.epoch);
-        if self.own_shelf.get(name).is_some_and(|body| Some(body.epoch) != said) {
-            self.own_shelf.remove(name);
-        }
+        self.own_shelves.follow(name, |number, epoch| {
+            let said = own.as_ref().and_then(|own| own.of_body(number)).filter(|cell| cell.own.value > 0);
+            said.is_some_and(|cell| cell.own.epoch == epoch)
+        });
         let own_before = self.slots.set_own(at, own);
         self.slots.set(at, Flag::Changed);
         self.slots.set(at, Flag::AtRest);
@@ -526,7 +527,7 @@ impl Shard {
     /// Takes a page that the ledger has of a body.
     pub fn load_page(&mut self, paged: &Paged<'_>) -> Result<(), &'static str> {
         self.resized = true;
-        if paged.pane == OWN_PANE { self.own_shelf.load(paged) } else { self.shelf.load(paged) }
+        self.own_shelves.load(paged).unwrap_or_else(|| self.shelf.load(paged))
     }
 
     /// Takes what a record of the journal says of a body: kind, version, and whether it is all of it. Its cell was restored before.
@@ -553,28 +554,40 @@ impl Shard {
     pub fn restore_own_body(
         &mut self,
         hash: u64,
-        name: &[u8],
+        (name, number): (&[u8], u16),
         change: (u8, u64, bool),
         edits: &PackedEdits<'_>,
     ) -> Result<(), &'static str> {
         self.resized = true;
-        let own = self.slots.find(hash, name).and_then(|at| self.slots.own(at)).and_then(Owned::node);
+        let own = self.slots.find(hash, name).and_then(|at| self.slots.own(at)).and_then(|own| own.of_body(number));
         let Some(cell) = own.filter(|cell| cell.own.value == i128::from(change.1)) else {
             return Err("a change of a sketch without this node's cell");
         };
         let epoch = cell.own.epoch;
-        self.own_shelf.replay((name, 0), epoch, change, edits)
+        self.own_shelves.replay((name, number), epoch, change, edits)
     }
 
-    /// What this node says of a sketch on a shared store.
-    pub fn own_shelf(&self) -> &Shelf {
-        &self.own_shelf
+    /// What this node says of sketches on a shared store.
+    pub fn own_shelves(&self) -> &OwnShelves {
+        &self.own_shelves
     }
 
     /// The same, to be changed.
-    pub fn own_shelf_mut(&mut self) -> &mut Shelf {
+    pub fn own_shelves_mut(&mut self) -> &mut OwnShelves {
         self.resized = true;
-        &mut self.own_shelf
+        &mut self.own_shelves
+    }
+
+    /// The body of this node that an observation goes to, in this life, of a sketch that is like this one.
+    pub fn observing(&self, hash: u64, name: &[u8], like: &Sketch, present: Incarnation) -> Option<&Body> {
+        if self.own_shelves.is_empty() {
+            return None;
+        }
+        let is_idempotent = is_idempotent(like);
+        let own = self.slots.find(hash, name).and_then(|at| self.slots.own(at))?;
+        let (incarnation, shard) = own.observing(is_idempotent, present)?;
+        let cell = own.bodies().find(|cell| cell.incarnation == incarnation && cell.shard == shard)?;
+        self.own_shelves.get(name, cell.number())
     }
 
     /// What is shown of a shared sketch goes away with its cell, or is replaced.
@@ -588,38 +601,38 @@ impl Shard {
 
     /// About how many bytes bodies take, shown or this node's own.
     pub fn bodies_bytes(&self) -> usize {
-        self.shelf.bytes() + self.own_shelf.bytes()
+        self.shelf.bytes() + self.own_shelves.bytes()
     }
 
     /// About how many bytes the ledger takes for pages that it does not know.
     pub fn unsealed_pages_bytes(&self) -> u64 {
-        self.shelf.unsealed_bytes() + self.own_shelf.unsealed_bytes()
+        self.shelf.unsealed_bytes() + self.own_shelves.unsealed_bytes()
     }
 
     /// All bodies are here: looks at them as sketches.
     pub fn wake_bodies(&mut self) -> Result<(), (KeptName, String)> {
         self.resized = true;
-        self.own_shelf.wake()?;
+        self.own_shelves.wake()?;
         self.shelf.wake()
     }
 
     /// Pages of bodies that the ledger does not know.
     pub fn collect_pages(&mut self, hash: impl Fn(&[u8]) -> u64, out: &mut Vec<Note>) {
         self.shelf.collect(&hash, out);
-        self.own_shelf.collect(&hash, out);
+        self.own_shelves.collect(&hash, out);
     }
 
     /// What was collected of bodies did not reach the ledger.
     pub fn uncollect_pages(&mut self) {
         self.shelf.uncollect();
-        self.own_shelf.uncollect();
+        self.own_shelves.uncollect();
     }
 
     /// What was collected of bodies is sealed.
     pub fn sealed_pages(&mut self) {
         self.resized = true;
         self.shelf.sealed();
-        self.own_shelf.sealed();
+        self.own_shelves.sealed();
     }
 
     /// A slot has another cell: a body of another epoch is no longer its own.
@@ -714,7 +727,7 @@ impl Shard {
         self.unsettled = BTreeMap::new();
         self.slots.clear();
         self.shelf.clear();
-        self.own_shelf.clear();
+        self.own_shelves.clear();
         (self.names_bytes, self.absent, self.counters) = (0, 0, 0);
         (self.unloaded, self.rest_deadline) = (false, None);
     }

@@ -5,6 +5,8 @@
 //! A life that was away until its cells were folded and forgotten cannot settle any more: the row would take all that it says for new. What this node knows is how much of it the store
 //! has confirmed. The rest was added after that, or was in a put whose answer is not on this disk: the adds of one settle at the most, of which nobody can tell whether they count already.
 //!
+//! Of a sketch nobody can tell what of a body the store has: all of it is said by the present life, or nothing.
+//!
 //! Invariant: a cell goes in the same record in which its rest is said by the present life. So this may be ended at any point and done again, and counts once.
 
 use quipu_model::shared::{Own, Shard};
@@ -33,6 +35,8 @@ pub struct Adopted {
     pub unconfirmed: u64,
     /// Their sum.
     pub sum: i128,
+    /// Sketches of which the store is not known to have the newest: all that the life had observed in them counts, or nothing.
+    pub sketches: u64,
 }
 
 /// Why a life could not be adopted, or not in full: what was done so far stays, and the rest may be tried again.
@@ -71,8 +75,9 @@ impl Sharing<'_> {
         for shard in 0..self.inner.table.shard_count() {
             for name in self.said_names(shard)? {
                 self.inner.loads.bring_back(self.inner, &name)?;
-                let (had, sum) = self.adopt_one(&name, incarnation, how)?;
+                let (had, sum, sketch) = self.adopt_one(&name, incarnation, how)?;
                 adopted.counters += u64::from(had);
+                adopted.sketches += u64::from(sketch);
                 adopted.unconfirmed += u64::from(sum != 0);
                 adopted.sum = adopted.sum.saturating_add(sum);
             }
@@ -83,18 +88,27 @@ impl Sharing<'_> {
         Ok(adopted)
     }
 
-    /// Whether the life had a cell of this counter, and the sum of what the store is not known to have.
-    fn adopt_one(&self, name: &KeptName, incarnation: Incarnation, how: Adopt) -> Result<(bool, i128), AdoptError> {
+    /// Whether the life had a cell of this counter, the sum of what the store is not known to have, and whether there is such a thing of a sketch.
+    fn adopt_one(
+        &self,
+        name: &KeptName,
+        incarnation: Incarnation,
+        how: Adopt,
+    ) -> Result<(bool, i128, bool), AdoptError> {
         let present = self.shared.present();
         let mut turn = Turn::new(self.inner);
         let now = turn.now();
         let done = turn.share(named(name), |share| {
-            let (mut had, mut sum) = (false, 0i128);
+            let (mut had, mut sum, mut body) = (false, 0i128, None);
             share.owned.cells.retain(|cell| {
                 if cell.incarnation != incarnation {
                     return true;
                 }
                 had = true;
+                if cell.is_body() {
+                    body = Some((cell.number(), cell.own.said && !cell.settled));
+                    return false;
+                }
                 sum = sum.saturating_add(if cell.settled { 0 } else { cell.unconfirmed(now) });
                 false
             });
@@ -106,9 +120,15 @@ impl Sharing<'_> {
                 cell.say(Own { value, total, said: true, ..cell.own });
                 self.shared.has_added.store(true, Ordering::Release);
             }
+            let sketch = body.is_some_and(|(_, unsettled)| unsettled);
+            if let Some((number, _)) = body {
+                let count = how == Adopt::Count && sketch;
+                share.give_up_body(number, count);
+                self.shared.has_added.fetch_or(count, Ordering::AcqRel);
+            }
             // What is shown may have had some of it.
             share.owned.outdate();
-            (had, sum)
+            (had, sum, sketch)
         });
         turn.finish();
         let done = done.map_err(|refusal| AdoptError::Refused { name: name.to_vec(), refusal })?;

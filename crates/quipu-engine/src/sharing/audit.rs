@@ -164,7 +164,7 @@ impl Sharing<'_> {
         let (now, present) = (self.elapsed(), self.shared.present());
         let mut turn = Turn::new(self.inner);
         let lost = turn.share(named(name), |share| {
-            let mut lost = None;
+            let (mut lost, mut over) = (None, Vec::new());
             share.owned.cells.retain_mut(|cell| {
                 let heir = (cell.incarnation != present).then(|| self.shared.heir(cell.incarnation));
                 let footing = match heir {
@@ -178,12 +178,14 @@ impl Sharing<'_> {
                     Footing::Waits | Footing::Theirs => {}
                     Footing::Over if cell.settled => {
                         share.changed = true;
+                        over.extend(cell.is_body().then(|| cell.number()));
                         return false;
                     }
                     Footing::Over => lost = Some(cell.incarnation),
                 }
                 true
             });
+            over.into_iter().for_each(|number| share.drop_body(number));
             lost
         });
         turn.finish();

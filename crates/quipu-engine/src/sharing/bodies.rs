@@ -1,30 +1,35 @@
-//! Bodies of sketches: this node's own goes to the store, those of the others come back, and what is shown is all of them laid together.
+//! Bodies of sketches: this node's own go to the store, those of the others come back, and what is shown is all of them laid together.
 //!
-//! In: a counter's own body that changed; a row and the bodies beside it. Out: puts of changed pages; the own body under the epoch that the row has; the sketch that is shown.
+//! In: a counter's own bodies that changed; a row and the bodies beside it. Out: puts of changed pages; the own bodies under the epoch that the row has; the sketch that is shown.
+//!
+//! A body of uniques is the node's. Of other sketches each life has a body of its own, and what becomes of it is what becomes of any cell of that life: the newest that it said counts, whoever brings it; only the present life goes on with it; one
+//! that is over is put by whoever may act for it, under its own name and seq, until it is known to be there.
 //!
 //! Invariants:
 //! - what is put is synced first, as with cells, and under the cell that says how often the body has changed;
 //! - an own body that the store kept less of when its epoch ended goes on with what was counted since, and is written down before it is put;
 //! - what is shown is of one reading of the store, and of the own body of the same moment;
-//! - where the store has a body of this node that this node never put, which is so after a loss here, and where somebody else runs on a copy of its directory, that one is gone on with, and with all of its own that is not known to be in it.
+//! - where the store has a body of the node itself that this node never put, which is so after a loss here, and where somebody else runs on a copy of its directory, that one is gone on with, and all of the own body is taken in.
 //!
 //! Not here: how often the store is asked (`settle`, `fetch`), what a cell's verdict means (`quipu_model::shared`).
 
+use std::cmp::Ordering;
+
 use quipu_model::shared::body::{Body as Beside, Shape};
 use quipu_model::shared::{
-    BodyPut, BodyVerdict, NODE, Own, Seen, SeenBodies, Seq, Shard, Snapshot, Verdict, is_node_cell, node_cell,
+    BodyPut, BodyVerdict, CellId, NODE, Own, Seen, SeenBodies, Seq, Shard, Snapshot, Verdict, is_body_cell, node_cell,
 };
-use quipu_model::{Cell, KeptName, NodeId, Refusal, StoreError};
+use quipu_model::{Cell, Epoch, Incarnation, KeptName, NodeId, Refusal, StoreError, Writer};
 use quipu_sketch::{Key, Kind, Sketch};
 
 use super::own::OwnCell;
 use super::settle::named;
-use super::share::{Left, Share};
+use super::share::{Footing, Left, Share};
 use super::{Busy, Sharing};
 use crate::failpoint::step;
 use crate::journal::Wait;
 use crate::sketches::{Body, Rest, Settling, is_idempotent, key_print, take_in};
-use crate::sync::Ordering;
+use crate::sync::Ordering as Sync;
 use crate::turn::Turn;
 
 /// A put that does not go on from what the store has is made anew so often at once.
@@ -34,8 +39,8 @@ const TRIES: usize = 3;
 pub struct Foreign {
     /// The bodies of other nodes, laid together; refused if that cannot be.
     others: Result<Option<Sketch>, Refusal>,
-    /// This node's; refused if it makes no sense to it.
-    own: Result<Option<Sketch>, Refusal>,
+    /// Those of this node and its lives; refused if one makes no sense to it.
+    ours: Vec<(Writer, Result<Sketch, Refusal>)>,
 }
 
 /// What is to be shown of a counter.
@@ -51,13 +56,12 @@ pub enum Shows {
 
 impl Foreign {
     /// Beside a row without bodies.
-    pub const NONE: Foreign = Foreign { others: Ok(None), own: Ok(None) };
+    pub const NONE: Foreign = Foreign { others: Ok(None), ours: Vec::new() };
 
     /// Most bytes that this node's own body may come to by hearing of it.
     pub fn bytes_max(&self) -> usize {
-        // A list of items may become longer by the numbers and the items of another.
-        let own = self.own.as_ref().ok().and_then(|own| own.as_ref());
-        own.map_or(0, |own| own.bytes().len() * 4)
+        let own = self.ours.iter().filter(|(writer, _)| writer.incarnation == NODE);
+        own.map(|(_, own)| own.as_ref().map_or(0, |own| own.bytes().len() * 4)).sum()
     }
 
     /// From what was read.
@@ -65,17 +69,23 @@ impl Foreign {
         if seen.seen.snapshot.due(seen.seen.at) {
             return Foreign::NONE;
         }
-        let mut others: Result<Option<Sketch>, Refusal> = Ok(None);
-        for (_, body) in seen.bodies.iter().filter(|(of, _)| **of != node) {
-            others = others.and_then(|others| laid(others, sketch(body, key)?, key));
+        let (mut others, mut ours) = (Ok(None), Vec::new());
+        for (writer, body) in &seen.bodies {
+            match writer.node == node {
+                true => ours.push((*writer, sketch(body, key))),
+                false => others = others.and_then(|others| laid(others, sketch(body, key)?, key)),
+            }
         }
-        let own = seen.bodies.get(&node).map(|body| sketch(body, key)).transpose();
-        Foreign { others, own }
+        Foreign { others, ours }
+    }
+
+    fn own(&self, incarnation: Incarnation) -> Option<&Result<Sketch, Refusal>> {
+        self.ours.iter().find(|(writer, _)| writer.incarnation == incarnation).map(|(_, own)| own)
     }
 }
 
 /// A sketch from the store.
-fn sketch(body: &Beside, key: &Key) -> Result<Sketch, Refusal> {
+pub(super) fn sketch(body: &Beside, key: &Key) -> Result<Sketch, Refusal> {
     let kind = Kind::from_code(body.shape.kind).ok_or(Refusal::WrongKind)?;
     if body.shape.key != key_print(key, kind) {
         return Err(Refusal::NotOffered {
@@ -86,7 +96,7 @@ fn sketch(body: &Beside, key: &Key) -> Result<Sketch, Refusal> {
         .map_err(|_| Refusal::NotOffered { reason: "the store has a sketch of another node that makes no sense" })
 }
 
-fn laid(into: Option<Sketch>, other: Sketch, key: &Key) -> Result<Option<Sketch>, Refusal> {
+pub(super) fn laid(into: Option<Sketch>, other: Sketch, key: &Key) -> Result<Option<Sketch>, Refusal> {
     match into {
         None => Ok(Some(other)),
         Some(mut into) => take_in(&mut into, &other, key).map(|()| Some(into)),
@@ -94,26 +104,94 @@ fn laid(into: Option<Sketch>, other: Sketch, key: &Key) -> Result<Option<Sketch>
 }
 
 impl Share<'_> {
-    /// What there is to put of the own body.
-    fn body_put(&mut self) -> Option<BodyPut> {
-        let (node, key) = (self.node, self.key);
-        let cell = self.owned.cells.iter().find(|cell| cell.incarnation == NODE && !cell.settled)?;
-        let (put, body) = (cell.put(node)?, self.body.as_mut()?);
+    /// Looks at the own body with this number.
+    pub(super) fn with_body<T>(&mut self, number: u16, work: impl FnOnce(&mut Self) -> T) -> T {
+        (self.body, self.number) = (self.bodies.remove(&number), number);
+        let worked = work(self);
+        self.bodies.extend(self.body.take().map(|body| (number, body)));
+        worked
+    }
+
+    /// A cell of a body is no longer there, and so is its body.
+    pub(super) fn drop_body(&mut self, number: u16) {
+        self.dropped.extend(self.bodies.remove_entry(&number));
+        self.says_anew.remove(&number);
+    }
+
+    /// The cell of a life's body is no longer there; the present life goes on with all that is in it, or nobody does.
+    pub(super) fn give_up_body(&mut self, number: u16, goes_on: bool) {
+        self.moves.extend(self.bodies.get(&number).map(|body| body.sketch().clone()).filter(|_| goes_on));
+        self.drop_body(number);
+        self.take_over();
+    }
+
+    /// What lives have left that are over is gone on with by the present one; how many there were.
+    pub(super) fn take_over(&mut self) -> u64 {
+        let moves = std::mem::take(&mut self.moves);
+        let moved = moves.len() as u64;
+        for rest in moves {
+            let Some((incarnation, shard)) = self.owned.observing(false, self.present) else { continue };
+            let mut cell = *self.owned.open(incarnation, shard, None);
+            self.with_body(cell.number(), |share| {
+                let mut all = share.body.as_ref().map_or_else(|| rest.clone(), |body| body.sketch().clone());
+                // What was made in another kind or size since then cannot have it.
+                if share.body.is_none() || take_in(&mut all, &rest, share.key).is_ok() {
+                    cell.say(Own { value: cell.own.value.saturating_add(1), said: true, ..cell.own });
+                    let line = share.replace_body(&cell, Some(all), |settling, version| settling.took(version, rest));
+                    cell.note_line(line);
+                }
+            });
+            *self.owned.open(incarnation, shard, None) = cell;
+        }
+        moved
+    }
+
+    /// What a life has counted that is not in what was folded of it; none if nobody knows.
+    fn after_fold(&self, cell: &OwnCell, row: &Snapshot) -> Option<Option<Sketch>> {
+        let spent = row.spent.get(&cell.id(self.node))?;
+        let Some(body) = self.body.as_ref().filter(|_| cell.own.said && spent.seq < cell.seq) else {
+            return Some(None);
+        };
+        let folded = match spent.epoch.cmp(&cell.own.epoch) {
+            Ordering::Equal => u64::try_from(spent.value).unwrap_or(0),
+            // All of it was counted under an epoch that the store knew nothing of then.
+            Ordering::Less => 0,
+            Ordering::Greater => return None,
+        };
+        // An heir may have put a state from the middle of a stretch.
+        let settling = body.known_settling().filter(|settling| settling.has_boundary(folded));
+        match settling.map(|settling| settling.rest(folded, body.version)) {
+            _ if folded >= body.version => Some(None),
+            _ if folded == 0 => Some(Some(body.sketch().clone())),
+            Some(Rest::Since(stretches)) => Some(self.together(stretches)),
+            _ => None,
+        }
+    }
+
+    /// What there is to put of an own body.
+    fn body_put(&mut self, (incarnation, shard): (Incarnation, Shard)) -> Option<BodyPut> {
+        let cell = *self.owned.cell(incarnation, shard).filter(|cell| !cell.settled)?;
+        let (put, key) = (cell.put(self.node)?, self.key);
+        let body = self.bodies.get_mut(&cell.number())?;
         let (seq, version) = (cell.seq, body.version);
         let merge = |into: &mut Sketch, other: &Sketch| take_in(into, other, key).is_ok();
-        let sending = body.settling(|| Settling::of(cell, version)).send(seq, version, merge);
+        let sending = body.settling(|| Settling::of(&cell, version)).send(seq, version, merge);
         let kind = body.sketch().kind();
         let shape = Shape { kind: kind.code(), key: key_print(key, kind), length: body.bytes().len() as u32 };
         let pages = body.pages(Some(&sending.pages).filter(|_| !sending.whole));
         Some(BodyPut { put, from: sending.from, whole: sending.whole, shape, pages })
     }
 
-    /// A verdict on a put of the own body; whether it is to be put anew at once.
+    /// A verdict on a put of an own body; whether it is to be put anew at once.
     fn told_body(&mut self, put: &BodyPut, verdict: &BodyVerdict) -> (bool, Left) {
         let nothing = (false, Left::default());
-        let Some(cell) = self.owned.cells.iter_mut().find(|cell| cell.incarnation == NODE) else { return nothing };
-        let Some(body) = self.body.as_mut().filter(|_| cell.own.epoch == put.put.epoch) else { return nothing };
-        let (newest, version, is_idempotent) = (cell.seq == put.put.seq, body.version, is_idempotent(body.sketch()));
+        let CellId { writer, shard } = put.put.cell;
+        let is_it = |cell: &OwnCell| cell.incarnation == writer.incarnation && cell.shard == shard;
+        let Some(at) = self.owned.cells.iter().position(is_it) else { return nothing };
+        let cell = &mut self.owned.cells[at];
+        let body = self.bodies.get_mut(&cell.number());
+        let Some(body) = body.filter(|_| cell.own.epoch == put.put.epoch) else { return nothing };
+        let (newest, version) = (cell.seq == put.put.seq, body.version);
         let settling = body.settling(|| Settling::of(cell, version));
         let looks = match *verdict {
             BodyVerdict::Told(Verdict::Newest) => {
@@ -124,11 +202,11 @@ impl Share<'_> {
                 cell.doubted = false;
                 false
             }
-            BodyVerdict::Gap { held } if settling.gap(held, is_idempotent) => return (true, Left::default()),
+            BodyVerdict::Gap { held } if settling.gap(held) => return (true, Left::default()),
             BodyVerdict::Told(Verdict::Behind { .. }) => return (false, Left { swap: true, ..Left::default() }),
             // Overtaken by its own next one.
             BodyVerdict::Told(Verdict::Older) if !newest => false,
-            // What became of it, the row and the bodies beside it tell.
+            // What became of it, the row and the bodies beside it tell. Also of one that the row knows under a later epoch: an heir that knows less may have brought it there.
             BodyVerdict::Gap { .. } | BodyVerdict::Told(_) => true,
         };
         if looks {
@@ -137,14 +215,77 @@ impl Share<'_> {
         (false, Left { fetch: looks, ..Left::default() })
     }
 
-    /// The row has a body of this node, and this node has none: it has lost it, and is to hear of it.
+    /// The row has a body of this node itself, and this node has none: it has lost it, and is to hear of it.
     pub(super) fn find_body(&mut self, seen: &Seen) {
         if self.owned.node().is_none() && seen.snapshot.cells.contains_key(&node_cell(self.node)) {
             self.owned.open(NODE, Shard(0), None);
         }
     }
 
-    /// What a row, and the bodies beside it if they were read, mean for the own body.
+    /// What a row means for the body of a life; whether it stays.
+    pub(super) fn hear_life(
+        &mut self,
+        cell: &mut OwnCell,
+        seen: &Seen,
+        heir: &dyn Fn(Incarnation) -> Footing,
+    ) -> (bool, Left) {
+        let (row, id, present) = (&seen.snapshot, cell.id(self.node), cell.incarnation == self.present);
+        let nothing = Left::default();
+        let after_fold = is_folded(row, id).then(|| self.after_fold(cell, row));
+        if let Some(None) = &after_fold {
+            // What was folded cannot be taken out again, and some of this is in it. So it is whoever may act for it, and nothing of it can be shown.
+            return (true, Left { lost: Some(cell.incarnation), ..nothing });
+        }
+        if !present {
+            match heir(cell.incarnation) {
+                Footing::Acts => {}
+                Footing::Waits | Footing::Theirs => return (true, nothing),
+                Footing::Over if cell.settled => return (false, nothing),
+                Footing::Over => return (true, Left { lost: Some(cell.incarnation), ..nothing }),
+            }
+        }
+        let (held, newest) = (row.cells.get(&id).map(|held| held.seq), row.newest(id).unwrap_or_default());
+        if newest > cell.seq {
+            // The store knows more of it: it has a twin, or an heir that has.
+            return (present, Left { twin: present, ..nothing });
+        }
+        if let Some(rest) = after_fold {
+            if present {
+                return (true, Left { over: true, ..nothing });
+            }
+            self.moves.extend(rest.flatten());
+            return (false, nothing);
+        }
+        if row.due(seen.at) || row.epoch < cell.own.epoch {
+            // It was confirmed once, and will be doubted if that was lost.
+            return (true, Left { swap: present || !cell.settled, ..nothing });
+        }
+        if row.epoch > cell.own.epoch {
+            let confirmed = newest == cell.seq;
+            if !present && (confirmed || !cell.own.said) {
+                return (false, nothing);
+            }
+            if !present && cell.settled {
+                return (true, nothing);
+            }
+            let stays = self.carry_body(cell, row) || present;
+            return (stays, Left { carried: 1, ..nothing });
+        }
+        // As with any cell: the present life's is put once more, an older one's may be about to be over.
+        let confirmed = held == Some(cell.seq);
+        let settled = !cell.own.said || confirmed || !present && cell.settled;
+        if let (true, Some(held), Some(body)) = (confirmed, held, &mut self.body) {
+            let version = body.version;
+            body.settling(|| Settling::of(cell, version)).confirmed(held, version);
+            cell.confirmed = i128::from(held.0);
+        }
+        self.confirmed |= settled != cell.settled;
+        cell.settled = settled;
+        cell.doubted &= !settled;
+        (true, nothing)
+    }
+
+    /// What a row, and the bodies beside it if they were read, mean for the body of the node itself.
     pub(super) fn hear_body(&mut self, cell: &mut OwnCell, seen: &Seen, foreign: Option<&Foreign>) -> Left {
         let (row, id) = (&seen.snapshot, node_cell(self.node));
         let (held, newest) = (row.cells.get(&id).map(|held| held.seq), row.newest(id).unwrap_or_default());
@@ -155,8 +296,9 @@ impl Share<'_> {
         let same_epoch = row.epoch == cell.own.epoch;
         if held.is_some_and(|held| !same_epoch || !self.has_put(cell, held)) {
             let Some(foreign) = foreign else { return Left { fetch: true, ..Left::default() } };
-            let Ok(own) = &foreign.own else { return Left::default() };
-            self.adopt(cell, row, own.as_ref());
+            let own = foreign.own(NODE).map(|own| own.as_ref().ok());
+            let Some(own) = own.unwrap_or_default() else { return Left::default() };
+            self.adopt(cell, row, own);
             return Left { carried: 1, ..Left::default() };
         }
         if !same_epoch {
@@ -179,8 +321,8 @@ impl Share<'_> {
     /// Whether a put that the row has is in the own body. Who says nothing has put nothing: another who has the same directory has.
     fn has_put(&self, cell: &OwnCell, held: Seq) -> bool {
         let has = |body: &Body| match body.known_settling() {
-            Some(settling) => settling.has(held, is_idempotent(body.sketch())),
-            None => Settling::of(cell, body.version).has(held, is_idempotent(body.sketch())),
+            Some(settling) => settling.has(held),
+            None => Settling::of(cell, body.version).has(held),
         };
         held <= cell.seq && cell.own.said && self.body.as_deref().is_some_and(has)
     }
@@ -192,11 +334,11 @@ impl Share<'_> {
         }
         match &mut self.body {
             Some(body) => {
-                let (version, is_idempotent) = (body.version, is_idempotent(body.sketch()));
+                let version = body.version;
                 let settling = body.settling(|| Settling::of(cell, version));
                 cell.seq = settling.leap_over(cell.seq, newest, self.random);
                 cell.say(cell.own);
-                cell.note_line(settling.line(is_idempotent));
+                cell.note_line(settling.line());
             }
             None => cell.seq = newest,
         }
@@ -205,7 +347,7 @@ impl Share<'_> {
 
     /// The version up to which what was counted under the cell's epoch is over with it: what the store had of it when it ended, or has, if it is due to end; and what expired in this node's knowledge.
     fn over_at(&self, cell: &OwnCell, row: &Snapshot) -> u64 {
-        let id = node_cell(self.node);
+        let id = cell.id(self.node);
         let (kept, expired) = match (row.cells.get(&id), row.spent.get(&id)) {
             (Some(held), _) if row.epoch == cell.own.epoch => (Some((held.seq, held.value)), row.expires_at),
             (None, _) if row.epoch == cell.own.epoch => (None, row.expires_at),
@@ -258,8 +400,8 @@ impl Share<'_> {
         }
     }
 
-    /// The epoch has ended: the own body goes on with what the store has not kept of it, under the next one.
-    fn carry_body(&mut self, cell: &mut OwnCell, row: &Snapshot) {
+    /// The epoch has ended: the own body goes on with what the store has not kept of it, under the next one; whether there is anything.
+    fn carry_body(&mut self, cell: &mut OwnCell, row: &Snapshot) -> bool {
         let over = self.over_at(cell, row);
         // Who set it to a number wanted no sketch.
         let rest = self.rest(over).filter(|_| row.base.is_none());
@@ -267,48 +409,46 @@ impl Share<'_> {
             Some(_) => cell.own.value.saturating_sub(i128::from(over)).max(1),
             None => 0,
         };
-        let newest = row.newest(node_cell(self.node)).unwrap_or_default();
-        // Another who has the same directory may carry something else from the same state.
-        cell.seq = match &mut self.body {
-            Some(body) => {
-                let version = body.version;
-                body.settling(|| Settling::of(cell, version)).leap_over(cell.seq, newest, self.random)
-            }
-            None => cell.seq.max(newest),
-        };
-        cell.say(Own { epoch: row.epoch, value, total: cell.own.total, said: rest.is_some(), ..Own::default() });
-        let line = self.replace_body(rest.clone(), row.epoch, value as u64, |settling, version| {
-            settling.begin_epoch(version, rest);
-        });
+        let own = Own { epoch: row.epoch, value, total: cell.own.total, said: rest.is_some(), ..Own::default() };
+        if cell.incarnation == NODE || cell.incarnation == self.present {
+            let newest = row.newest(cell.id(self.node)).unwrap_or_default();
+            // Another who has the same directory may carry something else from the same state.
+            cell.seq = match &mut self.body {
+                Some(body) => {
+                    let version = body.version;
+                    body.settling(|| Settling::of(cell, version)).leap_over(cell.seq, newest, self.random)
+                }
+                None => cell.seq.max(newest),
+            };
+            cell.say(own);
+        } else {
+            // A life that is over gives no seq: another heir with the same one must not be outdone.
+            (cell.own, cell.settled) = (own, !own.said);
+        }
+        let said = rest.is_some();
+        let line = self.replace_body(cell, rest.clone(), |settling, version| settling.begin_epoch(version, rest));
         cell.note_line(line);
+        said
     }
 
-    /// The store has a body of this node that this node does not know: it goes on with that, and with what it has counted itself and is not known to be in it.
-    fn adopt(&mut self, cell: &mut OwnCell, row: &Snapshot, own: Option<&Sketch>) {
+    /// The store has a body of the node itself that this node does not know: it goes on with that, and takes in all that it has itself, some of which may be there already.
+    fn adopt(&mut self, cell: &mut OwnCell, row: &Snapshot, own: &Sketch) {
         let id = node_cell(self.node);
         let Some(held) = row.cells.get(&id).copied() else { return };
         let same_epoch = row.epoch == cell.own.epoch;
-        let news = self.news(cell, row).filter(|_| row.base.is_none());
-        let mut all = own.cloned();
-        let mut is_news = false;
-        // Of uniques all may be taken in, if some of it is there already: that is harmless.
-        let whole = self.body.as_ref().map(|body| body.sketch()).filter(|body| same_epoch && is_idempotent(body));
-        for sketch in whole.into_iter().chain(&news) {
-            match &mut all {
-                None => (all, is_news) = (Some(sketch.clone()), true),
-                Some(all) => {
-                    let before = Some(all.bytes().to_vec()).filter(|_| is_idempotent(all));
-                    // Of another kind: what the store has stays.
-                    let taken = take_in(all, sketch, self.key).is_ok();
-                    is_news |= taken && before.is_none_or(|before| before != all.bytes());
-                }
-            }
-        }
+        let rest = if same_epoch { None } else { self.rest(self.over_at(cell, row)) };
+        let whole = self.body.as_ref().map(|body| body.sketch()).filter(|_| same_epoch);
+        let mut all = own.clone();
+        let news = whole.or(rest.as_ref()).filter(|news| row.base.is_none() && is_idempotent(news)).cloned();
+        // Of another kind: what the store has stays.
+        let taken = news.as_ref().is_some_and(|news| take_in(&mut all, news, self.key).is_ok());
+        let is_news = taken && all.bytes() != own.bytes();
         let value = held.value.max(0).saturating_add(i128::from(is_news));
         let total = cell.own.total.saturating_add(1);
         cell.seq = cell.seq.max(row.newest(id).unwrap_or_default());
         let (mut seq, random, held_value) = (cell.seq, self.random, u64::try_from(held.value).unwrap_or(0));
-        let line = self.replace_body(all, row.epoch, value as u64, |settling, version| {
+        let said = Own { epoch: row.epoch, value, total, said: true, ..Own::default() };
+        let line = self.replace_body(&OwnCell { own: said, ..*cell }, Some(all), |settling, version| {
             settling.begin_epoch(version, news.filter(|_| is_news));
             settling.adopted(held.seq, held_value);
             if is_news {
@@ -317,53 +457,29 @@ impl Share<'_> {
                 settling.confirmed(held.seq, version);
             }
         });
-        let own = Own { epoch: row.epoch, value, total, said: self.body.is_some(), ..Own::default() };
         if is_news {
             cell.seq = seq;
-            cell.say(own);
+            cell.say(said);
         } else {
             // It is what the store has.
-            (cell.own, cell.seq, cell.settled, cell.doubted) = (own, held.seq, true, false);
+            (cell.own, cell.seq, cell.settled, cell.doubted) = (said, held.seq, true, false);
         }
         cell.note_line(line);
-    }
-
-    /// What the own body has that is not known to be in what the store has of this node.
-    fn news(&self, cell: &OwnCell, row: &Snapshot) -> Option<Sketch> {
-        let body = self.body.as_ref()?;
-        if row.epoch != cell.own.epoch {
-            return self.rest(self.over_at(cell, row));
-        }
-        let found;
-        let settling = match body.known_settling() {
-            Some(settling) => settling,
-            None => {
-                found = Settling::of(cell, body.version);
-                &found
-            }
-        };
-        match settling.surely_in() {
-            Some(_) => self.together(settling.unconfirmed()),
-            None if is_idempotent(body.sketch()) => Some(body.sketch().clone()),
-            // Counts that are in already must not be counted again, and nobody knows which of them are.
-            None => self.together(settling.unconfirmed()),
-        }
     }
 
     /// Another own body, or none, in place of the one that is there; what is written down of whose puts are whose.
     fn replace_body(
         &mut self,
+        cell: &OwnCell,
         sketch: Option<Sketch>,
-        epoch: quipu_model::Epoch,
-        version: u64,
         settle: impl FnOnce(&mut Settling, u64),
     ) -> (Seq, Seq) {
         self.changed = true;
         let Some(sketch) = sketch else {
-            self.dropped = self.body.take().or(self.dropped.take());
+            self.dropped.extend(self.body.take().map(|body| (self.number, body)));
             return (Seq(0), Seq(0));
         };
-        let is_idempotent = is_idempotent(&sketch);
+        let (epoch, version) = (cell.own.epoch, u64::try_from(cell.own.value).unwrap_or(0));
         let body = match &mut self.body {
             Some(body) => {
                 body.become_other(sketch, epoch, version);
@@ -371,55 +487,93 @@ impl Share<'_> {
             }
             None => self.body.insert(Box::new(Body::new(sketch, epoch, version))),
         };
-        let settling = body.settling(|| Settling::begun(version));
+        let settling = body.settling(|| Settling::begun(cell, version));
         settle(settling, version);
-        self.says_anew = true;
-        settling.line(is_idempotent)
+        self.says_anew.insert(self.number);
+        settling.line()
     }
 
-    /// What is to be shown, now that the own body has heard of the row. What is shown of the counter's cell may have to go with it.
-    pub(super) fn show_bodies(&mut self, seen: &Seen, foreign: Option<&Foreign>) -> Left {
+    /// What this node itself has to show of a sketch under a row, and which of the row's bodies that stands for. What is of an epoch that the row has left, or does not know, is shown by whoever goes on with it.
+    fn own_parts(&mut self, seen: &Seen, row: &Snapshot, heir: &dyn Fn(Incarnation) -> Footing) -> OwnParts {
+        let mut parts = OwnParts::default();
+        let cells: Vec<OwnCell> = self.owned.bodies().filter(|cell| cell.own.said).copied().collect();
+        for cell in cells {
+            let (id, goes_on) = (cell.id(self.node), [NODE, self.present].contains(&cell.incarnation));
+            if is_folded(row, id) {
+                let rest = self.with_body(cell.number(), |share| share.after_fold(&cell, row));
+                parts.sketches.extend(rest.flatten().map(|rest| (rest, row.epoch)));
+                continue;
+            }
+            let outdone = !goes_on && row.newest(id).is_some_and(|newest| newest > cell.seq);
+            let acts = goes_on || !outdone && heir(cell.incarnation) == Footing::Acts;
+            let body = |share: &Self| share.bodies.get(&cell.number()).map(|body| body.sketch().clone());
+            let (part, epoch) = match cell.own.epoch.cmp(&row.epoch) {
+                Ordering::Equal if !outdone => {
+                    parts.known.push(id);
+                    (body(self), row.epoch)
+                }
+                Ordering::Greater if acts => (body(self), cell.own.epoch),
+                // The row moves before it is known what of it goes on.
+                Ordering::Less if acts && !row.is_sketch() => {
+                    let rest = self.with_body(cell.number(), |share| share.rest(share.over_at(&cell, &seen.snapshot)));
+                    (rest, row.epoch)
+                }
+                _ => (None, row.epoch),
+            };
+            parts.sketches.extend(part.map(|part| (part, epoch)));
+        }
+        parts
+    }
+
+    /// What is to be shown, now that the own bodies have heard of the row. What is shown of the counter's cell may have to go with it.
+    pub(super) fn show_bodies(
+        &mut self,
+        seen: &Seen,
+        foreign: Option<&Foreign>,
+        heir: &dyn Fn(Incarnation) -> Footing,
+    ) -> Left {
         let row = seen.snapshot.as_of(seen.at);
-        let mine = self.owned.node().filter(|cell| cell.own.said).copied();
         self.owned.at_odds = false;
-        if !row.is_sketch() && mine.is_none() {
+        if !row.is_sketch() && !self.owned.bodies().any(|cell| cell.own.said) {
             self.shows = Shows::NoSketch;
             return Left::default();
         }
-        let mixed = row.base.is_some() || row.cells.keys().any(|id| !is_node_cell(id));
-        let known = |node: NodeId| node == self.node && mine.is_some_and(|cell| cell.own.epoch == row.epoch);
-        let unknown = row.cells.keys().any(|id| is_node_cell(id) && !known(id.writer.node));
-        let shown = match (foreign, mine) {
-            _ if mixed => Err(Refusal::WrongKind),
-            // The row moves before it is known what of the own body goes on.
-            (_, Some(cell)) if cell.own.epoch < row.epoch && !row.is_sketch() => {
-                Ok(self.rest(self.over_at(&cell, &seen.snapshot)))
+        let OwnParts { sketches, known } = self.own_parts(seen, &row, heir);
+        let epoch = sketches.iter().map(|(_, epoch)| *epoch).fold(row.epoch, Ord::max);
+        let own = sketches.into_iter().filter(|(_, of)| *of == epoch).map(|(sketch, _)| sketch);
+        let mixed = row.base.is_some() || row.cells.keys().any(|id| !is_body_cell(id));
+        let unknown = row.cells.keys().any(|id| is_body_cell(id) && !known.contains(id));
+        // A row that has yet to hear of an epoch has nothing to say of it.
+        let is_behind = epoch > row.epoch;
+        if !mixed && !is_behind && unknown && foreign.is_none() {
+            // Only the row was read: what was shown of the same epoch goes on being shown, and anything else is asked for.
+            self.owned.outdate();
+            let same = self.has_shown_body && self.shown.is_some_and(|shown| shown.epoch == row.epoch);
+            if !same {
+                self.shown = None;
             }
-            (_, Some(cell)) if cell.own.epoch > row.epoch => Ok(self.body.as_ref().map(|body| body.sketch().clone())),
-            (None, _) if unknown => {
-                // Only the row was read: what was shown of the same epoch goes on being shown, and anything else is asked for.
-                self.owned.outdate();
-                let same = self.has_shown_body && self.shown.is_some_and(|shown| shown.epoch == row.epoch);
-                if !same {
-                    self.shown = None;
-                }
-                self.shows = if same { Shows::AsBefore } else { Shows::NoSketch };
-                return Left { fetch: true, ..Left::default() };
+            self.shows = if same { Shows::AsBefore } else { Shows::NoSketch };
+            return Left { fetch: true, ..Left::default() };
+        }
+        let mut shown = if mixed { Err(Refusal::WrongKind) } else { Ok(None) };
+        for foreign in foreign.into_iter().filter(|_| !is_behind) {
+            let others = foreign.others.clone();
+            shown = shown.and(others);
+            let is_known = |writer: &Writer| known.iter().any(|id| id.writer == *writer);
+            for (writer, body) in &foreign.ours {
+                shown = match body {
+                    Err(refusal) => Err(refusal.clone()),
+                    Ok(_) if is_known(writer) => shown,
+                    Ok(body) => shown.and_then(|shown| laid(shown, body.clone(), self.key)),
+                };
             }
-            (foreign, mine) => {
-                let own_there = foreign.map_or(Ok(()), |foreign| foreign.own.as_ref().map(drop).map_err(Clone::clone));
-                let others = own_there.and(foreign.map_or(Ok(None), |foreign| foreign.others.clone()));
-                let own = mine.and(self.body.as_ref()).map(|body| body.sketch().clone());
-                others.and_then(|others| match own {
-                    Some(own) => laid(others, own, self.key),
-                    None => Ok(others),
-                })
-            }
-        };
+        }
+        for own in own {
+            shown = shown.and_then(|shown| laid(shown, own, self.key));
+        }
         match shown {
             Ok(Some(sketch)) => {
-                // What its cell comes to, less what was kept of another's, may look like nothing.
-                let epoch = mine.map_or(row.epoch, |cell| cell.own.epoch.max(row.epoch));
+                // What its cells come to, less what was kept of others, may look like nothing.
                 self.shown.get_or_insert(Cell { epoch, value: 1, expires_at: None });
                 self.shows = Shows::Sketch(Box::new(sketch));
             }
@@ -430,15 +584,46 @@ impl Share<'_> {
     }
 }
 
+/// Whether a life's body was laid into the one that is nobody's.
+fn is_folded(row: &Snapshot, id: CellId) -> bool {
+    !row.cells.contains_key(&id) && row.spent.get(&id).is_some_and(|spent| spent.closed)
+}
+
+/// What a node has to show of its own.
+#[derive(Default)]
+struct OwnParts {
+    /// Sketches, and the epoch that each is of.
+    sketches: Vec<(Sketch, Epoch)>,
+    /// The cells of the row that they stand for.
+    known: Vec<CellId>,
+}
+
 impl Sharing<'_> {
-    /// Puts what changed in the own body of a counter, if something has; how many pages.
+    /// Puts what changed in the own bodies of a counter, if something has; how many pages.
     pub(super) async fn settle_body(&self, name: &KeptName) -> Result<usize, StoreError> {
         let _busy = Busy::hold(self.inner, name);
+        let now = self.elapsed();
+        let mut turn = Turn::new(self.inner);
+        let present = self.shared.present();
+        let acts = |cell: &&OwnCell| cell.incarnation == present || self.shared.heir(cell.incarnation).acts(now);
+        let due = turn.share(named(name), |share| {
+            let unsettled = share.owned.bodies().filter(|cell| !cell.settled).filter(acts);
+            unsettled.map(|cell| (cell.incarnation, cell.shard)).collect::<Vec<_>>()
+        });
+        turn.finish();
+        let mut pages = 0;
+        for which in due.unwrap_or_default() {
+            pages += self.settle_one_body(name, which).await?;
+        }
+        Ok(pages)
+    }
+
+    async fn settle_one_body(&self, name: &KeptName, which: (Incarnation, Shard)) -> Result<usize, StoreError> {
         let mut pages = 0;
         for _ in 0..TRIES {
             let now = self.elapsed();
             let mut turn = Turn::new(self.inner);
-            let put = turn.share(named(name), |share| share.body_put());
+            let put = turn.share(named(name), |share| share.body_put(which));
             turn.finish();
             let Ok(Some(put)) = put else { break };
             let end = self.inner.journal.reserved();
@@ -453,9 +638,9 @@ impl Sharing<'_> {
             step!("put a body");
             let figures = &self.shared.figures;
             let bytes: usize = put.pages.iter().map(|(_, bytes)| bytes.len()).sum();
-            figures.bodies.fetch_add(1, Ordering::Relaxed);
-            figures.pages.fetch_add(put.pages.len() as u64, Ordering::Relaxed);
-            figures.pages_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+            figures.bodies.fetch_add(1, Sync::Relaxed);
+            figures.pages.fetch_add(put.pages.len() as u64, Sync::Relaxed);
+            figures.pages_bytes.fetch_add(bytes as u64, Sync::Relaxed);
             pages += put.pages.len().max(1);
             let mut turn = Turn::new(self.inner);
             let told = turn.share(named(name), |share| share.told_body(&put, &verdict));

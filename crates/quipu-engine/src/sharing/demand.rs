@@ -1,5 +1,6 @@
 //! What a command asks of a shared counter, and whether what is known of it is enough.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use quipu_model::shared::{Change, Shard};
@@ -10,7 +11,7 @@ use quipu_sketch::Key;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::bodies::Shows;
-use super::own::{OLD_CELLS_MAX, Owned};
+use super::own::{OwnCell, Owned, cells_max};
 use super::share::{self, Share};
 use super::{Pick, SHARDS_MAX, SharePolicy, Shared, Swap};
 use crate::namespaces::Policies;
@@ -142,10 +143,7 @@ impl Shared {
                 Seeing::Known
             }
             _ if adds_anyway && excused => Seeing::Known,
-            // Something may be known, from before a restart or a reset.
-            _ if excused && !adds && fail_mode.reads(!owned.cells.is_empty() || owned.fetched_at.is_some()) => {
-                Seeing::Known
-            }
+            _ if excused && !adds && fail_mode.reads(owned.is_something_known()) => Seeing::Known,
             _ if excused => Seeing::Refuse(Refusal::StoreDown),
             _ => Seeing::Fetch,
         }
@@ -204,9 +202,12 @@ impl Picking<'_> {
             confirmed: false,
             node,
             present: self.present,
+            bodies: BTreeMap::new(),
             body: None,
-            dropped: None,
-            says_anew: false,
+            number: 0,
+            dropped: Vec::new(),
+            moves: Vec::new(),
+            says_anew: BTreeSet::new(),
             known_expiry: shown.and_then(|cell| cell.expires_at),
             has_shown_body: false,
             shows: Shows::AsBefore,
@@ -222,8 +223,7 @@ impl Picking<'_> {
 
     /// Adds to the cell of a shard; false if that cannot hold it.
     pub fn add(&self, owned: &mut Owned, shard: Shard, expires_at: Option<Millis>, delta: i64) -> bool {
-        let cells_max = usize::from(self.policies.shards_max()) + OLD_CELLS_MAX;
-        if owned.cell(self.present, shard).is_none() && owned.cells.len() >= cells_max {
+        if owned.cell(self.present, shard).is_none() && self.is_full(owned) {
             return false;
         }
         self.shared.note_added();
@@ -235,6 +235,22 @@ impl Picking<'_> {
             }
             None => false,
         }
+    }
+
+    /// The cell of the body that something is observed in, of a sketch that may be taken in twice or not; `None`: too many of older lives are left to be settled.
+    pub fn observing<'o>(&self, owned: &'o mut Owned, is_idempotent: bool) -> Option<&'o mut OwnCell> {
+        let (incarnation, shard) = owned.observing(is_idempotent, self.present)?;
+        if !is_idempotent {
+            if owned.cell(incarnation, shard).is_none() && self.is_full(owned) {
+                return None;
+            }
+            self.shared.note_added();
+        }
+        Some(owned.open(incarnation, shard, None))
+    }
+
+    fn is_full(&self, owned: &Owned) -> bool {
+        owned.cells.len() >= cells_max(self.policies.shards_max())
     }
 
     /// Which shard an add goes to. Refused if the command has to name a key for that and does not.

@@ -91,7 +91,7 @@ impl Sharing<'_> {
         let is_sketch = {
             let (table, hash) = (&self.inner.table, self.inner.table.hash(name));
             let shard = table.lock(table.shard_of(hash));
-            shard.body(name).is_some() || shard.own_shelf().get(name).is_some()
+            shard.body(name).is_some() || shard.own_shelves().has(name)
         };
         if !is_sketch {
             let seen = self.shared.store.read(named(name)).await?;

@@ -22,21 +22,27 @@
 //! - that a cell is settled is written down late or never, so one that says so is: after a restart the others are put again, which changes nothing;
 //! - so is the total that was confirmed: the store may know of more, by one put.
 //!
-//! The cell of the node itself, of a sketch, has no totals that matter, and lets nothing go: in place of the total that was confirmed it has the seq of the newest put that is in its body, and in place of the seq
+//! A cell of a body, of a sketch, has no totals that matter, and lets nothing go: in place of the total that was confirmed it has the seq of the newest put that is in its body. That of the node itself has in place of the seq
 //! at which something was let go the one from which on seqs were given to states of this body (`sketches/settling`).
 
 use std::time::Duration;
 
+use quipu_model::shared::body::{LIFE_BODIES_MAX, is_of_body, life_shard, number_of};
 use quipu_model::shared::{CellId, Lapsed, NODE, Own, Put, Seq, Shard, Version};
 use quipu_model::{Epoch, Incarnation, Millis, NodeId, Writer};
 
 /// Cells of older lives that one counter may have beside its present shards. Each is a crash that came before the last one was settled.
 pub const OLD_CELLS_MAX: usize = 16;
 
+/// Most cells of its lives that a node has of one counter, where one has so many shards.
+pub fn cells_max(shards_max: u16) -> usize {
+    usize::from(shards_max) + OLD_CELLS_MAX
+}
+
 /// Most bytes that what this node says of one counter takes, where one has so many shards.
 pub fn own_bytes_max(shards_max: u16) -> usize {
     // One more: that of the node itself.
-    4 + (usize::from(shards_max) + OLD_CELLS_MAX + 1) * CELL_BYTES_MAX
+    4 + (cells_max(shards_max) + 1) * CELL_BYTES_MAX
 }
 
 /// Most bytes that one cell takes: flags, incarnation, shard, total, the one confirmed, where it let go, and twice seq, epoch, value and expiry.
@@ -104,6 +110,16 @@ impl OwnCell {
         CellId { writer: Writer { node, incarnation: self.incarnation }, shard: self.shard }
     }
 
+    /// Whether it is of a body: that of the node itself, or of one of its lives.
+    pub fn is_body(&self) -> bool {
+        is_of_body(self.incarnation, self.shard)
+    }
+
+    /// Of a cell of a body: which of those that this node has of the counter.
+    pub fn number(&self) -> u16 {
+        number_of(self.shard)
+    }
+
     /// What there is to put.
     pub fn put(&self, node: NodeId) -> Option<Put> {
         self.own.put(self.id(node), self.seq)
@@ -125,7 +141,7 @@ impl OwnCell {
         }
     }
 
-    /// Of a node's cell: the newest put of this epoch that its body is known to have everything of.
+    /// Of a cell of a body: the newest put of this epoch that the body is known to have everything of.
     pub fn included(&self) -> Seq {
         if self.settled { self.seq } else { Seq(u64::try_from(self.confirmed).unwrap_or(0)) }
     }
@@ -135,14 +151,14 @@ impl OwnCell {
         self.own.let_go
     }
 
-    /// Of a node's cell: what is to be known after a restart of whose puts are whose.
+    /// Of a cell of a body: what is to be known after a restart of whose puts are whose.
     pub fn note_line(&mut self, (included, from): (Seq, Seq)) {
         (self.confirmed, self.own.let_go) = (i128::from(included.0), from);
     }
 
     /// The store is to confirm it anew.
     pub fn doubt(&mut self) {
-        if self.incarnation == NODE {
+        if self.is_body() {
             self.confirmed = i128::from(self.included().0);
         }
         self.settled = !self.own.said && self.own.lapsed.is_none();
@@ -156,9 +172,38 @@ impl Owned {
         self.cells.iter().any(|cell| !cell.settled)
     }
 
+    /// Whether what is shown while the store does not answer is something, from before a restart or a reset. Of a sketch of which each life has a body, what lives have counted that are over and settled only
+    /// the store knows: before a row was seen there is less to show than this node itself has acknowledged.
+    pub fn is_something_known(&self) -> bool {
+        let in_part = self.landed_at == Duration::ZERO && self.bodies().any(|cell| cell.incarnation != NODE);
+        !in_part && (!self.cells.is_empty() || self.fetched_at.is_some())
+    }
+
     /// The cell of the node itself: of what it says of a sketch.
     pub fn node(&self) -> Option<&OwnCell> {
         self.cells.iter().find(|cell| cell.incarnation == NODE)
+    }
+
+    /// The cells of bodies.
+    pub fn bodies(&self) -> impl Iterator<Item = &OwnCell> {
+        self.cells.iter().filter(|cell| cell.is_body())
+    }
+
+    /// The cell of the body with this number.
+    pub fn of_body(&self, number: u16) -> Option<&OwnCell> {
+        self.bodies().find(|cell| cell.number() == number)
+    }
+
+    /// Which cell what is observed now goes to, of a sketch that may be taken in twice or not: that of the node itself, or of its present life, which may be yet to be opened; `None`: there are too many.
+    pub fn observing(&self, is_idempotent: bool, present: Incarnation) -> Option<(Incarnation, Shard)> {
+        if is_idempotent {
+            return Some((NODE, Shard(0)));
+        }
+        if let Some(cell) = self.bodies().find(|cell| cell.incarnation == present) {
+            return Some((present, cell.shard));
+        }
+        let free = (0..LIFE_BODIES_MAX).find(|number| self.of_body(*number).is_none())?;
+        Some((present, life_shard(free)))
     }
 
     /// The cell of a life and shard.
@@ -171,8 +216,10 @@ impl Owned {
     pub fn open(&mut self, incarnation: Incarnation, shard: Shard, expires_at: Option<Millis>) -> &mut OwnCell {
         let at = self.cells.iter().position(|cell| cell.incarnation == incarnation && cell.shard == shard);
         let at = at.unwrap_or_else(|| {
-            // Its sisters may have lapsed already: then the new one is of the life that began.
-            let sister = self.cells.iter().find(|cell| cell.incarnation == incarnation).map(|cell| cell.own);
+            // Its sisters may have lapsed already: then the new one is of the life that began. A body has none.
+            let is_body = is_of_body(incarnation, shard);
+            let sister = self.cells.iter().find(|cell| !is_body && !cell.is_body() && cell.incarnation == incarnation);
+            let sister = sister.map(|cell| cell.own);
             let own = match sister {
                 Some(Own { epoch, expires_at, lapsed: None, .. }) => Own { epoch, expires_at, ..Own::default() },
                 _ => Own { epoch: self.epoch, expires_at, ..Own::default() },
@@ -199,7 +246,7 @@ impl Owned {
     /// The counter's time is over by this node's clock: what was added before expires, unless the store says otherwise.
     pub fn lapse(&mut self, now: Millis, present: Incarnation) {
         // An older life adds nothing any more, so there is nothing to keep apart; and it may have other heirs, so its seq stays as it is.
-        for cell in self.cells.iter_mut().filter(|cell| cell.incarnation == present) {
+        for cell in self.cells.iter_mut().filter(|cell| cell.incarnation == present && !cell.is_body()) {
             let lapsed = cell.own.lapse(now, Seq(cell.seq.0 + 1));
             if lapsed != cell.own {
                 cell.say(lapsed);
@@ -282,7 +329,7 @@ impl Owned {
             let confirmed = match flags & HAS_CONFIRMED != 0 {
                 // In one form only, so that bytes that were compared are not made differently.
                 true => Some(take_value(&mut rest)?).filter(|confirmed| !settled && *confirmed != 0)?,
-                false if settled && incarnation == NODE => i128::from(seq.0),
+                false if settled && is_of_body(incarnation, shard) => i128::from(seq.0),
                 false if settled => total,
                 false => 0,
             };
@@ -384,17 +431,38 @@ mod tests {
                 expires_at: at.map(Millis),
                 lapsed,
             });
-        (any::<u64>(), any::<u16>(), any::<u64>(), own, any::<bool>(), any::<i128>()).prop_map(
+        let shard = prop_oneof![any::<u16>().prop_map(Shard), (0..LIFE_BODIES_MAX).prop_map(life_shard)];
+        (any::<u64>(), shard, any::<u64>(), own, any::<bool>(), any::<i128>()).prop_map(
             |(incarnation, shard, seq, own, settled, confirmed)| OwnCell {
                 incarnation: Incarnation(incarnation),
-                shard: Shard(shard),
+                shard,
                 seq: Seq(seq),
                 own,
                 settled,
                 doubted: false,
-                confirmed: if settled { own.total } else { confirmed },
+                confirmed: match settled {
+                    true if is_of_body(Incarnation(incarnation), shard) => i128::from(seq),
+                    true => own.total,
+                    false => confirmed,
+                },
             },
         )
+    }
+
+    #[test]
+    fn what_is_observed_goes_to_the_node_or_to_the_present_life_under_the_first_number_that_is_free() {
+        let (mut owned, old, present) = (Owned::default(), Incarnation(7), Incarnation(8));
+        assert_eq!(owned.observing(true, present), Some((NODE, Shard(0))));
+        assert_eq!(owned.observing(false, old), Some((old, life_shard(0))));
+        owned.open(old, life_shard(0), None);
+        assert_eq!(owned.observing(false, present), Some((present, life_shard(1))), "the older one has the first");
+        owned.open(present, life_shard(1), None);
+        owned.cells.retain(|cell| cell.incarnation == present);
+        assert_eq!(owned.observing(false, present), Some((present, life_shard(1))), "it keeps its own");
+        for number in 0..LIFE_BODIES_MAX {
+            owned.open(old, life_shard(number), None);
+        }
+        assert_eq!(owned.observing(false, Incarnation(9)), None, "there are no more");
     }
 
     proptest! {

@@ -2,16 +2,19 @@
 //!
 //! In: the registry and all rows, a page at a time. Out: swaps that change no sum, and the registration's next stage when a walk has come to every row.
 //!
-//! Any node does it, several may at once: every step may be repeated.
+//! Any node does it, several may at once: every step may be repeated. Bodies of sketches are not closed, and folded by being laid together with those that were before.
 //!
 //! Invariant: nothing is folded while the store is known to have lost something that was not put again.
 
+use quipu_model::shared::body::{Body, NOBODYS, Shape};
 use quipu_model::shared::{
-    Attempt, By, Change, Fate, Next, Registration, Seen, Stage, Step, SwapId, SwapVerdict, compute,
+    Attempt, By, Change, Computed, Fate, Next, Registration, Seen, SeenBodies, Stage, Step, SwapId, SwapVerdict,
+    compute, is_body_cell,
 };
-use quipu_model::{Cursor, Name, Page, Reply, StoreError, Writers};
+use quipu_model::{Cursor, Name, Page, Reply, StoreError, Writer, Writers};
 
 use super::Sharing;
+use super::bodies::{laid, sketch};
 use crate::sync::{Ordering, lock};
 
 /// Names of one page: each costs a read, and a swap if the writer has a cell there.
@@ -91,7 +94,10 @@ impl Sharing<'_> {
             let closed = self.change(name, Change::Close(writer)).await?;
             walk.closed_some |= closed > 0;
             // What was closed only now has its `grace` before it.
-            let folded = if walk.folds && closed == 0 { self.change(name, Change::Fold(writer)).await? } else { 0 };
+            let folded = match walk.folds && closed == 0 {
+                true => self.change(name, Change::Fold(writer)).await? + self.fold_body(name, writer).await?,
+                false => 0,
+            };
             self.change(name, Change::Forget).await?;
             self.shared.figures.closed.fetch_add(closed as u64, Ordering::Relaxed);
             self.shared.figures.folded.fetch_add(folded as u64, Ordering::Relaxed);
@@ -144,6 +150,47 @@ impl Sharing<'_> {
             }
         }
         Err(StoreError::NotApplied { call: quipu_model::Call::Swap, source: "others keep changing the row".into() })
+    }
+
+    /// Lays the body of a writer into the one that is nobody's; how many there were. Where they cannot be laid together it stays, and counts on.
+    async fn fold_body(&self, name: Name<'_>, writer: Writer) -> Result<i64, StoreError> {
+        let (store, key) = (&self.shared.store, &self.inner.sketch_key);
+        let has_body = |seen: &Seen| seen.snapshot.cells.keys().any(|id| id.writer == writer && is_body_cell(id));
+        for _ in 0..TRIES_MAX {
+            let asked_at = self.elapsed();
+            if !has_body(&store.read(name).await?) {
+                return Ok(0);
+            }
+            let SeenBodies { seen, bodies } = store.read_bodies(name).await?;
+            if !self.may_send(asked_at) {
+                continue;
+            }
+            if seen.snapshot.due(seen.at) {
+                // It goes with its epoch.
+                return Ok(0);
+            }
+            let Some(gone) = bodies.get(&writer) else { return Ok(0) };
+            let before = bodies.get(&NOBODYS).map(|body| sketch(body, key)).transpose();
+            let folded = before.and_then(|before| laid(before, sketch(gone, key)?, key));
+            let Ok(Some(folded)) = folded else { return Ok(0) };
+            let shape = Shape { length: folded.bytes().len() as u32, ..gone.shape };
+            let changed = [(NOBODYS, Some(Body { shape, bytes: folded.bytes().to_vec() })), (writer, None)];
+            let id = SwapId(u128::from(self.shared.random()) << 64 | u128::from(self.shared.random()));
+            let registered = self.shared.registered();
+            let by = By { id, node: self.shared.node, grace: self.shared.options.grace, registered: &registered };
+            let Ok(Computed { next: Next::Row(row), reply }) = compute(&seen, &by, &Change::FoldBody(writer)) else {
+                return Ok(0);
+            };
+            match store.swap_bodies(name, seen.snapshot.version, &row, &changed).await {
+                Ok(SwapVerdict::Swapped) => return Ok(number(&reply)),
+                Ok(SwapVerdict::Moved) => {}
+                Err(error) => return self.find_out(name, &seen, id, number(&reply), error).await,
+            }
+        }
+        Err(StoreError::NotApplied {
+            call: quipu_model::Call::SwapBodies,
+            source: "others keep changing the row".into(),
+        })
     }
 
     async fn find_out(

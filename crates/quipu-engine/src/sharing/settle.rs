@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use quipu_model::shared::{NODE, Put, Verdict};
+use quipu_model::shared::{Put, Verdict};
 use quipu_model::{Incarnation, KeptName, Name, PUTS_MAX};
 
 use super::lease::Heir;
@@ -112,8 +112,8 @@ impl<'e> Sharing<'e> {
             let (mut lapsed, mut late, mut body) = (false, false, false);
             let mut puts = Vec::new();
             for cell in share.owned.cells.iter().filter(|cell| !cell.settled) {
-                if cell.incarnation == NODE {
-                    body = true;
+                if cell.is_body() {
+                    body |= cell.incarnation == present || self.shared.heir(cell.incarnation).acts(now);
                     continue;
                 }
                 lapsed |= cell.own.lapsed.is_some();

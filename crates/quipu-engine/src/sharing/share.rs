@@ -6,11 +6,12 @@
 //! - only the present life carries; a cell of an older one that is told anything but `Newest` is settled late, by a swap;
 //! - what is shown comes from one row and the own cells of the same moment.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use quipu_model::shared::{NODE, Own, Put, Seen, Shard, Told, Verdict, read};
 use quipu_model::{Cell, Incarnation, Millis, NodeId};
-use quipu_sketch::Key;
+use quipu_sketch::{Key, Sketch};
 
 use super::bodies::{Foreign, Shows};
 use super::lease::Heir;
@@ -31,12 +32,18 @@ pub struct Share<'s> {
     pub node: NodeId,
     /// Its present life.
     pub present: Incarnation,
-    /// Of a sketch: what this node says of it.
+    /// Of a sketch: what this node says of it, by number.
+    pub bodies: BTreeMap<u16, Box<Body>>,
+    /// The one of them that is looked at, taken out of these.
     pub body: Option<Box<Body>>,
+    /// Its number.
+    pub number: u16,
     /// What it no longer says.
-    pub dropped: Option<Box<Body>>,
-    /// It says something else, and all of it is to be written down.
-    pub says_anew: bool,
+    pub dropped: Vec<(u16, Box<Body>)>,
+    /// What lives have left that are over, for the present one to go on with.
+    pub moves: Vec<Sketch>,
+    /// Of these bodies it says something else, and all of it is to be written down.
+    pub says_anew: BTreeSet<u16>,
     /// When the counter was to expire, as far as was known before.
     pub known_expiry: Option<Millis>,
     /// Whether a sketch is shown.
@@ -100,24 +107,31 @@ impl Share<'_> {
         let mut left = Left::default();
         let mut cells = std::mem::take(&mut self.owned.cells);
         cells.retain_mut(|cell| {
-            let (stays, heard) = match cell.incarnation {
-                NODE => (true, self.hear_body(cell, seen, foreign)),
-                _ => self.hear(cell, seen, heir),
+            let (stays, heard) = match cell.is_body() {
+                true => self.with_body(cell.number(), |share| match cell.incarnation {
+                    NODE => (true, share.hear_body(cell, seen, foreign)),
+                    _ => share.hear_life(cell, seen, heir),
+                }),
+                false => self.hear(cell, seen, heir),
             };
             left = left.and(heard);
             self.changed |= !stays;
+            if !stays && cell.is_body() {
+                self.drop_body(cell.number());
+            }
             stays
         });
         self.owned.cells = cells;
         self.owned.epoch = seen.snapshot.as_of(seen.at).epoch;
         (self.owned.fetched_at, self.owned.excused_until) = (Some(asked_at), None);
+        left.carried += self.take_over();
         // What was added under an epoch that has ended is for whoever goes on with that life to carry, or to let expire. With one that was
         // closed nobody goes on: what this node knows more of it is settled late, and counts.
         let (row, node) = (&seen.snapshot, self.node);
         let counts =
             |cell: &OwnCell| matches!(cell.own.shown(cell.id(node), cell.seq, row, seen.at), Told::Stay | Told::Over);
         // What somebody else, on a copy of its directory, has put as this node is none of its own.
-        let silent = |cell: &OwnCell| cell.incarnation == NODE && !cell.own.said;
+        let silent = |cell: &OwnCell| cell.is_body() && !cell.own.said;
         let ours = |cell: &OwnCell| {
             let acts = cell.incarnation == self.present || heir(cell.incarnation) != Footing::Theirs || counts(cell);
             acts && !silent(cell)
@@ -129,7 +143,7 @@ impl Share<'_> {
             let (epoch, value, expires_at) = (total.epoch, total.value, total.expires_at);
             self.shown = total.exists.then_some(Cell { epoch, value, expires_at });
         }
-        Some(left.and(self.show_bodies(seen, foreign)))
+        Some(left.and(self.show_bodies(seen, foreign, heir)))
     }
 
     /// What a row means for one cell; whether it stays.

@@ -4,7 +4,7 @@
 //! list of swaps makes them.
 //!
 //! Invariants:
-//! - own cells are laid into the row that a change is computed from, synced first: what a reset returns includes what this node has acknowledged;
+//! - own cells are laid into the row that a client's change is computed from, synced first: what a reset returns includes what this node has acknowledged;
 //! - a swap of unknown outcome is looked up in the row, and sent again only as the very same one;
 //! - a reply is given once the swap is known to be in; a refusal once it is known that it never will be; else there is none.
 
@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use quipu_model::shared::put::{judge, put};
 use quipu_model::shared::{
-    Attempt, By, Change, Computed, Fate, NODE, Next, Put, Seen, Snapshot, SwapId, SwapRefused, SwapVerdict, Told,
-    Verdict, compute,
+    Attempt, By, Change, Computed, Fate, Next, Put, Seen, Snapshot, SwapId, SwapRefused, SwapVerdict, Told, Verdict,
+    compute,
 };
 use quipu_model::{Incarnation, KeptName, Refusal, Reply, StoreError};
 
@@ -364,8 +364,10 @@ impl Sharing<'_> {
         let (node, present) = (self.shared.node, self.shared.present());
         let mut turn = Turn::new(self.inner);
         let prepared = turn.share(named(name), |share| {
-            let own = share.owned.cells.iter().filter(|cell| cell.incarnation == present);
-            let puts: Vec<Put> = own.filter_map(|cell| cell.put(node)).collect();
+            // What somebody is told of includes what this node has acknowledged. A chore tells nobody: it may bring the row to a later epoch than what would be laid into it, which would be
+            // gone with the one before. Bodies are put by themselves, before.
+            let laid = |cell: &&OwnCell| change.is_some() && cell.incarnation == present && !cell.is_body();
+            let puts: Vec<Put> = share.owned.cells.iter().filter(laid).filter_map(|cell| cell.put(node)).collect();
             let change = change.or_else(|| chore(share, seen, &|incarnation| self.footing(incarnation, now)));
             change.map(|change| (puts, change))
         });
@@ -396,14 +398,14 @@ fn chore(share: &Share<'_>, seen: &Seen, footing: &dyn Fn(Incarnation) -> Footin
         }
         match (cell.own.shown(id, cell.seq, row, at), present) {
             (Told::Move, _) if row.due(at) => return Some(Change::Lapse),
-            (Told::Move, _) if present || cell.incarnation == NODE || cell.own.lapsed.is_some() => {
+            (Told::Move, _) if present || cell.is_body() || cell.own.lapsed.is_some() => {
                 let epoch = cell.own.lapsed.map_or(cell.own.epoch, |lapsed| lapsed.epoch);
                 return Some(Change::CatchUp(epoch));
             }
             // Also what the row would take: of a life on its way out nothing is put any more.
             // What the store has confirmed, and the row does not know any more, was folded.
             (Told::Stay | Told::Move | Told::Open(_) | Told::Over, false)
-                if cell.incarnation != NODE && !cell.settled && row.newest(id) != Some(cell.seq) =>
+                if !cell.is_body() && !cell.settled && row.newest(id) != Some(cell.seq) =>
             {
                 if let Some(late) = cell.own.late(id, cell.seq) {
                     return Some(Change::Late(late));

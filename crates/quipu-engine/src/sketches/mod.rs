@@ -18,6 +18,7 @@ mod change;
 mod frequency;
 mod note;
 mod observe;
+mod own_shelves;
 mod pages;
 mod room;
 mod settling;
@@ -29,8 +30,9 @@ mod top;
 mod unique;
 
 pub(crate) use self::answer::{Told, told};
-pub(crate) use self::note::{OWN_PANE, Paged, is_of_sketch};
+pub(crate) use self::note::{Paged, is_of_sketch, own_number};
 pub use self::observe::OBSERVES_MAX;
+pub use self::own_shelves::OwnShelves;
 pub(crate) use self::room::{
     concerns_bodies, outcome_bytes_max, own_body_bytes_max, record_bytes_guess, record_bytes_max, strings_bytes_max,
 };

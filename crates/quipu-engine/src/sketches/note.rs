@@ -1,13 +1,14 @@
 //! Bodies at rest: the bytes of their notes in the ledger.
 //!
 //! ```text
-//! a page    key    5, hash of the name u64, length of the name u16, name, pane u32 (0: none, or the ring of them; else the slot in it plus one; 2³¹: what this node says of it on a shared store), page u32; all big-endian, so that pages lie in order
+//! a page    key    5, hash of the name u64, length of the name u16, name, pane u32 (0: none, or the ring of them; else the slot in it plus one; 2³¹ and its number: a body of what this node says of it on a shared store), page u32; all big-endian, so that pages lie in order
 //!           value  of page 0: kind u8, epoch (u64 milliseconds, u64 node), version u64, length of the body u32, little-endian, and the page's bytes
 //!                  of others: the page's bytes
 //! ```
 //!
 //! A page has 1,024 bytes of the body, the last one fewer; zeros at its end are left out, and a page of nothing else, but for page 0, has no note.
 
+use quipu_model::shared::body::LIFE_BODIES_MAX;
 use quipu_model::{Epoch, NAME_BYTES_MAX, NodeId, Note};
 use quipu_sketch::window::PANES_MAX;
 
@@ -17,9 +18,20 @@ use crate::journal::format::without_zeros;
 /// Bytes of a page: small enough that a change of a few registers seals little, large enough that its key is little beside it.
 pub const PAGE_BYTES: usize = 1 << 10;
 
-/// The bodies that are shown, where there is no shared store; with one, those that this node has said there.
+/// The bodies that are shown, where there is no shared store; with one, those that this node has said there, by their number.
 pub const SOLE_PANE: u32 = 0;
-pub const OWN_PANE: u32 = 1 << 31;
+const OWN_PANE: u32 = 1 << 31;
+
+/// What journal and ledger know a body by that this node says on a shared store.
+pub fn own_pane(number: u16) -> u32 {
+    OWN_PANE + u32::from(number)
+}
+
+/// The number of such a body; `None`: it is none.
+pub fn own_number(pane: u32) -> Option<u16> {
+    let number = u16::try_from(pane.checked_sub(OWN_PANE)?).ok()?;
+    (number < LIFE_BODIES_MAX).then_some(number)
+}
 
 /// The first byte of the key; those before it are of `tokens` and `namespaces`.
 const SKETCH: u8 = 5;
@@ -120,7 +132,7 @@ impl<'a> Paged<'a> {
             _ => (None, value),
         };
         let makes_sense = name.len() <= NAME_BYTES_MAX
-            && (pane <= PANES_MAX || pane == OWN_PANE)
+            && (pane <= PANES_MAX || own_number(pane).is_some())
             && bytes.len() <= PAGE_BYTES
             && (page == 0 || !bytes.is_empty())
             && page < pages_of(SKETCH_BYTES_MAX)

@@ -7,8 +7,9 @@
 //!
 //! Stretches are in memory only. After a restart it is not known what was counted since, if anything was: then all of the body is gone on with.
 //!
-//! Several processes may say something under this node's name, each with a copy of its directory. Their puts are one **chain** all the same: each goes on from the one before, has all that is in it, and has a greater seq. So a process has
-//! to know of two things: up to which put its body has what is in the chain, and which seqs it has given itself, for what it has put after that. Whatever else the store has is of another, and is taken in before anything is put.
+//! A body of the node itself may be of several processes, each with a copy of its directory. Their puts are one **chain** all the same: each goes on from the one before, has all that is in it, and has a greater seq. So a process has
+//! to know of two things: up to which put its body has what is in the chain, and which seqs it has given itself, for what it has put after that. Whatever else the store has is of another, and is taken in before anything is put, which
+//! does no harm: only what may be taken in twice is the node's. A body of a life is of that life alone, and so is whatever the store has of it.
 //!
 //! Invariants:
 //! - a page that the store does not have as it is in the body is in `changed` or `sent`, or the whole body is put;
@@ -17,7 +18,7 @@
 //! - the body has all that the chain has up to `included`.
 
 use quipu_model::Millis;
-use quipu_model::shared::Seq;
+use quipu_model::shared::{NODE, Seq};
 use quipu_sketch::Sketch;
 
 use super::pages::Pages;
@@ -40,7 +41,7 @@ pub struct Settling {
     included: Seq,
     /// Seqs that were given to states of this body before this process began.
     line: Option<(Seq, Seq)>,
-    /// This process has given seqs from here on.
+    /// This process has given seqs from here on; of a life's body, all of them are its own.
     ours_from: Option<Seq>,
     stretches: Vec<Stretch>,
     known_from: u64,
@@ -90,7 +91,7 @@ pub enum Rest<'s> {
 
 impl Settling {
     /// Of a body that is begun, under an epoch of which the store has none yet.
-    pub fn begun(version: u64) -> Settling {
+    pub fn begun(cell: &OwnCell, version: u64) -> Settling {
         Settling {
             changed: Pages::default(),
             sent: None,
@@ -98,7 +99,7 @@ impl Settling {
             whole: true,
             included: Seq(0),
             line: None,
-            ours_from: None,
+            ours_from: (cell.incarnation != NODE).then_some(Seq(0)),
             stretches: Vec::new(),
             known_from: version,
             unsure: false,
@@ -108,12 +109,13 @@ impl Settling {
 
     /// Of a body that was found at a start, or that is begun, with what its cell says.
     pub fn of(cell: &OwnCell, version: u64) -> Settling {
-        let begun = Settling::begun(version);
+        let begun = Settling::begun(cell, version);
         if !cell.own.said {
             return begun;
         }
         let (included, unsure) = (cell.included(), cell.included() < cell.seq);
-        Settling { included, line: unsure.then(|| (cell.line_from(), cell.seq)), unsure, ..begun }
+        let line = (unsure && cell.incarnation == NODE).then(|| (cell.line_from(), cell.seq));
+        Settling { included, line, unsure, ..begun }
     }
 
     /// The seq to go on from: this one, or, if this process has given none since it last met with another's, one far enough from it that nobody else who goes on from there gives the same.
@@ -137,19 +139,16 @@ impl Settling {
         self.leap(seq.max(newest), random)
     }
 
-    /// Whether a put of this epoch is of a state that this body had, or is in it; of a body that may take in the same twice, whether that is certain.
-    pub fn has(&self, seq: Seq, is_idempotent: bool) -> bool {
+    /// Whether it is certain that a put of this epoch is of a state that this body had, or is in it.
+    pub fn has(&self, seq: Seq) -> bool {
         let in_line = self.line.is_some_and(|(from, to)| (from..=to).contains(&seq));
-        // A store that went back may have gone on from there with another's.
-        let in_chain = seq == self.included || seq < self.included && !is_idempotent;
-        in_chain || in_line || self.ours_from.is_some_and(|from| seq >= from)
+        // One before what is included may be another's: a store that went back may have gone on from there with it.
+        seq == self.included || in_line || self.ours_from.is_some_and(|from| seq >= from)
     }
 
     /// What is written down of it with the cell: the newest put that is in the body, and from where on seqs were given to states of it.
-    pub fn line(&self, is_idempotent: bool) -> (Seq, Seq) {
-        let ours = self.ours_from.unwrap_or_default();
-        // What was put before this process began, and not heard of since, is told from another's by one number only if it may be taken in again.
-        (self.included, self.line.filter(|_| !is_idempotent).map_or(ours, |(from, _)| from))
+    pub fn line(&self) -> (Seq, Seq) {
+        (self.included, self.ours_from.unwrap_or_default())
     }
 
     /// A page has changed.
@@ -179,6 +178,15 @@ impl Settling {
     /// The body goes on from a put that somebody else has made, who may go on from there as well: it had that version, and this body has taken it in.
     pub fn adopted(&mut self, held: Seq, version: u64) {
         (self.base, self.included, self.known_from, self.ours_from) = (Some(held), held, version, None);
+    }
+
+    /// The body has taken in something else that the store does not know, all of it at once, and has this version now.
+    pub fn took(&mut self, version: u64, sketch: Sketch) {
+        if let Some(stretch) = self.stretches.last_mut() {
+            stretch.closed = true;
+        }
+        self.stretches.push(Stretch { to: version, closed: true, sketch });
+        self.whole = true;
     }
 
     /// What was counted cannot be kept by itself any more: it is not known.
@@ -227,11 +235,11 @@ impl Settling {
     }
 
     /// The store has another put than the one that was gone on from. Whether the next put can go on from that; if not, it is of somebody else, and is to be looked at.
-    pub fn gap(&mut self, held: Option<Seq>, is_idempotent: bool) -> bool {
+    pub fn gap(&mut self, held: Option<Seq>) -> bool {
         match (held, &self.sent) {
             // The answer to it was lost. Pages since then are all there.
             (Some(held), Some(sent)) if held == sent.seq && !self.whole => self.base = Some(held),
-            (Some(held), _) if self.has(held, is_idempotent) => (self.base, self.whole) = (Some(held), true),
+            (Some(held), _) if self.has(held) => (self.base, self.whole) = (Some(held), true),
             (None, _) => (self.base, self.whole) = (None, true),
             _ => return false,
         }
@@ -273,9 +281,9 @@ impl Settling {
         Rest::Since(self.stretches.iter().filter(|stretch| stretch.to > after).map(|stretch| &stretch.sketch).collect())
     }
 
-    /// What was counted in this process and is not known to be in the chain.
-    pub fn unconfirmed(&self) -> Vec<&Sketch> {
-        self.stretches.iter().map(|stretch| &stretch.sketch).collect()
+    /// Whether what was counted after a version is known by itself: no stretch began before it and ended after it.
+    pub fn has_boundary(&self, version: u64) -> bool {
+        version == self.known_from || self.stretches.iter().any(|stretch| stretch.to == version)
     }
 
     /// Bytes of memory it takes.
@@ -289,7 +297,8 @@ impl Settling {
 
 #[cfg(test)]
 mod tests {
-    use quipu_model::shared::{NODE, Shard};
+    use quipu_model::Incarnation;
+    use quipu_model::shared::Shard;
     use quipu_sketch::{Edits, Hll};
 
     use super::*;
@@ -394,20 +403,19 @@ mod tests {
         assert!(leapt > Seq(1 << 31) && settling.leap(leapt, 7) == leapt, "once");
         settling.note(0..1);
         settling.send(Seq(leapt.0 + 1), 4, merge);
-        assert!(settling.gap(Some(Seq(6)), true), "what it has");
-        assert!(settling.gap(Some(Seq(5)), false), "of before that: the store went back");
+        assert!(settling.gap(Some(Seq(6))), "what it has");
         assert!(
-            !settling.gap(Some(Seq(5)), true),
-            "and may have gone on with another's, which is taken in where it may be"
+            !settling.gap(Some(Seq(5))),
+            "of before that: the store went back, and may have gone on with another's"
         );
-        assert!(settling.gap(Some(Seq(9)), true) && settling.gap(Some(Seq(10)), true), "of the process before");
-        assert!(!settling.gap(Some(Seq(7)), false), "of somebody who had the same directory, and went on from there");
-        assert!(!settling.gap(Some(Seq(11)), false), "the same");
-        assert!(settling.gap(None, true), "the store lost all of it");
+        assert!(settling.gap(Some(Seq(9))) && settling.gap(Some(Seq(10))), "of the process before");
+        assert!(!settling.gap(Some(Seq(7))), "of somebody who had the same directory, and went on from there");
+        assert!(!settling.gap(Some(Seq(11))), "the same");
+        assert!(settling.gap(None), "the store lost all of it");
         settling.confirmed(Seq(leapt.0 + 1), 4);
         settling.note(2..3);
         settling.send(Seq(leapt.0 + 2), 5, merge);
-        assert!(settling.gap(Some(Seq(leapt.0 + 2)), true), "the answer was lost");
+        assert!(settling.gap(Some(Seq(leapt.0 + 2))), "the answer was lost");
         let again = settling.send(Seq(leapt.0 + 2), 5, merge);
         assert!(!again.whole && again.pages.iter().collect::<Vec<_>>() == [2], "{again:?}");
     }
@@ -430,6 +438,16 @@ mod tests {
             (Some(8), Some(1)),
             "it is not in what the other put"
         );
-        assert!(settling.has(Seq(50), true) && !settling.has(Seq(51), true));
+        assert!(settling.has(Seq(50)) && !settling.has(Seq(51)));
+    }
+
+    #[test]
+    fn all_that_the_store_has_of_a_life_is_its_own() {
+        let life = OwnCell { incarnation: Incarnation(7), shard: Shard(u16::MAX), ..cell(10, 6) };
+        let mut settling = Settling::of(&life, 3);
+        assert_eq!(settling.leap(Seq(10), u64::MAX), Seq(10), "nobody else gives the same seqs");
+        settling.send(Seq(11), 4, merge);
+        assert!((1..=10).all(|held| settling.gap(Some(Seq(held)))), "whatever of it the store went back to");
+        assert_eq!(settling.line(), (Seq(6), Seq(0)));
     }
 }

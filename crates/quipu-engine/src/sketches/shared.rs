@@ -5,18 +5,19 @@
 //! The work is done three times: in what is shown, which the reply is of; in this node's own body, which the journal, the ledger and the store get; and in the stretch of what the store does not know (`settling`).
 //! It is done there also if the shown sketch does not change: that another node has counted an item already may be of an epoch that is over.
 //!
-//! Invariant: this node's cell has the epoch of its body, and counts its changes.
+//! Which of this node's bodies that is depends on the sketch: the node's, if it may be taken in twice, else that of the present life.
+//!
+//! Invariant: an own cell has the epoch of its body, and counts its changes.
 
-use quipu_model::shared::{NODE, Shard};
 use quipu_model::{Cell, Name, Refusal};
 use quipu_sketch::{Edits, Sketch};
 
 use super::Body;
 use super::apply::{Wanted, known};
 use super::change::{Begin, Fresh, Way, all_of, edits_bytes, packed};
-use super::note::OWN_PANE;
+use super::note::own_pane;
 use super::settling::Settling;
-use super::together::{empty_like, is_alike, is_idempotent};
+use super::together::{empty_like, is_alike, is_idempotent, take_in};
 use crate::apply::Run;
 use crate::journal::format::{EDIT_OVERHEAD_BYTES_MAX, Entry};
 use crate::sharing::Shows;
@@ -37,6 +38,7 @@ impl Run<'_, '_> {
         let before = self.sole_cell(name);
         let hash = self.table.hash(name.bytes());
         let index = self.table.shard_of(hash);
+        let present = self.picking.as_ref().map(|picking| picking.present()).ok_or(wanted.refusal())?;
         let mut made = None;
         match before {
             None => {
@@ -51,7 +53,7 @@ impl Run<'_, '_> {
                     return Err(wanted.refusal());
                 }
                 let (grows, all) = (grows(shown), shown.memory() as u64);
-                let copies = if shard.own_shelf().get(name.bytes()).is_some() { 0 } else { COPIES - 1 };
+                let copies = if shard.observing(hash, name.bytes(), shown, present).is_some() { 0 } else { COPIES - 1 };
                 self.check_growth(grows * COPIES + all * copies)?;
             }
         }
@@ -61,7 +63,7 @@ impl Run<'_, '_> {
             None => shard.body(name.bytes()).ok_or(wanted.refusal())?.sketch(),
         };
         // What this node said under an epoch that may be over, of which only the store can tell.
-        if shard.own_shelf().get(name.bytes()).is_some_and(|own| !is_alike(own.sketch(), shown)) {
+        if shard.own_shelves().of(name.bytes()).any(|(_, own)| !is_alike(own.sketch(), shown)) {
             return Err(Refusal::StoreDown);
         }
         let mut edits = Fresh::take();
@@ -87,30 +89,59 @@ impl Run<'_, '_> {
         made: Option<Sketch>,
         work: &impl Fn(&mut Sketch, &mut Edits) -> Result<T, Refusal>,
     ) -> Result<(), Refusal> {
+        let Some(picking) = &self.picking else { return Err(Refusal::WrongKind) };
         let hash = self.table.hash(name.bytes());
         let index = self.table.shard_of(hash);
         let shard = self.held.shard(index);
         let shown = made.as_ref().or(shard.body(name.bytes()).map(Body::sketch)).ok_or(Refusal::WrongKind)?;
-        let mut fresh = match shard.own_shelf().get(name.bytes()) {
+        let is_idempotent = is_idempotent(shown);
+        let mut fresh = match shard.observing(hash, name.bytes(), shown, picking.present()) {
             Some(_) => None,
             None => Some(empty_like(shown)?),
         };
+        let (owned, _) = shard.take_own(hash, name.bytes());
+        let mut owned = owned.unwrap_or_default();
+        let Some(said) = picking.observing(&mut owned, is_idempotent) else {
+            // So many lives have ended before they were settled that there is no place for another. What is shown is made anew with the next row.
+            owned.outdate();
+            shard.give_own(hash, name.bytes(), owned);
+            return Err(Refusal::StoreDown);
+        };
+        let number = said.number();
+        let mut body = shard.own_shelves_mut().take(name.bytes(), number);
         let begin = fresh.as_ref().map(Begin::of);
         let mut edits = Fresh::take();
         let (mut length, mut done) = (0, Ok(()));
         if let Some(fresh) = &mut fresh {
             done = work(fresh, &mut edits.0).map(drop);
-        } else if let Some(own) = shard.own_shelf_mut().get_mut(name.bytes()) {
+        } else if let Some(own) = &mut body {
             length = own.bytes().len();
             done = work(own.sketch_mut(), &mut edits.0).map(drop);
         }
         if let Err(refusal) = done {
             // What is shown is ahead of what this node says: it is made anew with the next row.
-            if let Some(owned) = shard.own(hash, name.bytes()) {
-                owned.outdate();
+            owned.outdate();
+            if let Some(body) = body {
+                shard.own_shelves_mut().give(name.bytes(), number, body);
             }
+            shard.give_own(hash, name.bytes(), owned);
             return Err(refusal);
         }
+        let is_new = fresh.is_some();
+        let begun = |fresh| Box::new(Body::new(fresh, said.own.epoch, said.own.value as u64));
+        let mut body = body.or(fresh.map(begun)).expect("the work was done in one of them");
+        let version = body.version;
+        let settling = body.settling(|| Settling::of(said, version));
+        said.seq = settling.leap(said.seq, picking.random());
+        said.say(said.own.added(1).unwrap_or(said.own));
+        said.note_line(settling.line());
+        if !is_new {
+            body.note(length, &edits.0);
+        }
+        body.keep_apart(|stretch| work(stretch, &mut Edits::new()).is_ok());
+        body.next_version();
+        let own = owned.encode();
+        shard.give_own(hash, name.bytes(), owned);
         let cell = match before {
             Some(cell) => Cell { value: cell.value.saturating_add(1), ..cell },
             None => self.with_value(name, None, 1),
@@ -121,33 +152,15 @@ impl Run<'_, '_> {
         if let Some(made) = made {
             shard.put_body(hash, name.bytes(), Body::lent(made, cell.epoch));
         }
-        let (owned, _) = shard.take_own(hash, name.bytes());
-        let mut owned = owned.unwrap_or_default();
-        let node = owned.open(NODE, Shard(0), None);
-        let is_new = fresh.is_some();
-        let mut body = match fresh {
-            Some(fresh) => Box::new(Body::new(fresh, node.own.epoch, node.own.value as u64)),
-            None => shard.own_shelf_mut().take(name.bytes()).expect("it was just worked on"),
-        };
-        let (version, is_idempotent) = (body.version, is_idempotent(body.sketch()));
-        let settling = body.settling(|| Settling::of(node, version));
-        node.seq = settling.leap(node.seq, picking.random());
-        node.say(node.own.added(1).unwrap_or(node.own));
-        node.note_line(settling.line(is_idempotent));
-        if !is_new {
-            body.note(length, &edits.0);
-        }
-        body.keep_apart(|stretch| work(stretch, &mut Edits::new()).is_ok());
-        body.next_version();
         let unsure = !std::mem::replace(&mut body.journaled, journal.is_some());
         if let Some(before) = journal {
-            let (Cell { epoch, value, expires_at }, own) = (cell, owned.encode());
+            let Cell { epoch, value, expires_at } = cell;
             let entry =
                 Entry::Cell { name: name.bytes(), epoch, value, expires_at, count: 1, sum: 1, before, own: &own };
             self.draft.push(self.now, &entry);
             let way = EDIT_OVERHEAD_BYTES_MAX + edits_bytes(&edits.0) + begin.as_ref().map_or(0, Begin::len);
             let all = unsure || edits.0.is_whole() || way > EDIT_OVERHEAD_BYTES_MAX + body.bytes().len();
-            let place = (name.bytes(), OWN_PANE);
+            let place = (name.bytes(), own_pane(number));
             let change = (body.kind(), body.version, all || is_new);
             match begin.as_ref().filter(|_| !all) {
                 _ if all => self.draft.push_sketch(self.now, place, change, [all_of(body.bytes())].into_iter()),
@@ -158,8 +171,7 @@ impl Run<'_, '_> {
                 None => self.draft.push_sketch(self.now, place, change, edits.0.iter().map(packed)),
             }
         }
-        shard.own_shelf_mut().give(name.bytes(), body);
-        shard.give_own(hash, name.bytes(), owned);
+        shard.own_shelves_mut().give(name.bytes(), number, body);
         shard.note_unsettled(name.bytes(), || picking.due(name));
         self.table.note_bytes(shard);
         Ok(())
@@ -169,11 +181,19 @@ impl Run<'_, '_> {
     pub(crate) fn show_own(&mut self, name: Name<'_>, cell: Cell) {
         let hash = self.table.hash(name.bytes());
         let shard = self.held.shard(self.table.shard_of(hash));
-        if shard.own_shelf().is_empty() || shard.body(name.bytes()).is_some() {
+        if shard.own_shelves().is_empty() || shard.body(name.bytes()).is_some() {
             return;
         }
-        let Some(own) = shard.own_shelf().get(name.bytes()).map(|own| own.sketch().clone()) else { return };
-        shard.put_body(hash, name.bytes(), Body::lent(own, cell.epoch));
+        let mut all: Option<Sketch> = None;
+        for (_, own) in shard.own_shelves().of(name.bytes()) {
+            match &mut all {
+                None => all = Some(own.sketch().clone()),
+                // Of another kind: the row tells.
+                Some(all) => drop(take_in(all, own.sketch(), self.key)),
+            }
+        }
+        let Some(all) = all else { return };
+        shard.put_body(hash, name.bytes(), Body::lent(all, cell.epoch));
         self.table.note_bytes(shard);
     }
 
@@ -190,17 +210,17 @@ impl Run<'_, '_> {
         self.table.note_bytes(shard);
     }
 
-    /// Writes down what this node says of a sketch, all of it; its cell is written already.
-    pub(crate) fn write_own_body(&mut self, name: Name<'_>) {
+    /// Writes down what this node says of a sketch, all of the body with this number; its cell is written already.
+    pub(crate) fn write_own_body(&mut self, name: Name<'_>, number: u16) {
         let hash = self.table.hash(name.bytes());
         let is_journaled = self.before(name, true).is_some();
         let shard = self.held.shard(self.table.shard_of(hash));
-        let Some(body) = shard.own_shelf_mut().get_mut(name.bytes()) else { return };
+        let Some(body) = shard.own_shelves_mut().get_mut(name.bytes(), number) else { return };
         body.journaled = is_journaled;
         if is_journaled {
             let change = (body.kind(), body.version, true);
             let all = [all_of(body.bytes())].into_iter();
-            self.draft.push_sketch(self.now, (name.bytes(), OWN_PANE), change, all);
+            self.draft.push_sketch(self.now, (name.bytes(), own_pane(number)), change, all);
         }
     }
 }

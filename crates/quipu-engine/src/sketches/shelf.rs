@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use quipu_model::{Epoch, KeptName, Note};
 use quipu_sketch::{Edits, Kind, Sketch};
 
-use super::note::{Head, NOTE_OVERHEAD_BYTES, OWN_PANE, PAGE_BYTES, Paged, SOLE_PANE, Whose, forget, note, pages_of};
+use super::note::{Head, NOTE_OVERHEAD_BYTES, PAGE_BYTES, Paged, SOLE_PANE, Whose, forget, note, own_pane, pages_of};
 use super::pages::Pages;
 use super::settling::Settling;
 use super::together::empty_like;
@@ -378,9 +378,9 @@ impl Shelf {
         Shelf { pane: SOLE_PANE, bodies: BTreeMap::new(), gone: BTreeMap::new(), bytes: 0 }
     }
 
-    /// For what this node says on a shared store.
-    pub fn own() -> Shelf {
-        Shelf { pane: OWN_PANE, ..Shelf::sole() }
+    /// For what this node says on a shared store: the bodies with this number.
+    pub fn own(number: u16) -> Shelf {
+        Shelf { pane: own_pane(number), ..Shelf::sole() }
     }
 
     /// Takes a body out, to be given back.

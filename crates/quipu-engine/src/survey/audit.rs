@@ -163,7 +163,7 @@ fn count_cells(
             counted.counters += u64::from(cell.is_some());
             audit.sum += cell.filter(|_| is_count).map_or(0, |cell| i128::from(cell.value));
         }
-        audit.sketches += (shard.shelf().len() + shard.own_shelf().len()) as u64;
+        audit.sketches += (shard.shelf().len() + shard.own_shelves().len()) as u64;
     }
     audit.counters = counted.iter().map(|counted| counted.counters).sum();
     Ok(counted)

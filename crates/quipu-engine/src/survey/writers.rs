@@ -47,13 +47,17 @@ pub fn writers(vfs: &dyn Vfs, dir: &Path, open_ledger: &mut LookAtLedger<'_>) ->
                 damaged.get_or_insert_with(|| name.escape_ascii().to_string());
                 return;
             };
-            // What the node says of sketches belongs to none of its lives.
+            // What the node says of uniques belongs to none of its lives.
             for (at, cell) in owned.cells.iter().enumerate().filter(|(_, cell)| cell.incarnation != NODE) {
                 let life = lives.entry(cell.incarnation).or_default();
                 let seen = owned.cells[..at].iter().any(|earlier| earlier.incarnation == cell.incarnation);
                 life.counters += u64::from(!seen);
                 life.cells += 1;
                 life.unsettled += u64::from(!cell.settled);
+                // What the cell of a sketch says is how often that has changed.
+                if cell.is_body() {
+                    continue;
+                }
                 // A sum of 64-bit numbers; what does not fit is for `audit` to tell.
                 life.sum = life.sum.saturating_add(cell.own.value);
                 if !cell.settled {

@@ -9,6 +9,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use quipu_engine::{Adopt, AdoptError, Engine, Environment, SharingOptions, Standing};
+use quipu_model::shared::body::Body;
 use quipu_model::shared::{
     BodyPut, BodyVerdict, By, Change, Claim, ClaimEnd, ClaimVerdict, EndVerdict, NOBODY, Next, Put, RegisterVerdict,
     Registration, Seen, SeenBodies, Snapshot, Stage, SwapId, SwapVerdict, Token, Verdict, Version, compute,
@@ -26,7 +27,7 @@ use crate::world::{World, small};
 const GRACE: Duration = Duration::from_secs(90);
 
 /// A node that puts at once, and whose audit comes by itself only after the test: what a pass would tidy up is still there.
-fn open(world: &World, store: &Arc<dyn Store>) -> Engine {
+pub fn open(world: &World, store: &Arc<dyn Store>) -> Engine {
     let mut options = small(1 << 16);
     options.sharing = SharingOptions {
         settle_every: Duration::ZERO,
@@ -40,7 +41,7 @@ fn open(world: &World, store: &Arc<dyn Store>) -> Engine {
 }
 
 /// Runs a command; first what rests on the disk is brought, then the row.
-fn run(engine: &Engine, command: &Command<'_>) -> Reply {
+pub fn run(engine: &Engine, command: &Command<'_>) -> Reply {
     loop {
         // By itself: a turn holds locks until it is dropped.
         let reply = engine.turn().run(command);
@@ -61,7 +62,7 @@ fn add(engine: &Engine, name: &str, delta: i64) -> Reply {
 }
 
 /// Has written down what was done.
-fn commit(engine: &Engine) {
+pub fn commit(engine: &Engine) {
     engine.steps().hand_over();
     engine.steps().sync();
 }
@@ -72,7 +73,7 @@ fn sum(store: &Arc<dyn Store>, name: &str) -> i128 {
 }
 
 /// What the background of a node does with its store, once, a little later.
-fn tend(engine: &Engine, world: &World) {
+pub fn tend(engine: &Engine, world: &World) {
     world.clock.advance(Duration::from_millis(500));
     let (steps, sharing) = (engine.steps(), engine.sharing().unwrap());
     block_on(sharing.renew());
@@ -275,6 +276,16 @@ impl Store for Sleep {
         let after = self.reader.elapsed() - *self.read_at.lock().unwrap();
         self.swapped_after.lock().unwrap().push(after);
         self.inner.swap(name, version, next)
+    }
+
+    fn swap_bodies<'a>(
+        &'a self,
+        name: Name<'a>,
+        version: Version,
+        next: &'a Snapshot,
+        bodies: &'a [(Writer, Option<Body>)],
+    ) -> Answer<'a, SwapVerdict> {
+        self.inner.swap_bodies(name, version, next, bodies)
     }
 
     fn put_body<'a>(&'a self, name: Name<'a>, put: &'a BodyPut) -> Answer<'a, BodyVerdict> {

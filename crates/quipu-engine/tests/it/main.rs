@@ -7,6 +7,7 @@
 mod backups;
 mod cold;
 mod commands;
+mod counting_lives;
 mod crash_states;
 mod damage;
 mod faults;

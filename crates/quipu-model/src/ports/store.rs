@@ -20,6 +20,7 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 
+use crate::shared::body::Body;
 use crate::shared::{
     BodyPut, BodyVerdict, Claim, ClaimEnd, ClaimVerdict, EndVerdict, Put, RegisterVerdict, Registration, Seen,
     SeenBodies, Snapshot, SwapVerdict, Token, Verdict, Version,
@@ -48,7 +49,7 @@ pub trait Store: Send + Sync {
     /// [`Snapshot::checked`].
     fn read<'a>(&'a self, name: Name<'a>) -> Answer<'a, Seen>;
 
-    /// Puts a body of a sketch, by [`put_body`](crate::shared::body::put_body). Its cell is that of its node, and its pages are within its length.
+    /// Puts a body of a sketch, by [`put_body`](crate::shared::body::put_body). Its pages are within its length.
     fn put_body<'a>(&'a self, name: Name<'a>, put: &'a BodyPut) -> Answer<'a, BodyVerdict>;
 
     /// As [`Store::read`], and the bodies beside the row, as of the same moment.
@@ -56,6 +57,15 @@ pub trait Store: Send + Sync {
 
     /// Replaces the row that has this version by another, or by none. Bodies beside it stay if the next one has the same epoch, and are dropped if it has not.
     fn swap<'a>(&'a self, name: Name<'a>, version: Version, next: Option<&'a Snapshot>) -> Answer<'a, SwapVerdict>;
+
+    /// As [`Store::swap`], by a row of the same epoch, together with some of the bodies beside it: each of these is replaced, or dropped. What is swapped and what is replaced is one step.
+    fn swap_bodies<'a>(
+        &'a self,
+        name: Name<'a>,
+        version: Version,
+        next: &'a Snapshot,
+        bodies: &'a [(Writer, Option<Body>)],
+    ) -> Answer<'a, SwapVerdict>;
 
     /// Names of rows, at most [`SCAN_NAMES_MAX`], from the beginning or from where the last page ended. A row that is there from the
     /// first page to the last is named at least once; a page may be empty and not the last.
@@ -119,6 +129,8 @@ pub enum Call {
     PutBody,
     /// [`Store::read_bodies`].
     ReadBodies,
+    /// [`Store::swap_bodies`].
+    SwapBodies,
     /// [`Store::swap`].
     Swap,
     /// [`Store::scan`].
@@ -144,6 +156,7 @@ impl fmt::Display for Call {
             Call::Read => "read",
             Call::PutBody => "put of a body",
             Call::ReadBodies => "read of bodies",
+            Call::SwapBodies => "swap of bodies",
             Call::Swap => "swap",
             Call::Scan => "scan",
             Call::Claim => "claim",

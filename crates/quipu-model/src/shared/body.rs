@@ -2,24 +2,34 @@
 //!
 //! In: a row, the bodies beside it, a put of a body, the store's clock. Out: a verdict, and the row with the cell and the body in it if that is `Newest`.
 //!
-//! A sketch has a cell like any counter: that of the node itself, whose value is how often its body has changed under the row's epoch. So epochs, expiry, what was kept when an epoch ended, and what a
-//! put of an ended one is told are those of any cell. Beside the cell is the body: bytes in pages, of which a put brings those that changed since the put it goes on from.
+//! A sketch has cells like any counter, whose values say how often the bodies beside them have changed under the row's epoch. So epochs, expiry, what was kept when an epoch ended, and what a
+//! put of an ended one is told are those of any cell. Beside a cell is its body: bytes in pages, of which a put brings those that changed since the put it goes on from.
+//!
+//! Whose cell it is depends on what its body counts. One that may be taken in twice, of uniques, belongs to the **node**, in whatever life it is. Frequencies and lists may not: their cells belong to a **life**, as those of counts do, so that
+//! of any number of copies of a directory the newest that a life said is what counts, once. A life's body that is over is folded into one that is **nobody's**.
 //!
 //! Invariants:
 //! - the body beside a cell is the one that was put with the cell's seq: a put that goes on from another one changes nothing, and is told so;
 //! - a body is of the row's epoch: whatever ends the epoch drops all of them, and whatever keeps it keeps them;
-//! - a put that is repeated, or comes late, changes nothing.
+//! - a put that is repeated, or comes late, changes nothing;
+//! - what is folded has left the row for good: a put of it is told that it is closed.
 //!
 //! Not here: what the bytes mean, and how bodies of several nodes are laid together (the engine, `quipu-sketch`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::shared::put::{self, judge as judge_cell};
-use crate::shared::{CellId, Put, Seen, Seq, Shard, Snapshot, Verdict};
+use crate::shared::{CellId, Held, Put, Seen, Seq, Shard, Snapshot, Spent, Verdict};
 use crate::{Incarnation, Millis, NodeId, Writer};
 
 /// The life of a cell that belongs to the node, in whatever life it is: a body goes on after a restart as it was.
 pub const NODE: Incarnation = Incarnation(0);
+
+/// Whose body is made of those that were folded. No node has this number: they are drawn by chance.
+pub const NOBODYS: Writer = Writer { node: NodeId(0), incarnation: NODE };
+
+/// Bodies that a node may have of one counter: that of its present life, and those of lives before of which something is left to do.
+pub const LIFE_BODIES_MAX: u16 = 16;
 
 /// Bytes of a page.
 pub const PAGE_BYTES: usize = 1 << 10;
@@ -27,10 +37,10 @@ pub const PAGE_BYTES: usize = 1 << 10;
 /// Most bytes of a body: as many as the largest sketch has.
 pub const BODY_BYTES_MAX: usize = 16 << 20;
 
-/// What a node says of a sketch.
+/// What a writer says of a sketch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BodyPut {
-    /// Its cell, which is [the node's](node_cell).
+    /// Its cell, which is [of a body](is_body_cell).
     pub put: Put,
     /// The put of the same epoch that this one goes on from; `None`: it is the first.
     pub from: Option<Seq>,
@@ -62,15 +72,15 @@ pub struct Body {
     pub bytes: Vec<u8>,
 }
 
-/// The bodies beside a row, by node.
-pub type Bodies = BTreeMap<NodeId, Body>;
+/// The bodies beside a row. A writer has one cell of a body in a row, at the most.
+pub type Bodies = BTreeMap<Writer, Body>;
 
 /// A row and the bodies beside it, as of one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SeenBodies {
     /// The row.
     pub seen: Seen,
-    /// The bodies: one for each open cell of a node itself.
+    /// The bodies: one for each cell of one.
     pub bodies: Bodies,
 }
 
@@ -96,9 +106,30 @@ pub fn node_cell(node: NodeId) -> CellId {
     CellId { writer: Writer { node, incarnation: NODE }, shard: Shard(0) }
 }
 
-/// Whether a cell is that of a node itself.
-pub fn is_node_cell(cell: &CellId) -> bool {
-    cell.writer.incarnation == NODE && cell.shard == Shard(0)
+/// The cell of a life's body. A node numbers those that it has of one counter, to tell their bodies apart where it keeps them.
+pub fn life_cell(writer: Writer, number: u16) -> CellId {
+    CellId { writer, shard: life_shard(number) }
+}
+
+/// The shard of a life's body with this number, below [`LIFE_BODIES_MAX`].
+pub fn life_shard(number: u16) -> Shard {
+    Shard(u16::MAX - number)
+}
+
+/// Whether a cell has a body beside it: that of a node itself, or of one of its lives.
+pub fn is_body_cell(cell: &CellId) -> bool {
+    is_of_body(cell.writer.incarnation, cell.shard)
+}
+
+/// The same, of whatever node.
+pub fn is_of_body(incarnation: Incarnation, shard: Shard) -> bool {
+    // No count has as many shards.
+    incarnation == NODE && shard == Shard(0) || shard.0 > u16::MAX - LIFE_BODIES_MAX
+}
+
+/// The number that a node has given to the body of this shard; that of the node itself has the first.
+pub fn number_of(shard: Shard) -> u16 {
+    if shard == Shard(0) { 0 } else { u16::MAX - shard.0 }
 }
 
 /// Whether a writer, or the node that a cell belongs to, is registered.
@@ -118,7 +149,7 @@ pub fn put_body(row: &mut Option<Snapshot>, bodies: &mut Bodies, put: &BodyPut, 
     if verdict == BodyVerdict::Told(Verdict::Newest) && known.cells.get(&put.put.cell).map(|held| held.seq) == put.from
     {
         put::put(row, &put.put, at);
-        lay(bodies.entry(put.put.cell.writer.node).or_default(), put);
+        lay(bodies.entry(put.put.cell.writer).or_default(), put);
     }
     verdict
 }
@@ -130,6 +161,22 @@ pub fn judge(row: &Snapshot, put: &BodyPut, at: Millis) -> BodyVerdict {
         Verdict::Newest if held != Some(put.put.seq) && held != put.from => BodyVerdict::Gap { held },
         verdict => BodyVerdict::Told(verdict),
     }
+}
+
+/// Folds the cell of a life's body into that of nobody, beside which is to come what both bodies come to; whether there was one.
+pub(super) fn fold_body(row: &mut Snapshot, writer: Writer, at: Millis) -> bool {
+    let found = row.cells.iter().find(|(id, _)| id.writer == writer && is_body_cell(id)).map(|(id, held)| (*id, *held));
+    let Some((id, Held { seq, value, total, .. })) = found.filter(|(id, _)| id.writer.incarnation != NODE) else {
+        return false;
+    };
+    row.cells.remove(&id);
+    row.spent.insert(id, Spent { epoch: row.epoch, seq, value, total, closed: true, expired: None, at });
+    let into = node_cell(NOBODYS.node);
+    let before = row.newest(into).unwrap_or_default();
+    let held = row.cells.entry(into).or_insert(Held { seq: before, value: 0, total: 0, closed: true });
+    held.seq = Seq(held.seq.0.saturating_add(1));
+    (held.value, held.total) = (held.value.saturating_add(value), held.total.saturating_add(value));
+    true
 }
 
 /// Lays the pages of a put over a body.
@@ -176,6 +223,7 @@ mod tests {
     use crate::Epoch;
 
     const NOW: Millis = Millis(1_000);
+    const ONE: Writer = Writer { node: NodeId(1), incarnation: NODE };
 
     fn body(seq: u64, from: Option<u64>, length: u32, pages: &[(u32, u8)]) -> BodyPut {
         let put = Put { cell: node_cell(NodeId(1)), epoch: Epoch::FIRST, seq: Seq(seq), value: 1, total: 1 };
@@ -189,7 +237,7 @@ mod tests {
         let newest = BodyVerdict::Told(Verdict::Newest);
         assert_eq!(put_body(&mut row, &mut bodies, &body(3, None, 2_000, &[(0, 7), (1, 8)]), NOW), newest);
         assert_eq!(put_body(&mut row, &mut bodies, &body(5, Some(3), 3_000, &[(1, 9)]), NOW), newest);
-        let bytes = &bodies[&NodeId(1)].bytes;
+        let bytes = &bodies[&ONE].bytes;
         assert_eq!((bytes.len(), bytes[0], bytes[1_024], bytes[1_027]), (3_000, 7, 9, 0));
         let before = (row.clone(), bodies.clone());
         for (late, told) in [
@@ -203,7 +251,7 @@ mod tests {
         }
         let whole = BodyPut { whole: true, ..body(6, Some(5), 1_500, &[(1, 4)]) };
         assert_eq!(put_body(&mut row, &mut bodies, &whole, NOW), newest);
-        assert_eq!((bodies[&NodeId(1)].bytes[0], bodies[&NodeId(1)].bytes[1_024]), (0, 4), "nothing is left of before");
+        assert_eq!((bodies[&ONE].bytes[0], bodies[&ONE].bytes[1_024]), (0, 4), "nothing is left of before");
     }
 
     #[test]
@@ -215,6 +263,46 @@ mod tests {
             "the store has lost what it goes on from"
         );
         assert_eq!((row, bodies.len()), (None, 0));
+    }
+
+    #[test]
+    fn what_is_folded_is_nobodys_and_is_told_so_when_it_is_put_again() {
+        let life = |incarnation| Writer { node: NodeId(1), incarnation: Incarnation(incarnation) };
+        let of = |writer, number, seq| {
+            let put = Put { cell: life_cell(writer, number), value: i128::from(seq), ..body(seq, None, 9, &[]).put };
+            BodyPut { put, ..body(seq, None, 9, &[(0, 7)]) }
+        };
+        let (mut row, mut bodies) = (None, Bodies::new());
+        for put in [of(life(5), 0, 3), of(life(6), 1, 4), body(2, None, 9, &[])] {
+            put_body(&mut row, &mut bodies, &put, NOW);
+        }
+        assert_eq!(bodies.len(), 3, "two lives, and the node itself");
+        let mut row = row.unwrap();
+        let (sum, nobodys) = (row.sum(), node_cell(NOBODYS.node));
+        assert!(!fold_body(&mut row, life(7), NOW) && !fold_body(&mut row, ONE, NOW), "no life has such a body");
+        for (writer, number, folded) in [(life(5), 0, 3), (life(6), 1, 7)] {
+            let before = row.newest(nobodys);
+            assert!(fold_body(&mut row, writer, NOW) && row.newest(nobodys) > before);
+            assert!(!fold_body(&mut row, writer, NOW), "once");
+            assert_eq!((row.sum(), row.cells[&nobodys].value), (sum, folded));
+            let again = judge(&row, &of(writer, number, 9), NOW);
+            assert!(matches!(again, BodyVerdict::Told(Verdict::Closed { .. })), "{again:?}");
+        }
+    }
+
+    #[test]
+    fn cells_of_bodies_are_told_from_those_of_counts() {
+        let cell = |incarnation, shard| CellId {
+            writer: Writer { node: NodeId(1), incarnation: Incarnation(incarnation) },
+            shard: Shard(shard),
+        };
+        let numbers = 0..LIFE_BODIES_MAX;
+        assert!(numbers.clone().all(|number| number_of(life_cell(ONE, number).shard) == number));
+        assert!(numbers.clone().all(|number| is_body_cell(&cell(5, life_shard(number).0))));
+        assert!(is_body_cell(&node_cell(NodeId(1))) && number_of(Shard(0)) == 0);
+        for count in [cell(5, 0), cell(5, crate::SHARDS_MAX), cell(0, 1), cell(5, u16::MAX - LIFE_BODIES_MAX)] {
+            assert!(!is_body_cell(&count), "{count:?}");
+        }
     }
 
     #[test]

@@ -42,7 +42,7 @@ pub mod claim;
 pub mod body;
 
 pub use attempt::{Attempt, Fate};
-pub use body::{Bodies, BodyPut, BodyVerdict, NODE, SeenBodies, is_node_cell, node_cell};
+pub use body::{Bodies, BodyPut, BodyVerdict, NODE, SeenBodies, is_body_cell, life_cell, node_cell};
 pub use carry::{Lapsed, Own, Told};
 pub use claim::{Claim, ClaimEnd, ClaimVerdict, EndVerdict, Token, TokenTooLong};
 pub use late::Late;

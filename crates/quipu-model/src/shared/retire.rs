@@ -7,17 +7,19 @@
 //! - only closed cells are folded: a cell that can still grow would be counted again from its beginning;
 //! - a folded cell is remembered for `grace`, so that a put under way then is still told Closed, and with what.
 //!
-//! Not here: which writers, and when (`registry`).
+//! Not here: which writers, and when (`registry`); bodies of sketches, which somebody has to lay together (`body`).
 
 use std::collections::BTreeMap;
 
-use crate::shared::{CellId, Held, Snapshot, Spent};
+use crate::shared::{CellId, Held, Snapshot, Spent, is_body_cell};
 use crate::{Millis, Writer};
 
-/// Closes the open cells of a writer; how many there were.
+/// Closes the open cells of a writer; how many there were. Those of bodies stay open until they are folded: there is nothing to settle of one but the body itself, and the newest that
+/// is put of it takes the place of what was there before.
 pub(super) fn close(row: &mut Snapshot, writer: Writer) -> i64 {
     let mut closed = 0;
-    for (_, held) in row.cells.iter_mut().filter(|(id, held)| id.writer == writer && !held.closed) {
+    let closes = |id: &CellId, held: &Held| id.writer == writer && !held.closed && !is_body_cell(id);
+    for (_, held) in row.cells.iter_mut().filter(|(id, held)| closes(id, held)) {
         held.closed = true;
         closed += 1;
     }
@@ -40,7 +42,7 @@ pub(super) fn fold(row: &mut Snapshot, writer: Writer, at: Millis) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shared::{Put, Seq, Shard, Verdict, put};
+    use crate::shared::{Put, Seq, Shard, Verdict, life_cell, put};
     use crate::{Epoch, Incarnation, NodeId};
 
     const GONE: Writer = Writer { node: NodeId(1), incarnation: Incarnation(1) };
@@ -67,6 +69,15 @@ mod tests {
         assert_eq!((fold(&mut row, GONE, NOW), row.sum(), row.base), (1, 7, Some(5)));
         assert_eq!((fold(&mut row, GONE, NOW), row.sum(), row.base), (0, 7, Some(5)));
         assert_eq!(row.cells.len(), 1);
+    }
+
+    #[test]
+    fn cells_of_bodies_are_neither_closed_nor_folded_into_a_number() {
+        let (mut row, of_body) = (None, Put { cell: life_cell(GONE, 0), ..say(GONE, 1, 9) });
+        put::put(&mut row, &of_body, NOW);
+        let mut row = row.unwrap();
+        assert_eq!((close(&mut row, GONE), fold(&mut row, GONE, NOW), row.base), (0, 0, None));
+        assert!(!row.cells[&of_body.cell].closed);
     }
 
     #[test]

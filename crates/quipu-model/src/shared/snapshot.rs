@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::shared::Put;
-use crate::shared::body::{is_node_cell, is_registered};
+use crate::shared::body::{is_body_cell, is_registered};
 use crate::{Epoch, Millis, Writer};
 
 /// How many swaps a row can name. A swap of unknown outcome is looked up here, so this many others may overtake the asking;
@@ -187,9 +187,9 @@ impl Snapshot {
         self.base.is_some() || !self.cells.is_empty()
     }
 
-    /// Whether it is a sketch: some node has a body of it.
+    /// Whether it is a sketch: somebody has a body of it.
     pub fn is_sketch(&self) -> bool {
-        self.cells.keys().any(is_node_cell)
+        self.cells.keys().any(is_body_cell)
     }
 
     /// The value, whether or not it fits a reply.
@@ -236,7 +236,7 @@ impl Snapshot {
             return;
         }
         let is_younger = self.version.born_at.0 > epoch.millis;
-        self.cells.retain(|id, _| !is_younger || !is_node_cell(id));
+        self.cells.retain(|id, _| !is_younger || !is_body_cell(id));
         let kept = self.exists().then(|| self.sum()).filter(|_| is_younger);
         let expires_at = self.expires_at.filter(|_| kept.is_some());
         self.end(epoch, at, None);

@@ -14,7 +14,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::shared::body::is_registered;
+use crate::shared::body::{self, is_registered};
 use crate::shared::snapshot::past;
 use crate::shared::{Late, Seen, Snapshot, SwapId, TooWide, Version, late, retire};
 use crate::{Epoch, Expiry, ExpiryCondition, Millis, NodeId, Reply, SetExpiry, When, Writer};
@@ -79,6 +79,8 @@ pub enum Change {
     Close(Writer),
     /// Folds the closed cells of a retired writer into the base; replies `Integer`, how many.
     Fold(Writer),
+    /// Folds the body of a retired writer into that of nobody, which is to be swapped in with the row; replies `Integer`: 1 if there was one.
+    FoldBody(Writer),
     /// Removes the row of a counter that has been gone for `grace`; replies `Integer`: 1 if it was.
     Forget,
 }
@@ -211,6 +213,7 @@ fn apply(row: &mut Snapshot, at: Millis, by: &By<'_>, change: &Change) -> Result
         Change::Late(late) => Reply::Integer(i64::from(late::settle(row, &late, at))),
         Change::Close(writer) => Reply::Integer(retire::close(row, writer)),
         Change::Fold(writer) => Reply::Integer(retire::fold(row, writer, at)),
+        Change::FoldBody(writer) => Reply::Integer(i64::from(body::fold_body(row, writer, at))),
     })
 }
 

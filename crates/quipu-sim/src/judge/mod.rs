@@ -15,7 +15,7 @@
 //! - what needs one owner is refused, and refused means never applied;
 //! - in the end all nodes show the same, and it is the sum of the row.
 //!
-//! Where copies of a directory were used, sketches that count, and do not only note what was seen, are judged by agreement alone. Where the store has lost data only adds of the nodes' present lives are certain, and counters that are swapped are judged by agreement alone.
+//! Where the store has lost data only adds of the nodes' present lives are certain, and counters that are swapped are judged by agreement alone.
 
 mod fresh;
 mod observed;
@@ -36,7 +36,7 @@ pub use self::observed::Shows;
 use self::sums::reaches;
 use self::takes::{Outcome, Take};
 use crate::act::{Act, Items, What};
-use crate::counters::{COUNTERS, Class, Counter, Form, counter_of};
+use crate::counters::{COUNTERS, Class, Counter, counter_of};
 use crate::store::Truth;
 
 /// How a node ended.
@@ -105,8 +105,6 @@ pub struct Judge {
     pub fresh_readings: u64,
     /// How often what was certain has become less so: the store lost data, or a node went on as someone else after that.
     losses: u64,
-    /// There are, or were, two copies of one directory.
-    copied: bool,
 }
 
 /// An add with a token.
@@ -173,14 +171,7 @@ impl Book {
 impl Judge {
     /// Empty books.
     pub fn new() -> Judge {
-        Judge {
-            books: Default::default(),
-            lives: Vec::new(),
-            tokens: BTreeMap::new(),
-            fresh_readings: 0,
-            losses: 0,
-            copied: false,
-        }
+        Judge { books: Default::default(), lives: Vec::new(), tokens: BTreeMap::new(), fresh_readings: 0, losses: 0 }
     }
 
     /// A node has begun a life.
@@ -278,9 +269,6 @@ impl Judge {
             };
             // What was acknowledged before it was asked.
             let before = if class == Class::Observed && !lossy { asked.entry as u64 } else { 0 };
-            if self.is_blurred(form) {
-                return Ok(0);
-            }
             let said = self.books[act.counter].observed.reading((node, before), form, &shows);
             return said.map(|()| 0).map_err(|what| format!("{}: node {node} {what}", COUNTERS[act.counter].name));
         }
@@ -382,12 +370,6 @@ impl Judge {
         }
     }
 
-    /// A directory was copied, and the copy is used, too, or in its place. What copies have counted in one sketch that only counts, they cannot always tell from what the
-    /// others have: of those sketches only that all show the same is judged from here on.
-    pub fn copied(&mut self) {
-        self.copied = true;
-    }
-
     /// The store has lost data.
     pub fn store_lost(&mut self) {
         self.losses += 1;
@@ -442,9 +424,8 @@ impl Judge {
     pub fn close_sketch(&self, truth: &Truth, counter: usize, shown: &[(usize, Shows)]) -> Result<(), String> {
         let Counter { name, form, .. } = COUNTERS[counter];
         let (since, certain) = self.certain(truth, counter);
-        let (observed, blurred) = (&self.books[counter].observed, self.is_blurred(form));
-        let same = observed.same(form, shown);
-        let said = if blurred { same } else { same.and(observed.close(form, since, certain, shown)) };
+        let observed = &self.books[counter].observed;
+        let said = observed.same(form, shown).and(observed.close(form, since, certain, shown));
         said.map_err(|what| format!("{name}: {what}"))
     }
 
@@ -466,10 +447,6 @@ impl Judge {
         let unclear = self.is_lossy() && deletes.clone().next().is_some() || truth.is_expiring(counter);
         let since = if unclear { u64::MAX } else { deletes.by_ref().max().unwrap_or(0) };
         (since, |node: usize, life: u64| !self.is_lossy() || life == self.lives[node])
-    }
-
-    fn is_blurred(&self, form: Form) -> bool {
-        self.copied && matches!(form, Form::Frequency | Form::Top)
     }
 
     fn is_lossy(&self) -> bool {

@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll};
 
+use quipu_model::shared::body::Body;
 use quipu_model::shared::{
     BodyPut, BodyVerdict, Claim, ClaimEnd, ClaimVerdict, EndVerdict, Put, RegisterVerdict, Registration, Seen,
     SeenBodies, Snapshot, SwapVerdict, Token, Verdict, Version,
@@ -96,6 +97,19 @@ impl Store for Door {
         Box::pin(async move {
             let next = next.cloned().map(Box::new);
             told!(self.call(Message::Swap(name.bytes().into(), version, next)), Swapped)
+        })
+    }
+
+    fn swap_bodies<'a>(
+        &'a self,
+        name: Name<'a>,
+        version: Version,
+        next: &'a Snapshot,
+        bodies: &'a [(Writer, Option<Body>)],
+    ) -> Answer<'a, SwapVerdict> {
+        Box::pin(async move {
+            let next = Box::new(next.clone());
+            told!(self.call(Message::SwapBodies(name.bytes().into(), version, next, bodies.to_vec())), Swapped)
         })
     }
 

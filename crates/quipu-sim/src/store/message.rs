@@ -4,6 +4,7 @@ use std::fmt;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
+use quipu_model::shared::body::Body;
 use quipu_model::shared::{
     BodyPut, BodyVerdict, CellId, Claim, ClaimEnd, ClaimVerdict, EndVerdict, Put, RegisterVerdict, Registration, Seen,
     SeenBodies, Snapshot, SwapVerdict, Token, Verdict, Version,
@@ -20,6 +21,7 @@ pub(super) enum Message {
     PutBody(KeptName, Box<BodyPut>),
     ReadBodies(KeptName),
     Swap(KeptName, Version, Option<Box<Snapshot>>),
+    SwapBodies(KeptName, Version, Box<Snapshot>, Vec<(Writer, Option<Body>)>),
     Scan(Option<Cursor>, usize),
     Claim(Claim),
     EndClaim(Token, Writer, u64, ClaimEnd),
@@ -53,6 +55,7 @@ impl Message {
             Message::PutBody(..) => Call::PutBody,
             Message::ReadBodies(_) => Call::ReadBodies,
             Message::Swap(..) => Call::Swap,
+            Message::SwapBodies(..) => Call::SwapBodies,
             Message::Scan(..) => Call::Scan,
             Message::Claim(_) => Call::Claim,
             Message::EndClaim(..) => Call::EndClaim,
@@ -83,6 +86,9 @@ impl Message {
             Message::ReadBodies(kept) => now(store.read_bodies(name(kept))).map(|seen| Told::Bodies(Box::new(seen))),
             Message::Swap(kept, version, next) => {
                 now(store.swap(name(kept), *version, next.as_deref())).map(Told::Swapped)
+            }
+            Message::SwapBodies(kept, version, next, bodies) => {
+                now(store.swap_bodies(name(kept), *version, next, bodies)).map(Told::Swapped)
             }
             Message::Scan(from, names_max) => now(store.scan(from.as_ref(), *names_max)).map(Told::Page),
             Message::Claim(claim) => now(store.claim(claim)).map(Told::Claimed),
@@ -185,16 +191,22 @@ impl fmt::Display for Message {
             Message::PutBody(kept, body) => {
                 let Put { cell, epoch, seq, value, .. } = body.put;
                 let (name, from, pages) = (name(kept), body.from.map_or(0, |seq| seq.0), body.pages.len());
-                let (node, whole) = (cell.writer.node.0 >> 48, if body.whole { " whole" } else { "" });
+                let whole = if body.whole { " whole" } else { "" };
+                let (node, life) = (cell.writer.node.0 >> 48, short(&cell));
                 write!(
                     f,
-                    "put body {name}[{node:04x}]={value} #{from}..{} @{}: {pages} pages{whole}",
+                    "put body {name}[{node:04x}.{life:04x}]={value} #{from}..{} @{}: {pages} pages{whole}",
                     seq.0, epoch.millis
                 )
             }
             Message::Swap(kept, version, Some(next)) => {
                 let (id, name) = (next.swaps.last().map_or(0, |id| id.0 >> 112), name(kept));
                 write!(f, "swap {name} {}.{} ({id:04x}) -> {}", version.swaps, version.puts, row_in_short(next))
+            }
+            Message::SwapBodies(kept, version, next, bodies) => {
+                let (id, name) = (next.swaps.last().map_or(0, |id| id.0 >> 112), name(kept));
+                let (swaps, puts, row) = (version.swaps, version.puts, row_in_short(next));
+                write!(f, "swap {name} {swaps}.{puts} ({id:04x}) -> {row}, and {} bodies", bodies.len())
             }
             Message::Swap(kept, version, None) => {
                 write!(f, "swap {} {}.{} -> gone", name(kept), version.swaps, version.puts)

@@ -24,8 +24,8 @@ use std::time::Duration;
 
 use quipu_model::memory_store::Kept;
 use quipu_model::ports::store::{PUTS_MAX, within};
-use quipu_model::shared::{BodyVerdict, RegisterVerdict, Registration, Snapshot};
-use quipu_model::{Clock, MemoryStore, Millis, Name, StoreError, Writer};
+use quipu_model::shared::{BodyVerdict, RegisterVerdict, Registration, Snapshot, Version};
+use quipu_model::{Clock, KeptName, MemoryStore, Millis, Name, StoreError, Writer};
 use quipu_testkit::{Dice, SimClock};
 
 pub use self::door::Door;
@@ -371,16 +371,8 @@ impl SimStore {
                 }
                 Ok(told)
             }
-            Message::Swap(kept, version, next) => {
-                let name = name(kept);
-                let before = self.memory.look(name, |row| row.cloned().unwrap_or_default());
-                let told = message.apply(&self.memory)?;
-                if before.version == *version {
-                    let (by, at) = ((self.log.stamp(), node), (self.clock.wall(), self.grace_millis / 2));
-                    state.truth.swap(by, counter_of(name.bytes()), &before, next.as_deref(), at);
-                }
-                Ok(told)
-            }
+            Message::Swap(kept, version, next) => self.swap(state, node, message, (kept, version, next.as_deref())),
+            Message::SwapBodies(kept, version, next, _) => self.swap(state, node, message, (kept, version, Some(next))),
             Message::Register(_, next) => {
                 let before = self.registered(next.writer);
                 let told = message.apply(&self.memory)?;
@@ -391,6 +383,24 @@ impl SimStore {
             }
             other => other.apply(&self.memory),
         }
+    }
+
+    /// Carries a swap out and notes what it did.
+    fn swap(
+        &self,
+        state: &mut State,
+        node: usize,
+        message: &Message,
+        (kept, version, next): (&KeptName, &Version, Option<&Snapshot>),
+    ) -> Result<Told, StoreError> {
+        let name = name(kept);
+        let before = self.memory.look(name, |row| row.cloned().unwrap_or_default());
+        let told = message.apply(&self.memory)?;
+        if before.version == *version {
+            let (by, at) = ((self.log.stamp(), node), (self.clock.wall(), self.grace_millis / 2));
+            state.truth.swap(by, counter_of(name.bytes()), &before, next, at);
+        }
+        Ok(told)
     }
 
     fn registered(&self, writer: Writer) -> Option<Registration> {

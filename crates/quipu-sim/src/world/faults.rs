@@ -71,19 +71,16 @@ impl World {
                 self.judge.ended(node, End::DirectoryLost);
             }
             Fault::DirectoryCloned => {
-                self.judge.copied();
                 let (image, copy) = (self.nodes[node].image(), self.new_disk());
                 self.clone_node(node, image.into_disk_of(copy), copy);
             }
             Fault::MachineCloned => {
-                self.judge.copied();
                 // A machine is copied when it is down; both are then started, and neither knows of the other.
                 self.close(node)?;
                 let (image, copy) = (self.nodes[node].image(), self.nodes[node].copy());
                 self.clone_node(node, image.into_disk_of(copy), copy);
             }
             Fault::DirectoryRestored => {
-                self.judge.copied();
                 self.restore(node);
             }
             Fault::StoreDown => self.store.go_down(self.some_time(20_000)),

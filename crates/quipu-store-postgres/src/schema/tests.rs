@@ -1,6 +1,9 @@
 use std::error::Error;
 
-use quipu_model::shared::{CellId, Put, Seq, Shard};
+use quipu_model::shared::body::{Body, Shape};
+use quipu_model::shared::{
+    BodyPut, BodyVerdict, CellId, Put, Seq, Shard, Snapshot, SwapVerdict, Verdict, life_cell, node_cell,
+};
 use quipu_model::{Epoch, Incarnation, Name, NodeId, Store, StoreError, Writer};
 use quipu_testkit::servers::postgres::PostgresServer;
 use quipu_testkit::store_suite::block_on;
@@ -105,4 +108,35 @@ fn many_that_come_at_once_make_the_tables_once() {
     });
     assert_eq!(version_of(&server), STEPS.len().to_string());
     assert_eq!(server.ask("SELECT seq FROM quipu_cells").unwrap(), "6");
+}
+
+/// As version 2 had it, but for what it did.
+const PUT_BODY_OF_VERSION_2: &str = r#"CREATE FUNCTION quipu_put_body(
+    bytea, uuid, uuid, numeric, numeric, numeric, numeric, boolean, integer, numeric, integer, integer[], bytea[])
+    RETURNS TABLE (put integer) LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'of version 2'; END $$"#;
+
+#[test]
+fn tables_that_knew_bodies_of_nodes_alone_take_those_of_lives() {
+    let server = PostgresServer::start().unwrap();
+    take(&server, &STEPS[..2]).unwrap();
+    server.ask("DROP FUNCTION quipu_put_body; DROP FUNCTION quipu_replace_bodies").unwrap();
+    server.ask(PUT_BODY_OF_VERSION_2).unwrap();
+    let (store, name) = (store(&server), Name::new(b"a").unwrap());
+    let life = Writer { node: NodeId(1), incarnation: Incarnation(7) };
+    let shape = Shape { kind: 1, key: 2, length: 3 };
+    for cell in [node_cell(NodeId(1)), life_cell(life, 0)] {
+        let put = Put { cell, epoch: Epoch::FIRST, seq: Seq(1), value: 1, total: 1 };
+        let put = BodyPut { put, from: None, whole: true, shape, pages: vec![(0, Box::new([5]))] };
+        assert_eq!(block_on(store.put_body(name, &put)).unwrap(), BodyVerdict::Told(Verdict::Newest));
+    }
+    let seen = block_on(store.read_bodies(name)).unwrap();
+    let next = Snapshot { base: Some(1), ..seen.seen.snapshot.clone() };
+    let body = Body { shape, bytes: vec![6, 0, 7] };
+    let bodies = [(life, Some(body.clone())), (node_cell(NodeId(1)).writer, None)];
+    let swapped = block_on(store.swap_bodies(name, seen.seen.snapshot.version, &next, &bodies)).unwrap();
+    assert_eq!(swapped, SwapVerdict::Swapped);
+    assert_eq!(block_on(store.read_bodies(name)).unwrap().bodies, [(life, body)].into());
+    assert_eq!(version_of(&server), STEPS.len().to_string());
+    let of_before = "SELECT count(*) FROM pg_proc WHERE proname = 'quipu_put_body' AND pronargs = 13";
+    assert_eq!(server.ask(of_before).unwrap(), "1", "what programs that are connected use stays");
 }

@@ -95,9 +95,9 @@ END
 $$;
 
 -- Puts a body of a sketch: its cell, and the pages that changed since the put that it goes on from. Returns nothing if that was done; else what the row has of the cell,
--- which is judged by the model. Nobody but the cell's own node puts it, and the cell's row is locked by being changed first: two puts of one body do not mix.
+-- which is judged by the model. The cell's row is locked by being changed first: two puts of one body do not mix.
 CREATE OR REPLACE FUNCTION "{p}_put_body"(
-  of_name bytea, of_writer uuid, of_epoch uuid, new_seq numeric, new_value numeric, new_total numeric, from_seq numeric, is_whole boolean,
+  of_name bytea, of_writer uuid, of_shard integer, of_epoch uuid, new_seq numeric, new_value numeric, new_total numeric, from_seq numeric, is_whole boolean,
   new_kind integer, new_key numeric, new_length integer, numbers integer[], contents bytea[]
 ) RETURNS TABLE (
   put integer, at numeric, epoch uuid, expires_at numeric, seq numeric, value numeric, total numeric, closed boolean,
@@ -130,12 +130,12 @@ BEGIN
   IF row_epoch = of_epoch AND (row_expires IS NULL OR row_expires > clock) THEN
     IF from_seq IS NULL THEN
       INSERT INTO "{p}_cells" AS c (counter, writer, shard, seq, value, total)
-      VALUES (row_id, of_writer, 0, new_seq, new_value, new_total)
+      VALUES (row_id, of_writer, of_shard, new_seq, new_value, new_total)
           ON CONFLICT (counter, writer, shard) DO UPDATE SET seq = excluded.seq, value = excluded.value, total = excluded.total
        WHERE c.seq IS NULL AND NOT c.spent_closed;
     ELSE
       UPDATE "{p}_cells" SET seq = new_seq, value = new_value, total = new_total
-       WHERE counter = row_id AND writer = of_writer AND shard = 0 AND NOT closed AND seq = from_seq AND seq < new_seq;
+       WHERE counter = row_id AND writer = of_writer AND shard = of_shard AND NOT closed AND seq = from_seq AND seq < new_seq;
     END IF;
     GET DIAGNOSTICS done = ROW_COUNT;
   END IF;
@@ -143,7 +143,7 @@ BEGIN
     RETURN QUERY
     SELECT 1, clock, row_epoch, row_expires, c.seq, c.value, c.total, c.closed,
            c.spent_epoch, c.spent_seq, c.spent_value, c.spent_total, c.spent_closed, c.spent_expired, c.spent_at
-      FROM (SELECT) AS one LEFT JOIN "{p}_cells" c ON c.counter = row_id AND c.writer = of_writer AND c.shard = 0;
+      FROM (SELECT) AS one LEFT JOIN "{p}_cells" c ON c.counter = row_id AND c.writer = of_writer AND c.shard = of_shard;
     RETURN;
   END IF;
 
@@ -211,6 +211,26 @@ BEGIN
   SELECT row_id, c.*
     FROM unnest(writers, shards, seqs, amounts, totals, closeds, spent_epochs, spent_seqs, spent_values, spent_totals, spent_closeds,
                 spent_expireds, spent_ats) c;
+  RETURN true;
+END
+$$;
+
+-- Replaces bodies beside a row that the same transaction has swapped, and so locked: those of `named` go, and these come, with their pages.
+CREATE OR REPLACE FUNCTION "{p}_replace_bodies"(
+  of_name bytea, named uuid[], writers uuid[], kinds integer[], keys numeric[], lengths integer[],
+  page_writers uuid[], numbers integer[], contents bytea[]
+) RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
+#variable_conflict use_column
+DECLARE
+  row_id bigint;
+BEGIN
+  SELECT id INTO STRICT row_id FROM "{p}_counters" WHERE name = of_name;
+  DELETE FROM "{p}_bodies" WHERE counter = row_id AND writer = ANY (named);
+  DELETE FROM "{p}_pages" WHERE counter = row_id AND writer = ANY (named);
+  INSERT INTO "{p}_bodies" (counter, writer, kind, key, length)
+  SELECT row_id, b.* FROM unnest(writers, kinds, keys, lengths) b;
+  INSERT INTO "{p}_pages" (counter, writer, page, bytes)
+  SELECT row_id, p.* FROM unnest(page_writers, numbers, contents) p;
   RETURN true;
 END
 $$;

@@ -1,14 +1,17 @@
 //! Many at once, on one server: what a swap takes is what was put, and nobody waits in a circle.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use quipu_model::shared::body::{Body, NOBODYS, NODE, Shape};
 use quipu_model::shared::{
-    By, CellId, Change, Claim, ClaimVerdict, Held, NOBODY, Next, Put, RegisterVerdict, Registration, Seen, Seq, Shard,
-    Snapshot, Stage, SwapId, SwapVerdict, Token, Verdict, Version, compute,
+    BodyPut, BodyVerdict, By, CellId, Change, Claim, ClaimVerdict, Held, NOBODY, Next, Put, RegisterVerdict,
+    Registration, Seen, SeenBodies, Seq, Shard, Snapshot, Stage, SwapId, SwapVerdict, Token, Verdict, Version, compute,
+    life_cell,
 };
-use quipu_model::{Epoch, Millis, Name, NodeId, Reply, Store, StoreError};
+use quipu_model::{Epoch, Incarnation, Millis, Name, NodeId, Reply, Store, StoreError, Writer};
 use quipu_testkit::Dice;
 use quipu_testkit::servers::postgres::PostgresServer;
 use quipu_testkit::store_suite::block_on;
@@ -89,6 +92,86 @@ fn resets_take_exactly_what_was_put_however_many_add_meanwhile() {
     assert_eq!(i128::from(taken) + left, i128::from(WRITERS * ADDS), "each add once: {taken} taken, {left} left");
     let swaps = swaps.load(Ordering::SeqCst);
     assert!(swaps > 5 && carried > 5, "they did meet: {swaps} resets, {carried} carries");
+}
+
+/// What a body of these tests counts: its bytes are a number.
+fn count_of(body: &Body) -> i128 {
+    u64::from_le_bytes(body.bytes[..].try_into().expect("bodies of this test are of eight bytes")).into()
+}
+
+const EIGHT_BYTES: Shape = Shape { kind: 1, key: 0, length: 8 };
+
+/// Adds one by one to the body of a life, and goes on in another life when that was folded. How often it was.
+fn add_to_bodies(store: &impl Store, at: Name<'_>, node: u64) -> u64 {
+    let (mut life, mut from, mut value) = (1, None, 0_i128);
+    for _ in 0..ADDS {
+        value += 1;
+        loop {
+            let writer = Writer { node: NodeId(node), incarnation: Incarnation(life) };
+            let seq = Seq(from.map_or(1, |Seq(from)| from + 1));
+            let put = Put { cell: life_cell(writer, 0), epoch: Epoch::FIRST, seq, value, total: value };
+            let bytes = u64::try_from(value).expect("it is what was added").to_le_bytes();
+            let asked = BodyPut { put, from, whole: true, shape: EIGHT_BYTES, pages: vec![(0, bytes.into())] };
+            match block_on(store.put_body(at, &asked)).expect("the server answers") {
+                BodyVerdict::Told(Verdict::Newest) => {
+                    from = Some(seq);
+                    break;
+                }
+                BodyVerdict::Told(Verdict::Closed { value: kept, .. }) => {
+                    (life, from, value) = (life + 1, None, value - kept);
+                }
+                verdict => panic!("{verdict:?} on {asked:?}"),
+            }
+        }
+    }
+    life - 1
+}
+
+/// The row, whose cells say what the bodies beside them do.
+fn read_whole(store: &impl Store, at: Name<'_>) -> SeenBodies {
+    let seen = block_on(store.read_bodies(at)).expect("the server answers");
+    let said: BTreeMap<_, _> = seen.seen.snapshot.cells.iter().map(|(cell, held)| (cell.writer, held.value)).collect();
+    let counted = seen.bodies.iter().map(|(writer, body)| (*writer, count_of(body))).collect();
+    assert_eq!(said, counted, "the row and its bodies are of one moment");
+    seen
+}
+
+/// Folds the body of some life.
+fn fold_one(store: &impl Store, at: Name<'_>, id: u128) {
+    let SeenBodies { seen, bodies } = read_whole(store, at);
+    let Some((life, body)) = bodies.iter().find(|(writer, _)| writer.incarnation != NODE) else { return };
+    let by = By { id: SwapId(id), node: NodeId(9), grace: Duration::from_secs(3_600), registered: &NOBODY };
+    let computed = compute(&seen, &by, &Change::FoldBody(*life)).expect("a body may be folded");
+    let Next::Row(next) = computed.next else { panic!("{computed:?}") };
+    let sum = count_of(body) + bodies.get(&NOBODYS).map_or(0, count_of);
+    let bytes = u64::try_from(sum).expect("it is what was added").to_le_bytes().to_vec();
+    let swapped = [(*life, None), (NOBODYS, Some(Body { shape: EIGHT_BYTES, bytes }))];
+    block_on(store.swap_bodies(at, seen.snapshot.version, &next, &swapped)).expect("the server answers");
+}
+
+#[test]
+fn folds_take_exactly_what_bodies_counted_however_many_put_meanwhile() {
+    let server = PostgresServer::start_with(&["synchronous_commit=off"]).unwrap();
+    let (store, at, over) = (fresh(&server.url()), name(b"hot"), AtomicBool::new(false));
+    let folded = thread::scope(|scope| {
+        let (store, over) = (&store, &over);
+        for number in 0..2_u128 {
+            scope.spawn(move || {
+                let mut id = number << 64;
+                while !over.load(Ordering::SeqCst) {
+                    id += 1;
+                    fold_one(store, at, id);
+                }
+            });
+        }
+        let writers: Vec<_> = (1..=WRITERS).map(|node| scope.spawn(move || add_to_bodies(store, at, node))).collect();
+        let folded: Vec<_> = writers.into_iter().map(|writer| writer.join()).collect();
+        over.store(true, Ordering::SeqCst);
+        folded.into_iter().map(|folded| folded.unwrap()).sum::<u64>()
+    });
+    let counted: i128 = read_whole(&store, at).bodies.values().map(count_of).sum();
+    assert_eq!(counted, i128::from(WRITERS * ADDS), "each add once");
+    assert!(folded > 5, "they did meet: {folded} lives were folded");
 }
 
 #[test]

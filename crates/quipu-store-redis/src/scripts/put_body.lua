@@ -1,17 +1,17 @@
 -- Puts a body of a sketch: its cell, and the pages that changed since the put that it goes on from. Whatever is not plainly that is handed back as it is, and judged by the model.
 -- KEYS[1]: the row. ARGV: the cell's id, epoch, seq, what is said of it, the stride of the row's version; the seq it goes on from, or nothing; 1 if the pages are all there are;
--- the node, what the body is, its length; then of each page its number and its bytes, none if it is zeros.
+-- whose the body is, what it is, its length; then of each page its number and its bytes, none if it is zeros.
 -- Answers 1, or the time and what the row has of the cell.
 local key = KEYS[1]
 local cell, asked, seq, said, stride, from = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
-local whole, node, shape, length = ARGV[7] == '1', ARGV[8], ARGV[9], tonumber(ARGV[10])
+local whole, writer, shape, length = ARGV[7] == '1', ARGV[8], ARGV[9], tonumber(ARGV[10])
 
 local function time()
   local now = redis.call('TIME')
   return string.format('%s%03d', now[1], math.floor(tonumber(now[2]) / 1000))
 end
 
-local known = redis.call('HMGET', key, 'epoch', 'expires', 'c:' .. cell, 's:' .. cell, 'b:' .. node)
+local known = redis.call('HMGET', key, 'epoch', 'expires', 'c:' .. cell, 's:' .. cell, 'b:' .. writer)
 local epoch, expires, held, spent, body = known[1], known[2], known[3], known[4], known[5]
 local now = time()
 local due = expires and tonumber(expires) <= tonumber(now)
@@ -32,17 +32,17 @@ local gone = {}
 if body then
   local pages = math.ceil(tonumber(string.match(body, '(%d+)$')) / 1024)
   for page = whole and 0 or math.ceil(length / 1024), pages - 1 do
-    gone[#gone + 1] = 'p:' .. node .. '.' .. page
+    gone[#gone + 1] = 'p:' .. writer .. '.' .. page
   end
 end
-local come = { 'c:' .. cell, seq .. ' ' .. said, 'bodies', '1', 'b:' .. node, shape .. ' ' .. ARGV[10] }
+local come = { 'c:' .. cell, seq .. ' ' .. said, 'bodies', '1', 'b:' .. writer, shape .. ' ' .. ARGV[10] }
 if not epoch then
   for _, field in ipairs({ 'born', now, 'swaps', '0', 'puts', '0', 'epoch', asked }) do
     come[#come + 1] = field
   end
 end
 for at = 11, #ARGV, 2 do
-  local page = 'p:' .. node .. '.' .. ARGV[at]
+  local page = 'p:' .. writer .. '.' .. ARGV[at]
   if ARGV[at + 1] == '' then
     gone[#gone + 1] = page
   else

@@ -1,10 +1,13 @@
 //! One server: the suite, and what is this store's own.
 
+use quipu_model::shared::body::{Body, Shape};
 use quipu_model::shared::registry::REGISTRATIONS_MAX;
 use quipu_model::shared::{
-    CellId, Claim, ClaimVerdict, Holder, Put, RegisterVerdict, Registration, Seq, Shard, Stage, Token, Verdict,
+    BodyPut, BodyVerdict, CellId, Claim, ClaimVerdict, Holder, Put, RegisterVerdict, Registration, Seq, Shard, Stage,
+    SwapVerdict, Token, Verdict, life_cell,
 };
 use quipu_model::{Epoch, Incarnation, Millis, Name, NodeId, Store, StoreError, Writer};
+use quipu_store_redis::{Options, open};
 use quipu_testkit::resp::Value;
 use quipu_testkit::servers::redis::RedisServer;
 use quipu_testkit::store_suite::block_on;
@@ -58,6 +61,40 @@ fn a_user_with_the_rights_that_the_first_page_lists_has_enough() {
     server.call(&request).unwrap();
     let url = format!("redis://counter:pass@{}", server.address());
     block_on(store_suite(async || fresh(&url)));
+}
+
+#[test]
+fn bodies_are_in_the_fields_that_the_first_page_draws_and_go_with_them() {
+    let server = RedisServer::start().unwrap();
+    let (store, at) = (open(&server.url(), Options::default()).unwrap(), name(b"visitors"));
+    let fields = || {
+        let fields = ["bodies", "b:0000000000000001.0000000000000001", "p:0000000000000001.0000000000000001.1"];
+        fields.map(|field| match server.call(&["HGET", "quipu:c:visitors", field]).unwrap() {
+            Value::Bulk(value) => Some(String::from_utf8(value).expect("it is text here")),
+            _ => None,
+        })
+    };
+    let put = Put { cell: life_cell(writer(1), 0), ..said(1, 1) };
+    let shape = Shape { kind: 3, key: 0xabc, length: 2_000 };
+    let asked = BodyPut { put, from: None, whole: true, shape, pages: vec![(1, Box::new(*b"page\0"))] };
+    assert_eq!(block_on(store.put_body(at, &asked)).unwrap(), BodyVerdict::Told(Verdict::Newest));
+    let [drawn, whose, page] = [Some("1"), Some("3 0000000000000abc 2000"), Some("page")];
+    assert_eq!(fields().each_ref().map(Option::as_deref), [drawn, whose, page]);
+    let swap = |body: Option<Body>| {
+        let seen = block_on(store.read(at)).unwrap().snapshot;
+        let mut next = seen.clone();
+        next.version.swaps += 1;
+        let swapped = block_on(store.swap_bodies(at, seen.version, &next, &[(writer(1), body)])).unwrap();
+        assert_eq!(swapped, SwapVerdict::Swapped);
+        fields()
+    };
+    let mut body = Body::new(Shape { key: 0, ..shape }).unwrap();
+    body.lay_page(1, b"other").unwrap();
+    assert_eq!(
+        swap(Some(body)).each_ref().map(Option::as_deref),
+        [drawn, Some("3 0000000000000000 2000"), Some("other")]
+    );
+    assert_eq!(swap(None), [None, None, None], "without bodies nothing says that there are any");
 }
 
 #[test]

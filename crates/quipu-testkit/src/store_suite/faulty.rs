@@ -11,6 +11,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use quipu_model::shared::body::Body;
 use quipu_model::shared::{
     BodyPut, BodyVerdict, Claim, ClaimEnd, ClaimVerdict, EndVerdict, Put, RegisterVerdict, Registration, Seen,
     SeenBodies, Snapshot, SwapVerdict, Token, Verdict, Version,
@@ -66,6 +67,7 @@ enum LateCall {
     Put(Vec<(Box<[u8]>, Put)>),
     PutBody(Box<[u8]>, Box<BodyPut>),
     Swap(Box<[u8]>, Version, Option<Snapshot>),
+    SwapBodies(Box<[u8]>, Version, Box<Snapshot>, Vec<(Writer, Option<Body>)>),
     Claim(Claim),
     EndClaim(Token, Writer, u64, ClaimEnd),
     Register(u64, Registration),
@@ -152,6 +154,10 @@ impl<S: Store> FaultyStore<S> {
                 Ok(name) => self.inner.swap(name, *version, next.as_ref()).await.map(drop),
                 Err(_) => Ok(()),
             },
+            LateCall::SwapBodies(name, version, next, bodies) => match Name::new(name) {
+                Ok(name) => self.inner.swap_bodies(name, *version, next, bodies).await.map(drop),
+                Err(_) => Ok(()),
+            },
             LateCall::Claim(claim) => self.inner.claim(claim).await.map(drop),
             LateCall::EndClaim(token, owner, attempt, end) => {
                 self.inner.end_claim(token, *owner, *attempt, end).await.map(drop)
@@ -228,6 +234,17 @@ impl<S: Store> Store for FaultyStore<S> {
     fn swap<'a>(&'a self, name: Name<'a>, version: Version, next: Option<&'a Snapshot>) -> Answer<'a, SwapVerdict> {
         let late = move || LateCall::Swap(name.bytes().into(), version, next.cloned());
         Box::pin(self.change(Call::Swap, self.inner.swap(name, version, next), late))
+    }
+
+    fn swap_bodies<'a>(
+        &'a self,
+        name: Name<'a>,
+        version: Version,
+        next: &'a Snapshot,
+        bodies: &'a [(Writer, Option<Body>)],
+    ) -> Answer<'a, SwapVerdict> {
+        let late = move || LateCall::SwapBodies(name.bytes().into(), version, Box::new(next.clone()), bodies.to_vec());
+        Box::pin(self.change(Call::SwapBodies, self.inner.swap_bodies(name, version, next, bodies), late))
     }
 
     fn scan<'a>(&'a self, from: Option<&'a Cursor>, names_max: usize) -> Answer<'a, Page> {

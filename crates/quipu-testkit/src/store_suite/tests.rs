@@ -1,10 +1,11 @@
 use std::sync::Arc;
 
+use quipu_model::shared::body::{Body, NODE, Shape};
 use quipu_model::shared::{
     BodyPut, BodyVerdict, Claim, ClaimEnd, ClaimVerdict, EndVerdict, Put, RegisterVerdict, Registration, Seen,
-    SeenBodies, Snapshot, SwapVerdict, Token, Verdict, Version,
+    SeenBodies, Snapshot, SwapId, SwapVerdict, Token, Verdict, Version, node_cell,
 };
-use quipu_model::{Answer, Cursor, MemoryStore, Millis, Name, Page, Writer, Writers};
+use quipu_model::{Answer, Cursor, MemoryStore, Millis, Name, NodeId, Page, StoreError, Writer, Writers};
 
 use super::*;
 use crate::SimClock;
@@ -53,7 +54,7 @@ fn a_faulty_store_answers_in_four_ways_and_loses_nothing_that_was_applied() {
     for seq in 1..=200 {
         match block_on(store.put(&[(name, said(seq))])) {
             Ok(_) => newest_acked = seq,
-            Err(quipu_model::StoreError::NotApplied { .. }) => newest_refused = seq,
+            Err(StoreError::NotApplied { .. }) => newest_refused = seq,
             Err(_) => {}
         }
     }
@@ -63,6 +64,34 @@ fn a_faulty_store_answers_in_four_ways_and_loses_nothing_that_was_applied() {
     let held = block_on(store.inner().read(name)).unwrap().snapshot.sum();
     assert!(held >= newest_acked.into(), "what was acknowledged is there");
     assert_ne!(held, newest_refused.into(), "what was refused is not");
+}
+
+#[test]
+fn a_faulty_store_swaps_bodies_in_four_ways_and_always_with_their_row() {
+    let name = Name::new(b"four").unwrap();
+    let store = FaultyStore::new(memory(), 7, 60);
+    let node = node_cell(NodeId(1)).writer;
+    let mut late = 0;
+    for id in 1..=200_u8 {
+        let seen = block_on(store.inner().read_bodies(name)).unwrap();
+        let mut next = Snapshot { base: Some(id.into()), ..seen.seen.snapshot.clone() };
+        next.version.swaps += 1;
+        next.swaps = vec![SwapId(id.into())];
+        let body = Body { shape: Shape { length: 1, ..Shape::default() }, bytes: vec![id] };
+        let said = block_on(store.swap_bodies(name, seen.seen.snapshot.version, &next, &[(node, Some(body))]));
+        let after = block_on(store.inner().read_bodies(name)).unwrap();
+        let is_in = after.seen.snapshot.swaps == next.swaps;
+        match said {
+            Ok(verdict) => assert_eq!(verdict == SwapVerdict::Swapped, is_in),
+            Err(StoreError::NotApplied { .. }) => assert!(!is_in),
+            Err(_) => late += u32::from(!is_in),
+        }
+        let held = after.bodies.get(&node).map(|body| i128::from(body.bytes[0]));
+        assert_eq!(after.seen.snapshot.base, held, "the row and the body are of one swap");
+    }
+    let Tally { not_applied, applied, lost, late: told } = store.tally();
+    assert!([not_applied, applied, lost, told].iter().all(|&count| count > 10), "{:?}", store.tally());
+    assert!(late > 10, "some are under way when their caller gives up: {late}");
 }
 
 #[test]
@@ -78,13 +107,19 @@ enum Bend {
     ForgetsWhatItKept,
     ForgetsItsSwaps,
     HandsATokenToEveryone,
+    GivesANodeOneBody,
+    LeavesBodiesWhenTheRowIsSwapped,
+    DropsBodiesThatWereNotNamed,
+    ReplacesBodiesBesideARowThatMoved,
+    ForgetsWhoWasFolded,
+    LaysBodiesOverThoseBefore,
 }
 
 /// A store that is wrong in one way: what the suite is tested on.
 struct Bent(MemoryStore, Bend);
 
 impl Bent {
-    async fn put_adding(&self, puts: &[(Name<'_>, Put)]) -> Result<Vec<Verdict>, quipu_model::StoreError> {
+    async fn put_adding(&self, puts: &[(Name<'_>, Put)]) -> Result<Vec<Verdict>, StoreError> {
         let mut verdicts = Vec::new();
         for (name, put) in puts {
             let held = self.0.read(*name).await?.snapshot.cells.get(&put.cell).map_or(0, |held| held.value);
@@ -99,7 +134,7 @@ impl Bent {
         name: Name<'_>,
         version: Version,
         next: Option<&Snapshot>,
-    ) -> Result<SwapVerdict, quipu_model::StoreError> {
+    ) -> Result<SwapVerdict, StoreError> {
         let mut next = next.cloned();
         let mut expected = version;
         match (self.1, &mut next) {
@@ -112,6 +147,43 @@ impl Bent {
             _ => {}
         }
         self.0.swap(name, expected, next.as_ref()).await
+    }
+
+    async fn swap_bodies_bent(
+        &self,
+        name: Name<'_>,
+        version: Version,
+        next: &Snapshot,
+        bodies: &[(Writer, Option<Body>)],
+    ) -> Result<SwapVerdict, StoreError> {
+        let (mut next, mut bodies) = (next.clone(), bodies.to_vec());
+        let SeenBodies { seen, bodies: before } = self.0.read_bodies(name).await?;
+        match self.1 {
+            Bend::LeavesBodiesWhenTheRowIsSwapped => bodies.clear(),
+            Bend::DropsBodiesThatWereNotNamed => {
+                let named: Vec<Writer> = bodies.iter().map(|(writer, _)| *writer).collect();
+                bodies.extend(before.keys().filter(|writer| !named.contains(writer)).map(|writer| (*writer, None)));
+            }
+            Bend::ReplacesBodiesBesideARowThatMoved if seen.snapshot.version != version => {
+                self.0.swap_bodies(name, seen.snapshot.version, &seen.snapshot, &bodies).await?;
+            }
+            Bend::ForgetsWhoWasFolded => next.spent.clear(),
+            Bend::LaysBodiesOverThoseBefore => {
+                for (writer, body) in &mut bodies {
+                    let (Some(body), Some(before)) = (body, before.get(writer)) else { continue };
+                    let both = body.bytes.iter_mut().zip(&before.bytes);
+                    both.filter(|(byte, _)| **byte == 0).for_each(|(byte, before)| *byte = *before);
+                }
+            }
+            _ => {}
+        }
+        self.0.swap_bodies(name, version, &next, &bodies).await
+    }
+
+    async fn read_bodies_of_nodes(&self, name: Name<'_>) -> Result<SeenBodies, StoreError> {
+        let SeenBodies { seen, bodies } = self.0.read_bodies(name).await?;
+        let of_node = |writer: Writer| Writer { incarnation: NODE, ..writer };
+        Ok(SeenBodies { seen, bodies: bodies.into_iter().map(|(writer, body)| (of_node(writer), body)).collect() })
     }
 }
 
@@ -132,11 +204,24 @@ impl Store for Bent {
     }
 
     fn read_bodies<'a>(&'a self, name: Name<'a>) -> Answer<'a, SeenBodies> {
-        self.0.read_bodies(name)
+        match self.1 {
+            Bend::GivesANodeOneBody => Box::pin(self.read_bodies_of_nodes(name)),
+            _ => self.0.read_bodies(name),
+        }
     }
 
     fn swap<'a>(&'a self, name: Name<'a>, version: Version, next: Option<&'a Snapshot>) -> Answer<'a, SwapVerdict> {
         Box::pin(self.swap_bent(name, version, next))
+    }
+
+    fn swap_bodies<'a>(
+        &'a self,
+        name: Name<'a>,
+        version: Version,
+        next: &'a Snapshot,
+        bodies: &'a [(Writer, Option<Body>)],
+    ) -> Answer<'a, SwapVerdict> {
+        Box::pin(self.swap_bodies_bent(name, version, next, bodies))
     }
 
     fn scan<'a>(&'a self, from: Option<&'a Cursor>, names_max: usize) -> Answer<'a, Page> {
@@ -194,5 +279,20 @@ fn a_wrong_store_is_caught_by_the_suite_and_by_the_harvest() {
             }
         });
         assert!(harvested, "by the harvest: {}", bend as u8);
+    }
+}
+
+#[test]
+fn a_store_that_is_wrong_about_bodies_is_caught() {
+    for bend in [
+        Bend::GivesANodeOneBody,
+        Bend::LeavesBodiesWhenTheRowIsSwapped,
+        Bend::DropsBodiesThatWereNotNamed,
+        Bend::ReplacesBodiesBesideARowThatMoved,
+        Bend::ForgetsWhoWasFolded,
+        Bend::LaysBodiesOverThoseBefore,
+    ] {
+        let prove = || block_on(bodies::prove(&Bent(memory(), bend)));
+        assert!(std::panic::catch_unwind(prove).is_err(), "{}", bend as u8);
     }
 }

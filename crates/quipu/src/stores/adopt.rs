@@ -40,7 +40,7 @@ pub fn adopt(flags: &args::Adopt, out: &mut impl Write) -> anyhow::Result<ExitCo
         }
     };
     engine.close().with_context(|| format!("close {shown}"))?;
-    let Adopted { counters, unconfirmed, sum } = done?;
+    let Adopted { counters, unconfirmed, sum, sketches } = done?;
     let became = if flags.drop { "dropped" } else { "counted" };
     if flags.directory.json {
         let document = Json::Object(vec![
@@ -48,6 +48,7 @@ pub fn adopt(flags: &args::Adopt, out: &mut impl Write) -> anyhow::Result<ExitCo
             ("counters", Json::count(counters)),
             ("unconfirmed", Json::count(unconfirmed)),
             ("sum", Json::Number(sum)),
+            ("sketches", Json::count(sketches)),
             ("became", Json::text(became)),
         ]);
         writeln!(out, "{document}")?;
@@ -57,6 +58,12 @@ pub fn adopt(flags: &args::Adopt, out: &mut impl Write) -> anyhow::Result<ExitCo
         out,
         "{writer} had cells of {counters} counters; {unconfirmed} of them had adds that the store is not known to have, in sum {sum}: {became}"
     )?;
+    if sketches > 0 {
+        writeln!(
+            out,
+            "of {sketches} sketches the store may lack something, and nobody can tell what: all of each is {became}"
+        )?;
+    }
     writeln!(out, "next: start the node, which goes on under a new life")?;
     Ok(ExitCode::SUCCESS)
 }

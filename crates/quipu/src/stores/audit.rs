@@ -7,7 +7,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use quipu_model::shared::{CellId, Seen, Stage, is_node_cell};
+use quipu_model::shared::{CellId, Seen, Stage, is_body_cell};
 use quipu_model::{Store, StoreError, Writer};
 
 use crate::backends::StoreUrl;
@@ -96,7 +96,7 @@ impl Audit {
         if i64::try_from(sum).is_err() {
             self.drift(&name, format!("its sum, {sum}, fits no reply: set or reset it"));
         }
-        for (CellId { writer, shard }, held) in row.cells.iter().filter(|(id, _)| !is_node_cell(id)) {
+        for (CellId { writer, shard }, held) in row.cells.iter().filter(|(id, _)| !is_body_cell(id)) {
             let shard = shard.0;
             match self.writers.get(writer) {
                 None => self

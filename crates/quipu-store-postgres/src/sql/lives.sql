@@ -1,0 +1,2 @@
+-- Bodies of sketches beside cells of any writer, and bodies that are swapped with their row. The tables have room for both already, so that this version differs by its functions alone.
+-- What put a body before, always into shard 0, stays for programs that are connected; it has one parameter less.
