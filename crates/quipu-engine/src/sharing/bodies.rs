@@ -272,16 +272,8 @@ impl Share<'_> {
             return (stays, Left { carried: 1, ..nothing });
         }
         // As with any cell: the present life's is put once more, an older one's may be about to be over.
-        let confirmed = held == Some(cell.seq);
-        let settled = !cell.own.said || confirmed || !present && cell.settled;
-        if let (true, Some(held), Some(body)) = (confirmed, held, &mut self.body) {
-            let version = body.version;
-            body.settling(|| Settling::of(cell, version)).confirmed(held, version);
-            cell.confirmed = i128::from(held.0);
-        }
-        self.confirmed |= settled != cell.settled;
-        cell.settled = settled;
-        cell.doubted &= !settled;
+        let settled = !present && cell.settled;
+        self.settle_by(cell, held, settled);
         (true, nothing)
     }
 
@@ -306,16 +298,22 @@ impl Share<'_> {
             return Left { carried: 1, ..Left::default() };
         }
         self.say_above(cell, newest);
-        let settled = !cell.own.said || held == Some(cell.seq);
-        if let (true, Some(held), Some(body)) = (settled, held, &mut self.body) {
+        self.settle_by(cell, held, false);
+        Left::default()
+    }
+
+    /// Whether a cell is settled, by what the row has of it; it may be known to be all the same.
+    fn settle_by(&mut self, cell: &mut OwnCell, held: Option<Seq>, is_known: bool) {
+        let held = held.filter(|held| *held == cell.seq);
+        if let (Some(held), Some(body)) = (held, &mut self.body) {
             let version = body.version;
             body.settling(|| Settling::of(cell, version)).confirmed(held, version);
             cell.confirmed = i128::from(held.0);
         }
+        let settled = is_known || !cell.own.said || held.is_some();
         self.confirmed |= settled != cell.settled;
         cell.settled = settled;
         cell.doubted &= !settled;
-        Left::default()
     }
 
     /// Whether a put that the row has is in the own body. Who says nothing has put nothing: another who has the same directory has.
