@@ -16,6 +16,7 @@ use quipu_model::{Brief, Cell, Durability, Epoch, Incarnation, Millis, Name};
 
 use crate::apply::table::{Look, Shard};
 use crate::apply::{Held, is_same, thin};
+use crate::journal::Draft;
 use crate::journal::format::{Before, ENTRY_BYTES_MAX, Entry, RECORD_OVERHEAD_BYTES_MAX};
 use crate::namespaces::{Policies, Policy};
 use crate::sharing::Shared;
@@ -115,15 +116,8 @@ impl<'e> Turn<'e> {
             // Nothing is held where nothing is ready.
             None => 0,
         };
-        for lot in &together.lots {
-            if lot.first >= ran {
-                break;
-            }
-            self.run_durability = self.run_durability.max(lot.durability);
-            if lot.count > 0 {
-                self.write_lot(lot, present);
-            }
-        }
+        let behind = together.lots.iter().position(|lot| lot.first >= ran);
+        self.write_lots(&together.lots[..behind.unwrap_or(together.lots.len())], present);
         self.release();
         ran
     }
@@ -159,10 +153,7 @@ impl<'e> Turn<'e> {
             _ => None,
         };
         if reply.is_some() {
-            self.run_durability = self.run_durability.max(lot.durability);
-            if lot.count > 0 {
-                self.write_lot(&lot, present);
-            }
+            self.write_lots(std::slice::from_ref(&lot), present);
         }
         self.release();
         reply.map(tell).is_some()
@@ -266,28 +257,17 @@ impl<'e> Turn<'e> {
         ready
     }
 
-    /// Brings what happened to a counter into the table and the record.
+    /// Brings what happened to counters into the table and the record.
     #[inline]
-    fn write_lot(&mut self, lot: &Lot<'_>, present: Option<Incarnation>) {
-        if let Some(present) = present {
-            return self.write_shared(lot, present);
-        }
-        let shard = self.held.as_mut().expect("the run is open").at(lot.held);
-        let (name, epoch, value, expires_at) = (lot.name.bytes(), lot.epoch, lot.value, lot.expires_at);
-        let before = match lot.at {
-            Some(at) => {
-                shard.set_value(at, value);
-                Before::Present
+    fn write_lots(&mut self, lots: &[Lot<'_>], present: Option<Incarnation>) {
+        for lot in lots {
+            self.run_durability = self.run_durability.max(lot.durability);
+            match (present, &mut self.held) {
+                (Some(present), _) if lot.count > 0 => self.write_shared(lot, present),
+                (None, Some(held)) if lot.count > 0 => lot.write(held.at(lot.held), self.now, &mut self.draft),
+                // It was only read.
+                _ => {}
             }
-            None => {
-                shard.put(lot.hash, name, Cell { epoch, value, expires_at });
-                Before::Absent
-            }
-        };
-        if lot.durability > Durability::Memory {
-            let (count, sum, own) = (lot.count, lot.sum, &[][..]);
-            let before = if lot.sure { before } else { Before::Unsure };
-            self.draft.push(self.now, &Entry::Cell { name, epoch, value, expires_at, count, sum, before, own });
         }
     }
 }
@@ -357,8 +337,30 @@ impl<'a> Lot<'a> {
         }
     }
 
-    /// Looks at the counter; whether its commands can run.
+    /// Brings what happened to it into the table and the record.
     #[inline]
+    fn write(&self, shard: &mut Shard, now: Millis, draft: &mut Draft) {
+        let before = match self.at {
+            Some(at) => {
+                shard.set_value(at, self.value);
+                Before::Present
+            }
+            None => {
+                let Lot { epoch, value, expires_at, .. } = *self;
+                shard.put(self.hash, self.name.bytes(), Cell { epoch, value, expires_at });
+                Before::Absent
+            }
+        };
+        if self.durability > Durability::Memory {
+            let Lot { name, epoch, value, expires_at, count, sum, .. } = *self;
+            let before = if self.sure { before } else { Before::Unsure };
+            let (name, own) = (name.bytes(), &[][..]);
+            draft.push(now, &Entry::Cell { name, epoch, value, expires_at, count, sum, before, own });
+        }
+    }
+
+    /// Looks at the counter; whether its commands can run.
+    #[inline(always)]
     fn look(&mut self, shard: &mut Shard, now: Millis, full: bool) -> bool {
         if shard.splits.is_live(self.name.bytes()) {
             // Its lanes are to be joined first.

@@ -25,21 +25,26 @@ pub struct BriefFrame<'a> {
 const ARGS_MAX: usize = 3;
 const ARG_BYTES_MAX: usize = 20;
 
+/// How such commands begin, as words, which are compared at once: how many arguments, and the bytes of the first.
+const TWO_FOUR: u64 = u64::from_le_bytes(*b"*2\r\n$4\r\n");
+const TWO_THREE: u64 = u64::from_le_bytes(*b"*2\r\n$3\r\n");
+const THREE_SIX: u64 = u64::from_le_bytes(*b"*3\r\n$6\r\n");
+
 /// The command at the beginning of the input, if it is one of these.
 #[inline]
 pub fn brief<'a>(input: &'a [u8], limits: &Limits) -> Option<BriefFrame<'a>> {
     let (head, rest) = input.split_first_chunk::<8>()?;
     // The two lengths in front of the word tell all of these words apart but two.
-    let (word, rest) = match head {
-        b"*2\r\n$4\r\n" => {
+    let (word, rest) = match u64::from_le_bytes(*head) {
+        TWO_FOUR => {
             let (word, rest) = rest.split_first_chunk::<4>()?;
             (Word::of_four(*word)?, rest)
         }
-        b"*2\r\n$3\r\n" => {
+        TWO_THREE => {
             let (word, rest) = rest.split_first_chunk::<3>()?;
             (Word::of_three(*word)?, rest)
         }
-        b"*3\r\n$6\r\n" => {
+        THREE_SIX => {
             let (word, rest) = rest.split_first_chunk::<6>()?;
             (Word::of_six(*word)?, rest)
         }
@@ -133,18 +138,37 @@ impl Word {
 pub(crate) fn bulk(input: &[u8]) -> Option<(&[u8], &[u8])> {
     // An argument that is not empty takes at least so much with the ends of its lines, so the longest form of a length can be looked at as a whole; a shorter one has bytes of what
     // follows it.
-    let [b'\r', b'\n', b'$', lengths @ ..] = input.first_chunk::<8>()? else { return None };
-    let [one, two, three, ..] = lengths.map(|byte| usize::from(byte.wrapping_sub(b'0')));
-    let (bytes, line) = match lengths {
-        [_, b'\r', b'\n', _, _] => (one, 6),
-        [_, _, b'\r', b'\n', _] if two <= 9 => (one * 10 + two, 7),
-        [_, _, _, b'\r', b'\n'] if two <= 9 && three <= 9 => (one * 100 + two * 10 + three, 8),
-        _ => return None,
+    let head = u64::from_le_bytes(*input.first_chunk::<8>()?);
+    let digit = |at: u32| usize::from(((head >> (8 * at)) as u8).wrapping_sub(b'0'));
+    let (one, two, three) = (digit(3), digit(4), digit(5));
+    // No two of them can be meant at once: each has the end of a line where another has a digit.
+    let (bytes, line) = if is_like(head, b"\r\n$??\r\n?") && two <= 9 {
+        (one * 10 + two, 7)
+    } else if is_like(head, b"\r\n$?\r\n??") {
+        (one, 6)
+    } else if is_like(head, b"\r\n$???\r\n") && two <= 9 && three <= 9 {
+        (one * 100 + two * 10 + three, 8)
+    } else {
+        return None;
     };
     if one == 0 || one > 9 {
         return None;
     }
     input[line..].split_at_checked(bytes)
+}
+
+/// Whether eight bytes are these, whatever stands at the question marks.
+#[inline(always)]
+const fn is_like(head: u64, pattern: &[u8; 8]) -> bool {
+    let (mut mask, mut at) = ([0xff; 8], 0);
+    while at < 8 {
+        if pattern[at] == b'?' {
+            mask[at] = 0;
+        }
+        at += 1;
+    }
+    let mask = u64::from_le_bytes(mask);
+    head & mask == u64::from_le_bytes(*pattern) & mask
 }
 
 #[cfg(test)]

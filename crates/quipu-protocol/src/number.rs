@@ -66,43 +66,37 @@ pub struct Lines {
     line: Line,
     /// Its number.
     value: i64,
-    /// By how much its last digit can be raised.
-    left: u8,
 }
 
 impl Lines {
     /// Appends the line of a number.
     #[inline]
     pub fn append(&mut self, out: &mut Vec<u8>, value: i64) {
-        if self.left > 0 && value == self.value + 1 {
-            self.line.raise();
-            (self.value, self.left) = (value, self.left - 1);
+        if value == self.value.wrapping_add(1) && self.line.raise() {
+            self.value = value;
             return self.line.append(out);
         }
         match Line::of(b':', value) {
             Some(line) => {
-                (self.line, self.value, self.left) = (line, value, 9 - (value % 10) as u8);
+                (self.line, self.value) = (line, value);
                 line.append(out);
             }
             None => {
-                self.left = 0;
+                self.line = Line::default();
                 append_long_line(out, b':', value);
             }
         }
     }
 }
 
-/// A line of a number that is not negative and has at most sixteen digits. It is made in registers and only ever written: bytes that are written one by one and
+/// A line of a number that is not negative and has at most thirteen digits. It is made in registers and only ever written, at once: bytes that are written one by one and
 /// then read together are waited for.
 #[derive(Clone, Copy, Default)]
 struct Line {
-    first: u8,
-    /// All but the last eight digits, the first one lowest, and how many they are.
-    upper: u64,
-    upper_count: u32,
-    /// The last eight, or all if there are fewer.
-    lower: u64,
-    lower_count: u32,
+    /// Its bytes, the first one lowest.
+    text: u128,
+    /// How many they are.
+    bytes: u32,
 }
 
 impl Line {
@@ -110,44 +104,61 @@ impl Line {
     #[inline]
     fn of(first: u8, value: i64) -> Option<Line> {
         let value = u64::try_from(value).ok()?;
+        if let Some(small) = SMALL.get(value as usize) {
+            let (text, bytes) = (small & !(0xff << 56), (small >> 56) as u32);
+            return Some(Line { text: u128::from(u64::from(first) | text), bytes });
+        }
         if value < EIGHT_DIGITS {
-            let (lower, lower_count) = spelled(value as u32);
-            return Some(Line { first, upper: 0, upper_count: 0, lower, lower_count });
+            let (digits, count) = spelled(value as u32);
+            return Some(Line::with(first, u128::from(digits), count));
         }
         let upper = value / EIGHT_DIGITS;
-        if upper >= EIGHT_DIGITS {
+        if upper >= FIVE_DIGITS {
             return None;
         }
-        let (upper, upper_count) = spelled(upper as u32);
+        let (upper, count) = spelled(upper as u32);
         let lower = eight_digits((value % EIGHT_DIGITS) as u32) | ZEROS;
-        Some(Line { first, upper, upper_count, lower, lower_count: 8 })
+        Some(Line::with(first, u128::from(upper) | u128::from(lower) << (8 * count), count + 8))
     }
 
-    /// The line of the next number, where only the last digit changes.
     #[inline]
-    fn raise(&mut self) {
-        self.lower += 1 << (8 * (self.lower_count - 1));
+    const fn with(first: u8, digits: u128, count: u32) -> Line {
+        let end = u16::from_le_bytes(*b"\r\n") as u128;
+        Line { text: first as u128 | (digits | end << (8 * count)) << 8, bytes: count + 3 }
+    }
+
+    /// Makes it the line of the next number, if only the last digit changes; whether it did.
+    #[inline]
+    fn raise(&mut self) -> bool {
+        // Behind the last digit is the end of the line.
+        let Some(last) = self.bytes.checked_sub(3) else { return false };
+        let raises = (self.text >> (8 * last)) as u8 != b'9';
+        self.text += u128::from(raises) << (8 * last);
+        raises
     }
 
     #[inline]
     fn append(&self, out: &mut Vec<u8>) {
-        // Each piece is written whole, and the next one over what of it is too much.
+        // Written whole; what comes next is written over what of it is too much.
         let begin = out.len();
-        out.extend_from_slice(&[self.first; LINE_ROOM_BYTES]);
-        let line = &mut out[begin..];
-        let lower = 1 + (self.upper_count & 0xf) as usize;
-        let end = lower + (self.lower_count & 0xf) as usize;
-        if self.upper_count > 0 {
-            line[1..9].copy_from_slice(&self.upper.to_le_bytes());
-        }
-        line[lower..lower + 8].copy_from_slice(&self.lower.to_le_bytes());
-        line[end..end + 2].copy_from_slice(b"\r\n");
-        out.truncate(begin + end + 2);
+        out.extend_from_slice(&self.text.to_le_bytes());
+        out.truncate(begin + self.bytes as usize);
     }
 }
 
-/// What the pieces of a line take at most, however long they are said to be.
-const LINE_ROOM_BYTES: usize = 1 + 2 * 15 + 8;
+const FIVE_DIGITS: u64 = 100_000;
+
+/// The lines of small numbers, which most of many counters have: without their first byte, and with how many bytes they are in the last.
+static SMALL: [u64; 1_000] = {
+    let (mut lines, mut number) = ([0; 1_000], 0);
+    while number < lines.len() {
+        let (digits, count) = spelled(number as u32);
+        let Line { text, bytes } = Line::with(0, digits as u128, count);
+        lines[number] = text as u64 | (bytes as u64) << 56;
+        number += 1;
+    }
+    lines
+};
 
 const EIGHT_DIGITS: u64 = 100_000_000;
 
@@ -156,16 +167,17 @@ const ZEROS: u64 = u64::from_le_bytes([b'0'; 8]);
 
 /// The digits of a number below a hundred millions, without zeros in front, and how many they are: at least one.
 #[inline]
-fn spelled(number: u32) -> (u64, u32) {
+const fn spelled(number: u32) -> (u64, u32) {
     let digits = eight_digits(number);
-    let zeros = (digits.trailing_zeros() / 8).min(7);
+    // Of zero the last one stays.
+    let zeros = (digits | 1 << 56).trailing_zeros() / 8;
     ((digits | ZEROS) >> (8 * zeros), 8 - zeros)
 }
 
 /// The eight digits of a number below a hundred millions, each a byte, the first one lowest: halves, quarters and eighths of it side by side in one word.
 #[inline]
-fn eight_digits(number: u32) -> u64 {
-    let fours = u64::from(number / 10_000) | u64::from(number % 10_000) << 32;
+const fn eight_digits(number: u32) -> u64 {
+    let fours = (number / 10_000) as u64 | ((number % 10_000) as u64) << 32;
     // By 100: exact below 10,000.
     let hundreds = ((fours * 10_486) >> 20) & 0x0000_007f_0000_007f;
     let twos = hundreds | (fours - 100 * hundreds) << 16;

@@ -54,6 +54,9 @@ const INPUT_STEP_BYTES: usize = 4 << 10;
 /// An output buffer larger than this is given back after the write.
 const OUTPUT_KEPT_BYTES: usize = 16 << 10;
 
+/// So many replies are worth being sent together with those of other connections.
+const MANY_REPLIES_BYTES: usize = 64;
+
 /// When the server stops, a connection with nothing to read for so long has nothing more to be answered. Long enough for the
 /// runtime to look at every socket once.
 const DRAIN_PAUSE: Duration = Duration::from_millis(10);
@@ -161,6 +164,9 @@ impl Connection {
                 if self.shared.engine.committed(turned.wait).await.is_err() {
                     return Ok(false);
                 }
+            } else if self.output.len() >= MANY_REPLIES_BYTES {
+                // Whoever waits for them mostly sleeps, and waking it takes longer than sending. So whoever else is ready is served first, and all is sent in one go: who sleeps is woken once.
+                after_others().await;
             }
             let answers = !self.output.is_empty();
             self.send().await?;
@@ -273,6 +279,19 @@ impl Connection {
         };
         self.session.note_kept(self.input.len());
     }
+}
+
+/// Lets whoever is ready on this worker go first.
+async fn after_others() {
+    let mut is_last = false;
+    poll_fn(|cx| {
+        if std::mem::replace(&mut is_last, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await
 }
 
 /// A socket that takes nothing at the moment has taken nothing yet.

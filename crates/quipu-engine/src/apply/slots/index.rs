@@ -13,6 +13,9 @@ const NUMBER_BITS: u32 = 26;
 /// So many slots can be told apart. A shard of a thousand with as many would take half a terabyte with the others.
 pub const NUMBERS_MAX: u32 = (1 << NUMBER_BITS) - 1;
 
+/// So many places from a hash's own one on are looked at together.
+const NEAR: usize = 4;
+
 /// Places of the smallest index: a line of memory.
 const PLACES_MIN: usize = 16;
 
@@ -50,17 +53,28 @@ impl Index {
         None
     }
 
-    /// Brings the place of a hash near.
+    /// Brings the place of a hash near, and those close behind it.
     #[inline]
     pub fn prefetch(&self, hash: u64) {
-        if let Some(place) = self.places.get(self.home(hash)) {
-            prefetch(place);
+        if let Some(near) = self.places.get(self.home(hash)..).and_then(<[u32]>::first_chunk::<NEAR>) {
+            prefetch(&near[0]);
+            prefetch(&near[NEAR - 1]);
         }
     }
 
     /// The number that is most likely the one of this hash; `None`: it has none.
     #[inline]
     pub fn guess(&self, hash: u64) -> Option<u32> {
+        let (home, tag) = (self.home(hash), tag(hash));
+        // Nearly always it stands at its own place or close behind it. At which of them is anybody's guess, the processor's too, so all are looked at and none is asked about before.
+        if let Some(near) = self.places.get(home..).and_then(<[u32]>::first_chunk::<NEAR>) {
+            let number_at = |at: usize| near[at].wrapping_sub(tag).wrapping_sub(1);
+            // What is empty or has other bits comes to more than any number.
+            let those = (0..NEAR).fold(0, |those, at| those | u32::from(number_at(at) < NUMBERS_MAX) << at);
+            if those != 0 {
+                return Some(number_at(those.trailing_zeros() as usize));
+            }
+        }
         self.find(hash, |_| true)
     }
 

@@ -317,7 +317,7 @@ impl Slots {
     }
 
     /// Value and epoch, if the slot has that name, which is a count that exists and has nothing beside it; then it is marked as used.
-    #[inline]
+    #[inline(always)]
     pub fn look_plain(&mut self, at: u32, name: &[u8]) -> Option<(i64, Epoch)> {
         let slot = slot_mut_in(&mut self.chunks, at);
         // Whatever has an extra, does not exist or is no count has none of these lengths.
