@@ -379,9 +379,15 @@ impl<'e> Turn<'e> {
         if self.engine.shared.is_some() { own_bytes_max(self.policies.shards_max()) } else { 0 }
     }
 
-    /// Ends the present run: its record takes its place in the journal, then its locks are let go.
+    /// Ends the present run, if there is one: its record takes its place in the journal, then its locks are let go.
+    #[inline]
     pub fn release(&mut self) {
-        let Some(mut held) = self.held.take() else { return };
+        if let Some(held) = self.held.take() {
+            self.let_go(held);
+        }
+    }
+
+    fn let_go(&mut self, mut held: Held<'_>) {
         step!("applied");
         let mut newest = Position(0);
         match self.draft.close() {
@@ -423,9 +429,17 @@ impl<'e> Turn<'e> {
     }
 
     /// Brings the bytes of all records of this turn.
+    #[inline]
     pub fn fill(&mut self) {
         self.release();
         step!("reserved");
+        // Where nothing is journaled there is nothing to bring.
+        if self.room > 0 || self.overdrawn || self.draft.capacity() > 0 {
+            self.bring();
+        }
+    }
+
+    fn bring(&mut self) {
         if std::mem::take(&mut self.overdrawn) {
             // With no lock held, and before a commit can come to the places of this turn.
             self.engine.journal.make_up();
@@ -442,6 +456,7 @@ impl<'e> Turn<'e> {
     }
 
     /// Ends the turn; its replies may leave when what is returned has been reached.
+    #[inline]
     pub fn finish(mut self) -> Wait {
         self.fill();
         self.engine.tend_if_low();
@@ -882,6 +897,7 @@ fn may_reply_string(command: &Command<'_>) -> bool {
 
 impl Drop for Turn<'_> {
     /// A place that stays empty would hold up every commit: a turn that is dropped early still brings its bytes.
+    #[inline]
     fn drop(&mut self) {
         if std::thread::panicking() {
             return;

@@ -40,7 +40,7 @@ pub(super) fn now(
             let loaded = session.take_loaded(turn);
             let reply = match loaded.map_or_else(|| session.run(&command, turn), Ok) {
                 Ok(reply) => reply,
-                Err(load) => return Ending::Loads(load),
+                Err(load) => return Ending::Loads(load.into()),
             };
             session.shared.hot.ran_one(&command, turn.now());
             let reply = within(reply, output_bytes_max);
@@ -57,7 +57,7 @@ pub(super) fn now(
             match outcome {
                 Ok(replies) => together(&mut writer, &replies.unwrap_or_default(), spec),
                 Err(NotRun::Refused(refusal)) => writer.refusal(&refusal, spec.name),
-                Err(NotRun::Load(load)) => return Ending::Loads(load),
+                Err(NotRun::Load(load)) => return Ending::Loads(load.into()),
             }
             Ending::Waits
         }
@@ -65,7 +65,7 @@ pub(super) fn now(
             let loaded = session.take_loaded(turn);
             let reply = match loaded.map_or_else(|| turn.run_once(&identity, &commands), Ok) {
                 Ok(reply) => reply,
-                Err(load) => return Ending::Loads(load),
+                Err(load) => return Ending::Loads(load.into()),
             };
             Writer::new(out, session.state.version).reply(&reply, shape, spec.name);
             Ending::Waits
@@ -127,7 +127,7 @@ fn exec(session: &mut Session, turn: &mut Turn<'_>, out: &mut Vec<u8>) -> Ending
             drop((slots, commands));
             session.state.transaction = Some(transaction);
             session.state.watches = watches;
-            return Ending::Loads(load);
+            return Ending::Loads(load.into());
         }
     };
     Writer::new(out, session.state.version).array(slots.len());

@@ -135,24 +135,47 @@ impl Connection {
 
     /// Waits for bytes, within the bounds, and runs the commands they complete.
     async fn receive(&mut self) -> io::Result<Received> {
-        let partial_time_max = self.shared.limits.partial_time_max;
-        let deadline = match self.partial {
-            // Whoever does not give the password in time gives its place to another.
-            _ if !self.session.is_authenticated() => Some(self.opened + partial_time_max),
-            Some(since) => Some(since + partial_time_max),
-            None => self.shared.settings.idle_time_max().map(|time| Instant::now() + time),
-        };
+        let deadline = self.deadline();
         let received = poll_fn(|cx| {
-            // First: a client that never pauses must not keep the server from stopping.
-            if self.stopping.poll(cx.waker()) {
-                return Poll::Ready(Ok(Received::Stopping));
+            loop {
+                // First: a client that never pauses must not keep the server from stopping.
+                if self.stopping.poll(cx.waker()) {
+                    return Poll::Ready(Ok(Received::Stopping));
+                }
+                let Some(turned) = ready!(self.poll_turn(cx))? else { return Poll::Ready(Ok(Received::Over)) };
+                // Nearly always there is nothing to wait for, and the next bytes can be waited for as these were.
+                let goes_on = deadline.is_none() && self.finish_at_once(&turned)? && self.deadline().is_none();
+                if !goes_on {
+                    return Poll::Ready(Ok(Received::Turned(turned)));
+                }
             }
-            self.poll_turn(cx).map_ok(|turned| turned.map_or(Received::Over, Received::Turned))
         });
         match deadline {
             None => received.await,
             Some(deadline) => timeout_at(deadline, received).await.unwrap_or(Ok(Received::Over)),
         }
+    }
+
+    /// When the client must have said more; `None`: it may take its time.
+    fn deadline(&self) -> Option<Instant> {
+        let partial_time_max = self.shared.limits.partial_time_max;
+        match self.partial {
+            // Whoever does not give the password in time gives its place to another.
+            _ if !self.session.is_authenticated() => Some(self.opened + partial_time_max),
+            Some(since) => Some(since + partial_time_max),
+            None => self.shared.settings.idle_time_max().map(|time| Instant::now() + time),
+        }
+    }
+
+    /// Answers a turn if nothing has to be waited for; whether all of it was sent. What was not is for [`Connection::finish_turns`].
+    fn finish_at_once(&mut self, turned: &Turned) -> io::Result<bool> {
+        let is_plain = turned.wait == Wait::default() && turned.ending == Ending::Waits && self.sample.is_none();
+        if !is_plain || self.output.len() >= MANY_REPLIES_BYTES {
+            return Ok(false);
+        }
+        let sent = self.send_some()?;
+        self.note_sent(sent);
+        Ok(self.output.is_empty())
     }
 
     /// Commits and answers a turn, and the turns with what it held back. False: the connection is over.
@@ -179,7 +202,7 @@ impl Connection {
                 // A worker is everybody's: whoever is ready goes before the rest of a long pipeline.
                 Ending::Held => tokio::task::yield_now().await,
                 Ending::Loads(load) => {
-                    let loaded = self.shared.engine.load(load).await;
+                    let loaded = self.shared.engine.load(*load).await;
                     if loaded == Loaded::Unknown {
                         // A reply would say that it was applied, or that it was not.
                         return Ok(false);
@@ -187,7 +210,7 @@ impl Connection {
                     self.session.note_loaded(loaded);
                 }
                 Ending::BacksUp(dir) => {
-                    let outcome = backup::back_up(&self.shared.engine, dir).await;
+                    let outcome = backup::back_up(&self.shared.engine, dir.into()).await;
                     self.session.note_backed_up(outcome);
                 }
             }
@@ -200,8 +223,7 @@ impl Connection {
     /// Sends the output. A client may take it as slowly as it likes, as long as it takes some of it within each bound of time.
     async fn send(&mut self) -> io::Result<()> {
         // Nearly always the socket takes it all at once, and then there is no time to be kept.
-        let mut sent =
-            if self.output.is_empty() { 0 } else { self.stream.try_write(&self.output).or_else(none_yet)? };
+        let mut sent = self.send_some()?;
         while sent < self.output.len() {
             let rest = &self.output[sent..];
             sent += match timeout(self.shared.limits.write_time_max, self.stream.write(rest)).await {
@@ -211,12 +233,25 @@ impl Connection {
                 Err(_) => rustix::net::send(&self.stream, rest, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?,
             };
         }
-        tally(&self.shared.tally.bytes_out, sent as u64);
-        self.output.clear();
-        if self.output.capacity() > OUTPUT_KEPT_BYTES {
-            self.output = Vec::new();
-        }
+        self.note_sent(sent);
         Ok(())
+    }
+
+    /// Sends so much of the output as the socket takes without being waited for; how much that was.
+    fn send_some(&self) -> io::Result<usize> {
+        if self.output.is_empty() { Ok(0) } else { self.stream.try_write(&self.output).or_else(none_yet) }
+    }
+
+    /// So much of the output was sent.
+    fn note_sent(&mut self, sent: usize) {
+        tally(&self.shared.tally.bytes_out, sent as u64);
+        if sent < self.output.len() {
+            self.output.drain(..sent);
+        } else if self.output.capacity() > OUTPUT_KEPT_BYTES {
+            self.output = Vec::new();
+        } else {
+            self.output.clear();
+        }
     }
 
     /// Reads once and runs one turn. `None`: the client closed.

@@ -128,7 +128,7 @@ fn read(session: &mut Session, name: Name<'_>, freshness: Freshness, turn: &mut 
         Some(Reply::Refused(refusal)) => Err(refusal),
         _ => match turn.reading(name, freshness) {
             Ok(reading) => reading,
-            Err(load) => return Ending::Loads(load),
+            Err(load) => return Ending::Loads(load.into()),
         },
     };
     let mut writer = Writer::new(out, session.state.version);
@@ -162,7 +162,7 @@ fn back_up(session: &mut Session, dir: &[u8], out: &mut Vec<u8>) -> Ending {
     } else if !dir.is_absolute() {
         writer.error("ERR a backup needs an absolute path, since the server is not where its client is");
     } else {
-        return Ending::BacksUp(dir);
+        return Ending::BacksUp(dir.into());
     }
     Ending::Waits
 }
@@ -181,7 +181,7 @@ fn watch(session: &mut Session, names: &[Name<'_>], turn: &mut Turn<'_>, out: &m
         Err(mut load) => {
             // All of them at once: each time it runs again it looks at every name.
             turn.foresee(&Command::Exists { names: names.to_vec() }, &mut load);
-            Ending::Loads(load)
+            Ending::Loads(load.into())
         }
     }
 }

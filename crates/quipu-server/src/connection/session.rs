@@ -6,11 +6,11 @@
 //! - one reply per command, in order, unless the client asked for fewer;
 //! - before the password, only what `Flag::NoAuth` marks is carried out, and no more than 16 KiB are listened to.
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 
 use quipu_engine::{Load, Loaded, Turn, Wait, Watch};
-use quipu_model::{Command, Refusal, Reply};
+use quipu_model::{Command, Millis, Refusal, Reply};
 use quipu_protocol::command::{Flag, OnceRequest, ReplyMode};
 use quipu_protocol::{Args, DecodeError, Decoder, Request, Spec, Version, Writer, lookup};
 
@@ -30,7 +30,7 @@ const UNAUTHENTICATED_BYTES_MAX: usize = quipu_protocol::Limits::UNAUTHENTICATED
 /// nor the records of its turn waiting.
 const TURN_WORK_MAX: usize = 4_096;
 
-/// How a turn ended.
+/// How a turn ended. Small, since it is handed on at every turn: what is rare is in a box.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Ending {
     /// Every whole command was run.
@@ -38,9 +38,9 @@ pub(super) enum Ending {
     /// The output is full or the turn's work is done: send, let others go first, then go on with the same input.
     Held,
     /// The next command needs counters that are at rest: send, load them, then go on with the same input.
-    Loads(Load),
+    Loads(Box<Load>),
     /// The next command is a backup: send, make it, then go on with the same input.
-    BacksUp(PathBuf),
+    BacksUp(Box<Path>),
     /// Send, then close.
     Closes,
 }
@@ -61,7 +61,22 @@ pub(super) struct Session {
     unauthenticated_bytes: usize,
     /// How much of the input the connection has kept since the last turn.
     kept: usize,
+    told: Told,
 }
+
+/// What others were told of a client.
+#[derive(Default, PartialEq, Eq)]
+struct Told {
+    active: u64,
+    /// Where its name is: names are the table's own.
+    command: usize,
+    version: Version,
+    queued: Option<usize>,
+    watching: usize,
+}
+
+/// When a client was last active is told to the tenth of a second; it is shown in seconds.
+const ACTIVE_STEP_MILLIS: u64 = 100;
 
 /// All that RESET sets back.
 #[derive(Default)]
@@ -114,6 +129,7 @@ impl Session {
             backed_up,
             unauthenticated_bytes: 0,
             kept: 0,
+            told: Told::default(),
         }
     }
 
@@ -203,18 +219,27 @@ impl Session {
         let wait = turn.finish();
         decoder.let_go();
         tally(&shared.tally.commands, commands);
-        let mut details = self.client.details();
-        details.active = now;
-        details.command = self.state.command;
-        details.version = self.state.version;
-        details.queued = self.state.transaction.as_ref().map(Transaction::len);
-        details.watching = self.state.watches.len();
-        drop(details);
+        self.tell_others(now);
         if ending == Ending::Waits && self.has_said_too_much() {
             Writer::new(out, self.state.version).error("NOAUTH Authentication required.");
             return (wait, Ending::Closes);
         }
         (wait, ending)
+    }
+
+    /// Tells whoever lists clients what this one does.
+    fn tell_others(&mut self, now: Millis) {
+        let State { command, version, transaction, watches, .. } = &self.state;
+        let (queued, watching) = (transaction.as_ref().map(Transaction::len), watches.len());
+        let (active, place) = (now.0 / ACTIVE_STEP_MILLIS, command.as_ptr().addr());
+        let told = Told { active, command: place, version: *version, queued, watching };
+        // Nearly always the same as the last time.
+        if self.told != told {
+            let mut details = self.client.details();
+            (details.active, details.command, details.version) = (now, command, *version);
+            (details.queued, details.watching) = (queued, watching);
+            self.told = told;
+        }
     }
 
     /// Whether commands may be run many at a time: nothing is different about the next one, or about its reply.
