@@ -2,9 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-/// The root of the workspace.
+/// The root of the workspace: of the one that is worked in. Where several clones share a target directory, this program may have been built in another.
 pub fn root() -> PathBuf {
-    let xtask = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let worked_in = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
+    let xtask = worked_in.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).to_path_buf());
     xtask.parent().expect("xtask is a folder of the workspace").to_path_buf()
 }
 
