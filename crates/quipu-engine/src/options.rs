@@ -89,7 +89,7 @@ impl Options {
             segment_bytes: SEGMENT_BYTES_DEFAULT,
             ahead_bytes: None,
             pending_bytes_max: 64 << 20,
-            journal_bytes_max: 256 << 20,
+            journal_bytes_max: 512 << 20,
             seal_every: Duration::from_secs(60),
             memory_bytes_max: None,
             disk_bytes_max: None,

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::Path;
 
+use arrayvec::ArrayVec;
 use quipu_model::{Cell, Epoch, Incarnation, Ledger, LedgerError, Millis, Vfs};
 use quipu_sketch::window::PANES_MAX;
 
@@ -116,11 +117,13 @@ pub(crate) fn lay_over(
         joined,
         namespaces,
         thinned,
+        coming: Coming::default(),
     };
     let tail = replay(vfs, control, segments, |record| {
         visit(record)?;
         restored.take(segments, record)
     })?;
+    restored.restore_coming().map_err(JournalError::from)?;
     let Restored { time, records, flush, joined, namespaces, thinned, .. } = restored;
     check_bodies(&table, ledger, dir)?;
     if tail.position < watermark.newest() {
@@ -247,6 +250,30 @@ struct Restored<'t> {
     joined: BTreeMap<Incarnation, Millis>,
     namespaces: Puts,
     thinned: ThinnedBy,
+    coming: Coming,
+}
+
+/// Entries of counters that have been read and not restored yet. They are restored together, in order, and before anything else is: so the memory of all of them is asked for before any of it is waited for, which
+/// is nearly all of the time that a replay takes otherwise.
+#[derive(Default)]
+struct Coming {
+    entries: ArrayVec<Next, COMING_MAX>,
+    /// Their names, one behind the other.
+    names: Vec<u8>,
+}
+
+/// Most of them: about so many lines of memory a processor waits for at once.
+const COMING_MAX: usize = 32;
+
+/// What an entry says of a counter.
+struct Next {
+    end: Position,
+    hash: u64,
+    name_bytes: usize,
+    cell: Option<Cell>,
+    before: Before,
+    floor: Epoch,
+    own: Option<Box<Owned>>,
 }
 
 impl Restored<'_> {
@@ -267,15 +294,19 @@ impl Restored<'_> {
                 Entry::Cell { name, epoch, value, expires_at, before, own, .. } => {
                     let cell = Cell { epoch, value, expires_at };
                     let own = owned(own).map_err(|bad| stream_damage(segments, record.position, bad))?;
-                    self.restore(end, name, Some(cell), before, Epoch::FIRST, own)?;
+                    self.restore_soon(end, name, Some(cell), before, Epoch::FIRST, own)?;
                 }
                 Entry::Gone { name, epoch, before, own } => {
                     let own = owned(own).map_err(|bad| stream_damage(segments, record.position, bad))?;
-                    self.restore(end, name, None, before, epoch, own)?;
+                    self.restore_soon(end, name, None, before, epoch, own)?;
                 }
-                Entry::Flush { epoch } => self.flush(record.position, end, epoch),
+                Entry::Flush { epoch } => {
+                    self.restore_coming()?;
+                    self.flush(record.position, end, epoch);
+                }
                 Entry::Sketch { .. } if index < carried_out => {}
                 Entry::Sketch { name, kind, version, whole, edits, pane } => {
+                    self.restore_coming()?;
                     let hash = self.table.hash(name);
                     let index = self.table.shard_of(hash);
                     if end > self.watermark.shards[index].newest {
@@ -297,6 +328,7 @@ impl Restored<'_> {
                 }
                 Entry::Thinned { name, thinned } => drop(self.thinned.insert(name.into(), thinned)),
                 Entry::Token { key, digest, number, outcome } => {
+                    self.restore_coming()?;
                     let index = self.table.shard_of(key.hash());
                     if end > self.watermark.shards[index].newest {
                         let at = record.body.time;
@@ -314,7 +346,8 @@ impl Restored<'_> {
         Ok(())
     }
 
-    fn restore(
+    /// Restores a counter, unless the ledger has this entry already: now, or together with those that come.
+    fn restore_soon(
         &mut self,
         end: Position,
         name: &[u8],
@@ -328,29 +361,57 @@ impl Restored<'_> {
         if end <= self.watermark.shards[index].newest {
             return Ok(());
         }
-        self.table.with(index, |shard| {
-            let existed = match (shard.look(hash, name), before) {
-                (Look::Cell(_), _) => true,
-                (Look::Absent, _) => false,
-                (Look::Unknown, Before::Present) => true,
-                (Look::Unknown, Before::Absent) => false,
-                (Look::Unknown, Before::Unsure) => self.is_at_rest(hash, name)?,
-            };
-            shard.restore(hash, name, cell, existed, own);
-            shard.floor = shard.floor.max(floor);
-            shard.newest = end;
-            Ok(())
-        })
+        self.table.prefetch(index);
+        let Coming { entries, names } = &mut self.coming;
+        names.extend_from_slice(name);
+        entries.push(Next { end, hash, name_bytes: name.len(), cell, before, floor, own });
+        if entries.is_full() { self.restore_coming() } else { Ok(()) }
     }
 
-    fn is_at_rest(&self, hash: u64, name: &[u8]) -> Result<bool, Damage> {
-        let found = self.ledger.get(hash, name);
-        found.map(|cell| cell.is_some()).map_err(|error| Damage {
-            file: self.dir.join(LEDGER_DIR),
-            offset: 0,
-            position: None,
-            reason: error.to_string(),
-        })
+    /// Restores the counters whose entries have been read.
+    fn restore_coming(&mut self) -> Result<(), Damage> {
+        let Restored { table, ledger, dir, coming: Coming { entries, names }, .. } = self;
+        // In rounds, as adds are run: what one needs next has come while the others were asked for theirs.
+        for Next { hash, .. } in &*entries {
+            table.with(table.shard_of(*hash), |shard| shard.prefetch_place(*hash));
+        }
+        let mut guesses = ArrayVec::<_, COMING_MAX>::new();
+        for Next { hash, .. } in &*entries {
+            guesses.push(table.with(table.shard_of(*hash), |shard| shard.guess(*hash)));
+        }
+        for (Next { hash, .. }, guess) in entries.iter().zip(&guesses) {
+            if let Some(guess) = *guess {
+                table.with(table.shard_of(*hash), |shard| shard.prefetch(guess));
+            }
+        }
+        let mut names_left = &names[..];
+        for (next, guess) in entries.drain(..).zip(guesses) {
+            let (name, rest) = names_left.split_at(next.name_bytes);
+            names_left = rest;
+            let Next { end, hash, cell, before, floor, own, .. } = next;
+            table.with(table.shard_of(hash), |shard| {
+                shard.newest = end;
+                // Most often it is a count that was restored before, and nothing but its value is another one. Guesses hold, since nothing is removed here.
+                if let (Some(guess), Some(Cell { epoch, value, expires_at: None }), None) = (guess, cell, &own)
+                    && shard.look_plain(guess, name).is_some_and(|(_, known)| known == epoch)
+                {
+                    shard.set_value(guess, value);
+                    return Ok(());
+                }
+                let existed = match (shard.look(hash, name), before) {
+                    (Look::Cell(_), _) => true,
+                    (Look::Absent, _) => false,
+                    (Look::Unknown, Before::Present) => true,
+                    (Look::Unknown, Before::Absent) => false,
+                    (Look::Unknown, Before::Unsure) => is_at_rest(*ledger, dir, hash, name)?,
+                };
+                shard.restore(hash, name, cell, existed, own);
+                shard.floor = shard.floor.max(floor);
+                Ok(())
+            })?;
+        }
+        names.clear();
+        Ok(())
     }
 
     fn flush(&mut self, start: Position, end: Position, epoch: Epoch) {
@@ -365,6 +426,17 @@ impl Restored<'_> {
             self.flush = Flush { count: 0, start, end };
         }
     }
+}
+
+/// Whether the ledger has a counter.
+fn is_at_rest(ledger: &dyn Ledger, dir: &Path, hash: u64, name: &[u8]) -> Result<bool, Damage> {
+    let found = ledger.get(hash, name);
+    found.map(|cell| cell.is_some()).map_err(|error| Damage {
+        file: dir.join(LEDGER_DIR),
+        offset: 0,
+        position: None,
+        reason: error.to_string(),
+    })
 }
 
 /// What this node says of a counter on a shared store, from an entry.

@@ -19,6 +19,7 @@ mod model;
 mod namespaces;
 mod once;
 mod regressions;
+mod replay;
 mod sampling;
 mod shared_sketches;
 mod sharing;

@@ -1,0 +1,85 @@
+//! What a start makes of a journal is what was there before, whatever follows what: entries are restored many at a time, and must come out as one by one.
+
+use quipu_engine::{Engine, Options};
+use quipu_model::{Command, Epoch, ExpiryCondition, Millis, Name, Set, SetCondition, SetExpiry, When};
+use quipu_testkit::{CrashDisk, Dice};
+
+use crate::world::{World, seal_without_cut, small};
+
+/// More than are restored together, and few enough that most of them come again and again.
+const NAMES: u64 = 90;
+
+fn options() -> Options {
+    // Longer than all of the journal: nothing is cut unless a run says so.
+    Options { journal_bytes_max: 64 << 20, ..small(64 << 10) }
+}
+
+/// A name, sometimes too long to lie in its slot.
+fn name_of(number: u64) -> String {
+    if number.is_multiple_of(7) { format!("d:{number:060}") } else { format!("d:{number}") }
+}
+
+/// Does something to a counter.
+fn change(engine: &Engine, dice: &Dice, step: u64) {
+    let text = name_of(dice.roll() % NAMES);
+    let name = Name::new(text.as_bytes()).unwrap();
+    match dice.roll() % 40 {
+        0 => drop(engine.delete(&text).unwrap()),
+        1 | 2 => {
+            let expiry = if step.is_multiple_of(2) { SetExpiry::Remove } else { SetExpiry::At(When::In(3_600_000)) };
+            let (value, condition) = (step as i64, SetCondition::Always);
+            drop(engine.execute(&Command::Set(Set { name, value, condition, expiry, reply_old: false })).unwrap());
+        }
+        3 => {
+            let (when, condition) = (When::In(7_200_000), ExpiryCondition::Always);
+            drop(engine.execute(&Command::Expire { name, when, condition }).unwrap());
+        }
+        4 if step.is_multiple_of(50) => drop(engine.execute(&Command::Flush).unwrap()),
+        _ => drop(engine.add(&text, (dice.roll() % 9) as i64 - 2).unwrap()),
+    }
+}
+
+/// What is to be seen of all counters that exist, and how many there are.
+fn seen(engine: &Engine) -> (Vec<Option<(i64, Epoch, Option<Millis>)>>, u64) {
+    let look = |number| {
+        let reading = engine.read(name_of(number)).unwrap();
+        reading.exists.then_some((reading.value, reading.epoch, reading.expires_at))
+    };
+    ((0..NAMES).map(look).collect(), engine.stats().counters)
+}
+
+#[test]
+fn a_start_finds_every_counter_as_it_was_in_whatever_order_things_were_done() {
+    for seed in 0..60 {
+        let (world, dice) = (World::new(CrashDisk::new(), seed), Dice::new(seed));
+        let engine = world.open(options()).unwrap();
+        for step in 1..=1_500 {
+            change(&engine, &dice, step);
+            // In some runs the ledger has a part of it, which the journal tells again, and in some the journal was cut as well.
+            if step == 700 && seed % 3 == 1 {
+                drop(seal_without_cut(&engine));
+            } else if step == 700 && seed % 3 == 2 {
+                engine.steps().seal_all().unwrap();
+            }
+        }
+        let before = seen(&engine);
+        let again = World::new(world.disk.kill(world.disk.operations()).into_disk(), 1_000 + seed);
+        let after = seen(&again.open(options()).unwrap());
+        for (number, (after, before)) in after.0.iter().zip(&before.0).enumerate() {
+            assert_eq!(after, before, "{} in seed {seed}", name_of(number as u64));
+        }
+        assert_eq!(after.1, before.1, "seed {seed}");
+    }
+}
+
+#[test]
+fn adds_before_a_flush_do_not_come_back_behind_it() {
+    let world = World::new(CrashDisk::new(), 1);
+    let engine = world.open(options()).unwrap();
+    engine.add("d:1", 5).unwrap();
+    engine.execute(&Command::Flush).unwrap();
+    engine.add("d:2", 1).unwrap();
+    let again = World::new(world.disk.kill(world.disk.operations()).into_disk(), 2);
+    let engine = again.open(options()).unwrap();
+    assert_eq!((engine.read("d:1").unwrap().exists, engine.stats().counters), (false, 1));
+}
