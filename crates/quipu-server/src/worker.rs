@@ -3,12 +3,11 @@
 //! In: sockets from the acceptor. Out: served connections; it ends when the acceptor is gone and its connections are.
 
 use std::net::TcpStream;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::task::{JoinSet, LocalSet};
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::clients::Client;
@@ -39,7 +38,7 @@ impl Worker {
         let mut runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = runtime.enable_all().on_thread_unpark(moment::pass).build()?;
         let thread = std::thread::Builder::new().name(format!("{WORKER_THREAD_PREFIX}{index}")).spawn(move || {
-            LocalSet::new().block_on(&runtime, serve(handed, shared, stop));
+            runtime.block_on(serve(handed, shared, stop));
             // Nobody listens if the server was dropped instead of stopped.
             let _ = end.send(());
         })?;
@@ -48,7 +47,7 @@ impl Worker {
 }
 
 async fn serve(mut handed: mpsc::Receiver<Admitted>, shared: Arc<Shared>, mut stopped: watch::Receiver<bool>) {
-    let (mut connections, stop) = (JoinSet::new(), Rc::new(Stop::default()));
+    let (mut connections, stop) = (JoinSet::new(), Arc::new(Stop::default()));
     loop {
         tokio::select! {
             // Its sender outlives the acceptor, which is what ends this loop.
@@ -57,8 +56,8 @@ async fn serve(mut handed: mpsc::Receiver<Admitted>, shared: Arc<Shared>, mut st
                 let Some((socket, client)) = next else { break };
                 // A socket that cannot be used any more is a client that has gone.
                 let Ok(stream) = tokio::net::TcpStream::from_std(socket) else { continue };
-                let stopping = Stopping::new(Rc::clone(&stop));
-                connections.spawn_local(connection::serve(stream, client, Arc::clone(&shared), stopping));
+                let stopping = Stopping::new(Arc::clone(&stop));
+                connections.spawn(connection::serve(stream, client, Arc::clone(&shared), stopping));
             }
             Some(_) = connections.join_next() => {}
         }

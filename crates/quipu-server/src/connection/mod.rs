@@ -55,7 +55,7 @@ const INPUT_STEP_BYTES: usize = 4 << 10;
 const OUTPUT_KEPT_BYTES: usize = 16 << 10;
 
 /// So many replies are worth being sent together with those of other connections.
-const MANY_REPLIES_BYTES: usize = 64;
+const MANY_REPLIES_BYTES: usize = 256;
 
 /// When the server stops, a connection with nothing to read for so long has nothing more to be answered. Long enough for the
 /// runtime to look at every socket once.

@@ -40,7 +40,6 @@ mod watch;
 use std::future::poll_fn;
 use std::io;
 use std::pin::{Pin, pin};
-use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
@@ -120,7 +119,7 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>, mut stopped: told::R
     let mut watching = pin!(watch::run(&door));
     let router = TowerToHyperService::new(routes::router(Arc::clone(&door)));
     let places = Arc::new(Semaphore::new(shared.limits.http_connections_max.min(Semaphore::MAX_PERMITS)));
-    let (mut connections, stop) = (JoinSet::new(), Rc::new(Stop::default()));
+    let (mut connections, stop) = (JoinSet::new(), Arc::new(Stop::default()));
     loop {
         tokio::select! {
             _ = stopped.wait_for(|stopped| *stopped) => break,
@@ -140,7 +139,7 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>, mut stopped: told::R
                     continue;
                 };
                 prepare(&stream, shared.limits.write_time_max);
-                let (door, router, stopping) = (Arc::clone(&door), router.clone(), Stopping::new(Rc::clone(&stop)));
+                let (door, router, stopping) = (Arc::clone(&door), router.clone(), Stopping::new(Arc::clone(&stop)));
                 let shared = Arc::clone(&shared);
                 connections.spawn_local(async move {
                     shared.http_open.fetch_add(1, Ordering::Relaxed);
