@@ -126,11 +126,14 @@ impl<'e> Turn<'e> {
     fn run_alone(&mut self, brief: &Brief<'_>, tell: impl FnOnce(BriefReply)) -> bool {
         let engine = self.engine;
         let hash = engine.table.hash(brief.name.bytes());
+        let index = engine.table.shard_of(hash);
+        // It comes while the rest is seen to.
+        engine.table.prefetch(index);
         let mut lot = Lot::new(brief.name, hash, self.policies.policy(brief.name));
         if !self.admit_lots(std::slice::from_ref(&lot)) {
             return false;
         }
-        let held = Held::one(&engine.table, engine.table.shard_of(hash));
+        let held = Held::one(&engine.table, index);
         if !self.is_admitted() {
             return false;
         }
