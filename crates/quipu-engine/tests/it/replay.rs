@@ -39,8 +39,11 @@ fn change(engine: &Engine, dice: &Dice, step: u64) {
     }
 }
 
-/// What is to be seen of all counters that exist, and how many there are.
-fn seen(engine: &Engine) -> (Vec<Option<(i64, Epoch, Option<Millis>)>>, u64) {
+/// What is to be seen of a counter: its value, its epoch, when it expires.
+type Seen = Option<(i64, Epoch, Option<Millis>)>;
+
+/// What is to be seen of all counters, and how many exist.
+fn seen(engine: &Engine) -> (Vec<Seen>, u64) {
     let look = |number| {
         let reading = engine.read(name_of(number)).unwrap();
         reading.exists.then_some((reading.value, reading.epoch, reading.expires_at))
