@@ -11,6 +11,9 @@ use tempfile::TempDir;
 use super::{KILLS_DEFAULT, say};
 use crate::life::{connect, launch, number_from, seed};
 
+/// Kills on one directory. All tokens of a day are remembered, and where no more can be they are refused, which nobody here expects.
+const KILLS_A_DIRECTORY: usize = 40;
+
 #[test]
 fn durable_applies_what_has_a_token_once() {
     run(Durability::Durable);
@@ -23,26 +26,12 @@ fn relaxed_applies_what_has_a_token_once() {
 
 fn run(mode: Durability) {
     let (kills, seed) = (number_from("QUIPU_KILLS", KILLS_DEFAULT), seed());
-    let dice = Dice::new(seed);
-    let data = TempDir::new().expect("a temporary directory can be made");
-    let mut launch = launch(data.path(), mode);
-    launch.arguments = ["--seal-every", "50ms", "--journal-bytes-max", "1MB"].map(Into::into).to_vec();
-    let mut account = OnceAccount::default();
-    for kill in 0..=kills {
-        let program = launch.start().unwrap_or_else(|error| panic!("seed {seed}, kill {kill}: {error}"));
-        let violations = account.judge(&mut connect(&program), &dice);
-        assert!(violations.is_empty(), "seed {seed}, kill {kill}, {mode}:\n{}", violations.join("\n"));
-        if kill == kills {
-            break;
-        }
-        let length = Duration::from_millis(dice.between(20..=300).unsigned_abs());
-        account.load(program.address(), &dice, || {
-            // Not to wait for anything: how long the program is left alone is what the dice decide.
-            thread::sleep(length);
-            program.kill9();
-        });
+    let (dice, mut adds, mut retried, mut killed) = (Dice::new(seed), 0, 0, 0);
+    while killed < kills {
+        let account = kill(mode, KILLS_A_DIRECTORY.min(kills - killed), seed, &dice);
+        (adds, retried) = (adds + account.adds(), retried + account.retried);
+        killed += KILLS_A_DIRECTORY;
     }
-    let (adds, retried) = (account.adds(), account.retried);
     say(&format!(
         "proof: kill once {mode}: kills {kills}, adds with a name {adds}, retries compared {retried}, violations 0, seed {seed}"
     ));
@@ -50,4 +39,26 @@ fn run(mode: Durability) {
         adds > 10 * kills && retried > adds / 10,
         "too little load to prove anything: {adds} adds, {retried} retries"
     );
+}
+
+fn kill(mode: Durability, kills: usize, seed: u64, dice: &Dice) -> OnceAccount {
+    let data = TempDir::new().expect("a temporary directory can be made");
+    let mut launch = launch(data.path(), mode);
+    launch.arguments = ["--seal-every", "50ms", "--journal-bytes-max", "1MB"].map(Into::into).to_vec();
+    let mut account = OnceAccount::default();
+    for kill in 0..=kills {
+        let program = launch.start().unwrap_or_else(|error| panic!("seed {seed}, kill {kill}: {error}"));
+        let violations = account.judge(&mut connect(&program), dice);
+        assert!(violations.is_empty(), "seed {seed}, kill {kill}, {mode}:\n{}", violations.join("\n"));
+        if kill == kills {
+            break;
+        }
+        let length = Duration::from_millis(dice.between(20..=300).unsigned_abs());
+        account.load(program.address(), dice, || {
+            // Not to wait for anything: how long the program is left alone is what the dice decide.
+            thread::sleep(length);
+            program.kill9();
+        });
+    }
+    account
 }
