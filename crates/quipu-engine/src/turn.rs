@@ -473,6 +473,12 @@ impl<'e> Turn<'e> {
         self.wait = self.wait.and(wait);
     }
 
+    /// How safe an operation on this counter is when it is acknowledged, as far as this turn has seen.
+    #[inline]
+    pub fn durability(&self, name: Name<'_>) -> Durability {
+        self.policies.durability(name)
+    }
+
     /// The engine's time in this turn.
     pub fn now(&self) -> Millis {
         self.now

@@ -29,7 +29,6 @@ mod process;
 mod server;
 mod settings;
 mod shared;
-mod stop;
 mod worker;
 
 pub use http::openapi_page;

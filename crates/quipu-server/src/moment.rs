@@ -1,4 +1,4 @@
-//! The time at which a worker serves: asked for once for the connections that it serves between two waits.
+//! The time at which a worker serves: asked for once, or a few times, in a round.
 //!
 //! To ask the system takes as long as to count, and whoever is served within the same fraction of a millisecond may be told the same.
 
@@ -7,7 +7,7 @@ use std::cell::Cell;
 use quipu_engine::Engine;
 use quipu_model::Millis;
 
-/// So many turns may share a time. A worker that is never idle does not wait, and a turn can take a while.
+/// So many turns may share a time: a round can take a while.
 const TURNS_MAX: u32 = 16;
 
 thread_local! {
@@ -23,7 +23,7 @@ pub(crate) fn now(engine: &Engine) -> Millis {
     now
 }
 
-/// The moment is over: the thread has waited for something to do.
+/// The moment is over: another round begins.
 pub(crate) fn pass() {
     MOMENT.set((0, Millis(0)));
 }

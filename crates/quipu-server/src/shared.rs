@@ -70,6 +70,14 @@ impl Tally {
         }
     }
 
+    /// Counts adds that were refused because the sum would not fit.
+    pub fn note_overflows(&self, times: u64) {
+        if times > 0 {
+            tally(&self.errors, times);
+            self.note_refusal(&Refusal::Overflow, times);
+        }
+    }
+
     /// Counts refusals over RESP.
     pub fn note_refusal(&self, refusal: &Refusal, times: u64) {
         self.refusals_resp.add(Reason::of(refusal), times);

@@ -34,8 +34,8 @@ impl Wait {
     }
 }
 
-/// Who wants to be woken when the journal has come further. Each asks again only after it was woken, so there are about as many as
-/// connections and library threads.
+/// Who wants to be woken when the journal has come further. Each asks again only after it was woken, or when it has more to wait for,
+/// so there are about as many as connections and library threads.
 #[derive(Default)]
 pub struct Waiters(Mutex<Vec<Waker>>);
 

@@ -2,8 +2,8 @@
 //!
 //! In: a socket. Out: replies on it.
 //!
-//! A turn: read what is there, run every whole command of it (or as many as a turn may), let the other connections of this worker that are ready do the same,
-//! commit once for all of them, send all replies with one write.
+//! A connection **rests** while nothing is asked of it: then the worker's rounds read for it, run what has come and send the replies (`worker/rounds.rs`). Whatever takes time, a slow reader, half a command, a counter
+//! at rest, a deadline, is seen to by [`Connection::serve`], apart from the others, until it rests again.
 //!
 //! Invariants:
 //! - a command that needs counters at rest waits alone: what came before it is answered, what comes after it runs after it;
@@ -14,6 +14,7 @@
 
 mod briefs;
 mod execute;
+mod gathered;
 mod observes;
 mod respond;
 mod sample;
@@ -21,15 +22,17 @@ mod session;
 mod silent;
 mod transaction;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use quipu_engine::{Loaded, Wait};
+use quipu_engine::{BRIEFS_MAX, Loaded, Turn, Wait};
+use quipu_model::Millis;
 use rustix::net::SendFlags;
 use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
@@ -40,10 +43,11 @@ use quipu_protocol::Decoder;
 use crate::backup;
 use crate::clients::Client;
 use crate::shared::{Shared, tally};
-use crate::stop::Stopping;
+pub(crate) use gathered::{Answered, Gathered};
 pub(crate) use respond::REDIS_VERSION;
 use sample::Sample;
-use session::{Ending, Session};
+pub(crate) use session::Ending;
+use session::Session;
 
 /// What one read takes at most: room for a pipeline of 1,000 increments.
 const READ_BYTES: usize = 64 << 10;
@@ -54,36 +58,29 @@ const INPUT_STEP_BYTES: usize = 4 << 10;
 /// An output buffer larger than this is given back after the write.
 const OUTPUT_KEPT_BYTES: usize = 16 << 10;
 
-/// So many replies are worth being sent together with those of other connections.
-const MANY_REPLIES_BYTES: usize = 256;
-
 /// When the server stops, a connection with nothing to read for so long has nothing more to be answered. Long enough for the
 /// runtime to look at every socket once.
 const DRAIN_PAUSE: Duration = Duration::from_millis(10);
 
 thread_local! {
-    /// Where every connection of a worker reads: used within one step, never across a wait.
-    static READ: RefCell<Box<[u8]>> = RefCell::new(vec![0; READ_BYTES].into_boxed_slice());
+    /// Where every connection of a worker reads: used within one step, never across a wait. Room for those that are gathered, and one more.
+    static READ: RefCell<Box<[u8]>> = RefCell::new(vec![0; BRIEFS_MAX * gathered::INPUT_BYTES_MAX + READ_BYTES].into_boxed_slice());
 }
 
-/// Serves a client until it leaves, misbehaves, or the server stops.
-pub(crate) async fn serve(stream: TcpStream, client: Arc<Client>, shared: Arc<Shared>, stopping: Stopping) {
-    let session = Session::new(client, Arc::clone(&shared));
-    let (input, output, opened) = (Vec::new(), Vec::new(), Instant::now());
-    let decoder = Decoder::default();
-    let connection =
-        Connection { stream, session, decoder, shared, stopping, input, output, partial: None, sample: None, opened };
-    // An error here is the client's going away; there is nobody left to tell.
-    let _ = connection.run().await;
+/// Lends where connections of this worker read.
+pub(crate) fn with_read_buffer<T>(work: impl FnOnce(&mut [u8]) -> T) -> T {
+    READ.with_borrow_mut(|buffer| work(buffer))
 }
 
-struct Connection {
+/// A client, and how far it has come.
+pub(crate) struct Connection {
     stream: TcpStream,
     session: Session,
     /// Beside the session: its frames borrow it while the session changes.
     decoder: Decoder,
     shared: Arc<Shared>,
-    stopping: Stopping,
+    /// Whether the server stops; whoever sets it looks at every connection.
+    stopping: Rc<Cell<bool>>,
     /// An unfinished command, or what was held back for the next turn.
     input: Vec<u8>,
     output: Vec<u8>,
@@ -91,6 +88,8 @@ struct Connection {
     partial: Option<Instant>,
     /// The read whose commands are being answered, if it is timed.
     sample: Option<Box<Sample>>,
+    /// Whether the last read took all that there was room for, so there may be more.
+    is_more: bool,
     opened: Instant,
 }
 
@@ -104,28 +103,159 @@ enum Received {
 }
 
 /// What a turn left to do.
-struct Turned {
-    wait: Wait,
-    ending: Ending,
+pub(crate) struct Turned {
+    pub wait: Wait,
+    pub ending: Ending,
+}
+
+impl Turned {
+    /// Waits for this, too.
+    pub fn and(self, wait: Wait) -> Turned {
+        Turned { wait: self.wait.and(wait), ..self }
+    }
 }
 
 impl Connection {
-    async fn run(mut self) -> io::Result<()> {
-        loop {
-            match self.receive().await? {
+    pub fn new(
+        stream: TcpStream,
+        client: Arc<Client>,
+        shared: Arc<Shared>,
+        stopping: Rc<Cell<bool>>,
+    ) -> Box<Connection> {
+        let session = Session::new(client, Arc::clone(&shared));
+        let (input, output, opened) = (Vec::new(), Vec::new(), Instant::now());
+        let (decoder, partial, sample, is_more) = (Decoder::default(), None, None, false);
+        Box::new(Connection {
+            stream,
+            session,
+            decoder,
+            shared,
+            stopping,
+            input,
+            output,
+            partial,
+            sample,
+            is_more,
+            opened,
+        })
+    }
+
+    /// Whether there is nothing to do but to wait for bytes, for however long it takes.
+    pub fn rests(&self) -> bool {
+        !self.stopping.get() && self.deadline().is_none()
+    }
+
+    /// Finishes a turn and goes on until there is nothing to do but to wait. `None`: the client leaves, misbehaves, or the server stops.
+    pub async fn serve(mut self: Box<Self>, turned: Option<Turned>) -> Option<Box<Connection>> {
+        // An error in here is the client's going away; there is nobody left to tell.
+        if let Some(turned) = turned
+            && !self.finish_turns(turned).await.ok()?
+        {
+            return None;
+        }
+        while !self.rests() {
+            match self.receive().await.ok()? {
                 Received::Turned(turned) => {
-                    if !self.finish_turns(turned).await? {
-                        return Ok(());
+                    if !self.finish_turns(turned).await.ok()? {
+                        return None;
+                    }
+                    if self.is_more {
+                        // Whoever sends faster than it is read from would keep the worker for itself.
+                        tokio::task::yield_now().await;
                     }
                 }
-                Received::Stopping => return self.drain().await,
-                Received::Over => return Ok(()),
+                Received::Stopping => {
+                    let _ = self.drain().await;
+                    return None;
+                }
+                Received::Over => return None,
             }
+        }
+        Some(self)
+    }
+
+    /// Asks to be told when there is something to read; ready if there may be already.
+    pub fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
+        self.stream.poll_read_ready(cx).map(|_| ())
+    }
+
+    /// Reads once; how many bytes. 0: the client closed.
+    pub fn poll_receive(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
+        let most = self.session.read_bytes_max().min(READ_BYTES).min(buffer.len());
+        let mut read = ReadBuf::new(&mut buffer[..most]);
+        ready!(Pin::new(&mut self.stream).poll_read(cx, &mut read))?;
+        let received = read.filled();
+        self.is_more = received.len() == most;
+        if received.is_empty() {
+            return Poll::Ready(Ok(0));
+        }
+        tally(&self.shared.tally.bytes_in, received.len() as u64);
+        self.session.note_received(received.len());
+        if self.input.is_empty() {
+            self.sample = Sample::begin(received, &self.shared.limits.frame);
+        }
+        Poll::Ready(Ok(received.len()))
+    }
+
+    /// Whether nothing else is asked of this connection than to answer what it has just sent.
+    pub fn may_join(&self) -> bool {
+        self.input.is_empty() && self.sample.is_none() && self.decoder.is_fresh() && self.session.takes_briefs()
+    }
+
+    /// Takes part in what is run together, if that is possible with its input; only who [may](Connection::may_join) is asked.
+    pub fn join<'a>(&self, gathered: &mut Gathered<'a>, place: usize, input: &'a [u8], turn: &Turn<'_>) -> bool {
+        gathered.take(place, input, self.session.state.version, &self.shared.limits.frame, turn)
+    }
+
+    /// Commands of its input were run together with others.
+    pub fn note_ran(&mut self, command: Option<&'static str>, now: Millis) {
+        self.session.note_ran(command, now);
+    }
+
+    /// Runs the commands that these bytes complete, behind replies to those that were run already.
+    pub fn run(&mut self, received: &[u8], replies: &[u8]) -> Turned {
+        self.output.extend_from_slice(replies);
+        if self.input.is_empty() {
+            let turned = self.turn(received);
+            let rest = &received[self.session.consumed()..];
+            append(&mut self.input, rest);
+            self.note_partial(&turned.ending, self.session.consumed() > 0);
+            turned
+        } else {
+            append(&mut self.input, received);
+            let input = std::mem::take(&mut self.input);
+            let turned = self.turn(&input);
+            self.keep(input, &turned.ending);
+            turned
         }
     }
 
+    /// Keeps replies that cannot be sent yet.
+    pub fn keep_replies(&mut self, replies: &[u8]) {
+        self.output.extend_from_slice(replies);
+    }
+
+    /// Sends these replies, or if there are none the connection's own, as far as the socket takes them without being waited for; whether it took all.
+    pub fn send_at_once(&mut self, replies: &[u8]) -> io::Result<bool> {
+        if !replies.is_empty() {
+            debug_assert!(self.output.is_empty(), "a connection with replies of its own is answered with those");
+            let sent = self.send_now(replies).or_else(none_yet)?;
+            tally(&self.shared.tally.bytes_out, sent as u64);
+            self.output.extend_from_slice(&replies[sent..]);
+        } else if !self.output.is_empty() {
+            let sent = self.send_some()?;
+            self.note_sent(sent);
+            if self.output.is_empty()
+                && let Some(sample) = self.sample.take()
+            {
+                sample.end(&self.shared);
+            }
+        }
+        Ok(self.output.is_empty())
+    }
+
     /// Answers what has already arrived, as far as one read takes it, then closes: what a client sends on after that is not answered.
-    async fn drain(mut self) -> io::Result<()> {
+    async fn drain(&mut self) -> io::Result<()> {
         let arrived = timeout(DRAIN_PAUSE, poll_fn(|cx| self.poll_turn(cx))).await;
         if let Some(turned) = arrived.unwrap_or(Ok(None))? {
             self.finish_turns(turned).await?;
@@ -137,18 +267,11 @@ impl Connection {
     async fn receive(&mut self) -> io::Result<Received> {
         let deadline = self.deadline();
         let received = poll_fn(|cx| {
-            loop {
-                // First: a client that never pauses must not keep the server from stopping.
-                if self.stopping.poll(cx.waker()) {
-                    return Poll::Ready(Ok(Received::Stopping));
-                }
-                let Some(turned) = ready!(self.poll_turn(cx))? else { return Poll::Ready(Ok(Received::Over)) };
-                // Nearly always there is nothing to wait for, and the next bytes can be waited for as these were.
-                let goes_on = deadline.is_none() && self.finish_at_once(&turned)? && self.deadline().is_none();
-                if !goes_on {
-                    return Poll::Ready(Ok(Received::Turned(turned)));
-                }
+            // First: a client that never pauses must not keep the server from stopping.
+            if self.stopping.get() {
+                return Poll::Ready(Ok(Received::Stopping));
             }
+            self.poll_turn(cx).map_ok(|turned| turned.map_or(Received::Over, Received::Turned))
         });
         match deadline {
             None => received.await,
@@ -167,17 +290,6 @@ impl Connection {
         }
     }
 
-    /// Answers a turn if nothing has to be waited for; whether all of it was sent. What was not is for [`Connection::finish_turns`].
-    fn finish_at_once(&mut self, turned: &Turned) -> io::Result<bool> {
-        let is_plain = turned.wait == Wait::default() && turned.ending == Ending::Waits && self.sample.is_none();
-        if !is_plain || self.output.len() >= MANY_REPLIES_BYTES {
-            return Ok(false);
-        }
-        let sent = self.send_some()?;
-        self.note_sent(sent);
-        Ok(self.output.is_empty())
-    }
-
     /// Commits and answers a turn, and the turns with what it held back. False: the connection is over.
     async fn finish_turns(&mut self, mut turned: Turned) -> io::Result<bool> {
         loop {
@@ -187,9 +299,6 @@ impl Connection {
                 if self.shared.engine.committed(turned.wait).await.is_err() {
                     return Ok(false);
                 }
-            } else if self.output.len() >= MANY_REPLIES_BYTES {
-                // Whoever waits for them mostly sleeps, and waking it takes longer than sending. So whoever else is ready is served first, and all is sent in one go: who sleeps is woken once.
-                after_others().await;
             }
             let answers = !self.output.is_empty();
             self.send().await?;
@@ -230,7 +339,7 @@ impl Connection {
                 Ok(written) => written?,
                 // The system calls a socket writable only when a third of its buffer is free, which a slow reader of a large one may
                 // not reach in time. Room for a little shows as well that it reads.
-                Err(_) => rustix::net::send(&self.stream, rest, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?,
+                Err(_) => self.send_now(rest)?,
             };
         }
         self.note_sent(sent);
@@ -239,7 +348,12 @@ impl Connection {
 
     /// Sends so much of the output as the socket takes without being waited for; how much that was.
     fn send_some(&self) -> io::Result<usize> {
-        if self.output.is_empty() { Ok(0) } else { self.stream.try_write(&self.output).or_else(none_yet) }
+        if self.output.is_empty() { Ok(0) } else { self.send_now(&self.output).or_else(none_yet) }
+    }
+
+    /// The system is asked without the runtime, which would look first whether it knows of room: nearly always there is.
+    fn send_now(&self, bytes: &[u8]) -> io::Result<usize> {
+        Ok(rustix::net::send(&self.stream, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?)
     }
 
     /// So much of the output was sent.
@@ -256,31 +370,9 @@ impl Connection {
 
     /// Reads once and runs one turn. `None`: the client closed.
     fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<Turned>>> {
-        READ.with_borrow_mut(|buffer| {
-            let most = self.session.read_bytes_max().min(buffer.len());
-            let mut read = ReadBuf::new(&mut buffer[..most]);
-            ready!(Pin::new(&mut self.stream).poll_read(cx, &mut read))?;
-            let received = read.filled();
-            if received.is_empty() {
-                return Poll::Ready(Ok(None));
-            }
-            tally(&self.shared.tally.bytes_in, received.len() as u64);
-            self.session.note_received(received.len());
-            let turned = if self.input.is_empty() {
-                self.sample = Sample::begin(received, &self.shared.limits.frame);
-                let turned = self.turn(received);
-                let rest = &received[self.session.consumed()..];
-                append(&mut self.input, rest);
-                self.note_partial(&turned.ending, self.session.consumed() > 0);
-                turned
-            } else {
-                append(&mut self.input, received);
-                let input = std::mem::take(&mut self.input);
-                let turned = self.turn(&input);
-                self.keep(input, &turned.ending);
-                turned
-            };
-            Poll::Ready(Ok(Some(turned)))
+        with_read_buffer(|buffer| {
+            let received = ready!(self.poll_receive(cx, buffer))?;
+            Poll::Ready(Ok((received > 0).then(|| self.run(&buffer[..received], &[]))))
         })
     }
 
@@ -314,19 +406,6 @@ impl Connection {
         };
         self.session.note_kept(self.input.len());
     }
-}
-
-/// Lets whoever is ready on this worker go first.
-async fn after_others() {
-    let mut is_last = false;
-    poll_fn(|cx| {
-        if std::mem::replace(&mut is_last, true) {
-            return Poll::Ready(());
-        }
-        cx.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await
 }
 
 /// A socket that takes nothing at the moment has taken nothing yet.

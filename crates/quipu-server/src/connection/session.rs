@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use quipu_engine::{Load, Loaded, Turn, Wait, Watch};
-use quipu_model::{Command, Millis, Refusal, Reply};
+use quipu_model::{Command, Millis, Reply};
 use quipu_protocol::command::{Flag, OnceRequest, ReplyMode};
 use quipu_protocol::{Args, DecodeError, Decoder, Request, Spec, Version, Writer, lookup};
 
@@ -32,7 +32,7 @@ const TURN_WORK_MAX: usize = 4_096;
 
 /// How a turn ended. Small, since it is handed on at every turn: what is rare is in a box.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Ending {
+pub(crate) enum Ending {
     /// Every whole command was run.
     Waits,
     /// The output is full or the turn's work is done: send, let others go first, then go on with the same input.
@@ -156,7 +156,7 @@ impl Session {
                 // Whatever the decoder has seen of the next command, it waits for more of it.
                 break Ending::Waits;
             }
-            if briefs_in == 0 && decoder.is_fresh() && self.takes_briefs(&turn) {
+            if briefs_in == 0 && decoder.is_fresh() && self.takes_briefs() && turn.takes_briefs() {
                 let (rest, version) = (&input[self.consumed..], self.state.version);
                 let mut run = briefs::run(rest, &limits, &mut turn, out, version, &shared.hot);
                 if run.found == 0 {
@@ -166,10 +166,7 @@ impl Session {
                 commands += run.commands as u64;
                 work += run.work;
                 self.state.command = run.command.unwrap_or(self.state.command);
-                if run.errors > 0 {
-                    tally(&shared.tally.errors, run.errors);
-                    shared.tally.note_refusal(&Refusal::Overflow, run.errors);
-                }
+                shared.tally.note_overflows(run.errors);
                 // What was found behind one that needs the long way is not looked for again.
                 briefs_in = run.found - run.commands;
                 if briefs_in == 0 && run.found > 0 {
@@ -243,7 +240,7 @@ impl Session {
     }
 
     /// Whether commands may be run many at a time: nothing is different about the next one, or about its reply.
-    fn takes_briefs(&self, turn: &Turn<'_>) -> bool {
+    pub fn takes_briefs(&self) -> bool {
         let State { authenticated, replies, transaction, .. } = &self.state;
         *authenticated
             && *replies == Replies::All
@@ -251,7 +248,12 @@ impl Session {
             && self.loaded.is_none()
             && self.rows_since.is_none()
             && !self.silent.is_unflushed()
-            && turn.takes_briefs()
+    }
+
+    /// Commands of this client were run together with those of others.
+    pub fn note_ran(&mut self, command: Option<&'static str>, now: Millis) {
+        self.state.command = command.unwrap_or(self.state.command);
+        self.tell_others(now);
     }
 
     /// How many bytes of the input the last turn used.

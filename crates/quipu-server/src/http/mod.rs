@@ -33,6 +33,7 @@ mod pace;
 pub(crate) mod problem;
 mod request;
 mod routes;
+mod stop;
 mod token;
 mod uniques;
 mod watch;
@@ -63,10 +64,10 @@ use self::line::Line;
 pub use self::openapi::page as openapi_page;
 use self::pace::{Answer, Pace, Paced, Patience, Traffic};
 use self::problem::{Reason, Silence};
+use self::stop::{Stop, Stopping};
 use crate::process::WORKER_THREAD_PREFIX;
 use crate::server::{ACCEPT_PAUSE, prepare};
 use crate::shared::{Shared, tally};
-use crate::stop::{Stop, Stopping};
 
 /// Request line and headers together. The longest name takes 1.5 KB in a path; the rest is for proxies and their cookies. It is also all that is listened to before
 /// the password.

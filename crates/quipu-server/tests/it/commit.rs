@@ -135,6 +135,70 @@ fn writes_and_reads_wait_for_the_disk_and_nothing_else_does() {
     reader.expect("$1\r\n2\r\n");
 }
 
+/// A command as clients send it.
+fn said(line: &str) -> String {
+    let words: Vec<&str> = line.split(' ').collect();
+    let bulks: String = words.iter().map(|word| format!("${}\r\n{word}\r\n", word.len())).collect();
+    format!("*{}\r\n{bulks}", words.len())
+}
+
+#[test]
+fn who_is_served_in_one_round_gets_its_own_replies_in_its_own_order() {
+    let gate = Gate::open();
+    let directory = tempfile::tempdir().unwrap();
+    let options = quipu_engine::Options::new(directory.path());
+    let engine = quipu_engine::Engine::open_with(options, gate.environment()).unwrap();
+    let door = Door::serve(engine, directory, |options| options.workers = std::num::NonZeroUsize::MIN);
+    let mut first = door.client();
+    first.ask("PFADD sketch item", ":1\r\n").ask("SET full 9223372036854775807", "+OK\r\n");
+    let mut clients: Vec<_> = (0..300).map(|_| door.client()).collect();
+    for (at, client) in clients.iter_mut().enumerate() {
+        // Every third understands another dialect, in which nothing is another nothing.
+        client.ask("CLIENT ID", format!(":{}\r\n", at + 2));
+        if at % 3 == 0 {
+            client.send("HELLO 3\r\n");
+            while !client.line().starts_with("*0") {}
+        }
+    }
+    // The only worker waits for the disk, so all that is sent meanwhile is there in its next round.
+    gate.set(Sync::Waits);
+    first.send(said("INCR n")).expect_silence(MOMENT);
+    for (at, client) in clients.iter_mut().enumerate() {
+        let own = said(&format!("INCRBY own:{at} {at}")) + &said(&format!("INCR own:{at}"));
+        let odd = match at % 5 {
+            0 => said("INCR sketch"),
+            1 => said("INCR full"),
+            2 => said("GET none"),
+            3 => "PING\r\n".to_owned(),
+            _ => String::new(),
+        };
+        // The last bytes of some come later.
+        let unfinished = if at % 7 == 0 { said("INCR late").trim_end().to_owned() } else { String::new() };
+        client.send(format!("{own}{odd}{}{unfinished}", said("INCR n")));
+    }
+    gate.set(Sync::Passes);
+    first.expect(":1\r\n");
+    let mut counted = std::collections::BTreeSet::new();
+    for (at, client) in clients.iter_mut().enumerate() {
+        client.expect(format!(":{at}\r\n:{}\r\n", at + 1));
+        match at % 5 {
+            0 => client.expect("-WRONGTYPE Operation against a key holding the wrong kind of value\r\n"),
+            1 => client.expect("-ERR increment or decrement would overflow\r\n"),
+            2 if at % 3 == 0 => client.expect("_\r\n"),
+            2 => client.expect("$-1\r\n"),
+            3 => client.expect("+PONG\r\n"),
+            _ => client,
+        };
+        counted.insert(client.line());
+        if at % 7 == 0 {
+            client.send("\r\n");
+            assert!(client.line().starts_with(':'));
+        }
+    }
+    assert_eq!(counted, (2..=301).map(|value| format!(":{value}")).collect(), "no two replies are equal");
+    first.ask("GET n", "$3\r\n301\r\n").ask("GET late", "$2\r\n43\r\n").ask("GET none", "$-1\r\n");
+}
+
 #[test]
 fn the_next_reply_waits_for_adds_that_had_none() {
     let gate = Gate::open();

@@ -208,3 +208,25 @@ fn a_client_that_never_reads_is_closed_and_held_to_its_output() {
     }
     panic!("it is still held: {info}");
 }
+
+#[test]
+fn who_never_stops_sending_keeps_the_worker_from_nobody() {
+    let mut door = Door::open_with(|options| {
+        options.workers = NonZeroUsize::MIN;
+        // So that no connection rests: it is served apart from the others.
+        options.limits.idle_time_max = Some(Duration::from_secs(600));
+    });
+    let (sender, mut bystander) = (door.client().0, door.client());
+    let mut reader = sender.try_clone().unwrap();
+    let reading = std::thread::spawn(move || while reader.read(&mut [0; 1 << 16]).is_ok_and(|read| read > 0) {});
+    let sending = std::thread::spawn(move || {
+        let echo = format!("*2\r\n$4\r\nECHO\r\n$100\r\n{}\r\n", "a".repeat(100)).repeat(10_000);
+        while (&sender).write_all(echo.as_bytes()).is_ok() {}
+    });
+    for _ in 0..100 {
+        bystander.ask("PING", "+PONG\r\n");
+    }
+    door.join();
+    sending.join().unwrap();
+    reading.join().unwrap();
+}

@@ -1,4 +1,4 @@
-//! How the connections of a worker learn that the server stops.
+//! How the connections of this door learn that the server stops.
 //!
 //! A flag that each of them looks at, and a list of whom to wake: a channel that each of them looked at in every turn cost more than the turn. All of them are tasks of one thread, so nobody ever waits for the list.
 
@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
-/// Whether the server stops; one per worker.
+/// Whether the server stops; one for all of them.
 #[derive(Default)]
-pub(crate) struct Stop {
+pub(super) struct Stop {
     stopping: AtomicBool,
     places: Mutex<Places>,
 }
@@ -40,7 +40,7 @@ impl Stop {
 }
 
 /// One connection's share in it.
-pub(crate) struct Stopping {
+pub(super) struct Stopping {
     stop: Arc<Stop>,
     /// Its place, once it has waited, and who is woken there.
     place: Option<(usize, Waker)>,
