@@ -2,12 +2,12 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use quipu_model::Durability;
 use tempfile::TempDir;
 
-use crate::life::{connect, launch};
+use crate::life::{connect, launch, now};
 
 /// More than either door lets in when it is told to let in half as many.
 const FLOOD: usize = 5_000;
@@ -89,9 +89,4 @@ fn asks_of_health(address: SocketAddr) -> String {
     let mut heard = String::new();
     stream.read_to_string(&mut heard).expect("it answers");
     heard
-}
-
-#[allow(clippy::disallowed_methods, reason = "a real program is waited for")]
-fn now() -> Instant {
-    Instant::now()
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use quipu_model::Durability;
 use quipu_testkit::Dice;
@@ -28,6 +28,12 @@ pub fn launch_tight(data: &Path, durability: Durability) -> Launch {
     let words = ["--seal-every", "100ms", "--max-memory", "16MB", "--journal-bytes-max", "1MB"];
     launch.arguments = words.map(Into::into).to_vec();
     launch
+}
+
+/// For how long something is waited for.
+#[allow(clippy::disallowed_methods, reason = "real programs are waited for")]
+pub fn now() -> Instant {
+    Instant::now()
 }
 
 /// A connection to a program that serves.

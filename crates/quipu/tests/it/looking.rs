@@ -10,8 +10,8 @@ use quipu_testkit::resp::Value;
 use quipu_testkit::servers::postgres::PostgresServer;
 use quipu_testkit::servers::redis::RedisServer;
 
-use crate::life::{connect, launch};
-use crate::moving::{now, number, parsed, postgres, quipu, redis, set, text, told};
+use crate::life::{connect, launch, now};
+use crate::moving::{number, parsed, postgres, quipu, redis, set, text, told};
 
 /// A store into which two imports have counted the same counter.
 fn counted(url: &str) -> [String; 2] {

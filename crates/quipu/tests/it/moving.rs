@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::{Command, Output, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use quipu_model::Durability;
 use quipu_testkit::program::Program;
@@ -17,7 +17,7 @@ use quipu_testkit::servers::redis::{RedisCluster, RedisServer};
 use serde_json::Value as Json;
 use tempfile::TempDir;
 
-use crate::life::{connect, launch};
+use crate::life::{connect, launch, now};
 
 /// Counters of the large imports: many batches, so that one can be killed between them.
 const COUNTERS: i64 = 20_000;
@@ -108,11 +108,6 @@ fn eventually<T: std::fmt::Debug>(what: &str, look: impl FnMut() -> T, good: imp
         assert!(began.elapsed() < PATIENCE, "{what}: {seen:?}");
         thread::sleep(Duration::from_millis(20));
     }
-}
-
-#[allow(clippy::disallowed_methods, reason = "real programs are waited for")]
-pub fn now() -> Instant {
-    Instant::now()
 }
 
 /// Imports, is killed in the middle, imports again; then the source changes and it is imported once more. `rows` counts the counters of the target,

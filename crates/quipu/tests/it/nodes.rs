@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use quipu_model::Durability;
 use quipu_testkit::Dice;
@@ -21,7 +21,7 @@ use quipu_testkit::servers::postgres::PostgresServer;
 use quipu_testkit::servers::redis::{RedisCluster, RedisServer};
 use tempfile::TempDir;
 
-use crate::life::{connect, launch};
+use crate::life::{connect, launch, now};
 
 const NODES: usize = 3;
 
@@ -276,11 +276,6 @@ fn judge(what: &str, nodes: &Nodes) {
 
 fn value(client: &mut Client, name: &str) -> i64 {
     client.call(&["GET", name]).expect("it answers").number().unwrap_or(-1)
-}
-
-#[allow(clippy::disallowed_methods, reason = "real programs are waited for")]
-fn now() -> Instant {
-    Instant::now()
 }
 
 /// With anything less, Redis itself may forget what it acknowledged.

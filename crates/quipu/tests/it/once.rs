@@ -1,7 +1,7 @@
 //! A mutation with an `Idempotency-Key`, sent as the README says, again and again, whatever happens in between.
 
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use quipu_model::Durability;
 use quipu_testkit::load::info;
@@ -9,7 +9,7 @@ use quipu_testkit::program::Program;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::life::{connect, launch};
+use crate::life::{connect, launch, now};
 
 /// What the server does in between is done long before.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -70,9 +70,8 @@ fn figure(program: &Program, name: &str) -> u64 {
     info(&mut connect(program), "quipu").expect("it tells of itself")[name].parse().expect("a number")
 }
 
-#[allow(clippy::disallowed_methods, reason = "a real program is waited for")]
 fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let began = Instant::now();
+    let began = now();
     while !done() {
         assert!(began.elapsed() < PATIENCE, "not in time: {what}");
         std::thread::sleep(Duration::from_millis(20));
