@@ -48,8 +48,10 @@ pub struct Found {
     pub failure: Option<String>,
 }
 
-/// All parts. The debug builds share one set of features, so that nothing is built twice; shuttle replaces the types where threads
-/// meet and so needs its own.
+/// All debug builds share one set of features, so that nothing is built twice. In the table `{whole}` is the workspace with them.
+pub const FEATURES: &str = "--features quipu/failpoints,quipu/redis-tls,quipu/postgres-tls";
+
+/// All parts. Shuttle replaces the types where threads meet, and so needs a build of its own.
 pub static PARTS: &[Part] = &[
     Part { name: "tools", work: Work::Tools },
     Part {
@@ -57,14 +59,15 @@ pub static PARTS: &[Part] = &[
         work: Work::Cargo(&[
             "build --release -p quipu",
             "test --release -p quipu --test scale --no-run",
-            "test --workspace --features quipu/failpoints,quipu/redis-tls,quipu/postgres-tls --no-run",
+            "test {whole} --no-run",
+            "test -p quipu-engine --features shuttle --test shuttle --no-run",
         ]),
     },
     Part {
         name: "fmt and clippy",
         work: Work::Cargo(&[
             "fmt --all --check",
-            "clippy --workspace --all-targets --features quipu/failpoints,quipu/redis-tls,quipu/postgres-tls -- -D warnings",
+            "clippy {whole} --all-targets -- -D warnings",
             "clippy -p quipu-engine --features shuttle --test shuttle -- -D warnings",
             // Features only add: none of them, each alone, and all.
             "check -p quipu --no-default-features",
@@ -76,31 +79,19 @@ pub static PARTS: &[Part] = &[
     Part {
         name: "unit and integration",
         work: Work::Tests(&[
-            "test --workspace --features quipu/failpoints,quipu/redis-tls,quipu/postgres-tls --lib --bins --test it --test cli --test docs --test log --test client --test disk_errors \
+            "test {whole} --lib --bins --test it_* --test cli --test docs --test log --test client --test disk_errors \
              --test shared_store \
              -- --show-output --skip crash_states:: --skip interleave:: --skip kill:: --skip nodes:: \
              --skip moving:: --skip looking::",
-            "test --workspace --features quipu/failpoints,quipu/redis-tls,quipu/postgres-tls --doc",
+            "test {whole} --doc",
         ]),
     },
     Part {
         name: "crash states",
-        work: Work::Tests(&[
-            "test --workspace --features quipu/failpoints,quipu/redis-tls,quipu/postgres-tls --test it -- --show-output crash_states::",
-        ]),
+        work: Work::Tests(&["test {whole} --test it_engine -- --show-output crash_states::"]),
     },
-    Part {
-        name: "interleaving",
-        work: Work::Tests(&[
-            "test --workspace --features quipu/failpoints,quipu/redis-tls,quipu/postgres-tls --test it -- --show-output interleave::",
-        ]),
-    },
-    Part {
-        name: "simulation",
-        work: Work::Seeds(
-            "test --workspace --features quipu/failpoints,quipu/redis-tls,quipu/postgres-tls --test seeds -- --show-output",
-        ),
-    },
+    Part { name: "interleaving", work: Work::Tests(&["test {whole} --test it_engine -- --show-output interleave::"]) },
+    Part { name: "simulation", work: Work::Seeds("test {whole} --test seeds -- --show-output") },
     Part {
         name: "shuttle",
         work: Work::Tests(&["test -p quipu-engine --features shuttle --test shuttle -- --show-output"]),
@@ -109,26 +100,16 @@ pub static PARTS: &[Part] = &[
         name: "failpoints",
         // They wait for one another's steps more than they compute.
         work: Work::Tests(&[
-            "test --workspace --features quipu/failpoints,quipu/redis-tls,quipu/postgres-tls --test failpoints --test failpoints_backup -- --show-output --test-threads=4",
+            "test {whole} --test failpoints --test failpoints_backup -- --show-output --test-threads=4",
         ]),
     },
-    Part {
-        name: "full disk",
-        work: Work::Tests(&[
-            "test --workspace --features quipu/failpoints,quipu/redis-tls,quipu/postgres-tls --test full_disk -- --show-output --test-threads=3",
-        ]),
-    },
-    Part {
-        name: "kills",
-        work: Work::Kills(
-            "test --workspace --features quipu/failpoints,quipu/redis-tls,quipu/postgres-tls --test it -- --show-output kill::",
-        ),
-    },
+    Part { name: "full disk", work: Work::Tests(&["test {whole} --test full_disk -- --show-output --test-threads=3"]) },
+    Part { name: "kills", work: Work::Kills("test {whole} --test it_* -- --show-output kill::") },
     Part {
         name: "engines",
         work: Work::Tests(&[
-            "test --workspace --features quipu/failpoints,quipu/redis-tls,quipu/postgres-tls --test store -- --show-output",
-            "test --workspace --features quipu/failpoints,quipu/redis-tls,quipu/postgres-tls --test it -- --show-output nodes:: moving:: looking::",
+            "test {whole} --test store -- --show-output",
+            "test {whole} --test it_program -- --show-output nodes:: moving:: looking::",
         ]),
     },
     Part {
@@ -210,6 +191,7 @@ impl Part {
 /// A command of cargo in the workspace.
 pub fn cargo(words: &str, variables: &[(&str, &str)]) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    let words = words.replace("{whole}", &format!("--workspace {FEATURES}"));
     command.args(words.split_whitespace()).envs(variables.iter().copied()).current_dir(root());
     command
 }
@@ -240,22 +222,21 @@ mod tests {
 
     #[test]
     fn every_test_target_of_the_workspace_is_run_by_some_part() {
-        let (commands, mut targets) = (commands(), Vec::new());
-        for krate in std::fs::read_dir(root().join("crates")).unwrap() {
-            let Ok(files) = std::fs::read_dir(krate.unwrap().path().join("tests")) else { continue };
-            for file in files {
-                let path = file.unwrap().path();
-                if path.extension().is_some_and(|extension| extension == "rs") || path.join("main.rs").exists() {
-                    targets.push(path.file_stem().unwrap().to_string_lossy().into_owned());
-                }
-            }
-        }
-        assert!(targets.len() > 5, "only {targets:?}");
-        for target in targets {
-            let words = ["--test", target.as_str()];
-            let named =
-                |command: &&str| command.split_whitespace().collect::<Vec<_>>().windows(2).any(|two| two == words);
-            assert!(commands.iter().any(named), "no part runs `--test {target}`");
+        let metadata = cargo("metadata --no-deps --format-version 1", &[]).output().unwrap();
+        let metadata: serde_json::Value = serde_json::from_slice(&metadata.stdout).unwrap();
+        let packages = metadata["packages"].as_array().unwrap();
+        let targets = packages.iter().flat_map(|package| package["targets"].as_array().unwrap());
+        let tests: Vec<&str> = targets
+            .filter(|target| target["kind"][0] == "test")
+            .map(|target| target["name"].as_str().unwrap())
+            .collect();
+        assert!(tests.len() > 15, "only {tests:?}");
+        let commands = commands();
+        for test in tests {
+            let picks =
+                |two: &[&str]| two[0] == "--test" && (two[1] == test || two[1] == "it_*" && test.starts_with("it_"));
+            let runs = |command: &&str| command.split_whitespace().collect::<Vec<_>>().windows(2).any(picks);
+            assert!(commands.iter().any(runs), "no part runs `--test {test}`");
         }
     }
 

@@ -2,31 +2,34 @@
 //!
 //! ```text
 //! # The reply leaves before the fsync.
-//! # caught by: cargo test -p quipu-engine --test it crash_states
+//! # caught by: cargo test -p quipu-engine --test it_engine crash_states
 //! --- a/crates/…
 //! +++ b/crates/…
 //! ```
 //!
-//! A patch is applied to a copy of the workspace, uncommitted work included, whose build is kept for the next one. Two copies are at work at once: one builds
+//! A patch is applied to a copy of the workspace (`copy`), uncommitted work included, whose build is kept for the next one. Two copies are at work at once: one builds
 //! while the other's tests wait, and a crate is mostly built by one core. In a whole run one of them begins early, with what time of the cores other parts leave: many of those wait for disks and
 //! servers more than they compute.
 //!
 //! Invariant: caught means that the patched code builds and a test fails; a patch that does not apply, does not build or fails
 //! nothing is an error.
 
-use std::collections::{BTreeSet, VecDeque};
-use std::path::{Path, PathBuf};
-use std::process::Command;
+mod copy;
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
 
-use crate::paths::{own, root};
-use crate::run::{Outcome, run};
+use self::copy::Copy;
+use crate::parts::FEATURES;
+use crate::paths::root;
 
 /// A patch and what it says of itself.
 struct Patch {
@@ -34,10 +37,21 @@ struct Patch {
     name: String,
     /// What it breaks, in a sentence.
     defect: String,
-    /// A command line that begins with `cargo test`.
+    /// Whose test is to catch it.
+    package: String,
+    /// Which one, in cargo's words.
     test: String,
     /// The files it changes.
     files: Vec<String>,
+}
+
+/// What caught a patch.
+struct Caught {
+    /// The tests that failed.
+    tests: Vec<String>,
+    /// How long the build of the patched code took, and how long the tests did.
+    built: Duration,
+    ran: Duration,
 }
 
 /// Applies each patch, or the one of this name, and returns how many were caught: all of them, or an error.
@@ -55,7 +69,7 @@ pub struct Proving {
 /// What the copies share.
 struct Shared {
     waiting: Mutex<VecDeque<Patch>>,
-    judged: Mutex<Vec<(Patch, anyhow::Result<Vec<String>>)>>,
+    judged: Mutex<Vec<(Patch, anyhow::Result<Caught>)>>,
     /// Nobody else wants the cores: say what is done, and take all the time there is.
     hurry: AtomicBool,
     /// No more of them.
@@ -67,7 +81,9 @@ impl Proving {
     pub fn find(only: Option<&str>) -> anyhow::Result<Proving> {
         let mut patches = find(only)?;
         // Those of one test lie together: each copy begins at an end, so that neither builds everything.
-        patches.sort_by(|one, other| (&one.test, &one.name).cmp(&(&other.test, &other.name)));
+        patches.sort_by(|one, other| {
+            (&one.package, &one.test, &one.name).cmp(&(&other.package, &other.test, &other.name))
+        });
         let count = patches.len();
         let shared = Shared {
             waiting: Mutex::new(patches.into()),
@@ -101,11 +117,16 @@ impl Proving {
         judged.sort_by(|(one, _), (other, _)| one.name.cmp(&other.name));
         let (count, tried) = (self.count, judged.len());
         let mut table = Table::new();
-        table.load_style(NOTHING).set_header(["known-bad patch", "what it breaks", "caught by"]);
-        let mut missed = Vec::new();
+        table.load_style(NOTHING).set_header(["known-bad patch", "what it breaks", "caught by", "built s", "ran s"]);
+        let (mut missed, mut built, mut ran) = (Vec::new(), Duration::ZERO, Duration::ZERO);
         for (patch, caught) in judged {
             match caught {
-                Ok(tests) => table.add_row([patch.name, patch.defect, tests.join("\n")]),
+                Ok(caught) => {
+                    let seconds = [caught.built, caught.ran].map(|time| format!("{:.1}", time.as_secs_f64()));
+                    (built, ran) = (built + caught.built, ran + caught.ran);
+                    let [built, ran] = seconds;
+                    table.add_row([patch.name, patch.defect, caught.tests.join("\n"), built, ran])
+                }
                 Err(error) => {
                     missed.push(format!("{}: {error:#}", patch.path.display()));
                     table.add_row([patch.name, patch.defect, "NOTHING".to_owned()])
@@ -113,6 +134,7 @@ impl Proving {
             };
         }
         println!("\n{}\n", table.trim_fmt());
+        println!("builds {:.0} s, tests {:.0} s, two at a time", built.as_secs_f64(), ran.as_secs_f64());
         if !missed.is_empty() {
             bail!("{} of {count} patches were not caught:\n{}", missed.len(), missed.join("\n"));
         }
@@ -140,16 +162,19 @@ impl Drop for Proving {
 impl Shared {
     fn work(&self, lane: Lane) {
         let copy = Copy::new(lane);
-        while !self.stop.load(Ordering::Relaxed)
-            && let Some(patch) = lane.take(&mut locked(&self.waiting))
-        {
+        while let Some(patch) = self.next(lane) {
             let hurry = self.hurry.load(Ordering::Relaxed);
             if hurry {
                 println!("  {} …", patch.name);
             }
-            let caught = copy.caught_by(&patch, hurry);
+            let caught = copy.try_out(&patch, hurry);
             locked(&self.judged).push((patch, caught));
         }
+    }
+
+    /// Not in the loop's own condition: a lock that is taken there is held until the patch was tried, and the other copy waits.
+    fn next(&self, lane: Lane) -> Option<Patch> {
+        if self.stop.load(Ordering::Relaxed) { None } else { lane.take(&mut locked(&self.waiting)) }
     }
 }
 
@@ -202,120 +227,48 @@ impl Patch {
         };
         let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let (defect, test) = (field("# ")?, field("# caught by:")?);
-        if !test.starts_with("cargo test ") {
-            bail!("{}: its test is not a `cargo test` command: {test}", path.display());
-        }
+        let Some((package, test)) = test.strip_prefix("cargo test -p ").and_then(|words| words.split_once(' ')) else {
+            bail!("{}: its test is not a `cargo test -p package …` command: {test}", path.display());
+        };
+        let (package, test) = (package.to_owned(), test.to_owned());
         let files: Vec<String> =
             text.lines().filter_map(|line| line.strip_prefix("+++ b/")).map(|file| file.trim().to_owned()).collect();
         if files.is_empty() {
             bail!("{} changes no file", path.display());
         }
-        Ok(Patch { name, defect, test, files, path })
+        Ok(Patch { name, defect, package, test, files, path })
+    }
+
+    /// The same test as a part of the build that all parts share: what a crate has in common with others has other features when it is built for that crate alone, and would be built again.
+    fn shared_test(&self) -> String {
+        let Patch { package, test, .. } = self;
+        if test.contains("--features ") {
+            // A build of its own anyway.
+            format!("cargo test -p {package} {test}")
+        } else if test.contains("--test ") {
+            // The name of a test says whose it is.
+            format!("cargo test --workspace {FEATURES} {test}")
+        } else {
+            // A library is to be named, beside the program, which has the features.
+            format!("cargo test -p {package} -p quipu {FEATURES} {test}")
+        }
     }
 }
 
-/// A copy of the workspace with a build of its own.
-struct Copy {
-    source: PathBuf,
-    target: PathBuf,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl Copy {
-    fn new(lane: Lane) -> Copy {
-        let folder = own("patches").join(lane.name());
-        Copy { source: folder.join("source"), target: folder.join("target") }
-    }
-
-    /// The tests that fail with the patch.
-    fn caught_by(&self, patch: &Patch, hurry: bool) -> anyhow::Result<Vec<String>> {
-        self.refresh()?;
-        self.apply(patch)?;
-        let building = match patch.test.split_once(" -- ") {
-            Some((cargo, _)) => format!("{cargo} --no-run"),
-            None => format!("{} --no-run", patch.test),
+    #[test]
+    fn a_test_is_built_with_what_all_parts_share() {
+        let shared = |package: &str, test: &str| {
+            let (path, name, defect, files) = (PathBuf::new(), String::new(), String::new(), Vec::new());
+            Patch { path, name, defect, package: package.to_owned(), test: test.to_owned(), files }.shared_test()
         };
-        self.cargo(patch, &building, hurry)?.expect_success("the build of the patched code")?;
-        let outcome = self.cargo(patch, &patch.test, hurry)?;
-        if outcome.success {
-            bail!("`{}` passes with the patch applied", patch.test);
-        }
-        let mut failures = outcome.failures();
-        if failures.is_empty() && outcome.lines.iter().any(|line| line.contains("panicked at")) {
-            // A test that takes its whole process with it does not get to say so.
-            failures.push(patch.test.clone());
-        }
-        if failures.is_empty() {
-            bail!("`{}` fails, but no test does:\n{}", patch.test, outcome.lines.join("\n"));
-        }
-        Ok(failures)
+        assert_eq!(shared("quipu-sim", "--test seeds x"), format!("cargo test --workspace {FEATURES} --test seeds x"));
+        let library = format!("cargo test -p quipu-engine -p quipu {FEATURES} --lib split");
+        assert_eq!(shared("quipu-engine", "--lib split"), library);
+        let own = "cargo test -p quipu-engine --features shuttle --test shuttle of_two";
+        assert_eq!(shared("quipu-engine", "--features shuttle --test shuttle of_two"), own);
     }
-
-    /// Makes the copy equal to the workspace. Files that are equal already are not touched, so that cargo builds only what changed.
-    fn refresh(&self) -> anyhow::Result<()> {
-        let listed = Command::new("git")
-            .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
-            .current_dir(root())
-            .output()
-            .context("run git ls-files")?;
-        if !listed.status.success() {
-            bail!("git ls-files failed: {}", String::from_utf8_lossy(&listed.stderr));
-        }
-        let listed = String::from_utf8(listed.stdout).context("read the names of the files")?;
-        let mut wanted = BTreeSet::new();
-        for file in listed.split('\0').filter(|file| !file.is_empty()) {
-            let (from, to) = (root().join(file), self.source.join(file));
-            // Deleted, but not yet committed as deleted.
-            let Ok(bytes) = std::fs::read(&from) else { continue };
-            wanted.insert(to.clone());
-            if std::fs::read(&to).is_ok_and(|there| there == bytes) {
-                continue;
-            }
-            let folder = to.parent().expect("a file is in a folder");
-            std::fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
-            std::fs::write(&to, bytes).with_context(|| format!("write {}", to.display()))?;
-        }
-        remove_others(&self.source, &wanted)
-    }
-
-    fn apply(&self, patch: &Patch) -> anyhow::Result<()> {
-        let mut apply = Command::new("git");
-        // The copy is inside the workspace's target directory; git must not take it for a part of the workspace.
-        let ceiling = self.source.parent().expect("the copy is in a folder");
-        apply.arg("apply").arg(&patch.path).current_dir(&self.source).env("GIT_CEILING_DIRECTORIES", ceiling);
-        run(&patch.name, &apply)?.expect_success("git apply")?;
-        for file in &patch.files {
-            let (patched, original) = (std::fs::read(self.source.join(file)), std::fs::read(root().join(file)));
-            if patched.with_context(|| format!("read the patched {file}"))? == original.unwrap_or_default() {
-                bail!("the patch did not change {file}");
-            }
-        }
-        Ok(())
-    }
-
-    fn cargo(&self, patch: &Patch, words: &str, hurry: bool) -> anyhow::Result<Outcome> {
-        let mut command = Command::new(if hurry { "cargo" } else { "nice" });
-        if !hurry {
-            command.args(["-n", "19", "cargo"]);
-        }
-        command
-            .args(words.split_whitespace().skip(1))
-            .current_dir(&self.source)
-            .env("CARGO_TARGET_DIR", &self.target)
-            // Set by cargo for us; they speak of the wrong workspace.
-            .env_remove("CARGO_MANIFEST_DIR")
-            .env_remove("CARGO_MANIFEST_PATH");
-        run(&patch.name, &command)
-    }
-}
-
-fn remove_others(folder: &Path, wanted: &BTreeSet<PathBuf>) -> anyhow::Result<()> {
-    for entry in std::fs::read_dir(folder).with_context(|| format!("list {}", folder.display()))? {
-        let path = entry?.path();
-        if path.is_dir() {
-            remove_others(&path, wanted)?;
-        } else if !wanted.contains(&path) {
-            std::fs::remove_file(&path).with_context(|| format!("remove {}", path.display()))?;
-        }
-    }
-    Ok(())
 }
