@@ -9,7 +9,7 @@ use crate::journal::recover::{Record, Tail, find_segments, open_control, replay}
 use crate::journal::segments::Segment;
 use crate::journal::{Damage, JournalError, io_error};
 use crate::open::OpenError;
-use crate::overlay::{lay_over, read_watermark};
+use crate::overlay::{Found, lay_over, read_watermark};
 use crate::sync::Arc;
 use crate::watermark::Watermark;
 
@@ -79,7 +79,8 @@ fn look(
     let (at_rest, counts, records) = (found.watermark.clone(), &mut found.segments, &mut found.records);
     // Any order of hashes does where there are none to agree with.
     let fresh = || Watermark::new(control.log, 1, 0);
-    let overlaid = lay_over(vfs, dir, &control, &segments, &*ledger, at_rest, fresh, |record| {
+    let directory = Found { vfs, dir, control: &control, segments: &segments, ledger: &*ledger, threads: None };
+    let overlaid = lay_over(directory, at_rest, fresh, |record| {
         let index = segments.partition_point(|segment| segment.end <= record.position);
         counts[index].1 += 1;
         *records += 1;

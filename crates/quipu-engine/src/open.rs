@@ -21,7 +21,7 @@ use crate::journal::{Draft, Journal, JournalError, JournalOptions, io_error};
 use crate::load::Loads;
 use crate::namespaces::{Namespaces, Thinned, check_shared};
 use crate::options::{Environment, LEDGER_DIR, Options, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
-use crate::overlay::{Overlaid, lay_over, read_watermark};
+use crate::overlay::{self, Overlaid, lay_over, read_watermark};
 use crate::overload::Pressure;
 use crate::sharing::{Kept, Shared};
 use crate::sketches;
@@ -103,7 +103,15 @@ pub(crate) fn open(options: Options, environment: Environment) -> Result<Inner, 
     let at_rest = read_watermark(&*ledger, &dir, control.state())?;
     step!("watermark");
     let fresh = || Watermark::new(control.state().log, options.table_shards, rng.next());
-    let found = lay_over(&*vfs, &dir, control.state(), &segments, &*ledger, at_rest, fresh, |_| Ok(()))?;
+    let directory = overlay::Found {
+        vfs: &*vfs,
+        dir: &dir,
+        control: control.state(),
+        segments: &segments,
+        ledger: &*ledger,
+        threads: options.restore_threads,
+    };
+    let found = lay_over(directory, at_rest, fresh, |_| Ok(()))?;
     let Overlaid { table, watermark, unloaded, time, records, flush, tail, joined, horizon, namespaces: said, thinned } =
         found;
     if store.is_none() && !joined.is_empty() {

@@ -74,6 +74,8 @@ pub struct Options {
     pub tokens_max: u64,
     /// So many producers of sequences are remembered at most; beyond it, new ones are refused.
     pub producers_max: u64,
+    /// Threads that restore counters at a start while the journal is read; `None`: as many as are worth it.
+    pub restore_threads: Option<usize>,
     /// How counters are shared, if the environment has a store.
     pub sharing: SharingOptions,
 }
@@ -100,6 +102,7 @@ impl Options {
             token_window: TOKEN_WINDOW,
             tokens_max: TOKENS_MAX,
             producers_max: PRODUCERS_MAX,
+            restore_threads: None,
             sharing: SharingOptions::default(),
         }
     }

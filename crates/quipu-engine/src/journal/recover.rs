@@ -38,6 +38,13 @@ pub struct Record<'a> {
     pub body: Body<'a>,
 }
 
+impl Record<'_> {
+    /// Where it ends, and the next one begins.
+    pub fn end(&self) -> Position {
+        self.position.plus(self.bytes as u64)
+    }
+}
+
 /// Where the records end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tail {

@@ -20,7 +20,7 @@ use crate::journal::control::Control;
 use crate::journal::recover::{Record, find_segments, open_control};
 use crate::namespaces::Puts;
 use crate::open::OpenError;
-use crate::overlay::{Overlaid, lay_over, read_watermark};
+use crate::overlay::{Found, Overlaid, lay_over, read_watermark};
 use crate::sharing::own::Owned;
 use crate::sync::Arc;
 use crate::watermark::Watermark;
@@ -61,7 +61,8 @@ impl Survey {
         // Any order of hashes does where there are none to agree with.
         let fresh = || Watermark::new(control.log, 1, 0);
         let known = at_rest.clone().unwrap_or_else(fresh);
-        let overlaid = lay_over(vfs, dir, &control, &segments, &*ledger, at_rest, fresh, |record| {
+        let directory = Found { vfs, dir, control: &control, segments: &segments, ledger: &*ledger, threads: None };
+        let overlaid = lay_over(directory, at_rest, fresh, |record| {
             visit(&known, record);
             Ok(())
         })?;

@@ -5,28 +5,40 @@
 //!
 //! Invariant: nothing is written.
 
+mod piles;
+
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use arrayvec::ArrayVec;
-use quipu_model::{Cell, Epoch, Incarnation, Ledger, LedgerError, Millis, Vfs};
-use quipu_sketch::window::PANES_MAX;
+use quipu_model::{Incarnation, Ledger, LedgerError, Millis, Vfs};
+
+use self::piles::{Piles, Restored, pile_up};
 
 use crate::apply::table::{Look, Table};
 use crate::engine::Flush;
 use crate::journal::control::Control;
-use crate::journal::format::{Before, Entry, Position};
+use crate::journal::format::{Entry, Position};
 use crate::journal::recover::{Record, Tail, replay, stream_damage};
 use crate::journal::segments::Segment;
 use crate::journal::{Damage, JournalError};
 use crate::namespaces::{Put, Puts, Thinned, ThinnedBy, decode_note, is_of_namespace};
 use crate::open::OpenError;
-use crate::options::LEDGER_DIR;
 use crate::sharing::own::Owned;
-use crate::sketches::{Paged, is_of_sketch, own_number};
-use crate::tokens::{Applied, Last, Noted};
+use crate::sketches::{Paged, is_of_sketch};
+use crate::tokens::Noted;
 use crate::watermark::Watermark;
+
+/// A directory, and what was found in it so far.
+pub(crate) struct Found<'a> {
+    pub(crate) vfs: &'a dyn Vfs,
+    pub(crate) dir: &'a Path,
+    pub(crate) control: &'a Control,
+    pub(crate) segments: &'a [Segment],
+    pub(crate) ledger: &'a dyn Ledger,
+    /// Threads that restore while the journal is read; `None`: as many as are worth it.
+    pub(crate) threads: Option<usize>,
+}
 
 /// What ledger and journal describe together.
 pub(crate) struct Overlaid {
@@ -81,17 +93,13 @@ pub(crate) fn read_watermark(
 
 /// Reads the journal from its start, over what the ledger has of each shard; `visit` sees every whole record. A ledger that knows nothing yet gets
 /// a fresh watermark.
-#[expect(clippy::too_many_arguments, reason = "a directory, and what was found in it so far")]
 pub(crate) fn lay_over(
-    vfs: &dyn Vfs,
-    dir: &Path,
-    control: &Control,
-    segments: &[Segment],
-    ledger: &dyn Ledger,
+    found: Found<'_>,
     at_rest: Option<Watermark>,
     fresh: impl FnOnce() -> Watermark,
     mut visit: impl FnMut(&Record<'_>) -> Result<(), Damage>,
 ) -> Result<Overlaid, OpenError> {
+    let Found { vfs, dir, control, segments, ledger, threads } = found;
     let unloaded = at_rest.is_some();
     let watermark = at_rest.unwrap_or_else(fresh);
     let table = Table::new(watermark.shards.len(), watermark.seed);
@@ -104,27 +112,29 @@ pub(crate) fn lay_over(
         });
     }
     let (horizon, namespaces, thinned) = load_notes(&table, ledger, dir)?;
-    let flush = Flush::default();
     let (time, joined) = (watermark.time, watermark.joined.clone());
-    let mut restored = Restored {
+    let mut taken = Taken {
         table: &table,
-        ledger,
-        dir,
+        segments,
         watermark: &watermark,
         time,
         records: 0,
-        flush,
+        flush: Flush::default(),
         joined,
         namespaces,
         thinned,
-        coming: Coming::default(),
     };
-    let tail = replay(vfs, control, segments, |record| {
-        visit(record)?;
-        restored.take(segments, record)
-    })?;
-    restored.restore_coming().map_err(JournalError::from)?;
-    let Restored { time, records, flush, joined, namespaces, thinned, .. } = restored;
+    let restored = Restored::new(&table, ledger, dir, segments, &watermark);
+    let (read, restored) = pile_up(&restored, threads, |piles| {
+        replay(vfs, control, segments, |record| {
+            visit(record)?;
+            taken.take(record, piles)
+        })
+    });
+    // What was piled up came before whatever the reading met.
+    restored.map_err(JournalError::from)?;
+    let tail = read?;
+    let Taken { time, records, flush, joined, namespaces, thinned, .. } = taken;
     check_bodies(&table, ledger, dir)?;
     if tail.position < watermark.newest() {
         // What the ledger has was synced in the journal first.
@@ -237,11 +247,10 @@ fn check_bodies(table: &Table, ledger: &dyn Ledger, dir: &Path) -> Result<(), Op
     Ok(())
 }
 
-/// Lays the journal over the ledger: every entry beyond what the ledger has of its shard replaces what was known of its counter.
-struct Restored<'t> {
+/// Takes what the journal says: entries of shards that the ledger does not have are piled up, to be restored; the rest is kept here.
+struct Taken<'t> {
     table: &'t Table,
-    ledger: &'t dyn Ledger,
-    dir: &'t Path,
+    segments: &'t [Segment],
     watermark: &'t Watermark,
     time: Millis,
     records: u64,
@@ -250,37 +259,13 @@ struct Restored<'t> {
     joined: BTreeMap<Incarnation, Millis>,
     namespaces: Puts,
     thinned: ThinnedBy,
-    coming: Coming,
 }
 
-/// Entries of counters that have been read and not restored yet. They are restored together, in order, and before anything else is: so the memory of all of them is asked for before any of it is waited for, which
-/// is nearly all of the time that a replay takes otherwise.
-#[derive(Default)]
-struct Coming {
-    entries: ArrayVec<Next, COMING_MAX>,
-    /// Their names, one behind the other.
-    names: Vec<u8>,
-}
-
-/// Most of them: about so many lines of memory a processor waits for at once.
-const COMING_MAX: usize = 32;
-
-/// What an entry says of a counter.
-struct Next {
-    end: Position,
-    hash: u64,
-    name_bytes: usize,
-    cell: Option<Cell>,
-    before: Before,
-    floor: Epoch,
-    own: Option<Box<Owned>>,
-}
-
-impl Restored<'_> {
-    fn take(&mut self, segments: &[Segment], record: &Record<'_>) -> Result<(), Damage> {
+impl Taken<'_> {
+    fn take(&mut self, record: &Record<'_>, piles: &mut Piles<'_, '_>) -> Result<(), Damage> {
         self.time = self.time.max(record.body.time);
         self.records += 1;
-        let end = record.position.plus(record.bytes as u64);
+        let end = record.end();
         let is_flush = |(_, entry): &(usize, Result<Entry<'_>, _>)| matches!(entry, Ok(Entry::Flush { .. }));
         // The ledger has carried out this record's flush: what was changed before it is not there any more.
         let carried_out = if end <= self.watermark.cleared {
@@ -289,162 +274,65 @@ impl Restored<'_> {
             None
         };
         let carried_out = carried_out.map_or(0, |(index, _)| index);
-        for (index, entry) in record.body.entries().enumerate() {
-            match entry.map_err(|bad| stream_damage(segments, record.position, bad.to_string()))? {
-                Entry::Cell { name, epoch, value, expires_at, before, own, .. } => {
-                    let cell = Cell { epoch, value, expires_at };
-                    let own = owned(own).map_err(|bad| stream_damage(segments, record.position, bad))?;
-                    self.restore_soon(end, name, Some(cell), before, Epoch::FIRST, own)?;
-                }
-                Entry::Gone { name, epoch, before, own } => {
-                    let own = owned(own).map_err(|bad| stream_damage(segments, record.position, bad))?;
-                    self.restore_soon(end, name, None, before, epoch, own)?;
-                }
-                Entry::Flush { epoch } => {
-                    self.restore_coming()?;
-                    self.flush(record.position, end, epoch);
-                }
-                Entry::Sketch { .. } if index < carried_out => {}
-                Entry::Sketch { name, kind, version, whole, edits, pane } => {
-                    self.restore_coming()?;
-                    let hash = self.table.hash(name);
-                    let index = self.table.shard_of(hash);
-                    if end > self.watermark.shards[index].newest {
-                        let change = (kind, version, whole);
-                        let pane = u32::try_from(pane).unwrap_or(u32::MAX);
-                        let restored = self.table.with(index, |shard| match own_number(pane) {
-                            Some(number) => shard.restore_own_body(hash, (name, number), change, &edits),
-                            None if pane <= PANES_MAX => shard.restore_body(hash, (name, pane), change, &edits),
-                            None => Err("a pane of a sketch beyond all slots"),
-                        });
-                        restored.map_err(|bad| stream_damage(segments, record.position, bad.to_owned()))?;
-                    }
-                }
-                Entry::Joined { writer, at } => drop(self.joined.insert(writer.incarnation, at)),
-                Entry::Start { .. } => {}
-                // Whatever the ledger has: that is what one of these records said, this one or a later one, which comes again.
-                Entry::Namespace { name, settings } => {
-                    self.namespaces.insert(name.into(), Put { settings: *settings, at: record.body.time });
-                }
-                Entry::Thinned { name, thinned } => drop(self.thinned.insert(name.into(), thinned)),
-                Entry::Token { key, digest, number, outcome } => {
-                    self.restore_coming()?;
-                    let index = self.table.shard_of(key.hash());
-                    if end > self.watermark.shards[index].newest {
-                        let at = record.body.time;
-                        self.table.with(index, |shard| {
-                            match number {
-                                None => shard.book_mut().apply(key, Applied { at, digest, outcome }),
-                                Some(n) => shard.book_mut().follow(key, Last { n, digest, outcome }),
-                            }
-                            shard.newest = end;
-                        });
-                    }
+        let (mut entries, mut index) = (record.body.take_entries(), 0);
+        loop {
+            while let Some(count) = entries.next_count() {
+                index += 1;
+                let hash = self.table.hash(count.name);
+                let shard = self.table.shard_of(hash);
+                if end > self.watermark.shards[shard].newest {
+                    piles.push_count(hash, record, &count);
                 }
             }
+            let Some(entry) = entries.next() else { return Ok(()) };
+            let (entry, bytes) = entry.map_err(|bad| stream_damage(self.segments, record.position, bad.to_string()))?;
+            index += 1;
+            self.take_entry(record, entry, bytes, index <= carried_out, piles);
         }
-        Ok(())
     }
 
-    /// Restores a counter, unless the ledger has this entry already: now, or together with those that come.
-    fn restore_soon(
+    /// Takes an entry of any kind; whether a flush that the ledger has carried out comes behind it.
+    fn take_entry(
         &mut self,
-        end: Position,
-        name: &[u8],
-        cell: Option<Cell>,
-        before: Before,
-        floor: Epoch,
-        own: Option<Box<Owned>>,
-    ) -> Result<(), Damage> {
-        let hash = self.table.hash(name);
-        let index = self.table.shard_of(hash);
-        if end <= self.watermark.shards[index].newest {
-            return Ok(());
-        }
-        self.table.prefetch(index);
-        let Coming { entries, names } = &mut self.coming;
-        names.extend_from_slice(name);
-        entries.push(Next { end, hash, name_bytes: name.len(), cell, before, floor, own });
-        if entries.is_full() { self.restore_coming() } else { Ok(()) }
-    }
-
-    /// Restores the counters whose entries have been read.
-    fn restore_coming(&mut self) -> Result<(), Damage> {
-        let Restored { table, ledger, dir, coming: Coming { entries, names }, .. } = self;
-        // In rounds, as adds are run: what one needs next has come while the others were asked for theirs.
-        for Next { hash, .. } in &*entries {
-            table.with(table.shard_of(*hash), |shard| shard.prefetch_place(*hash));
-        }
-        let mut guesses = ArrayVec::<_, COMING_MAX>::new();
-        for Next { hash, .. } in &*entries {
-            guesses.push(table.with(table.shard_of(*hash), |shard| shard.guess(*hash)));
-        }
-        for (Next { hash, .. }, guess) in entries.iter().zip(&guesses) {
-            if let Some(guess) = *guess {
-                table.with(table.shard_of(*hash), |shard| shard.prefetch(guess));
+        record: &Record<'_>,
+        entry: Entry<'_>,
+        bytes: &[u8],
+        is_carried_out: bool,
+        piles: &mut Piles<'_, '_>,
+    ) {
+        let hash = match entry {
+            Entry::Sketch { .. } if is_carried_out => return,
+            Entry::Cell { name, .. } | Entry::Gone { name, .. } | Entry::Sketch { name, .. } => self.table.hash(name),
+            Entry::Token { key, .. } => key.hash(),
+            Entry::Flush { .. } => return self.flush(record, bytes, piles),
+            Entry::Joined { writer, at } => {
+                self.joined.insert(writer.incarnation, at);
+                return;
             }
+            Entry::Start { .. } => return,
+            // Whatever the ledger has: that is what one of these records said, this one or a later one, which comes again.
+            Entry::Namespace { name, settings } => {
+                self.namespaces.insert(name.into(), Put { settings: *settings, at: record.body.time });
+                return;
+            }
+            Entry::Thinned { name, thinned } => {
+                self.thinned.insert(name.into(), thinned);
+                return;
+            }
+        };
+        let shard = self.table.shard_of(hash);
+        if record.end() > self.watermark.shards[shard].newest {
+            piles.push(hash, record, bytes);
         }
-        let mut names_left = &names[..];
-        for (next, guess) in entries.drain(..).zip(guesses) {
-            let (name, rest) = names_left.split_at(next.name_bytes);
-            names_left = rest;
-            let Next { end, hash, cell, before, floor, own, .. } = next;
-            table.with(table.shard_of(hash), |shard| {
-                shard.newest = end;
-                // Most often it is a count that was restored before, and nothing but its value is another one. Guesses hold, since nothing is removed here.
-                if let (Some(guess), Some(Cell { epoch, value, expires_at: None }), None) = (guess, cell, &own)
-                    && shard.look_plain(guess, name).is_some_and(|(_, known)| known == epoch)
-                {
-                    shard.set_value(guess, value);
-                    return Ok(());
-                }
-                let existed = match (shard.look(hash, name), before) {
-                    (Look::Cell(_), _) => true,
-                    (Look::Absent, _) => false,
-                    (Look::Unknown, Before::Present) => true,
-                    (Look::Unknown, Before::Absent) => false,
-                    (Look::Unknown, Before::Unsure) => is_at_rest(*ledger, dir, hash, name)?,
-                };
-                shard.restore(hash, name, cell, existed, own);
-                shard.floor = shard.floor.max(floor);
-                Ok(())
-            })?;
-        }
-        names.clear();
-        Ok(())
     }
 
-    fn flush(&mut self, start: Position, end: Position, epoch: Epoch) {
-        for (index, _) in self.watermark.shards.iter().enumerate().filter(|(_, mark)| mark.newest < end) {
-            self.table.with(index, |shard| {
-                shard.clear();
-                shard.floor = shard.floor.max(epoch);
-                shard.newest = end;
-            });
+    fn flush(&mut self, record: &Record<'_>, entry: &[u8], piles: &mut Piles<'_, '_>) {
+        let end = record.end();
+        if self.watermark.shards.iter().any(|mark| mark.newest < end) {
+            piles.push_everywhere(record, entry);
         }
         if end > self.watermark.cleared {
-            self.flush = Flush { count: 0, start, end };
+            self.flush = Flush { count: 0, start: record.position, end };
         }
-    }
-}
-
-/// Whether the ledger has a counter.
-fn is_at_rest(ledger: &dyn Ledger, dir: &Path, hash: u64, name: &[u8]) -> Result<bool, Damage> {
-    let found = ledger.get(hash, name);
-    found.map(|cell| cell.is_some()).map_err(|error| Damage {
-        file: dir.join(LEDGER_DIR),
-        offset: 0,
-        position: None,
-        reason: error.to_string(),
-    })
-}
-
-/// What this node says of a counter on a shared store, from an entry.
-fn owned(bytes: &[u8]) -> Result<Option<Box<Owned>>, String> {
-    match bytes {
-        [] => Ok(None),
-        bytes => Owned::decode(bytes)
-            .map(|owned| Some(Box::new(owned)))
-            .ok_or_else(|| "own cells that make no sense".to_owned()),
     }
 }
