@@ -117,6 +117,7 @@ pub(crate) fn lay_over(
         table: &table,
         segments,
         watermark: &watermark,
+        newest_at_rest: watermark.newest(),
         time,
         records: 0,
         flush: Flush::default(),
@@ -252,6 +253,8 @@ struct Taken<'t> {
     table: &'t Table,
     segments: &'t [Segment],
     watermark: &'t Watermark,
+    /// What the ledger has of any shard ends before this.
+    newest_at_rest: Position,
     time: Millis,
     records: u64,
     /// The newest flush that the ledger has not carried out.
@@ -279,8 +282,7 @@ impl Taken<'_> {
             while let Some(count) = entries.next_count() {
                 index += 1;
                 let hash = self.table.hash(count.name);
-                let shard = self.table.shard_of(hash);
-                if end > self.watermark.shards[shard].newest {
+                if self.is_new(hash, end) {
                     piles.push_count(hash, record, &count);
                 }
             }
@@ -320,10 +322,16 @@ impl Taken<'_> {
                 return;
             }
         };
-        let shard = self.table.shard_of(hash);
-        if record.end() > self.watermark.shards[shard].newest {
+        if self.is_new(hash, record.end()) {
             piles.push(hash, record, bytes);
         }
+    }
+
+    /// Whether the ledger does not have what a record that ends there says of the shard of a hash.
+    #[inline]
+    fn is_new(&self, hash: u64, end: Position) -> bool {
+        // Most records are newer than all that it has, and need not ask for the shard.
+        end > self.newest_at_rest || end > self.watermark.shards[self.table.shard_of(hash)].newest
     }
 
     fn flush(&mut self, record: &Record<'_>, entry: &[u8], piles: &mut Piles<'_, '_>) {
