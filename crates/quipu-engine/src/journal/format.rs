@@ -508,11 +508,10 @@ impl<'a> Body<'a> {
 
     /// The entries, in order, up to the first one that cannot be read.
     pub fn entries(&self) -> impl Iterator<Item = Result<Entry<'a>, BadBody>> + use<'a> {
-        let mut entries = Entries { rest: self.entries };
-        std::iter::from_fn(move || Some(entries.next()?.map(|(entry, _)| entry)))
+        self.take_entries().map(|entry| entry.map(|(entry, _)| entry))
     }
 
-    /// The same, to be taken one by one.
+    /// The same, each with its bytes.
     pub fn take_entries(&self) -> Entries<'a> {
         Entries { rest: self.entries }
     }
@@ -523,9 +522,11 @@ pub struct Entries<'a> {
     rest: &'a [u8],
 }
 
-impl<'a> Entries<'a> {
-    /// Takes the next entry, with its bytes; after one that cannot be read there are no others.
-    pub fn next(&mut self) -> Option<Result<(Entry<'a>, &'a [u8]), BadBody>> {
+impl<'a> Iterator for Entries<'a> {
+    type Item = Result<(Entry<'a>, &'a [u8]), BadBody>;
+
+    /// Takes the next entry; after one that cannot be read there are no others.
+    fn next(&mut self) -> Option<Self::Item> {
         if self.rest.is_empty() {
             return None;
         }
@@ -536,8 +537,10 @@ impl<'a> Entries<'a> {
             (entry, &from[..from.len() - behind.len()])
         }))
     }
+}
 
-    /// Takes the next entry if it is one of those that nearly all are, which take a quarter of the time so; else it is left for [`Entries::next`].
+impl<'a> Entries<'a> {
+    /// Takes the next entry if it is of the sort that nearly all are, without making an [`Entry`] of it; else it is left for [`Entries::next`].
     #[inline]
     pub fn next_count(&mut self) -> Option<Count<'a>> {
         let (&tag, mut rest) = self.rest.split_first()?;
@@ -547,7 +550,8 @@ impl<'a> Entries<'a> {
         let (name, _) = take_named(&mut rest, tag).ok()?;
         let value = take_zigzag(&mut rest).ok()?;
         // How many adds that were, and of how much, is nothing to be restored.
-        (take_varint(&mut rest).ok()?, take_varint(&mut rest).ok()?);
+        take_varint(&mut rest).ok()?;
+        take_varint(&mut rest).ok()?;
         let before = Before::of(tag).ok()?;
         self.rest = rest;
         Some(Count { name, value, before })
@@ -808,6 +812,40 @@ mod tests {
             prop_assert_eq!(body.time, Millis(time));
             let back: Vec<_> = body.entries().map(|entry| entry.unwrap()).collect();
             prop_assert_eq!(back.as_slice(), &entries);
+        }
+
+        /// Of cells, of bytes that begin like one, and of what is left of them when they are cut: what is a count is the same cell, and everything else is left alone.
+        #[test]
+        fn a_count_is_what_the_entry_says(
+            name in proptest::collection::vec(any::<u8>(), 0..40), epoch in epochs(), value: i64, count: u64, sum: i64,
+            expires in proptest::option::of(any::<u64>()), own in proptest::collection::vec(any::<u8>(), 0..3),
+            garbage in proptest::collection::vec(any::<u8>(), 0..40), which in 0..4, cut in 0..100usize,
+        ) {
+            let before = [Before::Present, Before::Absent, Before::Unsure][(count % 3) as usize];
+            let expires_at = expires.map(Millis).filter(|_| which == 0);
+            let mut bytes = Vec::new();
+            if which < 3 {
+                let (name, own) = (name.as_slice(), if which == 1 { own.as_slice() } else { &[] });
+                Entry::Cell { name, epoch, value, expires_at, count, sum, before, own }.encode(&mut bytes);
+            } else {
+                bytes.push(CELL | count as u8 & (WAS_ABSENT | IS_UNSURE));
+            }
+            bytes.extend_from_slice(&garbage);
+            bytes.truncate(cut.max(1));
+            let (mut entries, mut same) = (Entries { rest: &bytes }, Entries { rest: &bytes });
+            let entry = same.next().expect("there are bytes");
+            match entries.next_count() {
+                Some(Count { name, value, before }) => {
+                    let is_cell = |cell: &Entry<'_>| matches!(cell, Entry::Cell { name: n, epoch: Epoch::FIRST, value: v, expires_at: None, before: b, own: [], .. } if (*n, *v, *b) == (name, value, before));
+                    prop_assert!(entry.is_ok_and(|(cell, _)| is_cell(&cell)));
+                    prop_assert_eq!(entries.rest, same.rest);
+                }
+                None => {
+                    let is_count = |cell: &Entry<'_>| matches!(cell, Entry::Cell { epoch: Epoch::FIRST, expires_at: None, own: [], .. });
+                    prop_assert!(!entry.is_ok_and(|(cell, _)| is_count(&cell)));
+                    prop_assert_eq!(entries.rest.len(), bytes.len());
+                }
+            }
         }
 
         #[test]

@@ -2,13 +2,14 @@
 //!
 //! In: entries that the ledger does not have, in the order of the journal. Out: shards as these entries say.
 //!
-//! Restored one by one, wherever its counter lies, an entry takes as long as a line of memory takes to come, and nearly all of the time of a start is that. A few shards are near once they were looked at. So
-//! entries wait until there are a thousand of a group, and are restored in one go. If the journal is long, threads do so while it is read on.
+//! Restored one by one, an entry takes as long as the memory of its counter takes to come, and nearly all of the time of a start is that. So entries wait until there are a thousand of a group, and are restored in one go: what
+//! one needs is asked for while those before it are restored. Groups have nothing to do with one another, so if the journal is long, threads restore them while it is read on.
 //!
 //! Invariants:
 //! - the entries of a shard are restored in the order in which they came: a group has one pile, and one thread that takes it;
 //! - of several entries that make no sense, the one that came first is told of.
 
+use std::io;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
@@ -29,7 +30,7 @@ use crate::sync::MutexGuard;
 use crate::tokens::{Applied, Last};
 use crate::watermark::Watermark;
 
-/// Groups of shards, at most: so few that where each pile ends stays near whoever reads, and so many that with a million counters a group stays near whoever restores.
+/// Groups of shards, at most: enough for all threads, and so few that where each pile ends stays near whoever reads.
 const GROUPS_MAX: usize = 64;
 
 /// A pile is restored when it has so many entries: all piles together take 4 MB then, with names of 20 bytes.
@@ -41,8 +42,8 @@ const PILE_BYTES_MAX: usize = 64 << 10;
 /// An entry asks for the next piece of memory that it needs so many entries after the last.
 const AHEAD: usize = 16;
 
-/// Piles that wait for a thread; beyond it the reading does.
-const WAITING_MAX: usize = 16;
+/// Piles that wait for a thread; beyond it the reading does. Few, since with large sketches each may be as large as one of them.
+const WAITING_MAX: usize = 4;
 
 /// Threads that restore, beside the one that reads, where that is not said: as many as there are cores, since who reads waits for them, and no more than it has work for.
 const THREADS_MAX: usize = 4;
@@ -183,7 +184,9 @@ impl<'scope, 'env> Piles<'scope, 'env> {
         let mut pile = std::mem::replace(&mut self.piles[group], empty);
         self.alone_bytes = self.alone_bytes.saturating_sub(pile.bytes.len());
         if self.alone_bytes == 0 && self.threads.len() < self.threads_wanted {
-            self.threads = (0..self.threads_wanted).map(|_| self.begin()).collect();
+            // Without them it takes longer, and is done as well.
+            self.threads = (0..self.threads_wanted).map_while(|_| self.begin().ok()).collect();
+            self.threads_wanted = self.threads.len();
         }
         match self.threads.len() {
             0 => {
@@ -196,10 +199,10 @@ impl<'scope, 'env> Piles<'scope, 'env> {
         }
     }
 
-    fn begin(&self) -> Thread<'scope> {
+    fn begin(&self) -> io::Result<Thread<'scope>> {
         let (hand, handed) = sync_channel::<(usize, Pile)>(WAITING_MAX);
         let (restored, emptied) = (self.restored, self.emptied.0.clone());
-        let thread = self.scope.spawn(move || {
+        let thread = thread::Builder::new().name("quipu-restore".to_owned()).spawn_scoped(self.scope, move || {
             let mut bad = None;
             for (group, mut pile) in handed {
                 bad = first(bad, restored.restore(group, &pile).err());
@@ -208,8 +211,8 @@ impl<'scope, 'env> Piles<'scope, 'env> {
                 let _ = emptied.send(pile);
             }
             bad
-        });
-        Thread { hand, thread }
+        })?;
+        Ok(Thread { hand, thread })
     }
 
     /// Has all that are left restored; an error if an entry made no sense.
