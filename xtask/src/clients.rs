@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 
 use anyhow::{Context, anyhow, bail};
 
-use crate::parts::{Found, cargo};
+use crate::parts::{FEATURES, Found, cargo};
 use crate::paths::{root, target};
 use crate::run::{Outcome, run, shown};
 use crate::tools::{self, Tools};
@@ -26,14 +26,20 @@ fn interpreter(script: &Path, tools: &Tools) -> anyhow::Result<PathBuf> {
     }
 }
 
-/// Runs all scripts; their checks are the tests.
-pub fn clients() -> anyhow::Result<Found> {
+/// Runs all scripts against the program of a profile; their checks are the tests.
+pub fn clients(profile: &str) -> anyhow::Result<Found> {
     let tools = tools::install()?;
-    run("clients", &cargo("build --release -p quipu", &[]))?.expect_success("the release build")?;
+    // As the part `build` has built it, so that nothing is built twice.
+    let build = match profile {
+        "debug" => format!("build -p quipu {FEATURES}"),
+        _ => format!("build --profile {profile} -p quipu"),
+    };
+    run("clients", &cargo(&build, &[]))?.expect_success(&build)?;
+    let program = target().join(profile).join("quipu");
     let scripts = scripts()?;
     let mut found = Found::default();
     for script in &scripts {
-        let outcome = against_server(script, &tools)?;
+        let outcome = against_server(&program, script, &tools)?;
         let proofs = outcome.proofs();
         found.passed += proofs.iter().filter_map(|proof| checks(proof)).sum::<usize>();
         if !outcome.success || proofs.is_empty() {
@@ -62,20 +68,20 @@ fn checks(proof: &str) -> Option<usize> {
     proof.strip_suffix(" checks")?.rsplit(' ').next()?.parse().ok()
 }
 
-fn against_server(script: &Path, tools: &Tools) -> anyhow::Result<Outcome> {
+fn against_server(program: &Path, script: &Path, tools: &Tools) -> anyhow::Result<Outcome> {
     let data = tempfile::tempdir().context("make a directory for the server")?;
     if !script.file_stem().is_some_and(|stem| stem.to_string_lossy().ends_with("_at_rest")) {
-        return one_life(script, None, data.path(), tools);
+        return one_life(program, script, None, data.path(), tools);
     }
-    let before = one_life(script, Some("before"), data.path(), tools)?;
+    let before = one_life(program, script, Some("before"), data.path(), tools)?;
     if !before.success {
         return Ok(before);
     }
-    one_life(script, Some("after"), data.path(), tools)
+    one_life(program, script, Some("after"), data.path(), tools)
 }
 
-fn one_life(script: &Path, word: Option<&str>, data: &Path, tools: &Tools) -> anyhow::Result<Outcome> {
-    let server = Server::start(data)?;
+fn one_life(program: &Path, script: &Path, word: Option<&str>, data: &Path, tools: &Tools) -> anyhow::Result<Outcome> {
+    let server = Server::start(program, data)?;
     let mut command = Command::new(interpreter(script, tools)?);
     command.arg(script).arg(server.port.to_string()).args(word);
     command.env("NODE_PATH", tools.node.join("node_modules")).env("QUIPU_HTTP", server.http.to_string());
@@ -91,7 +97,7 @@ fn one_life(script: &Path, word: Option<&str>, data: &Path, tools: &Tools) -> an
     Ok(outcome)
 }
 
-/// The release build, serving.
+/// The program, serving.
 struct Server {
     child: Child,
     port: u16,
@@ -101,8 +107,8 @@ struct Server {
 }
 
 impl Server {
-    fn start(data: &Path) -> anyhow::Result<Server> {
-        let mut command = Command::new(target().join("release/quipu"));
+    fn start(program: &Path, data: &Path) -> anyhow::Result<Server> {
+        let mut command = Command::new(program);
         command.args(["serve", "--resp", "127.0.0.1:0", "--http", "127.0.0.1:0", "--data"]).arg(data);
         let mut child = command
             .stdin(Stdio::null())

@@ -1,12 +1,13 @@
 //! `cargo xtask`: the project's own commands.
 //!
-//! Not here: what is tested. A part of `cargo xtask test` is a line of the table in `parts`; its proof lives with the code.
+//! Not here: what is tested. A part of `cargo xtask test` or `prove` is a row of a table in `parts`; its proof lives with the code.
 
 mod bench;
 mod clients;
 mod parts;
 mod patches;
 mod paths;
+mod proved;
 mod run;
 mod test;
 mod tools;
@@ -16,9 +17,10 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 
 const USAGE: &str = "\
-cargo xtask test [--kills N] [--only PART]   everything that must hold, part by part; stops at the first that fails
-    --kills N      how often the kill suite kills the program, over all modes
-    --only PART    only the part of this name (see the table that it prints)
+cargo xtask test [--only PART]               the check of a contributor and of CI, part by part; stops at the first that fails
+cargo xtask prove [--only PART] [--hours N]  the long proof; parts that proofs/proved.toml has for these sources are not run again
+    --only PART    only parts whose name begins so (see the table that it prints)
+    --hours N      then kills, seeds and schedules for N more hours
 cargo xtask patches [NAME]                   applies each known-bad patch and shows the test that catches it
 cargo xtask bench postgres [--seconds N] [--repetitions N]
                                              a durable counter beside a hot row of PostgreSQL, in turn
@@ -43,7 +45,9 @@ fn main() -> ExitCode {
 fn dispatch(arguments: &[String]) -> anyhow::Result<()> {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words.as_slice() {
-        ["test", rest @ ..] => test::test(&test_options(rest)?),
+        ["test"] => test::test(None),
+        ["test", "--only", part] => test::test(Some(part)),
+        ["prove", rest @ ..] => test::prove(&prove_options(rest)?),
         ["patches"] => patches::patches(None).map(|_| ()),
         ["patches", name] if !name.starts_with('-') => patches::patches(Some(name)).map(|_| ()),
         ["bench", "postgres", rest @ ..] => bench::postgres(&postgres_options(rest)?),
@@ -105,12 +109,12 @@ fn counters_of(words: &[&str]) -> anyhow::Result<Vec<usize>> {
     each.collect()
 }
 
-fn test_options(mut words: &[&str]) -> anyhow::Result<test::Options> {
-    let mut options = test::Options::default();
+fn prove_options(mut words: &[&str]) -> anyhow::Result<test::ProveOptions> {
+    let mut options = test::ProveOptions::default();
     while let [flag, value, rest @ ..] = words {
         match *flag {
-            "--kills" => {
-                options.kills = value.parse().with_context(|| format!("'{value}' is not a number of kills"))?
+            "--hours" => {
+                options.hours = value.parse().with_context(|| format!("'{value}' is not a number of hours"))?
             }
             "--only" => options.only = Some((*value).to_owned()),
             other => bail!("unknown option '{other}'\n{USAGE}"),

@@ -1,11 +1,14 @@
-//! The parts of `cargo xtask test`, in order. A new proof is a new line here.
+//! The parts of `cargo xtask test` and of `cargo xtask prove`, in order. A new proof is a new row here.
+//!
+//! `test` is for a contributor and for CI: one debug build, minutes. `prove` is the long proof: more kills, seeds and
+//! schedules, every engine, every known-bad patch, and the builds that `test` does without.
 
 use std::process::Command;
 
 use anyhow::bail;
 
 use crate::patches::Proving;
-use crate::paths::root;
+use crate::paths::{root, target};
 use crate::run::{Outcome, run, shown};
 use crate::{clients, tools};
 
@@ -13,6 +16,8 @@ use crate::{clients, tools};
 pub struct Part {
     /// What `--only` and the table call it.
     pub name: &'static str,
+    /// Minutes on two idle cores, cold. A new part of `test` displaces something.
+    pub budget: f32,
     /// How it is done.
     pub work: Work,
 }
@@ -24,15 +29,23 @@ pub enum Work {
     /// Commands of cargo, one after another, each of which must succeed.
     Cargo(&'static [&'static str]),
     /// Tests: each of these cargo commands must succeed and run at least one test.
-    Tests(&'static [&'static str]),
-    /// The kill suite, so many times.
-    Kills(&'static str),
-    /// The simulation of many nodes, over so many seeds.
-    Seeds(&'static str),
-    /// Real clients against the release build.
-    Clients,
-    /// The tests of the tests.
-    Patches,
+    Tests(&'static [&'static str], Variables),
+    /// Real clients against the program that this profile has built.
+    Clients(&'static str),
+    /// All known-bad patches apply, and the test that a patch names catches it: a few of them, or all.
+    Patches(PatchChoice),
+}
+
+/// Environment variables of a part's commands: name and value. In a value `{target}` is cargo's target directory.
+type Variables = &'static [(&'static str, &'static str)];
+
+/// Which known-bad patches a part tries.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum PatchChoice {
+    /// At most three, chosen by the change since the last proof.
+    Few,
+    /// Every one.
+    All,
 }
 
 /// What a part found.
@@ -51,23 +64,64 @@ pub struct Found {
 /// All debug builds share one set of features, so that nothing is built twice. In the table `{whole}` is the workspace with them.
 pub const FEATURES: &str = "--features quipu/failpoints,quipu/redis-tls,quipu/postgres-tls";
 
-/// All parts. Shuttle replaces the types where threads meet, and so needs a build of its own.
-pub static PARTS: &[Part] = &[
-    Part { name: "tools", work: Work::Tools },
+const FMT: &str = "fmt --all --check";
+const CLIPPY: &str = "clippy {whole} --all-targets -- -D warnings";
+const UNIT: &str = "test {whole} --lib --bins --test it_* --test cli --test docs --test log --test client \
+                    --test disk_errors --test shared_store \
+                    -- --show-output --skip crash_states:: --skip interleave:: --skip kill:: --skip nodes:: \
+                    --skip moving:: --skip looking::";
+const CRASH_STATES: &str = "test {whole} --test it_engine -- --show-output crash_states::";
+const INTERLEAVING: &str = "test {whole} --test it_engine -- --show-output interleave::";
+const SIMULATION: &str = "test {whole} --test seeds -- --show-output";
+// Failpoint tests wait for one another's steps more than they compute.
+const FAILPOINTS: &str = "test {whole} --test failpoints --test failpoints_backup -- --show-output --test-threads=4";
+const KILLS: &str = "test {whole} --test it_* -- --show-output kill::";
+const STORES: &str = "test {whole} --test store -- --show-output";
+// Shuttle replaces the types where threads meet, and so needs a build of its own.
+const SHUTTLE: &str = "test -p quipu-engine --features shuttle --test shuttle -- --show-output";
+
+/// The parts of `cargo xtask test`.
+pub static TEST: &[Part] = &[
+    Part { name: "tools", budget: 2.0, work: Work::Tools },
+    Part { name: "build", budget: 6.0, work: Work::Cargo(&["test {whole} --no-run"]) },
+    Part { name: "fmt and clippy", budget: 1.0, work: Work::Cargo(&[FMT, CLIPPY]) },
+    Part { name: "unit and integration", budget: 2.5, work: Work::Tests(&[UNIT, "test {whole} --doc"], &[]) },
+    Part { name: "crash states", budget: 0.3, work: Work::Tests(&[CRASH_STATES], &[]) },
+    Part { name: "interleaving", budget: 0.1, work: Work::Tests(&[INTERLEAVING], &[]) },
+    Part { name: "simulation", budget: 0.4, work: Work::Tests(&[SIMULATION], &[("QUIPU_SIM_SEEDS", "1000")]) },
+    Part { name: "failpoints", budget: 1.0, work: Work::Tests(&[FAILPOINTS], &[("QUIPU_FAILPOINT_SEEDS", "2")]) },
+    Part { name: "kills", budget: 1.5, work: Work::Tests(&[KILLS], &[("QUIPU_KILLS", "12")]) },
+    Part {
+        name: "stores",
+        budget: 2.5,
+        work: Work::Tests(
+            &[STORES, "test {whole} --test it_program -- --show-output nodes::three_nodes_on_redis"],
+            &[],
+        ),
+    },
+    Part { name: "clients", budget: 1.0, work: Work::Clients("debug") },
+    Part { name: "known-bad patches", budget: 2.0, work: Work::Patches(PatchChoice::Few) },
+];
+
+/// The parts of `cargo xtask prove`.
+pub static PROVE: &[Part] = &[
+    Part { name: "tools", budget: 2.0, work: Work::Tools },
     Part {
         name: "build",
+        budget: 14.0,
         work: Work::Cargo(&[
             "build --release -p quipu",
-            "test --release -p quipu --test scale --no-run",
+            "build --profile dist -p quipu",
             "test {whole} --no-run",
             "test -p quipu-engine --features shuttle --test shuttle --no-run",
         ]),
     },
     Part {
-        name: "fmt and clippy",
+        name: "features",
+        budget: 2.0,
         work: Work::Cargo(&[
-            "fmt --all --check",
-            "clippy {whole} --all-targets -- -D warnings",
+            FMT,
+            CLIPPY,
             "clippy -p quipu-engine --features shuttle --test shuttle -- -D warnings",
             // Features only add: none of them, each alone, and all.
             "check -p quipu --no-default-features",
@@ -78,58 +132,39 @@ pub static PARTS: &[Part] = &[
     },
     Part {
         name: "unit and integration",
-        work: Work::Tests(&[
-            "test {whole} --lib --bins --test it_* --test cli --test docs --test log --test client --test disk_errors \
-             --test shared_store \
-             -- --show-output --skip crash_states:: --skip interleave:: --skip kill:: --skip nodes:: \
-             --skip moving:: --skip looking::",
-            "test {whole} --doc",
-        ]),
+        budget: 3.0,
+        work: Work::Tests(&[UNIT, "test {whole} --doc", CRASH_STATES, INTERLEAVING], &[]),
     },
+    Part { name: "simulation", budget: 8.0, work: Work::Tests(&[SIMULATION], &[("QUIPU_SIM_SEEDS", "20000")]) },
+    Part { name: "shuttle", budget: 3.0, work: Work::Tests(&[SHUTTLE], &[]) },
+    Part { name: "failpoints", budget: 4.0, work: Work::Tests(&[FAILPOINTS], &[("QUIPU_FAILPOINT_SEEDS", "20")]) },
     Part {
-        name: "crash states",
-        work: Work::Tests(&["test {whole} --test it_engine -- --show-output crash_states::"]),
+        name: "full disk",
+        budget: 0.5,
+        work: Work::Tests(&["test {whole} --test full_disk -- --show-output --test-threads=3"], &[]),
     },
-    Part { name: "interleaving", work: Work::Tests(&["test {whole} --test it_engine -- --show-output interleave::"]) },
-    Part { name: "simulation", work: Work::Seeds("test {whole} --test seeds -- --show-output") },
-    Part {
-        name: "shuttle",
-        work: Work::Tests(&["test -p quipu-engine --features shuttle --test shuttle -- --show-output"]),
-    },
-    Part {
-        name: "failpoints",
-        // They wait for one another's steps more than they compute.
-        work: Work::Tests(&[
-            "test {whole} --test failpoints --test failpoints_backup -- --show-output --test-threads=4",
-        ]),
-    },
-    Part { name: "full disk", work: Work::Tests(&["test {whole} --test full_disk -- --show-output --test-threads=3"]) },
-    Part { name: "kills", work: Work::Kills("test {whole} --test it_* -- --show-output kill::") },
+    Part { name: "kills", budget: 16.0, work: Work::Tests(&[KILLS], &[("QUIPU_KILLS", "300")]) },
     Part {
         name: "engines",
-        work: Work::Tests(&[
-            "test {whole} --test store -- --show-output",
-            "test {whole} --test it_program -- --show-output nodes:: moving:: looking::",
-        ]),
+        budget: 4.0,
+        work: Work::Tests(&[STORES, "test {whole} --test it_program -- --show-output nodes:: moving:: looking::"], &[]),
     },
     Part {
         name: "scale",
+        budget: 2.0,
         // One after another: what they measure is memory and time.
-        work: Work::Tests(&["test --release -p quipu --test scale -- --show-output --test-threads=1"]),
+        work: Work::Tests(
+            &["test {whole} --test scale -- --show-output --test-threads=1"],
+            &[("QUIPU_TEST_PROGRAM", "{target}/dist/quipu")],
+        ),
     },
-    Part { name: "clients", work: Work::Clients },
-    Part { name: "known-bad patches", work: Work::Patches },
+    Part { name: "clients", budget: 0.5, work: Work::Clients("dist") },
+    Part { name: "known-bad patches", budget: 16.0, work: Work::Patches(PatchChoice::All) },
 ];
 
-/// Seeds of the simulation: about a minute.
-const SEEDS: &str = "2500";
-
-/// Durability modes of the kill suite; each gets the same number of kills.
-const KILL_MODES: usize = 3;
-
 impl Part {
-    /// Does it; patches may have been begun with.
-    pub fn run(&self, kills: usize, proving: &mut Option<Proving>) -> anyhow::Result<Found> {
+    /// Does it; patches may have been begun with. `variables` are added to those of the part.
+    pub fn run(&self, variables: &[(&str, &str)], proving: &mut Option<Proving>) -> anyhow::Result<Found> {
         let mut found = Found::default();
         match self.work {
             Work::Tools => {
@@ -143,24 +178,26 @@ impl Part {
                     }
                 }
             }
-            Work::Tests(commands) => {
+            Work::Tests(commands, own) => {
+                let variables: Vec<(&str, String)> =
+                    own.iter().chain(variables).map(|(name, value)| (*name, in_target(value))).collect();
+                let variables: Vec<(&str, &str)> =
+                    variables.iter().map(|(name, value)| (*name, value.as_str())).collect();
                 for command in commands {
-                    self.tests(command, &[], &mut found)?;
+                    self.tests(command, &variables, &mut found)?;
                     if found.failure.is_some() {
                         break;
                     }
                 }
             }
-            Work::Kills(command) => {
-                let per_mode = kills.div_ceil(KILL_MODES).to_string();
-                self.tests(command, &[("QUIPU_KILLS", &per_mode)], &mut found)?;
-            }
-            Work::Seeds(command) => self.tests(command, &[("QUIPU_SIM_SEEDS", SEEDS)], &mut found)?,
-            Work::Clients => found = clients::clients()?,
-            Work::Patches => {
-                let caught = proving.take().map_or_else(|| Proving::find(None), Ok)?.finish()?;
+            Work::Clients(profile) => found = clients::clients(profile)?,
+            Work::Patches(choice) => {
+                let proving = proving.take().map_or_else(|| Proving::choose(choice), Ok)?;
+                let (applying, caught) = (proving.applying(), proving.finish()?);
                 found.passed = caught;
-                found.proofs.push(format!("known-bad patches: {caught}, each caught by the test it names"));
+                found.proofs.push(format!(
+                    "known-bad patches: {applying} apply; {caught} tried, each caught by the test it names"
+                ));
             }
         }
         Ok(found)
@@ -188,6 +225,10 @@ impl Part {
     }
 }
 
+fn in_target(value: &str) -> String {
+    value.replace("{target}", &target().to_string_lossy())
+}
+
 /// A command of cargo in the workspace.
 pub fn cargo(words: &str, variables: &[(&str, &str)]) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
@@ -196,14 +237,14 @@ pub fn cargo(words: &str, variables: &[(&str, &str)]) -> Command {
     command
 }
 
-/// The parts of this name, or all.
-pub fn chosen(only: Option<&str>) -> anyhow::Result<Vec<&'static Part>> {
-    let parts: Vec<&Part> = PARTS.iter().filter(|part| only.is_none_or(|only| part.name.starts_with(only))).collect();
-    if parts.is_empty() {
-        let names: Vec<&str> = PARTS.iter().map(|part| part.name).collect();
+/// The parts whose name begins so, or all.
+pub fn choose(parts: &'static [Part], only: Option<&str>) -> anyhow::Result<Vec<&'static Part>> {
+    let chosen: Vec<&Part> = parts.iter().filter(|part| only.is_none_or(|only| part.name.starts_with(only))).collect();
+    if chosen.is_empty() {
+        let names: Vec<&str> = parts.iter().map(|part| part.name).collect();
         bail!("no part is called '{}'; there are: {}", only.unwrap_or_default(), names.join(", "));
     }
-    Ok(parts)
+    Ok(chosen)
 }
 
 #[cfg(test)]
@@ -212,10 +253,9 @@ mod tests {
 
     /// All commands of all parts.
     fn commands() -> Vec<&'static str> {
-        let each = PARTS.iter().flat_map(|part| match part.work {
-            Work::Tests(commands) => commands.to_vec(),
-            Work::Kills(command) | Work::Seeds(command) => vec![command],
-            Work::Cargo(_) | Work::Tools | Work::Clients | Work::Patches => Vec::new(),
+        let each = TEST.iter().chain(PROVE).flat_map(|part| match part.work {
+            Work::Tests(commands, _) => commands.to_vec(),
+            Work::Cargo(_) | Work::Tools | Work::Clients(_) | Work::Patches(_) => Vec::new(),
         });
         each.collect()
     }
@@ -238,6 +278,13 @@ mod tests {
             let runs = |command: &&str| command.split_whitespace().collect::<Vec<_>>().windows(2).any(picks);
             assert!(commands.iter().any(runs), "no part runs `--test {test}`");
         }
+    }
+
+    #[test]
+    fn the_budgets_keep_the_bars() {
+        let sum = |parts: &[Part]| parts.iter().map(|part| part.budget).sum::<f32>();
+        assert!(sum(TEST) <= 22.0, "test: {} minutes", sum(TEST));
+        assert!(sum(PROVE) <= 75.0, "prove: {} minutes", sum(PROVE));
     }
 
     #[test]

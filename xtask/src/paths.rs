@@ -2,6 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
+use anyhow::{Context, bail};
+
+/// Free disk space that a whole run needs: builds, data directories of tests, and the copy in which patches are tried.
+const FREE_BYTES_MIN: u64 = 15 << 30;
+
 /// The root of the workspace: of the one that is worked in. Where several clones share a target directory, this program may have been built in another.
 pub fn root() -> PathBuf {
     let worked_in = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
@@ -21,4 +26,22 @@ pub fn target() -> PathBuf {
 /// A directory of ours within it.
 pub fn own(name: &str) -> PathBuf {
     target().join("xtask").join(name)
+}
+
+/// Refuses to begin on a disk that a build would fill.
+pub fn check_free_space() -> anyhow::Result<()> {
+    let target = target();
+    let there = target.ancestors().find(|folder| folder.exists()).context("find the target directory's disk")?;
+    let disk = rustix::fs::statvfs(there).with_context(|| format!("ask for the free space of {}", there.display()))?;
+    let free = disk.f_bavail * disk.f_frsize;
+    if free < FREE_BYTES_MIN {
+        bail!(
+            "{} GB are free where {} is, {} are needed; `cargo clean` or deleting {} makes room",
+            free >> 30,
+            target.display(),
+            FREE_BYTES_MIN >> 30,
+            own("patches").display()
+        );
+    }
+    Ok(())
 }

@@ -137,6 +137,22 @@ pub fn shown(command: &Command) -> String {
     words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
 }
 
+/// CPU time of all children that have ended, and of theirs.
+pub fn children_cpu() -> anyhow::Result<Duration> {
+    let stat = std::fs::read_to_string("/proc/self/stat").context("read /proc/self/stat")?;
+    let ticks = children_ticks(&stat).with_context(|| format!("find the children's CPU time in '{stat}'"))?;
+    Ok(Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64))
+}
+
+/// `cutime` and `cstime` of a line of `/proc/PID/stat`. The program's name, in parentheses, may contain anything.
+fn children_ticks(stat: &str) -> Option<u64> {
+    let (_, fields) = stat.rsplit_once(") ")?;
+    let mut fields = fields.split_whitespace().skip(13);
+    let user: u64 = fields.next()?.parse().ok()?;
+    let system: u64 = fields.next()?.parse().ok()?;
+    Some(user + system)
+}
+
 /// For how long something took.
 #[allow(clippy::disallowed_methods, reason = "nothing here is simulated")]
 pub fn now() -> Instant {
@@ -161,6 +177,13 @@ test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
         assert_eq!(outcome.tests(), (15, 1));
         assert_eq!(outcome.proofs(), ["crash states: 7 distinct"]);
         assert_eq!(outcome.failures(), ["c::d"]);
+    }
+
+    #[test]
+    fn cpu_time_of_children_is_found_behind_a_name_with_spaces() {
+        let stat = "7 (a b) c) S 1 7 7 0 -1 4194560 1 2 3 4 50 60 70 80 20 0 1 0 1";
+        assert_eq!(children_ticks(stat), Some(150));
+        assert_eq!(children_ticks("7 (a)"), None);
     }
 
     #[test]

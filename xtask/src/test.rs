@@ -1,4 +1,4 @@
-//! `cargo xtask test`: all parts in order, and what they found.
+//! Runs the parts of `cargo xtask test` or `cargo xtask prove` in order, and prints a table of their results.
 
 use std::time::Duration;
 
@@ -6,69 +6,125 @@ use anyhow::bail;
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
 
-use crate::parts::{Found, Work, chosen};
+use crate::parts::{self, Found, Part, PatchChoice, Work};
 use crate::patches::Proving;
-use crate::run::now;
+use crate::paths::check_free_space;
+use crate::proved::ProofRecord;
+use crate::run::{children_cpu, now};
 
-/// Kills over all modes unless told otherwise: minutes, not hours.
-const KILLS_DEFAULT: usize = 120;
+/// CPU time of a whole `cargo xtask test`. Neighbours on the same machine hardly move it, unlike wall time, which fails
+/// nothing.
+const TEST_CPU_MAX: Duration = Duration::from_secs(45 * 60);
 
-/// How long all parts may take together, unless more kills than that were asked for.
-const TIME_MAX: Duration = Duration::from_secs(45 * 60);
-
-/// What to test.
-pub struct Options {
-    /// Kills over all modes.
-    pub kills: usize,
-    /// Only this part.
-    pub only: Option<String>,
+/// Result and cost of one part.
+struct PartReport {
+    part: &'static Part,
+    wall: Duration,
+    cpu: Duration,
+    found: Found,
 }
 
-impl Default for Options {
-    fn default() -> Options {
-        Options { kills: KILLS_DEFAULT, only: None }
-    }
-}
-
-/// Runs the parts; an error if one failed.
-pub fn test(options: &Options) -> anyhow::Result<()> {
-    let (mut done, mut proving): (Vec<(&str, Duration, Found)>, _) = (Vec::new(), None);
-    for part in chosen(options.only.as_deref())? {
-        println!("{} …", part.name);
-        let began = now();
-        // Once everything is built: before that the cores have enough to do.
-        if options.only.is_none() && proving.is_none() && matches!(part.work, Work::Tests(_)) {
-            proving = Some(Proving::find(None)?.begin_early());
-        }
-        // What cannot even be run has failed like what ran and failed.
-        let found = part.run(options.kills, &mut proving).unwrap_or_else(|error| Found {
-            failed: 1,
-            failure: Some(format!("{error:#}")),
-            ..Found::default()
-        });
-        let took = began.elapsed();
-        let state = if found.failure.is_some() { "FAILED" } else { "ok" };
-        println!("{} {state}, {} passed, {} failed, {} min", part.name, found.passed, found.failed, minutes(took));
-        let failure = found.failure.clone();
-        done.push((part.name, took, found));
-        if let Some(failure) = failure {
-            println!("\n{failure}\n");
-            print_summary(&done);
-            bail!("{} failed", part.name);
-        }
-    }
-    print_summary(&done);
-    let total: Duration = done.iter().map(|(_, took, _)| *took).sum();
-    if total > TIME_MAX && options.kills <= KILLS_DEFAULT {
-        bail!("all holds, but it took {} minutes; {} are the bound", minutes(total), minutes(TIME_MAX));
+/// `cargo xtask test`: all parts, or those whose name begins with `only`.
+pub fn test(only: Option<&str>) -> anyhow::Result<()> {
+    let reports = run_parts(&parts::choose(parts::TEST, only)?, &[], false, |_| Ok(()))?;
+    let cpu: Duration = reports.iter().map(|report| report.cpu).sum();
+    if only.is_none() && cpu > TEST_CPU_MAX {
+        bail!("all holds, but it took {} CPU minutes; {} are the bound", minutes(cpu), minutes(TEST_CPU_MAX));
     }
     Ok(())
 }
 
-fn print_summary(done: &[(&str, Duration, Found)]) {
+/// What to prove.
+#[derive(Default)]
+pub struct ProveOptions {
+    /// Only parts whose name begins so.
+    pub only: Option<String>,
+    /// For how long kills, seeds and schedules go on after the parts.
+    pub hours: f64,
+}
+
+/// `cargo xtask prove`: the parts that are not yet proved for these sources; each finished part is recorded.
+pub fn prove(options: &ProveOptions) -> anyhow::Result<()> {
+    let mut record = ProofRecord::open()?;
+    let chosen = parts::choose(parts::PROVE, options.only.as_deref())?;
+    // Tools and builds are cheap when they are there, and the other parts need them.
+    let needed = |part: &&&Part| matches!(part.work, Work::Tools) || part.name == "build" || !record.holds(part.name);
+    let missing: Vec<&Part> = chosen.iter().filter(needed).copied().collect();
+    if missing.iter().all(|part| record.holds(part.name)) {
+        println!("all parts are proved for these sources; proofs/proved.toml says so");
+    } else {
+        run_parts(&missing, &[], true, |part| record.add(part.name))?;
+    }
+    if options.only.is_none() {
+        record.complete()?;
+    }
+    let began = now();
+    let mut round = 1_u64;
+    while began.elapsed().as_secs_f64() < options.hours * 3600.0 {
+        // Seeds of their own in each round; the parts begin at 0.
+        let from = (round * 1_000_000).to_string();
+        let variables = [("QUIPU_SEED", from.as_str()), ("QUIPU_SIM_FROM", &from), ("QUIPU_SCHEDULE_FROM", &from)];
+        let again: Vec<&Part> =
+            parts::PROVE.iter().filter(|part| ["simulation", "shuttle", "kills"].contains(&part.name)).collect();
+        run_parts(&again, &variables, true, |_| Ok(()))?;
+        round += 1;
+    }
+    Ok(())
+}
+
+/// Runs parts until one fails; `finished` is called after each that held.
+fn run_parts(
+    chosen: &[&'static Part],
+    variables: &[(&str, &str)],
+    patches_early: bool,
+    mut finished: impl FnMut(&Part) -> anyhow::Result<()>,
+) -> anyhow::Result<Vec<PartReport>> {
+    check_free_space()?;
+    let mut reports = Vec::new();
+    let mut proving = None;
+    let tries_patches = chosen.iter().any(|part| matches!(part.work, Work::Patches(_)));
+    for &part in chosen {
+        println!("{} …", part.name);
+        let began = now();
+        let cpu_before = children_cpu()?;
+        // Once everything is built: before that the cores have enough to do.
+        if patches_early && tries_patches && proving.is_none() && matches!(part.work, Work::Tests(..)) {
+            proving = Some(Proving::choose(PatchChoice::All)?.begin_early());
+        }
+        // What cannot even be run has failed like what ran and failed.
+        let found = part.run(variables, &mut proving).unwrap_or_else(|error| Found {
+            failed: 1,
+            failure: Some(format!("{error:#}")),
+            ..Found::default()
+        });
+        let wall = began.elapsed();
+        let cpu = children_cpu()?.saturating_sub(cpu_before);
+        let state = if found.failure.is_some() { "FAILED" } else { "ok" };
+        println!(
+            "{} {state}, {} passed, {} failed, {} min, {} CPU min",
+            part.name,
+            found.passed,
+            found.failed,
+            minutes(wall),
+            minutes(cpu)
+        );
+        let failure = found.failure.clone();
+        reports.push(PartReport { part, wall, cpu, found });
+        if let Some(failure) = failure {
+            println!("\n{failure}\n");
+            print_summary(&reports);
+            bail!("{} failed", part.name);
+        }
+        finished(part)?;
+    }
+    print_summary(&reports);
+    Ok(reports)
+}
+
+fn print_summary(reports: &[PartReport]) {
     let mut table = Table::new();
-    table.load_style(NOTHING).set_header(["part", "minutes", "passed", "failed", "proof"]);
-    for (name, took, found) in done {
+    table.load_style(NOTHING).set_header(["part", "minutes", "budget", "CPU", "passed", "failed", "proof"]);
+    for PartReport { part, wall, cpu, found } in reports {
         let counts = if found.passed + found.failed == 0 {
             [String::new(), String::new()]
         } else {
@@ -76,18 +132,20 @@ fn print_summary(done: &[(&str, Duration, Found)]) {
         };
         let [passed, failed] = counts;
         let state = if found.failure.is_some() { "FAILED".to_owned() } else { found.proofs.join("\n") };
-        table.add_row([(*name).to_owned(), minutes(*took), passed, failed, state]);
+        let budget = format!("{:.1}", part.budget);
+        table.add_row([part.name.to_owned(), minutes(*wall), budget, minutes(*cpu), passed, failed, state]);
     }
-    for column in 1..=3 {
+    for column in 1..=5 {
         if let Some(column) = table.column_mut(column) {
             column.set_cell_alignment(CellAlignment::Right);
         }
     }
-    let total: Duration = done.iter().map(|(_, took, _)| *took).sum();
-    let count = |of: fn(&Found) -> usize| done.iter().map(|(_, _, found)| of(found)).sum::<usize>();
+    let wall: Duration = reports.iter().map(|report| report.wall).sum();
+    let cpu: Duration = reports.iter().map(|report| report.cpu).sum();
+    let count = |of: fn(&Found) -> usize| reports.iter().map(|report| of(&report.found)).sum::<usize>();
     println!("\n{}\n", table.trim_fmt());
     let failed = count(|found| found.failed.max(usize::from(found.failure.is_some())));
-    println!("{} minutes", minutes(total));
+    println!("{} minutes, {} CPU minutes", minutes(wall), minutes(cpu));
     println!("{} passed, {failed} failed", count(|found| found.passed));
 }
 

@@ -5,6 +5,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 
@@ -22,6 +23,9 @@ const POSTGRES: [&str; 4] = ["initdb", "postgres", "psql", "pgbench"];
 
 /// Where Debian puts them, which is not on the PATH: a folder for each version.
 const POSTGRES_VERSIONS: &str = "/usr/lib/postgresql";
+
+/// Attempts of an installation: registries and mirrors fail for seconds at a time.
+const INSTALL_ATTEMPTS: u64 = 3;
 
 /// Where the tools are.
 pub struct Tools {
@@ -67,8 +71,7 @@ fn python(home: &Path) -> anyhow::Result<PathBuf> {
         }
         let mut fetch = Command::new(&python);
         fetch.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]).args(PYTHON);
-        run("python", &fetch)?.expect_success("pip install")?;
-        Ok(())
+        install_by("pip install", &fetch)
     })?;
     Ok(python)
 }
@@ -79,8 +82,7 @@ fn node(home: &Path) -> anyhow::Result<PathBuf> {
     once(&folder.join("installed"), IOREDIS, || {
         let mut fetch = Command::new("npm");
         fetch.args(["install", "--no-audit", "--no-fund", "--loglevel=error", "--prefix"]).arg(&folder).arg(IOREDIS);
-        run("ioredis", &fetch)?.expect_success("npm install")?;
-        Ok(())
+        install_by("npm install", &fetch)
     })?;
     Ok(folder)
 }
@@ -143,8 +145,21 @@ pub fn apt_install(packages: &[&str]) -> anyhow::Result<()> {
             command.args(["-n", "apt-get"]);
         }
         command.args(words).env("DEBIAN_FRONTEND", "noninteractive");
-        run("apt-get", &command)?.expect_success("apt-get")?;
+        install_by("apt-get", &command)?;
     }
+    Ok(())
+}
+
+/// Runs an installation, again after a pause if it fails.
+fn install_by(name: &str, command: &Command) -> anyhow::Result<()> {
+    for attempt in 1..INSTALL_ATTEMPTS {
+        if run(name, command)?.success {
+            return Ok(());
+        }
+        println!("  {name} failed; attempt {} of {INSTALL_ATTEMPTS} follows", attempt + 1);
+        std::thread::sleep(Duration::from_secs(5 * attempt));
+    }
+    run(name, command)?.expect_success(name)?;
     Ok(())
 }
 

@@ -1,7 +1,9 @@
 //! Threads meeting in the table and in the commit, on shuttle's scheduler: the shipped types, thousands of schedules.
 //!
 //! There is no driver here that would come by and help: a wake-up that is lost is a thread that waits for ever, and shuttle says so.
-//! `cargo test -p quipu-engine --features shuttle --test shuttle`; `QUIPU_SCHEDULES` for more of them.
+//! `cargo test -p quipu-engine --features shuttle --test shuttle`; `QUIPU_SCHEDULES` for more of them. A schedule is drawn from its
+//! number: the same number is the same schedule, for the same code. `QUIPU_SCHEDULE_FROM` is the first number, 0 unless it is set;
+//! `QUIPU_SEEDS_ONLY=1` runs that one alone, to try one again.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
@@ -13,18 +15,41 @@ use quipu_model::{Command, Durability, Identity, Millis, Name, Namespace, Refusa
 use quipu_testkit::{CrashDisk, Dice, FileLedger, SimClock};
 use shuttle::thread;
 
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok().and_then(|text| text.parse().ok())
+}
+
 fn schedules(default: usize) -> usize {
-    std::env::var("QUIPU_SCHEDULES").ok().and_then(|n| n.parse().ok()).unwrap_or(default)
+    number("QUIPU_SCHEDULES").map_or(default, |count| count as usize)
 }
 
 /// Stack of each of the scheduler's threads. Its default, of 32 KB, is less than opening an engine takes in some builds.
 const STACK_BYTES: usize = 256 << 10;
 
-/// Tries so many schedules.
+/// Tries schedules one by one, each drawn from its number.
 fn check_random(test: impl Fn() + Send + Sync + 'static, schedules: usize) {
-    let mut config = shuttle::Config::new();
-    config.stack_size = STACK_BYTES;
-    shuttle::Runner::new(shuttle::scheduler::RandomScheduler::new(schedules), config).run(test);
+    let test = Arc::new(test);
+    let from = number("QUIPU_SCHEDULE_FROM").unwrap_or(0);
+    let schedules = if number("QUIPU_SEEDS_ONLY").is_some() { 1 } else { schedules as u64 };
+    for schedule in from..from + schedules {
+        let mut config = shuttle::Config::new();
+        config.stack_size = STACK_BYTES;
+        let scheduler = shuttle::scheduler::RandomScheduler::new_from_seed(schedule, 1);
+        let test = Arc::clone(&test);
+        let _named = FailingSchedule(schedule);
+        shuttle::Runner::new(scheduler, config).run(move || test());
+    }
+}
+
+/// Prints the number of the schedule that a panic ended.
+struct FailingSchedule(u64);
+
+impl Drop for FailingSchedule {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("failed in schedule QUIPU_SCHEDULE_FROM={}", self.0);
+        }
+    }
 }
 
 fn open(disk: &CrashDisk, seed: u64) -> Engine {

@@ -1,5 +1,5 @@
 //! Seeds of the simulation. `QUIPU_SIM_SEEDS` says how many, `QUIPU_SIM_FROM` which is the first; those that once failed are in `seeds.txt` and
-//! run first.
+//! run first. `QUIPU_SEEDS_ONLY=1` runs the first seed alone, to try one again.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 #![allow(
@@ -29,6 +29,11 @@ fn kept() -> impl Iterator<Item = u64> {
 #[test]
 fn whatever_happens_each_add_is_counted_once() {
     let (seeds, from) = (number("QUIPU_SIM_SEEDS").unwrap_or(SEEDS_DEFAULT), number("QUIPU_SIM_FROM").unwrap_or(0));
+    if number("QUIPU_SEEDS_ONLY").is_some() {
+        run_seeds(std::iter::once(from)).unwrap_or_else(|violation| panic!("\n{violation}"));
+        println!("proof: simulation: seed {from} alone");
+        return;
+    }
     let began = Instant::now();
     let tally = run_seeds(kept().chain(from..from + seeds)).unwrap_or_else(|violation| panic!("\n{violation}"));
     let took = began.elapsed().as_secs_f64();

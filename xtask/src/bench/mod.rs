@@ -1,7 +1,7 @@
 //! `cargo xtask bench`: Quipu beside other servers, where that takes more than `quipu bench` does.
 //!
 //! Invariants:
-//! - the release build is made first: nothing else is worth measuring;
+//! - the shipped program is built first: nothing else is worth measuring;
 //! - whatever was started has ended when a bench returns, also after Ctrl-C.
 
 mod http;
@@ -50,10 +50,10 @@ impl Stop {
     }
 }
 
-/// Makes the release build; returns where it is.
+/// Builds the program as it is shipped; returns its path.
 fn build() -> anyhow::Result<PathBuf> {
-    run("release build", &cargo("build --release -p quipu", &[]))?.expect_success("the release build")?;
-    Ok(target().join("release/quipu"))
+    run("build", &cargo("build --profile dist -p quipu", &[]))?.expect_success("the build of the shipped program")?;
+    Ok(target().join("dist/quipu"))
 }
 
 /// Runs `quipu bench` with these arguments; returns its document.

@@ -7,6 +7,9 @@
 //! +++ b/crates/…
 //! ```
 //!
+//! A test that searches at random needs the seed that catches the patch: `# seed: QUIPU_SCHEDULE_FROM=17`, the variable that the
+//! test takes its first seed from. That seed is tried first; the whole search follows only if it passes.
+//!
 //! A patch is applied to a copy of the workspace (`copy`), uncommitted work included, whose build is kept for the next one. Two copies are at work at once: one builds
 //! while the other's tests wait, and a crate is mostly built by one core. In a whole run one of them begins early, with what time of the cores other parts leave: many of those wait for disks and
 //! servers more than they compute.
@@ -28,8 +31,9 @@ use comfy_table::Table;
 use comfy_table::presets::NOTHING;
 
 use self::copy::Copy;
-use crate::parts::FEATURES;
+use crate::parts::{FEATURES, PatchChoice};
 use crate::paths::root;
+use crate::proved::{git, proved_commit};
 
 /// A patch and what it says of itself.
 struct Patch {
@@ -41,6 +45,8 @@ struct Patch {
     package: String,
     /// Which one, in cargo's words.
     test: String,
+    /// The variable of the test that sets its first seed, and the seed that catches the patch.
+    seed: Option<(String, String)>,
     /// The files it changes.
     files: Vec<String>,
 }
@@ -63,6 +69,7 @@ pub fn patches(only: Option<&str>) -> anyhow::Result<usize> {
 pub struct Proving {
     shared: Arc<Shared>,
     count: usize,
+    applying: usize,
     early: Option<JoinHandle<()>>,
 }
 
@@ -77,9 +84,31 @@ struct Shared {
 }
 
 impl Proving {
-    /// All of them, or the one of this name.
+    /// Those of a choice.
+    pub fn choose(choice: PatchChoice) -> anyhow::Result<Proving> {
+        let all = find(None)?;
+        check_applying(&all)?;
+        let applying = all.len();
+        let chosen = match choice {
+            PatchChoice::Few => choose_few(all)?,
+            PatchChoice::All => all,
+        };
+        let mut proving = Proving::of_patches(chosen);
+        proving.applying = applying;
+        Ok(proving)
+    }
+
+    /// Those whose name contains this, or all.
     pub fn find(only: Option<&str>) -> anyhow::Result<Proving> {
-        let mut patches = find(only)?;
+        Ok(Proving::of_patches(find(only)?))
+    }
+
+    /// How many patches apply to the sources.
+    pub fn applying(&self) -> usize {
+        self.applying
+    }
+
+    fn of_patches(mut patches: Vec<Patch>) -> Proving {
         // Those of one test lie together: each copy begins at an end, so that neither builds everything.
         patches.sort_by(|one, other| {
             (&one.package, &one.test, &one.name).cmp(&(&other.package, &other.test, &other.name))
@@ -91,7 +120,7 @@ impl Proving {
             hurry: AtomicBool::new(false),
             stop: AtomicBool::new(false),
         };
-        Ok(Proving { shared: Arc::new(shared), count, early: None })
+        Proving { shared: Arc::new(shared), count, applying: count, early: None }
     }
 
     /// Begins with one copy, beside whatever else is done, and after it in everything.
@@ -107,7 +136,8 @@ impl Proving {
         self.shared.hurry.store(true, Ordering::Relaxed);
         let shared = &self.shared;
         thread::scope(|scope| {
-            if self.early.is_none() {
+            // A few patches are not worth a second copy.
+            if self.early.is_none() && self.count > FEW {
                 scope.spawn(|| shared.work(Lane::Back));
             }
             shared.work(Lane::Front);
@@ -182,6 +212,47 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// How many patches `cargo xtask test` tries.
+const FEW: usize = 3;
+
+/// Patches for `cargo xtask test`: those of files that changed since the last proof, else a choice that only a change of the
+/// crates moves. Only patches that the shared debug build and one core can try in seconds.
+fn choose_few(mut patches: Vec<Patch>) -> anyhow::Result<Vec<Patch>> {
+    let quick = ["--test it_engine", "--test seeds", "--lib"];
+    patches.retain(|patch| {
+        quick.iter().any(|target| patch.test.starts_with(target)) && !patch.test.contains("--features ")
+    });
+    if let Some(commit) = proved_commit()? {
+        let changed = git(&["diff", "--name-only", &commit])?;
+        let touched = |patch: &&Patch| patch.files.iter().any(|file| changed.lines().any(|line| line == file));
+        if patches.iter().any(|patch| touched(&patch)) {
+            patches.retain(|patch| touched(&patch));
+        }
+    }
+    let tree = git(&["rev-parse", "HEAD:crates"])?;
+    let start = usize::from_str_radix(tree.get(..8).unwrap_or_default(), 16).context("read the hash of the crates")?;
+    let count = patches.len();
+    if count > FEW {
+        patches.rotate_left(start % count);
+        patches.truncate(FEW);
+    }
+    Ok(patches)
+}
+
+/// Every patch applies to the workspace as it is.
+fn check_applying(patches: &[Patch]) -> anyhow::Result<()> {
+    let mut wrong = Vec::new();
+    for patch in patches {
+        if let Err(error) = git(&["apply", "--check", &patch.path.to_string_lossy()]) {
+            wrong.push(format!("{error:#}"));
+        }
+    }
+    if !wrong.is_empty() {
+        bail!("{} known-bad patches do not apply; carry them over:\n{}", wrong.len(), wrong.join("\n"));
+    }
+    Ok(())
+}
+
 /// Which end of the list a copy takes its patches from.
 #[derive(Clone, Copy)]
 enum Lane {
@@ -236,7 +307,15 @@ impl Patch {
         if files.is_empty() {
             bail!("{} changes no file", path.display());
         }
-        Ok(Patch { name, defect, package, test, files, path })
+        let seed = text.lines().find_map(|line| line.strip_prefix("# seed:"));
+        let seed = seed.map(|line| {
+            let (variable, value) = line.trim().split_once('=').with_context(|| {
+                format!("{}: '# seed:' is followed by VARIABLE=SEED, not '{}'", path.display(), line.trim())
+            })?;
+            anyhow::Ok((variable.to_owned(), value.to_owned()))
+        });
+        let seed = seed.transpose()?;
+        Ok(Patch { name, defect, package, test, seed, files, path })
     }
 
     /// The same test as a part of the build that all parts share: what a crate has in common with others has other features when it is built for that crate alone, and would be built again.
@@ -263,7 +342,8 @@ mod tests {
     fn a_test_is_built_with_what_all_parts_share() {
         let shared = |package: &str, test: &str| {
             let (path, name, defect, files) = (PathBuf::new(), String::new(), String::new(), Vec::new());
-            Patch { path, name, defect, package: package.to_owned(), test: test.to_owned(), files }.shared_test()
+            let (package, test) = (package.to_owned(), test.to_owned());
+            Patch { path, name, defect, package, test, seed: None, files }.shared_test()
         };
         assert_eq!(shared("quipu-sim", "--test seeds x"), format!("cargo test --workspace {FEATURES} --test seeds x"));
         let library = format!("cargo test -p quipu-engine -p quipu {FEATURES} --lib split");

@@ -11,6 +11,7 @@ mod once;
 mod silent;
 
 use std::io::Write;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use quipu_model::Durability;
@@ -24,6 +25,9 @@ use crate::life::{connect, judge, launch_tight, load_all, number_from, seed};
 
 /// So many kills per mode have everything in the mix.
 const KILLS_OF_EVERYTHING: usize = 30;
+
+/// Durability modes of this suite.
+const MODES: usize = 3;
 
 /// Kills of each mode unless `QUIPU_KILLS` says otherwise.
 const KILLS_DEFAULT: usize = 12;
@@ -70,11 +74,32 @@ fn run(mode: Durability, loss: Loss) {
     }
     say(&format!("proof: {total}, violations 0"));
     assert!(total.tally.acked >= ACKS_PER_LIFE_MIN * total.lives, "too little load to prove anything: {total}");
+    check_all_modes(&total);
     // In a few kills a merge may not have come round.
     assert!(
         kills_asked < KILLS_OF_EVERYTHING || total.figures.are_complete(),
         "not everything was in the mix: {total}"
     );
+}
+
+/// Figures of the modes that are done, in this process.
+static MODES_DONE: Mutex<ModesDone> =
+    Mutex::new(ModesDone { modes: 0, figures: Figures { seals: 0, evicted: 0, loads: 0, compactions: 0 } });
+
+struct ModesDone {
+    modes: usize,
+    figures: Figures,
+}
+
+/// A few kills a mode must have met everything in all modes together.
+fn check_all_modes(total: &Total) {
+    let mut done = MODES_DONE.lock().unwrap_or_else(PoisonError::into_inner);
+    done.modes += 1;
+    done.figures += total.figures;
+    if done.modes == MODES && MODES * total.kills >= KILLS_OF_EVERYTHING {
+        assert!(done.figures.are_complete(), "in all modes together not everything was met: {}", done.figures);
+        say(&format!("proof: kill, all modes: {}", done.figures));
+    }
 }
 
 /// Lives on one directory, each judged by the start after it.

@@ -1,0 +1,117 @@
+//! `proofs/proved.toml`: which parts of `cargo xtask prove` hold, and for which sources.
+//!
+//! Invariant: a part is recorded only for sources that are committed; other sources begin an empty record.
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, bail};
+use serde::{Deserialize, Serialize};
+
+use crate::paths::root;
+
+/// What a proof depends on.
+const SOURCES: [&str; 5] = ["crates", "xtask", "proofs/known-bad", "Cargo.lock", "Cargo.toml"];
+
+/// The parts that hold for one state of the sources.
+pub struct ProofRecord {
+    file: ProofFile,
+    /// Whether the sources are committed as they are.
+    is_clean: bool,
+}
+
+#[derive(Default, Serialize, Deserialize)]
+struct ProofFile {
+    /// Fingerprint of the sources that `parts` holds for.
+    sources: String,
+    /// Finished parts.
+    parts: Vec<String>,
+    /// The last commit for which all parts held.
+    #[serde(default)]
+    commit: String,
+}
+
+impl ProofRecord {
+    /// Reads the record of the sources that are committed.
+    pub fn open() -> anyhow::Result<ProofRecord> {
+        let mut file = read_file()?;
+        let sources = fingerprint_sources()?;
+        if file.sources != sources {
+            file = ProofFile { sources, parts: Vec::new(), commit: file.commit };
+        }
+        let is_clean = git(&[&["status", "--porcelain", "--"], &SOURCES[..]].concat())?.is_empty();
+        if !is_clean {
+            println!("the sources have changes that are not committed: nothing will be recorded as proved");
+            file.parts.clear();
+        }
+        Ok(ProofRecord { file, is_clean })
+    }
+
+    /// Whether a part held for these sources.
+    pub fn holds(&self, part: &str) -> bool {
+        self.file.parts.iter().any(|held| held == part)
+    }
+
+    /// Records that a part holds.
+    pub fn add(&mut self, part: &str) -> anyhow::Result<()> {
+        if !self.holds(part) {
+            self.file.parts.push(part.to_owned());
+        }
+        self.write()
+    }
+
+    /// Records that all parts hold for the present commit.
+    pub fn complete(&mut self) -> anyhow::Result<()> {
+        self.file.commit = git(&["rev-parse", "HEAD"])?;
+        self.write()
+    }
+
+    fn write(&self) -> anyhow::Result<()> {
+        if !self.is_clean {
+            return Ok(());
+        }
+        let text = format!(
+            "# Parts of `cargo xtask prove` that hold, and for which sources. Written by it.\n{}",
+            toml::to_string(&self.file).context("write down what is proved")?
+        );
+        std::fs::write(path(), text).with_context(|| format!("write {}", path().display()))
+    }
+}
+
+/// The last commit for which all parts of `prove` held, if there is one in this clone.
+pub fn proved_commit() -> anyhow::Result<Option<String>> {
+    let commit = read_file()?.commit;
+    let is_here = !commit.is_empty() && git(&["cat-file", "-e", &format!("{commit}^{{commit}}")]).is_ok();
+    Ok(is_here.then_some(commit))
+}
+
+/// The output of a git command in the workspace, without the last line's end.
+pub fn git(words: &[&str]) -> anyhow::Result<String> {
+    let output =
+        Command::new("git").args(words).current_dir(root()).stdin(Stdio::null()).output().context("run git")?;
+    if !output.status.success() {
+        bail!("git {} failed: {}", words.join(" "), String::from_utf8_lossy(&output.stderr));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).trim_end().to_owned())
+}
+
+fn fingerprint_sources() -> anyhow::Result<String> {
+    let mut trees = String::new();
+    for source in SOURCES {
+        trees.push_str(&git(&["rev-parse", &format!("HEAD:{source}")])?);
+        trees.push('\n');
+    }
+    Ok(trees.split_whitespace().map(|tree| &tree[..tree.len().min(12)]).collect::<Vec<_>>().join("-"))
+}
+
+fn read_file() -> anyhow::Result<ProofFile> {
+    match std::fs::read_to_string(path()) {
+        Ok(text) => toml::from_str(&text).with_context(|| format!("read {}", path().display())),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(ProofFile::default()),
+        Err(error) => Err(error).with_context(|| format!("read {}", path().display())),
+    }
+}
+
+fn path() -> PathBuf {
+    root().join("proofs/proved.toml")
+}
