@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 
 use anyhow::{Context, anyhow, bail};
 
-use crate::parts::{FEATURES, Found, cargo};
+use crate::parts::{Found, cargo};
 use crate::paths::{root, target};
 use crate::run::{Outcome, run, shown};
 use crate::tools::{self, Tools};
@@ -29,13 +29,7 @@ fn interpreter(script: &Path, tools: &Tools) -> anyhow::Result<PathBuf> {
 /// Runs all scripts against the program of a profile; their checks are the tests.
 pub fn clients(profile: &str) -> anyhow::Result<Found> {
     let tools = tools::install()?;
-    // As the part `build` has built it, so that nothing is built twice.
-    let build = match profile {
-        "debug" => format!("build -p quipu {FEATURES}"),
-        _ => format!("build --profile {profile} -p quipu"),
-    };
-    run("clients", &cargo(&build, &[]))?.expect_success(&build)?;
-    let program = target().join(profile).join("quipu");
+    let program = build_program(profile)?;
     let scripts = scripts()?;
     let mut found = Found::default();
     for script in &scripts {
@@ -50,6 +44,17 @@ pub fn clients(profile: &str) -> anyhow::Result<Found> {
         found.proofs.extend(proofs);
     }
     Ok(found)
+}
+
+/// Builds the program in a profile, and returns its path.
+pub fn build_program(profile: &str) -> anyhow::Result<PathBuf> {
+    let build = match profile {
+        // With the features of the part `build`, or most crates would be built twice. A test of the program needs the program.
+        "debug" => "test {whole} --test cli --no-run".to_owned(),
+        _ => format!("build --profile {profile} -p quipu"),
+    };
+    run("build", &cargo(&build, &[]))?.expect_success(&build)?;
+    Ok(target().join(profile).join("quipu"))
 }
 
 fn scripts() -> anyhow::Result<Vec<PathBuf>> {

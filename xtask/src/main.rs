@@ -4,6 +4,7 @@
 
 mod bench;
 mod clients;
+mod documents;
 mod parts;
 mod patches;
 mod paths;
@@ -21,7 +22,7 @@ cargo xtask test [--only PART]               the check of a contributor and of C
 cargo xtask prove [--only PART] [--hours N]  the long proof; parts that proofs/proved.toml has for these sources are not run again
     --only PART    only parts whose name begins so (see the table that it prints)
     --hours N      then kills, seeds and schedules for N more hours
-cargo xtask patches [NAME]                   applies each known-bad patch and shows the test that catches it
+cargo xtask patches [NAME …]                 applies each known-bad patch and shows the test that catches it
 cargo xtask bench postgres [--seconds N] [--repetitions N]
                                              a durable counter beside a hot row of PostgreSQL, in turn
 cargo xtask bench memory [COUNTERS …]        bytes per counter beside Redis
@@ -48,8 +49,9 @@ fn dispatch(arguments: &[String]) -> anyhow::Result<()> {
         ["test"] => test::test(None),
         ["test", "--only", part] => test::test(Some(part)),
         ["prove", rest @ ..] => test::prove(&prove_options(rest)?),
-        ["patches"] => patches::patches(None).map(|_| ()),
-        ["patches", name] if !name.starts_with('-') => patches::patches(Some(name)).map(|_| ()),
+        ["patches", names @ ..] if names.iter().all(|name| !name.starts_with('-')) => {
+            patches::patches(names).map(|_| ())
+        }
         ["bench", "postgres", rest @ ..] => bench::postgres(&postgres_options(rest)?),
         ["bench", "memory", counters @ ..] => bench::memory(&counters_of(counters)?),
         ["bench", "http"] => bench::http(),

@@ -10,7 +10,7 @@ use anyhow::bail;
 use crate::patches::Proving;
 use crate::paths::{root, target};
 use crate::run::{Outcome, run, shown};
-use crate::{clients, tools};
+use crate::{clients, documents, tools};
 
 /// One part.
 pub struct Part {
@@ -32,6 +32,8 @@ pub enum Work {
     Tests(&'static [&'static str], Variables),
     /// Real clients against the program that this profile has built.
     Clients(&'static str),
+    /// The shell examples of the documents.
+    Documents,
     /// All known-bad patches apply, and the test that a patch names catches it: a few of them, or all.
     Patches(PatchChoice),
 }
@@ -100,6 +102,7 @@ pub static TEST: &[Part] = &[
         ),
     },
     Part { name: "clients", budget: 1.0, work: Work::Clients("debug") },
+    Part { name: "documents", budget: 1.5, work: Work::Documents },
     Part { name: "known-bad patches", budget: 2.0, work: Work::Patches(PatchChoice::Few) },
 ];
 
@@ -155,7 +158,7 @@ pub static PROVE: &[Part] = &[
         // One after another: what they measure is memory and time.
         work: Work::Tests(
             &["test {whole} --test scale -- --show-output --test-threads=1"],
-            &[("QUIPU_TEST_PROGRAM", "{target}/dist/quipu")],
+            &[("QUIPU_TEST_BIN", "{target}/dist/quipu")],
         ),
     },
     Part { name: "clients", budget: 0.5, work: Work::Clients("dist") },
@@ -191,6 +194,7 @@ impl Part {
                 }
             }
             Work::Clients(profile) => found = clients::clients(profile)?,
+            Work::Documents => found = documents::documents()?,
             Work::Patches(choice) => {
                 let proving = proving.take().map_or_else(|| Proving::choose(choice), Ok)?;
                 let (applying, caught) = (proving.applying(), proving.finish()?);
@@ -255,7 +259,7 @@ mod tests {
     fn commands() -> Vec<&'static str> {
         let each = TEST.iter().chain(PROVE).flat_map(|part| match part.work {
             Work::Tests(commands, _) => commands.to_vec(),
-            Work::Cargo(_) | Work::Tools | Work::Clients(_) | Work::Patches(_) => Vec::new(),
+            Work::Cargo(_) | Work::Tools | Work::Clients(_) | Work::Documents | Work::Patches(_) => Vec::new(),
         });
         each.collect()
     }

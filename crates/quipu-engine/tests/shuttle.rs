@@ -47,7 +47,7 @@ struct FailingSchedule(u64);
 impl Drop for FailingSchedule {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("failed in schedule QUIPU_SCHEDULE_FROM={}", self.0);
+            eprintln!("again: QUIPU_SCHEDULE_FROM={}", self.0);
         }
     }
 }

@@ -107,6 +107,7 @@ impl std::fmt::Display for Violation {
         self.log.iter().try_for_each(|line| writeln!(f, "{line}"))?;
         writeln!(f, "seed {}: {}", self.seed, self.what)?;
         writeln!(f, "it takes {acts} acts, and none of these faults: {without:?}")?;
+        writeln!(f, "again: QUIPU_SIM_FROM={}", self.seed)?;
         write!(f, "once it is understood, add the seed to seeds.txt")
     }
 }

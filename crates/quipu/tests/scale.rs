@@ -1,6 +1,6 @@
 //! Many counters and little memory, through the built program: what exists is bounded by the disk, what is resident by the limit, and a start reads neither.
 //!
-//! Meant for the shipped program (`QUIPU_TEST_PROGRAM` names it), where the sizes below hold; without it the debug build does a tenth of the work.
+//! Meant for the shipped program (`QUIPU_TEST_BIN` names it), where the sizes below hold; without it the debug build does a tenth of the work.
 //! `QUIPU_COUNTERS` and `QUIPU_SECONDS` set sizes by hand.
 
 use std::time::{Duration, Instant};
@@ -36,18 +36,14 @@ const PIPELINE: usize = 1_000;
 const RECORDS_FEW: u64 = 20_000;
 
 fn size(variable: &str, release: usize) -> usize {
-    let default = if shipped_program().is_some() { release } else { release / 10 };
+    let is_shipped = std::env::var_os("QUIPU_TEST_BIN").is_some();
+    let default = if is_shipped { release } else { release / 10 };
     std::env::var(variable)
         .map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{variable} is a number, not '{text}'")))
 }
 
-fn shipped_program() -> Option<std::path::PathBuf> {
-    std::env::var_os("QUIPU_TEST_PROGRAM").map(Into::into)
-}
-
 fn launch(data: &std::path::Path, memory: &str) -> Launch {
-    let program = shipped_program().unwrap_or_else(|| env!("CARGO_BIN_EXE_quipu").into());
-    let mut launch = Launch::new(program, data, Durability::Relaxed);
+    let mut launch = Launch::new(env!("CARGO_BIN_EXE_quipu"), data, Durability::Relaxed);
     let words = ["--max-memory", memory, "--seal-every", "1s", "--journal-bytes-max", "32MB"];
     // As many bytes as are sealed and cut at once are a few segments.
     launch.segment_bytes = 4 << 20;

@@ -68,7 +68,8 @@ impl Copy {
         if failures.is_empty() {
             bail!("`{test}` fails, but no test does:\n{}", outcome.lines.join("\n"));
         }
-        Ok(Caught { tests: failures, built, ran })
+        let seed = outcome.lines.iter().find_map(|line| line.split_once("again: ")).map(|(_, seed)| seed.to_owned());
+        Ok(Caught { tests: failures, seed, built, ran })
     }
 
     /// Takes over what the workspace has built, if the copy has built nothing yet; whether that is so.

@@ -7,8 +7,9 @@
 //! +++ b/crates/…
 //! ```
 //!
-//! A test that searches at random needs the seed that catches the patch: `# seed: QUIPU_SCHEDULE_FROM=17`, the variable that the
-//! test takes its first seed from. That seed is tried first; the whole search follows only if it passes.
+//! A test that searches among seeds has the seed that catches the patch: `# seed: QUIPU_SCHEDULE_FROM=17`, the variable that the
+//! test takes its first seed from. That seed is tried first; the whole search follows only if it passes. A failing test prints it
+//! behind `again: `, and the line is written into the patch when the search has found another one.
 //!
 //! A patch is applied to a copy of the workspace (`copy`), uncommitted work included, whose build is kept for the next one. Two copies are at work at once: one builds
 //! while the other's tests wait, and a crate is mostly built by one core. In a whole run one of them begins early, with what time of the cores other parts leave: many of those wait for disks and
@@ -55,13 +56,15 @@ struct Patch {
 struct Caught {
     /// The tests that failed.
     tests: Vec<String>,
+    /// The seed that did it, as `VARIABLE=SEED`, if the test searches among seeds.
+    seed: Option<String>,
     /// How long the build of the patched code took, and how long the tests did.
     built: Duration,
     ran: Duration,
 }
 
-/// Applies each patch, or the one of this name, and returns how many were caught: all of them, or an error.
-pub fn patches(only: Option<&str>) -> anyhow::Result<usize> {
+/// Applies each patch, or those whose names contain one of these, and returns how many were caught: all of them, or an error.
+pub fn patches(only: &[&str]) -> anyhow::Result<usize> {
     Proving::find(only)?.finish()
 }
 
@@ -86,7 +89,7 @@ struct Shared {
 impl Proving {
     /// Those of a choice.
     pub fn choose(choice: PatchChoice) -> anyhow::Result<Proving> {
-        let all = find(None)?;
+        let all = find(&[])?;
         check_applying(&all)?;
         let applying = all.len();
         let chosen = match choice {
@@ -98,8 +101,8 @@ impl Proving {
         Ok(proving)
     }
 
-    /// Those whose name contains this, or all.
-    pub fn find(only: Option<&str>) -> anyhow::Result<Proving> {
+    /// Those whose name contains one of these, or all.
+    pub fn find(only: &[&str]) -> anyhow::Result<Proving> {
         Ok(Proving::of_patches(find(only)?))
     }
 
@@ -152,6 +155,7 @@ impl Proving {
         for (patch, caught) in judged {
             match caught {
                 Ok(caught) => {
+                    patch.record_seed(caught.seed.as_deref())?;
                     let seconds = [caught.built, caught.ran].map(|time| format!("{:.1}", time.as_secs_f64()));
                     (built, ran) = (built + caught.built, ran + caught.ran);
                     let [built, ran] = seconds;
@@ -276,12 +280,12 @@ impl Lane {
     }
 }
 
-fn find(only: Option<&str>) -> anyhow::Result<Vec<Patch>> {
+fn find(only: &[&str]) -> anyhow::Result<Vec<Patch>> {
     let folder = root().join("proofs/known-bad");
     let entries = std::fs::read_dir(&folder).with_context(|| format!("list {}", folder.display()))?;
     let mut paths = entries.map(|entry| Ok(entry?.path())).collect::<anyhow::Result<Vec<_>>>()?;
     paths.retain(|path| path.extension().is_some_and(|extension| extension == "patch"));
-    paths.retain(|path| only.is_none_or(|only| path.to_string_lossy().contains(only)));
+    paths.retain(|path| only.is_empty() || only.iter().any(|only| path.to_string_lossy().contains(only)));
     paths.sort();
     if paths.is_empty() {
         bail!("there is no such patch in {}", folder.display());
@@ -316,6 +320,19 @@ impl Patch {
         });
         let seed = seed.transpose()?;
         Ok(Patch { name, defect, package, test, seed, files, path })
+    }
+
+    /// Writes the seed that caught the patch into its header, if that is another one than it has.
+    fn record_seed(&self, seed: Option<&str>) -> anyhow::Result<()> {
+        let known = self.seed.as_ref().map(|(variable, seed)| format!("{variable}={seed}"));
+        let Some(seed) = seed.filter(|seed| known.as_deref() != Some(*seed)) else { return Ok(()) };
+        let text = std::fs::read_to_string(&self.path).with_context(|| format!("read {}", self.path.display()))?;
+        let mut lines: Vec<String> =
+            text.lines().filter(|line| !line.starts_with("# seed:")).map(str::to_owned).collect();
+        let caught_by = lines.iter().position(|line| line.starts_with("# caught by:"));
+        lines.insert(caught_by.map_or(0, |at| at + 1), format!("# seed: {seed}"));
+        println!("  {}: caught by {seed}, which is recorded in the patch", self.name);
+        std::fs::write(&self.path, lines.join("\n") + "\n").with_context(|| format!("write {}", self.path.display()))
     }
 
     /// The same test as a part of the build that all parts share: what a crate has in common with others has other features when it is built for that crate alone, and would be built again.

@@ -1,0 +1,89 @@
+//! Runs the shell examples of the documents, as a reader would, and compares what they print with what the document says.
+//!
+//! A fence `sh` is run. A comment behind a command is what the command prints, with `…` for anything; a comment on a line of its own
+//! explains. A fence `console` is only shown; a comment `<!-- console: REASON -->` stands above it. A fence `toml` whose first line is
+//! `# NAME.toml` is written to that file.
+//!
+//! Invariant: the examples reach nothing but this machine: they run in a network namespace that has the loopback device alone.
+//!
+//! Not here: links and printed pages (`crates/quipu/tests/docs.rs`).
+
+mod blocks;
+mod session;
+
+use anyhow::{Context, bail};
+
+use self::blocks::{Block, Fence};
+use self::session::Session;
+use crate::clients::build_program;
+use crate::parts::Found;
+use crate::paths::root;
+use crate::tools;
+
+/// Documents whose examples are run.
+const DOCUMENTS: [&str; 2] = ["README.md", "docs/operating.md"];
+
+/// Most examples that are only shown, in all documents together.
+const CONSOLE_MAX: usize = 10;
+
+/// Runs all examples with the debug build of the program.
+pub fn documents() -> anyhow::Result<Found> {
+    tools::install()?;
+    let program = build_program("debug")?;
+    let mut found = Found::default();
+    let mut console = 0;
+    for document in DOCUMENTS {
+        let text = std::fs::read_to_string(root().join(document)).with_context(|| format!("read {document}"))?;
+        let blocks = blocks::parse(document, &text)?;
+        console += blocks.iter().filter(|block| block.fence == Fence::Console).count();
+        let compared = run_document(document, &blocks, &program, &mut found)?;
+        let executed = blocks.iter().filter(|block| block.fence == Fence::Shell).count();
+        if executed == 0 {
+            bail!("{document} has no example to run");
+        }
+        found.passed += executed;
+        found.proofs.push(format!("{document}: {executed} blocks run, {compared} outputs compared"));
+        if found.failure.is_some() {
+            return Ok(found);
+        }
+    }
+    if console > CONSOLE_MAX {
+        bail!("{console} examples are only shown; {CONSOLE_MAX} may be");
+    }
+    Ok(found)
+}
+
+/// Runs the blocks of a document in one session; returns how many outputs were compared.
+fn run_document(
+    document: &str,
+    blocks: &[Block],
+    program: &std::path::Path,
+    found: &mut Found,
+) -> anyhow::Result<usize> {
+    let mut session = Session::begin(program)?;
+    let mut compared = 0;
+    for block in blocks {
+        match block.fence {
+            Fence::Console => {}
+            Fence::File => session.write_file(&block.file_name()?, &block.text)?,
+            Fence::Shell => {
+                for step in block.steps()? {
+                    let outcome = session.run_step(&step, block.line)?;
+                    compared += usize::from(step.expected.is_some());
+                    if let Some(fault) = outcome.fault(&step) {
+                        found.failed += 1;
+                        found.failure = Some(format!(
+                            "{document}:{}: {fault}\n$ {}\n{}",
+                            block.line + step.line,
+                            step.command,
+                            outcome.output
+                        ));
+                        return Ok(compared);
+                    }
+                }
+                println!("  {document}:{} ran", block.line);
+            }
+        }
+    }
+    Ok(compared)
+}
