@@ -39,6 +39,8 @@ const SEGMENT_BYTES: u64 = 64 << 10;
 pub struct Launch {
     /// The executable.
     pub binary: PathBuf,
+    /// The program that runs the executable, with its arguments, such as `nohup`; empty for none.
+    pub wrapper: Vec<OsString>,
     /// The data directory.
     pub data: PathBuf,
     /// The server's default durability.
@@ -94,7 +96,8 @@ impl Launch {
     pub fn new(built: &str, data: &Path, durability: Durability) -> Launch {
         let binary = std::env::var_os("QUIPU_TEST_BIN").map_or_else(|| PathBuf::from(built), PathBuf::from);
         let (data, segment_bytes) = (data.to_path_buf(), SEGMENT_BYTES);
-        Launch { binary, data, durability, segment_bytes, arguments: Vec::new(), variables: Vec::new() }
+        let (wrapper, arguments, variables) = Default::default();
+        Launch { binary, wrapper, data, durability, segment_bytes, arguments, variables }
     }
 
     /// Starts it on free ports, with two workers, and waits until it serves.
@@ -146,7 +149,9 @@ impl Launch {
     }
 
     fn spawn(&self, stdout: Stdio) -> Result<Child, LaunchError> {
-        Command::new(&self.binary)
+        let mut words = self.wrapper.iter().map(OsString::as_os_str).chain([self.binary.as_os_str()]);
+        Command::new(words.next().expect("the executable has a name"))
+            .args(words)
             .args(["serve", "--resp", "127.0.0.1:0", "--http", "127.0.0.1:0", "--workers", "2"])
             .args(["--segment-bytes", &self.segment_bytes.to_string(), "--durability", self.durability.word()])
             .arg("--data")
@@ -213,9 +218,18 @@ impl Program {
     }
 
     /// Asks it to stop, as `kill` does, and waits until it has; returns how it ended and what it said on stderr.
-    pub fn terminate(mut self) -> std::io::Result<(ExitStatus, String)> {
+    pub fn terminate(self) -> std::io::Result<(ExitStatus, String)> {
+        self.stop_by(Signal::TERM)
+    }
+
+    /// Asks it to stop, as a terminal that closes does; the same otherwise.
+    pub fn hang_up(self) -> std::io::Result<(ExitStatus, String)> {
+        self.stop_by(Signal::HUP)
+    }
+
+    fn stop_by(mut self, signal: Signal) -> std::io::Result<(ExitStatus, String)> {
         let pid = Pid::from_child(&self.child);
-        kill_process(pid, Signal::TERM)?;
+        kill_process(pid, signal)?;
         self.ended(pid)
     }
 
@@ -290,6 +304,7 @@ mod tests {
     fn a_program_that_ends_at_once_is_told_with_what_it_said() {
         let launch = Launch {
             binary: "/bin/false".into(),
+            wrapper: Vec::new(),
             data: "unused".into(),
             durability: Durability::Durable,
             segment_bytes: SEGMENT_BYTES,

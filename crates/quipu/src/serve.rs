@@ -22,7 +22,7 @@ use crate::config::{Configuration, Effective};
 use crate::log::LogForm;
 use crate::show;
 
-/// Serves until SIGTERM or SIGINT.
+/// Serves until SIGTERM, SIGINT or SIGHUP.
 pub fn serve(flags: &ServeFlags, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     let effective = Effective::resolve(flags);
     if !effective.mistakes.is_empty() {
@@ -90,20 +90,40 @@ struct Place {
 struct Stop {
     term: Signal,
     int: Signal,
+    /// `None` if the program was started to ignore it, as `nohup` does.
+    hup: Option<Signal>,
 }
 
 impl Stop {
     fn new() -> std::io::Result<Stop> {
-        Ok(Stop { term: signal(SignalKind::terminate())?, int: signal(SignalKind::interrupt())? })
+        let (term, int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+        let hup = if is_hangup_ignored() { None } else { Some(signal(SignalKind::hangup())?) };
+        Ok(Stop { term, int, hup })
     }
 
     async fn asked(&mut self) {
+        let hang_up = async {
+            match &mut self.hup {
+                Some(hup) => hup.recv().await,
+                None => std::future::pending().await,
+            }
+        };
         let name = tokio::select! {
             _ = self.term.recv() => "SIGTERM",
             _ = self.int.recv() => "SIGINT",
+            _ = hang_up => "SIGHUP",
         };
         info!(signal = name, "stopping");
     }
+}
+
+/// Whether this process ignores SIGHUP, as Linux tells it; elsewhere it does not.
+fn is_hangup_ignored() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default();
+    // Bit 0 is signal 1, which is SIGHUP.
+    mask & 1 == 1
 }
 
 fn banner(engine: &Engine, place: &Place, resp: SocketAddr, http: Option<SocketAddr>) -> String {

@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! - the shipped program is built first: nothing else is worth measuring;
-//! - whatever was started has ended when a bench returns, also after Ctrl-C.
+//! - whatever was started has ended when a bench returns, also after Ctrl-C or a closed terminal.
 
 mod http;
 mod memory;
@@ -19,7 +19,7 @@ use anyhow::{Context, bail};
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
 use serde_json::Value;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 pub use self::http::{bare_writes, http};
 pub use self::memory::memory;
@@ -36,7 +36,7 @@ impl Stop {
     /// From now on a signal does not end this program, but the next look at this does.
     fn listen() -> anyhow::Result<Stop> {
         let asked = Arc::new(AtomicBool::new(false));
-        for signal in [SIGINT, SIGTERM] {
+        for signal in [SIGHUP, SIGINT, SIGTERM] {
             signal_hook::flag::register(signal, Arc::clone(&asked)).context("listen for signals")?;
         }
         Ok(Stop(asked))
