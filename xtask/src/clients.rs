@@ -114,7 +114,7 @@ struct Server {
 impl Server {
     fn start(program: &Path, data: &Path) -> anyhow::Result<Server> {
         let mut command = Command::new(program);
-        command.args(["serve", "--resp", "127.0.0.1:0", "--http", "127.0.0.1:0", "--data"]).arg(data);
+        command.env_clear().args(["serve", "--resp", "127.0.0.1:0", "--http", "127.0.0.1:0", "--data"]).arg(data);
         let mut child = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

@@ -9,7 +9,7 @@
 
 use std::path::Path;
 
-use quipu_model::{Durability, Incarnation, LedgerError, LockError, NodeId, Vfs, Writer};
+use quipu_model::{Durability, Incarnation, LedgerError, LockError, Namespace, NodeId, Vfs, Writer};
 
 use crate::engine::{Compaction, Inner};
 use crate::failpoint::step;
@@ -19,7 +19,7 @@ use crate::journal::recover::{Found, Tail, find_segments, open_control};
 use crate::journal::segments::Segment;
 use crate::journal::{Draft, Journal, JournalError, JournalOptions, io_error};
 use crate::load::Loads;
-use crate::namespaces::{Namespaces, Thinned, check_shared};
+use crate::namespaces::{Namespaces, Thinned};
 use crate::options::{Environment, LEDGER_DIR, Options, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
 use crate::overlay::{self, Overlaid, lay_over, read_watermark};
 use crate::overload::Pressure;
@@ -89,6 +89,7 @@ pub(crate) fn open(options: Options, environment: Environment) -> Result<Inner, 
         return Err(OpenError::Options(format!("segment_bytes is {bytes}, it must be {bounds}")));
     }
     let Environment { clock, rng, vfs, open_ledger, store, on_failure } = environment;
+    options.namespaces.iter().try_for_each(|(name, settings)| check_namespace(name, settings, store.is_some()))?;
     let dir = options.data.clone();
     vfs.create_dir(&dir).map_err(|e| io_error(&dir, "create", e))?;
     let lock = vfs.lock(&dir.join(LOCK_FILE)).map_err(|source| OpenError::InUse { dir: dir.clone(), source })?;
@@ -129,19 +130,7 @@ pub(crate) fn open(options: Options, environment: Environment) -> Result<Inner, 
         let reason = "was sampled before it had a store: other nodes would take its counters for exact ones";
         return Err(OpenError::Options(format!("{}: namespace {} {reason}", dir.display(), name.escape_ascii())));
     }
-    for (name, settings) in &options.namespaces {
-        let mistakes = settings.conflicts();
-        if !mistakes.is_empty() {
-            return Err(OpenError::Options(format!("namespace {}: {}", name.escape_ascii(), mistakes.join("; "))));
-        }
-    }
-    let at_run_time = said.iter().map(|(name, put)| (name, &put.settings));
-    for (name, settings) in options.namespaces.iter().map(|(name, said)| (name, said)).chain(at_run_time) {
-        let mistakes = check_shared(store.is_some(), settings);
-        if !mistakes.is_empty() {
-            return Err(OpenError::Options(format!("namespace {}: {}", name.escape_ascii(), mistakes.join("; "))));
-        }
-    }
+    said.iter().try_for_each(|(name, put)| check_namespace(name, &put.settings, store.is_some()))?;
     let (namespaces, unwritten) = Namespaces::new(&options, said, thinned);
     step!("replayed");
 
@@ -236,6 +225,15 @@ pub(crate) fn open(options: Options, environment: Environment) -> Result<Inner, 
     // What this life does not sample any more; without room for that, later.
     inner.settle_thinning();
     Ok(inner)
+}
+
+/// Refuses a namespace whose settings exclude each other or the store.
+fn check_namespace(name: &[u8], settings: &Namespace, shared: bool) -> Result<(), OpenError> {
+    let mistakes = settings.conflicts(shared);
+    if mistakes.is_empty() {
+        return Ok(());
+    }
+    Err(OpenError::Options(format!("namespace {}: {}", name.escape_ascii(), mistakes.join("; "))))
 }
 
 fn new_control(node: u64, log: u64) -> Control {

@@ -337,10 +337,10 @@ impl Namespace {
         both
     }
 
-    /// What cannot be said together: all that is wrong with it.
-    pub fn conflicts(&self) -> Vec<String> {
+    /// Settings that exclude each other, or a shared store: one mistake each, which begins with the key.
+    pub fn conflicts(&self, shared: bool) -> Vec<String> {
+        let mut mistakes = if shared { self.store_conflicts() } else { Vec::new() };
         let sampling = [("sample", self.sample.is_some()), ("overload", self.overload == Some(Overload::Sample))];
-        let mut mistakes = Vec::new();
         for (key, _) in sampling.into_iter().filter(|(_, said)| *said) {
             if let Some(kind) = self.kind.filter(|kind| *kind != Kind::Count) {
                 mistakes.push(format!("{key}: only counts are sampled, and kind is {}; leave one out", kind.word()));
@@ -354,6 +354,23 @@ impl Namespace {
             }
         }
         mistakes
+    }
+
+    /// Settings that a shared store excludes.
+    fn store_conflicts(&self) -> Vec<String> {
+        let over_time = "there are no sketches over time";
+        let sampled = "other nodes would not know that what they read was sampled";
+        let expiry = "a counter's expiry is a change of its own, which an add cannot make";
+        let given = [
+            ("ttl", self.ttl.is_some(), expiry),
+            ("max_counters", self.max_counters.is_some(), "other nodes make counters, too"),
+            ("window", self.window.is_some(), over_time),
+            ("decay", self.decay.is_some(), over_time),
+            ("sample", self.sample.is_some(), sampled),
+            ("overload", self.overload == Some(Overload::Sample), sampled),
+        ];
+        let conflict = |(key, _, reason)| format!("{key}: on a shared store {reason}; leave it out");
+        given.into_iter().filter(|(_, is_given, _)| *is_given).map(conflict).collect()
     }
 
     /// Appends what it says: of each key its name and its value, each behind a byte with its length.
@@ -582,16 +599,16 @@ mod tests {
     #[test]
     fn what_is_not_of_counts_is_not_sampled() {
         let sampled = Namespace { sample: Some(Sample::Auto), ..Namespace::default() };
-        assert_eq!(sampled.conflicts(), Vec::<String>::new());
-        assert_eq!(Namespace { kind: Some(Kind::Count), ..sampled.clone() }.conflicts(), Vec::<String>::new());
-        let conflicts = Namespace { kind: Some(Kind::Unique), ..sampled.clone() }.conflicts();
+        assert_eq!(sampled.conflicts(false), Vec::<String>::new());
+        assert_eq!(Namespace { kind: Some(Kind::Count), ..sampled.clone() }.conflicts(false), Vec::<String>::new());
+        let conflicts = Namespace { kind: Some(Kind::Unique), ..sampled.clone() }.conflicts(false);
         assert_eq!(conflicts, ["sample: only counts are sampled, and kind is unique; leave one out"]);
         let overload = Namespace { overload: Some(Overload::Sample), sample: None, ..sampled };
         let decay = Some(HOUR);
-        let conflicts = Namespace { decay, ..overload.clone() }.conflicts();
+        let conflicts = Namespace { decay, ..overload.clone() }.conflicts(false);
         assert_eq!(conflicts, ["overload: only counts are sampled, and decay is of approximate kinds; leave one out"]);
         let refused = Namespace { overload: Some(Overload::Refuse), decay, ..overload };
-        assert_eq!(refused.conflicts(), Vec::<String>::new());
+        assert_eq!(refused.conflicts(false), Vec::<String>::new());
     }
 
     #[test]

@@ -150,7 +150,12 @@ impl Launch {
 
     fn spawn(&self, stdout: Stdio) -> Result<Child, LaunchError> {
         let mut words = self.wrapper.iter().map(OsString::as_os_str).chain([self.binary.as_os_str()]);
-        Command::new(words.next().expect("the executable has a name"))
+        let mut command = Command::new(words.next().expect("the executable has a name"));
+        // Those of the test are mistakes to the program.
+        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("QUIPU_")) {
+            command.env_remove(name);
+        }
+        command
             .args(words)
             .args(["serve", "--resp", "127.0.0.1:0", "--http", "127.0.0.1:0", "--workers", "2"])
             .args(["--segment-bytes", &self.segment_bytes.to_string(), "--durability", self.durability.word()])

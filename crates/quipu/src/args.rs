@@ -14,7 +14,7 @@ use quipu_model::{Durability, Form};
 
 use crate::bench::Verb;
 use crate::config::settings::{SETTINGS, Setting};
-use crate::config::{DATA_DEFAULT, Given, Origin};
+use crate::config::{DATA_DEFAULT, Given, Origin, variables};
 use crate::stores::args as stores;
 
 /// The address that client commands talk to unless told otherwise: where `quipu serve` listens by default.
@@ -68,7 +68,7 @@ Examples:
 const SERVE_EXAMPLES: &str = "\
 Every setting is also a key of [server] in the configuration file and a variable: --segment-bytes is segment_bytes and
 QUIPU_SEGMENT_BYTES, --limits-connections is limits.connections and QUIPU_LIMITS_CONNECTIONS. A flag goes before a variable, a
-variable before the file, the file before the default.
+variable before the file, the file before the default. Any other variable that begins with QUIPU_ is a mistake.
 
 Examples:
   quipu serve
@@ -433,6 +433,8 @@ pub struct ServeFlags {
     pub config: Option<PathBuf>,
     /// In the order of the table of settings; not yet checked.
     pub given: Vec<Given>,
+    /// Variables that begin with `QUIPU_` and that nothing reads.
+    pub unknown_variables: Vec<String>,
 }
 
 impl Args for ServeFlags {
@@ -461,7 +463,12 @@ impl FromArgMatches for ServeFlags {
             };
             Some(Given { setting, text, origin })
         });
-        Ok(ServeFlags { config: matches.get_one::<PathBuf>("config").cloned(), given: given.collect() })
+        let names = std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned());
+        Ok(ServeFlags {
+            config: matches.get_one::<PathBuf>("config").cloned(),
+            given: given.collect(),
+            unknown_variables: variables::unknown(names),
+        })
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {

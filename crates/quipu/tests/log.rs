@@ -10,7 +10,17 @@ use tempfile::TempDir;
 
 fn serve(data: &Path, log: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_quipu"));
-    command.args(["serve", "--resp", "127.0.0.1:0", "--http", "127.0.0.1:0", "--workers", "1", "--log", log]);
+    command.env_clear().args([
+        "serve",
+        "--resp",
+        "127.0.0.1:0",
+        "--http",
+        "127.0.0.1:0",
+        "--workers",
+        "1",
+        "--log",
+        log,
+    ]);
     command.arg("--data").arg(data).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }

@@ -132,7 +132,7 @@ fn start_quipu(quipu: &Path, home: &Path, stop: &Stop) -> anyhow::Result<(Server
     std::fs::create_dir_all(home).with_context(|| format!("make {}", home.display()))?;
     let port = free_port().context("find a free port")?;
     let mut command = Command::new(quipu);
-    command.args(["serve", "--resp", "127.0.0.1:0", "--workers", "1", "--durability", "relaxed", "--http"]);
+    command.env_clear().args(["serve", "--resp", "127.0.0.1:0", "--workers", "1", "--durability", "relaxed", "--http"]);
     command.arg(format!("127.0.0.1:{port}")).arg("--data").arg(home.join("data"));
     Ok((Server::start(&mut command, home, "http://", Signal::KILL, stop)?, port))
 }

@@ -56,7 +56,7 @@ impl Subject {
             }
             Subject::Quipu(mode) => {
                 let mut command = Command::new(quipu);
-                command.args(["serve", "--http", "off", "--workers", "1", "--durability", mode, "--resp"]);
+                command.env_clear().args(["serve", "--http", "off", "--workers", "1", "--durability", mode, "--resp"]);
                 command.arg(format!("127.0.0.1:{port}")).arg("--data").arg(home.join("data"));
                 (command, "resp://")
             }

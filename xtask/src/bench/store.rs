@@ -156,7 +156,7 @@ impl Bench {
         if pinned {
             command.args(["-c", "0"]).arg(&self.quipu);
         }
-        command.args(["serve", "--workers", "1", "--durability", "relaxed", "--resp"]);
+        command.env_clear().args(["serve", "--workers", "1", "--durability", "relaxed", "--resp"]);
         command.arg(format!("127.0.0.1:{port}")).arg("--data").arg(home.join("data"));
         if let Some(url) = store {
             command.args(["--store", url]);

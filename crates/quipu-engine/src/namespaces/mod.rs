@@ -21,7 +21,7 @@ mod thinned;
 use std::cell::Cell;
 use std::ops::Deref;
 
-use quipu_model::{Durability, Millis, NAMESPACES_MAX, Namespace, Note, Overload, Refusal, check_namespace_name};
+use quipu_model::{Durability, Millis, NAMESPACES_MAX, Namespace, Note, Refusal, check_namespace_name};
 
 pub use self::census::Census;
 pub(crate) use self::census::Places;
@@ -224,10 +224,9 @@ impl Inner {
         if is_new && before.puts().len() >= NAMESPACES_MAX {
             mistakes.push(format!("of {NAMESPACES_MAX} namespaces something was said at run time, which is the limit"));
         }
-        mistakes.extend(check_shared(self.shared.is_some(), settings));
         let file = self.options.namespaces.iter().find(|(known, _)| **known == *name).map(|(_, said)| said);
         let both = file.map_or_else(|| settings.clone(), |file| settings.or(file));
-        mistakes.extend(both.conflicts());
+        mistakes.extend(both.conflicts(self.shared.is_some()));
         let is_new = Thinning::new(&both, 1, None).is_some() && !before.thinned().contains_key(name);
         if is_new && before.thinned().len() >= THINNED_MAX {
             mistakes.push(format!("{THINNED_MAX} namespaces were sampled, which is as many as are remembered"));
@@ -365,27 +364,6 @@ impl Inner {
         }
         self.visit_splits(Visit::Close);
     }
-}
-
-/// What a namespace cannot have on a shared store.
-pub(crate) fn check_shared(shared: bool, settings: &Namespace) -> Vec<String> {
-    let ttl =
-        "ttl: on a shared store a counter's expiry is a change of its own, which an add cannot make; leave it out";
-    let max_counters = "max_counters: on a shared store other nodes make counters, too; leave it out";
-    let window = "window: on a shared store there are no sketches over time; leave it out";
-    let decay = "decay: on a shared store there are no sketches over time; leave it out";
-    let sample = "sample: on a shared store other nodes would not know that what they read was sampled; leave it out";
-    let overload =
-        "overload: on a shared store other nodes would not know that what they read was sampled; leave it out";
-    let said = [
-        (settings.ttl.is_some(), ttl),
-        (settings.max_counters.is_some(), max_counters),
-        (settings.window.is_some(), window),
-        (settings.decay.is_some(), decay),
-        (settings.sample.is_some(), sample),
-        (settings.overload == Some(Overload::Sample), overload),
-    ];
-    said.into_iter().filter(|(said, _)| shared && *said).map(|(_, text)| text.to_owned()).collect()
 }
 
 thread_local! {

@@ -140,7 +140,7 @@ fn article(noun: &str) -> String {
 }
 
 /// ", did you mean …?" if a known word is close.
-fn nearest<'k>(word: &str, known: impl Iterator<Item = &'k str>) -> String {
+pub fn nearest<'k>(word: &str, known: impl Iterator<Item = &'k str>) -> String {
     let close = known.map(|known| (letters_different(word, known), known)).min();
     match close {
         Some((different, known)) if different <= TYPO_LETTERS_MAX => format!(", did you mean '{known}'?"),

@@ -10,6 +10,7 @@ pub mod check;
 mod file;
 pub mod page;
 pub mod settings;
+pub mod variables;
 
 #[cfg(test)]
 mod tests;
@@ -17,6 +18,7 @@ mod tests;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io::Read;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use quipu_engine::{Puts, SharingOptions};
@@ -133,6 +135,9 @@ impl Effective {
                 Err(text) => effective.mistakes.push(Mistake { origin: Origin::Flag("config".to_owned()), text }),
             }
         }
+        for name in &flags.unknown_variables {
+            effective.mistake_unknown_variable(name);
+        }
         for given in &flags.given {
             effective.take(given.setting, &given.text, given.origin.clone());
         }
@@ -145,8 +150,14 @@ impl Effective {
 
     /// Takes what was said at run time, which goes before all else; to be shown, since an engine finds it for itself.
     pub fn take_run_time(&mut self, puts: &Puts) {
+        let shared = self.configuration.store.is_some();
         for (name, put) in puts {
             let name = name.escape_ascii().to_string();
+            // As an engine refuses them.
+            for conflict in put.settings.conflicts(shared) {
+                let text = format!("in [namespace.{name}]: {conflict}");
+                self.mistakes.push(Mistake { origin: Origin::RunTime(put.at), text });
+            }
             let namespace = self.configuration.namespaces.entry(name.clone()).or_default();
             *namespace = put.settings.or(namespace);
             for key in NAMESPACE_KEYS.iter().filter(|key| (key.show)(&put.settings).is_some()) {
@@ -227,29 +238,63 @@ impl Effective {
         }
     }
 
-    /// What no setting alone can know.
-    fn check_whole(&mut self) {
-        let SharingOptions { lease, retire_after, grace, audit_every, .. } = self.configuration.engine.sharing;
-        if lease + retire_after + audit_every > grace / 2 {
-            let text =
-                "grace: lease, retire_after and audit_every together must not be more than half of it".to_owned();
-            self.mistakes.push(Mistake { origin: self.origin("grace"), text });
+    fn mistake_unknown_variable(&mut self, name: &str) {
+        let known: Vec<String> = variables::known().collect();
+        let mut hint = file::nearest(name, known.iter().map(String::as_str));
+        if hint.is_empty() {
+            hint = ": remove it, or see `quipu serve --help` for the names of all settings".to_owned();
         }
+        let origin = Origin::Variable(name.to_owned());
+        self.mistakes.push(Mistake { origin, text: format!("unknown variable{hint}") });
+    }
+
+    /// Rules about several settings together.
+    fn check_whole(&mut self) {
+        self.check_times();
+        self.check_namespaces();
+        self.check_addresses();
+    }
+
+    fn check_times(&mut self) {
+        let SharingOptions { lease, retire_after, grace, audit_every, .. } = self.configuration.engine.sharing;
+        if lease + retire_after + audit_every <= grace / 2 {
+            return;
+        }
+        // The line that was written, if one was.
+        let keys = ["grace", "lease", "retire_after", "audit_every"];
+        let origin = keys.iter().find_map(|key| self.origins.get(*key).cloned()).unwrap_or(Origin::Default);
+        let text = "grace: lease, retire_after and audit_every together must not be more than half of it".to_owned();
+        self.mistakes.push(Mistake { origin, text });
+    }
+
+    fn check_namespaces(&mut self) {
         for (name, namespace) in &self.configuration.namespaces {
-            for conflict in namespace.conflicts() {
+            for conflict in namespace.conflicts(self.configuration.store.is_some()) {
                 // It begins with the key that cannot be there.
                 let key = conflict.split(':').next().unwrap_or_default();
                 let origin = self.origin(&format!("namespace.{name}.{key}"));
                 self.mistakes.push(Mistake { origin, text: format!("in [namespace.{name}]: {conflict}") });
             }
         }
+    }
+
+    fn check_addresses(&mut self) {
         let server = &self.configuration.server;
+        let (resp, http) = (server.resp, server.http);
         let closed = server.password.is_some() || server.insecure;
-        let addresses = [("resp", Some(server.resp)), ("http", server.http)];
-        for (key, address) in addresses {
+        for (key, address) in [("resp", Some(resp)), ("http", http)] {
             let Some(address) = address.filter(|address| !closed && !address.ip().is_loopback()) else { continue };
             let text = quipu_server::BindError::Open { addr: address }.to_string();
             self.mistakes.push(Mistake { origin: self.origin(key), text: format!("{key}: {text}") });
+        }
+        let overlap = |http: &SocketAddr| {
+            let same_ip = http.ip() == resp.ip() || http.ip().is_unspecified() || resp.ip().is_unspecified();
+            http.port() == resp.port() && http.port() != 0 && same_ip
+        };
+        if let Some(http) = http.filter(overlap) {
+            let origin = self.origins.get("http").or(self.origins.get("resp")).cloned().unwrap_or(Origin::Default);
+            let text = format!("http: {http} is taken by resp, {resp}: give them different ports");
+            self.mistakes.push(Mistake { origin, text });
         }
     }
 }

@@ -12,7 +12,8 @@ const HEAD: &str = "\
 This page is printed from the code: `quipu docs configuration > docs/configuration.md`.
 
 `quipu serve --config quipu.toml` reads a file; every setting of the server is also a flag and a variable. A flag goes before a variable, a variable before the file, the
-file before the default. Nothing starts with a mistake: every one is told, with its line. `quipu config check` prints what is in force and where each value came from.
+file before the default. A variable that begins with `QUIPU_` and is no setting is a mistake; those by which Kubernetes describes services are ignored.
+Nothing starts with a mistake: `serve` and `config check` tell every one, with its line. `quipu config check` prints what is in force and where each value came from.
 
 ## `[server]`
 

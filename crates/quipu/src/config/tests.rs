@@ -15,7 +15,7 @@ fn flags(file: &str, given: &[(&str, &str, Origin)]) -> (tempfile::TempDir, Serv
         let setting = SETTINGS.iter().find(|setting| setting.key == *key).unwrap();
         Given { setting, text: (*text).to_owned(), origin: origin.clone() }
     });
-    let flags = ServeFlags { config: Some(path), given: given.collect() };
+    let flags = ServeFlags { config: Some(path), given: given.collect(), ..ServeFlags::default() };
     (dir, flags)
 }
 
@@ -229,7 +229,7 @@ fn an_address_that_others_reach_needs_a_password_or_a_word() {
 
 #[test]
 fn a_file_that_cannot_be_read_is_a_mistake() {
-    let flags = ServeFlags { config: Some("/nonexistent/quipu.toml".into()), given: Vec::new() };
+    let flags = ServeFlags { config: Some("/nonexistent/quipu.toml".into()), ..ServeFlags::default() };
     let told = Effective::resolve(&flags).mistakes;
     assert_eq!(told.len(), 1);
     assert!(told[0].to_string().starts_with("--config: cannot read /nonexistent/quipu.toml"), "{}", told[0]);

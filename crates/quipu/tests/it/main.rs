@@ -3,6 +3,7 @@
 mod at_rest;
 mod backup;
 mod bench;
+mod configuration;
 mod flood;
 mod kill;
 mod life;

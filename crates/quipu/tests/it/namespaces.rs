@@ -14,6 +14,7 @@ struct Served {
 impl Served {
     fn start(data: &Path) -> Served {
         let mut child = Command::new(env!("CARGO_BIN_EXE_quipu"))
+            .env_clear()
             .args(["serve", "--resp", "127.0.0.1:0", "--http", "127.0.0.1:0", "--seal-every", "50ms"])
             .args(["--segment-bytes", "65536", "--journal-bytes-max", "64KiB", "--workers", "1", "--data"])
             .arg(data)
@@ -69,8 +70,8 @@ fn what_was_answered_is_in_force_after_a_kill_and_what_it_made_durable_is_there(
         let (status, shown) = served.ask("PUT", "/v1/namespaces/x", &format!("{{\"durability\": \"durable\", {ttl}}}"));
         assert_eq!(status, 200);
         assert_eq!(shown["settings"]["durability"]["value"], "durable");
-        let checked =
-            Command::new(env!("CARGO_BIN_EXE_quipu")).args(["config", "check", "--data"]).arg(data.path()).output();
+        let mut check = Command::new(env!("CARGO_BIN_EXE_quipu"));
+        let checked = check.env_clear().args(["config", "check", "--data"]).arg(data.path()).output();
         let checked = String::from_utf8(checked.expect("it runs").stdout).expect("text");
         let line = checked.lines().find(|line| line.contains("namespace.x.ttl")).expect("it is shown");
         let from = shown["settings"]["ttl"]["from"].as_str().expect("where it came from");
