@@ -13,10 +13,10 @@ use quipu_model::{Durability, Incarnation, LedgerError, LockError, Namespace, No
 
 use crate::engine::{Compaction, Inner};
 use crate::failpoint::step;
-use crate::journal::control::{Control, ControlFile};
+use crate::journal::control::{CONTROL_FILE, CONTROL_FILE_NEW, CONTROL_FILE_UNFINISHED, Control, ControlFile};
 use crate::journal::format::{Entry, Position};
 use crate::journal::recover::{Found, Tail, find_segments, open_control};
-use crate::journal::segments::Segment;
+use crate::journal::segments::{Segment, segment_number};
 use crate::journal::{Draft, Journal, JournalError, JournalOptions, io_error};
 use crate::load::Loads;
 use crate::namespaces::{Namespaces, Thinned};
@@ -33,6 +33,12 @@ use crate::watermark::Watermark;
 /// The file whose lock marks a directory as in use.
 const LOCK_FILE: &str = "lock";
 
+/// What a file system puts into its root: a disk mounted for the data directory is empty but for it.
+const LOST_AND_FOUND: &str = "lost+found";
+
+/// As many files of a foreign directory are named.
+const FOREIGN_NAMED: usize = 3;
+
 /// Why an engine could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -44,6 +50,22 @@ pub enum OpenError {
         dir: std::path::PathBuf,
         /// By whom.
         source: LockError,
+    },
+    /// No file can be made in the directory.
+    #[error("cannot write to data directory {}: {source}; check its owner and permissions, or name another directory", .dir.display())]
+    Unwritable {
+        /// Which directory.
+        dir: std::path::PathBuf,
+        /// What the file system answered.
+        source: std::io::Error,
+    },
+    /// The directory has files of another program.
+    #[error("{} is not a data directory, and not empty: it has {found}; name an empty or a new directory", .dir.display())]
+    Foreign {
+        /// Which directory.
+        dir: std::path::PathBuf,
+        /// Some of its files.
+        found: String,
     },
     /// The journal cannot be used as it is.
     #[error(transparent)]
@@ -92,7 +114,11 @@ pub(crate) fn open(options: Options, environment: Environment) -> Result<Inner, 
     options.namespaces.iter().try_for_each(|(name, settings)| check_namespace(name, settings, store.is_some()))?;
     let dir = options.data.clone();
     vfs.create_dir(&dir).map_err(|e| io_error(&dir, "create", e))?;
-    let lock = vfs.lock(&dir.join(LOCK_FILE)).map_err(|source| OpenError::InUse { dir: dir.clone(), source })?;
+    check_directory(&*vfs, &dir)?;
+    let lock = vfs.lock(&dir.join(LOCK_FILE)).map_err(|error| match error {
+        LockError::Held { .. } => OpenError::InUse { dir: dir.clone(), source: error },
+        LockError::Io(source) => OpenError::Unwritable { dir: dir.clone(), source },
+    })?;
 
     let mut control = match open_control(&*vfs, &dir)? {
         Some(control) => control,
@@ -234,6 +260,24 @@ fn check_namespace(name: &[u8], settings: &Namespace, shared: bool) -> Result<()
         return Ok(());
     }
     Err(OpenError::Options(format!("namespace {}: {}", name.escape_ascii(), mistakes.join("; "))))
+}
+
+/// Refuses a directory that has files but none of ours.
+fn check_directory(vfs: &dyn Vfs, dir: &Path) -> Result<(), OpenError> {
+    let mut names = vfs.list(dir).map_err(|e| io_error(dir, "list", e))?;
+    names.retain(|name| name != LOST_AND_FOUND);
+    let is_ours = |name: &String| {
+        [LOCK_FILE, CONTROL_FILE, CONTROL_FILE_NEW, CONTROL_FILE_UNFINISHED, LEDGER_DIR].contains(&name.as_str())
+            || segment_number(name).is_some()
+    };
+    if names.is_empty() || names.iter().any(is_ours) {
+        return Ok(());
+    }
+    names.sort();
+    let more = names.len().saturating_sub(FOREIGN_NAMED);
+    names.truncate(FOREIGN_NAMED);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    Err(OpenError::Foreign { dir: dir.to_owned(), found: format!("{}{more}", names.join(", ")) })
 }
 
 fn new_control(node: u64, log: u64) -> Control {

@@ -35,4 +35,4 @@ pub use http::openapi_page;
 pub use limits::Limits;
 pub use metrics::markdown as metrics_page;
 pub use options::{Options, Origins, Password, PasswordError};
-pub use server::{BindError, RunError, Server};
+pub use server::{Addresses, BindError, RunError, Server};

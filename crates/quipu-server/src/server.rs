@@ -5,13 +5,14 @@
 use std::future::Future;
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use quipu_engine::Engine;
-use rustix::net::sockopt;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use tokio::sync::watch;
 
 use crate::clients::Clients;
@@ -32,6 +33,14 @@ const BACKLOG: i32 = 4_096;
 
 /// What a client hears that comes when all places are taken. Redis's words.
 const REFUSAL: &[u8] = b"-ERR max number of clients reached\r\n";
+
+/// The server's addresses, reserved: nobody else can listen there, and clients are not accepted yet.
+pub struct Addresses {
+    options: Options,
+    resp: OwnedFd,
+    http: Option<OwnedFd>,
+    connections_possible: u32,
+}
 
 /// Bound to its addresses, not yet answering.
 pub struct Server {
@@ -76,13 +85,13 @@ pub enum BindError {
 #[error("cannot start a worker")]
 pub struct RunError(#[from] io::Error);
 
-impl Server {
-    /// Binds; from here on clients can connect, and are answered once [`Server::run`] runs.
-    pub fn bind(engine: Engine, options: Options) -> Result<Server, BindError> {
-        let Options { resp, http, workers, password, insecure, mut limits, origins } = options;
-        if let Some(addr) = [Some(resp), http].into_iter().flatten().find(|addr| !addr.ip().is_loopback())
+impl Addresses {
+    /// Checks the options and reserves the addresses, before anything is opened for the server.
+    pub fn reserve(mut options: Options) -> Result<Addresses, BindError> {
+        let Options { resp, http, workers, password, insecure, limits, .. } = &mut options;
+        if let Some(addr) = [Some(*resp), *http].into_iter().flatten().find(|addr| !addr.ip().is_loopback())
             && password.is_none()
-            && !insecure
+            && !*insecure
         {
             return Err(BindError::Open { addr });
         }
@@ -93,18 +102,27 @@ impl Server {
             warn(files, &format!("HTTP connections have been reduced from {asked} to {possible}"));
             limits.http_connections_max = http_possible.max(1);
         }
-        let reserved = process::files_reserved(&limits, workers.get());
-        let Some(possible) = process::connections_possible(files, reserved) else {
+        let reserved = process::files_reserved(limits, workers.get());
+        let Some(connections_possible) = process::connections_possible(files, reserved) else {
             return Err(BindError::Files { files, needed: reserved + 1 });
         };
-        if limits.connections_max > possible {
+        if limits.connections_max > connections_possible {
             // The words of Redis, which people search for.
-            let reduced = format!("maxclients has been reduced from {} to {possible}", limits.connections_max);
+            let asked = limits.connections_max;
+            let reduced = format!("maxclients has been reduced from {asked} to {connections_possible}");
             warn(files, &format!("{reserved} are for the journal, HTTP and the like, so {reduced}"));
-            limits.connections_max = possible;
+            limits.connections_max = connections_possible;
         }
-        let resp = listen(resp)?;
-        let http = http.map(listen).transpose()?;
+        let (resp, http) = (reserve(*resp)?, http.map(reserve).transpose()?);
+        Ok(Addresses { options, resp, http, connections_possible })
+    }
+
+    /// Listens; from here on clients can connect, and are answered once [`Server::run`] runs.
+    pub fn listen(self, engine: Engine) -> Result<Server, BindError> {
+        let Addresses { options, resp, http, connections_possible } = self;
+        let Options { resp: resp_addr, http: http_addr, workers, password, limits, origins, .. } = options;
+        let resp = listen(resp, resp_addr)?;
+        let http = http.zip(http_addr).map(|(socket, addr)| listen(socket, addr)).transpose()?;
         let hot = Hot::new(engine.now());
         let shared = Shared {
             started: engine.now(),
@@ -112,7 +130,7 @@ impl Server {
             engine,
             password,
             origins,
-            settings: Settings::new(&limits, possible),
+            settings: Settings::new(&limits, connections_possible),
             limits,
             clients: Clients::default(),
             tally: Tally::default(),
@@ -125,6 +143,13 @@ impl Server {
             workers: workers.get(),
         };
         Ok(Server { shared: Arc::new(shared), resp: resp.0, http: http.map(|(listener, _)| listener) })
+    }
+}
+
+impl Server {
+    /// Reserves the addresses and listens; see [`Addresses::listen`].
+    pub fn bind(engine: Engine, options: Options) -> Result<Server, BindError> {
+        Addresses::reserve(options)?.listen(engine)
     }
 
     /// Where Redis clients connect; the real port if 0 was asked for.
@@ -228,13 +253,24 @@ fn warn(files: u64, text: &str) {
     }
 }
 
-fn listen(addr: SocketAddr) -> Result<(TcpListener, SocketAddr), BindError> {
-    let bound = TcpListener::bind(addr).and_then(|listener| {
-        listener.set_nonblocking(true)?;
-        // Listening again only changes the length of the queue; the standard library gives no say in it.
-        rustix::net::listen(&listener, BACKLOG)?;
+/// A socket that has the address and does not listen yet. Where another listens, this fails.
+fn reserve(addr: SocketAddr) -> Result<OwnedFd, BindError> {
+    let family = if addr.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let reserved = rustix::net::socket_with(family, SocketType::STREAM, flags, None).and_then(|socket| {
+        // As the standard library does: connections of the last life do not keep the port.
+        sockopt::set_socket_reuseaddr(&socket, true)?;
+        rustix::net::bind(&socket, &addr)?;
+        Ok(socket)
+    });
+    reserved.map_err(|error| BindError::Listen { addr, source: error.into() })
+}
+
+fn listen(socket: OwnedFd, addr: SocketAddr) -> Result<(TcpListener, SocketAddr), BindError> {
+    let listening = rustix::net::listen(&socket, BACKLOG).map_err(io::Error::from).and_then(|()| {
+        let listener = TcpListener::from(socket);
         let addr = listener.local_addr()?;
         Ok((listener, addr))
     });
-    bound.map_err(|source| BindError::Listen { addr, source })
+    listening.map_err(|source| BindError::Listen { addr, source })
 }

@@ -29,7 +29,7 @@ const LOCK_FILE: &str = "lock";
 /// The locks of this machine, on Linux.
 const LOCKS: &str = "/proc/locks";
 
-/// Prints what is found; exit status 1 if the server would refuse it.
+/// Prints what is found; exit status 1 if there is no journal or the server would refuse it.
 pub fn inspect(target: &args::Inspect, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     let data = &target.data;
     if let Some(holder) = holder(data) {
@@ -45,7 +45,9 @@ pub fn inspect(target: &args::Inspect, out: &mut impl Write) -> anyhow::Result<E
     written?;
     let inspection = inspection.map_err(|error| anyhow!("cannot inspect {}: {error}", data.display()))?;
     report(data, &inspection, out)?;
-    Ok(if inspection.verdict.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    // Whoever checks a backup means one that is there.
+    let is_whole = inspection.control.is_some() && inspection.verdict.is_ok();
+    Ok(if is_whole { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Reads everything, and compares the ledger with its checksums on the way.
@@ -121,7 +123,7 @@ fn report(data: &Path, inspection: &Inspection, out: &mut impl Write) -> io::Res
     }
     let verdict = match (control, verdict) {
         (_, Err(error)) => show::bad(&format!("damaged: {error}")),
-        (None, Ok(_)) => "no journal: a server would begin a new one here".to_owned(),
+        (None, Ok(_)) => show::bad("no journal: this is neither a data directory nor a backup"),
         (_, Ok(Tail { torn: Some(torn), .. })) => {
             let (file, offset, reason) = (torn.file.display(), torn.offset, torn.reason);
             show::good(&format!("torn tail at {file} byte {offset} (will be cut): {reason}"))

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, anyhow};
 use quipu_engine::{Engine, Environment};
-use quipu_server::Server;
+use quipu_server::Addresses;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::{error, info, warn};
 
@@ -45,13 +45,15 @@ pub fn serve(flags: &ServeFlags, out: &mut impl Write) -> anyhow::Result<ExitCod
 fn run(configuration: Configuration, out: &mut impl Write) -> anyhow::Result<()> {
     let Configuration { engine: options, server, log, store, .. } = configuration;
     let place = Place { data: options.data.display().to_string(), store };
+    // Before the directory: a start that fails here leaves none behind.
+    let addresses = Addresses::reserve(server)?;
     let store = place.store.as_ref().map(StoreUrl::open).transpose()?;
     let environment = Environment { store, ..Environment::system() };
     // The error says everything in its own words, which `inspect` shares.
     let opened = Engine::open_driven(options, environment);
     let engine = opened.map_err(|error| anyhow!("cannot open {}: {error}", place.data))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("start a runtime")?;
-    let served = runtime.block_on(answer(&engine, server, &place, log, out));
+    let served = runtime.block_on(answer(&engine, addresses, &place, log, out));
     // Also when it never served: a directory that was opened is closed cleanly.
     engine.close().context("close the journal")?;
     served?;
@@ -65,12 +67,12 @@ fn run(configuration: Configuration, out: &mut impl Write) -> anyhow::Result<()>
 
 async fn answer(
     engine: &Engine,
-    options: quipu_server::Options,
+    addresses: Addresses,
     place: &Place,
     log: LogForm,
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
-    let server = Server::bind(engine.clone(), options)?;
+    let server = addresses.listen(engine.clone())?;
     let mut stop = Stop::new().context("listen for signals")?;
     match log {
         LogForm::Text => say(out, &banner(engine, place, server.resp_addr(), server.http_addr())),

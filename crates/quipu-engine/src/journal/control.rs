@@ -38,7 +38,7 @@ use crate::sync::Arc;
 
 /// Name of the file.
 pub const CONTROL_FILE: &str = "control";
-const CONTROL_FILE_NEW: &str = "control.new";
+pub(crate) const CONTROL_FILE_NEW: &str = "control.new";
 
 /// Name of the file in a directory that a backup or restore is still filling.
 pub const CONTROL_FILE_UNFINISHED: &str = "control.unfinished";

@@ -4,6 +4,7 @@ mod at_rest;
 mod backup;
 mod bench;
 mod configuration;
+mod directories;
 mod flood;
 mod kill;
 mod life;
