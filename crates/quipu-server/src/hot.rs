@@ -1,22 +1,23 @@
 //! Hot keys: which counters are asked for most often, reads and writes apart. Always on.
 //!
-//! In: commands that were run, of which one in [`SAMPLE`] is looked at, by geometric skips, so that the others cost a subtraction. Out: lists with bounds, of the last minute or two; the few
-//! counters to which so large a part of all writes goes that they are worth lanes (`connection/silent`).
+//! In: commands that were run, of which one in [`SAMPLE`] is sampled, by geometric skips, so that the others cost a subtraction. Out: lists of the last one to two minutes, with estimates and
+//! their bounds; the few counters to which so large a part of all writes goes that they are worth lanes (`connection/silent`).
 //!
 //! Invariants:
 //! - memory is bounded: four lists of fixed size, and a few names;
-//! - a list never says that a counter was seen less often than it was among those that were looked at (`at_most`), nor more often (`at_least`).
+//! - nothing older than two generations is listed, however little traffic there is;
+//! - a count lies within its bounds with a probability of at least 95 %.
 
 use std::cell::RefCell;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use quipu_model::{Command, KeptName, Millis, Name, Ranked};
+use quipu_model::{Command, KeptName, Millis, Name};
 use quipu_sketch::sample::{Rate, Skip};
 use quipu_sketch::{Edits, Key, Top};
 
-/// One command in so many is looked at.
+/// One command in so many is sampled.
 pub(crate) const SAMPLE: u32 = 64;
 
 /// Counters of a list.
@@ -29,16 +30,22 @@ const CELLS: u32 = 1_024;
 /// A list is of so much time, and the one before it is kept as long.
 const GENERATION_MILLIS: u64 = 60_000;
 
+/// Samples from which on a list tells which counters are hot: about 6,400 commands. With fewer, chance decides the order.
+pub(crate) const SAMPLES_ENOUGH: u64 = 100;
+
+/// Standard deviations to each side of 95 %.
+const DEVIATIONS: f64 = 1.96;
+
 /// Most counters that are told to be worth lanes. With the share below there can be no more than twice as many.
 pub(crate) const HOTTEST_MAX: usize = 8;
 
 /// A counter is, if at least one write in so many is to it.
 const HOTTEST_SHARE: u64 = 16;
 
-/// And if at least so many were, within a generation: some hundreds that were looked at, so that chance alone makes none.
-const HOTTEST_WRITES_MIN: u64 = 256 * SAMPLE as u64;
+/// And if at least so many samples of a generation were: chance alone makes none.
+const HOTTEST_SAMPLES_MIN: u64 = 256;
 
-/// Which ones those are is found out anew after so many writes that were looked at, and then after a quarter more than there were: that looks at all of a list, so it is not to be done often.
+/// The hottest are found anew after so many samples of writes, and then after a quarter more than there were: it looks at all of a list, so it is not to be done often.
 const HOTTEST_EVERY: u64 = 256;
 
 /// See the module.
@@ -53,7 +60,7 @@ struct Lists {
     now: Generation,
     before: Generation,
     hottest: Arc<[KeptName]>,
-    /// Writes that were looked at since the hottest were found out.
+    /// Samples of writes since the hottest were found.
     unranked: u64,
     /// What a change of a list would be written down as; nobody does.
     edits: Edits,
@@ -65,12 +72,69 @@ struct Generation {
     reads: Top,
 }
 
-/// What the lists say.
-pub(crate) struct Seen {
+/// What is told of hot keys.
+pub(crate) struct HotKeys {
     /// Since when.
     pub since: Millis,
-    pub writes: Vec<Ranked>,
-    pub reads: Vec<Ranked>,
+    pub writes: HotList,
+    pub reads: HotList,
+}
+
+/// The counters that were written, or read, most often.
+pub(crate) struct HotList {
+    pub rows: Vec<HotKey>,
+    /// Whether there were samples enough to tell.
+    pub enough: bool,
+}
+
+/// How often a counter was asked for.
+#[derive(Debug)]
+pub(crate) struct HotKey {
+    pub name: Box<[u8]>,
+    /// The estimate.
+    pub about: u64,
+    /// Bounds that hold with a probability of 95 %.
+    pub at_least: u64,
+    pub at_most: u64,
+}
+
+impl HotKeys {
+    /// What to tell where there are too few samples.
+    pub fn note(&self) -> Option<String> {
+        let lacking = match (self.writes.enough, self.reads.enough) {
+            (true, true) => return None,
+            (false, true) => "writes",
+            (true, false) => "reads",
+            (false, false) => "writes and reads",
+        };
+        Some(format!("too little traffic to tell hot {lacking}: fewer than {SAMPLES_ENOUGH} were sampled"))
+    }
+}
+
+impl HotKey {
+    /// From the bounds of a counter's samples.
+    fn new(name: Vec<u8>, samples_min: u64, samples_max: u64) -> HotKey {
+        // Every sample was a command.
+        let at_least = samples_min.max(lower_bound(samples_min));
+        let about = u64::from(SAMPLE) * samples_min.midpoint(samples_max);
+        HotKey { name: name.into(), about, at_least, at_most: upper_bound(samples_max) }
+    }
+}
+
+/// The least number of commands that goes with so many samples, and the greatest.
+///
+/// The number of samples of n commands is nearly Poisson with mean n / [`SAMPLE`]. These are the limits of its mean by the score test, with the correction for
+/// continuity that makes them hold for few samples, too: m ± ½, plus z² / 2, ± z √(m ± ½ + z² / 4).
+fn lower_bound(samples: u64) -> u64 {
+    let Some(m) = samples.checked_sub(1).map(|less| less as f64 + 0.5) else { return 0 };
+    let mean = m + DEVIATIONS.powi(2) / 2.0 - DEVIATIONS * (m + DEVIATIONS.powi(2) / 4.0).sqrt();
+    (mean * f64::from(SAMPLE)).floor() as u64
+}
+
+fn upper_bound(samples: u64) -> u64 {
+    let m = samples as f64 + 0.5;
+    let mean = m + DEVIATIONS.powi(2) / 2.0 + DEVIATIONS * (m + DEVIATIONS.powi(2) / 4.0).sqrt();
+    (mean * f64::from(SAMPLE)).ceil() as u64
 }
 
 impl Generation {
@@ -124,10 +188,10 @@ impl Hot {
         let Lists { now, edits, unranked, .. } = &mut *lists;
         let top = if writes { &mut now.writes } else { &mut now.reads };
         // A list whose sum is full stays as it is until the next one.
-        let _ = top.add(&self.key, name.bytes(), SAMPLE.into(), edits);
+        let _ = top.add(&self.key, name.bytes(), 1, edits);
         edits.clear();
         *unranked += u64::from(writes);
-        if *unranked >= HOTTEST_EVERY.max(now.writes.n() / u64::from(SAMPLE) / 4) {
+        if *unranked >= HOTTEST_EVERY.max(now.writes.n() / 4) {
             self.rank(&mut lists);
         }
     }
@@ -136,7 +200,7 @@ impl Hot {
     fn rank(&self, lists: &mut Lists) {
         lists.unranked = 0;
         let writes = &lists.now.writes;
-        let least = (writes.n() / HOTTEST_SHARE).max(HOTTEST_WRITES_MIN);
+        let least = (writes.n() / HOTTEST_SHARE).max(HOTTEST_SAMPLES_MIN);
         let rows = writes.list();
         let hottest = rows.iter().filter(|row| row.at_least >= least).take(HOTTEST_MAX);
         let hottest: Vec<&[u8]> = hottest.map(|row| &*row.item).collect();
@@ -157,25 +221,21 @@ impl Hot {
     }
 
     /// What was asked for most often, so many of each at most.
-    pub fn seen(&self, count: usize, now: Millis) -> Seen {
+    pub fn list(&self, count: usize, now: Millis) -> HotKeys {
         let mut lists = self.lists.lock().unwrap_or_else(PoisonError::into_inner);
         lists.turn_over(now);
-        let list = |of: fn(&mut Generation) -> &mut Top, lists: &mut Lists| {
-            let mut both = of(&mut lists.now).clone();
-            let mut edits = Edits::default();
-            let _ = both.merge(&self.key, &[&*of(&mut lists.before)], &mut edits);
+        let list = |now: &Top, before: &Top| {
+            let mut both = now.clone();
+            let _ = both.merge(&self.key, &[before], &mut Edits::default());
             let rows = both.list().into_iter().take(count);
-            rows.map(|row| Ranked {
-                item: row.item.into(),
-                at_most: row.at_most,
-                at_least: row.at_least,
-                certain: row.certain,
-            })
-            .collect()
+            let rows = rows.map(|row| HotKey::new(row.item, row.at_least, row.at_most)).collect();
+            HotList { rows, enough: both.n() >= SAMPLES_ENOUGH }
         };
-        let writes = list(|generation| &mut generation.writes, &mut lists);
-        let reads = list(|generation| &mut generation.reads, &mut lists);
-        Seen { since: lists.before.since, writes, reads }
+        HotKeys {
+            since: lists.before.since,
+            writes: list(&lists.now.writes, &lists.before.writes),
+            reads: list(&lists.now.reads, &lists.before.reads),
+        }
     }
 
     /// Forgets all that was seen.
@@ -186,12 +246,17 @@ impl Hot {
 }
 
 impl Lists {
+    /// Ends the generations whose time is over. Each begins where the one before it ended, so that their age does not depend on traffic.
     fn turn_over(&mut self, now: Millis) {
-        if now.0.saturating_sub(self.now.since.0) >= GENERATION_MILLIS {
-            self.before = std::mem::replace(&mut self.now, Generation::new(now));
-            // What was hottest stays so until enough was seen of this one.
-            self.unranked = 0;
+        let ended = now.0.saturating_sub(self.now.since.0) / GENERATION_MILLIS;
+        if ended == 0 {
+            return;
         }
+        let since = self.now.since.0 + ended * GENERATION_MILLIS;
+        let last = std::mem::replace(&mut self.now, Generation::new(Millis(since)));
+        self.before = if ended == 1 { last } else { Generation::new(Millis(since - GENERATION_MILLIS)) };
+        // What was hottest stays so until enough was seen of this one.
+        self.unranked = 0;
     }
 }
 
@@ -262,15 +327,16 @@ mod tests {
                 if round % 4 == 0 { ("hot:w", "hot:r") } else { (&*cold[round % 2_000], &*cold[round % 1_999]) };
             hot.ran(3, Millis(1), |at| (at < 2).then(|| (name([write, read][at]), at == 0)));
         }
-        let seen = hot.seen(5, Millis(2));
-        assert_eq!(&*seen.writes[0].item, b"hot:w");
-        assert_eq!(&*seen.reads[0].item, b"hot:r");
-        // 50,000 each, of which one in 64 is looked at: four standard deviations.
-        for row in [&seen.writes[0], &seen.reads[0]] {
-            assert!((42_900..=57_100).contains(&row.at_most), "{row:?}");
-            assert!(row.at_least <= row.at_most);
+        let HotKeys { writes, reads, .. } = hot.list(5, Millis(2));
+        assert_eq!(&*writes.rows[0].name, b"hot:w");
+        assert_eq!(&*reads.rows[0].name, b"hot:r");
+        // 50,000 each, of which one in 64 is sampled: four standard deviations.
+        for row in [&writes.rows[0], &reads.rows[0]] {
+            assert!((42_900..=57_100).contains(&row.about), "{row:?}");
+            assert!(row.at_least < row.about && row.about < row.at_most, "{row:?}");
         }
-        assert!(seen.writes.len() == 5 && seen.writes[1].at_most < 10_000);
+        assert!(writes.rows.len() == 5 && writes.rows[1].at_most < 10_000);
+        assert!(writes.enough && reads.enough);
     }
 
     #[test]
@@ -309,14 +375,70 @@ mod tests {
         for _ in 0..10_000 {
             hot.ran_one(&Command::Read { name: name("a") }, Millis(1));
         }
-        assert_eq!(hot.seen(10, Millis(GENERATION_MILLIS)).reads.len(), 1, "the minute before is still told");
+        assert_eq!(hot.list(10, Millis(GENERATION_MILLIS)).reads.rows.len(), 1, "the minute before is still told");
         for _ in 0..10_000 {
             hot.ran_one(&Command::Read { name: name("b") }, Millis(GENERATION_MILLIS + 1));
         }
-        let seen = hot.seen(10, Millis(2 * GENERATION_MILLIS));
-        assert_eq!(seen.reads.iter().map(|row| &*row.item).collect::<Vec<_>>(), [b"b"]);
-        assert!(seen.writes.is_empty());
+        let told = hot.list(10, Millis(2 * GENERATION_MILLIS));
+        assert_eq!(told.reads.rows.iter().map(|row| &*row.name).collect::<Vec<_>>(), [b"b"]);
+        assert!(told.writes.rows.is_empty());
         hot.reset(Millis(2 * GENERATION_MILLIS));
-        assert!(hot.seen(10, Millis(2 * GENERATION_MILLIS)).reads.is_empty());
+        assert!(hot.list(10, Millis(2 * GENERATION_MILLIS)).reads.rows.is_empty());
+    }
+
+    #[test]
+    fn generations_end_by_time_without_traffic() {
+        let run = |hot: &Hot, now: u64| {
+            for _ in 0..10_000 {
+                hot.ran_one(&Command::Read { name: name("a") }, Millis(now));
+            }
+        };
+        let hot = Hot::new(Millis(0));
+        run(&hot, 1);
+        let told = hot.list(10, Millis(2 * GENERATION_MILLIS));
+        assert!(told.reads.rows.is_empty() && !told.reads.enough, "nobody asked for two minutes");
+        assert_eq!(told.since, Millis(GENERATION_MILLIS));
+
+        // A sample late in a minute does not keep the one before it for longer.
+        let hot = Hot::new(Millis(0));
+        run(&hot, 1);
+        for _ in 0..10_000 {
+            hot.ran_one(&Command::Read { name: name("b") }, Millis(2 * GENERATION_MILLIS - 1));
+        }
+        let told = hot.list(10, Millis(2 * GENERATION_MILLIS));
+        assert_eq!(told.reads.rows.iter().map(|row| &*row.name).collect::<Vec<_>>(), [b"b"]);
+        assert_eq!(told.since, Millis(GENERATION_MILLIS));
+    }
+
+    #[test]
+    fn bounds_hold_with_the_probability_that_is_told() {
+        let p = 1.0 / f64::from(SAMPLE);
+        for commands in (1..100).chain((100..20_000).step_by(97)) {
+            // Of the binomial distribution: how likely so many samples are, from none on.
+            let (mut likely, mut outside, mut inside) = ((1.0 - p).powi(commands as i32), 0.0, 0.0);
+            for samples in 0..=commands {
+                let row = HotKey::new(Vec::new(), samples, samples);
+                let holds = (row.at_least..=row.at_most).contains(&commands);
+                *(if holds { &mut inside } else { &mut outside }) += likely;
+                likely *= (commands - samples) as f64 / (samples + 1) as f64 * p / (1.0 - p);
+                if inside + outside > 1.0 - 1e-9 {
+                    break;
+                }
+            }
+            assert!(inside >= 0.95, "{commands} commands: {inside}");
+        }
+    }
+
+    #[test]
+    fn one_sample_is_no_certainty() {
+        let row = HotKey::new(b"a".to_vec(), 1, 1);
+        assert_eq!((row.about, row.at_least, row.at_most), (64, 3, 416));
+        let none = HotKey::new(b"a".to_vec(), 0, 0);
+        assert_eq!((none.about, none.at_least), (0, 0));
+        let hot = Hot::new(Millis(0));
+        assert_eq!(
+            hot.list(10, Millis(1)).note().as_deref(),
+            Some("too little traffic to tell hot writes and reads: fewer than 100 were sampled")
+        );
     }
 }

@@ -12,7 +12,8 @@ use quipu_protocol::{Version, Writer};
 
 use super::session::{Ending, Replies, Session, State};
 use super::transaction::Transaction;
-use crate::{hot, info, settings};
+use crate::hot::{self, HotKey};
+use crate::{info, settings};
 
 /// The version of Redis whose commands and replies are matched; clients choose what they send by it.
 pub(crate) const REDIS_VERSION: &str = "7.2.0";
@@ -108,16 +109,40 @@ fn hot_keys(session: &Session, command: HotKeys, turn: &Turn<'_>, writer: &mut W
             writer.simple("OK");
         }
         HotKeys::Get { count } => {
-            let seen = hot.seen(count, now);
-            writer.map(4);
+            let told = hot.list(count, now);
+            let note = told.note();
+            writer.map(7);
             writer.bulk(b"since");
-            writer.integer(seen.since.0 as i64);
+            writer.integer(told.since.0 as i64);
             writer.bulk(b"sample");
             writer.integer(hot::SAMPLE.into());
-            for (word, rows) in [("writes", seen.writes), ("reads", seen.reads)] {
+            let enough = [("writes_enough", told.writes.enough), ("reads_enough", told.reads.enough)];
+            for (word, list) in [("writes", told.writes), ("reads", told.reads)] {
                 writer.bulk(word.as_bytes());
-                writer.reply(&Reply::Ranked(rows), Shape::Plain, "hotkeys");
+                hot_list(&list.rows, writer);
             }
+            for (word, enough) in enough {
+                writer.bulk(word.as_bytes());
+                writer.integer(enough.into());
+            }
+            writer.bulk(b"note");
+            match note {
+                Some(note) => writer.bulk(note.as_bytes()),
+                None => writer.null(),
+            }
+        }
+    }
+}
+
+fn hot_list(rows: &[HotKey], writer: &mut Writer<'_>) {
+    writer.array(rows.len());
+    for HotKey { name, about, at_least, at_most } in rows {
+        writer.map(4);
+        writer.bulk(b"item");
+        writer.bulk(name);
+        for (word, number) in [("about", about), ("at_least", at_least), ("at_most", at_most)] {
+            writer.bulk(word.as_bytes());
+            writer.integer(i64::try_from(*number).unwrap_or(i64::MAX));
         }
     }
 }

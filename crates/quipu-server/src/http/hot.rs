@@ -4,14 +4,13 @@ use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
-use quipu_model::Ranked;
 use quipu_protocol::json;
 
 use super::Door;
 use super::counters::object;
 use super::problem::Failure;
 use super::request::Query;
-use crate::hot::{HOT_NAMES_MAX, SAMPLE};
+use crate::hot::{HOT_NAMES_MAX, HotKey, SAMPLE};
 
 /// Counters of each list, unless the request says how many.
 const COUNT_DEFAULT: u64 = 10;
@@ -22,18 +21,21 @@ pub(super) async fn hot(State(door): State<Arc<Door>>, request: Request) -> Resu
     let count = query.take_number("count", 1, HOT_NAMES_MAX.into())?.unwrap_or(COUNT_DEFAULT) as usize;
     query.finish()?;
     let shared = &door.shared;
-    let seen = shared.hot.seen(count, shared.engine.now());
+    let hot = shared.hot.list(count, shared.engine.now());
+    let note = hot.note();
     Ok(object(|out| {
-        out.extend_from_slice(format!("\"since\":\"{}\",\"sample\":{SAMPLE}", json::rfc3339(seen.since)).as_bytes());
-        for (word, rows) in [("writes", seen.writes), ("reads", seen.reads)] {
+        out.extend_from_slice(format!("\"since\":\"{}\",\"sample\":{SAMPLE}", json::rfc3339(hot.since)).as_bytes());
+        for (word, list) in [("writes", hot.writes), ("reads", hot.reads)] {
             out.extend_from_slice(format!(",\"{word}\":[").as_bytes());
-            for (index, Ranked { item, at_most, at_least, certain }) in rows.iter().enumerate() {
+            for (index, HotKey { name, about, at_least, at_most }) in list.rows.iter().enumerate() {
                 out.extend_from_slice(if index == 0 { b"{" } else { b",{" });
-                json::write_name(out, item);
-                let rest = format!(",\"at_most\":{at_most},\"at_least\":{at_least},\"certain\":{certain}}}");
+                json::write_name(out, name);
+                let rest = format!(",\"about\":{about},\"at_least\":{at_least},\"at_most\":{at_most}}}");
                 out.extend_from_slice(rest.as_bytes());
             }
-            out.push(b']');
+            out.extend_from_slice(format!("],\"{word}_enough\":{}", list.enough).as_bytes());
         }
+        let note = note.map_or_else(|| "null".to_owned(), |note| format!("\"{note}\""));
+        out.extend_from_slice(format!(",\"note\":{note}").as_bytes());
     }))
 }

@@ -177,15 +177,20 @@ fn schemas() -> Value {
     json!({
         "Add": closed(&[], json!({"delta": delta, "shard_key": shard_key, "token": token, "producer": producer, "seq": seq})),
         "Mutation": closed(&[], json!({"token": token, "producer": producer, "seq": seq})),
-        "Hot": object(&["since", "sample", "writes", "reads"], json!({
+        "Hot": object(&["since", "sample", "writes", "writes_enough", "reads", "reads_enough", "note"], json!({
             "since": time,
-            "sample": {"type": "integer", "description": "One command in so many is looked at."},
+            "sample": {"type": "integer", "description": "One command in so many is sampled."},
             "writes": {"type": "array", "items": reference("HotName")},
+            "writes_enough": {"type": "boolean", "description": "Whether writes were sampled often enough to tell."},
             "reads": {"type": "array", "items": reference("HotName")},
+            "reads_enough": {"type": "boolean", "description": "Whether reads were sampled often enough to tell."},
+            "note": {"type": ["string", "null"], "description": "What lacks where there is too little traffic to tell."},
         })),
-        "HotName": object(&["name", "at_most", "at_least", "certain"], json!({
+        "HotName": object(&["name", "about", "at_least", "at_most"], json!({
             "name": name, "name_encoded": encoded,
-            "at_most": {"type": "integer"}, "at_least": {"type": "integer"}, "certain": {"type": "boolean"},
+            "about": {"type": "integer", "description": "The estimate: samples times sample."},
+            "at_least": {"type": "integer", "description": "Lower bound, at 95 % confidence."},
+            "at_most": {"type": "integer", "description": "Upper bound, at 95 % confidence."},
         })),
         "Observe": closed(&["items"], json!({
             "items": {

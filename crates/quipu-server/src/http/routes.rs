@@ -362,7 +362,7 @@ pub(super) const ROUTES: &[Route] = &[
         path: "/v1/hot",
         operation: "hot",
         summary: "Which counters are asked for most often",
-        description: "Reads and writes apart, of the last minute or two. One command in 64 is looked at, by chance, and counts for 64: how often it came among those lies between at_least and at_most; certain says that no counter outside the list came more often.",
+        description: "Reads and writes apart, of the last one to two minutes. One command in 64 is sampled: about is 64 times the samples, and the true count lies between at_least and at_most with a probability of 95 %. With fewer than 100 samples a list is not enough to tell, and note says so.",
         parameters: &[Parameter {
             name: "count",
             place: "query",
@@ -373,7 +373,7 @@ pub(super) const ROUTES: &[Route] = &[
         reply: &[Content {
             media: JSON,
             schema: Some("Hot"),
-            example: r#"{"since": "2026-11-16T11:05:39.123Z", "sample": 64, "writes": [{"name": "likes:42", "at_most": 12800, "at_least": 12800, "certain": true}], "reads": []}"#,
+            example: r#"{"since": "2026-11-16T11:05:39.123Z", "sample": 64, "writes": [{"name": "likes:42", "about": 12800, "at_least": 11114, "at_most": 14736}], "writes_enough": true, "reads": [], "reads_enough": false, "note": "too little traffic to tell hot reads: fewer than 100 were sampled"}"#,
         }],
         handler: || get(hot::hot),
         ..PLAIN

@@ -203,11 +203,13 @@ fn hot_keys_are_told_by_both_doors_without_being_asked_to_be_watched() {
         let list = pairs.iter().find(|(key, _)| key.bytes() == Some(word)).expect("it is told").1.elements();
         assert!((1..=3).contains(&list.len()), "{list:?}");
         let row = list[0].pairs();
-        (row[0].1.bytes().expect("a name").to_vec(), number(row[1].1))
+        let (about, least, most) = (number(row[1].1), number(row[2].1), number(row[3].1));
+        assert!(least < about && about < most, "{row:?}");
+        (row[0].1.bytes().expect("a name").to_vec(), about)
     };
     let (writes, reads) = (first(b"writes"), first(b"reads"));
     assert_eq!((&writes.0[..], &reads.0[..]), (&b"hot:w"[..], &b"hot:r"[..]));
-    // 40,000 each, of which one in 64 is looked at: five standard deviations.
+    // 40,000 each, of which one in 64 is sampled: five standard deviations.
     assert!((32_000..48_000).contains(&writes.1) && (32_000..48_000).contains(&reads.1), "{writes:?} {reads:?}");
     let http = program.http().expect("it serves HTTP");
     let output = std::process::Command::new("curl")
@@ -216,7 +218,35 @@ fn hot_keys_are_told_by_both_doors_without_being_asked_to_be_watched() {
         .expect("curl was installed");
     let body: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!((&body["writes"][0]["name"], &body["reads"][0]["name"]), (&"hot:w".into(), &"hot:r".into()), "{body}");
+    assert_eq!((&body["writes_enough"], &body["note"]), (&true.into(), &serde_json::Value::Null), "{body}");
+
+    // One sample is no certainty.
     assert_eq!(call(&mut client, &[b"HOTKEYS", b"RESET"]), Value::Simple("OK".into()));
+    let told = loop {
+        call(&mut client, &[b"INCR", b"rare"]);
+        let told = call(&mut client, &[b"HOTKEYS", b"GET"]);
+        if !field(&told, b"writes").elements().is_empty() {
+            break told;
+        }
+    };
+    let rows = field(&told, b"writes");
+    let words: Vec<&[u8]> = rows.elements()[0].pairs().iter().filter_map(|(key, _)| key.bytes()).collect();
+    assert_eq!(words, [&b"item"[..], b"about", b"at_least", b"at_most"]);
+    let row = rows.elements()[0].pairs();
+    assert_eq!((number(row[1].1), number(row[2].1), number(row[3].1)), (64, 3, 416), "{row:?}");
+    assert_eq!(number(&field(&told, b"writes_enough")), 0);
+    let note = field(&told, b"note");
+    assert_eq!(
+        note.bytes(),
+        Some(&b"too little traffic to tell hot writes and reads: fewer than 100 were sampled"[..])
+    );
+}
+
+/// A field of a map.
+fn field(map: &Value, word: &[u8]) -> Value {
+    let pairs = map.pairs();
+    let (_, value) = pairs.iter().find(|(key, _)| key.bytes() == Some(word)).expect("it is told");
+    (*value).clone()
 }
 
 /// What one client did in one life: whether each was answered.
