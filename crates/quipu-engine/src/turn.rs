@@ -9,6 +9,7 @@
 //! Not here: committing (`journal`), arithmetic (`apply`).
 
 mod count;
+mod dump;
 mod once;
 mod reading;
 mod scratch;

@@ -6,6 +6,7 @@
 pub mod cell;
 pub mod command;
 pub mod count;
+pub mod dump;
 pub mod durability;
 pub mod epoch;
 pub mod form;
@@ -29,6 +30,7 @@ pub use cell::Cell;
 pub use command::{
     AddWithin, Brief, Command, Expiry, ExpiryCondition, ExpiryForm, ListNames, Scan, Set, SetCondition, SetExpiry, When,
 };
+pub use dump::{DUMP_BYTES_MAX, Dump, DumpContent, SketchDump};
 pub use durability::Durability;
 pub use epoch::Epoch;
 pub use form::Form;

@@ -16,6 +16,7 @@
 //!
 //! Not here: time, chance and I/O. Times and dice are arguments.
 
+mod dump;
 mod edit;
 mod interval;
 mod key;
@@ -33,6 +34,7 @@ pub mod unique;
 pub mod window;
 
 pub use count_min::CountMin;
+pub use dump::Dump;
 pub use edit::{Edit, Edits, apply};
 pub use hll::Hll;
 pub use interval::Interval;

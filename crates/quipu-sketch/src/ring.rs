@@ -45,6 +45,23 @@ struct Mould {
     decay: f64,
 }
 
+impl Mould {
+    fn of(like: &Sketch) -> Result<Mould, Refused> {
+        let none = Mould { kind: like.kind(), width: 0, depth: 0, k: 0, decay: 0.0 };
+        Ok(match like {
+            Sketch::Hll(_) | Sketch::Unique(_) => none,
+            Sketch::Cms(counts) | Sketch::Frequency(counts) => {
+                Mould { width: counts.width(), depth: counts.depth(), ..none }
+            }
+            Sketch::TopK(list) | Sketch::Top(list) => {
+                let info = list.info();
+                Mould { width: info.width, depth: info.depth, k: info.k, decay: info.decay, ..none }
+            }
+            Sketch::Ring(_) | Sketch::Replayed(..) => return Err(Refused::Parameter("a pane is a plain sketch")),
+        })
+    }
+}
+
 /// A sketch over time, but for its panes.
 #[derive(Debug, Clone)]
 pub struct Ring {
@@ -60,18 +77,7 @@ impl Ring {
 
     /// Of panes like this sketch, in which nothing needs to be counted.
     pub fn new(course: Course, like: &Sketch) -> Result<Ring, Refused> {
-        let none = Mould { kind: like.kind(), width: 0, depth: 0, k: 0, decay: 0.0 };
-        let mould = match like {
-            Sketch::Hll(_) | Sketch::Unique(_) => none,
-            Sketch::Cms(counts) | Sketch::Frequency(counts) => {
-                Mould { width: counts.width(), depth: counts.depth(), ..none }
-            }
-            Sketch::TopK(list) | Sketch::Top(list) => {
-                let info = list.info();
-                Mould { width: info.width, depth: info.depth, k: info.k, decay: info.decay, ..none }
-            }
-            Sketch::Ring(_) | Sketch::Replayed(..) => return Err(Refused::Parameter("a pane is a plain sketch")),
-        };
+        let mould = Mould::of(like)?;
         let (form, length, slots, landmark) = match course {
             Course::Panes(panes) => (0, panes.pane(), panes.count(), 0),
             Course::Decay(decay) => (1, decay.half_life(), 1, decay.landmark()),
@@ -117,6 +123,12 @@ impl Ring {
         Ok(ring)
     }
 
+    /// How many bytes the ring has that these begin with; `None`: they are too few to say.
+    pub(crate) fn bytes_of(bytes: &[u8]) -> Option<usize> {
+        let slots = bytes.get(16..20)?.try_into().ok().map(u32::from_le_bytes)?;
+        (slots <= PANES_MAX).then_some(HEADER + 8 * slots as usize)
+    }
+
     /// All there is to know, but for the panes.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
@@ -155,6 +167,11 @@ impl Ring {
             Kind::Top => Sketch::Top(list()?),
             Kind::Ring => return Err(Refused::Parameter("a pane is a plain sketch")),
         })
+    }
+
+    /// Whether a sketch has the kind and sizes of every pane.
+    pub fn is_pane(&self, sketch: &Sketch) -> bool {
+        Mould::of(sketch).is_ok_and(|mould| mould == self.mould)
     }
 
     /// Width and depth of what every pane is, if it has such.

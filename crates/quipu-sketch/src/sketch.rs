@@ -36,6 +36,24 @@ impl Kind {
     pub fn from_code(code: u8) -> Option<Kind> {
         Kind::ALL.into_iter().find(|kind| kind.code() == code)
     }
+
+    /// The word that stands for it in dumps and exports.
+    pub fn word(self) -> &'static str {
+        match self {
+            Kind::Hll => "hll",
+            Kind::Unique => "unique",
+            Kind::Cms => "cms",
+            Kind::Frequency => "frequency",
+            Kind::TopK => "topk",
+            Kind::Top => "top",
+            Kind::Ring => "ring",
+        }
+    }
+
+    /// The kind that a word stands for.
+    pub fn from_word(word: &str) -> Option<Kind> {
+        Kind::ALL.into_iter().find(|kind| kind.word() == word)
+    }
 }
 
 /// A sketch of any kind.

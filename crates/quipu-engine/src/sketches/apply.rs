@@ -5,14 +5,16 @@
 //! Not here: what each kind does (`unique`, `frequency`, `top`), how a change is written down (`change`).
 
 use quipu_model::{
-    Cell, Dialect, FrequencyInfo, Kind, KindAndDialect, Name, Refusal, Reply, SketchCommand, TopInfo, TopSize,
+    Cell, DUMP_BYTES_MAX, Dialect, FrequencyInfo, Kind, KindAndDialect, Name, Refusal, Reply, SketchCommand,
+    SketchDump, TopInfo, TopSize,
 };
-use quipu_sketch::Sketch;
+use quipu_sketch::{Dump, Key, Sketch};
 
 use super::Body;
 use super::answer::{integer, string_range};
 use super::frequency::frequency;
 use super::time::{Worth, as_top, total};
+use super::together::key_print;
 use super::top::top;
 use crate::apply::Run;
 
@@ -189,6 +191,23 @@ impl Run<'_, '_> {
             bodies.extend(self.peek(*name, wanted)?);
         }
         Ok(bodies)
+    }
+}
+
+impl Body {
+    /// All of it, panes included, hashed under this key; none if it is longer than a dump may be.
+    pub fn dump(&self, key: &Key) -> Option<SketchDump> {
+        let pane_bytes = |(_, pane): (u32, &Body)| 4 + pane.bytes().len();
+        if self.bytes().len() + self.panes().map(pane_bytes).sum::<usize>() > DUMP_BYTES_MAX {
+            return None;
+        }
+        let hashed_by = if let Sketch::Ring(ring) = self.sketch() { ring.kind() } else { self.sketch().kind() };
+        Some(SketchDump {
+            kind: known(self.sketch()).kind,
+            form: self.sketch().kind(),
+            key: key_print(key, hashed_by),
+            body: Dump::encode(self.sketch(), self.panes().map(|(_, pane)| pane.sketch())),
+        })
     }
 }
 

@@ -84,6 +84,8 @@ pub enum ConnectionCommand<'a> {
         /// How old it may be.
         freshness: Freshness,
     },
+    /// Replies a dump of a counter.
+    Dump(Name<'a>),
     /// About the counters that are asked for most often.
     HotKeys(HotKeys),
     /// Lists the parts of an operation.
@@ -195,6 +197,10 @@ pub(super) fn read<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
         _ => return Err(CommandError::Syntax),
     };
     connection(ConnectionCommand::Read { name: Name::new(arg(args, 1))?, freshness })
+}
+
+pub(super) fn dump<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+    connection(ConnectionCommand::Dump(Name::new(arg(args, 1))?))
 }
 
 pub(super) fn hotkeys<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {

@@ -570,6 +570,17 @@ pub static TABLE: &[Spec] = &[
         read: sketch::quipu_difference,
     },
     Spec {
+        name: "quipu.dump",
+        arity: 2,
+        flags: &[Flag::ReadOnly, Flag::NoMulti, Flag::Slow],
+        keys: Keys::ONE,
+        group: Group::Generic,
+        since: "0.1.0",
+        summary: "Returns all of a counter, or null if there is none: kind, form (layout of the body), key (fingerprint of the secret that items are hashed under), body (bytes as at rest), value (of a count), expires_at (ms)",
+        parts: &[],
+        read: connection::dump,
+    },
+    Spec {
         name: "quipu.freq.add",
         arity: -4,
         flags: &[Flag::Write, Flag::DenyOom, Flag::Fast],

@@ -2,6 +2,7 @@
 
 mod args;
 mod decode;
+mod dump;
 mod encode;
 mod inline;
 mod limits;

@@ -63,7 +63,7 @@ impl Writer<'_> {
         self
     }
 
-    fn maybe(&mut self, value: Option<i64>) {
+    pub(super) fn maybe(&mut self, value: Option<i64>) {
         match value {
             Some(value) => self.integer(value),
             None => self.null(),

@@ -17,8 +17,8 @@ use super::value::Value;
 /// Longest line: an error text or a number, with room to spare.
 pub const LINE_BYTES_MAX: usize = 64 << 10;
 
-/// Longest reply in all. The server's own bound is 1 MiB; other servers are measured beside it, and none of them needs more than this for a counter.
-pub const REPLY_BYTES_MAX: usize = 16 << 20;
+/// Longest reply in all: the largest dump, and room for what stands beside its body.
+pub const REPLY_BYTES_MAX: usize = quipu_model::DUMP_BYTES_MAX + LINE_BYTES_MAX;
 
 /// Most values in one reply, at all depths: an element of three bytes takes ten times as much here.
 pub const ELEMENTS_MAX: usize = 1 << 20;

@@ -95,6 +95,7 @@ pub(super) fn respond(
         ConnectionCommand::Backup(dir) => return back_up(session, dir, out),
         ConnectionCommand::HotKeys(command) => hot_keys(session, *command, turn, &mut writer),
         ConnectionCommand::Read { name, freshness } => return read(session, *name, *freshness, turn, out),
+        ConnectionCommand::Dump(name) => return dump(session, *name, turn, out),
     }
     Ending::Waits
 }
@@ -162,6 +163,26 @@ fn read(session: &mut Session, name: Name<'_>, freshness: Freshness, turn: &mut 
         Err(refusal) => {
             session.shared.tally.note_refusal(&refusal, 1);
             writer.refusal(&refusal, "quipu.read");
+        }
+    }
+    Ending::Waits
+}
+
+/// All of a counter, as bytes.
+fn dump(session: &mut Session, name: Name<'_>, turn: &mut Turn<'_>, out: &mut Vec<u8>) -> Ending {
+    let dump = match session.take_loaded(turn) {
+        Some(Reply::Refused(refusal)) => Err(refusal),
+        _ => match turn.dump(name) {
+            Ok(dump) => dump,
+            Err(load) => return Ending::Loads(load.into()),
+        },
+    };
+    let mut writer = Writer::new(out, session.state.version);
+    match dump {
+        Ok(dump) => writer.dump(dump.as_ref()),
+        Err(refusal) => {
+            session.shared.tally.note_refusal(&refusal, 1);
+            writer.refusal(&refusal, "quipu.dump");
         }
     }
     Ending::Waits

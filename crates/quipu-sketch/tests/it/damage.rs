@@ -1,12 +1,13 @@
 //! Bytes from outside: whatever they are, they are a sketch or an error, and never a panic.
 
 use proptest::prelude::*;
-use quipu_sketch::{Edits, Hll, Kind, Sketch};
+use quipu_sketch::{Dump, Edits, Hll, Kind, Sketch};
 
 use crate::edits::{Step, ask, empty, run, step};
 
 fn use_it(kind: Kind, bytes: Vec<u8>, steps: &[Step]) {
     let _ = Hll::from_redis_string(&bytes);
+    let _ = Dump::decode(kind, &bytes);
     if let Ok(mut sketch) = Sketch::from_bytes(kind, bytes) {
         ask(&sketch);
         for step in steps {

@@ -5,6 +5,7 @@ mod backup;
 mod bench;
 mod configuration;
 mod directories;
+mod dumps;
 mod flood;
 mod kill;
 mod life;
