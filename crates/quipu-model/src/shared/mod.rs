@@ -41,11 +41,14 @@ pub mod claim;
 
 pub mod body;
 
+pub mod mirror;
+
 pub use attempt::{Attempt, Fate};
 pub use body::{Bodies, BodyPut, BodyVerdict, NODE, SeenBodies, is_body_cell, life_cell, node_cell};
 pub use carry::{Lapsed, Own, Told};
 pub use claim::{Claim, ClaimEnd, ClaimVerdict, EndVerdict, Token, TokenTooLong};
 pub use late::Late;
+pub use mirror::{MirrorRefused, StoredRow, mirror};
 pub use put::{Put, Verdict};
 pub use read::{TooWide, Total, read};
 pub use registry::{Holder, RegisterVerdict, Registration, RenewError, Stage, Step};

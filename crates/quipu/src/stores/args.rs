@@ -21,9 +21,15 @@ Examples:
   quipu import redis://127.0.0.1:6379 --store redis://10.0.0.5:6379 --done";
 
 pub const COPY_EXAMPLES: &str = "\
-What every counter has in one store becomes what one writer has counted in the other, as with an import: it may be repeated, and killed and \
-run again. Then every counter is read in both and compared; exit status 1 if any differs. Stop counting in the source first, or expect \
-those that went on to differ. Expiry is copied; writers, resets and tokens are not.
+Every counter's cells go to the other store as they are, writer by writer; the newest of each writer stays. So a copy may be repeated, \
+killed and run again, and copied back: nothing counts twice. A counter that could only be added to what the target has by itself, or that \
+would lose counts of the target, is refused and listed with the reason. Sketches and tokens are not copied; sketches are listed.
+
+Then every counter is read in both and compared. Exit status 1 if any was refused or differs. Stop counting in the source first, or expect \
+those that went on to differ.
+
+The copied writers stay registered in the target, with leases without end: they may live on in the source. A node that moves to the target with \
+its data directory goes on as the same writer. --done, once nothing counts in the source any more, has the others retired.
 
 Examples:
   quipu copy --from redis://10.0.0.5:6379 --to postgres://quipu@db/counts
@@ -72,7 +78,7 @@ pub struct Import {
     pub strict: bool,
 }
 
-/// How a run goes, of an import or a copy.
+/// How an import goes.
 #[derive(Debug, Args)]
 pub struct Run {
     /// The name of the import, instead of that of its source: runs under one name are one writer
@@ -98,10 +104,17 @@ pub struct Copy {
     #[arg(long = "match", value_name = "GLOB")]
     pub pattern: Option<String>,
     /// Copy nothing, only compare
-    #[arg(long, conflicts_with_all = ["done", "name"])]
+    #[arg(long, conflicts_with_all = ["done", "strict"])]
     pub verify_only: bool,
-    #[command(flatten)]
-    pub run: Run,
+    /// It was the last run: have the source's nodes retired in the target
+    #[arg(long)]
+    pub done: bool,
+    /// Exit with status 1 if anything was skipped
+    #[arg(long)]
+    pub strict: bool,
+    /// Print JSON, on one line
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Debug, Args)]

@@ -1,6 +1,6 @@
-//! `quipu copy`: from one store to another, by the writer that an import of the first into the second is; then both are compared.
+//! `quipu copy`: from one store to another, writer by writer; then both are compared.
 //!
-//! Exit status 0: every counter has the same value in both; 1: some differ, each told by name, or it could not be done.
+//! Exit status 0: every counter has the same value in both; 1: some were refused or differ, each told by name, or it could not be done.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -10,78 +10,83 @@ use quipu_model::Store;
 use quipu_model::shared::Seen;
 
 use crate::backends::StoreUrl;
-use crate::backends::source::{Found, Source};
 use crate::json::Json;
 use crate::progress::Progress;
 use crate::show;
 use crate::stores::args::Copy;
-use crate::stores::flow::carry;
-use crate::stores::import;
-use crate::stores::mover::Mover;
+use crate::stores::mirror::{Mirror, Site};
 use crate::stores::rows::{self, Rows};
 
 /// How many of the counters that differ are named.
 const DIFFERENCES_SHOWN_MAX: usize = 100;
 
-/// Copies, compares, and prints what came of it.
+/// Copies, compares, and prints the outcome.
 pub fn copy(flags: &Copy, out: &mut impl Write) -> anyhow::Result<ExitCode> {
-    let (from, to) = (StoreUrl::new(&flags.from).context("--from")?, StoreUrl::new(&flags.to).context("--to")?);
+    let from = StoreUrl::new(&flags.from).context("--from")?;
+    let to = StoreUrl::new(&flags.to).context("--to")?;
     if from.place() == to.place() {
-        bail!("--from and --to are the same store: its counters would count twice");
+        bail!("--from and --to are the same store");
     }
     let (source, target) = (from.open()?, to.open()?);
     let pattern = flags.pattern.as_deref();
-    let mut fields = Vec::new();
+    let mut fields = vec![("from", Json::text(&from)), ("to", Json::text(&to))];
+    let mut is_good = true;
     if !flags.verify_only {
-        let place = from.place();
-        let name = flags.run.name.as_deref().unwrap_or(&place);
-        let mover = Mover::begin(&*target, name)?;
-        let mut counters = Counters(Rows::new(&*source, pattern));
-        let carried = carry(&mut counters, &mover, "copying").with_context(|| format!("copy {name} to {to}"))?;
-        import::finish(&flags.run, &mover, &carried)?;
-        match flags.run.json {
-            true => fields = import::fields(&flags.run, name, &mover, &carried),
-            false => import::print(&flags.run, name, &mover, &carried, out)?,
+        let places = (from.place(), to.place());
+        let sites = (Site::new(&*source, &places.0), Site::new(&*target, &places.1));
+        let mut mirror = Mirror::begin(sites.0, sites.1).with_context(|| format!("copy {from} to {to}"))?;
+        let copied = mirror_all(&mut mirror, &*source, pattern, flags.done);
+        copied.map_err(|error| mirror.abandon(error)).with_context(|| format!("copy {from} to {to}"))?;
+        mirror.skipped.print("skipped");
+        mirror.refused.print("refused");
+        is_good = mirror.refused.count() == 0 && !(flags.strict && mirror.skipped.count() > 0);
+        match flags.json {
+            true => fields.extend(copied_fields(&mirror, flags.done)),
+            false => print_copied(&mirror, flags.done, out)?,
         }
     }
     let compared = compare(&*source, &*target, pattern)?;
-    match flags.run.json {
+    match flags.json {
         true => {
             fields.extend(compared.fields());
             writeln!(out, "{}", Json::Object(fields))?;
         }
         false => compared.print(out)?,
     }
-    Ok(if compared.differences() == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if is_good && compared.differences() == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The counters of a store, as a source.
-struct Counters<'s>(Rows<'s>);
-
-impl Source for Counters<'_> {
-    fn size(&mut self) -> anyhow::Result<Option<u64>> {
-        Ok(None)
+fn mirror_all(mirror: &mut Mirror<'_>, source: &dyn Store, pattern: Option<&str>, done: bool) -> anyhow::Result<()> {
+    let progress = Progress::of_many("copying");
+    let mut walk = Rows::new(source, pattern);
+    while let Some(page) = walk.page()? {
+        let rows = page.into_iter().map(rows::sound).collect::<anyhow::Result<Vec<_>>>()?;
+        progress.add(rows.len() as u64);
+        mirror.copy(rows)?;
     }
+    mirror.finish(done)
+}
 
-    fn page(&mut self) -> anyhow::Result<Option<Vec<Found>>> {
-        let Some(page) = self.0.page()? else { return Ok(None) };
-        let mut found = Vec::with_capacity(page.len());
-        for row in page {
-            let (name, seen) = rows::sound(row)?;
-            let row = seen.snapshot.as_of(seen.at);
-            if row.exists() {
-                let since = quipu_model::Millis(row.epoch.millis);
-                // What its cells come to is how often its bodies have changed.
-                let value = if row.is_sketch() { Err("it is a sketch".to_owned()) } else { Ok(row.sum()) };
-                found.push(Found { name, value, since, expires_at: row.expires_at });
-            }
-        }
-        Ok(Some(found))
+fn print_copied(mirror: &Mirror<'_>, done: bool, out: &mut impl Write) -> anyhow::Result<()> {
+    writeln!(out, "counters  {}", mirror.counters)?;
+    writeln!(out, "changed   {}", mirror.changed)?;
+    writeln!(out, "refused   {}", mirror.refused.count())?;
+    writeln!(out, "skipped   {}", mirror.skipped.count())?;
+    if done {
+        writeln!(out, "done: the source's writers are retired in the target")?;
     }
+    Ok(())
+}
 
-    fn repeats(&self) -> bool {
-        true
-    }
+fn copied_fields(mirror: &Mirror<'_>, done: bool) -> Vec<(&'static str, Json)> {
+    let mut fields = vec![
+        ("done", Json::Bool(done)),
+        ("counters", Json::count(mirror.counters)),
+        ("changed", Json::count(mirror.changed)),
+    ];
+    fields.extend(mirror.refused.fields(["refused", "refused_more", "refused_reasons"]));
+    fields.extend(mirror.skipped.fields(["skipped", "skipped_more", "skipped_reasons"]));
+    fields
 }
 
 /// A counter that one store has something else of than the other; none if it does not have it.

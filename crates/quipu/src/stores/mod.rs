@@ -4,7 +4,7 @@
 //!
 //! Invariants:
 //! - only `import`, `copy`, `writers retire` and `writers adopt` change anything, and each may be repeated;
-//! - what is counted is counted by a writer of its own (`mover`), as any node counts: nothing is set, reset or added to.
+//! - an import counts as a writer of its own (`mover`), as any node does; a copy keeps the writers of the source (`mirror`).
 //!
 //! Not here: the stores themselves, and the sources of imports (`backends`), the data directory of a node (`writers`, `audit` beside this folder).
 
@@ -14,7 +14,9 @@ mod ask;
 mod rows;
 
 mod flow;
+mod mirror;
 mod mover;
+mod skipped;
 
 pub mod copy;
 pub mod export;

@@ -4,6 +4,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::{Context, anyhow, bail};
+use quipu_model::shared::snapshot::EPOCH_MILLIS_MAX;
 use quipu_model::shared::{Registration, Stage};
 use quipu_model::{Incarnation, Millis, NodeId, Writer, Writers};
 
@@ -12,6 +13,7 @@ use crate::json::Json;
 use crate::show;
 use crate::stores::args::Retire;
 use crate::stores::ask::wait;
+use crate::stores::mirror::is_copied;
 use crate::stores::mover::{self, IMPORT, IMPORTED};
 
 /// Prints all registrations.
@@ -46,15 +48,18 @@ pub fn retire(flags: &Retire, out: &mut impl Write) -> anyhow::Result<ExitCode> 
         return Ok(ExitCode::SUCCESS);
     }
     if own.lease_until > known.at && !flags.force {
-        match writer.incarnation == IMPORT {
-            true => {
-                bail!("{writer} is an import, which may be run again; end it with its --done, or with --force here")
-            }
-            false => bail!(
-                "{writer} has a lease until {}: it runs, or was stopped just now. Stop it and wait, or say --force",
-                show::time(own.lease_until)
-            ),
+        if writer.incarnation == IMPORT {
+            bail!("{writer} is an import, which may be run again; end it with its --done, or with --force here");
         }
+        if is_copied(own) {
+            bail!(
+                "{writer} was copied from another store and may live there; end it with `quipu copy --done`, or with --force here"
+            );
+        }
+        bail!(
+            "{writer} has a lease until {}: it runs, or was stopped just now. Stop it and wait, or say --force",
+            show::time(own.lease_until)
+        );
     }
     mover::retire(&*store, writer)?;
     writeln!(out, "{writer} is retiring: a node that runs closes its cells, and folds them after its `grace`")?;
@@ -117,13 +122,14 @@ fn who(registration: &Registration) -> String {
         (IMPORT, _) => "an import".to_owned(),
         (IMPORTED, _) => "the mark of an import that is done".to_owned(),
         (_, Some(holder)) => format!("a node, process {:016x}", holder.0),
+        (_, None) if is_copied(registration) => "a node of another store, copied".to_owned(),
         (_, None) => "a node, stopped".to_owned(),
     }
 }
 
 fn lease(registration: &Registration, at: Millis) -> String {
     match registration.lease_until {
-        _ if [IMPORT, IMPORTED].contains(&registration.writer.incarnation) => "without end".to_owned(),
+        until if until.0 == EPOCH_MILLIS_MAX => "without end".to_owned(),
         until if until > at => format!("until {}", show::time(until)),
         until => format!("over since {}", show::time(until)),
     }

@@ -6,6 +6,7 @@ mod bench;
 mod configuration;
 mod directories;
 mod dumps;
+mod copying;
 mod flood;
 mod kill;
 mod life;

@@ -1,0 +1,282 @@
+//! Mirrors a counter's row from one store into another, writer by writer.
+//!
+//! In: the row in the source, the row in the target, and the target's registry. Out: the target's next row, or the reason for a refusal.
+//!
+//! A cell keeps its writer, sequence and value, and the newest per cell wins, as everywhere. So a mirrored row that comes back changes nothing.
+//! What a base holds has no writer. The part of it that folded cells brought is known while the row remembers them; the rest is the *unattributed base*.
+//!
+//! A swap that mirrors is named after the source row: which row, and how many swaps it had seen. The names tell whether one row descends from the other.
+//!
+//! Invariants:
+//! - each add counts once in the target: in its writer's cell, or in the base that it was folded into;
+//! - an add that only the target knows is never dropped: what would drop it is refused;
+//! - two counters that have nothing in common but their name are never added up: that is refused;
+//! - mirroring twice, or back, changes nothing.
+//!
+//! Not here: bodies of sketches; registering the writers in the target (the caller does, before the swap).
+
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+
+use crate::Millis;
+use crate::shared::{CellId, Held, Next, Seen, Seq, Snapshot, Spent, Stage, SwapId, Version};
+use crate::{Epoch, Writer};
+
+/// A row, and a number that stands for the store it is in.
+#[derive(Debug, Clone, Copy)]
+pub struct StoredRow<'r> {
+    /// The row as it was read.
+    pub seen: &'r Seen,
+    /// A hash of the store's address.
+    pub store: u64,
+}
+
+/// Why a row is not mirrored. Nothing was changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+#[error("{}", self.text())]
+pub enum MirrorRefused {
+    /// It has bodies.
+    Sketch,
+    /// The rows are unrelated, and both have counts.
+    Unrelated,
+    /// The unattributed bases differ.
+    Base,
+    /// The source's epoch is newer, and the target has counts that the source does not know.
+    SourceNewer,
+    /// The target's epoch is newer.
+    TargetNewer,
+    /// One number of a writer's sequence has two values.
+    Damaged,
+}
+
+impl MirrorRefused {
+    /// What to tell an operator: what is in the way, and what to do.
+    pub fn text(self) -> &'static str {
+        match self {
+            MirrorRefused::Sketch => "it is a sketch, and sketches are not copied",
+            MirrorRefused::Unrelated => {
+                "the target has counted it by itself, and a copy would add both: copy into an empty store"
+            }
+            MirrorRefused::Base => {
+                "its folded or set values differ, and their writers are forgotten: copy into an empty store"
+            }
+            MirrorRefused::SourceNewer => {
+                "the source has set, reset or deleted it, and the target has counts that the source does not know: copy the other way first"
+            }
+            MirrorRefused::TargetNewer => {
+                "the target has set, reset, deleted or expired it later than the source: copy the other way"
+            }
+            MirrorRefused::Damaged => {
+                "one number of a writer's sequence has two values: a store is damaged, see `quipu audit --store`"
+            }
+        }
+    }
+}
+
+/// How two rows descend from each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Descent {
+    /// The source has seen every swap of the target.
+    SourceAhead,
+    /// The target has seen every swap of the source.
+    TargetAhead,
+    /// They have something in common, and both have seen swaps since.
+    Diverged,
+    Unrelated,
+}
+
+/// A cell of the present epoch, wherever the row holds it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Entry {
+    seq: Seq,
+    value: i128,
+    total: i128,
+    closed: bool,
+    folded: bool,
+}
+
+/// The next row of the target. `stages` are those of the target's registry; an unknown writer is about to be registered as live.
+pub fn mirror(
+    source: StoredRow<'_>,
+    target: StoredRow<'_>,
+    stages: &BTreeMap<Writer, Stage>,
+) -> Result<Next, MirrorRefused> {
+    let at = target.seen.at;
+    // Both by one clock: an expiry that only one of the clocks has reached is no difference.
+    let from = source.seen.snapshot.as_of(at);
+    let to = target.seen.snapshot.as_of(at);
+    if !from.exists() && !to.exists() {
+        return Ok(Next::Same);
+    }
+    if from.is_sketch() || to.is_sketch() {
+        return Err(MirrorRefused::Sketch);
+    }
+    let descent = descent(source, target);
+    if !changes(&from, &to, descent)? {
+        return Ok(Next::Same);
+    }
+    let mut next = merged(&from, &to, descent, stages, at);
+    if next.due(at) {
+        next = next.as_of(at).into_owned();
+    }
+    if next == target.seen.snapshot {
+        return Ok(Next::Same);
+    }
+    if next.version == Version::ABSENT {
+        next.version.born_at = at;
+    }
+    next.sign(mark(source));
+    Ok(Next::Row(next))
+}
+
+/// Whether there is anything to mirror.
+fn changes(from: &Snapshot, to: &Snapshot, descent: Descent) -> Result<bool, MirrorRefused> {
+    if to.version == Version::ABSENT {
+        return Ok(true);
+    }
+    let (ours, theirs) = (entries(from), entries(to));
+    let (base, base_there) = (unattributed(from, &ours), unattributed(to, &theirs));
+    match from.epoch.cmp(&to.epoch) {
+        Ordering::Equal => {
+            for (id, entry) in &ours {
+                let same = theirs.get(id).filter(|there| there.seq == entry.seq);
+                if same.is_some_and(|there| there.value != entry.value) {
+                    return Err(MirrorRefused::Damaged);
+                }
+            }
+            let is_known = knows_all(to, &ours);
+            if base == base_there {
+                let has_own = theirs.keys().any(|id| from.newest(*id).is_none());
+                let adds = descent == Descent::Unrelated && has_own && !is_known;
+                return if adds { Err(MirrorRefused::Unrelated) } else { Ok(true) };
+            }
+            match descent {
+                Descent::SourceAhead if knows_all(from, &theirs) => Ok(true),
+                Descent::TargetAhead if is_known => Ok(false),
+                _ => Err(MirrorRefused::Base),
+            }
+        }
+        Ordering::Greater => {
+            let is_known = knows_all(from, &theirs) && (base_there == 0 || descent == Descent::SourceAhead);
+            if is_known { Ok(true) } else { Err(MirrorRefused::SourceNewer) }
+        }
+        Ordering::Less if from.exists() => Err(MirrorRefused::TargetNewer),
+        Ordering::Less => Ok(false),
+    }
+}
+
+/// The target's row with the source's cells in it, not signed.
+fn merged(from: &Snapshot, to: &Snapshot, descent: Descent, stages: &BTreeMap<Writer, Stage>, at: Millis) -> Snapshot {
+    let (ours, theirs) = (entries(from), entries(to));
+    let same_epoch = from.epoch == to.epoch && to.version != Version::ABSENT;
+    let mut next = to.clone();
+    next.epoch = from.epoch;
+    next.cells.clear();
+    for (&id, spent) in &from.spent {
+        // The target forgets it by its own clock.
+        if next.spent.get(&id).is_none_or(|there| there.seq < spent.seq) {
+            next.spent.insert(id, Spent { at, ..*spent });
+        }
+    }
+    let mut base = unattributed(from, &ours);
+    let mut has_base = from.base.is_some() || same_epoch && to.base.is_some();
+    let mut all = if same_epoch { theirs.clone() } else { BTreeMap::new() };
+    for (id, entry) in ours {
+        let there = all.get(&id).copied();
+        let newest = there.filter(|there| there.seq >= entry.seq).unwrap_or(entry);
+        let stage = stages.get(&id.writer);
+        let folded = entry.folded || there.map_or(matches!(stage, Some(Stage::Folded { .. })), |there| there.folded);
+        let closed = there.map_or(!matches!(stage, None | Some(Stage::Live)), |there| there.closed);
+        all.insert(id, Entry { closed, folded, ..newest });
+    }
+    for (id, Entry { seq, value, total, closed, folded }) in all {
+        if !folded {
+            next.cells.insert(id, Held { seq, value, total, closed });
+            continue;
+        }
+        base = base.saturating_add(value);
+        has_base = true;
+        let spent = Spent { epoch: from.epoch, seq, value, total, closed: true, expired: None, at };
+        let known = next.spent.get(&id).filter(|known| known.epoch == spent.epoch && known.seq == spent.seq);
+        if known.is_none() {
+            next.spent.insert(id, spent);
+        }
+    }
+    next.base = has_base.then_some(base);
+    if !same_epoch || descent != Descent::TargetAhead {
+        next.expires_at = from.expires_at;
+    }
+    if !same_epoch {
+        next.gone_at = from.gone_at.map(|_| at);
+    }
+    next
+}
+
+/// The cells of the present epoch: those that count by themselves, and those that were folded into the base.
+fn entries(row: &Snapshot) -> BTreeMap<CellId, Entry> {
+    let of_epoch = |epoch: Epoch| epoch == row.epoch;
+    let folded = row.spent.iter().filter(|(_, spent)| of_epoch(spent.epoch));
+    let folded = folded
+        .map(|(&id, &Spent { seq, value, total, .. })| (id, Entry { seq, value, total, closed: true, folded: true }));
+    let held = row
+        .cells
+        .iter()
+        .map(|(&id, &Held { seq, value, total, closed })| (id, Entry { seq, value, total, closed, folded: false }));
+    folded.chain(held).collect()
+}
+
+/// The part of the base that no remembered cell was folded into it.
+fn unattributed(row: &Snapshot, entries: &BTreeMap<CellId, Entry>) -> i128 {
+    let folded = entries.values().filter(|entry| entry.folded).map(|entry| entry.value);
+    folded.fold(row.base.unwrap_or(0), i128::saturating_sub)
+}
+
+/// Whether a row has all of these cells, as new as this or newer, under whatever epoch.
+fn knows_all(row: &Snapshot, entries: &BTreeMap<CellId, Entry>) -> bool {
+    entries.iter().all(|(id, entry)| row.newest(*id).is_some_and(|newest| newest >= entry.seq))
+}
+
+fn descent(source: StoredRow<'_>, target: StoredRow<'_>) -> Descent {
+    let (from, to) = (&source.seen.snapshot, &target.seen.snapshot);
+    let last = |of: StoredRow<'_>, row: &Snapshot| {
+        let swaps = row.swaps.last().and_then(|id| swaps_marked(of, *id));
+        swaps.is_some_and(|swaps| swaps <= of.seen.snapshot.version.swaps)
+    };
+    let any = |of: StoredRow<'_>, row: &Snapshot, wanted: Option<u64>| {
+        let mut marked = row.swaps.iter().filter_map(|id| swaps_marked(of, *id));
+        marked.any(|swaps| wanted.is_none_or(|wanted| wanted == swaps))
+    };
+    if any(source, to, Some(from.version.swaps)) {
+        return Descent::TargetAhead;
+    }
+    if any(target, from, Some(to.version.swaps)) || last(source, to) {
+        return Descent::SourceAhead;
+    }
+    if last(target, from) {
+        return Descent::TargetAhead;
+    }
+    if any(source, to, None) || any(target, from, None) { Descent::Diverged } else { Descent::Unrelated }
+}
+
+/// The name of a swap that mirrors this row: which row, and how many swaps it had seen.
+fn mark(row: StoredRow<'_>) -> SwapId {
+    SwapId(u128::from(tag(row)) << 64 | u128::from(row.seen.snapshot.version.swaps))
+}
+
+/// How many swaps the row had seen, if this swap mirrored it.
+fn swaps_marked(row: StoredRow<'_>, SwapId(words): SwapId) -> Option<u64> {
+    ((words >> 64) as u64 == tag(row)).then_some(words as u64)
+}
+
+/// A row that was forgotten and made anew is another one.
+fn tag(row: StoredRow<'_>) -> u64 {
+    let mix = |mixed: u64, word: u64| {
+        let mixed = (mixed ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        mixed ^ mixed >> 32
+    };
+    mix(mix(0, row.store), row.seen.snapshot.version.born_at.0)
+}
+
+#[cfg(test)]
+mod tests;
