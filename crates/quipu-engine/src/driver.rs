@@ -45,11 +45,12 @@ const THREADS: [(&str, Work); 5] = [
 ];
 
 /// With a shared store, each of these waits for its answers by itself.
-const SHARING_THREADS: [(&str, Work); 4] = [
+const SHARING_THREADS: [(&str, Work); 5] = [
     ("quipu-settle", settle_thread),
     ("quipu-fetch", fetch_thread),
     ("quipu-swap", swap_thread),
     ("quipu-retire", retire_thread),
+    ("quipu-probe", probe_thread),
 ];
 
 /// The settle thread looks around so often in the shortest `settle_every`, within these bounds: each time it looks at every shard.
@@ -62,6 +63,9 @@ const ASKED_EVERY: Duration = Duration::from_millis(10);
 
 /// Writers are gone for days before anything is done about them.
 const RETIRE_EVERY: Duration = Duration::from_secs(1);
+
+/// The store is asked this often whether it can be reached: an outage must be known within 2 s.
+const PROBE_EVERY: Duration = Duration::from_millis(500);
 
 /// The control file learns this often how far the journal is synced, and memory is put in order.
 const NOTE_EVERY: Duration = Duration::from_secs(1);
@@ -89,6 +93,7 @@ struct Asked {
     fetch: bool,
     swap: bool,
     retire: bool,
+    probe: bool,
     stop: bool,
 }
 
@@ -252,6 +257,16 @@ fn retire_thread(inner: &Inner, kick: &Kick) {
     }
 }
 
+fn probe_thread(inner: &Inner, kick: &Kick) {
+    let Some(sharing) = inner.sharing() else { return };
+    loop {
+        block_on(sharing.probe());
+        if !kick.wait(PROBE_EVERY, |asked| &mut asked.probe) {
+            return;
+        }
+    }
+}
+
 fn load_thread(inner: &Inner, kick: &Kick) {
     let steps = Steps::new(inner);
     let (mut waiting, mut swept) = (0, 0);
@@ -312,7 +327,7 @@ fn compact_thread(inner: &Inner, kick: &Kick) {
 fn tend_thread(inner: &Inner, kick: &Kick) {
     let steps = Steps::new(inner);
     let now = inner.clock.elapsed();
-    let (full, slow, unsealed) = Default::default();
+    let (full, slow, unsealed, lease_lost) = Default::default();
     let mut tender = Tender {
         sealed_at: now,
         prepared_at: now,
@@ -322,6 +337,7 @@ fn tend_thread(inner: &Inner, kick: &Kick) {
         full,
         slow,
         unsealed,
+        lease_lost,
     };
     while kick.wait(TEND_EVERY, |asked| &mut asked.tend) {
         if let Err(error) = tender.tend(inner, &steps) {
@@ -342,10 +358,11 @@ struct Tender {
     sealed_well: bool,
     /// Where eviction goes on, so that it does not always come to the same shards first.
     next_evict: usize,
-    /// What was said of the disk, and of seals.
+    /// What was said of the disk, of seals and of the lease.
     full: Told,
     slow: Told,
     unsealed: Told,
+    lease_lost: Told,
 }
 
 impl Tender {
@@ -361,6 +378,7 @@ impl Tender {
         if let Some(sharing) = inner.sharing() {
             // Here, since this thread never waits for the store.
             sharing.excuse();
+            sharing.check_probe();
         }
         for shard in 0..steps.shards() {
             while steps.expire(shard) > 0 {}
@@ -398,6 +416,14 @@ impl Tender {
                 tracing::warn!(sync_millis, "the disk is slow: commits have moved to a thread of their own");
             }
             Some(false) => tracing::info!("the disk is no longer slow"),
+            None => {}
+        }
+        let lease_lost = inner.sharing().is_some_and(|sharing| sharing.has_lost_lease());
+        match self.lease_lost.news(lease_lost, now) {
+            Some(true) => tracing::warn!(
+                "the lease at the shared store has run out: nothing is put there until it is renewed, counting goes on"
+            ),
+            Some(false) => tracing::info!("the lease at the shared store is held again"),
             None => {}
         }
     }

@@ -78,7 +78,7 @@ pub use restore::{RestoreError, restore, restore_bytes};
 pub use seal::{Seal, SealError, Sealing};
 pub use sharing::{
     Adopt, AdoptError, Adopted, Once, Pick, SHARDS_MAX, Secret, SharePolicy, Sharing, SharingOptions, SharingStats,
-    Standing, Swap,
+    Standing, StoreHealth, Swap,
 };
 pub use sketches::OBSERVES_MAX;
 pub use steps::Steps;

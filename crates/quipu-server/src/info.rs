@@ -2,6 +2,9 @@
 
 use std::fmt::Write;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use quipu_engine::StoreHealth;
 
 use crate::connection::REDIS_VERSION;
 use crate::process;
@@ -121,8 +124,28 @@ fn lines(shared: &Shared, section: &str) -> Vec<(&'static str, String)> {
             ("max_disk", number(stats.disk_bytes_max.unwrap_or(0))),
             ("disk_full", number(stats.disk_full.into())),
             ("http_port", shared.http.map_or_else(|| word("none"), |addr| addr.port().to_string())),
-        ],
+        ]
+        .into_iter()
+        .chain(store_lines(shared))
+        .collect(),
     }
+}
+
+/// Whether the shared store can be reached, and why not.
+fn store_lines(shared: &Shared) -> Vec<(&'static str, String)> {
+    let Some(sharing) = shared.engine.sharing() else { return vec![("store", "none".to_owned())] };
+    let (reachable, error, for_time) = match sharing.health() {
+        StoreHealth::Reachable => (1, "none".to_owned(), Duration::ZERO),
+        StoreHealth::Unknown => (0, "not answered yet".to_owned(), Duration::ZERO),
+        StoreHealth::Unreachable { for_time, error } => (0, error, for_time),
+    };
+    vec![
+        ("store", shared.store.clone().unwrap_or_else(|| "embedded".to_owned())),
+        ("store_reachable", reachable.to_string()),
+        ("store_error", error),
+        ("store_unreachable_ms", for_time.as_millis().to_string()),
+        ("unsettled_counters", sharing.unsettled().to_string()),
+    ]
 }
 
 fn is(given: &[u8], known: &str) -> bool {

@@ -29,6 +29,8 @@ pub struct Options {
     pub limits: Limits,
     /// Where settings came from, for those who ask.
     pub origins: Origins,
+    /// The shared store as it is shown: without a password.
+    pub store: Option<String>,
 }
 
 /// Where the settings of namespaces came from, in words. What is not in it is a default, or was set by the program.
@@ -50,6 +52,7 @@ impl Default for Options {
             insecure: false,
             limits: Limits::default(),
             origins: Origins::default(),
+            store: None,
         }
     }
 }

@@ -21,6 +21,8 @@ pub(crate) struct Shared {
     pub password: Option<Password>,
     pub limits: Limits,
     pub origins: Origins,
+    /// The shared store as it is shown, if there is one.
+    pub store: Option<String>,
     pub settings: Settings,
     pub clients: Clients,
     pub tally: Tally,

@@ -168,7 +168,7 @@ pub enum Task {
     #[command(after_help = "Examples:\n  quipu list\n  quipu list likes:")]
     List(Ask<List>),
     /// Ask a server whether it answers; exit status 1 if it does not. For health checks where there is no shell
-    #[command(after_help = "Example:\n  quipu health --server 127.0.0.1:7379")]
+    #[command(after_help = "Examples:\n  quipu health --server 127.0.0.1:7379\n  quipu health --store")]
     Health(Ask<Health>),
     /// Look into the data directory of a stopped or crashed server; changes nothing
     #[command(after_help = "Examples:\n  quipu inspect ./quipu-data\n  quipu inspect ./quipu-data --dump | less")]
@@ -306,7 +306,11 @@ pub struct Reset {
 }
 
 #[derive(Debug, Args)]
-pub struct Health {}
+pub struct Health {
+    /// Ask for its shared store, too: exit status 1 if that cannot be reached, or if there is none
+    #[arg(long)]
+    pub store: bool,
+}
 
 #[derive(Debug, Args)]
 pub struct List {

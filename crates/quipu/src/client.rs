@@ -81,7 +81,26 @@ impl Question for Health {
         // A server that is stuck is not well, and whoever asks this asks again soon.
         client.wait_for(HEALTH_TIME_MAX)?;
         client.call(&[b"PING"])?;
+        if self.store {
+            check_store(&client.call(&[b"INFO", b"quipu"])?)?;
+        }
         Ok(writeln!(out, "ok")?)
+    }
+}
+
+/// Whether a server that described itself reaches its shared store, or why not.
+fn check_store(info: &Value) -> anyhow::Result<()> {
+    let Value::Bulk(text) = info else { bail!("the server sent {info:?} for INFO") };
+    let text = String::from_utf8_lossy(text);
+    let field = |key: &str| text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
+    match (field("store"), field("store_reachable")) {
+        (None, _) => bail!("the server does not tell of its store: it is older than this program"),
+        (Some("none"), _) => bail!("the server has no shared store: start it with --store URL"),
+        (Some(_), Some("1")) => Ok(()),
+        (Some(store), _) => {
+            let error = field("store_error").unwrap_or("no reason given");
+            bail!("the shared store {store} cannot be reached: {error}")
+        }
     }
 }
 

@@ -8,9 +8,10 @@
 use std::io::Write;
 use std::net::SocketAddr;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context, anyhow};
-use quipu_engine::{Engine, Environment};
+use quipu_engine::{Engine, Environment, StoreHealth};
 use quipu_server::Addresses;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::{error, info, warn};
@@ -21,6 +22,9 @@ use crate::config::check::tell;
 use crate::config::{Configuration, Effective};
 use crate::log::LogForm;
 use crate::show;
+
+/// How long a start waits for the first answer of its store, to say in its banner whether there was one.
+const PROBE_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// Serves until SIGTERM, SIGINT or SIGHUP.
 pub fn serve(flags: &ServeFlags, out: &mut impl Write) -> anyhow::Result<ExitCode> {
@@ -43,7 +47,8 @@ pub fn serve(flags: &ServeFlags, out: &mut impl Write) -> anyhow::Result<ExitCod
 }
 
 fn run(configuration: Configuration, out: &mut impl Write) -> anyhow::Result<()> {
-    let Configuration { engine: options, server, log, store, .. } = configuration;
+    let Configuration { engine: options, mut server, log, store, .. } = configuration;
+    server.store = store.as_ref().map(ToString::to_string);
     let place = Place { data: options.data.display().to_string(), store };
     // Before the directory: a start that fails here leaves none behind.
     let addresses = Addresses::reserve(server)?;
@@ -74,12 +79,27 @@ async fn answer(
 ) -> anyhow::Result<()> {
     let server = addresses.listen(engine.clone())?;
     let mut stop = Stop::new().context("listen for signals")?;
+    wait_for_probe(engine).await;
     match log {
         LogForm::Text => say(out, &banner(engine, place, server.resp_addr(), server.http_addr())),
         LogForm::Json => tell_start(engine, place, server.resp_addr(), server.http_addr()),
     }
     server.run(stop.asked()).await?;
     Ok(())
+}
+
+/// Waits until the engine knows whether its store can be reached, [`PROBE_WAIT_MAX`] at most.
+async fn wait_for_probe(engine: &Engine) {
+    let known = async {
+        while engine.sharing().is_some_and(|sharing| sharing.health() == StoreHealth::Unknown) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let _ = tokio::time::timeout(PROBE_WAIT_MAX, known).await;
+}
+
+fn reaches_store(engine: &Engine) -> Option<bool> {
+    engine.sharing().map(|sharing| sharing.health() == StoreHealth::Reachable)
 }
 
 /// Where counters are kept.
@@ -131,7 +151,8 @@ fn is_hangup_ignored() -> bool {
 fn banner(engine: &Engine, place: &Place, resp: SocketAddr, http: Option<SocketAddr>) -> String {
     let stats = engine.stats();
     let http = http.map(|address| format!(" http://{address}")).unwrap_or_default();
-    let shared = place.store.as_ref().map(|store| ("store", store.to_string()));
+    let yet = if reaches_store(engine) == Some(false) { " not reachable yet: counting goes on" } else { "" };
+    let shared = place.store.as_ref().map(|store| ("store", format!("{store}{yet}")));
     let lines = [("data", format!("{} ({})", place.data, stats.durability))];
     let lines = lines.into_iter().chain(shared).chain([
         ("found", found(engine)),
@@ -169,6 +190,7 @@ fn tell_start(engine: &Engine, place: &Place, resp: SocketAddr, http: Option<Soc
         durability = %stats.durability,
         resp = format!("resp://{resp}"),
         http,
+        store_reachable = reaches_store(engine),
         "ready"
     );
 }

@@ -117,3 +117,25 @@ fn a_stop_is_clean_also_when_nobody_listens() {
         assert!(status.success(), "{log}: {status}");
     }
 }
+
+#[test]
+fn a_store_that_cannot_be_reached_is_said_at_the_start() {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a free port");
+    let url = format!("redis://:s3cret@{free}");
+    for log in ["text", "json"] {
+        let data = TempDir::new().expect("a directory");
+        let mut child = serve(data.path(), log).args(["--store", &url]).spawn().expect("it starts");
+        let mut stderr = BufReader::new(child.stderr.take().expect("piped")).lines();
+        let mut said = until(&mut stderr, "the shared store cannot be reached");
+        if log == "text" {
+            let mut stdout = BufReader::new(child.stdout.take().expect("piped")).lines();
+            let banner = until(&mut stdout, "ready  resp://");
+            assert!(banner.iter().any(|line| line.contains(&format!("@{free} not reachable yet"))), "{banner:?}");
+            said.extend(banner);
+        } else {
+            said.extend(until(&mut stderr, "\"store_reachable\":false"));
+        }
+        assert!(said.iter().all(|line| !line.contains("s3cret")), "{said:?}");
+        assert!(stop(child).0.success());
+    }
+}

@@ -46,6 +46,8 @@ pub(super) struct Audit {
     confirmed: Option<u32>,
     /// When the last one was over.
     over_at: Option<Duration>,
+    /// Whether drift was logged since.
+    has_logged_drift: bool,
 }
 
 impl Sharing<'_> {
@@ -64,6 +66,14 @@ impl Sharing<'_> {
     /// Whether the store has lost something that was not put again yet: nothing is folded meanwhile.
     pub(super) fn is_mending(&self) -> bool {
         lock(&self.shared.audit).lost
+    }
+
+    /// A row is older than an epoch that the store has shown before. Logged once a pass.
+    pub(super) fn note_drift(&self, name: &[u8]) {
+        if !std::mem::replace(&mut lock(&self.shared.audit).has_logged_drift, true) {
+            let counter = String::from_utf8_lossy(name);
+            tracing::warn!(%counter, "drift: the shared store has lost a set, reset, delete or expiry that it had confirmed");
+        }
     }
 
     /// Asks for a pass now; for an operator.
@@ -234,6 +244,7 @@ impl Sharing<'_> {
                 return;
             }
             (audit.pass, audit.over_at, audit.confirmed) = (None, Some(now), None);
+            audit.has_logged_drift = false;
             audit.lost &= !audit.mends;
             audit.passes
         };

@@ -181,7 +181,12 @@ impl Shared {
 
     /// Nothing is counted from here on.
     pub(crate) fn fence(&self, reason: String) {
-        lock(&self.lease).standing = Standing::Fenced { reason };
+        let mut lease = lock(&self.lease);
+        if !matches!(lease.standing, Standing::Fenced { .. }) {
+            tracing::warn!(reason, "this node is fenced: it refuses every command");
+        }
+        lease.standing = Standing::Fenced { reason };
+        drop(lease);
         self.fenced.store(true, Ordering::Release);
     }
 }
@@ -190,6 +195,12 @@ impl Sharing<'_> {
     /// Where this node stands.
     pub fn standing(self) -> Standing {
         lock(&self.shared.lease).standing.clone()
+    }
+
+    /// Whether a registered node may not put because its lease has run out.
+    pub(crate) fn has_lost_lease(self) -> bool {
+        let lease = lock(&self.shared.lease);
+        lease.standing == Standing::Live && lease.until <= self.elapsed()
     }
 
     /// Whether older lives of this node are still to be settled or retired by it.
@@ -247,6 +258,9 @@ impl Sharing<'_> {
             }
             drop(lease);
             self.shared.figures.losses.fetch_add(1, Ordering::Relaxed);
+            tracing::warn!(
+                "the shared store has lost data that it had confirmed: this node puts all of its counters again"
+            );
             self.audit_again(true);
         }
     }
@@ -350,6 +364,7 @@ impl Sharing<'_> {
                     let retiring = known.map(|known| known.retiring(at));
                     match retiring {
                         Some(retiring) if self.register(known, &retiring).await? => {
+                            log_retirement(retiring.writer);
                             self.late(heir, retiring.stage, at, asked_at)
                         }
                         _ => heir,
@@ -359,7 +374,10 @@ impl Sharing<'_> {
                     (Ok(next), Heir::Done) => {
                         let retiring = Registration { stage: Stage::Retiring { since: at }, ..next };
                         match self.register(known, &retiring).await? {
-                            true => Heir::Over { since: self.passes() },
+                            true => {
+                                log_retirement(retiring.writer);
+                                Heir::Over { since: self.passes() }
+                            }
                             false => heir,
                         }
                     }
@@ -494,6 +512,11 @@ impl Sharing<'_> {
         lease.renewed = None;
         let heir = if std::mem::take(&mut lease.taken) { Heir::Taken } else { Heir::Wanted };
         lease.heirs.insert(before, heir);
+        tracing::warn!(
+            writer = %self.writer(before),
+            next = %self.writer(drawn),
+            "this writer was retired or taken over while the node was away: the node goes on as a new writer"
+        );
         self.shared.present.store(drawn.0, Ordering::Release);
         true
     }
@@ -568,6 +591,11 @@ impl Sharing<'_> {
     fn writer(&self, incarnation: Incarnation) -> Writer {
         Writer { node: self.shared.node, incarnation }
     }
+}
+
+/// Says that a writer is on its way out.
+pub(super) fn log_retirement(writer: Writer) {
+    tracing::info!(%writer, "a writer is retired: its cells are closed, and folded after `grace`");
 }
 
 fn find(registrations: &[Registration], writer: Writer) -> Option<&Registration> {

@@ -9,6 +9,7 @@
 //! fetch    commands that wait for a row, counters read lately ─► read ─► shown value
 //! swap     SET GETSET DEL EXPIRE … ─► read ─► compute ─► swap ─► reply
 //! lease    who this node is, and that it is still there
+//! health   whether the store can be reached
 //! audit    all own cells, again
 //! retire   writers that are gone
 //! adopt    lives of this node that the store has forgotten, by an operator's word
@@ -32,6 +33,7 @@ mod bodies;
 mod claim;
 mod demand;
 mod fetch;
+mod health;
 mod lease;
 mod options;
 mod retire;
@@ -49,6 +51,7 @@ pub use self::adopt::{Adopt, AdoptError, Adopted};
 pub(crate) use self::bodies::Shows;
 pub use self::claim::Once;
 pub use self::demand::{Demand, Picking, Seeing, demand, names_of};
+pub use self::health::StoreHealth;
 pub(crate) use self::lease::Kept;
 pub use self::lease::Standing;
 pub use self::options::{Pick, SHARDS_MAX, Secret, SharePolicy, SharingOptions};
@@ -86,6 +89,7 @@ pub(crate) struct Shared {
     retiring: Mutex<Option<retire::Walk>>,
     /// When the store may be asked again after an error, by call.
     pauses: Mutex<BTreeMap<&'static str, Pause>>,
+    probe: Mutex<health::Probe>,
     figures: Figures,
 }
 
@@ -135,6 +139,8 @@ pub struct SharingStats {
     pub losses: u64,
     /// Counters of which the store has not confirmed everything.
     pub unsettled: u64,
+    /// Whether the store answers.
+    pub reachable: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -176,6 +182,7 @@ impl Shared {
             audit: Mutex::default(),
             retiring: Mutex::default(),
             pauses: Mutex::default(),
+            probe: Mutex::default(),
             figures: Figures::default(),
         }
     }
@@ -300,6 +307,7 @@ impl<'e> Sharing<'e> {
             errors: get(&figures.errors),
             losses: get(&figures.losses),
             unsettled: self.unsettled() as u64,
+            reachable: self.health() == StoreHealth::Reachable,
         }
     }
 }

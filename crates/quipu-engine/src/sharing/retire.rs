@@ -8,13 +8,14 @@
 
 use quipu_model::shared::body::{Body, NOBODYS, Shape};
 use quipu_model::shared::{
-    Attempt, By, Change, Computed, Fate, Next, Registration, Seen, SeenBodies, Stage, Step, SwapId, SwapVerdict,
-    compute, is_body_cell,
+    Attempt, By, Change, Computed, Fate, Next, RegisterVerdict, Registration, Seen, SeenBodies, Stage, Step, SwapId,
+    SwapVerdict, compute, is_body_cell,
 };
 use quipu_model::{Cursor, Name, Page, Reply, StoreError, Writer, Writers};
 
 use super::Sharing;
 use super::bodies::{laid, sketch};
+use super::lease::log_retirement;
 use crate::sync::{Ordering, lock};
 
 /// Names of one page: each costs a read, and a swap if the writer has a cell there.
@@ -69,7 +70,11 @@ impl Sharing<'_> {
             }
             match registration.step(at, options.retire_after, options.grace) {
                 Step::Wait => continue,
-                Step::Register(next) => drop(store.register(registration.version, &next).await?),
+                Step::Register(next) => {
+                    if store.register(registration.version, &next).await? == RegisterVerdict::Registered {
+                        log_retirement(registration.writer);
+                    }
+                }
                 Step::Remove => drop(store.unregister(registration.writer, registration.version).await?),
                 Step::Fold if self.is_mending() => continue,
                 step @ (Step::Close | Step::Fold) => {

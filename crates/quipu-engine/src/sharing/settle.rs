@@ -157,6 +157,9 @@ impl<'e> Sharing<'e> {
 
     fn told(&self, name: &KeptName, put: &Put, verdict: &Verdict) {
         let now = self.elapsed();
+        if matches!(verdict, Verdict::Behind { epoch, .. } if *epoch < put.epoch) {
+            self.note_drift(name);
+        }
         let mut turn = Turn::new(self.inner);
         let left =
             turn.share(named(name), |share| share.told(put, verdict, &|incarnation| self.footing(incarnation, now)));

@@ -3,31 +3,55 @@
 use std::sync::Arc;
 
 use axum::extract::State;
+use axum::http::Uri;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
-use quipu_engine::Standing;
+use quipu_engine::{Standing, StoreHealth};
 
 use super::Door;
 use super::problem::{Problem, Reason};
+use super::request::Query;
 
 /// `GET /healthz`: a journal that failed has ended the process, so whoever can answer is well.
 pub(super) async fn healthz() -> Response {
     text("ok\n")
 }
 
-/// `GET /readyz`: whether reads and writes are taken, or why not.
-pub(super) async fn readyz(State(door): State<Arc<Door>>) -> Response {
+/// `GET /readyz`: whether reads and writes are taken, or why not. A node counts without its store, so only `?store=required` asks for that.
+pub(super) async fn readyz(State(door): State<Arc<Door>>, uri: Uri) -> Result<Response, Problem> {
     let engine = &door.shared.engine;
+    let mut query = Query::of(&uri)?;
+    let needs_store = match query.take("store").as_deref() {
+        None => false,
+        Some(b"required") => true,
+        Some(_) => return Err(Problem::new(Reason::BadQuery, "'store' can only be 'required'")),
+    };
+    query.finish()?;
     let why_not = if engine.stats().disk_full {
         Some("the disk is full: writes are refused, reads go on".to_owned())
     } else if let Some(Standing::Fenced { reason }) = engine.sharing().map(|sharing| sharing.standing()) {
         Some(reason)
+    } else if needs_store {
+        without_store(&door)
     } else {
         None
     };
     match why_not {
-        None => text("ready\n"),
-        Some(detail) => Problem::new(Reason::NotReady, detail).into_response(),
+        None => Ok(text("ready\n")),
+        Some(detail) => Err(Problem::new(Reason::NotReady, detail)),
+    }
+}
+
+/// Why the shared store cannot be used, if it cannot.
+fn without_store(door: &Door) -> Option<String> {
+    let store = door.shared.store.as_deref().unwrap_or("");
+    match door.shared.engine.sharing().map(|sharing| sharing.health()) {
+        None => Some("no shared store is configured: start the server with --store URL".to_owned()),
+        Some(StoreHealth::Reachable) => None,
+        Some(StoreHealth::Unknown) => Some(format!("the shared store {store} has not answered yet")),
+        Some(StoreHealth::Unreachable { error, .. }) => {
+            Some(format!("the shared store {store} cannot be reached: {error}"))
+        }
     }
 }
 

@@ -181,6 +181,7 @@ pub(crate) const METRICS: &[Metric] = &[
     gauge("quipu_disk_full", "1 while the disk, or the limit, is found full and writes are refused.", |s, out| out.one(s.stats.disk_full.into())),
 
     gauge("quipu_unsettled_counters", "Counters of which the shared store has not confirmed everything.", |s, out| store(s, out, |s| s.unsettled)),
+    gauge("quipu_store_reachable", "1 while the shared store answers; absent without one.", |s, out| store(s, out, |s| s.reachable.into())),
     counter("quipu_store_puts_total", "Cells put to the shared store.", |s, out| store(s, out, |s| s.puts)),
     counter("quipu_store_bodies_total", "Bodies of sketches put to it.", |s, out| store(s, out, |s| s.bodies)),
     counter("quipu_store_pages_total", "Pages of bodies that changed, and were put.", |s, out| store(s, out, |s| s.pages)),

@@ -169,7 +169,8 @@ fn a_node_that_its_store_has_forgotten_goes_on_once_it_was_said_what_becomes_of_
     );
     let running = quipu(&adopt);
     assert!(!running.status.success() && text(&running.stderr).contains("in use"), "{}", text(&running.stderr));
-    program.terminate().expect("it ends");
+    let (_, log) = program.terminate().expect("it ends");
+    assert_eq!(log.matches("this node is fenced").count(), 1, "{log}");
 
     let stranger = quipu(&["writers", "adopt", "0000000000000001.0000000000000001", "--data", data, "--store", &url]);
     assert!(text(&stranger.stderr).contains("is no life of"), "{}", text(&stranger.stderr));
@@ -179,4 +180,10 @@ fn a_node_that_its_store_has_forgotten_goes_on_once_it_was_said_what_becomes_of_
         answers(node, &["GET", "likes:1"], |answer| *answer == Value::Bulk(b"8".to_vec()));
     }
     assert_eq!(connect(&program).call(&["INCR", "likes:1"]).expect("it answers"), Value::Integer(9));
+    let (_, log) = other.terminate().expect("it ends");
+    assert!(
+        log.lines()
+            .any(|line| line.contains(" INFO ") && line.contains("a writer is retired") && line.contains(&writer)),
+        "{log}"
+    );
 }

@@ -15,6 +15,7 @@ mod moving;
 mod namespaces;
 mod nodes;
 mod once;
+mod outage;
 mod sampling;
 mod second;
 mod signals;

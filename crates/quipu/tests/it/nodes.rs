@@ -39,7 +39,7 @@ const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 const AGREED_WITHIN: Duration = Duration::from_secs(60);
 
 /// A store that can be killed and comes back with all that it acknowledged.
-trait StoreServer {
+pub trait StoreServer {
     fn kill(&mut self);
     fn restart(&mut self);
     fn stop(&self);

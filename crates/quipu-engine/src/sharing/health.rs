@@ -1,0 +1,165 @@
+//! Whether the store can be reached.
+//!
+//! In: the outcome of a probe, made twice a second by a thread of its own. Out: the state for INFO, metrics and readiness, and one log line per change.
+//!
+//! Invariants:
+//! - an outage is logged once when it begins and once when it ends; outages that follow within [`WARN_EVERY`] are one in the log;
+//! - when a store is back, no call waits out a pause from the time of the outage.
+//!
+//! Not here: what a node may do without its store (`lease`, `demand`).
+
+use std::error::Error;
+use std::time::Duration;
+
+use quipu_model::{Millis, StoreError};
+
+use super::Sharing;
+use crate::sync::lock;
+
+/// A probe without an answer after this long counts as an outage.
+const PROBE_WAIT: Duration = Duration::from_secs(1);
+
+/// Least time between two warnings: a store that comes and goes must not fill a log.
+const WARN_EVERY: Duration = Duration::from_secs(10);
+
+/// Whether the store can be reached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StoreHealth {
+    /// No probe has ended yet.
+    Unknown,
+    /// The last probe was answered.
+    Reachable,
+    /// The last probe failed, or is late.
+    Unreachable {
+        /// For how long.
+        for_time: Duration,
+        /// Why, in the words of the store's driver.
+        error: String,
+    },
+}
+
+/// The state behind it.
+#[derive(Default)]
+pub(super) struct Probe {
+    /// When the probe under way began.
+    asked_at: Option<Duration>,
+    was_answered: bool,
+    outage: Option<Outage>,
+    warned_at: Option<Duration>,
+}
+
+struct Outage {
+    since: Duration,
+    error: String,
+    is_logged: bool,
+}
+
+impl Probe {
+    fn fail(&mut self, now: Duration, error: String) {
+        let warned_lately = self.warned_at.is_some_and(|at| now.saturating_sub(at) < WARN_EVERY);
+        let outage = self.outage.get_or_insert(Outage { since: now, error: String::new(), is_logged: false });
+        outage.error = error;
+        if !outage.is_logged && !warned_lately {
+            (outage.is_logged, self.warned_at) = (true, Some(now));
+            tracing::warn!(error = outage.error, "the shared store cannot be reached: this node counts on by itself");
+        }
+    }
+
+    /// Whether an outage has ended.
+    fn succeed(&mut self, now: Duration) -> bool {
+        self.was_answered = true;
+        let Some(outage) = self.outage.take() else { return false };
+        if outage.is_logged {
+            let unreachable_ms = now.saturating_sub(outage.since).as_millis() as u64;
+            tracing::info!(unreachable_ms, "the shared store can be reached again");
+        }
+        true
+    }
+}
+
+impl Sharing<'_> {
+    /// Asks the store for its time, which needs nothing but a store that answers.
+    pub async fn probe(self) {
+        lock(&self.shared.probe).asked_at = Some(self.elapsed());
+        let answer = self.shared.store.clock().await;
+        self.end_probe(&answer);
+    }
+
+    fn end_probe(&self, answer: &Result<Millis, StoreError>) {
+        let now = self.elapsed();
+        let mut probe = lock(&self.shared.probe);
+        probe.asked_at = None;
+        match answer {
+            Ok(_) if probe.succeed(now) => {
+                drop(probe);
+                lock(&self.shared.pauses).clear();
+            }
+            Ok(_) => {}
+            Err(error) => probe.fail(now, describe_error(error)),
+        }
+    }
+
+    /// Notices a probe that is late. For a thread that never waits for the store.
+    pub fn check_probe(self) {
+        let now = self.elapsed();
+        let mut probe = lock(&self.shared.probe);
+        if probe.asked_at.is_some_and(|at| now.saturating_sub(at) >= PROBE_WAIT) {
+            probe.fail(now, format!("no answer within {} s", PROBE_WAIT.as_secs()));
+        }
+    }
+
+    /// Whether the store can be reached.
+    pub fn health(self) -> StoreHealth {
+        let probe = lock(&self.shared.probe);
+        match &probe.outage {
+            Some(Outage { since, error, .. }) => {
+                StoreHealth::Unreachable { for_time: self.elapsed().saturating_sub(*since), error: error.clone() }
+            }
+            None if probe.was_answered => StoreHealth::Reachable,
+            None => StoreHealth::Unknown,
+        }
+    }
+}
+
+/// The causes of an error in one line, the outermost first. Each that the one before it already names is left out.
+fn describe_error(error: &StoreError) -> String {
+    let mut text = String::new();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let words = error.to_string();
+        if !text.ends_with(&words) {
+            text.push_str(if text.is_empty() { "" } else { ": " });
+            text.push_str(&words);
+        }
+        cause = error.source();
+    }
+    text.replace(|letter: char| letter.is_control(), " ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_outage_is_warned_of_once_and_flapping_once_in_a_while() {
+        let at = Duration::from_secs;
+        let mut probe = Probe::default();
+        assert!(!probe.succeed(at(0)), "there was no outage");
+        probe.fail(at(1), "refused".to_owned());
+        probe.fail(at(2), "late".to_owned());
+        assert_eq!(probe.warned_at, Some(at(1)));
+        assert_eq!(probe.outage.as_ref().map(|outage| (outage.since, &*outage.error)), Some((at(1), "late")));
+        assert!(probe.succeed(at(3)));
+        probe.fail(at(4), "refused".to_owned());
+        assert_eq!(probe.warned_at, Some(at(1)), "too soon after the last warning");
+        probe.fail(at(11), "refused".to_owned());
+        assert_eq!(probe.warned_at, Some(at(11)), "an outage that lasts is logged after all");
+    }
+
+    #[test]
+    fn an_error_is_one_line_of_its_causes() {
+        let source = std::io::Error::other("cannot connect\r\nto the server");
+        let error = StoreError::NotApplied { call: quipu_model::Call::Clock, source: Box::new(source) };
+        assert_eq!(describe_error(&error), "cannot connect  to the server");
+    }
+}
