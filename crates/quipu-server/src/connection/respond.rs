@@ -7,7 +7,6 @@ use std::path::PathBuf;
 use quipu_engine::Turn;
 use quipu_model::{Command, Freshness, Name, Reply};
 use quipu_protocol::command::{ClientCommand, ConfigCommand, ConnectionCommand, Hello, HotKeys, describe, help};
-use quipu_protocol::resp::Shape;
 use quipu_protocol::{Version, Writer};
 
 use super::session::{Ending, Replies, Session, State};

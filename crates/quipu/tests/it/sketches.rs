@@ -225,25 +225,25 @@ fn hot_keys_are_told_by_both_doors_without_being_asked_to_be_watched() {
     let told = loop {
         call(&mut client, &[b"INCR", b"rare"]);
         let told = call(&mut client, &[b"HOTKEYS", b"GET"]);
-        if !field(&told, b"writes").elements().is_empty() {
+        if !entry(&told, b"writes").elements().is_empty() {
             break told;
         }
     };
-    let rows = field(&told, b"writes");
+    let rows = entry(&told, b"writes");
     let words: Vec<&[u8]> = rows.elements()[0].pairs().iter().filter_map(|(key, _)| key.bytes()).collect();
     assert_eq!(words, [&b"item"[..], b"about", b"at_least", b"at_most"]);
     let row = rows.elements()[0].pairs();
     assert_eq!((number(row[1].1), number(row[2].1), number(row[3].1)), (64, 3, 416), "{row:?}");
-    assert_eq!(number(&field(&told, b"writes_enough")), 0);
-    let note = field(&told, b"note");
+    assert_eq!(number(&entry(&told, b"writes_enough")), 0);
+    let note = entry(&told, b"note");
     assert_eq!(
         note.bytes(),
         Some(&b"too little traffic to tell hot writes and reads: fewer than 100 were sampled"[..])
     );
 }
 
-/// A field of a map.
-fn field(map: &Value, word: &[u8]) -> Value {
+/// An entry of a map.
+fn entry(map: &Value, word: &[u8]) -> Value {
     let pairs = map.pairs();
     let (_, value) = pairs.iter().find(|(key, _)| key.bytes() == Some(word)).expect("it is told");
     (*value).clone()
