@@ -23,6 +23,8 @@ cargo xtask prove [--only PART] [--hours N]  the long proof; parts that proofs/p
     --only PART    only parts whose name begins so (see the table that it prints)
     --hours N      then kills, seeds and schedules for N more hours
 cargo xtask patches [NAME …]                 applies each known-bad patch and shows the test that catches it
+cargo xtask bench bars [ARGUMENTS …]         ratios to Redis, as `quipu bench` measures them, beside what they must be
+cargo xtask bench accuracy                   errors of approximate kinds, beside what they may be; fails if one is larger
 cargo xtask bench postgres [--seconds N] [--repetitions N]
                                              a durable counter beside a hot row of PostgreSQL, in turn
 cargo xtask bench memory [COUNTERS …]        bytes per counter beside Redis
@@ -52,6 +54,8 @@ fn dispatch(arguments: &[String]) -> anyhow::Result<()> {
         ["patches", names @ ..] if names.iter().all(|name| !name.starts_with('-')) => {
             patches::patches(names).map(|_| ())
         }
+        ["bench", "bars", arguments @ ..] => bench::bars(arguments),
+        ["bench", "accuracy"] => bench::accuracy(),
         ["bench", "postgres", rest @ ..] => bench::postgres(&postgres_options(rest)?),
         ["bench", "memory", counters @ ..] => bench::memory(&counters_of(counters)?),
         ["bench", "http"] => bench::http(),

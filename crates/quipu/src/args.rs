@@ -208,7 +208,7 @@ pub enum Task {
         /// Where it listens
         address: std::net::SocketAddr,
     },
-    /// Measure the errors of all approximate kinds, beside what is published; exit status 1 if one misses its bar
+    /// Measure the errors of all approximate kinds, beside what is published
     #[command(after_help = ACCURACY_EXAMPLES)]
     Accuracy(Accuracy),
     /// Look at the configuration
@@ -235,7 +235,7 @@ pub enum Page {
 
 #[derive(Debug, Args)]
 pub struct Accuracy {
-    /// Run for seconds instead of minutes; the figures have so much noise then that a bar may be missed by chance
+    /// Run for seconds instead of minutes; the figures have more noise then
     #[arg(long)]
     pub quick: bool,
     /// Where chance begins; the same number gives the same figures

@@ -4,6 +4,8 @@
 //! - the shipped program is built first: nothing else is worth measuring;
 //! - whatever was started has ended when a bench returns, also after Ctrl-C or a closed terminal.
 
+mod accuracy;
+mod bars;
 mod http;
 mod memory;
 mod postgres;
@@ -21,6 +23,8 @@ use comfy_table::{CellAlignment, Table};
 use serde_json::Value;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
+pub use self::accuracy::accuracy;
+pub use self::bars::bars;
 pub use self::http::{bare_writes, http};
 pub use self::memory::memory;
 pub use self::postgres::{Options as PostgresOptions, postgres};

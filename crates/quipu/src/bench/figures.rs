@@ -4,8 +4,6 @@ use std::time::Duration;
 
 use quipu_model::Durability;
 
-use super::bars::{Bar, Basis, Standing};
-use super::commands::Verb;
 use super::measure::Sample;
 use super::peers::Peer;
 
@@ -40,10 +38,6 @@ pub struct Ratio {
     pub throughput: Option<f64>,
     /// CPU time per operation, Redis's by that of a server that does nothing: the most that ours could come to.
     pub floor: Option<f64>,
-    /// Which of the two is judged.
-    pub basis: Basis,
-    /// How high it ought to be.
-    pub bar: Option<Bar>,
 }
 
 /// What was acknowledged and what was found afterwards.
@@ -101,8 +95,7 @@ impl Series {
 
 impl Ratio {
     /// Compares series of the same setting, repetition by repetition: what disturbs the machine for a while disturbs both.
-    pub fn new(verb: Verb, redis: &Series, quipu: &Series, floor: Option<&Series>) -> Option<Ratio> {
-        let mode = quipu.setting.mode?;
+    pub fn new(redis: &Series, quipu: &Series, floor: Option<&Series>) -> Ratio {
         let known = |ratio: &f64| ratio.is_finite();
         let cpu = |other: &Series| {
             let pairs = redis.samples.iter().zip(&other.samples);
@@ -111,37 +104,22 @@ impl Ratio {
         };
         let pairs = redis.samples.iter().zip(&quipu.samples);
         let throughput = pairs.map(|(redis, quipu)| quipu.throughput() / redis.throughput());
-        Some(Ratio {
+        Ratio {
             setting: quipu.setting,
             cpu: cpu(quipu),
             floor: floor.and_then(cpu),
             throughput: median(throughput.filter(known)),
-            basis: Basis::of(mode),
-            bar: Bar::of(verb, mode, quipu.setting.pipeline),
-        })
-    }
-
-    /// The one that is judged.
-    pub fn judged(&self) -> Option<f64> {
-        match self.basis {
-            Basis::Cpu => self.cpu,
-            Basis::Throughput => self.throughput,
         }
-    }
-
-    /// How it stands.
-    pub fn standing(&self) -> Option<Standing> {
-        self.bar.zip(self.judged()).map(|(bar, ratio)| bar.standing(ratio))
     }
 }
 
 /// All ratios: every setting that both servers were measured in.
-pub fn ratios(verb: Verb, series: &[Series]) -> Vec<Ratio> {
+pub fn ratios(series: &[Series]) -> Vec<Ratio> {
     let of = |peer: Peer| series.iter().filter(move |one| one.peer == peer);
     let pairs = of(Peer::Quipu).flat_map(|quipu| of(Peer::Redis).map(move |redis| (redis, quipu)));
     let alike = pairs.filter(|(redis, quipu)| redis.setting == quipu.setting);
     let floor = |setting: Setting| of(Peer::Floor).find(|floor| floor.setting == setting);
-    alike.filter_map(|(redis, quipu)| Ratio::new(verb, redis, quipu, floor(quipu.setting))).collect()
+    alike.map(|(redis, quipu)| Ratio::new(redis, quipu, floor(quipu.setting))).collect()
 }
 
 /// A time in microseconds.
@@ -185,11 +163,10 @@ mod tests {
         let redis = series(Peer::Redis, &[(1000, 1000), (500, 1000), (1000, 1000)]);
         let quipu = series(Peer::Quipu, &[(2000, 1000), (1000, 1000), (9000, 1000)]);
         let floor = series(Peer::Floor, &[(3000, 1000), (1500, 1000), (9000, 1000)]);
-        let all = ratios(Verb::Incr, &[redis, floor, quipu]);
+        let all = ratios(&[redis, floor, quipu]);
         let [ratio] = &all[..] else { panic!("{} ratios", all.len()) };
         assert_eq!(ratio.floor, Some(3.0));
         assert_eq!((ratio.cpu, ratio.throughput), (Some(2.0), Some(2.0)), "the slow second counts for both");
-        assert_eq!((ratio.judged(), ratio.standing()), (Some(2.0), Some(Standing::Must)));
     }
 
     #[test]

@@ -3,7 +3,9 @@
 //! In: which modes, keys and pipelines. Out: throughput, latency and CPU time per operation of each, and ratios.
 //!
 //! The path of one figure: `commands` are made, a `crowd` drives them through a server (`peers`) on a core of its own (`cores`),
-//! `measure` takes samples, `figures` are medians of them, `report` shows them beside their `bars`.
+//! `measure` takes samples, `figures` are medians of them, `report` shows them.
+//!
+//! Not here: how high a ratio ought to be (`cargo xtask bench bars`).
 //!
 //! Invariants:
 //! - two servers are measured in turn, never at once, and as close to one another as can be: one, the other, one, the other;
@@ -19,7 +21,6 @@ mod stop;
 mod measure;
 mod peers;
 
-mod bars;
 mod figures;
 mod floor;
 mod plot;

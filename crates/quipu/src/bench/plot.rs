@@ -2,13 +2,12 @@
 //!
 //! Both axes are logarithmic: equal ratios are equal distances, which is what the figures are about.
 //!
-//! Not here: which figure is shown is the one that is judged (`bars`); of a server whose CPU time is not known, the time that passed.
+//! What is shown is CPU time, since a load generator may be slower than the server. In `durable` the disk decides: there, and where no CPU time is known, it is the time that passed.
 
 use std::fmt::Write;
 
 use quipu_model::Durability;
 
-use super::bars::Basis;
 use super::figures::Series;
 use super::measure::Sample;
 use super::peers::Peer;
@@ -61,7 +60,7 @@ struct Panel {
 
 impl Panel {
     fn new(mode: Option<Durability>, keys: usize, series: &[&Series]) -> Panel {
-        let by_cpu = mode.is_none_or(|mode| Basis::of(mode) == Basis::Cpu)
+        let by_cpu = mode != Some(Durability::Durable)
             && series.iter().all(|one| one.median_known(Sample::cpu_per_operation).is_some());
         let time = |one: &Series| match by_cpu {
             true => one.median_known(Sample::cpu_per_operation).unwrap_or_default(),

@@ -2,7 +2,6 @@
 
 use std::io::{self, Write};
 
-use super::bars::{Basis, Standing};
 use super::figures::{Account, Ratio, Series, Setting, micros, ratios};
 use super::measure::Sample;
 use crate::args;
@@ -50,7 +49,7 @@ impl Report {
             ]);
         }
         writeln!(out, "{}", show::figures(table, 1..9))?;
-        let ratios = ratios(flags.command, &self.series);
+        let ratios = ratios(&self.series);
         if !ratios.is_empty() {
             let redis = self.redis.as_deref().unwrap_or_default();
             writeln!(out, "\n{}", show::bold(&format!("how many times better than redis-server {redis}")))?;
@@ -84,36 +83,20 @@ impl Report {
             ("pinned", Json::Bool(self.pinned)),
             ("notes", Json::List(self.notes.iter().map(Json::text).collect())),
             ("measurements", Json::List(measured)),
-            ("ratios", Json::List(ratios(flags.command, &self.series).iter().map(ratio_json).collect())),
+            ("ratios", Json::List(ratios(&self.series).iter().map(ratio_json).collect())),
             ("accounts", Json::List(accounts.collect())),
         ])
     }
 }
 
 fn ratio_table(ratios: &[Ratio]) -> String {
-    let mut table =
-        show::table(["mode", "keys", "P", "CPU per op", "floor", "throughput", "judged by", "must", "goal", "stands"]);
+    let mut table = show::table(["mode", "keys", "P", "CPU per op", "floor", "throughput"]);
     for ratio in ratios {
         let [mode, keys, pipeline] = described(ratio.setting);
         let figure = |value: Option<f64>| value.map_or_else(|| "–".to_owned(), |value| format!("{value:.2}"));
-        table.add_row([
-            mode,
-            keys,
-            pipeline,
-            figure(ratio.cpu),
-            figure(ratio.floor),
-            figure(ratio.throughput),
-            ratio.basis.word().to_owned(),
-            figure(ratio.bar.map(|bar| bar.must)),
-            figure(ratio.bar.map(|bar| bar.goal)),
-            match ratio.standing() {
-                Some(standing @ (Standing::Goal | Standing::Must)) => show::good(standing.word()),
-                Some(standing @ Standing::Below) => show::bad(standing.word()),
-                None => "–".to_owned(),
-            },
-        ]);
+        table.add_row([mode, keys, pipeline, figure(ratio.cpu), figure(ratio.floor), figure(ratio.throughput)]);
     }
-    show::figures(table, 1..9)
+    show::figures(table, 1..6)
 }
 
 fn series_json(series: &Series) -> Json {
@@ -149,13 +132,9 @@ fn ratio_json(ratio: &Ratio) -> Json {
     let figure = |value: Option<f64>| value.map_or(Json::Null, Json::Decimal);
     let mut fields = setting_json(ratio.setting);
     fields.extend([
-        (Basis::Cpu.key(), figure(ratio.cpu)),
-        (Basis::Throughput.key(), figure(ratio.throughput)),
+        ("cpu_per_operation", figure(ratio.cpu)),
+        ("throughput", figure(ratio.throughput)),
         ("floor", figure(ratio.floor)),
-        ("judged_by", Json::text(ratio.basis.key())),
-        ("must", figure(ratio.bar.map(|bar| bar.must))),
-        ("goal", figure(ratio.bar.map(|bar| bar.goal))),
-        ("stands", ratio.standing().map_or(Json::Null, |standing| Json::text(standing.word()))),
     ]);
     Json::Object(fields)
 }

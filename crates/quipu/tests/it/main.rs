@@ -1,12 +1,13 @@
 //! The program from outside: started, loaded, killed, stopped, started again.
 
+mod accuracy;
 mod at_rest;
 mod backup;
 mod bench;
 mod configuration;
+mod copying;
 mod directories;
 mod dumps;
-mod copying;
 mod flood;
 mod kill;
 mod life;
