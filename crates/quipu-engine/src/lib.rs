@@ -77,8 +77,8 @@ pub use options::{
 pub use restore::{RestoreError, restore, restore_bytes};
 pub use seal::{Seal, SealError, Sealing};
 pub use sharing::{
-    Adopt, AdoptError, Adopted, Once, Pick, SHARDS_MAX, Secret, SharePolicy, Sharing, SharingOptions, SharingStats,
-    Standing, StoreHealth, Swap,
+    Adopt, AdoptError, Adopted, MergeError, Once, Pick, SHARDS_MAX, Secret, SharePolicy, Sharing, SharingOptions,
+    SharingStats, Standing, StoreHealth, Swap, dump_bodies,
 };
 pub use sketches::OBSERVES_MAX;
 pub use steps::Steps;

@@ -65,6 +65,23 @@ Examples:
   redis-cli -p 7379 INCR likes:42          every Redis client works
   curl -X POST 127.0.0.1:7380/v1/counters/likes:42/add";
 
+const GET_EXAMPLES: &str = "\
+Of a unique the value is the estimate, of a frequency or a top how much came in all. A terminal shows a table with kinds and bounds; \
+a pipe gets one value a line.
+
+Examples:
+  quipu get likes:42
+  quipu get likes:42 likes:43
+  quipu get visitors:today --json          with kind, bounds and whether it is exact";
+
+const LIST_EXAMPLES: &str = "\
+A terminal shows a table with bounds; a pipe gets a line for each counter: name, value, kind, with tabs between them.
+
+Examples:
+  quipu list
+  quipu list likes:
+  quipu list visitors: --json";
+
 const SERVE_EXAMPLES: &str = "\
 Every setting is also a key of [server] in the configuration file and a variable: --segment-bytes is segment_bytes and
 QUIPU_SEGMENT_BYTES, --limits-connections is limits.connections and QUIPU_LIMITS_CONNECTIONS. A flag goes before a variable, a
@@ -155,8 +172,8 @@ pub enum Task {
     /// Add to a counter and print its value
     #[command(allow_negative_numbers = true, after_help = "Examples:\n  quipu add likes:42\n  quipu add stock:7 -3")]
     Add(Ask<Add>),
-    /// Print the values of counters; one that does not exist counts 0
-    #[command(after_help = "Examples:\n  quipu get likes:42\n  quipu get likes:42 likes:43")]
+    /// Print the values of counters, of any kind; - for one that is not there
+    #[command(after_help = GET_EXAMPLES)]
     Get(Ask<Get>),
     /// Delete counters and print how many there were
     #[command(after_help = "Example:\n  quipu del likes:42")]
@@ -164,8 +181,8 @@ pub enum Task {
     /// Set a counter to 0 and print what it had; every add is in that value or comes after it
     #[command(after_help = "Example:\n  quipu reset likes:42")]
     Reset(Ask<Reset>),
-    /// List counters and their values
-    #[command(after_help = "Examples:\n  quipu list\n  quipu list likes:")]
+    /// List counters with their values and kinds
+    #[command(after_help = LIST_EXAMPLES)]
     List(Ask<List>),
     /// Ask a server whether it answers; exit status 1 if it does not. For health checks where there is no shell
     #[command(after_help = "Examples:\n  quipu health --server 127.0.0.1:7379\n  quipu health --store")]
@@ -290,6 +307,9 @@ pub struct Get {
     /// The counters
     #[arg(required = true, value_name = "NAME")]
     pub names: Vec<OsString>,
+    /// Print JSON, an object a line
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Debug, Args)]
@@ -320,6 +340,9 @@ pub struct List {
     /// Stop after this many
     #[arg(long, value_name = "COUNT", default_value = LIST_NAMES_MAX)]
     pub limit: usize,
+    /// Print JSON, an object a line
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Debug, Args)]

@@ -11,10 +11,11 @@ use std::time::Duration;
 use anyhow::bail;
 
 use crate::args::{Add, Del, Get, Health, List, Reset, Target};
+use crate::readings::{self, CounterReading, read_counters};
 use crate::resp_client::{Client, Value, count};
 use crate::show;
 
-/// Names asked for in one step of a walk or one MGET: few enough to be answered at once, many enough to be quick.
+/// Names asked for in one step of a walk or one DEL: few enough to be answered at once, many enough to be quick.
 const NAMES_PER_CALL: usize = 1_000;
 
 /// How long a server that is well may take to answer a greeting: commits that are slow do not hold it up.
@@ -43,17 +44,8 @@ impl Question for Add {
 impl Question for Get {
     fn ask(&self, client: &mut Client, out: &mut dyn Write) -> anyhow::Result<()> {
         let names: Vec<&[u8]> = self.names.iter().map(|name| name.as_bytes()).collect();
-        let mut values = Vec::with_capacity(names.len());
-        for names in names.chunks(NAMES_PER_CALL) {
-            values.extend(self::values(client, names)?);
-        }
-        if names.len() > 1 && show::is_terminal() {
-            return print_table(out, names.iter().copied().zip(values));
-        }
-        for value in values {
-            writeln!(out, "{value}")?;
-        }
-        Ok(())
+        let readings = read_counters(client, &names)?;
+        print(out, &readings, self.json, |reading| reading.value())
     }
 }
 
@@ -108,17 +100,12 @@ impl Question for List {
     fn ask(&self, client: &mut Client, out: &mut dyn Write) -> anyhow::Result<()> {
         let (names, more) = self.names(client)?;
         let names: Vec<&[u8]> = names.iter().map(Vec::as_slice).collect();
-        let mut rows = Vec::new();
-        for names in names.chunks(NAMES_PER_CALL) {
-            rows.extend(names.iter().copied().zip(values(client, names)?));
-        }
-        if show::is_terminal() {
-            print_table(out, rows.into_iter())?;
-        } else {
-            for (name, value) in rows {
-                writeln!(out, "{}\t{value}", show::name(name))?;
-            }
-        }
+        let mut readings = read_counters(client, &names)?;
+        // One that is gone since the walk met it is no longer listed.
+        readings.retain(CounterReading::exists);
+        let line =
+            |reading: &CounterReading<'_>| format!("{}\t{}\t{}", reading.name(), reading.value(), reading.kind());
+        print(out, &readings, self.json, line)?;
         if more {
             out.flush()?;
             eprintln!("quipu: there are more than {} counters; raise --limit to see them", self.limit);
@@ -174,24 +161,23 @@ fn pattern(prefix: &[u8]) -> Vec<u8> {
     pattern
 }
 
-fn values(client: &mut Client, names: &[&[u8]]) -> anyhow::Result<Vec<i64>> {
-    let arguments: Vec<&[u8]> = std::iter::once(&b"MGET"[..]).chain(names.iter().copied()).collect();
-    let reply = client.call(&arguments)?;
-    match reply {
-        Value::Array(values) if values.len() == names.len() => values.iter().map(count).collect(),
-        other => bail!("the server sent {other:?} for {} values", names.len()),
+/// Prints readings: as JSON if asked for, as a table for people, else a line of each.
+fn print(
+    out: &mut dyn Write,
+    readings: &[CounterReading<'_>],
+    json: bool,
+    line: impl Fn(&CounterReading<'_>) -> String,
+) -> anyhow::Result<()> {
+    if !json && show::is_terminal() {
+        return Ok(writeln!(out, "{}", readings::table(readings))?);
     }
-}
-
-fn print_table<'n>(out: &mut dyn Write, rows: impl Iterator<Item = (&'n [u8], i64)>) -> anyhow::Result<()> {
-    let mut table = show::table(["name", "value"]);
-    for (name, value) in rows {
-        table.add_row([show::name(name), value.to_string()]);
+    for reading in readings {
+        match json {
+            true => writeln!(out, "{}", reading.json())?,
+            false => writeln!(out, "{}", line(reading))?,
+        }
     }
-    if let Some(values) = table.column_mut(1) {
-        values.set_cell_alignment(comfy_table::CellAlignment::Right);
-    }
-    Ok(writeln!(out, "{}", show::lines(table))?)
+    Ok(())
 }
 
 #[cfg(test)]

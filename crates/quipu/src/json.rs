@@ -2,6 +2,10 @@
 
 use std::fmt;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use quipu_protocol::json::SAFE_INTEGER_MAX;
+
 /// A decimal is told in so many parts of one: nanoseconds of a microsecond, and a digit more.
 const DECIMALS: f64 = 10_000.0;
 
@@ -9,6 +13,7 @@ const DECIMALS: f64 = 10_000.0;
 pub enum Json {
     Null,
     Bool(bool),
+    /// A string beyond ±2^53: readers that count in doubles would round it.
     Number(i128),
     /// Rounded to what a measurement can tell; null if it is not a number.
     Decimal(f64),
@@ -29,6 +34,14 @@ impl Json {
         Json::Number(count.into())
     }
 
+    /// The name of a counter and its key: `name` if it is text, else `name_base64`.
+    pub fn name_field(bytes: &[u8]) -> (&'static str, Json) {
+        match std::str::from_utf8(bytes) {
+            Ok(text) => ("name", Json::text(text)),
+            Err(_) => ("name_base64", Json::Text(STANDARD.encode(bytes))),
+        }
+    }
+
     /// The name of a counter: as it is if it is text, else with its bytes escaped.
     pub fn name(bytes: &[u8]) -> Json {
         Json::Text(std::str::from_utf8(bytes).map_or_else(|_| bytes.escape_ascii().to_string(), str::to_owned))
@@ -40,6 +53,7 @@ impl fmt::Display for Json {
         match self {
             Json::Null => f.write_str("null"),
             Json::Bool(switch) => write!(f, "{switch}"),
+            Json::Number(number) if number.unsigned_abs() > SAFE_INTEGER_MAX.into() => write!(f, "\"{number}\""),
             Json::Number(number) => write!(f, "{number}"),
             Json::Decimal(number) if number.is_finite() => write!(f, "{}", (number * DECIMALS).round() / DECIMALS),
             Json::Decimal(_) => f.write_str("null"),
@@ -86,13 +100,13 @@ mod tests {
             ("none", Json::Null),
             ("yes", Json::Bool(true)),
             ("decimals", Json::List([0.25, 1e7, 1.0 / 3.0, f64::NAN].map(Json::Decimal).into())),
-            ("list", Json::List(vec![Json::Number(i128::MIN), Json::count(u64::MAX), Json::List(Vec::new())])),
+            ("list", Json::List(vec![Json::Number(i128::MIN), Json::count(1 << 53), Json::count((1 << 53) + 1)])),
             ("text", Json::text("a\"b\\c\nd\u{7f}é")),
             ("names", Json::List(vec![Json::name("größe:1".as_bytes()), Json::name(b"\xff\0")])),
         ]);
         assert_eq!(
             value.to_string(),
-            "{\"none\":null,\"yes\":true,\"decimals\":[0.25,10000000,0.3333,null],\"list\":[-170141183460469231731687303715884105728,18446744073709551615,[]],\
+            "{\"none\":null,\"yes\":true,\"decimals\":[0.25,10000000,0.3333,null],\"list\":[\"-170141183460469231731687303715884105728\",9007199254740992,\"9007199254740993\"],\
              \"text\":\"a\\\"b\\\\c\\u000ad\\u007fé\",\"names\":[\"größe:1\",\"\\\\xff\\\\x00\"]}"
         );
     }

@@ -18,6 +18,7 @@ mod audit;
 mod backup;
 mod inspect;
 mod read_only;
+mod readings;
 mod restore;
 mod stopped;
 mod survey;

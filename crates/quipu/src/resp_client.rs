@@ -68,12 +68,19 @@ impl Client {
         self.receive()
     }
 
-    /// Sends several commands that only read, and returns their replies; an error reply is an error. They have to be few enough that a server
-    /// takes them all before it is read from: some thousand.
-    pub fn pipeline(&mut self, commands: &[Vec<&[u8]>]) -> anyhow::Result<Vec<Value>> {
+    /// Sends several commands that only read, and hands over each reply with its command's number; an error reply is a reply.
+    /// They have to be few enough that a server takes them all before it is read from: some hundred.
+    pub fn pipeline(
+        &mut self,
+        commands: &[Vec<&[u8]>],
+        mut take: impl FnMut(usize, Value) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
         let requests: Vec<Vec<u8>> = commands.iter().map(|arguments| request(arguments)).collect();
         self.send(&requests.concat())?;
-        commands.iter().map(|_| self.receive()).collect()
+        (0..commands.len()).try_for_each(|at| {
+            let reply = self.replies.read_from(&mut self.stream).map_err(unknown)?;
+            take(at, reply)
+        })
     }
 
     fn send(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
@@ -82,10 +89,15 @@ impl Client {
     }
 
     fn receive(&mut self) -> anyhow::Result<Value> {
-        match self.replies.read_from(&mut self.stream).map_err(unknown)? {
-            Value::Error(text) => Err(explained(&text)),
-            value => Ok(value),
-        }
+        accepted(self.replies.read_from(&mut self.stream).map_err(unknown)?)
+    }
+}
+
+/// A reply that is no refusal.
+pub fn accepted(reply: Value) -> anyhow::Result<Value> {
+    match reply {
+        Value::Error(text) => Err(explained(&text)),
+        value => Ok(value),
     }
 }
 

@@ -104,15 +104,15 @@ fn counters_are_added_to_read_reset_listed_and_deleted() {
     assert_eq!(told(&["add", "stock:7", "-3"]), "-3\n");
     assert_eq!(told(&["add", "odd name\n", "5"]), "5\n");
     assert_eq!(told(&["get", "likes:42"]), "42\n");
-    assert_eq!(told(&["get", "likes:42", "nobody", "stock:7"]), "42\n0\n-3\n");
-    assert_eq!(told(&["list"]), "likes:42\t42\n\"odd name\\n\"\t5\nstock:7\t-3\n");
-    assert_eq!(told(&["list", "likes:"]), "likes:42\t42\n");
+    assert_eq!(told(&["get", "likes:42", "nobody", "stock:7"]), "42\n-\n-3\n");
+    assert_eq!(told(&["list"]), "likes:42\t42\tcount\n\"odd name\\n\"\t5\tcount\nstock:7\t-3\tcount\n");
+    assert_eq!(told(&["list", "likes:"]), "likes:42\t42\tcount\n");
     assert_eq!(told(&["list", "nothing"]), "");
-    assert_eq!(told(&["list", "--limit", "1"]), "likes:42\t42\n");
+    assert_eq!(told(&["list", "--limit", "1"]), "likes:42\t42\tcount\n");
     assert_eq!(told(&["reset", "likes:42"]), "42\n");
     assert_eq!(told(&["get", "likes:42"]), "0\n");
     assert_eq!(told(&["del", "likes:42", "nobody", "stock:7"]), "2\n");
-    assert_eq!(told(&["list"]), "\"odd name\\n\"\t5\n");
+    assert_eq!(told(&["list"]), "\"odd name\\n\"\t5\tcount\n");
 
     let refused = quipu(&["add", "likes:42", "9223372036854775807", "--server", &server]);
     assert!(refused.status.success());
@@ -132,7 +132,7 @@ fn any_number_of_names_and_any_prefix_may_be_asked_for() {
     for name in [&one, &other] {
         assert_eq!(told(&["add", name, "--server", &server]), "1\n");
     }
-    assert_eq!(told(&["list", &long, "--server", &server]), format!("{one}\t1\n"));
+    assert_eq!(told(&["list", &long, "--server", &server]), format!("{one}\t1\tcount\n"));
     let names: Vec<String> = (0..40_000).map(|index| index.to_string()).chain([one]).collect();
     let asked = |task: &'static str| -> Vec<&str> {
         [task].into_iter().chain(names.iter().map(String::as_str)).chain(["--server", &server]).collect()

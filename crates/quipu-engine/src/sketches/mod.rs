@@ -30,6 +30,7 @@ mod top;
 mod unique;
 
 pub(crate) use self::answer::{Told, told};
+pub(crate) use self::apply::known;
 pub(crate) use self::note::{Paged, is_of_sketch, own_number};
 pub use self::observe::OBSERVES_MAX;
 pub use self::own_shelves::OwnShelves;

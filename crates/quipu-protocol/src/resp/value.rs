@@ -63,6 +63,11 @@ impl Value {
         }
     }
 
+    /// The value under a key of a map, or of an array that has keys and values in turn.
+    pub fn field(&self, key: &str) -> Option<&Value> {
+        self.pairs().into_iter().find(|(found, _)| found.bytes() == Some(key.as_bytes())).map(|(_, value)| value)
+    }
+
     /// The text of a refusal.
     pub fn error(&self) -> Option<&str> {
         match self {

@@ -37,8 +37,9 @@ Examples:
   quipu copy --from redis://10.0.0.5:6379 --to postgres://quipu@db/counts --verify-only";
 
 pub const EXPORT_EXAMPLES: &str = "\
-One counter a line: its name, its value, and when it expires (milliseconds since 1970). A name that is no UTF-8 is in name_base64 \
-instead of name.
+One counter a line: name, kind, value of a count or body of a sketch, and when it expires (milliseconds since 1970). A name that is \
+no UTF-8 is in name_base64 instead of name; a value beyond 2^53 is a string. A sketch has form (layout of the body), key (fingerprint of \
+the secret that items are hashed under) and body_base64. What cannot be carried is counted by reason on stderr.
 
 Examples:
   quipu export --store redis://10.0.0.5:6379 > counters.ndjson
@@ -137,6 +138,19 @@ pub struct Export {
     /// Where to, instead of stdout; there once it is whole
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
+    /// Secret of the store's nodes: merges top lists that several nodes have counted
+    #[arg(
+        long,
+        value_name = "TEXT",
+        env = "QUIPU_STORE_SECRET",
+        hide_env_values = true,
+        default_value = "",
+        hide_default_value = true
+    )]
+    pub store_secret: String,
+    /// Exit with status 1 if anything was left out
+    #[arg(long)]
+    pub strict: bool,
 }
 
 /// How counters are written.
@@ -144,7 +158,7 @@ pub struct Export {
 pub enum Format {
     /// A JSON object a line
     Ndjson,
-    /// With a header: name, name_base64, value, expires_at
+    /// With a header: name, name_base64, value, expires_at, kind, form, key, body_base64
     Csv,
 }
 

@@ -1,12 +1,12 @@
 //! `quipu export`: the counters of a store, or of a server that runs, for other programs.
 //!
-//! In: a store, or an address. Out: NDJSON or CSV, a line for each counter, in no order.
+//! In: a store, or an address. Out: NDJSON or CSV, a line for each counter, in no order; how many were left out, and why.
 //!
 //! Invariants:
-//! - a counter is written once; one that is there all the while is written;
+//! - a counter is written once; one that is there all the while is written, or counted as left out;
 //! - a file is there when it is whole.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -15,38 +15,43 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use quipu_engine::dump_bodies;
 use quipu_model::Pattern;
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::backends::StoreUrl;
 use crate::json::Json;
 use crate::progress::Progress;
-use crate::resp_client::{Client, Value};
+use crate::readings::NAMES_PER_PIPELINE;
+use crate::resp_client::{Client, Value, accepted};
 use crate::stores::args::{Export, Format};
 use crate::stores::rows::{self, Rows};
 
 /// Names that a server is asked for at a time.
 const NAMES_PER_CALL: &str = "1000";
 
-/// What a server answers for a counter that never expires, or is gone.
-const NO_EXPIRY: i64 = -1;
+/// How a server begins a refusal that concerns one counter. All others concern the server, and end the export.
+const ONE_COUNTER: &str = "ERR ";
 
-/// Exports, and tells how many there were.
+/// A server that is too old to be exported.
+const UNKNOWN_COMMAND: &str = "ERR unknown command";
+
+/// Exports, and tells how many there were and how many were left out.
 pub fn export(flags: &Export, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     if flags.pattern.as_ref().is_some_and(|pattern| pattern.len() > Pattern::BYTES_MAX) {
         bail!("--match has at most {} bytes", Pattern::BYTES_MAX);
     }
-    let count = match &flags.out {
+    let exported = match &flags.out {
         None => write(flags, out)?,
         Some(path) => {
             let part = part(path);
             let told = || format!("write {}", part.display());
             let mut file = BufWriter::new(File::create(&part).with_context(told)?);
-            let written = write(flags, &mut file).and_then(|count| {
+            let written = write(flags, &mut file).and_then(|exported| {
                 file.flush().with_context(told)?;
                 file.get_ref().sync_all().with_context(told)?;
                 std::fs::rename(&part, path).with_context(|| format!("rename it to {}", path.display()))?;
-                Ok(count)
+                Ok(exported)
             });
             if written.is_err() {
                 let _ = std::fs::remove_file(&part); // Half of it is of use to nobody.
@@ -55,9 +60,13 @@ pub fn export(flags: &Export, out: &mut impl Write) -> anyhow::Result<ExitCode> 
         }
     };
     if flags.out.is_some() {
-        writeln!(out, "{count} counters")?;
+        writeln!(out, "{} counters", exported.count)?;
     }
-    Ok(ExitCode::SUCCESS)
+    out.flush()?;
+    for (reason, count) in &exported.left_out {
+        eprintln!("left out {count}: {reason}");
+    }
+    Ok(if flags.strict && !exported.left_out.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 /// Where a file grows before it has its name.
@@ -67,15 +76,16 @@ fn part(path: &Path) -> PathBuf {
     part.into()
 }
 
-fn write(flags: &Export, out: &mut impl Write) -> anyhow::Result<u64> {
-    let mut lines = Lines { format: flags.format, out, count: 0, progress: Progress::of_many("exporting") };
+fn write(flags: &Export, out: &mut impl Write) -> anyhow::Result<Exported> {
+    let progress = Progress::of_many("exporting");
+    let mut lines = Lines { format: flags.format, out, progress, exported: Exported::default() };
     lines.begin()?;
     match (&flags.store, &flags.from) {
         (Some(url), _) => of_store(&StoreUrl::new(url).context("--store")?, flags, &mut lines)?,
         (None, Some(address)) => of_server(address, flags, &mut lines)?,
         (None, None) => bail!("name a store with --store, or a server with --from"),
     }
-    Ok(lines.count)
+    Ok(lines.exported)
 }
 
 fn of_store<W: Write>(url: &StoreUrl, flags: &Export, lines: &mut Lines<'_, W>) -> anyhow::Result<()> {
@@ -83,12 +93,33 @@ fn of_store<W: Write>(url: &StoreUrl, flags: &Export, lines: &mut Lines<'_, W>) 
     let mut walk = Rows::new(&*store, flags.pattern.as_deref());
     while let Some(page) = walk.page().with_context(|| format!("export {url}"))? {
         for row in page {
-            let (name, seen) = rows::sound(row)?;
-            let row = seen.snapshot.as_of(seen.at);
-            // A sketch has no value.
-            if row.exists() && !row.is_sketch() {
-                lines.line(&name, row.sum(), row.expires_at.map(|at| at.0))?;
+            let (name, mut seen) = rows::sound(row)?;
+            let mut bodies = None;
+            if seen.snapshot.is_sketch() {
+                // Row and bodies of one moment.
+                let both = rows::read_bodies(&*store, &name).with_context(|| format!("export {url}"))?;
+                (seen, bodies) = (both.seen, Some(both.bodies));
             }
+            let row = seen.snapshot.as_of(seen.at);
+            if !row.exists() {
+                continue;
+            }
+            let content = match bodies.filter(|_| row.is_sketch()) {
+                None => Content::Count(row.sum()),
+                Some(bodies) => match dump_bodies(&bodies, &flags.store_secret) {
+                    Ok(dump) => Content::Sketch {
+                        kind: dump.kind.word().to_owned(),
+                        form: dump.form.word().to_owned(),
+                        key: format!("{:016x}", dump.key),
+                        body: dump.body,
+                    },
+                    Err(reason) => {
+                        lines.leave_out(&reason.to_string());
+                        continue;
+                    }
+                },
+            };
+            lines.line(&Counter { name: &name, content, expires_at: row.expires_at.map(|at| at.0) })?;
         }
     }
     Ok(())
@@ -111,7 +142,9 @@ fn of_server<W: Write>(address: &str, flags: &Export, lines: &mut Lines<'_, W>) 
                 names.push(name);
             }
         }
-        page_of_server(&mut client, &names, lines)?;
+        for names in names.chunks(NAMES_PER_PIPELINE) {
+            page_of_server(&mut client, names, lines)?;
+        }
         if next == b"0" {
             return Ok(());
         }
@@ -120,66 +153,121 @@ fn of_server<W: Write>(address: &str, flags: &Export, lines: &mut Lines<'_, W>) 
 }
 
 fn page_of_server<W: Write>(client: &mut Client, names: &[Vec<u8>], lines: &mut Lines<'_, W>) -> anyhow::Result<()> {
-    if names.is_empty() {
-        return Ok(());
+    let asked: Vec<Vec<&[u8]>> = names.iter().map(|name| vec![&b"QUIPU.DUMP"[..], name]).collect();
+    client.pipeline(&asked, |at, reply| match reply {
+        // It is gone by now.
+        Value::Null => Ok(()),
+        Value::Error(text) if text.starts_with(UNKNOWN_COMMAND) => {
+            bail!("the server is older than this program and cannot be exported: it has no QUIPU.DUMP")
+        }
+        Value::Error(text) if text.starts_with(ONE_COUNTER) => {
+            lines.leave_out(&text[ONE_COUNTER.len()..]);
+            Ok(())
+        }
+        reply => {
+            let reply = accepted(reply)?;
+            let counter = Counter::parse(&names[at], reply).context("the server sent something else for a dump")?;
+            lines.line(&counter)
+        }
+    })
+}
+
+/// A counter on its way out.
+struct Counter<'n> {
+    name: &'n [u8],
+    content: Content,
+    /// Milliseconds since 1970.
+    expires_at: Option<u64>,
+}
+
+/// What a counter has counted.
+enum Content {
+    Count(i128),
+    Sketch { kind: String, form: String, key: String, body: Vec<u8> },
+}
+
+impl<'n> Counter<'n> {
+    /// From the reply to a dump.
+    fn parse(name: &'n [u8], dump: Value) -> Option<Counter<'n>> {
+        let text = |key| dump.field(key)?.bytes().and_then(|bytes| String::from_utf8(bytes.to_vec()).ok());
+        let content = match dump.field("value")?.number() {
+            Some(value) => Content::Count(value.into()),
+            None => {
+                let body = dump.field("body")?.bytes()?.to_vec();
+                Content::Sketch { kind: text("kind")?, form: text("form")?, key: text("key")?, body }
+            }
+        };
+        let expires_at = dump.field("expires_at")?.number().and_then(|at| u64::try_from(at).ok());
+        Some(Counter { name, content, expires_at })
     }
-    let mut asked: Vec<Vec<&[u8]>> = names.iter().map(|name| vec![&b"PEXPIRETIME"[..], name]).collect();
-    asked.push(std::iter::once(&b"MGET"[..]).chain(names.iter().map(Vec::as_slice)).collect());
-    let mut answers = client.pipeline(&asked)?;
-    let values = match answers.pop() {
-        Some(Value::Array(values)) if values.len() == names.len() => values,
-        other => bail!("the server sent {other:?} for {} values", names.len()),
-    };
-    for ((name, value), expiry) in names.iter().zip(values).zip(answers) {
-        // One without a value is gone by now.
-        let Some(value) = value.number() else { continue };
-        let expires_at = expiry.number().filter(|&at| at > NO_EXPIRY).and_then(|at| u64::try_from(at).ok());
-        lines.line(name, value.into(), expires_at)?;
+
+    fn json(&self) -> Json {
+        let mut fields = vec![Json::name_field(self.name)];
+        match &self.content {
+            Content::Count(value) => fields.extend([("kind", Json::text("count")), ("value", Json::Number(*value))]),
+            Content::Sketch { kind, form, key, body } => fields.extend([
+                ("kind", Json::text(kind)),
+                ("form", Json::text(form)),
+                ("key", Json::text(key)),
+                ("body_base64", Json::Text(STANDARD.encode(body))),
+            ]),
+        }
+        fields.push(("expires_at", self.expires_at.map_or(Json::Null, Json::count)));
+        Json::Object(fields)
     }
-    Ok(())
+
+    fn csv(&self) -> String {
+        let (name, base64) = match std::str::from_utf8(self.name) {
+            Ok(text) => (quoted(text), String::new()),
+            Err(_) => (String::new(), STANDARD.encode(self.name)),
+        };
+        let expires_at = self.expires_at.map_or_else(String::new, |at| at.to_string());
+        match &self.content {
+            Content::Count(value) => format!("{name},{base64},{value},{expires_at},count,,,"),
+            Content::Sketch { kind, form, key, body } => {
+                format!("{name},{base64},,{expires_at},{kind},{form},{key},{}", STANDARD.encode(body))
+            }
+        }
+    }
+}
+
+/// What an export came to.
+#[derive(Default)]
+struct Exported {
+    count: u64,
+    /// How many could not be carried, by reason.
+    left_out: BTreeMap<String, u64>,
 }
 
 /// Where lines go.
 struct Lines<'o, W> {
     format: Format,
     out: &'o mut W,
-    count: u64,
     progress: Progress,
+    exported: Exported,
 }
 
 impl<W: Write> Lines<'_, W> {
     fn begin(&mut self) -> anyhow::Result<()> {
         if self.format == Format::Csv {
-            writeln!(self.out, "name,name_base64,value,expires_at")?;
+            writeln!(self.out, "name,name_base64,value,expires_at,kind,form,key,body_base64")?;
         }
         Ok(())
     }
 
-    fn line(&mut self, name: &[u8], value: i128, expires_at: Option<u64>) -> anyhow::Result<()> {
+    fn line(&mut self, counter: &Counter<'_>) -> anyhow::Result<()> {
         match self.format {
-            Format::Ndjson => writeln!(self.out, "{}", json(name, value, expires_at))?,
-            Format::Csv => writeln!(self.out, "{}", csv(name, value, expires_at))?,
+            Format::Ndjson => writeln!(self.out, "{}", counter.json())?,
+            Format::Csv => writeln!(self.out, "{}", counter.csv())?,
         }
-        self.count += 1;
+        self.exported.count += 1;
         self.progress.add(1);
         Ok(())
     }
-}
 
-fn json(name: &[u8], value: i128, expires_at: Option<u64>) -> Json {
-    let name = match std::str::from_utf8(name) {
-        Ok(text) => ("name", Json::text(text)),
-        Err(_) => ("name_base64", Json::Text(STANDARD.encode(name))),
-    };
-    Json::Object(vec![name, ("value", Json::Number(value)), ("expires_at", expires_at.map_or(Json::Null, Json::count))])
-}
-
-fn csv(name: &[u8], value: i128, expires_at: Option<u64>) -> String {
-    let (name, base64) = match std::str::from_utf8(name) {
-        Ok(text) => (quoted(text), String::new()),
-        Err(_) => (String::new(), STANDARD.encode(name)),
-    };
-    format!("{name},{base64},{value},{}", expires_at.map_or_else(String::new, |at| at.to_string()))
+    fn leave_out(&mut self, reason: &str) {
+        *self.exported.left_out.entry(reason.to_owned()).or_default() += 1;
+    }
 }
 
 /// As RFC 4180 has it.
@@ -194,14 +282,22 @@ fn quoted(text: &str) -> String {
 mod tests {
     use super::*;
 
+    fn count(name: &[u8], value: i128, expires_at: Option<u64>) -> Counter<'_> {
+        Counter { name, content: Content::Count(value), expires_at }
+    }
+
     #[test]
     fn names_of_any_bytes_stay_on_their_line_and_come_back() {
-        assert_eq!(json(b"likes:1", 5, None).to_string(), r#"{"name":"likes:1","value":5,"expires_at":null}"#);
-        assert_eq!(json(b"a\nb", -1, Some(7)).to_string(), r#"{"name":"a\u000ab","value":-1,"expires_at":7}"#);
-        assert_eq!(json(b"\xff", 0, None).to_string(), r#"{"name_base64":"/w==","value":0,"expires_at":null}"#);
-        assert_eq!(csv(b"likes:1", 5, None), "likes:1,,5,");
-        assert_eq!(csv(b"a,\"b\"", 5, Some(9)), "\"a,\"\"b\"\"\",,5,9");
-        assert_eq!(csv(b"\xff", 5, None), ",/w==,5,");
-        assert_eq!(csv(b"", 5, None), "\"\",,5,");
+        for (name, value, expires_at, line) in [
+            (&b"likes:1"[..], 5, None, r#"{"name":"likes:1","kind":"count","value":5,"expires_at":null}"#),
+            (b"a\nb", -1, Some(7), r#"{"name":"a\u000ab","kind":"count","value":-1,"expires_at":7}"#),
+            (b"\xff", 0, None, r#"{"name_base64":"/w==","kind":"count","value":0,"expires_at":null}"#),
+        ] {
+            assert_eq!(count(name, value, expires_at).json().to_string(), line);
+        }
+        assert_eq!(count(b"likes:1", 5, None).csv(), "likes:1,,5,,count,,,");
+        assert_eq!(count(b"a,\"b\"", 5, Some(9)).csv(), "\"a,\"\"b\"\"\",,5,9,count,,,");
+        assert_eq!(count(b"\xff", 5, None).csv(), ",/w==,5,,count,,,");
+        assert_eq!(count(b"", 5, None).csv(), "\"\",,5,,count,,,");
     }
 }

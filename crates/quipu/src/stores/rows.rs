@@ -10,8 +10,8 @@ use std::collections::{HashSet, VecDeque};
 
 use anyhow::{Context, anyhow};
 use futures_util::future::join_all;
-use quipu_model::shared::Seen;
-use quipu_model::{Cursor, Name, Pattern, SCAN_NAMES_MAX, Store, StoreError};
+use quipu_model::shared::{Seen, SeenBodies};
+use quipu_model::{Answer, Cursor, Name, Pattern, SCAN_NAMES_MAX, Store, StoreError};
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::stores::ask::{patiently, wait};
@@ -79,7 +79,10 @@ pub fn read(store: &dyn Store, names: Vec<Box<[u8]>>) -> anyhow::Result<Vec<Row>
         let answers = wait(join_all(asked));
         for (name, answer) in some.into_iter().zip(answers) {
             let answer = match answer {
-                Err(_) => read_again(store, named(&name)?)?,
+                Err(_) => {
+                    let name = named(&name)?;
+                    read_again(store, || store.read(name))?
+                }
                 answer => answer,
             };
             rows.push((name, answer));
@@ -94,18 +97,31 @@ pub fn read_all(store: &dyn Store, names: Vec<Box<[u8]>>) -> anyhow::Result<Vec<
 
 /// A row that must be readable.
 pub fn sound((name, row): Row) -> anyhow::Result<(Box<[u8]>, Seen)> {
-    let told = || format!("read the row of {}; `quipu audit --store` lists what is damaged", crate::show::name(&name));
-    let seen = row.with_context(told)?;
+    let seen = row.with_context(|| unreadable(&name))?;
     Ok((name, seen))
 }
 
+/// A row that must be readable, and the bodies beside it.
+pub fn read_bodies(store: &dyn Store, name: &[u8]) -> anyhow::Result<SeenBodies> {
+    let read = named(name)?;
+    let answer = match wait(store.read_bodies(read)) {
+        Err(_) => read_again(store, || store.read_bodies(read))?,
+        answer => answer,
+    };
+    answer.with_context(|| unreadable(name))
+}
+
+fn unreadable(name: &[u8]) -> String {
+    format!("read the row of {}; `quipu audit --store` lists what is damaged", crate::show::name(name))
+}
+
 /// Whether it is the row or the store: one that tells the time is there.
-fn read_again(store: &dyn Store, name: Name<'_>) -> anyhow::Result<Result<Seen, StoreError>> {
+fn read_again<'a, T>(store: &'a dyn Store, read: impl Fn() -> Answer<'a, T>) -> anyhow::Result<Result<T, StoreError>> {
     let mut tries = 0;
     loop {
         patiently(|| store.clock()).context("the store does not answer")?;
         tries += 1;
-        match wait(store.read(name)) {
+        match wait(read()) {
             Err(_) if tries < TRIES => {}
             answer => return Ok(answer),
         }
