@@ -43,7 +43,10 @@ pub use namespace::{
     NamespaceKey, Overload, Pick, SAMPLE_MAX, SHARDS_MAX, Sample, Shards, check_namespace_name,
 };
 pub use pattern::Pattern;
-pub use ports::{Answer, BoxError, Call, Cursor, PUTS_MAX, Page, SCAN_NAMES_MAX, Store, StoreError, Writers};
+pub use ports::{
+    Answer, BoxError, Call, Cursor, NODE_NAME_BYTES_MAX, NodeNames, PUTS_MAX, Page, SCAN_NAMES_MAX, Store, StoreError,
+    Writers,
+};
 pub use ports::{
     Clock, Copied, DirLock, Ledger, LedgerError, LedgerStats, LockError, Note, Rng, Sealed, Vfs, VfsFile, Visit,
     VisitNote, VisitOwn,

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::ports::store::{PUTS_MAX, SCAN_NAMES_MAX, within};
+use crate::ports::store::{NODE_NAME_BYTES_MAX, NodeNames, PUTS_MAX, SCAN_NAMES_MAX, within};
 use crate::shared::body::Body;
 use crate::shared::claim::CLAIM_REPLY_BYTES_MAX;
 use crate::shared::registry::REGISTRATIONS_MAX;
@@ -19,7 +19,7 @@ use crate::shared::{
     Bodies, BodyPut, BodyVerdict, Claim, ClaimEnd, ClaimVerdict, EndVerdict, Put, RegisterVerdict, Registration, Seen,
     SeenBodies, Snapshot, SwapVerdict, Token, Verdict, Version, body, claim, put,
 };
-use crate::{Answer, Call, Clock, Cursor, Millis, Name, Page, Store, Writer, Writers};
+use crate::{Answer, Call, Clock, Cursor, Millis, Name, NodeId, Page, Store, Writer, Writers};
 
 /// Most claims held at once: enough for tests and nodes of one process, and some 20 MB at the longest token. When full, those
 /// whose window is over make room, and if none is, new tokens are refused; live ones are never forgotten.
@@ -41,6 +41,7 @@ struct State {
     bodies: BTreeMap<Box<[u8]>, Bodies>,
     claims: BTreeMap<Token, Claim>,
     writers: BTreeMap<Writer, Registration>,
+    names: NodeNames,
     at: Millis, // the newest time shown to anyone: what has expired for one does not come back for another
 }
 
@@ -207,6 +208,22 @@ impl Store for MemoryStore {
             state.writers.remove(&writer);
             Ok(RegisterVerdict::Registered)
         })
+    }
+
+    fn name_node<'a>(&'a self, node: NodeId, name: Option<&'a str>) -> Answer<'a, ()> {
+        Box::pin(async move {
+            within(Call::NameNode, name.map_or(0, str::len), NODE_NAME_BYTES_MAX)?;
+            let names = &mut self.state().names;
+            match name {
+                Some(name) => drop(names.insert(node, name.to_owned())),
+                None => drop(names.remove(&node)),
+            }
+            Ok(())
+        })
+    }
+
+    fn node_names(&self) -> Answer<'_, NodeNames> {
+        Box::pin(async move { Ok(self.state().names.clone()) })
     }
 
     fn clock(&self) -> Answer<'_, Millis> {

@@ -144,6 +144,7 @@ fn store_lines(shared: &Shared) -> Vec<(&'static str, String)> {
         ("store_reachable", reachable.to_string()),
         ("store_error", error),
         ("store_unreachable_ms", for_time.as_millis().to_string()),
+        ("node_name", sharing.node_name().unwrap_or_default()),
         ("unsettled_counters", sharing.unsettled().to_string()),
     ]
 }

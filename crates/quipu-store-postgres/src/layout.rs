@@ -295,6 +295,16 @@ pub(crate) fn stage(stage: Stage) -> (&'static str, Option<Number>) {
 }
 
 /// A registration, or none: the registry is empty.
+/// A node without a life, as it is in the table of names.
+pub(crate) fn node(node: NodeId) -> Bits {
+    Bits::of(node.0, 0)
+}
+
+/// A row of the table of names.
+pub(crate) fn node_name(row: &Row) -> Result<(NodeId, String), Failure> {
+    Ok((writer_of(column(row, "node")?).node, column(row, "name")?))
+}
+
 pub(crate) fn registration(row: &Row) -> Result<Option<Registration>, Failure> {
     let Some(writer) = column::<Option<Bits>>(row, "writer")? else { return Ok(None) };
     let (stage, since): (String, _) = (column(row, "stage")?, some("a time", column(row, "since")?)?);

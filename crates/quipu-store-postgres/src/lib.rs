@@ -29,6 +29,7 @@
 //! quipu_pages                    its pages of 1,024 bytes, without the zeros at their ends; none for those that are all zeros
 //! quipu_claims                   token → owner, attempt, payload, forget_at, and reply once it is applied
 //! quipu_writers                  writer → version, holder, lease_until, stage, since
+//! quipu_names                    node → what people call it
 //! quipu_schema                   the version of all this
 //! quipu_totals                   a view for people: what counts now
 //! ```
@@ -67,7 +68,7 @@
 //! ```text
 //! CREATE ROLE counter LOGIN PASSWORD 'password';
 //! GRANT SELECT, UPDATE ON "quipu_schema" TO counter;
-//! GRANT SELECT, INSERT, UPDATE, DELETE ON "quipu_counters", "quipu_cells", "quipu_bodies", "quipu_pages", "quipu_claims", "quipu_writers" TO counter;
+//! GRANT SELECT, INSERT, UPDATE, DELETE ON "quipu_counters", "quipu_cells", "quipu_bodies", "quipu_pages", "quipu_claims", "quipu_writers", "quipu_names" TO counter;
 //! ```
 //!
 //! # What it guarantees

@@ -17,7 +17,12 @@ use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
 /// What leads from one version to the next: the first makes version 1 of nothing.
-const STEPS: &[&str] = &[include_str!("sql/tables.sql"), include_str!("sql/bodies.sql"), include_str!("sql/lives.sql")];
+const STEPS: &[&str] = &[
+    include_str!("sql/tables.sql"),
+    include_str!("sql/bodies.sql"),
+    include_str!("sql/lives.sql"),
+    include_str!("sql/names.sql"),
+];
 
 /// What is replaced whenever a step was taken. A function or view that returns something else than before has to be dropped by that step first.
 const CODE: &str = include_str!("sql/code.sql");

@@ -22,6 +22,9 @@ pub(crate) struct Statements {
     pub(crate) writers: String,
     pub(crate) register: String,
     pub(crate) unregister: String,
+    pub(crate) name_node: String,
+    pub(crate) unname_node: String,
+    pub(crate) node_names: String,
     pub(crate) clock: String,
 }
 
@@ -81,6 +84,11 @@ impl Statements {
             writers: with(r#"SELECT "{p}_now"() AS at, w.* FROM (SELECT) AS one LEFT JOIN "{p}_writers" w ON true"#),
             register: call("register", 8),
             unregister: with(r#"DELETE FROM "{p}_writers" WHERE writer = $1 AND version = $2 RETURNING 1"#),
+            name_node: with(
+                r#"INSERT INTO "{p}_names" (node, name) VALUES ($1, $2) ON CONFLICT (node) DO UPDATE SET name = EXCLUDED.name"#,
+            ),
+            unname_node: with(r#"DELETE FROM "{p}_names" WHERE node = $1"#),
+            node_names: with(r#"SELECT node, name FROM "{p}_names""#),
             clock: with(r#"SELECT "{p}_now"() AS at"#),
         }
     }

@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use quipu_model::ports::store::{PUTS_MAX, SCAN_NAMES_MAX, within};
+use quipu_model::ports::store::{NODE_NAME_BYTES_MAX, NodeNames, PUTS_MAX, SCAN_NAMES_MAX, within};
 use quipu_model::shared::body::{self, Body, BodyError};
 use quipu_model::shared::claim::{self, CLAIM_REPLY_BYTES_MAX};
 use quipu_model::shared::put::judge;
@@ -18,7 +18,7 @@ use quipu_model::shared::{
     BodyPut, BodyVerdict, CellId, Claim, ClaimEnd, ClaimVerdict, EndVerdict, Put, RegisterVerdict, Registration, Seen,
     SeenBodies, Snapshot, SwapVerdict, Token, Verdict, Version,
 };
-use quipu_model::{Answer, Call, Cursor, Epoch, Millis, Name, Page, Store, Writer, Writers};
+use quipu_model::{Answer, Call, Cursor, Epoch, Millis, Name, NodeId, Page, Store, Writer, Writers};
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
@@ -342,6 +342,26 @@ impl Store for PostgresStore {
         self.call(Call::Unregister, move |link, statements| async move {
             let rows = link.send(&statements.unregister, &[&writer, &version]).await?;
             Ok(if rows.is_empty() { RegisterVerdict::Moved } else { RegisterVerdict::Registered })
+        })
+    }
+
+    fn name_node<'a>(&'a self, node: NodeId, name: Option<&'a str>) -> Answer<'a, ()> {
+        if let Err(error) = within(Call::NameNode, name.map_or(0, str::len), NODE_NAME_BYTES_MAX) {
+            return Box::pin(async { Err(error) });
+        }
+        let (node, name) = (layout::node(node), name.map(str::to_owned));
+        self.call(Call::NameNode, move |link, statements| async move {
+            match name {
+                Some(name) => link.send(&statements.name_node, &[&node, &name]).await?,
+                None => link.send(&statements.unname_node, &[&node]).await?,
+            };
+            Ok(())
+        })
+    }
+
+    fn node_names(&self) -> Answer<'_, NodeNames> {
+        self.call(Call::NodeNames, |link, statements| async move {
+            link.send(&statements.node_names, &[]).await?.iter().map(layout::node_name).collect()
         })
     }
 

@@ -31,12 +31,13 @@ pub(crate) struct Keys {
     rows: Vec<u8>,
     tokens: Vec<u8>,
     writers: Vec<u8>,
+    names: Vec<u8>,
 }
 
 impl Keys {
     pub(crate) fn new(prefix: &str) -> Keys {
         let key = |rest: &str| format!("{prefix}:{rest}").into_bytes();
-        Keys { rows: key("c:"), tokens: key("t:"), writers: key("writers") }
+        Keys { rows: key("c:"), tokens: key("t:"), writers: key("writers"), names: key("names") }
     }
 
     pub(crate) fn row(&self, name: Name<'_>) -> Vec<u8> {
@@ -49,6 +50,10 @@ impl Keys {
 
     pub(crate) fn writers(&self) -> &[u8] {
         &self.writers
+    }
+
+    pub(crate) fn names(&self) -> &[u8] {
+        &self.names
     }
 
     /// What every key of a row begins with, and the pattern that finds them.
@@ -264,6 +269,11 @@ pub(crate) fn registration_of(writer: &[u8], value: &[u8]) -> Result<Registratio
     };
     let lease_until = Millis(number("a lease", lease_until)?);
     Ok(Registration { writer: writer_of(writer)?, holder, lease_until, stage, version: number("a version", version)? })
+}
+
+/// A node, as a field of the hash of names.
+pub(crate) fn node_of(node: &[u8]) -> Result<NodeId, Damaged> {
+    hex("a node", text("a node", node)?).map(NodeId)
 }
 
 /// A claim, from its owner, attempt, payload, end of its window, and reply.

@@ -24,6 +24,7 @@
 //!   p:<node>.<incarnation>.<page>     a page of it, 1,024 bytes, without the zeros at its end; absent if it is all zeros
 //! quipu:t:<token>           a hash that expires with its window: owner attempt payload forget, and reply once it is applied
 //! quipu:writers             a hash: <node>.<incarnation> → version, holder, lease until, stage, since
+//! quipu:names               a hash: <node> → what people call it
 //! ```
 //!
 //! A counter's value is `base` plus the third word of every `c:` field, unless `expires` is past; of a sketch the cells

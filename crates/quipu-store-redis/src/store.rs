@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use quipu_model::ports::store::{PUTS_MAX, SCAN_NAMES_MAX, within};
+use quipu_model::ports::store::{NODE_NAME_BYTES_MAX, NodeNames, PUTS_MAX, SCAN_NAMES_MAX, within};
 use quipu_model::shared::body::{self, Body};
 use quipu_model::shared::claim::{self, CLAIM_REPLY_BYTES_MAX};
 use quipu_model::shared::put::judge;
@@ -18,7 +18,7 @@ use quipu_model::shared::{
     BodyPut, BodyVerdict, Claim, ClaimEnd, ClaimVerdict, EndVerdict, Put, RegisterVerdict, Registration, Seen,
     SeenBodies, Snapshot, SwapVerdict, Token, Verdict, Version,
 };
-use quipu_model::{Answer, Call, Cursor, Epoch, Millis, Name, Page, Store, Writer, Writers};
+use quipu_model::{Answer, Call, Cursor, Epoch, Millis, Name, NodeId, Page, Store, Writer, Writers};
 use redis::{Cmd, Value};
 
 use crate::config::{Config, ConfigError, Options};
@@ -219,6 +219,33 @@ impl Store for RedisStore {
         let mut cmd = scripts::REGISTER.on(&key);
         cmd.arg(writer.to_string()).arg(version).arg(REGISTRATIONS_MAX);
         self.one(Call::Unregister, key, cmd, register_verdict)
+    }
+
+    fn name_node<'a>(&'a self, node: NodeId, name: Option<&'a str>) -> Answer<'a, ()> {
+        if let Err(error) = within(Call::NameNode, name.map_or(0, str::len), NODE_NAME_BYTES_MAX) {
+            return Box::pin(async { Err(error) });
+        }
+        let key = self.keys.names().to_vec();
+        let mut cmd = redis::cmd(if name.is_some() { "HSET" } else { "HDEL" });
+        cmd.arg(&key).arg(node.to_string());
+        if let Some(name) = name {
+            cmd.arg(name);
+        }
+        self.one(Call::NameNode, key, cmd, |_| Ok(()))
+    }
+
+    fn node_names(&self) -> Answer<'_, NodeNames> {
+        let key = self.keys.names().to_vec();
+        let cmd = scripts::LOOK.on(&key);
+        self.one(Call::NodeNames, key, cmd, |reply| {
+            let (_, fields) = looked(reply)?;
+            let mut names = NodeNames::new();
+            for pair in fields.chunks(2) {
+                let [node, name] = pair else { return Err(Damaged::Reply.into()) };
+                names.insert(layout::node_of(node)?, String::from_utf8_lossy(name).into_owned());
+            }
+            Ok(names)
+        })
     }
 
     fn clock(&self) -> Answer<'_, Millis> {

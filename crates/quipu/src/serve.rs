@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use quipu_engine::{Engine, Environment, StoreHealth};
+use quipu_model::NODE_NAME_BYTES_MAX;
 use quipu_server::Addresses;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::{error, info, warn};
@@ -47,9 +48,9 @@ pub fn serve(flags: &ServeFlags, out: &mut impl Write) -> anyhow::Result<ExitCod
 }
 
 fn run(configuration: Configuration, out: &mut impl Write) -> anyhow::Result<()> {
-    let Configuration { engine: options, mut server, log, store, .. } = configuration;
+    let Configuration { engine: options, mut server, log, store, node_name, .. } = configuration;
     server.store = store.as_ref().map(ToString::to_string);
-    let place = Place { data: options.data.display().to_string(), store };
+    let place = Place { data: options.data.display().to_string(), store, node_name };
     // Before the directory: a start that fails here leaves none behind.
     let addresses = Addresses::reserve(server)?;
     let store = place.store.as_ref().map(StoreUrl::open).transpose()?;
@@ -78,6 +79,10 @@ async fn answer(
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
     let server = addresses.listen(engine.clone())?;
+    if let Some(sharing) = engine.sharing() {
+        let port = server.resp_addr().port();
+        sharing.set_node_name(&place.node_name.clone().unwrap_or_else(|| default_node_name(port)));
+    }
     let mut stop = Stop::new().context("listen for signals")?;
     wait_for_probe(engine).await;
     match log {
@@ -106,6 +111,17 @@ fn reaches_store(engine: &Engine) -> Option<bool> {
 struct Place {
     data: String,
     store: Option<StoreUrl>,
+    node_name: Option<String>,
+}
+
+/// The machine's name, as much of it as fits, and the port.
+fn default_node_name(port: u16) -> String {
+    let system = rustix::system::uname();
+    let mut name: String = system.nodename().to_string_lossy().chars().filter(|letter| !letter.is_control()).collect();
+    while name.len() + ":65535".len() > NODE_NAME_BYTES_MAX {
+        name.pop();
+    }
+    format!("{name}:{port}")
 }
 
 /// The signals that ask for a stop.
@@ -173,7 +189,7 @@ fn tell_start(engine: &Engine, place: &Place, resp: SocketAddr, http: Option<Soc
         let (file, offset, reason) = (torn.file.display(), torn.offset, torn.reason);
         warn!(%file, offset, %reason, "a torn tail was cut from the journal");
     }
-    let Place { data, store } = place;
+    let Place { data, store, .. } = place;
     info!(
         data,
         store = store.as_ref().map(tracing::field::display),

@@ -82,6 +82,9 @@ impl Sharing<'_> {
     pub async fn probe(self) {
         lock(&self.shared.probe).asked_at = Some(self.elapsed());
         let answer = self.shared.store.clock().await;
+        if answer.is_ok() {
+            self.say_name().await;
+        }
         self.end_probe(&answer);
     }
 

@@ -10,6 +10,7 @@
 //! swap     SET GETSET DEL EXPIRE … ─► read ─► compute ─► swap ─► reply
 //! lease    who this node is, and that it is still there
 //! health   whether the store can be reached
+//! name     what people call this node
 //! audit    all own cells, again
 //! retire   writers that are gone
 //! adopt    lives of this node that the store has forgotten, by an operator's word
@@ -36,6 +37,7 @@ mod dump;
 mod fetch;
 mod health;
 mod lease;
+mod name;
 mod options;
 mod retire;
 mod settle;
@@ -92,6 +94,7 @@ pub(crate) struct Shared {
     /// When the store may be asked again after an error, by call.
     pauses: Mutex<BTreeMap<&'static str, Pause>>,
     probe: Mutex<health::Probe>,
+    name: Mutex<name::NodeName>,
     figures: Figures,
 }
 
@@ -185,6 +188,7 @@ impl Shared {
             retiring: Mutex::default(),
             pauses: Mutex::default(),
             probe: Mutex::default(),
+            name: Mutex::default(),
             figures: Figures::default(),
         }
     }

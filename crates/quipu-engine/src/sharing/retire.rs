@@ -63,7 +63,7 @@ impl Sharing<'_> {
         // Nodes that begin at once should not all do the same.
         let first = self.shared.random() as usize % registrations.len().max(1);
         registrations.rotate_left(first);
-        for registration in registrations {
+        for &registration in &registrations {
             if registration.writer.node == self.shared.node && registration.writer.incarnation == self.shared.present()
             {
                 continue;
@@ -75,7 +75,15 @@ impl Sharing<'_> {
                         log_retirement(registration.writer);
                     }
                 }
-                Step::Remove => drop(store.unregister(registration.writer, registration.version).await?),
+                Step::Remove => {
+                    store.unregister(registration.writer, registration.version).await?;
+                    let node = registration.writer.node;
+                    let stays = |other: &Registration| other.writer != registration.writer && other.writer.node == node;
+                    if !registrations.iter().any(stays) {
+                        // A name that stays behind harms nobody.
+                        let _ = store.name_node(node, None).await;
+                    }
+                }
                 Step::Fold if self.is_mending() => continue,
                 step @ (Step::Close | Step::Fold) => {
                     let folds = step == Step::Fold;

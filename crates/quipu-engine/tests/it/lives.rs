@@ -15,8 +15,8 @@ use quipu_model::shared::{
     Registration, Seen, SeenBodies, Snapshot, Stage, SwapId, SwapVerdict, Token, Verdict, Version, compute,
 };
 use quipu_model::{
-    Answer, Clock, Command, Cursor, ExpiryCondition, Incarnation, MemoryStore, Millis, Name, NodeId, Page, Reply,
-    Store, When, Writer, Writers,
+    Answer, Clock, Command, Cursor, ExpiryCondition, Incarnation, MemoryStore, Millis, Name, NodeId, NodeNames, Page,
+    Reply, Store, When, Writer, Writers,
 };
 use quipu_testkit::store_suite::block_on;
 use quipu_testkit::{CrashDisk, Dice, SimClock};
@@ -328,6 +328,14 @@ impl Store for Sleep {
 
     fn unregister(&self, writer: Writer, version: u64) -> Answer<'_, RegisterVerdict> {
         self.inner.unregister(writer, version)
+    }
+
+    fn name_node<'a>(&'a self, node: NodeId, name: Option<&'a str>) -> Answer<'a, ()> {
+        self.inner.name_node(node, name)
+    }
+
+    fn node_names(&self) -> Answer<'_, NodeNames> {
+        self.inner.node_names()
     }
 
     fn clock(&self) -> Answer<'_, Millis> {

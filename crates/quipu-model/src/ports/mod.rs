@@ -12,5 +12,8 @@ mod vfs;
 pub use clock::Clock;
 pub use ledger::{Copied, Ledger, LedgerError, LedgerStats, Note, Sealed, Visit, VisitNote, VisitOwn};
 pub use rng::Rng;
-pub use store::{Answer, BoxError, Call, Cursor, PUTS_MAX, Page, SCAN_NAMES_MAX, Store, StoreError, Writers};
+pub use store::{
+    Answer, BoxError, Call, Cursor, NODE_NAME_BYTES_MAX, NodeNames, PUTS_MAX, Page, SCAN_NAMES_MAX, Store, StoreError,
+    Writers,
+};
 pub use vfs::{DirLock, LockError, Vfs, VfsFile};

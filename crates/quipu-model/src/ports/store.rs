@@ -15,6 +15,7 @@
 //!
 //! Not here: retries, caches, batches and metrics: the engine does these once for all stores.
 
+use std::collections::BTreeMap;
 use std::error::Error;
 use std::fmt;
 use std::future::Future;
@@ -25,13 +26,19 @@ use crate::shared::{
     BodyPut, BodyVerdict, Claim, ClaimEnd, ClaimVerdict, EndVerdict, Put, RegisterVerdict, Registration, Seen,
     SeenBodies, Snapshot, SwapVerdict, Token, Verdict, Version,
 };
-use crate::{Millis, Name, Writer};
+use crate::{Millis, Name, NodeId, Writer};
 
 /// Most cells in one put. Enough to spread a round trip thin; few enough that a script or a transaction holding them is short.
 pub const PUTS_MAX: usize = 1_024;
 
 /// Most names in one page of a scan, for the same reason.
 pub const SCAN_NAMES_MAX: usize = 1_024;
+
+/// Longest name of a node: a host name and a port.
+pub const NODE_NAME_BYTES_MAX: usize = 64;
+
+/// What people call nodes.
+pub type NodeNames = BTreeMap<NodeId, String>;
 
 /// An answer that may take its time.
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
@@ -92,6 +99,13 @@ pub trait Store: Send + Sync {
     /// Removes the registration that has this version.
     fn unregister(&self, writer: Writer, version: u64) -> Answer<'_, RegisterVerdict>;
 
+    /// Says what people call a node, in the place of what was said before; `None`: nobody speaks of it any more. At most
+    /// [`NODE_NAME_BYTES_MAX`] bytes. Nothing is decided by names.
+    fn name_node<'a>(&'a self, node: NodeId, name: Option<&'a str>) -> Answer<'a, ()>;
+
+    /// The names of all nodes that have one.
+    fn node_names(&self) -> Answer<'_, NodeNames>;
+
     /// The store's clock. All expiry, leases and grace are by this one. It does not go back by more than its machine's does.
     fn clock(&self) -> Answer<'_, Millis>;
 }
@@ -145,6 +159,10 @@ pub enum Call {
     Register,
     /// [`Store::unregister`].
     Unregister,
+    /// [`Store::name_node`].
+    NameNode,
+    /// [`Store::node_names`].
+    NodeNames,
     /// [`Store::clock`].
     Clock,
 }
@@ -164,6 +182,8 @@ impl fmt::Display for Call {
             Call::Writers => "list of writers",
             Call::Register => "registration",
             Call::Unregister => "removal of a registration",
+            Call::NameNode => "name of a node",
+            Call::NodeNames => "list of names",
             Call::Clock => "clock",
         })
     }

@@ -10,7 +10,7 @@ use quipu_model::shared::{
     BodyPut, BodyVerdict, Claim, ClaimEnd, ClaimVerdict, EndVerdict, Put, RegisterVerdict, Registration, Seen,
     SeenBodies, Snapshot, SwapVerdict, Token, Verdict, Version,
 };
-use quipu_model::{Answer, Cursor, Millis, Name, Page, Store, StoreError, Writer, Writers};
+use quipu_model::{Answer, Cursor, Millis, Name, NodeId, NodeNames, Page, Store, StoreError, Writer, Writers};
 
 use super::message::{Message, Told};
 use super::{SimStore, Slot};
@@ -141,6 +141,15 @@ impl Store for Door {
 
     fn unregister(&self, writer: Writer, version: u64) -> Answer<'_, RegisterVerdict> {
         Box::pin(async move { told!(self.call(Message::Unregister(writer, version)), Registered) })
+    }
+
+    // Nothing is decided by names: they are no messages, so that they change no schedule.
+    fn name_node<'a>(&'a self, _: NodeId, _: Option<&'a str>) -> Answer<'a, ()> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn node_names(&self) -> Answer<'_, NodeNames> {
+        Box::pin(async { Ok(NodeNames::new()) })
     }
 
     fn clock(&self) -> Answer<'_, Millis> {

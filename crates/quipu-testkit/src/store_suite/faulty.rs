@@ -16,7 +16,7 @@ use quipu_model::shared::{
     BodyPut, BodyVerdict, Claim, ClaimEnd, ClaimVerdict, EndVerdict, Put, RegisterVerdict, Registration, Seen,
     SeenBodies, Snapshot, SwapVerdict, Token, Verdict, Version,
 };
-use quipu_model::{Answer, Call, Cursor, Millis, Name, Page, Store, StoreError, Writer, Writers};
+use quipu_model::{Answer, Call, Cursor, Millis, Name, NodeId, NodeNames, Page, Store, StoreError, Writer, Writers};
 
 use crate::Dice;
 
@@ -72,6 +72,7 @@ enum LateCall {
     EndClaim(Token, Writer, u64, ClaimEnd),
     Register(u64, Registration),
     Unregister(Writer, u64),
+    NameNode(NodeId, Option<String>),
 }
 
 /// What stands for a driver's error.
@@ -164,6 +165,7 @@ impl<S: Store> FaultyStore<S> {
             }
             LateCall::Register(version, next) => self.inner.register(*version, next).await.map(drop),
             LateCall::Unregister(writer, version) => self.inner.unregister(*writer, *version).await.map(drop),
+            LateCall::NameNode(node, name) => self.inner.name_node(*node, name.as_deref()).await,
         };
     }
 
@@ -278,6 +280,15 @@ impl<S: Store> Store for FaultyStore<S> {
     fn unregister(&self, writer: Writer, version: u64) -> Answer<'_, RegisterVerdict> {
         let late = move || LateCall::Unregister(writer, version);
         Box::pin(self.change(Call::Unregister, self.inner.unregister(writer, version), late))
+    }
+
+    fn name_node<'a>(&'a self, node: NodeId, name: Option<&'a str>) -> Answer<'a, ()> {
+        let late = move || LateCall::NameNode(node, name.map(str::to_owned));
+        Box::pin(self.change(Call::NameNode, self.inner.name_node(node, name), late))
+    }
+
+    fn node_names(&self) -> Answer<'_, NodeNames> {
+        Box::pin(self.look(Call::NodeNames, self.inner.node_names()))
     }
 
     fn clock(&self) -> Answer<'_, Millis> {

@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use quipu_model::ports::store::SCAN_NAMES_MAX;
+use quipu_model::ports::store::{NODE_NAME_BYTES_MAX, SCAN_NAMES_MAX};
 use quipu_model::shared::claim::{CLAIM_REPLY_BYTES_MAX, TOKEN_BYTES_MAX};
 use quipu_model::shared::registry::renew;
 use quipu_model::shared::{
     Claim, ClaimEnd, ClaimVerdict, EndVerdict, Holder, RegisterVerdict, Registration, Stage, Token,
 };
-use quipu_model::{Epoch, Millis, Store, StoreError};
+use quipu_model::{Epoch, Millis, NodeId, Store, StoreError};
 
 use super::cells::{name, put, said, writer};
 
@@ -23,6 +23,7 @@ pub(super) async fn prove(store: &impl Store) {
     a_token_given_back_may_be_claimed_again(store).await;
     a_reply_past_the_bound_is_refused(store).await;
     a_registration_is_replaced_only_as_it_was_seen(store).await;
+    a_node_has_the_name_that_was_said_last(store).await;
     the_clock_is_the_one_that_rows_are_read_by(store).await;
 }
 
@@ -51,6 +52,21 @@ async fn a_scan_past_the_bound_is_refused(store: &impl Store) {
     match store.scan(None, SCAN_NAMES_MAX + 1).await {
         Err(StoreError::NotApplied { .. }) => {}
         other => panic!("a page past the bound: {other:?}"),
+    }
+}
+
+async fn a_node_has_the_name_that_was_said_last(store: &impl Store) {
+    let (node, other) = (NodeId(u64::MAX - 1), NodeId(7));
+    let longest = "ü".repeat(NODE_NAME_BYTES_MAX / 2);
+    for (node, name) in [(node, Some("a:1")), (other, Some("b:1")), (node, Some(&*longest)), (other, None)] {
+        store.name_node(node, name).await.expect("a store takes names");
+    }
+    let names = store.node_names().await.expect("a store lists names");
+    assert_eq!((names.get(&node), names.get(&other)), (Some(&longest), None));
+    store.name_node(other, None).await.expect("what has no name may be forgotten again");
+    match store.name_node(other, Some(&"n".repeat(NODE_NAME_BYTES_MAX + 1))).await {
+        Err(StoreError::NotApplied { .. }) => {}
+        said => panic!("a name past the bound: {said:?}"),
     }
 }
 

@@ -5,7 +5,7 @@ use quipu_model::shared::{
     BodyPut, BodyVerdict, Claim, ClaimEnd, ClaimVerdict, EndVerdict, Put, RegisterVerdict, Registration, Seen,
     SeenBodies, Snapshot, SwapId, SwapVerdict, Token, Verdict, Version, node_cell,
 };
-use quipu_model::{Answer, Cursor, MemoryStore, Millis, Name, NodeId, Page, StoreError, Writer, Writers};
+use quipu_model::{Answer, Cursor, MemoryStore, Millis, Name, NodeId, NodeNames, Page, StoreError, Writer, Writers};
 
 use super::*;
 use crate::SimClock;
@@ -255,6 +255,14 @@ impl Store for Bent {
 
     fn unregister(&self, writer: Writer, version: u64) -> Answer<'_, RegisterVerdict> {
         self.0.unregister(writer, version)
+    }
+
+    fn name_node<'a>(&'a self, node: NodeId, name: Option<&'a str>) -> Answer<'a, ()> {
+        self.0.name_node(node, name)
+    }
+
+    fn node_names(&self) -> Answer<'_, NodeNames> {
+        self.0.node_names()
     }
 
     fn clock(&self) -> Answer<'_, Millis> {

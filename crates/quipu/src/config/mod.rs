@@ -45,6 +45,8 @@ pub struct Configuration {
     pub log: LogForm,
     /// The store that this node shares counters on.
     pub store: Option<StoreUrl>,
+    /// What people call this node; none: its host and port.
+    pub node_name: Option<String>,
     /// What a namespace has that does not say otherwise; as a number it is in the engine's options once everything was read.
     shards: Shards,
     /// By name; likewise.
@@ -58,8 +60,8 @@ impl Default for Configuration {
     fn default() -> Configuration {
         let memory_bytes_max = Some(MEMORY_DEFAULT);
         let engine = quipu_engine::Options { memory_bytes_max, ..quipu_engine::Options::new(DATA_DEFAULT) };
-        let (server, log, store, shards, namespaces) = Default::default();
-        Configuration { engine, server, log, store, shards, namespaces }
+        let (server, log, store, node_name, shards, namespaces) = Default::default();
+        Configuration { engine, server, log, store, node_name, shards, namespaces }
     }
 }
 

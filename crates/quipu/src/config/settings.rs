@@ -8,10 +8,10 @@ use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use quipu_engine::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, Secret};
-use quipu_model::Form;
 use quipu_model::namespace::{
     read_freshness, read_pick, read_settle_every, read_shards, read_token_window, show_pick, show_shards,
 };
+use quipu_model::{Form, NODE_NAME_BYTES_MAX};
 use quipu_server::Password;
 
 use super::Configuration;
@@ -244,6 +244,13 @@ pub static SETTINGS: &[Setting] = &[
             put(&mut c.store, store.map_err(|error| format!("{error:#}")))
         },
         show: |c| c.store.as_ref().map_or_else(|| "off".to_owned(), StoreUrl::to_string),
+    },
+    Setting {
+        key: "node_name",
+        form: Form::Text,
+        help: "Name of this node in lists of writers, up to 64 printable bytes; host name and RESP port if none is given",
+        take: |c, text| put(&mut c.node_name, read_node_name(text).map(Some)),
+        show: |c| c.node_name.clone().unwrap_or_default(),
     },
     Setting {
         key: "settle_every",
@@ -480,6 +487,17 @@ fn read_nonzero(text: &str) -> Result<Duration, String> {
     match read_duration(text)? {
         Duration::ZERO => Err(format!("'{text}' is no time at all: at least 1ms")),
         duration => Ok(duration),
+    }
+}
+
+fn read_node_name(text: &str) -> Result<String, String> {
+    match text {
+        "" => Err("a node name has at least one character".to_owned()),
+        _ if text.len() > NODE_NAME_BYTES_MAX => {
+            Err(format!("{} bytes are too many for a node name: up to {NODE_NAME_BYTES_MAX}", text.len()))
+        }
+        _ if text.chars().any(char::is_control) => Err("a node name has printable characters only".to_owned()),
+        _ => Ok(text.to_owned()),
     }
 }
 

@@ -15,6 +15,7 @@ use crate::json::Json;
 use crate::progress::Progress;
 use crate::show;
 use crate::stores::ask::{patiently, wait};
+use crate::stores::names::Names;
 use crate::stores::rows::Rows;
 
 /// How many drifts are named.
@@ -29,6 +30,7 @@ struct Audit {
     due: u64,
     sum: i128,
     writers: BTreeMap<Writer, Stage>,
+    names: Names,
     drifts: Vec<Drift>,
     drifts_more: u64,
 }
@@ -44,7 +46,7 @@ pub fn audit(url: &str, as_json: bool, out: &mut impl Write) -> anyhow::Result<E
     let url = StoreUrl::new(url).context("--store")?;
     let store = url.open()?;
     wait(store.clock()).with_context(|| format!("audit {url}"))?;
-    let mut found = Audit::default();
+    let mut found = Audit { names: Names::read(&*store), ..Audit::default() };
     let progress = Progress::of_many("reading");
     let mut walk = Rows::new(&*store, None);
     while let Some(page) = walk.page().with_context(|| format!("audit {url}"))? {
@@ -97,8 +99,9 @@ impl Audit {
             self.drift(&name, format!("its sum, {sum}, fits no reply: set or reset it"));
         }
         for (CellId { writer, shard }, held) in row.cells.iter().filter(|(id, _)| !is_body_cell(id)) {
-            let shard = shard.0;
-            match self.writers.get(writer) {
+            let (shard, stage) = (shard.0, self.writers.get(writer).copied());
+            let writer = self.names.describe(*writer);
+            match stage {
                 None => self
                     .drift(&name, format!("shard {shard} of {writer}, which is not registered: nobody will fold it")),
                 Some(Stage::Closed { .. } | Stage::Folded { .. }) if !held.closed => {
@@ -129,7 +132,7 @@ impl Audit {
     }
 
     fn print(&self, url: &StoreUrl, out: &mut impl Write) -> anyhow::Result<()> {
-        let Audit { counters, cells, due, sum, writers, drifts, drifts_more } = self;
+        let Audit { counters, cells, due, sum, writers, drifts, drifts_more, .. } = self;
         writeln!(out, "{}", show::bold(&url.to_string()))?;
         writeln!(out, "counters  {counters}")?;
         writeln!(out, "cells     {cells}")?;

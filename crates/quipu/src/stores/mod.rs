@@ -11,6 +11,7 @@
 pub mod args;
 
 mod ask;
+mod names;
 mod rows;
 
 mod flow;

@@ -15,6 +15,7 @@ use crate::stores::args::Retire;
 use crate::stores::ask::wait;
 use crate::stores::mirror::is_copied;
 use crate::stores::mover::{self, IMPORT, IMPORTED};
+use crate::stores::names::Names;
 
 /// Prints all registrations.
 pub fn writers(url: &str, as_json: bool, out: &mut impl Write) -> anyhow::Result<ExitCode> {
@@ -22,9 +23,10 @@ pub fn writers(url: &str, as_json: bool, out: &mut impl Write) -> anyhow::Result
     let store = url.open()?;
     let mut known = wait(store.writers()).with_context(|| format!("look at the writers of {url}"))?;
     known.registrations.sort_by_key(|registration| registration.writer);
+    let names = Names::read(&*store);
     match as_json {
-        true => writeln!(out, "{}", json(&url, &known))?,
-        false => print(&url, &known, out)?,
+        true => writeln!(out, "{}", json(&url, &known, &names))?,
+        false => print(&url, &known, &names, out)?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -66,18 +68,19 @@ pub fn retire(flags: &Retire, out: &mut impl Write) -> anyhow::Result<ExitCode> 
     Ok(ExitCode::SUCCESS)
 }
 
-fn print(url: &StoreUrl, known: &Writers, out: &mut impl Write) -> anyhow::Result<()> {
+fn print(url: &StoreUrl, known: &Writers, names: &Names, out: &mut impl Write) -> anyhow::Result<()> {
     writeln!(out, "{}", show::bold(&url.to_string()))?;
     if known.registrations.is_empty() {
         writeln!(out, "nobody writes to it")?;
         return Ok(());
     }
-    let mut table = show::table(["writer", "who", "stage", "since", "lease"]);
+    let mut table = show::table(["writer", "name", "who", "stage", "since", "lease"]);
     for registration in &known.registrations {
         let (stage, since) = stage(registration);
         let since = since.map_or_else(|| "-".to_owned(), show::time);
         table.add_row([
             registration.writer.to_string(),
+            names.show(registration.writer),
             who(registration),
             stage.to_owned(),
             since,
@@ -88,11 +91,12 @@ fn print(url: &StoreUrl, known: &Writers, out: &mut impl Write) -> anyhow::Resul
     Ok(())
 }
 
-fn json(url: &StoreUrl, known: &Writers) -> Json {
+fn json(url: &StoreUrl, known: &Writers, names: &Names) -> Json {
     let writers = known.registrations.iter().map(|registration| {
         let (stage, since) = stage(registration);
         Json::Object(vec![
             ("writer", Json::text(registration.writer)),
+            ("name", names.json(registration.writer)),
             ("who", Json::text(who(registration))),
             ("stage", Json::text(stage)),
             ("since", since.map_or(Json::Null, |since| Json::count(since.0))),

@@ -107,6 +107,60 @@ fn a_store_that_is_not_there_is_told_without_its_password() {
     }
 }
 
+fn names_are_shown(url: &str) {
+    let root = tempfile::TempDir::new().expect("a temporary directory can be made");
+    let nodes = [&["--node-name", "web 1"][..], &[]].map(|named| {
+        let mut launch = launch(&root.path().join(named.len().to_string()), Durability::Durable);
+        launch.arguments = [&["--store", url][..], named].concat().into_iter().map(Into::into).collect();
+        launch.start().expect("it starts")
+    });
+    let hosted = format!(":{}", nodes[1].address().port());
+    for node in &nodes {
+        connect(node).call(&["INCR", "likes:named"]).expect("it answers");
+        connect(node).call(&["PFADD", "visitors:1", "a", "b", "c"]).expect("it answers");
+    }
+    let is_named = |writers: &serde_json::Value| {
+        let names: Vec<&str> = writers.as_array().expect("a list").iter().filter_map(|w| w["name"].as_str()).collect();
+        names.contains(&"web 1") && names.iter().any(|name| name.ends_with(&hosted))
+    };
+    wait_for(url, &["writers"], |shown| is_named(&shown["writers"]));
+    wait_for(url, &["shards", "likes:named"], |shown| is_named(&shown["cells"]) && number(&shown["sum"]) == 2);
+    let sketch = wait_for(url, &["shards", "visitors:1"], |shown| is_named(&shown["cells"]));
+    assert_eq!((sketch["kind"].as_str(), sketch["sum"].is_null()), (Some("unique (PFADD)"), true), "{sketch}");
+    for cell in sketch["cells"].as_array().expect("a list") {
+        assert!(number(&cell["version"]) > 0 && number(&cell["bytes"]) > 0 && cell["value"].is_null(), "{cell}");
+    }
+    for command in [&["writers"][..], &["shards", "likes:named"], &["shards", "visitors:1"]] {
+        let table = told(&[command, &["--store", url]].concat());
+        assert!(table.contains("web 1") && table.contains(&hosted), "{table}");
+    }
+    assert!(!told(&["shards", "visitors:1", "--store", url]).contains("sum"), "a sketch has no sum");
+}
+
+/// What a command prints as JSON, once it is as it should be.
+fn wait_for(url: &str, command: &[&str], wanted: impl Fn(&serde_json::Value) -> bool) -> serde_json::Value {
+    let began = now();
+    loop {
+        let output = quipu(&[command, &["--store", url, "--json"]].concat());
+        let shown = parsed(&text(&output.stdout));
+        if wanted(&shown) {
+            return shown;
+        }
+        assert!(began.elapsed() < Duration::from_secs(60), "{command:?} still prints {shown}");
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn nodes_of_a_redis_store_are_shown_by_their_names() {
+    names_are_shown(&redis().url());
+}
+
+#[test]
+fn nodes_of_a_postgres_store_are_shown_by_their_names() {
+    names_are_shown(&postgres().url());
+}
+
 /// A node that is retired, folded and forgotten within seconds of its end.
 fn short_lived(data: &Path, url: &str) -> Launch {
     let mut launch = launch(data, Durability::Durable);
@@ -158,6 +212,11 @@ fn a_node_that_its_store_has_forgotten_goes_on_once_it_was_said_what_becomes_of_
     while told(&["writers", "--store", &url]).contains(&writer) {
         assert!(began.elapsed() < Duration::from_secs(60), "it is never forgotten");
         thread::sleep(Duration::from_millis(200));
+    }
+    let (node, _) = writer.split_once('.').expect("a node and a life");
+    while store.call(&["HEXISTS", "quipu:names", node]).expect("it answers") != Value::Integer(0) {
+        assert!(began.elapsed() < Duration::from_secs(60), "its name stays behind");
+        thread::sleep(Duration::from_millis(50));
     }
 
     let program = away.start().expect("it starts");

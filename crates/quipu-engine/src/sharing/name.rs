@@ -1,0 +1,57 @@
+//! What people call this node: kept in the store beside the registrations, for lists of writers.
+//!
+//! In: a name. Out: calls that say it, by the thread that probes the store.
+//!
+//! Invariant: nothing waits for it, and a failure stops nothing.
+
+use std::time::Duration;
+
+use quipu_model::Incarnation;
+
+use super::Sharing;
+use super::lease::Standing;
+use crate::sync::{Ordering, lock};
+
+/// A name is said again after this long: a node that forgot this one may have removed it meanwhile.
+const SAY_EVERY: Duration = Duration::from_secs(3_600);
+
+/// After a failure it is tried again after this long.
+const RETRY_EVERY: Duration = Duration::from_secs(60);
+
+/// The name, and when it is to be said.
+#[derive(Default)]
+pub(super) struct NodeName {
+    name: Option<String>,
+    /// As which writer it was said last, and how often the store had lost data by then.
+    said: Option<(Incarnation, u64)>,
+    next_at: Duration,
+}
+
+impl Sharing<'_> {
+    /// Names this node.
+    pub fn set_node_name(self, name: &str) {
+        *lock(&self.shared.name) = NodeName { name: Some(name.to_owned()), ..NodeName::default() };
+    }
+
+    /// What this node is called, if anything.
+    pub fn node_name(self) -> Option<String> {
+        lock(&self.shared.name).name.clone()
+    }
+
+    /// Says the name if it is time. Only a registered node does: whoever forgets its last writer removes the name.
+    pub(super) async fn say_name(&self) {
+        let now = self.elapsed();
+        let said = (self.shared.present(), self.shared.figures.losses.load(Ordering::Relaxed));
+        let due = {
+            let name = lock(&self.shared.name);
+            name.name.clone().filter(|_| name.said != Some(said) || name.next_at <= now)
+        };
+        let Some(due) = due.filter(|_| lock(&self.shared.lease).standing == Standing::Live) else { return };
+        let answer = self.shared.store.name_node(self.shared.node, Some(&due)).await;
+        let mut name = lock(&self.shared.name);
+        if name.name.as_ref() == Some(&due) {
+            let wait = if answer.is_ok() { SAY_EVERY } else { RETRY_EVERY };
+            (name.said, name.next_at) = (Some(said), now + wait);
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! What people call the writers of a store.
+
+use quipu_model::{NodeNames, Store, Writer};
+
+use crate::json::Json;
+use crate::stores::ask::wait;
+
+/// The names of nodes. A store that does not tell them is looked into without.
+#[derive(Default)]
+pub struct Names(NodeNames);
+
+impl Names {
+    pub fn read(store: &dyn Store) -> Names {
+        Names(wait(store.node_names()).unwrap_or_default())
+    }
+
+    /// For a table.
+    pub fn show(&self, writer: Writer) -> String {
+        self.0.get(&writer.node).map_or_else(|| "-".to_owned(), |name| printable(name))
+    }
+
+    pub fn json(&self, writer: Writer) -> Json {
+        self.0.get(&writer.node).map_or(Json::Null, Json::text)
+    }
+
+    /// A writer in a sentence.
+    pub fn describe(&self, writer: Writer) -> String {
+        self.0.get(&writer.node).map_or_else(|| writer.to_string(), |name| format!("{writer} ({})", printable(name)))
+    }
+}
+
+/// Without characters that would move a terminal's cursor.
+fn printable(name: &str) -> String {
+    name.replace(|letter: char| letter.is_control(), " ")
+}
