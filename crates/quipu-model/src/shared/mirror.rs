@@ -96,6 +96,8 @@ struct Entry {
     folded: bool,
 }
 
+type Entries = BTreeMap<CellId, Entry>;
+
 /// The next row of the target. `stages` are those of the target's registry; an unknown writer is about to be registered as live.
 pub fn mirror(
     source: StoredRow<'_>,
@@ -113,10 +115,11 @@ pub fn mirror(
         return Err(MirrorRefused::Sketch);
     }
     let descent = descent(source, target);
-    if !changes(&from, &to, descent)? {
-        return Ok(Next::Same);
+    let Some(parts) = parts(&from, &to, descent)? else { return Ok(Next::Same) };
+    let mut next = merged(&from, &to, parts, stages, at);
+    if from.epoch != to.epoch || target.seen.snapshot.version == Version::ABSENT || descent != Descent::TargetAhead {
+        next.expires_at = from.expires_at;
     }
-    let mut next = merged(&from, &to, descent, stages, at);
     if next.due(at) {
         next = next.as_of(at).into_owned();
     }
@@ -130,13 +133,24 @@ pub fn mirror(
     Ok(Next::Row(next))
 }
 
-/// Whether there is anything to mirror.
-fn changes(from: &Snapshot, to: &Snapshot, descent: Descent) -> Result<bool, MirrorRefused> {
-    if to.version == Version::ABSENT {
-        return Ok(true);
-    }
+/// What the target's next row is made of.
+struct Parts {
+    /// The unattributed base.
+    base: i128,
+    /// Cells of the source.
+    ours: Entries,
+    /// Cells of the target.
+    theirs: Entries,
+}
+
+/// The parts of the next row; none if the target's is as it should be.
+fn parts(from: &Snapshot, to: &Snapshot, descent: Descent) -> Result<Option<Parts>, MirrorRefused> {
     let (ours, theirs) = (entries(from), entries(to));
-    let (base, base_there) = (unattributed(from, &ours), unattributed(to, &theirs));
+    let base = unattributed(from, &ours);
+    let from_source = |ours| Ok(Some(Parts { base, ours, theirs: Entries::new() }));
+    if to.version == Version::ABSENT {
+        return from_source(ours);
+    }
     match from.epoch.cmp(&to.epoch) {
         Ordering::Equal => {
             for (id, entry) in &ours {
@@ -146,29 +160,51 @@ fn changes(from: &Snapshot, to: &Snapshot, descent: Descent) -> Result<bool, Mir
                 }
             }
             let is_known = knows_all(to, &ours);
-            if base == base_there {
-                let has_own = theirs.keys().any(|id| from.newest(*id).is_none());
-                let adds = descent == Descent::Unrelated && has_own && !is_known;
-                return if adds { Err(MirrorRefused::Unrelated) } else { Ok(true) };
-            }
-            match descent {
-                Descent::SourceAhead if knows_all(from, &theirs) => Ok(true),
-                Descent::TargetAhead if is_known => Ok(false),
-                _ => Err(MirrorRefused::Base),
+            let has_own = theirs.keys().any(|id| from.newest(*id).is_none());
+            let knows_theirs = knows_all(from, &theirs);
+            match agreed(from, to, ours.clone(), theirs.clone(), descent) {
+                Some(_) if descent == Descent::Unrelated && has_own && !is_known => Err(MirrorRefused::Unrelated),
+                Some(parts) => Ok(Some(parts)),
+                None if descent == Descent::SourceAhead && knows_theirs => Ok(Some(Parts { base, ours, theirs })),
+                None if descent == Descent::TargetAhead && is_known => Ok(None),
+                None => Err(MirrorRefused::Base),
             }
         }
         Ordering::Greater => {
-            let is_known = knows_all(from, &theirs) && (base_there == 0 || descent == Descent::SourceAhead);
-            if is_known { Ok(true) } else { Err(MirrorRefused::SourceNewer) }
+            let knows_base = unattributed(to, &theirs) == 0 || descent == Descent::SourceAhead;
+            if knows_all(from, &theirs) && knows_base { from_source(ours) } else { Err(MirrorRefused::SourceNewer) }
         }
         Ordering::Less if from.exists() => Err(MirrorRefused::TargetNewer),
-        Ordering::Less => Ok(false),
+        Ordering::Less => Ok(None),
     }
 }
 
+/// The parts of two rows of one epoch whose bases agree.
+///
+/// A folded cell that only one side knows was folded there, or was folded by both and forgotten by the other, whose unattributed base then has it. The bases tell which.
+fn agreed(from: &Snapshot, to: &Snapshot, mut ours: Entries, mut theirs: Entries, descent: Descent) -> Option<Parts> {
+    let base = unattributed(from, &ours);
+    let agree = base == unattributed(to, &theirs);
+    let all = (ours.clone(), theirs.clone());
+    ours.retain(|id, entry| !entry.folded || to.newest(*id).is_some());
+    theirs.retain(|id, entry| !entry.folded || from.newest(*id).is_some());
+    let common = unattributed(from, &ours);
+    let agree_in_common = common == unattributed(to, &theirs);
+    if agree && (!agree_in_common || common == base) {
+        return Some(Parts { base, ours: all.0, theirs: all.1 });
+    }
+    // If both agree, both readings are possible.
+    (!agree && agree_in_common && descent != Descent::Unrelated).then_some(Parts { base: common, ours, theirs })
+}
+
 /// The target's row with the source's cells in it, not signed.
-fn merged(from: &Snapshot, to: &Snapshot, descent: Descent, stages: &BTreeMap<Writer, Stage>, at: Millis) -> Snapshot {
-    let (ours, theirs) = (entries(from), entries(to));
+fn merged(
+    from: &Snapshot,
+    to: &Snapshot,
+    Parts { mut base, ours, theirs }: Parts,
+    stages: &BTreeMap<Writer, Stage>,
+    at: Millis,
+) -> Snapshot {
     let same_epoch = from.epoch == to.epoch && to.version != Version::ABSENT;
     let mut next = to.clone();
     next.epoch = from.epoch;
@@ -179,9 +215,8 @@ fn merged(from: &Snapshot, to: &Snapshot, descent: Descent, stages: &BTreeMap<Wr
             next.spent.insert(id, Spent { at, ..*spent });
         }
     }
-    let mut base = unattributed(from, &ours);
     let mut has_base = from.base.is_some() || same_epoch && to.base.is_some();
-    let mut all = if same_epoch { theirs.clone() } else { BTreeMap::new() };
+    let mut all = theirs;
     for (id, entry) in ours {
         let there = all.get(&id).copied();
         let newest = there.filter(|there| there.seq >= entry.seq).unwrap_or(entry);
@@ -204,9 +239,6 @@ fn merged(from: &Snapshot, to: &Snapshot, descent: Descent, stages: &BTreeMap<Wr
         }
     }
     next.base = has_base.then_some(base);
-    if !same_epoch || descent != Descent::TargetAhead {
-        next.expires_at = from.expires_at;
-    }
     if !same_epoch {
         next.gone_at = from.gone_at.map(|_| at);
     }
@@ -214,7 +246,7 @@ fn merged(from: &Snapshot, to: &Snapshot, descent: Descent, stages: &BTreeMap<Wr
 }
 
 /// The cells of the present epoch: those that count by themselves, and those that were folded into the base.
-fn entries(row: &Snapshot) -> BTreeMap<CellId, Entry> {
+fn entries(row: &Snapshot) -> Entries {
     let of_epoch = |epoch: Epoch| epoch == row.epoch;
     let folded = row.spent.iter().filter(|(_, spent)| of_epoch(spent.epoch));
     let folded = folded
@@ -227,13 +259,13 @@ fn entries(row: &Snapshot) -> BTreeMap<CellId, Entry> {
 }
 
 /// The part of the base that no remembered cell was folded into it.
-fn unattributed(row: &Snapshot, entries: &BTreeMap<CellId, Entry>) -> i128 {
+fn unattributed(row: &Snapshot, entries: &Entries) -> i128 {
     let folded = entries.values().filter(|entry| entry.folded).map(|entry| entry.value);
     folded.fold(row.base.unwrap_or(0), i128::saturating_sub)
 }
 
 /// Whether a row has all of these cells, as new as this or newer, under whatever epoch.
-fn knows_all(row: &Snapshot, entries: &BTreeMap<CellId, Entry>) -> bool {
+fn knows_all(row: &Snapshot, entries: &Entries) -> bool {
     entries.iter().all(|(id, entry)| row.newest(*id).is_some_and(|newest| newest >= entry.seq))
 }
 

@@ -29,7 +29,7 @@ Then every counter is read in both and compared. Exit status 1 if any was refuse
 those that went on to differ.
 
 The copied writers stay registered in the target, with leases without end: they may live on in the source. A node that moves to the target with \
-its data directory goes on as the same writer. --done, once nothing counts in the source any more, has the others retired.
+its data directory finds its cells there, and they count once. --done, once nothing counts in the source any more, has the others retired.
 
 Examples:
   quipu copy --from redis://10.0.0.5:6379 --to postgres://quipu@db/counts

@@ -56,6 +56,8 @@ pub struct Mirror<'s> {
     /// Registrations that this copy has made.
     made: Vec<Registration>,
     marked: bool,
+    /// Whether a row of the target may have changed.
+    has_swapped: bool,
     /// Rows of counters that exist in the source.
     pub counters: u64,
     /// Rows of the target that changed.
@@ -88,6 +90,7 @@ impl<'s> Mirror<'s> {
             writers: BTreeSet::new(),
             made: Vec::new(),
             marked: false,
+            has_swapped: false,
             counters: 0,
             changed: 0,
             refused: Skipped::default(),
@@ -138,12 +141,13 @@ impl<'s> Mirror<'s> {
         let store = self.target.store;
         let names = swapping.iter().map(|(name, _)| named(name)).collect::<anyhow::Result<Vec<_>>>()?;
         let asked = names.iter().zip(&swaps).map(|(name, (version, next))| store.swap(*name, *version, Some(next)));
+        self.has_swapped = true;
         let answers = wait(join_all(asked));
         let mut moved = Vec::with_capacity(answers.len());
         for ((answer, (version, next)), name) in answers.into_iter().zip(&swaps).zip(names) {
             // One whose answer was lost and that is asked again finds the row moved, and the next round finds nothing to do.
             let again = |_| patiently(|| store.swap(name, *version, Some(next)));
-            let verdict = answer.or_else(again).context("the copy is not complete; run it again")?;
+            let verdict = answer.or_else(again).context("change a row of the target")?;
             moved.push(verdict == SwapVerdict::Moved);
         }
         self.changed += moved.iter().filter(|moved| !**moved).count() as u64;
@@ -205,8 +209,8 @@ impl<'s> Mirror<'s> {
 
     /// After an error: removes the registrations that this copy made, if it changed no row; tells what is left.
     pub fn abandon(&self, error: anyhow::Error) -> anyhow::Error {
-        if self.changed > 0 {
-            return error.context(format!("{} counters are copied and stay; run the copy again", self.changed));
+        if self.has_swapped {
+            return error.context("the copy is not complete; the counters that are copied stay: run it again");
         }
         for made in &self.made {
             // If that fails, too, the next run finds it and goes on with it.
