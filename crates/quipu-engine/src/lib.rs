@@ -80,7 +80,7 @@ pub use sharing::{
     Adopt, AdoptError, Adopted, MergeError, Once, Pick, SHARDS_MAX, Secret, SharePolicy, Sharing, SharingOptions,
     SharingStats, Standing, StoreHealth, Swap, dump_bodies,
 };
-pub use sketches::OBSERVES_MAX;
+pub use sketches::{OBSERVES_MAX, sketch_fingerprint};
 pub use steps::Steps;
 pub use system::{SystemClock, SystemDisk, SystemLedger, SystemRng};
 pub use tokens::{TokenKey, TokenStats};

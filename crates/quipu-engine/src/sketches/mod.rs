@@ -60,5 +60,10 @@ pub(crate) fn shared_key(secret: &str) -> quipu_sketch::Key {
     quipu_sketch::Key(xxhash_rust::xxh3::xxh3_128(&[SALT, secret.as_bytes()].concat()).to_le_bytes())
 }
 
+/// The fingerprint that bodies of this kind have on a shared store whose nodes have this secret; 0: they hash under none.
+pub fn sketch_fingerprint(secret: &str, kind: quipu_sketch::Kind) -> u64 {
+    key_print(&shared_key(secret), kind)
+}
+
 #[cfg(test)]
 mod tests;

@@ -95,8 +95,8 @@ impl Source for Answer {
             };
             let value = row.try_get::<_, Option<String>>(1).map_err(told)?;
             let value = match (&name, value) {
-                (None, _) => Err("it has no name: it is null".to_owned()),
-                (_, None) => Err("its value is null".to_owned()),
+                (None, _) => Err("it has no name: it is null".into()),
+                (_, None) => Err("its value is null".into()),
                 (_, Some(value)) => integer(value.as_bytes()),
             };
             found.push(Found::new(name.unwrap_or_default(), value));

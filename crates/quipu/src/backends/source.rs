@@ -1,6 +1,7 @@
 //! Where counters come from: what an import reads, page by page.
 
 use quipu_model::Millis;
+use quipu_sketch::{Kind, Sketch};
 
 /// What is wanted of a source.
 #[derive(Debug, Clone, Default)]
@@ -23,29 +24,94 @@ pub trait Source: Send {
     fn repeats(&self) -> bool;
 }
 
-/// A counter of a source.
+/// A key of a source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
     /// Its name.
     pub name: Box<[u8]>,
-    /// What it has, or why that is no count.
-    pub value: Result<i128, String>,
+    /// What it has, or why that cannot be imported.
+    pub value: Result<Content, Reason>,
     /// Since when it counts, if the source knows: what it had before that is over.
     pub since: Millis,
     /// When it expires, where that is to be carried along.
     pub expires_at: Option<Millis>,
 }
 
+/// What a counter of a source has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Content {
+    /// A count.
+    Count(i128),
+    /// A sketch.
+    Sketch(SketchBody),
+}
+
+/// A sketch as its bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SketchBody {
+    /// Its form.
+    pub kind: Kind,
+    /// The fingerprint of the secret that items are hashed under; 0: none.
+    pub key: u64,
+    /// Its body, which is one of that form.
+    pub bytes: Vec<u8>,
+}
+
+/// Why a key is not imported, or a counter not copied.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reason {
+    /// The same for all that have it.
+    pub text: &'static str,
+    /// What this one has instead.
+    pub value: Option<String>,
+}
+
+impl From<&'static str> for Reason {
+    fn from(text: &'static str) -> Reason {
+        Reason { text, value: None }
+    }
+}
+
+impl std::fmt::Display for Reason {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.text)?;
+        self.value.as_ref().map_or(Ok(()), |value| write!(f, ": {value}"))
+    }
+}
+
+impl Reason {
+    /// With the bytes that were there instead, as far as they are shown.
+    pub fn with(text: &'static str, value: &[u8]) -> Reason {
+        let shown: String = value.escape_ascii().to_string().chars().take(VALUE_SHOWN_MAX).collect();
+        Reason { text, value: Some(format!("\"{shown}\"")) }
+    }
+}
+
 impl Found {
     /// One of a source that knows nothing but names and values.
-    pub fn new(name: impl Into<Box<[u8]>>, value: Result<i128, String>) -> Found {
-        Found { name: name.into(), value, since: Millis(0), expires_at: None }
+    pub fn new(name: impl Into<Box<[u8]>>, value: Result<i128, Reason>) -> Found {
+        Found { name: name.into(), value: value.map(Content::Count), since: Millis(0), expires_at: None }
+    }
+
+    /// What it counts, if it is a count.
+    pub fn count(&self) -> Option<i128> {
+        match self.value {
+            Ok(Content::Count(count)) => Some(count),
+            _ => None,
+        }
+    }
+}
+
+impl SketchBody {
+    /// Checks the bytes.
+    pub fn new(kind: Kind, key: u64, bytes: Vec<u8>) -> Result<SketchBody, Reason> {
+        let sketch = Sketch::from_bytes(kind, bytes).map_err(|_| Reason::from("a sketch whose bytes make no sense"))?;
+        Ok(SketchBody { kind, key, bytes: sketch.into_bytes() })
     }
 }
 
 /// A whole number of 64 bits, as text; `.000` behind it, as decimals of PostgreSQL have it, does no harm.
-pub fn integer(text: &[u8]) -> Result<i128, String> {
-    let shown = || text.escape_ascii().to_string().chars().take(VALUE_SHOWN_MAX).collect::<String>();
+pub fn integer(text: &[u8]) -> Result<i128, Reason> {
     let number = std::str::from_utf8(text).ok().and_then(|text| {
         let whole = text.split_once('.').map_or(Some(text), |(whole, rest)| {
             (!rest.is_empty() && rest.bytes().all(|digit| digit == b'0')).then_some(whole)
@@ -58,8 +124,11 @@ pub fn integer(text: &[u8]) -> Result<i128, String> {
             .parse::<i64>()
             .ok()
     });
-    number.map(i128::from).ok_or_else(|| format!("\"{}\" is no integer of 64 bits", shown()))
+    number.map(i128::from).ok_or_else(|| Reason::with(NO_INTEGER, text))
 }
+
+/// Why a string is no count.
+pub const NO_INTEGER: &str = "not an integer of 64 bits";
 
 /// So much of a value that is none is shown.
 const VALUE_SHOWN_MAX: usize = 40;
@@ -76,6 +145,6 @@ mod tests {
         for text in ["", "-", "--1", "+1", " 1", "1.5", "1.", ".0", "9223372036854775808", "many", "1e3"] {
             assert!(integer(text.as_bytes()).is_err(), "{text}");
         }
-        assert!(integer(b"\xff").unwrap_err().contains("\\xff"));
+        assert!(integer(b"\xff").unwrap_err().to_string().contains("\\xff"));
     }
 }

@@ -13,6 +13,9 @@ An import is a writer of the store, named after its source: what the source has 
 so again, with what is newer, and never adds: it may be repeated, and killed and run again. Counters go on being counted in the store \
 meanwhile; what they are added to here and there adds up.
 
+Of Redis, strings that are integers and HyperLogLogs are imported, with their expiry; of a server of ours, counts and sketches. Every other key is \
+listed with its reason, and counted; --strict: exit status 1. An import that fails before it has put anything leaves nothing behind.
+
 --done ends it once the source is no longer counted in: its counts become part of the counters, and the source is not imported again.
 
 Examples:
@@ -61,7 +64,7 @@ pub struct Store {
 
 #[derive(Debug, Args)]
 pub struct Import {
-    /// Where from: redis://… (plain strings) or postgres://… (with --query)
+    /// Where from: redis://… (integers, HyperLogLogs; of a server of ours all counters) or postgres://… (with --query)
     #[arg(value_name = "SOURCE")]
     pub source: String,
     /// Only keys that match this glob, of Redis
@@ -74,6 +77,16 @@ pub struct Import {
     pub store: Store,
     #[command(flatten)]
     pub run: Run,
+    /// The `store_secret` of the store's nodes: only sketches that hash by it are imported. HyperLogLogs of Redis need none
+    #[arg(
+        long,
+        value_name = "TEXT",
+        env = "QUIPU_STORE_SECRET",
+        hide_env_values = true,
+        default_value = "",
+        hide_default_value = true
+    )]
+    pub store_secret: String,
     /// Exit with status 1 if anything was skipped
     #[arg(long)]
     pub strict: bool,

@@ -1,6 +1,6 @@
 //! Carries a source into a store: one thread reads, several put.
 //!
-//! In: a source, and the writer that its import is. Out: how many counters are in, and which were skipped, and why.
+//! In: a source, and the writer that its import is. Out: how many counters and sketches are in, and which keys were skipped, and why.
 //!
 //! Invariants:
 //! - a name is put once in a run, however often the source names it;
@@ -17,35 +17,27 @@ use anyhow::anyhow;
 use quipu_model::{NAME_BYTES_MAX, PUTS_MAX};
 use xxhash_rust::xxh3::xxh3_128;
 
-use crate::backends::source::{Found, Source};
+use crate::backends::source::{Content, Found, Source};
 use crate::json::Json;
 use crate::progress::Progress;
-use crate::show;
 use crate::stores::mover::{Moved, Mover};
+use crate::stores::skipped::Skipped;
 
 /// Puts under way at the same time: while a store works on one, the next is on its way.
 const LANES: usize = 4;
 
-/// How many of the counters that were skipped are named.
-const SKIPPED_SHOWN_MAX: usize = 100;
+/// Bytes of sketches that one batch may have, but for the last of them: what waits between reading and putting is bounded by this, too.
+const BATCH_BYTES_MAX: usize = 4 << 20;
 
 /// What a run came to.
 #[derive(Default)]
 pub struct Carried {
     pub moved: Moved,
-    /// Some of those skipped, by name, and why.
-    pub skipped: Vec<(Box<[u8]>, String)>,
-    /// How many more there were.
-    pub skipped_more: u64,
+    pub skipped: Skipped,
     pub took: Duration,
 }
 
 impl Carried {
-    /// How many were skipped.
-    pub fn skipped_count(&self) -> u64 {
-        self.skipped.len() as u64 + self.skipped_more
-    }
-
     /// Counters in a second.
     pub fn per_second(&self) -> f64 {
         self.moved.counters as f64 / self.took.as_secs_f64().max(f64::EPSILON)
@@ -53,35 +45,15 @@ impl Carried {
 
     /// What `--json` has of it.
     pub fn fields(&self) -> Vec<(&'static str, Json)> {
-        let skipped = self
-            .skipped
-            .iter()
-            .map(|(name, why)| Json::Object(vec![("name", Json::name(name)), ("why", Json::text(why))]));
-        vec![
+        let mut fields = vec![
             ("counters", Json::count(self.moved.counters)),
+            ("sketches", Json::count(self.moved.sketches)),
             ("overtaken", Json::count(self.moved.overtaken)),
-            ("skipped", Json::List(skipped.collect())),
-            ("skipped_more", Json::count(self.skipped_more)),
-            ("seconds", Json::Decimal(self.took.as_secs_f64())),
-            ("per_second", Json::Decimal(self.per_second())),
-        ]
-    }
-
-    /// Tells people what was skipped.
-    pub fn tell_skipped(&self) {
-        for (name, why) in &self.skipped {
-            eprintln!("skipped {}: {why}", show::name(name));
-        }
-        if self.skipped_more > 0 {
-            eprintln!("skipped {} more", self.skipped_more);
-        }
-    }
-
-    fn skip(&mut self, name: Box<[u8]>, why: String) {
-        match self.skipped.len() < SKIPPED_SHOWN_MAX {
-            true => self.skipped.push((name, why)),
-            false => self.skipped_more += 1,
-        }
+        ];
+        fields.extend(self.skipped.fields(["skipped", "skipped_more", "skipped_reasons"]));
+        fields.push(("seconds", Json::Decimal(self.took.as_secs_f64())));
+        fields.push(("per_second", Json::Decimal(self.per_second())));
+        fields
     }
 }
 
@@ -116,10 +88,10 @@ pub fn carry(source: &mut dyn Source, mover: &Mover<'_>, what: &'static str) -> 
         let ends = lanes.into_iter().map(|lane| lane.join().unwrap_or_else(|_| Err(anyhow!("a thread failed"))));
         (read, ends.collect::<Vec<_>>())
     });
-    for moved in put {
-        let Moved { counters, overtaken } = moved?;
-        carried.moved.counters += counters;
-        carried.moved.overtaken += overtaken;
+    for end in put {
+        let LaneEnd { moved, skipped } = end?;
+        carried.moved += moved;
+        carried.skipped.extend(skipped);
     }
     read?;
     carried.took = began.elapsed();
@@ -134,22 +106,31 @@ fn read(
 ) -> anyhow::Result<()> {
     let mut met: HashSet<u128> = HashSet::new();
     let mut batch = Vec::with_capacity(PUTS_MAX);
+    let mut bytes = 0;
     while let Some(page) = source.page()? {
         for found in page {
             if !met.insert(xxh3_128(&found.name)) {
                 if !source.repeats() {
-                    carried.skip(found.name, "it is named twice: add up what belongs to one counter".to_owned());
+                    carried.skipped.add(found.name, "it is named twice: add up what belongs to one counter".into());
                 }
                 continue;
             }
             match &found.value {
-                Err(why) => carried.skip(found.name, why.clone()),
-                Ok(_) if found.name.len() > NAME_BYTES_MAX => {
-                    carried.skip(found.name, format!("a name has at most {NAME_BYTES_MAX} bytes"));
+                Err(why) => {
+                    let why = why.clone();
+                    carried.skipped.add(found.name, why);
+                    continue;
                 }
-                Ok(_) => batch.push(found),
+                Ok(_) if found.name.len() > NAME_BYTES_MAX => {
+                    carried.skipped.add(found.name, "its name is longer than that of a counter may be".into());
+                    continue;
+                }
+                Ok(Content::Count(_)) => {}
+                Ok(Content::Sketch(sketch)) => bytes += sketch.bytes.len(),
             }
-            if batch.len() == PUTS_MAX {
+            batch.push(found);
+            if batch.len() == PUTS_MAX || bytes > BATCH_BYTES_MAX {
+                bytes = 0;
                 let full = std::mem::replace(&mut batch, Vec::with_capacity(PUTS_MAX));
                 if failed.load(Ordering::Relaxed) || sender.send(full).is_err() {
                     // Whoever failed says why.
@@ -162,28 +143,39 @@ fn read(
     Ok(())
 }
 
+/// What one lane has put.
+#[derive(Default)]
+struct LaneEnd {
+    moved: Moved,
+    skipped: Skipped,
+}
+
 /// Puts what comes, until nothing more does or another has failed.
 fn lane(
     receiver: &Mutex<mpsc::Receiver<Vec<Found>>>,
     mover: &Mover<'_>,
     failed: &AtomicBool,
     progress: &Progress,
-) -> anyhow::Result<Moved> {
-    let mut moved = Moved::default();
+) -> anyhow::Result<LaneEnd> {
+    let mut end = LaneEnd::default();
     while !failed.load(Ordering::Relaxed) {
         let next = receiver.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(batch) = next else { break };
-        let Moved { counters, overtaken } = mover.put(&batch)?;
+        end.moved += mover.put(&batch)?;
         for found in &batch {
+            if let Ok(Content::Sketch(sketch)) = &found.value
+                && let Some(reason) = mover.put_sketch(found, sketch, &mut end.moved)?
+            {
+                end.skipped.add(found.name.clone(), reason);
+                continue;
+            }
             if let Some(at) = found.expires_at {
                 mover.expire(found, at)?;
             }
         }
-        moved.counters += counters;
-        moved.overtaken += overtaken;
         progress.add(batch.len() as u64);
     }
-    Ok(moved)
+    Ok(end)
 }
 
 #[allow(clippy::disallowed_methods, reason = "how long a person waited for it")]

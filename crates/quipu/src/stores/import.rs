@@ -22,32 +22,38 @@ pub fn import(flags: &Import, out: &mut impl Write) -> anyhow::Result<ExitCode> 
     let (place, mut source) = open_source(&flags.source, &wanted)?;
     let name = flags.run.name.as_deref().unwrap_or(&place);
     let store = url.open()?;
-    let mover = Mover::begin(&*store, name)?;
-    let carried = carry(&mut *source, &mover, "importing").with_context(|| format!("import {name} into {url}"))?;
+    let mover = Mover::begin(&*store, name, &flags.store_secret)?;
+    let carried = carry(&mut *source, &mover, "importing").map_err(|error| match mover.clean_up() {
+        true => error.context("the import is not complete; some counters are in and stay, and the next run goes on as the same writer: run it again"),
+        false => error.context("nothing was imported"),
+    });
+    let carried = carried.with_context(|| format!("import {name} into {url}"))?;
     finish(&flags.run, &mover, &carried)?;
     match flags.run.json {
         true => writeln!(out, "{}", Json::Object(fields(&flags.run, name, &mover, &carried)))?,
         false => print(&flags.run, name, &mover, &carried, out)?,
     }
-    let strict = flags.strict && carried.skipped_count() > 0;
+    let strict = flags.strict && carried.skipped.count() > 0;
     Ok(if strict { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 /// Ends a run that has come through.
-pub fn finish(run: &Run, mover: &Mover<'_>, carried: &Carried) -> anyhow::Result<()> {
-    carried.tell_skipped();
+fn finish(run: &Run, mover: &Mover<'_>, carried: &Carried) -> anyhow::Result<()> {
+    carried.skipped.print("skipped");
     if carried.moved.overtaken > 0 {
         let next = "a later run of the same import is under way, or the store's clock went back: run it again";
         bail!("{} counters have newer values than this run read; {next}", carried.moved.overtaken);
     }
-    if run.done {
-        mover.done()?;
+    match run.done {
+        true => mover.done()?,
+        // An import of nothing is no writer.
+        false => drop(mover.clean_up()),
     }
     Ok(())
 }
 
 /// What it came to, for programs.
-pub fn fields(run: &Run, name: &str, mover: &Mover<'_>, carried: &Carried) -> Vec<(&'static str, Json)> {
+fn fields(run: &Run, name: &str, mover: &Mover<'_>, carried: &Carried) -> Vec<(&'static str, Json)> {
     let mut fields = vec![
         ("source", Json::text(name)),
         ("writer", Json::text(mover.writer())),
@@ -59,12 +65,13 @@ pub fn fields(run: &Run, name: &str, mover: &Mover<'_>, carried: &Carried) -> Ve
 }
 
 /// What it came to, for people.
-pub fn print(run: &Run, name: &str, mover: &Mover<'_>, carried: &Carried, out: &mut impl Write) -> anyhow::Result<()> {
+fn print(run: &Run, name: &str, mover: &Mover<'_>, carried: &Carried, out: &mut impl Write) -> anyhow::Result<()> {
     let which = if mover.again() { "again" } else { "for the first time" };
     writeln!(out, "{}", show::bold(name))?;
     writeln!(out, "writer    {} ({which})", mover.writer())?;
     writeln!(out, "counters  {}", carried.moved.counters)?;
-    writeln!(out, "skipped   {}", carried.skipped_count())?;
+    writeln!(out, "sketches  {}", carried.moved.sketches)?;
+    writeln!(out, "skipped   {}", carried.skipped.count())?;
     writeln!(out, "rate      {:.0}/s, {:.1} s", carried.per_second(), carried.took.as_secs_f64())?;
     match run.done {
         true => writeln!(out, "{}", show::good("done: it is retired, and will not be imported again"))?,

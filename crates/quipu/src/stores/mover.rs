@@ -11,25 +11,33 @@
 //! - a run takes its place in the writer's sequence from the store's clock while it replaces the registration, so that of two runs the later
 //!   one to register has the greater numbers, and no number says two things; what a killed run left under way comes too late;
 //! - it stays registered, under a lease without end and held by nobody, until it is done: nobody closes or folds cells that may be said again;
+//! - a first run that has put nothing when it ends leaves no registration;
 //! - once done, a mark stays in the registry, and the same source is refused: its cells are folded and forgotten, and would count again.
+//!
+//! A sketch is put whole, beside the writer's cell of a body: uniques beside that of the node, others beside that of the incarnation. Nothing can be taken out of one again, so one that the store
+//! has reset since is left alone.
 //!
 //! Not here: reading the source (`backends`), several puts at a time (`flow`).
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::ops::AddAssign;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
+use quipu_engine::sketch_fingerprint;
+use quipu_model::shared::body::{Body, PAGE_BYTES, Shape, without_zeros};
 use quipu_model::shared::registry::renew;
 use quipu_model::shared::snapshot::EPOCH_MILLIS_MAX;
 use quipu_model::shared::{
-    By, CellId, Change, Holder, NOBODY, Next, Put, RegisterVerdict, Registration, RenewError, Seen, Seq, Shard,
-    Snapshot, Stage, SwapId, SwapVerdict, Verdict, compute,
+    BodyPut, BodyVerdict, By, CellId, Change, Holder, NOBODY, Next, Put, RegisterVerdict, Registration, RenewError,
+    Seen, SeenBodies, Seq, Shard, Snapshot, Spent, Stage, SwapId, SwapVerdict, Verdict, compute, life_cell, node_cell,
 };
 use quipu_model::{Epoch, ExpiryCondition, Incarnation, Millis, Name, NodeId, Store, When, Writer};
+use quipu_sketch::Kind;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::backends::source::Found;
+use crate::backends::source::{Found, Reason, SketchBody};
 use crate::show;
 use crate::stores::ask::{patiently, wait};
 use crate::stores::rows;
@@ -55,15 +63,31 @@ pub struct Mover<'s> {
     writer: Writer,
     seq: AtomicU64,
     again: bool,
+    /// The version of the registration.
+    version: u64,
+    /// Whether anything may have been put.
+    has_put: AtomicBool,
+    /// The secret that the store's nodes have in common.
+    secret: &'s str,
 }
 
 /// What became of some counters.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Moved {
-    /// As they are in the source.
+    /// Counts, as they are in the source.
     pub counters: u64,
+    /// Sketches, as they are in the source.
+    pub sketches: u64,
     /// Of which a later run has said more.
     pub overtaken: u64,
+}
+
+impl AddAssign for Moved {
+    fn add_assign(&mut self, other: Moved) {
+        self.counters += other.counters;
+        self.sketches += other.sketches;
+        self.overtaken += other.overtaken;
+    }
 }
 
 /// The writer of the import of a source.
@@ -74,7 +98,7 @@ pub fn writer(source: &str) -> Writer {
 
 impl<'s> Mover<'s> {
     /// Registers the import of a source, or goes on with it.
-    pub fn begin(store: &'s dyn Store, source: &str) -> anyhow::Result<Mover<'s>> {
+    pub fn begin(store: &'s dyn Store, source: &str, secret: &'s str) -> anyhow::Result<Mover<'s>> {
         let writer = writer(source);
         // The first call is not repeated: a wrong address or password should not take half a minute.
         let mut known = wait(store.writers()).context("look into the store")?;
@@ -95,7 +119,8 @@ impl<'s> Mover<'s> {
             {
                 RegisterVerdict::Registered => {
                     let seq = AtomicU64::new(known.at.0 << SEQS_PER_MILLI);
-                    return Ok(Mover { store, writer, seq, again: own.is_some() });
+                    let (again, version, has_put) = (own.is_some(), next.version, AtomicBool::new(false));
+                    return Ok(Mover { store, writer, seq, again, version, has_put, secret });
                 }
                 // By another run, or by this one, if it had to ask twice.
                 RegisterVerdict::Moved => known = patiently(|| store.writers()).context("look into the store")?,
@@ -120,8 +145,7 @@ impl<'s> Mover<'s> {
         let mut moved = Moved::default();
         // Most counters are in their first epoch, where running value and total are the same, and no row has to be read. Of any other, the store refuses it.
         let mut left: Vec<(&Found, i128)> = Vec::with_capacity(found.len());
-        let firsts: Vec<(&Found, i128)> =
-            found.iter().filter_map(|one| Some((one, *one.value.as_ref().ok()?))).collect();
+        let firsts: Vec<(&Found, i128)> = found.iter().filter_map(|one| Some((one, one.count()?))).collect();
         let puts = firsts.iter().map(|&(found, value)| Ok((name(found)?, self.say(Epoch::FIRST, value, value))));
         let puts = puts.collect::<anyhow::Result<Vec<_>>>()?;
         for (verdict, first) in self.send(&puts)?.into_iter().zip(firsts) {
@@ -199,6 +223,66 @@ impl<'s> Mover<'s> {
         }
     }
 
+    /// Puts a sketch whole; the reason if that cannot be.
+    pub fn put_sketch(&self, found: &Found, sketch: &SketchBody, moved: &mut Moved) -> anyhow::Result<Option<Reason>> {
+        if sketch.key != sketch_fingerprint(self.secret, sketch.kind) {
+            let text = "a sketch that hashes its items under another secret than the store's nodes, see --store-secret";
+            return Ok(Some(text.into()));
+        }
+        let name = name(found)?;
+        let cell = match sketch.kind {
+            Kind::Hll | Kind::Unique => node_cell(self.writer.node),
+            _ => life_cell(self.writer, 0),
+        };
+        for _ in 0..ROUNDS_MAX {
+            let SeenBodies { seen, bodies } = patiently(|| self.store.read_bodies(name)).context("read a sketch")?;
+            let row = &seen.snapshot;
+            if row.due(seen.at) {
+                self.swap(name, &seen, &Change::Lapse)?;
+                continue;
+            }
+            let is_like = |body: &Body| (body.shape.kind, body.shape.key) == (sketch.kind.code(), sketch.key);
+            if row.exists() && !row.is_sketch() || !bodies.values().all(is_like) {
+                return Ok(Some("the store has something else under this name".into()));
+            }
+            let held = row.cells.get(&cell);
+            if held.is_some() && bodies.get(&cell.writer).is_some_and(|body| body.bytes == sketch.bytes) {
+                moved.sketches += 1;
+                return Ok(None);
+            }
+            let is_over = |spent: &Spent| spent.expired.is_some_and(|expired| expired <= found.since);
+            if held.is_none() && row.spent.get(&cell).is_some_and(|spent| !is_over(spent)) {
+                return Ok(Some("a sketch that the store has reset or deleted since it was imported".into()));
+            }
+            if row.newest(cell) > Some(Seq(self.seq.load(Ordering::Relaxed))) {
+                moved.overtaken += 1;
+                return Ok(None);
+            }
+            // How often it has changed, which is what a body's cell says.
+            let changes = held.map_or(1, |held| held.value.saturating_add(1));
+            let put = Put { cell, ..self.say(row.epoch, changes, changes) };
+            let put = BodyPut {
+                put,
+                from: held.map(|held| held.seq),
+                whole: true,
+                shape: Shape { kind: sketch.kind.code(), key: sketch.key, length: u32::try_from(sketch.bytes.len())? },
+                pages: pages(&sketch.bytes),
+            };
+            self.has_put.store(true, Ordering::Relaxed);
+            match patiently(|| self.store.put_body(name, &put)).context("put a sketch")? {
+                BodyVerdict::Told(Verdict::Newest) => {
+                    moved.sketches += 1;
+                    return Ok(None);
+                }
+                BodyVerdict::Told(Verdict::Closed { .. }) => {
+                    bail!("this import was retired: nothing more can be imported under its name")
+                }
+                _ => {}
+            }
+        }
+        bail!("{} changes faster than it can be imported: run it again", show::name(&found.name))
+    }
+
     /// Lets a counter expire when its source does.
     pub fn expire(&self, found: &Found, at: Millis) -> anyhow::Result<()> {
         let when = When::At(i64::try_from(at.0).unwrap_or(i64::MAX));
@@ -218,6 +302,16 @@ impl<'s> Mover<'s> {
         retire(self.store, self.writer)
     }
 
+    /// Removes the registration of a first run that has put nothing; whether something was put.
+    pub fn clean_up(&self) -> bool {
+        let has_put = self.has_put.load(Ordering::Relaxed);
+        if !has_put && !self.again {
+            // If that fails, too, the next run finds it and goes on with it.
+            let _ = wait(self.store.unregister(self.writer, self.version));
+        }
+        has_put
+    }
+
     /// Whether the row is now as the change wants it. The changes made here may be made twice.
     fn swap(&self, name: Name<'_>, seen: &Seen, change: &Change) -> anyhow::Result<bool> {
         // How long rows remember is for the nodes to say: nothing is forgotten here.
@@ -232,6 +326,10 @@ impl<'s> Mover<'s> {
     }
 
     fn send(&self, puts: &[(Name<'_>, Put)]) -> anyhow::Result<Vec<Verdict>> {
+        if puts.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.has_put.store(true, Ordering::Relaxed);
         let next = "run it again when the store answers: it goes on as the same writer";
         patiently(|| self.store.put(puts)).with_context(|| format!("the import is not complete; {next}"))
     }
@@ -297,6 +395,12 @@ fn done(source: &str) -> String {
 
 fn name(found: &Found) -> anyhow::Result<Name<'_>> {
     Name::new(&found.name).map_err(|error| anyhow!("{}: {error}", show::name(&found.name)))
+}
+
+/// Pages of a body, without those that are zeros alone.
+fn pages(bytes: &[u8]) -> Vec<(u32, Box<[u8]>)> {
+    let pages = (0..).zip(bytes.chunks(PAGE_BYTES).map(without_zeros));
+    pages.filter(|(_, page)| !page.is_empty()).map(|(number, page)| (number, page.into())).collect()
 }
 
 fn draw() -> anyhow::Result<SwapId> {

@@ -3,35 +3,13 @@
 //! Invariant: every counter left out is counted under its reason; the first of them are named.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
+use crate::backends::source::Reason;
 use crate::json::Json;
 use crate::show;
 
 /// How many of the counters left out are named.
 const SHOWN_MAX: usize = 100;
-
-/// Why a counter is left out.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Reason {
-    /// The same for all counters that are left out for it.
-    pub text: &'static str,
-    /// What the counter has instead.
-    pub value: Option<String>,
-}
-
-impl From<&'static str> for Reason {
-    fn from(text: &'static str) -> Reason {
-        Reason { text, value: None }
-    }
-}
-
-impl fmt::Display for Reason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.text)?;
-        self.value.as_ref().map_or(Ok(()), |value| write!(f, ": {value}"))
-    }
-}
 
 /// The counters left out.
 #[derive(Default)]
@@ -47,6 +25,15 @@ impl Skipped {
         if self.shown.len() < SHOWN_MAX {
             self.shown.push((name, reason));
         }
+    }
+
+    /// Leaves out what another list has, too.
+    pub fn extend(&mut self, other: Skipped) {
+        for (reason, count) in other.counts {
+            *self.counts.entry(reason).or_default() += count;
+        }
+        let room = SHOWN_MAX - self.shown.len();
+        self.shown.extend(other.shown.into_iter().take(room));
     }
 
     /// How many there are.

@@ -9,6 +9,7 @@ mod copying;
 mod directories;
 mod dumps;
 mod flood;
+mod importing;
 mod kill;
 mod life;
 mod looking;

@@ -280,7 +280,8 @@ fn what_is_no_integer_in_redis_is_listed_and_skipped() {
     let output = quipu(&["import", &from, "--store", &to]);
     assert!(output.status.success());
     let (out, err) = (text(&output.stdout), text(&output.stderr));
-    assert!(out.contains("skipped   3") && err.contains("likes:x: \"many\" is no integer"), "{out}{err}");
+    assert!(out.contains("skipped   4") && err.contains("likes:x: not an integer of 64 bits: \"many\""), "{out}{err}");
+    assert!(err.contains("skipped 3: not an integer of 64 bits") && err.contains("likes:hash: a hash"), "{err}");
     assert!(!quipu(&["import", &from, "--store", &to, "--strict"]).status.success());
     assert_eq!(values(&to), [("likes:1".to_owned(), 5)].into());
 }

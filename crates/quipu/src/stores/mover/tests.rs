@@ -28,7 +28,7 @@ impl World {
 
     fn begin(&self) -> Mover<'_> {
         self.clock.advance(MOMENT);
-        Mover::begin(&self.store, "redis://source/0").unwrap()
+        Mover::begin(&self.store, "redis://source/0", "").unwrap()
     }
 
     fn seen(&self) -> Seen {
@@ -72,7 +72,7 @@ fn of_any_runs_resets_and_expiries_what_was_taken_and_what_is_left_is_what_the_s
             match dice.below(10) {
                 0..4 => source += i128::from(dice.between(-3..=20)),
                 4..7 => {
-                    assert_eq!(world.begin().put(&found(source)).unwrap(), Moved { counters: 1, overtaken: 0 });
+                    assert_eq!(world.begin().put(&found(source)).unwrap(), Moved { counters: 1, ..Moved::default() });
                     imported = source;
                 }
                 7 => world.swap(&Change::Reset),
@@ -121,7 +121,7 @@ fn of_two_runs_the_later_one_is_right_whichever_puts_last() {
     let (earlier, later) = (world.begin(), world.begin());
     assert!(!earlier.again() && later.again());
     later.put(&found(120)).unwrap();
-    assert_eq!(earlier.put(&found(100)).unwrap(), Moved { counters: 0, overtaken: 1 });
+    assert_eq!(earlier.put(&found(100)).unwrap(), Moved { overtaken: 1, ..Moved::default() });
     assert_eq!(world.sum(), 120);
     // Under a later epoch, too.
     world.swap(&Change::Reset);
@@ -153,7 +153,7 @@ fn one_that_is_done_is_refused_for_good_however_far_its_end_has_come() {
     mover.put(&found(100)).unwrap();
     mover.done().unwrap();
     mover.done().unwrap();
-    let refused = || Mover::begin(&world.store, "redis://source/0").map(|_| ()).unwrap_err().to_string();
+    let refused = || Mover::begin(&world.store, "redis://source/0", "").map(|_| ()).unwrap_err().to_string();
     assert!(refused().contains("is done"), "{}", refused());
     let known = wait(world.store.writers()).unwrap();
     let own = known.registrations.iter().find(|known| known.writer == mover.writer()).unwrap();
@@ -161,7 +161,7 @@ fn one_that_is_done_is_refused_for_good_however_far_its_end_has_come() {
     // Folded and forgotten: nothing but the mark is left.
     wait(world.store.unregister(own.writer, own.version)).unwrap();
     assert!(refused().contains("is done"));
-    assert!(Mover::begin(&world.store, "another").is_ok());
+    assert!(Mover::begin(&world.store, "another", "").is_ok());
 }
 
 #[test]
