@@ -17,15 +17,14 @@ use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
 /// What leads from one version to the next: the first makes version 1 of nothing.
-const STEPS: &[&str] = &[
-    include_str!("sql/tables.sql"),
-    include_str!("sql/bodies.sql"),
-    include_str!("sql/lives.sql"),
-    include_str!("sql/names.sql"),
-];
+const STEPS: &[&str] = &[include_str!("sql/tables.sql"), include_str!("sql/bodies.sql"), include_str!("sql/lives.sql")];
 
 /// What is replaced whenever a step was taken. A function or view that returns something else than before has to be dropped by that step first.
 const CODE: &str = include_str!("sql/code.sql");
+
+/// The table of names is no step: a step would lock older programs out. New tables have it from the start; to older ones the first
+/// node that has a name adds it.
+pub(crate) const NAMES: &str = include_str!("sql/names.sql");
 
 /// Before it is known which steps lack: one at a time takes them.
 const BEGIN: &str = "SELECT pg_advisory_xact_lock(hashtextextended('{p}_schema ' || current_schema(), 0)); \
@@ -139,7 +138,7 @@ async fn bring_up(client: &Client, prefix: &str, steps: &[&str], reply_timeout: 
     let mut end = String::new();
     if !is_known(found, steps.len(), prefix)? {
         let done = usize::try_from(found.unwrap_or_default()).unwrap_or_default();
-        for text in steps[done..].iter().chain([&CODE]) {
+        for text in steps[done..].iter().chain([&CODE, &NAMES]) {
             end.push_str(&named(text, prefix));
             end.push(';');
         }

@@ -4,7 +4,7 @@
 
 use std::ops::RangeInclusive;
 
-use crate::schema::named;
+use crate::schema::{self, named};
 
 /// The statements, with the names of one prefix in them.
 pub(crate) struct Statements {
@@ -22,6 +22,8 @@ pub(crate) struct Statements {
     pub(crate) writers: String,
     pub(crate) register: String,
     pub(crate) unregister: String,
+    pub(crate) has_names: String,
+    pub(crate) make_names: String,
     pub(crate) name_node: String,
     pub(crate) unname_node: String,
     pub(crate) node_names: String,
@@ -84,6 +86,8 @@ impl Statements {
             writers: with(r#"SELECT "{p}_now"() AS at, w.* FROM (SELECT) AS one LEFT JOIN "{p}_writers" w ON true"#),
             register: call("register", 8),
             unregister: with(r#"DELETE FROM "{p}_writers" WHERE writer = $1 AND version = $2 RETURNING 1"#),
+            has_names: with(r#"SELECT to_regclass('"{p}_names"') IS NOT NULL AS there"#),
+            make_names: with(schema::NAMES),
             name_node: with(
                 r#"INSERT INTO "{p}_names" (node, name) VALUES ($1, $2) ON CONFLICT (node) DO UPDATE SET name = EXCLUDED.name"#,
             ),

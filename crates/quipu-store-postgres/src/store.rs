@@ -351,16 +351,28 @@ impl Store for PostgresStore {
         }
         let (node, name) = (layout::node(node), name.map(str::to_owned));
         self.call(Call::NameNode, move |link, statements| async move {
+            let has_names = has_names(&link, &statements).await?;
             match name {
-                Some(name) => link.send(&statements.name_node, &[&node, &name]).await?,
-                None => link.send(&statements.unname_node, &[&node]).await?,
-            };
+                Some(name) => {
+                    if !has_names {
+                        link.send(&statements.make_names, &[]).await?;
+                    }
+                    link.send(&statements.name_node, &[&node, &name]).await?;
+                }
+                None if has_names => {
+                    link.send(&statements.unname_node, &[&node]).await?;
+                }
+                None => {}
+            }
             Ok(())
         })
     }
 
     fn node_names(&self) -> Answer<'_, NodeNames> {
         self.call(Call::NodeNames, |link, statements| async move {
+            if !has_names(&link, &statements).await? {
+                return Ok(NodeNames::new());
+            }
             link.send(&statements.node_names, &[]).await?.iter().map(layout::node_name).collect()
         })
     }
@@ -439,4 +451,10 @@ fn verdicts(rows: &[Row], puts: &[(usize, Put)]) -> Result<Vec<Verdict>, Failure
         };
     }
     Ok(verdicts)
+}
+
+/// Whether the table of names is there: a store of older programs has none.
+async fn has_names(link: &Link, statements: &Statements) -> Result<bool, Failure> {
+    let rows = link.send(&statements.has_names, &[]).await?;
+    Ok(rows.first().is_some_and(|row| row.try_get("there").unwrap_or(false)))
 }
