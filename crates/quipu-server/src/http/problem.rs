@@ -263,6 +263,9 @@ impl IntoResponse for Failure {
 
 #[cfg(test)]
 mod tests {
+    use quipu_model::{Incarnation, Kind, NodeId};
+    use quipu_protocol::{Version, Writer};
+
     use super::*;
 
     #[test]
@@ -285,5 +288,87 @@ mod tests {
         words.sort_unstable();
         words.dedup();
         assert_eq!(words.len(), Reason::ALL.len(), "a word is used once");
+    }
+
+    /// One refusal of every variant.
+    fn examples() -> Vec<Refusal> {
+        let owner = quipu_model::Writer { node: NodeId(0x11), incarnation: Incarnation(0x22) };
+        vec![
+            Refusal::Overflow,
+            Refusal::ExpireTime,
+            Refusal::WrongKind,
+            Refusal::Sampled { what: "a decrement" },
+            Refusal::NotSampled { p: 100 },
+            Refusal::NoRoom { reason: "the disk is full".into() },
+            Refusal::Behind { behind_bytes: 67_108_864 },
+            Refusal::NoMemory { bytes_max: 2_147_483_648 },
+            Refusal::TooManyCounters { counters_max: 1_000 },
+            Refusal::AtRest { reason: "input/output error".into() },
+            Refusal::WalkTogether,
+            Refusal::TooWide,
+            Refusal::OneOwner { what: "WATCH" },
+            Refusal::NoShardKey,
+            Refusal::StoreDown,
+            Refusal::Fenced { reason: "another node has the identity of this one".into() },
+            Refusal::TokenInUse { owner },
+            Refusal::TokenSpent,
+            Refusal::TokenMismatch,
+            Refusal::TokenTooOld { window_millis: 86_400_000 },
+            Refusal::TokenFromFuture,
+            Refusal::TokensFull { tokens_max: 1_048_576 },
+            Refusal::SequenceGap { expected: 8 },
+            Refusal::SequenceApplied { last: 7 },
+            Refusal::ProducersFull { producers_max: 65_536 },
+            Refusal::NotOnce,
+            Refusal::NotHll,
+            Refusal::CorruptHll,
+            Refusal::NoSketch { kind: Kind::Top },
+            Refusal::SketchExists { kind: Kind::Top },
+            Refusal::SizesDiffer,
+            Refusal::BadSize { reason: "a list has at most 100000 items".into() },
+            Refusal::SketchOverflow,
+            Refusal::ItemTooLong { bytes_max: 1_024 },
+            Refusal::NotOffered { reason: "only uniques of our own form are compared" },
+            Refusal::TokenReply { bytes_max: 65_536 },
+            Refusal::ReplyTooLarge { bytes_max: 1_048_576 },
+        ]
+    }
+
+    /// The name of a refusal's variant.
+    fn variant(refusal: &Refusal) -> String {
+        let text = format!("{refusal:?}");
+        text.split([' ', '{']).next().unwrap_or_default().to_owned()
+    }
+
+    /// What both protocols say of a refusal; RESP, where it differs by command, once for each.
+    fn golden(refusal: Refusal) -> String {
+        let mut text = variant(&refusal);
+        let mut lines: Vec<Vec<u8>> = Vec::new();
+        for command in ["set", "cms.query", "topk.add"] {
+            let mut line = Vec::new();
+            Writer::new(&mut line, Version::Resp2).refusal(&refusal, command);
+            if !lines.contains(&line) {
+                text.push_str(&format!("\n  resp   {}", line.escape_ascii()));
+                lines.push(line);
+            }
+        }
+        let problem = Problem::from(refusal);
+        let mut body = Vec::new();
+        problem.write(&mut body);
+        let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
+        let response = problem.into_response();
+        let retry = response.headers().get(RETRY_AFTER).map_or("-", |value| value.to_str().unwrap());
+        text.push_str(&format!("\n  http   {} {}", response.status().as_u16(), body["type"].as_str().unwrap()));
+        text.push_str(&format!("\n  title  {}", body["title"].as_str().unwrap()));
+        text.push_str(&format!("\n  detail {}\n  retry  {retry}\n", body["detail"].as_str().unwrap()));
+        text
+    }
+
+    #[test]
+    fn every_refusal_says_over_both_protocols_what_the_golden_file_has() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/refusals.txt");
+        let said: String = examples().into_iter().map(golden).collect();
+        let golden = std::fs::read_to_string(path).unwrap();
+        assert!(said == golden, "a client may match on these; testdata/refusals.txt is to be:\n{said}");
     }
 }
