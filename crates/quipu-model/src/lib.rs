@@ -19,6 +19,7 @@ pub mod pattern;
 pub mod ports;
 pub mod quantity;
 pub mod reading;
+pub mod reason;
 pub mod reply;
 pub mod shared;
 pub mod sketch_command;
@@ -52,6 +53,7 @@ pub use ports::{
     VisitNote, VisitOwn,
 };
 pub use reading::{Covered, Freshness, Reading, Sampled, Seen};
+pub use reason::{ProblemType, Reason, RespCode};
 pub use reply::{Refusal, Reply};
 pub use sketch_command::{
     Dialect, Estimate, Fraction, Frequencies, Frequency, FrequencyInfo, FrequencySize, KindAndDialect, Ranked,

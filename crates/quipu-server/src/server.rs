@@ -16,6 +16,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use tokio::sync::watch;
 
 use crate::clients::Clients;
+use crate::connection::ConnectionError;
 use crate::hot::Hot;
 use crate::http::Http;
 use crate::metrics::{CommandLatencies, Latencies};
@@ -30,9 +31,6 @@ pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 /// Connections that wait to be accepted. The usual 128 overflow when a fleet reconnects at once, and each that is dropped then
 /// waits a second before it tries again.
 const BACKLOG: i32 = 4_096;
-
-/// What a client hears that comes when all places are taken. Redis's words.
-const REFUSAL: &[u8] = b"-ERR max number of clients reached\r\n";
 
 /// The server's addresses, reserved: nobody else can listen there, and clients are not accepted yet.
 pub struct Addresses {
@@ -213,7 +211,7 @@ async fn accept(listener: &tokio::net::TcpListener, shared: &Shared, workers: &[
         let Some(client) = shared.clients.admit(peer, local, shared.engine.now(), connections_max) else {
             tally(&shared.tally.connections_refused, 1);
             // A new socket has room for a line; whether the client reads it is its own affair.
-            let _ = socket.try_write(REFUSAL);
+            let _ = socket.try_write(format!("-{}\r\n", ConnectionError::TooManyClients).as_bytes());
             continue;
         };
         prepare(&socket, shared.limits.write_time_max);

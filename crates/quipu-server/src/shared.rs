@@ -4,11 +4,11 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use quipu_engine::Engine;
-use quipu_model::{Durability, Millis, Refusal, Reply};
+use quipu_model::{Durability, Millis, ProblemType, Refusal, Reply};
 
 use crate::clients::Clients;
 use crate::hot::Hot;
-use crate::http::problem::Reason;
+use crate::http::reason;
 use crate::metrics::{CommandLatencies, Latencies};
 use crate::settings::Settings;
 use crate::{Limits, Origins, Password};
@@ -82,12 +82,14 @@ impl Tally {
 
     /// Counts refusals over RESP.
     pub fn note_refusal(&self, refusal: &Refusal, times: u64) {
-        self.refusals_resp.add(Reason::of(refusal), times);
+        if let Some(problem) = refusal.reason().http {
+            self.refusals_resp.add(problem, times);
+        }
     }
 }
 
 /// How often something was refused, by reason.
-pub(crate) struct Counts([AtomicU64; Reason::ALL.len()]);
+pub(crate) struct Counts([AtomicU64; reason::COUNT]);
 
 impl Default for Counts {
     fn default() -> Counts {
@@ -96,12 +98,17 @@ impl Default for Counts {
 }
 
 impl Counts {
-    pub fn add(&self, reason: Reason, times: u64) {
-        tally(&self.0[reason as usize], times);
+    pub fn add(&self, problem: &ProblemType, times: u64) {
+        tally(self.count(problem), times);
     }
 
-    pub fn of(&self, reason: Reason) -> u64 {
-        self.0[reason as usize].load(Ordering::Relaxed)
+    pub fn of(&self, problem: &ProblemType) -> u64 {
+        self.count(problem).load(Ordering::Relaxed)
+    }
+
+    fn count(&self, problem: &ProblemType) -> &AtomicU64 {
+        let index = reason::all().position(|other| other.word == problem.word);
+        &self.0[index.expect("the list has all problem types")]
     }
 }
 

@@ -33,5 +33,5 @@ const ABSENT: &[(&str, &str)] = &[
 /// The error for an operation that is not offered on purpose.
 pub(super) fn find(name: &[u8]) -> Option<CommandError> {
     let (name, instead) = ABSENT.iter().find(|(absent, _)| absent.as_bytes().eq_ignore_ascii_case(name))?;
-    Some(CommandError::NotOffered { name, instead })
+    Some(CommandError::Absent { name, instead })
 }

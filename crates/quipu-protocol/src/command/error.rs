@@ -23,7 +23,7 @@ pub enum CommandError {
     },
     /// An operation of Redis that a counter does not have.
     #[error("ERR {name} is not offered: {instead}")]
-    NotOffered {
+    Absent {
         /// Its name, in capitals.
         name: &'static str,
         /// Why, and what to do.
@@ -40,7 +40,7 @@ pub enum CommandError {
     Syntax,
     /// An expiry of zero, negative where it may not be, or out of range.
     #[error("ERR invalid expire time in '{0}' command")]
-    ExpireTime(&'static str),
+    BadExpiry(&'static str),
     /// The negation of the smallest integer.
     #[error("ERR decrement would overflow")]
     DecrementOverflow,

@@ -26,7 +26,7 @@ impl Unit {
     pub(super) fn when(self, bytes: &[u8], command: &'static str) -> Result<When, CommandError> {
         let number = number::integer(bytes).ok_or(CommandError::NotInteger)?;
         let millis = match self {
-            Unit::Seconds | Unit::AtSeconds => number.checked_mul(1000).ok_or(CommandError::ExpireTime(command))?,
+            Unit::Seconds | Unit::AtSeconds => number.checked_mul(1000).ok_or(CommandError::BadExpiry(command))?,
             Unit::Millis | Unit::AtMillis => number,
         };
         Ok(match self {
@@ -38,7 +38,7 @@ impl Unit {
     /// A point in time that must be positive: what a value is given together with.
     pub(super) fn when_positive(self, bytes: &[u8], command: &'static str) -> Result<When, CommandError> {
         match self.when(bytes, command)? {
-            When::In(..=0) | When::At(..=0) => Err(CommandError::ExpireTime(command)),
+            When::In(..=0) | When::At(..=0) => Err(CommandError::BadExpiry(command)),
             when => Ok(when),
         }
     }

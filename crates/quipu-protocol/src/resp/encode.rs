@@ -6,7 +6,7 @@
 //! - the same answer says the same in both versions; RESP2 spells maps and sets as arrays, and null in two ways;
 //! - no answer can break the line it is written on: line ends in texts become spaces.
 
-use quipu_model::{Dialect, Kind, Refusal, Reply};
+use quipu_model::{Dialect, Kind, Refusal, Reply, RespCode};
 
 use crate::number;
 
@@ -132,44 +132,12 @@ impl<'a> Writer<'a> {
 
     /// An operation that was not applied.
     pub fn refusal(&mut self, refusal: &Refusal, command: &str) {
-        match refusal {
-            Refusal::Overflow
-            | Refusal::ReplyTooLarge { .. }
-            | Refusal::AtRest { .. }
-            | Refusal::WalkTogether
-            | Refusal::TooWide
-            | Refusal::OneOwner { .. }
-            | Refusal::NoShardKey
-            | Refusal::NotOnce
-            | Refusal::ItemTooLong { .. }
-            | Refusal::NotOffered { .. }
-            | Refusal::TokenReply { .. } => self.error(&format!("ERR {refusal}")),
-            // The modules of Redis say whose they are instead of a code.
-            Refusal::NoSketch { .. }
-            | Refusal::SketchExists { .. }
-            | Refusal::SizesDiffer
-            | Refusal::BadSize { .. }
-            | Refusal::SketchOverflow => self.error(&format!("{} {refusal}", module(command))),
-            Refusal::CorruptHll => self.error(&format!("INVALIDOBJ {refusal}")),
-            // A client that retries stops at each of these words, for another reason.
-            Refusal::TokenSpent | Refusal::TokenMismatch => self.error(&format!("TOKENSPENT {refusal}")),
-            Refusal::TokenTooOld { .. } | Refusal::TokenFromFuture => self.error(&format!("TOKENTIME {refusal}")),
-            Refusal::SequenceGap { .. } => self.error(&format!("SEQGAP {refusal}")),
-            Refusal::SequenceApplied { .. } => self.error(&format!("SEQAPPLIED {refusal}")),
-            Refusal::TokensFull { .. } | Refusal::ProducersFull { .. } => {
-                self.error(&format!("TOKENSFULL {refusal}"));
-            }
-            Refusal::ExpireTime => self.error(&format!("ERR {refusal} in '{command}' command")),
-            Refusal::WrongKind | Refusal::NotHll | Refusal::Sampled { .. } | Refusal::NotSampled { .. } => {
-                self.error(&format!("WRONGTYPE {refusal}"))
-            }
-            Refusal::NoRoom { .. } => self.error(&format!("NOROOM {refusal}")),
-            Refusal::NoMemory { .. } => self.error(&format!("OOM {refusal}")),
-            Refusal::TooManyCounters { .. } => self.error(&format!("QUOTA {refusal}")),
-            Refusal::Behind { .. } | Refusal::TokenInUse { .. } => self.error(&format!("TRYAGAIN {refusal}")),
-            Refusal::StoreDown => self.error(&format!("STOREDOWN {refusal}")),
-            Refusal::Fenced { .. } => self.error(&format!("FENCED {refusal}")),
-        }
+        self.error(&match refusal.reason().resp {
+            Some(RespCode::Word(word)) => format!("{word} {refusal}"),
+            Some(RespCode::WordAndCommand(word)) => format!("{word} {refusal} in '{command}' command"),
+            Some(RespCode::Module) => format!("{} {refusal}", module(command)),
+            Some(RespCode::Own) | None => refusal.to_string(),
+        });
     }
 
     /// `+OK` and the like.

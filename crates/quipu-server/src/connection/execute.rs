@@ -8,6 +8,7 @@ use quipu_protocol::command::{CommandError, ConnectionCommand, CounterRequest, O
 use quipu_protocol::resp::Shape;
 use quipu_protocol::{Args, Request, Spec, Writer};
 
+use super::error::ConnectionError;
 use super::respond;
 use super::session::{Ending, Session};
 use super::transaction::Transaction;
@@ -102,12 +103,11 @@ fn run_all(
 fn exec(session: &mut Session, turn: &mut Turn<'_>, out: &mut Vec<u8>) -> Ending {
     let watches = std::mem::take(&mut session.state.watches);
     let Some(transaction) = session.state.transaction.take() else {
-        Writer::new(out, session.state.version).error("ERR EXEC without MULTI");
+        Writer::new(out, session.state.version).error(&ConnectionError::ExecWithoutMulti.to_string());
         return Ending::Waits;
     };
     if transaction.spoiled {
-        let text = "EXECABORT Transaction discarded because of previous errors.";
-        Writer::new(out, session.state.version).error(text);
+        Writer::new(out, session.state.version).error(&ConnectionError::ExecAbort.to_string());
         return Ending::Waits;
     }
     let (slots, commands) = unpack(&transaction, session.shared.limits.output_bytes_max);

@@ -13,6 +13,7 @@
 //! - every wait on the client has a bound.
 
 mod briefs;
+mod error;
 mod execute;
 mod gathered;
 mod observes;
@@ -43,6 +44,7 @@ use quipu_protocol::Decoder;
 use crate::backup;
 use crate::clients::Client;
 use crate::shared::{Shared, tally};
+pub(crate) use error::ConnectionError;
 pub(crate) use gathered::{Answered, Gathered};
 pub(crate) use respond::REDIS_VERSION;
 use sample::Sample;

@@ -9,6 +9,7 @@ use quipu_model::{Command, Freshness, Name, Reply};
 use quipu_protocol::command::{ClientCommand, ConfigCommand, ConnectionCommand, Hello, HotKeys, describe, help};
 use quipu_protocol::{Version, Writer};
 
+use super::error::ConnectionError;
 use super::session::{Ending, Replies, Session, State};
 use super::transaction::Transaction;
 use crate::hot::{self, HotKey};
@@ -16,8 +17,6 @@ use crate::{info, settings};
 
 /// The version of Redis whose commands and replies are matched; clients choose what they send by it.
 pub(crate) const REDIS_VERSION: &str = "7.2.0";
-
-const WRONG_PASSWORD: &str = "WRONGPASS invalid username-password pair or user is disabled.";
 
 /// The one user there is.
 const USER: &[u8] = b"default";
@@ -36,7 +35,7 @@ pub(super) fn respond(
         ConnectionCommand::Hello(hello) => self::hello(session, hello, out),
         ConnectionCommand::Auth { user, password } => match log_in(session, *user, password) {
             Ok(()) => writer.simple("OK"),
-            Err(text) => writer.error(text),
+            Err(error) => writer.error(&error.to_string()),
         },
         ConnectionCommand::Quit => {
             writer.simple("OK");
@@ -44,7 +43,7 @@ pub(super) fn respond(
         }
         ConnectionCommand::Reset => reset(session, out),
         ConnectionCommand::Select(0) => writer.simple("OK"),
-        ConnectionCommand::Select(_) => writer.error("ERR DB index is out of range"),
+        ConnectionCommand::Select(_) => writer.error(&ConnectionError::Database.to_string()),
         ConnectionCommand::Client(command) => client(session, command, turn, out),
         ConnectionCommand::Introspection(question) => describe(question, &mut writer),
         ConnectionCommand::Help(container) => help(container, &mut writer),
@@ -61,7 +60,7 @@ pub(super) fn respond(
             writer.bulk((now % 1000 * 1000).to_string().as_bytes());
         }
         ConnectionCommand::Multi => match &session.state.transaction {
-            Some(_) => writer.error("ERR MULTI calls can not be nested"),
+            Some(_) => writer.error(&ConnectionError::NestedMulti.to_string()),
             None => {
                 session.state.transaction = Some(Transaction::default());
                 writer.simple("OK");
@@ -72,16 +71,16 @@ pub(super) fn respond(
                 session.state.watches.clear();
                 writer.simple("OK");
             }
-            None => writer.error("ERR DISCARD without MULTI"),
+            None => writer.error(&ConnectionError::DiscardWithoutMulti.to_string()),
         },
-        ConnectionCommand::Exec => writer.error("ERR EXEC without MULTI"),
+        ConnectionCommand::Exec => writer.error(&ConnectionError::ExecWithoutMulti.to_string()),
         ConnectionCommand::Watch(_) if session.state.transaction.is_some() => {
-            writer.error("ERR WATCH inside MULTI is not allowed");
+            writer.error(&ConnectionError::WatchInMulti.to_string());
         }
         ConnectionCommand::Watch(names) => {
             let watches_max = session.shared.limits.watches_max;
             if session.state.watches.len() + names.len() > watches_max {
-                writer.error(&format!("ERR too many watched names: at most {watches_max}"));
+                writer.error(&ConnectionError::TooManyWatches { watches_max }.to_string());
             } else {
                 return watch(session, names, turn, out);
             }
@@ -203,9 +202,9 @@ fn back_up(session: &mut Session, dir: &[u8], out: &mut Vec<u8>) -> Ending {
     let dir = PathBuf::from(OsStr::from_bytes(dir));
     let mut writer = Writer::new(out, session.state.version);
     if !session.client.is_local() {
-        writer.error("ERR a backup is made only for clients on the server's own machine: run it there, through a loopback address");
+        writer.error(&ConnectionError::BackupFromElsewhere.to_string());
     } else if !dir.is_absolute() {
-        writer.error("ERR a backup needs an absolute path, since the server is not where its client is");
+        writer.error(&ConnectionError::BackupRelative.to_string());
     } else {
         return Ending::BacksUp(dir.into());
     }
@@ -234,15 +233,12 @@ fn watch(session: &mut Session, names: &[Name<'_>], turn: &mut Turn<'_>, out: &m
 fn hello(session: &mut Session, hello: &Hello<'_>, out: &mut Vec<u8>) {
     let mut writer = Writer::new(out, session.state.version);
     if let Some((user, password)) = hello.auth
-        && let Err(text) = log_in(session, Some(user), password)
+        && let Err(error) = log_in(session, Some(user), password)
     {
-        return writer.error(text);
+        return writer.error(&error.to_string());
     }
     if !session.state.authenticated {
-        return writer.error(
-            "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH <user> \
-             <pass> option can be used to authenticate the client and select the RESP protocol version at the same time",
-        );
+        return writer.error(&ConnectionError::NoAuthHello.to_string());
     }
     if let Some(name) = hello.name {
         set_name(session, name);
@@ -266,20 +262,15 @@ fn hello(session: &mut Session, hello: &Hello<'_>, out: &mut Vec<u8>) {
     writer.array(0);
 }
 
-fn log_in(session: &mut Session, user: Option<&[u8]>, password: &[u8]) -> Result<(), &'static str> {
+fn log_in(session: &mut Session, user: Option<&[u8]>, password: &[u8]) -> Result<(), ConnectionError> {
     let known = user.is_none_or(|user| user == USER);
     let right = match &session.shared.password {
         Some(expected) => expected.is(password),
-        None if user.is_none() => {
-            return Err(
-                "ERR AUTH <password> called without any password configured for the default user. Are you sure \
-                        your configuration is correct?",
-            );
-        }
+        None if user.is_none() => return Err(ConnectionError::NoPassword),
         None => true,
     };
     if !(known && right) {
-        return Err(WRONG_PASSWORD);
+        return Err(ConnectionError::WrongPassword);
     }
     session.state.authenticated = true;
     Ok(())
@@ -328,7 +319,7 @@ fn client(session: &mut Session, command: &ClientCommand<'_>, turn: &mut Turn<'_
             for client in session.shared.clients.all().iter().filter(|client| asked(client.id)) {
                 text.push_str(&client.line(turn.now()));
                 if text.len() > bytes_max {
-                    return writer.error(&format!("ERR the reply would exceed {bytes_max} bytes; use CLIENT LIST ID"));
+                    return writer.error(&ConnectionError::ClientListTooLarge { bytes_max }.to_string());
                 }
             }
             writer.verbatim(&text);

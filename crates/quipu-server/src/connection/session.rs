@@ -14,6 +14,7 @@ use quipu_model::{Command, Millis, Reply};
 use quipu_protocol::command::{Flag, OnceRequest, ReplyMode};
 use quipu_protocol::{Args, DecodeError, Decoder, Request, Spec, Version, Writer, lookup};
 
+use super::error::ConnectionError;
 use super::silent::Silent;
 use super::transaction::Transaction;
 use super::{briefs, execute, observes};
@@ -218,7 +219,7 @@ impl Session {
         tally(&shared.tally.commands, commands);
         self.tell_others(now);
         if ending == Ending::Waits && self.has_said_too_much() {
-            Writer::new(out, self.state.version).error("NOAUTH Authentication required.");
+            Writer::new(out, self.state.version).error(&ConnectionError::NoAuth.to_string());
             return (wait, Ending::Closes);
         }
         (wait, ending)
@@ -293,7 +294,7 @@ impl Session {
         let ending = match spec {
             Ok(spec) => self.answer(spec, args, turn, out),
             Err(_) if !self.state.authenticated => self.refuse_stranger(out),
-            Err(error) => self.refuse(&error.to_string(), out),
+            Err(error) => self.refuse(&error, out),
         };
         if let Ending::Loads(_) | Ending::BacksUp(_) = ending {
             // It was not run: nothing has changed, and nothing is said.
@@ -404,13 +405,10 @@ impl Session {
             "exec" | "discard" | "multi" | "watch" | "quit" | "reset" => execute::now(self, spec, args, turn, out),
             _ if spec.is(Flag::Walk) => {
                 let name = spec.name.to_ascii_uppercase();
-                self.refuse(
-                    &format!("ERR {name} is not offered inside a transaction: it would hold every counter"),
-                    out,
-                )
+                self.refuse(&ConnectionError::WalkInMulti { name }, out)
             }
-            _ if spec.is_named(args) => self.refuse("ERR IDMP and SEQ are not offered inside a transaction", out),
-            _ if spec.is(Flag::NoMulti) => self.refuse("ERR Command not allowed inside a transaction", out),
+            _ if spec.is_named(args) => self.refuse(&ConnectionError::TokenInMulti, out),
+            _ if spec.is(Flag::NoMulti) => self.refuse(&ConnectionError::NotInMulti, out),
             _ => {
                 // What takes long takes the whole turn of its EXEC, too.
                 let work = if spec.is(Flag::Slow) { TURN_WORK_MAX } else { args.len() };
@@ -425,7 +423,7 @@ impl Session {
 
     /// Refuses whoever has not given the password, and closes: HELLO or AUTH come first from those who have it.
     fn refuse_stranger(&mut self, out: &mut Vec<u8>) -> Ending {
-        self.refuse("NOAUTH Authentication required.", out);
+        self.refuse(&ConnectionError::NoAuth, out);
         Ending::Closes
     }
 
@@ -435,11 +433,11 @@ impl Session {
     }
 
     /// Refuses a command before it is one; a transaction does not survive that.
-    fn refuse(&mut self, text: &str, out: &mut Vec<u8>) -> Ending {
+    fn refuse(&mut self, error: &dyn std::error::Error, out: &mut Vec<u8>) -> Ending {
         if let Some(transaction) = &mut self.state.transaction {
             transaction.spoil();
         }
-        Writer::new(out, self.state.version).error(text);
+        Writer::new(out, self.state.version).error(&error.to_string());
         Ending::Waits
     }
 

@@ -6,6 +6,7 @@
 use quipu_protocol::resp::Stored;
 use quipu_protocol::{Args, Spec};
 
+use super::error::ConnectionError;
 use crate::Limits;
 
 /// Commands that wait for EXEC.
@@ -30,16 +31,6 @@ const ITEM_BYTES_MAX: usize = 1_024 + 16;
 /// The same, where the reply says two things of an item.
 const FREQUENCY_BYTES_MAX: usize = 96;
 
-/// The queue is full.
-#[derive(Debug, thiserror::Error)]
-#[error(
-    "ERR the transaction is too long: at most {commands_max} commands and {bytes_max} bytes, and replies within the output bound"
-)]
-pub(super) struct QueueFull {
-    commands_max: usize,
-    bytes_max: usize,
-}
-
 impl Transaction {
     /// Queues a command.
     pub fn push(
@@ -48,8 +39,8 @@ impl Transaction {
         args: &Args<'_>,
         work: usize,
         limits: &Limits,
-    ) -> Result<(), QueueFull> {
-        let full = QueueFull { commands_max: limits.queue_commands_max, bytes_max: limits.queue_bytes_max };
+    ) -> Result<(), ConnectionError> {
+        let (commands_max, bytes_max) = (limits.queue_commands_max, limits.queue_bytes_max);
         if self.spoiled {
             // EXEC will refuse it whatever is in it.
             return Ok(());
@@ -62,10 +53,10 @@ impl Transaction {
             _ => VALUE_BYTES_MAX,
         };
         self.reply_bytes += value_bytes_max * args.len() + echoed;
-        let too_long = self.arena.len() + args.bytes() > full.bytes_max || self.reply_bytes > limits.output_bytes_max;
-        if self.queued.len() >= full.commands_max || too_long {
+        let too_long = self.arena.len() + args.bytes() > bytes_max || self.reply_bytes > limits.output_bytes_max;
+        if self.queued.len() >= commands_max || too_long {
             self.spoil();
-            return Err(full);
+            return Err(ConnectionError::QueueFull { commands_max, bytes_max });
         }
         self.queued.push((spec, args.store(&mut self.arena)));
         self.work = self.work.saturating_add(work);

@@ -22,7 +22,8 @@ use serde_json::value::RawValue;
 use super::Door;
 use super::ask::{self, Ran};
 use super::counters::{json_response, write_deleted, write_reset};
-use super::problem::{Failure, Problem, Reason};
+use super::problem::{Failure, Problem};
+use super::reason;
 use super::request::{self, bad_body, check_name, checked};
 use super::token::{self, Said, Token};
 use crate::metrics::Operation;
@@ -46,7 +47,7 @@ pub(super) async fn batch(State(door): State<Arc<Door>>, request: Request) -> Re
     let _place = door
         .batches
         .try_acquire()
-        .map_err(|_| Problem::new(Reason::Busy, format!("{BATCHES_MAX} batches are under way")))?;
+        .map_err(|_| Problem::new(reason::BUSY, format!("{BATCHES_MAX} batches are under way")))?;
     let limits = &door.shared.limits;
     let body = request::body(body, limits.http_body_bytes_max, limits.http_body_time_max).await?;
     let (form, items) = parse(&body, token.as_ref())?;
@@ -110,17 +111,17 @@ struct Item {
 
 impl Item {
     fn check(item: BatchItem, of_batch: Option<Token>) -> Result<Item, Problem> {
-        let wrong = |text: &str| Err(Problem::new(Reason::BadBody, text));
+        let wrong = |text: &str| Err(Problem::new(reason::BAD_BODY, text));
         let BatchItem { op, name, name_encoded, delta, shard_key, token, producer, seq } = item;
         let name = match (name, name_encoded) {
             (Some(name), None) => name.into_bytes(),
             (None, Some(encoded)) => {
-                request::name(&encoded).map_err(|problem| Problem { reason: Reason::BadBody, ..problem })?
+                request::name(&encoded).map_err(|problem| Problem { reason: reason::BAD_BODY, ..problem })?
             }
             (None, None) => return wrong("'name' is missing"),
             (Some(_), Some(_)) => return wrong("'name' and 'name_encoded' are both given"),
         };
-        check_name(&name).map_err(|problem| Problem { reason: Reason::BadBody, ..problem })?;
+        check_name(&name).map_err(|problem| Problem { reason: reason::BAD_BODY, ..problem })?;
         if op != BatchOp::Add && (delta.is_some() || shard_key.is_some()) {
             return wrong("'delta' and 'shard_key' belong to an add");
         }
@@ -158,13 +159,13 @@ fn parse(body: &[u8], token: Option<&Token>) -> Result<(Form, Vec<Item>), Proble
     };
     if form == Form::Lines && raw.is_empty() {
         return Err(Problem::new(
-            Reason::BadBody,
+            reason::BAD_BODY,
             "a batch is an array of items, or a line for each; the body is empty",
         ));
     }
     if raw.len() > BATCH_ITEMS_MAX {
         let text = format!("a batch may have {BATCH_ITEMS_MAX} items, this one has {}", raw.len());
-        return Err(Problem::new(Reason::BodyTooLarge, text));
+        return Err(Problem::new(reason::BODY_TOO_LARGE, text));
     }
     let items = raw.into_iter().enumerate().map(|(index, raw)| {
         let item = json::parse_item(raw).map_err(|error| bad_body(&error));
@@ -267,7 +268,7 @@ mod tests {
             assert!(problem.detail.starts_with(detail), "{}", problem.detail);
         }
         let token = parse(b"[{\"name\":\"a\",\"seq\":1}]", None).err().unwrap();
-        assert_eq!(token.reason, Reason::BadToken);
+        assert_eq!(token.reason, reason::BAD_TOKEN);
     }
 
     #[test]
@@ -277,12 +278,12 @@ mod tests {
             parse(&lines(BATCH_ITEMS_MAX), None).unwrap_or_else(|problem| panic!("{problem:?}")).1.len(),
             BATCH_ITEMS_MAX
         );
-        assert_eq!(parse(&lines(BATCH_ITEMS_MAX + 1), None).err().unwrap().reason, Reason::BodyTooLarge);
+        assert_eq!(parse(&lines(BATCH_ITEMS_MAX + 1), None).err().unwrap().reason, reason::BODY_TOO_LARGE);
     }
 
     #[test]
     fn arrays_may_be_nested_no_deeper_than_the_reader_goes() {
         let deep = format!("{}{}", "[".repeat(10_000), "]".repeat(10_000));
-        assert_eq!(parse(deep.as_bytes(), None).err().unwrap().reason, Reason::BadBody);
+        assert_eq!(parse(deep.as_bytes(), None).err().unwrap().reason, reason::BAD_BODY);
     }
 }

@@ -12,7 +12,8 @@ use quipu_protocol::json;
 
 use super::Door;
 use super::ask;
-use super::problem::{Failure, Problem, Reason};
+use super::problem::{Failure, Problem};
+use super::reason;
 use super::request::{self, BODY_BYTES_MAX, Query, bad_body, checked};
 use super::token::{Said, Token};
 use crate::metrics::{Operation, Timed};
@@ -41,7 +42,7 @@ pub(super) async fn add(State(door): State<Arc<Door>>, request: Request) -> Resu
     let silent = match query.take("reply").as_deref() {
         None => false,
         Some(b"none") => true,
-        Some(_) => return Err(Problem::new(Reason::BadQuery, "'reply' can only be 'none'").into()),
+        Some(_) => return Err(Problem::new(reason::BAD_QUERY, "'reply' can only be 'none'").into()),
     };
     query.finish()?;
     let body = request::body(body, BODY_BYTES_MAX, door.shared.limits.http_body_time_max).await?;
@@ -70,7 +71,7 @@ pub(super) async fn read(State(door): State<Arc<Door>>, request: Request) -> Res
     let freshness = match query.take("freshness") {
         None => Freshness::Usual,
         Some(text) => Freshness::parse(&text).ok_or_else(|| {
-            Problem::new(Reason::BadQuery, "'freshness' is 'cached', 'fresh', or a time up to an hour such as '500ms'")
+            Problem::new(reason::BAD_QUERY, "'freshness' is 'cached', 'fresh', or a time up to an hour such as '500ms'")
         })?,
     };
     query.finish()?;
@@ -204,7 +205,7 @@ fn prefix_pattern(prefix: &[u8]) -> Result<Vec<u8>, Problem> {
     }
     pattern.push(b'*');
     match pattern.len() > Pattern::BYTES_MAX {
-        true => Err(Problem::new(Reason::BadQuery, format!("'prefix' may have {} bytes", Pattern::BYTES_MAX - 1))),
+        true => Err(Problem::new(reason::BAD_QUERY, format!("'prefix' may have {} bytes", Pattern::BYTES_MAX - 1))),
         false => Ok(pattern),
     }
 }

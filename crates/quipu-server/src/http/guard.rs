@@ -10,7 +10,8 @@
 use axum::http::header::{AUTHORIZATION, HOST, ORIGIN};
 use axum::http::{Method, Request};
 
-use super::problem::{Problem, Reason};
+use super::problem::Problem;
+use super::reason;
 use super::routes;
 use crate::shared::Shared;
 
@@ -22,7 +23,7 @@ pub(super) fn let_in<B>(shared: &Shared, request: &Request<B>) -> Result<(), Pro
         let given = request.headers().get(AUTHORIZATION).and_then(|value| bearer(value.as_bytes()));
         if !given.is_some_and(|given| password.is(given)) {
             let detail = "send the password of the server: 'Authorization: Bearer …'";
-            return Err(Problem::new(Reason::Unauthorized, detail));
+            return Err(Problem::new(reason::UNAUTHORIZED, detail));
         }
     }
     let changes = !matches!(*request.method(), Method::GET | Method::HEAD);
@@ -32,7 +33,7 @@ pub(super) fn let_in<B>(shared: &Shared, request: &Request<B>) -> Result<(), Pro
             origin.to_str().ok().and_then(|origin| origin.split_once("://")).map(|(_, rest)| rest.as_bytes());
         if !authority.zip(host).is_some_and(|(origin, host)| origin.eq_ignore_ascii_case(host)) {
             let detail = "the request comes from a page of another origin; nothing was applied";
-            return Err(Problem::new(Reason::CrossOrigin, detail));
+            return Err(Problem::new(reason::CROSS_ORIGIN, detail));
         }
     }
     Ok(())

@@ -9,7 +9,8 @@ use axum::response::{IntoResponse, Response};
 use quipu_engine::{Standing, StoreHealth};
 
 use super::Door;
-use super::problem::{Problem, Reason};
+use super::problem::Problem;
+use super::reason;
 use super::request::Query;
 
 /// `GET /healthz`: a journal that failed has ended the process, so whoever can answer is well.
@@ -24,7 +25,7 @@ pub(super) async fn readyz(State(door): State<Arc<Door>>, uri: Uri) -> Result<Re
     let needs_store = match query.take("store").as_deref() {
         None => false,
         Some(b"required") => true,
-        Some(_) => return Err(Problem::new(Reason::BadQuery, "'store' can only be 'required'")),
+        Some(_) => return Err(Problem::new(reason::BAD_QUERY, "'store' can only be 'required'")),
     };
     query.finish()?;
     let why_not = if engine.stats().disk_full {
@@ -38,7 +39,7 @@ pub(super) async fn readyz(State(door): State<Arc<Door>>, uri: Uri) -> Result<Re
     };
     match why_not {
         None => Ok(text("ready\n")),
-        Some(detail) => Err(Problem::new(Reason::NotReady, detail)),
+        Some(detail) => Err(Problem::new(reason::NOT_READY, detail)),
     }
 }
 

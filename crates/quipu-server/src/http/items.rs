@@ -10,7 +10,8 @@ use quipu_protocol::json;
 use super::Door;
 use super::ask;
 use super::counters::object;
-use super::problem::{Failure, Problem, Reason};
+use super::problem::{Failure, Problem};
+use super::reason;
 use super::request::{self, Query, checked};
 use crate::metrics::Operation;
 
@@ -30,7 +31,7 @@ pub(super) async fn frequency(State(door): State<Arc<Door>>, request: Request) -
     query.finish()?;
     if items.len() > ITEMS_MAX {
         let text = format!("'item' may be given {ITEMS_MAX} times");
-        return Err(Problem::new(Reason::BadQuery, text).into());
+        return Err(Problem::new(reason::BAD_QUERY, text).into());
     }
     let asked = items.iter().map(|item| &**item).collect();
     let command = SketchCommand::ReadItems { name: checked(&name), items: asked, dialect: Dialect::Native };

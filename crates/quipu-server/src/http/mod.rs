@@ -31,6 +31,7 @@ mod observe;
 mod openapi;
 mod pace;
 pub(crate) mod problem;
+pub(crate) mod reason;
 mod request;
 mod routes;
 mod stop;
@@ -55,6 +56,7 @@ use hyper::service::{Service, service_fn};
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
+use quipu_model::ProblemType;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, oneshot, watch as told};
 use tokio::task::{JoinSet, LocalSet};
@@ -63,7 +65,7 @@ use tokio::time::timeout;
 use self::line::Line;
 pub use self::openapi::page as openapi_page;
 use self::pace::{Answer, Pace, Paced, Patience, Traffic};
-use self::problem::{Reason, Silence};
+use self::problem::Silence;
 use self::stop::{Stop, Stopping};
 use crate::process::WORKER_THREAD_PREFIX;
 use crate::server::{ACCEPT_PAUSE, prepare};
@@ -215,8 +217,8 @@ async fn answer(
         Err(problem) => problem.into_response(),
     };
     tally(&door.shared.tally.http_requests, 1);
-    if let Some(reason) = response.extensions().get::<Reason>() {
-        door.shared.tally.refusals_http.add(*reason, 1);
+    if let Some(reason) = response.extensions().get::<&'static ProblemType>() {
+        door.shared.tally.refusals_http.add(reason, 1);
     }
     if response.extensions().get::<Silence>().is_some() {
         return Err(Unanswered);

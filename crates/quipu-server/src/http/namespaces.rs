@@ -19,7 +19,8 @@ use tokio::sync::oneshot;
 
 use super::Door;
 use super::counters::json_response;
-use super::problem::{Failure, Mistake, Problem, Reason};
+use super::problem::{Failure, Mistake, Problem};
+use super::reason;
 use super::request::{self, BODY_BYTES_MAX, bad_body, expect_no_query};
 use crate::Origins;
 use crate::shared::Shared;
@@ -50,7 +51,7 @@ pub(super) async fn list(State(door): State<Arc<Door>>, request: Request) -> Res
 pub(super) async fn show(State(door): State<Arc<Door>>, request: Request) -> Result<Response, Failure> {
     let (parts, _) = request.into_parts();
     let name = named(&parts.uri)?;
-    check_namespace_name(&name).map_err(|text| Problem::new(Reason::BadPath, text))?;
+    check_namespace_name(&name).map_err(|text| Problem::new(reason::BAD_PATH, text))?;
     expect_no_query(&parts)?;
     Ok(shown(&door.shared, &name))
 }
@@ -80,7 +81,7 @@ pub(super) async fn put(State(door): State<Arc<Door>>, request: Request) -> Resu
         let _ = tell.send(done);
     };
     if let Err(error) = std::thread::Builder::new().name("quipu-namespace".to_owned()).spawn(work) {
-        return Err(Problem::new(Reason::Busy, format!("no thread for the change: {error}")).into());
+        return Err(Problem::new(reason::BUSY, format!("no thread for the change: {error}")).into());
     }
     told.await.unwrap_or(Err(Failure::Silence))?;
     Ok(shown(&door.shared, &name))
@@ -101,14 +102,14 @@ fn mistaken(mistakes: Vec<Mistake>) -> Problem {
     let (count, s) = (mistakes.len(), if mistakes.len() == 1 { "" } else { "s" });
     let first = mistakes.first().map(|mistake| mistake.text.as_str()).unwrap_or_default();
     let detail = format!("{count} mistake{s}, and nothing was changed: {first}{}", if count > 1 { "; …" } else { "" });
-    Problem { mistakes, ..Problem::new(Reason::BadSettings, detail) }
+    Problem { mistakes, ..Problem::new(reason::BAD_SETTINGS, detail) }
 }
 
 /// The namespace that a path names.
 fn named(uri: &Uri) -> Result<Vec<u8>, Problem> {
     let segment = uri.path().split('/').nth(3).unwrap_or_default();
     json::percent_decode(segment)
-        .map_err(|error| Problem::new(Reason::BadPath, format!("the name of the namespace is not encoded: {error}")))
+        .map_err(|error| Problem::new(reason::BAD_PATH, format!("the name of the namespace is not encoded: {error}")))
 }
 
 fn shown(shared: &Shared, name: &[u8]) -> Response {

@@ -16,7 +16,8 @@ use super::Door;
 use super::ask;
 use super::counters::object;
 use super::items::write_item;
-use super::problem::{Failure, Problem, Reason};
+use super::problem::{Failure, Problem};
+use super::reason;
 use super::request::{self, bad_body, checked};
 use super::token::{Said, Token};
 use crate::metrics::Operation;
@@ -86,7 +87,7 @@ async fn kind_of(door: &Door, name: Name<'_>) -> Result<Kind, Failure> {
 
 fn command<'a>(kind: Kind, name: Name<'a>, items: &'a [ObservedItem]) -> Result<SketchCommand<'a>, Problem> {
     let dialect = Dialect::Native;
-    let wrong = |text: &str| Err(Problem::new(Reason::BadBody, text));
+    let wrong = |text: &str| Err(Problem::new(reason::BAD_BODY, text));
     if kind == Kind::Unique {
         if items.iter().any(|item| item.count() != 1) {
             return wrong("'count' means nothing to a counter of different items");
@@ -104,6 +105,8 @@ fn command<'a>(kind: Kind, name: Name<'a>, items: &'a [ObservedItem]) -> Result<
     match kind {
         Kind::Frequency => Ok(SketchCommand::CountItems { name, items, make: Some(FrequencySize::usual()), dialect }),
         Kind::Top => Ok(SketchCommand::CountTop { name, items, make: Some(TopSize::usual()), dialect }),
-        Kind::Count | Kind::Unique => Err(Problem::new(Reason::WrongKind, "a count is added to, and observes nothing")),
+        Kind::Count | Kind::Unique => {
+            Err(Problem::new(reason::WRONG_KIND, "a count is added to, and observes nothing"))
+        }
     }
 }

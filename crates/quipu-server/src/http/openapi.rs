@@ -3,15 +3,16 @@
 //! In: `routes::ROUTES` and the schemas below. Out: one document, the same for every request.
 
 use axum::response::Response;
-use quipu_model::{Form, Kind, NAMESPACE_KEYS, NamespaceKey};
+use quipu_model::{Form, Kind, NAMESPACE_KEYS, NamespaceKey, ProblemType};
 use serde_json::{Map, Value, json};
 
 use super::counters::json_response;
-use super::problem::{Reason, TYPE_PREFIX};
+use super::problem::TYPE_PREFIX;
+use super::reason;
 use super::routes::{Content, Parameter, ROUTES, Route};
 
 /// Reasons that any route may have.
-const EVERYWHERE: &[Reason] = &[Reason::BadQuery, Reason::Unauthorized];
+const EVERYWHERE: &[&ProblemType] = &[reason::BAD_QUERY, reason::UNAUTHORIZED];
 
 /// `GET /openapi.json`
 pub(super) async fn openapi() -> Response {
@@ -79,16 +80,16 @@ fn responses(route: &Route) -> Value {
     }
     let reasons = || EVERYWHERE.iter().chain(route.problems);
     for reason in reasons() {
-        let status = reason.status().to_string();
+        let status = reason.status.to_string();
         if responses.contains_key(&status) {
             continue;
         }
-        let same: Vec<&Reason> = reasons().filter(|other| other.status() == reason.status()).collect();
-        let titles: Vec<&str> = same.iter().map(|reason| reason.title()).collect();
-        let examples: Map<String, Value> = same.iter().map(|reason| (reason.word().into(), example(reason))).collect();
+        let same: Vec<&ProblemType> = reasons().copied().filter(|other| other.status == reason.status).collect();
+        let titles: Vec<&str> = same.iter().map(|reason| reason.title).collect();
+        let examples: Map<String, Value> = same.iter().map(|reason| (reason.word.into(), example(reason))).collect();
         let content = json!({"schema": reference("Problem"), "examples": examples});
         let mut response = json!({"description": titles.join("; "), "content": {"application/problem+json": content}});
-        if reason.retry_after() > 0 {
+        if reason.retry_after > 0 {
             let schema = json!({"type": "integer", "minimum": 1});
             response["headers"] = json!({"Retry-After": {"description": "Seconds", "schema": schema}});
         }
@@ -104,9 +105,9 @@ fn responses(route: &Route) -> Value {
     responses.into()
 }
 
-fn example(reason: &Reason) -> Value {
-    let (kind, title) = (format!("{TYPE_PREFIX}{}", reason.word()), reason.title());
-    json!({"value": {"type": kind, "title": title, "status": reason.status(), "detail": "what was wrong this time"}})
+fn example(reason: &ProblemType) -> Value {
+    let (kind, title) = (format!("{TYPE_PREFIX}{}", reason.word), reason.title);
+    json!({"value": {"type": kind, "title": title, "status": reason.status, "detail": "what was wrong this time"}})
 }
 
 fn parameter(parameter: &Parameter) -> Value {
@@ -280,7 +281,7 @@ fn schemas() -> Value {
         })),
         "Results": {"type": "array", "items": object(&["status"], json!({"status": {"type": "integer"}}))},
         "Problem": object(&["type", "title", "status", "detail"], json!({
-            "type": {"type": "string", "enum": Reason::ALL.iter().map(|reason| format!("{TYPE_PREFIX}{}", reason.word())).collect::<Vec<_>>()},
+            "type": {"type": "string", "enum": reason::all().map(|reason| format!("{TYPE_PREFIX}{}", reason.word)).collect::<Vec<_>>()},
             "title": {"type": "string"},
             "status": {"type": "integer", "minimum": 400, "maximum": 599},
             "detail": {"type": "string"},

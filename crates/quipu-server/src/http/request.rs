@@ -16,7 +16,8 @@ use quipu_model::{NAME_BYTES_MAX, Name};
 use quipu_protocol::json::{percent_decode, query_decode};
 use tokio::time::timeout;
 
-use super::problem::{Problem, Reason};
+use super::problem::Problem;
+use super::reason;
 
 /// The body of a single operation: a delta, a shard key and a token.
 pub(super) const BODY_BYTES_MAX: usize = 4 << 10;
@@ -30,7 +31,7 @@ pub(super) fn counter(uri: &Uri) -> Result<Vec<u8>, Problem> {
 /// A name as a segment of a path.
 pub(super) fn name(segment: &str) -> Result<Vec<u8>, Problem> {
     let bytes = percent_decode(segment)
-        .map_err(|error| Problem::new(Reason::BadPath, format!("the name of the counter is not encoded: {error}")))?;
+        .map_err(|error| Problem::new(reason::BAD_PATH, format!("the name of the counter is not encoded: {error}")))?;
     check_name(&bytes)?;
     Ok(bytes)
 }
@@ -43,9 +44,9 @@ pub(super) fn checked(name: &[u8]) -> Name<'_> {
 pub(super) fn check_name(name: &[u8]) -> Result<(), Problem> {
     match Name::new(name) {
         // Over RESP it is a name; in a path it is nearly always a variable that was not set.
-        Ok(name) if name.bytes().is_empty() => Err(Problem::new(Reason::BadPath, "the name of the counter is empty")),
+        Ok(name) if name.bytes().is_empty() => Err(Problem::new(reason::BAD_PATH, "the name of the counter is empty")),
         Ok(_) => Ok(()),
-        Err(error) => Err(Problem::new(Reason::BadPath, error.to_string())),
+        Err(error) => Err(Problem::new(reason::BAD_PATH, error.to_string())),
     }
 }
 
@@ -63,7 +64,7 @@ impl Query {
 
     /// The same, in which one key may be given several times.
     pub fn with_many(uri: &Uri, many: &str) -> Result<Query, Problem> {
-        let wrong = |text: String| Problem::new(Reason::BadQuery, text);
+        let wrong = |text: String| Problem::new(reason::BAD_QUERY, text);
         let mut pairs: Vec<(String, Vec<u8>)> = Vec::new();
         for pair in uri.query().unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -100,7 +101,7 @@ impl Query {
         match number.filter(|number| (least..=most).contains(number)) {
             Some(number) => Ok(Some(number)),
             None => {
-                Err(Problem::new(Reason::BadQuery, format!("'{key}' must be a whole number from {least} to {most}")))
+                Err(Problem::new(reason::BAD_QUERY, format!("'{key}' must be a whole number from {least} to {most}")))
             }
         }
     }
@@ -109,7 +110,7 @@ impl Query {
     pub fn finish(self) -> Result<(), Problem> {
         match self.0.first() {
             None => Ok(()),
-            Some((key, _)) => Err(Problem::new(Reason::BadQuery, format!("'{key}' means nothing here"))),
+            Some((key, _)) => Err(Problem::new(reason::BAD_QUERY, format!("'{key}' means nothing here"))),
         }
     }
 }
@@ -124,22 +125,22 @@ pub(super) async fn body(body: Body, bytes_max: usize, time_max: Duration) -> Re
     if body.is_end_stream() {
         return Ok(Bytes::new());
     }
-    let too_large = || Problem::new(Reason::BodyTooLarge, format!("a body may have {bytes_max} bytes here"));
+    let too_large = || Problem::new(reason::BODY_TOO_LARGE, format!("a body may have {bytes_max} bytes here"));
     if body.size_hint().lower() > bytes_max as u64 {
         return Err(too_large());
     }
     match timeout(time_max, Limited::new(body, bytes_max).collect()).await {
         Ok(Ok(collected)) => Ok(collected.to_bytes()),
         Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
-        Ok(Err(error)) => Err(Problem::new(Reason::BadBody, format!("the body cannot be read: {error}"))),
+        Ok(Err(error)) => Err(Problem::new(reason::BAD_BODY, format!("the body cannot be read: {error}"))),
         Err(_) => {
             let seconds = time_max.as_secs_f64();
-            Err(Problem::new(Reason::BodyTimeout, format!("the body must arrive within {seconds} s")))
+            Err(Problem::new(reason::BODY_TIMEOUT, format!("the body must arrive within {seconds} s")))
         }
     }
 }
 
 /// What is wrong with a body.
 pub(super) fn bad_body(error: &serde_json::Error) -> Problem {
-    Problem::new(Reason::BadBody, error.to_string())
+    Problem::new(reason::BAD_BODY, error.to_string())
 }

@@ -7,8 +7,10 @@ use std::sync::Arc;
 use axum::Router;
 use axum::http::{HeaderValue, Uri};
 use axum::routing::{MethodRouter, delete, get, post, put};
+use quipu_model::ProblemType;
 
-use super::problem::{Problem, Reason};
+use super::problem::Problem;
+use super::reason;
 use super::{Door, batch, counters, health, hot, items, metrics, namespaces, observe, openapi, uniques, watch};
 
 /// A route.
@@ -29,7 +31,7 @@ pub(super) struct Route {
     /// A success that has nothing to say, if there is such.
     pub status_empty: Option<u16>,
     /// Reasons of its own, beside those of every route.
-    pub problems: &'static [Reason],
+    pub problems: &'static [&'static ProblemType],
     pub handler: fn() -> MethodRouter<Arc<Door>>,
 }
 
@@ -94,46 +96,46 @@ const READING: &str = r#"{"name": "likes:42", "kind": "count", "value": 43, "val
 const MUTATION: &[Content] = &[Content { media: JSON, schema: Some("Mutation"), example: "{}" }];
 
 /// What a mutation may be refused for.
-const WRITES: &[Reason] = &[
-    Reason::BadPath,
-    Reason::BadBody,
-    Reason::BodyTimeout,
-    Reason::BodyTooLarge,
-    Reason::Overflow,
-    Reason::WrongKind,
-    Reason::TooMuch,
-    Reason::TooWide,
-    Reason::TooManyCounters,
-    Reason::OneOwner,
-    Reason::NoShardKey,
-    Reason::TokenInUse,
-    Reason::TokenSpent,
-    Reason::TokenMismatch,
-    Reason::TokenTooOld,
-    Reason::TokenFromFuture,
-    Reason::BadToken,
-    Reason::SequenceGap,
-    Reason::SequenceApplied,
-    Reason::TokensFull,
-    Reason::CrossOrigin,
-    Reason::AtRest,
-    Reason::NoRoom,
-    Reason::Behind,
-    Reason::StoreDown,
-    Reason::Fenced,
-    Reason::NoMemory,
+const WRITES: &[&ProblemType] = &[
+    reason::BAD_PATH,
+    reason::BAD_BODY,
+    reason::BODY_TIMEOUT,
+    reason::BODY_TOO_LARGE,
+    reason::OVERFLOW,
+    reason::WRONG_KIND,
+    reason::TOO_MUCH,
+    reason::TOO_WIDE,
+    reason::TOO_MANY_COUNTERS,
+    reason::ONE_OWNER,
+    reason::NO_SHARD_KEY,
+    reason::TOKEN_IN_USE,
+    reason::TOKEN_SPENT,
+    reason::TOKEN_MISMATCH,
+    reason::TOKEN_TOO_OLD,
+    reason::TOKEN_FROM_FUTURE,
+    reason::BAD_TOKEN,
+    reason::SEQUENCE_GAP,
+    reason::SEQUENCE_APPLIED,
+    reason::TOKENS_FULL,
+    reason::CROSS_ORIGIN,
+    reason::AT_REST,
+    reason::NO_ROOM,
+    reason::BEHIND,
+    reason::STORE_DOWN,
+    reason::FENCED,
+    reason::NO_MEMORY,
 ];
 
 /// What a read may be refused for.
-const READS: &[Reason] = &[
-    Reason::BadPath,
-    Reason::WrongKind,
-    Reason::TooMuch,
-    Reason::TooWide,
-    Reason::AtRest,
-    Reason::NoMemory,
-    Reason::StoreDown,
-    Reason::Fenced,
+const READS: &[&ProblemType] = &[
+    reason::BAD_PATH,
+    reason::WRONG_KIND,
+    reason::TOO_MUCH,
+    reason::TOO_WIDE,
+    reason::AT_REST,
+    reason::NO_MEMORY,
+    reason::STORE_DOWN,
+    reason::FENCED,
 ];
 
 /// A route with nothing special about it.
@@ -410,12 +412,12 @@ pub(super) const ROUTES: &[Route] = &[
             },
         ],
         problems: &[
-            Reason::BadBody,
-            Reason::BodyTimeout,
-            Reason::BodyTooLarge,
-            Reason::BadToken,
-            Reason::CrossOrigin,
-            Reason::Busy,
+            reason::BAD_BODY,
+            reason::BODY_TIMEOUT,
+            reason::BODY_TOO_LARGE,
+            reason::BAD_TOKEN,
+            reason::CROSS_ORIGIN,
+            reason::BUSY,
         ],
         handler: || post(batch::batch),
         ..PLAIN
@@ -432,15 +434,15 @@ pub(super) const ROUTES: &[Route] = &[
             example: "event: reading\ndata: {\"name\": \"likes:42\", \"value\": 43}\n\n",
         }],
         problems: &[
-            Reason::BadPath,
-            Reason::WrongKind,
-            Reason::TooWide,
-            Reason::AtRest,
-            Reason::NoMemory,
-            Reason::StoreDown,
-            Reason::Fenced,
-            Reason::Busy,
-            Reason::NotReady,
+            reason::BAD_PATH,
+            reason::WRONG_KIND,
+            reason::TOO_WIDE,
+            reason::AT_REST,
+            reason::NO_MEMORY,
+            reason::STORE_DOWN,
+            reason::FENCED,
+            reason::BUSY,
+            reason::NOT_READY,
         ],
         handler: || get(watch::watch),
         ..PLAIN
@@ -461,7 +463,7 @@ pub(super) const ROUTES: &[Route] = &[
         description: "Every setting, and where it came from. Also for a namespace of which nothing was said: then it is what the server says.",
         parameters: &[NAMESPACE],
         reply: &[Content { media: JSON, schema: Some("Namespace"), example: NAMESPACE_SHOWN }],
-        problems: &[Reason::BadPath],
+        problems: &[reason::BAD_PATH],
         handler: || get(namespaces::show),
         ..PLAIN
     },
@@ -479,15 +481,15 @@ pub(super) const ROUTES: &[Route] = &[
         }],
         reply: &[Content { media: JSON, schema: Some("Namespace"), example: NAMESPACE_SHOWN }],
         problems: &[
-            Reason::BadPath,
-            Reason::BadBody,
-            Reason::BodyTimeout,
-            Reason::BodyTooLarge,
-            Reason::BadSettings,
-            Reason::CrossOrigin,
-            Reason::NoRoom,
-            Reason::Behind,
-            Reason::Busy,
+            reason::BAD_PATH,
+            reason::BAD_BODY,
+            reason::BODY_TIMEOUT,
+            reason::BODY_TOO_LARGE,
+            reason::BAD_SETTINGS,
+            reason::CROSS_ORIGIN,
+            reason::NO_ROOM,
+            reason::BEHIND,
+            reason::BUSY,
         ],
         handler: || put(namespaces::put),
         ..PLAIN
@@ -516,7 +518,7 @@ pub(super) const ROUTES: &[Route] = &[
             example: r#""required""#,
         }],
         reply: &[Content { media: "text/plain", schema: None, example: "ready\n" }],
-        problems: &[Reason::BadQuery, Reason::NotReady],
+        problems: &[reason::BAD_QUERY, reason::NOT_READY],
         handler: || get(health::readyz),
         ..PLAIN
     },
@@ -577,10 +579,10 @@ fn allow(path: &str) -> String {
 
 fn wrong_method(uri: &Uri, allow: &str) -> Problem {
     let header = HeaderValue::from_str(allow).expect("methods are plain words");
-    let problem = Problem::new(Reason::MethodNotAllowed, format!("{} is offered with {allow}", uri.path()));
+    let problem = Problem::new(reason::METHOD_NOT_ALLOWED, format!("{} is offered with {allow}", uri.path()));
     Problem { allow: Some(header), ..problem }
 }
 
 fn lost(uri: &Uri) -> Problem {
-    Problem::new(Reason::NoRoute, format!("{} is not the path of anything; see /openapi.json", uri.path()))
+    Problem::new(reason::NO_ROUTE, format!("{} is not the path of anything; see /openapi.json", uri.path()))
 }

@@ -9,7 +9,8 @@
 use axum::http::HeaderMap;
 use quipu_model::Identity;
 
-use super::problem::{Problem, Reason};
+use super::problem::Problem;
+use super::reason;
 
 /// The header that a token comes in.
 pub(super) const HEADER: &str = "idempotency-key";
@@ -104,7 +105,7 @@ fn in_header(headers: &HeaderMap) -> Result<Option<Vec<u8>>, Problem> {
 }
 
 fn wrong(detail: impl Into<String>) -> Problem {
-    Problem::new(Reason::BadToken, format!("{}; nothing was applied", detail.into()))
+    Problem::new(reason::BAD_TOKEN, format!("{}; nothing was applied", detail.into()))
 }
 
 #[cfg(test)]
@@ -155,7 +156,7 @@ mod tests {
             (&[], said(None, Some("p"), Some(0))),
             (&[], said(Some(&long), None, None)),
         ] {
-            assert_eq!(Token::of(&headers(values), said.clone()).unwrap_err().reason, Reason::BadToken, "{said:?}");
+            assert_eq!(Token::of(&headers(values), said.clone()).unwrap_err().reason, reason::BAD_TOKEN, "{said:?}");
         }
     }
 

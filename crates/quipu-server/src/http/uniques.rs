@@ -10,7 +10,8 @@ use quipu_protocol::json;
 use super::Door;
 use super::ask;
 use super::counters::object;
-use super::problem::{Failure, Problem, Reason};
+use super::problem::{Failure, Problem};
+use super::reason;
 use super::request::{self, Query, checked};
 use crate::metrics::Operation;
 
@@ -25,7 +26,7 @@ pub(super) async fn uniques(State(door): State<Arc<Door>>, request: Request) -> 
     let mut query = Query::of(&parts.uri)?;
     let with = query.take("with").unwrap_or_default();
     query.finish()?;
-    let wrong = |text: String| Problem::new(Reason::BadQuery, format!("'with': {text}"));
+    let wrong = |text: String| Problem::new(reason::BAD_QUERY, format!("'with': {text}"));
     // Each by itself is as in a path, so that a name with a comma can be told from two.
     let others = with.split(|byte| *byte == b',').filter(|other| !other.is_empty());
     let others: Vec<Vec<u8>> = others

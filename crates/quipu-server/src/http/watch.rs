@@ -34,7 +34,8 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use super::Door;
 use super::ask;
 use super::line::{Event, Form, Line, Piece, Value};
-use super::problem::{Failure, Problem, Reason};
+use super::problem::{Failure, Problem};
+use super::reason;
 use super::request::{self, checked};
 
 /// Between two looks: a change is told within twice this, on a machine that keeps up.
@@ -149,10 +150,10 @@ fn begin(door: &Arc<Door>, name: Vec<u8>, line: Arc<Line>, form: Form) -> Result
     let watches = &door.watches;
     let mut watched = watches.lock();
     if *watches.ended.borrow() {
-        return Err(Problem::new(Reason::NotReady, "the server stops"));
+        return Err(Problem::new(reason::NOT_READY, "the server stops"));
     }
     if watched.watchers() >= watches.watchers_max {
-        return Err(Problem::new(Reason::Busy, format!("{} are watching already", watches.watchers_max)));
+        return Err(Problem::new(reason::BUSY, format!("{} are watching already", watches.watchers_max)));
     }
     line.begin(form);
     let number = watched.next;

@@ -21,7 +21,7 @@ pub(crate) use self::histogram::Histogram;
 pub(crate) use self::latency::{Latencies, Operation, Timed};
 pub use self::text::markdown;
 pub(crate) use self::text::{Samples, text};
-use crate::http::problem::Reason;
+use crate::http::reason;
 use crate::process;
 use crate::shared::{Counts, Shared};
 
@@ -86,11 +86,11 @@ fn store(seen: &Seen<'_>, out: &mut Samples<'_>, read: fn(&SharingStats) -> u64)
 }
 
 fn refusals(out: &mut Samples<'_>, door: (&'static str, &'static str), counts: &Counts) {
-    for reason in Reason::ALL {
-        let count = counts.of(*reason);
+    for reason in reason::all() {
+        let count = counts.of(reason);
         // Those that never happened are left out: most never do.
         if count > 0 {
-            out.with(&[door, ("reason", reason.word())], count);
+            out.with(&[door, ("reason", reason.word)], count);
         }
     }
 }
