@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use quipu_model::Name;
+use quipu_protocol::Address;
 use quipu_protocol::resp::{Value, request};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::{Instant, timeout_at};
@@ -13,7 +14,6 @@ use crate::adder::{Adder, AdderOptions};
 use crate::dial::{Target, dial};
 use crate::driver::Driver;
 use crate::job::{Answer, Job};
-use crate::options::Address;
 use crate::reading::Reading;
 use crate::token::{Item, Tokens};
 use crate::{Error, Freshness, Options, Trouble};

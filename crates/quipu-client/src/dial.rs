@@ -4,12 +4,12 @@
 
 use std::io;
 
+use quipu_protocol::Address;
 use quipu_protocol::resp::{ReplyReader, Value, request};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::options::Address;
 use crate::{Options, Trouble};
 
 /// The one user there is. Named, because a server without a password accepts any for it, and refuses one without a name.
@@ -36,8 +36,9 @@ async fn connect(target: &Target) -> Result<TcpStream, Trouble> {
     let mut stream = TcpStream::connect((address.host.as_str(), address.port)).await?;
     stream.set_nodelay(true)?;
     let (mut greeting, mut replies) = (Vec::new(), 1);
-    if let Some(password) = address.password.as_ref().or(options.password.as_ref()) {
-        greeting = request(&[b"AUTH", USER, password.bytes()]);
+    let password = address.password.as_deref().or(options.password.as_ref().map(|password| password.bytes()));
+    if let Some(password) = password {
+        greeting = request(&[b"AUTH", USER, password]);
         replies += 1;
     }
     greeting.extend(request(&[b"PING"]));

@@ -73,6 +73,12 @@ pub enum Error {
     Closed,
 }
 
+impl From<quipu_protocol::BadAddress> for Error {
+    fn from(error: quipu_protocol::BadAddress) -> Error {
+        Error::Address { address: error.address, why: error.why }
+    }
+}
+
 impl Error {
     /// Whether it is certain that nothing was applied and nothing will be.
     pub fn is_known_not_applied(&self) -> bool {

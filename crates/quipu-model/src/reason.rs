@@ -8,7 +8,7 @@
 //!
 //! Not here: errors of one protocol alone. They have rows of the same shape beside their code.
 
-use crate::{Incarnation, Kind, NodeId, Refusal, Writer};
+use crate::{Incarnation, Kind, KindAndDialect, NodeId, Refusal, Writer};
 
 /// One error, as every protocol tells it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -144,8 +144,14 @@ reasons! { Refusal:
         "The expiry, added to the present time, leaves the range of time.",
         "Give a shorter expiry. EX and EXAT take seconds, PX and PXAT milliseconds.";
     WrongKind, Some(Word("WRONGTYPE")), Some(http::WRONG_KIND),
-        "The counter exists and is of another kind than the command reads or changes, or its namespace allows one kind only.",
-        "Use the commands of its kind, or another name. TYPE says the kind; the namespace's setting is `kind`.";
+        "The counter is of another kind than the command reads or changes, or sketches of different kinds meet.",
+        "Use the commands of its kind, or another name. TYPE says the kind.";
+    OtherKind { found: KindAndDialect::COUNT }, Some(Word("WRONGTYPE")), Some(http::WRONG_KIND),
+        "The counter exists and is of another kind than the command reads or changes.",
+        "Use the command that the text names, or another name for the new counter.";
+    KindNotAllowed { allowed: Kind::Count }, Some(Word("WRONGTYPE")), Some(http::WRONG_KIND),
+        "The namespace's setting `kind` allows another kind only, and the command would make a counter.",
+        "Use a namespace without `kind`, or change it with `PUT /v1/namespaces/NAME`.";
     Sampled { what: "a decrement" }, Some(Word("WRONGTYPE")), Some(http::WRONG_KIND),
         "The namespace samples its counts (`sample`, or `overload = \"sample\"`), and the command needs an exact one.",
         "Use a namespace without sampling for decrements, bounds and values below 0.";
@@ -215,7 +221,7 @@ reasons! { Refusal:
     NotOnce, Some(Word("ERR")), Some(http::BAD_TOKEN),
         "IDMP or SEQ stands on a command that changes nothing, or on several changes.",
         "Put the token on a single change. Reads need none.";
-    NotHll, Some(Word("WRONGTYPE")), Some(http::WRONG_KIND),
+    NotHll { found: KindAndDialect::COUNT }, Some(Word("WRONGTYPE")), Some(http::WRONG_KIND),
         "A PF command names a counter that is no HyperLogLog of Redis's form.",
         "Use QUIPU.OBSERVE, QUIPU.UNIQUES and QUIPU.MERGE for uniques of Quipu's form; TYPE says the kind.";
     CorruptHll, Some(Word("INVALIDOBJ")), Some(http::WRONG_KIND),

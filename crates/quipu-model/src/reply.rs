@@ -52,9 +52,21 @@ pub enum Refusal {
     /// An expiry outside the range of time.
     #[error("invalid expire time")]
     ExpireTime,
-    /// Another kind of counter has this name.
-    #[error("Operation against a key holding the wrong kind of value")]
+    /// Sketches of different kinds meet, or the counter's kind is known to the store alone.
+    #[error("Operation against a key holding the wrong kind of value; TYPE tells its kind")]
     WrongKind,
+    /// Another kind of counter has this name.
+    #[error("Operation against a key holding the wrong kind of value: it is {found}")]
+    OtherKind {
+        /// What it is.
+        found: KindAndDialect,
+    },
+    /// The namespace is for counters of one kind.
+    #[error("Operation against a key holding the wrong kind of value: its namespace has kind = \"{}\"", .allowed.word())]
+    KindNotAllowed {
+        /// The kind it is for.
+        allowed: Kind,
+    },
     /// The counter is sampled, and what is asked needs an exact one.
     #[error("{what} needs an exact counter, and this one is sampled; nothing was applied")]
     Sampled {
@@ -113,7 +125,9 @@ pub enum Refusal {
     #[error("this namespace says pick = \"hash\": an add names its shard with SHARDKEY; nothing was applied")]
     NoShardKey,
     /// The store does not answer, and without it the command cannot be carried out.
-    #[error("the shared store does not answer; nothing was applied, adds go on")]
+    #[error(
+        "the shared store does not answer, and this command needs it; nothing was applied, try again later (plain adds go on where fail_mode is local or open)"
+    )]
     StoreDown,
     /// This node may not count: another one has its identity, or it was away for too long.
     #[error("{reason}")]
@@ -170,8 +184,11 @@ pub enum Refusal {
     #[error("only a single mutation can have a token; nothing was applied")]
     NotOnce,
     /// The counter is no sketch of uniques in Redis's form, which a command of Redis's dialect asks for.
-    #[error("Key is not a valid HyperLogLog string value.")]
-    NotHll,
+    #[error("Key is not a valid HyperLogLog string value. It is {found}")]
+    NotHll {
+        /// What it is.
+        found: KindAndDialect,
+    },
     /// A string that begins like a sketch of Redis's and is none.
     #[error("Corrupted HLL object detected")]
     CorruptHll,

@@ -549,6 +549,26 @@ pub struct KindAndDialect {
 impl KindAndDialect {
     /// Of a count.
     pub const COUNT: KindAndDialect = KindAndDialect { kind: Kind::Count, dialect: Dialect::Redis };
+
+    /// The command that reads such a counter.
+    pub fn reader(self) -> &'static str {
+        match (self.kind, self.dialect) {
+            (Kind::Count, _) => "GET",
+            (Kind::Unique, Dialect::Redis) => "PFCOUNT",
+            (Kind::Unique, Dialect::Native) => "QUIPU.UNIQUES",
+            (Kind::Frequency, Dialect::Redis) => "CMS.QUERY",
+            (Kind::Frequency, Dialect::Native) => "QUIPU.FREQ.READ",
+            (Kind::Top, Dialect::Redis) => "TOPK.LIST",
+            (Kind::Top, Dialect::Native) => "QUIPU.TOP.LIST",
+        }
+    }
+}
+
+/// For error texts: the kind, and which command reads it.
+impl std::fmt::Display for KindAndDialect {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "of kind {}, which {} reads", self.kind.word(), self.reader())
+    }
 }
 
 impl From<SetExpiry> for Expiry {

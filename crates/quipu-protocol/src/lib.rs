@@ -15,6 +15,7 @@
 //!
 //! Not here: sockets, time-outs, who may ask what (`quipu-server`); what a command does (`quipu-engine`).
 
+mod address;
 mod brief;
 pub mod command;
 pub mod json;
@@ -22,6 +23,7 @@ pub mod number;
 mod observe;
 pub mod resp;
 
+pub use address::{Address, BadAddress};
 pub use brief::{BriefFrame, Word, brief};
 pub use command::{CommandError, Request, Spec, lookup};
 pub use observe::{Counted, Counts, ObserveFrame, observe};

@@ -285,7 +285,7 @@ pub struct Ask<T: Args> {
 /// Which server.
 #[derive(Debug, Args)]
 pub struct Target {
-    /// Where the server listens
+    /// Where the server listens: host:port, or a URL such as redis://:password@host:port
     #[arg(long, alias = "addr", value_name = "ADDRESS", env = "QUIPU_SERVER", default_value = SERVER_DEFAULT)]
     pub server: String,
     /// Its password, if it asks for one

@@ -11,6 +11,7 @@ mod config;
 mod backends;
 mod serve;
 
+mod chain;
 mod client;
 mod resp_client;
 
@@ -86,7 +87,7 @@ fn main() -> ExitCode {
         // Whoever read our output has had enough of it: `quipu list | head`.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("quipu: {error:#}");
+            eprintln!("quipu: {}", chain::one_line(&error));
             ExitCode::FAILURE
         }
     }

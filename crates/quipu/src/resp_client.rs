@@ -11,14 +11,12 @@ use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
+use quipu_protocol::Address;
 pub use quipu_protocol::resp::Value;
 use quipu_protocol::resp::{ReplyReader, request};
 
 /// How long a connection or a reply may take. An fsync on a bad day takes seconds.
 const TIMEOUT: Duration = Duration::from_secs(30);
-
-/// The port if an address names none.
-const PORT_DEFAULT: u16 = 7379;
 
 /// How a server answers a password that it does not ask for. That does no harm.
 pub const PASSWORD_NOT_ASKED: &str = "without any password configured";
@@ -38,13 +36,15 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects, and gives the password if there is one.
+    /// Connects to `host:port` or `redis://…`, and gives the password if there is one; one in the address goes first.
     pub fn connect(server: &str, password: Option<&str>) -> anyhow::Result<Client> {
         let next = "is it running? Start one with `quipu serve`, or name another with --server or QUIPU_SERVER";
-        let stream = connect(server).map_err(|error| anyhow!("cannot reach a server at {server}: {error}; {next}"))?;
+        let server = Address::parse(server)?;
+        let stream = connect(&server).map_err(|error| anyhow!("cannot reach a server at {server}: {error}; {next}"))?;
+        let password = server.password.as_deref().or(password.map(str::as_bytes));
         let mut client = Client { stream, replies: ReplyReader::default() };
         if let Some(password) = password {
-            match client.call(&[b"AUTH", password.as_bytes()]) {
+            match client.call(&[b"AUTH", password]) {
                 Err(error) if error.to_string().contains(PASSWORD_NOT_ASKED) => {}
                 answer => drop(answer?),
             }
@@ -101,14 +101,9 @@ pub fn accepted(reply: Value) -> anyhow::Result<Value> {
     }
 }
 
-fn connect(server: &str) -> io::Result<TcpStream> {
-    let with_port = if server.parse::<std::net::IpAddr>().is_ok() || !server.contains(':') {
-        (server, PORT_DEFAULT).to_socket_addrs()
-    } else {
-        server.to_socket_addrs()
-    };
+fn connect(server: &Address) -> io::Result<TcpStream> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-    for address in with_port? {
+    for address in (server.host.as_str(), server.port).to_socket_addrs()? {
         match TcpStream::connect_timeout(&address, TIMEOUT) {
             Ok(stream) => {
                 stream.set_nodelay(true)?;

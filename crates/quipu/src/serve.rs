@@ -41,7 +41,7 @@ pub fn serve(flags: &ServeFlags, out: &mut impl Write) -> anyhow::Result<ExitCod
         (_, Ok(())) => Ok(ExitCode::SUCCESS),
         (LogForm::Text, Err(error)) => Err(error),
         (LogForm::Json, Err(error)) => {
-            error!(reason = format!("{error:#}"), "the server has ended");
+            error!(reason = crate::chain::one_line(&error), "the server has ended");
             Ok(ExitCode::FAILURE)
         }
     }

@@ -122,6 +122,32 @@ fn counters_are_added_to_read_reset_listed_and_deleted() {
 }
 
 #[test]
+fn a_server_is_named_by_host_and_port_or_by_a_url() {
+    let (_root, data) = directory();
+    let mut launch = launch(&data);
+    launch.arguments = vec!["--password".into(), "p@ss".into()];
+    let program: Program = launch.start().expect("the program starts");
+    let server = program.address();
+    for scheme in ["redis", "quipu"] {
+        let url = format!("{scheme}://default:p%40ss@{server}/0");
+        assert_eq!(told(&["add", scheme, "--server", &url]), "1\n");
+        let url = format!("{scheme}://{server}");
+        assert_eq!(told(&["get", scheme, "--server", &url, "--password", "p@ss"]), "1\n");
+    }
+    let refused = quipu(&["get", "a", "--server", "http://127.0.0.1:7380"]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(stderr(&refused).contains("for the RESP port, not for HTTP: write host:port"), "{}", stderr(&refused));
+}
+
+#[test]
+fn a_cause_is_said_once() {
+    // Nobody listens on a port that was free a moment ago.
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let refused = stderr(&quipu(&["writers", "--store", &format!("redis://{free}")]));
+    assert_eq!(refused.matches("Connection refused").count(), 1, "{refused}");
+}
+
+#[test]
 fn any_number_of_names_and_any_prefix_may_be_asked_for() {
     let (_root, data) = directory();
     let program = launch(&data).start().expect("the program starts");

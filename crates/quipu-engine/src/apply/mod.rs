@@ -499,7 +499,7 @@ impl Run<'_, '_> {
     /// Refuses a counter of another kind than its namespace is for; those that are there go on.
     pub(crate) fn check_pinned(&self, name: Name<'_>, kind: Kind) -> Result<(), Refusal> {
         match self.policies.policy(name).kind {
-            Some(pinned) if pinned != kind => Err(Refusal::WrongKind),
+            Some(allowed) if allowed != kind => Err(Refusal::KindNotAllowed { allowed }),
             _ => Ok(()),
         }
     }

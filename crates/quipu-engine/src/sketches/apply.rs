@@ -31,10 +31,11 @@ impl Wanted {
         found.kind == self.kind && (self.dialect == Dialect::Native || found.dialect == self.dialect)
     }
 
-    pub fn refusal(self) -> Refusal {
+    /// The refusal of a counter that is something else: of one without a body, a count.
+    pub fn refusal(self, found: KindAndDialect) -> Refusal {
         match (self.kind, self.dialect) {
-            (Kind::Unique, Dialect::Redis) => Refusal::NotHll,
-            _ => Refusal::WrongKind,
+            (Kind::Unique, Dialect::Redis) => Refusal::NotHll { found },
+            _ => Refusal::OtherKind { found },
         }
     }
 }
@@ -140,7 +141,7 @@ impl Run<'_, '_> {
         match self.body(name).map(|body| body.sketch()) {
             None => Ok(Reply::Value(Some(cell.value))),
             Some(Sketch::Hll(hll)) => Ok(Reply::Bytes(hll.redis_string().into())),
-            Some(_) => Err(Refusal::WrongKind),
+            Some(sketch) => Err(Refusal::OtherKind { found: known(sketch) }),
         }
     }
 
@@ -151,7 +152,10 @@ impl Run<'_, '_> {
 
     /// The cell of a count; refused if it is a sketch.
     pub(crate) fn count_of(&mut self, name: Name<'_>, cell: Option<Cell>) -> Result<Option<Cell>, Refusal> {
-        if cell.is_some() && self.body(name).is_some() { Err(Refusal::WrongKind) } else { Ok(cell) }
+        match cell.and_then(|_| self.body(name)) {
+            Some(body) => Err(Refusal::OtherKind { found: known(body.sketch()) }),
+            None => Ok(cell),
+        }
     }
 
     /// The body of a counter that has to exist, and be of this kind.
@@ -172,8 +176,9 @@ impl Run<'_, '_> {
         let shard = self.held.peek(self.table.shard_of(hash));
         match shard.body(name.bytes()) {
             Some(body) if wanted.takes(known(body.sketch())) => Ok(Some(body)),
+            Some(body) => Err(wanted.refusal(known(body.sketch()))),
             None if !shard.exists(hash, name.bytes()) => Ok(None),
-            _ => Err(wanted.refusal()),
+            None => Err(wanted.refusal(KindAndDialect::COUNT)),
         }
     }
 

@@ -8,7 +8,7 @@
 
 use std::cell::Cell as Slot;
 
-use quipu_model::{Cell, Dialect, Kind, Name, Refusal, Reply};
+use quipu_model::{Cell, Dialect, Kind, KindAndDialect, Name, Refusal, Reply};
 use quipu_sketch::{Edit, Edits, Sketch};
 
 use super::apply::{Wanted, known};
@@ -78,9 +78,14 @@ impl Run<'_, '_> {
             self.write_new(name, None, sketch, Some((begin, &edits.0)));
             return Ok((Some(worked), true));
         };
-        let body = self.held.shard(self.table.shard_of(hash)).body_mut(name.bytes()).ok_or(wanted.refusal())?;
-        if !wanted.takes(known(body.sketch())) {
-            return Err(wanted.refusal());
+        let body = self
+            .held
+            .shard(self.table.shard_of(hash))
+            .body_mut(name.bytes())
+            .ok_or(wanted.refusal(KindAndDialect::COUNT))?;
+        let found = known(body.sketch());
+        if !wanted.takes(found) {
+            return Err(wanted.refusal(found));
         }
         if let Sketch::Ring(ring) = body.sketch() {
             let ring = ring.clone();
@@ -90,7 +95,11 @@ impl Run<'_, '_> {
             let grows = grows(body.sketch(), 1);
             self.check_growth(grows)?;
         }
-        let body = self.held.shard(self.table.shard_of(hash)).body_mut(name.bytes()).ok_or(wanted.refusal())?;
+        let body = self
+            .held
+            .shard(self.table.shard_of(hash))
+            .body_mut(name.bytes())
+            .ok_or(wanted.refusal(KindAndDialect::COUNT))?;
         let mut edits = Fresh::take();
         let length = body.bytes().len();
         let worked = work(body.sketch_mut(), &mut edits.0, 1)?;

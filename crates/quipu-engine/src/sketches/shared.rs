@@ -9,7 +9,7 @@
 //!
 //! Invariant: an own cell has the epoch of its body, and counts its changes.
 
-use quipu_model::{Cell, Name, Refusal};
+use quipu_model::{Cell, KindAndDialect, Name, Refusal};
 use quipu_sketch::{Edits, Sketch};
 
 use super::Body;
@@ -38,7 +38,8 @@ impl Run<'_, '_> {
         let before = self.sole_cell(name);
         let hash = self.table.hash(name.bytes());
         let index = self.table.shard_of(hash);
-        let present = self.picking.as_ref().map(|picking| picking.present()).ok_or(wanted.refusal())?;
+        let present =
+            self.picking.as_ref().map(|picking| picking.present()).ok_or(wanted.refusal(KindAndDialect::COUNT))?;
         let mut made = None;
         match before {
             None => {
@@ -48,9 +49,9 @@ impl Run<'_, '_> {
             }
             Some(_) => {
                 let shard = self.held.shard(index);
-                let shown = shard.body(name.bytes()).ok_or(wanted.refusal())?.sketch();
+                let shown = shard.body(name.bytes()).ok_or(wanted.refusal(KindAndDialect::COUNT))?.sketch();
                 if !wanted.takes(known(shown)) {
-                    return Err(wanted.refusal());
+                    return Err(wanted.refusal(known(shown)));
                 }
                 let (grows, all) = (grows(shown), shown.memory() as u64);
                 let copies = if shard.observing(hash, name.bytes(), shown, present).is_some() { 0 } else { COPIES - 1 };
@@ -60,7 +61,7 @@ impl Run<'_, '_> {
         let shard = self.held.shard(index);
         let shown = match &mut made {
             Some(made) => &*made,
-            None => shard.body(name.bytes()).ok_or(wanted.refusal())?.sketch(),
+            None => shard.body(name.bytes()).ok_or(wanted.refusal(KindAndDialect::COUNT))?.sketch(),
         };
         // What this node said under an epoch that may be over, of which only the store can tell.
         if shard.own_shelves().of(name.bytes()).any(|(_, own)| !is_alike(own.sketch(), shown)) {
@@ -70,7 +71,7 @@ impl Run<'_, '_> {
         let worked = match &mut made {
             Some(made) => work(made, &mut edits.0)?,
             None => {
-                let body = shard.body_mut(name.bytes()).ok_or(wanted.refusal())?;
+                let body = shard.body_mut(name.bytes()).ok_or(wanted.refusal(KindAndDialect::COUNT))?;
                 let worked = work(body.sketch_mut(), &mut edits.0)?;
                 shard.note_body(name.bytes());
                 worked

@@ -201,7 +201,7 @@ impl Run<'_, '_> {
         match self.body(name).map(|body| body.sketch()) {
             None => Ok(Some(work(cell.value.to_string().as_bytes()))),
             Some(Sketch::Hll(hll)) => Ok(Some(work(hll.redis_string()))),
-            Some(_) => Err(Refusal::WrongKind),
+            Some(sketch) => Err(Refusal::OtherKind { found: known(sketch) }),
         }
     }
 }

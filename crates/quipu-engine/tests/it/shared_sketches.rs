@@ -6,8 +6,8 @@ use std::time::Duration;
 use quipu_engine::{Engine, Environment, Load, Loaded, Options, Secret, SharingOptions, SystemClock};
 use quipu_model::shared::NODE;
 use quipu_model::{
-    Command, Dialect, Durability, ExpiryCondition, FrequencySize, MemoryStore, Namespace, Refusal, Reply, SetCondition,
-    SetExpiry, SetString, SketchCommand, Store, TopSize, When,
+    Command, Dialect, Durability, ExpiryCondition, FrequencySize, Kind, KindAndDialect, MemoryStore, Namespace,
+    Refusal, Reply, SetCondition, SetExpiry, SetString, SketchCommand, Store, TopSize, When,
 };
 use quipu_testkit::store_suite::{FaultyStore, block_on};
 use quipu_testkit::{CrashDisk, SimClock};
@@ -211,11 +211,13 @@ fn what_cannot_be_shared_is_refused_by_name() {
         assert!(matches!(reply, Reply::Refused(Refusal::OneOwner { .. })), "{reply:?}");
     }
     for command in [Command::Take { name: name("hll:1") }, Command::Reset { name: name("hll:1") }] {
-        assert_eq!(run(&engine, command), Reply::Refused(Refusal::WrongKind));
+        let reply = run(&engine, command);
+        assert!(matches!(reply, Reply::Refused(Refusal::WrongKind | Refusal::OtherKind { .. })), "{reply:?}");
     }
+    let found = KindAndDialect { kind: Kind::Unique, dialect: REDIS };
     assert_eq!(
         run(&engine, Command::Add { name: name("hll:1"), delta: 1, shard_key: None }),
-        Reply::Refused(Refusal::WrongKind)
+        Reply::Refused(Refusal::OtherKind { found })
     );
     let merge = SketchCommand::MergeUnique { names: vec![name("hll:3"), name("hll:1")], dialect: REDIS };
     assert_eq!((ask(&engine, merge), uniques(&engine, "hll:3", REDIS)), (Reply::Ok, 2), "what only adds may be merged");
@@ -225,7 +227,11 @@ fn what_cannot_be_shared_is_refused_by_name() {
     assert!(matches!(made, Reply::Refused(Refusal::SketchExists { .. })), "{made:?}");
     engine.add("count:1", 1).unwrap();
     eventually("the other hears of a count", || other.read("count:1").unwrap().value == 1);
-    assert_eq!(ask(&other, observe("count:1", &["a"], REDIS)), Reply::Refused(Refusal::NotHll), "it is one there, too");
+    assert_eq!(
+        ask(&other, observe("count:1", &["a"], REDIS)),
+        Reply::Refused(Refusal::NotHll { found: KindAndDialect::COUNT }),
+        "it is one there, too"
+    );
     [engine, other].iter().for_each(|engine| engine.close().unwrap());
 }
 

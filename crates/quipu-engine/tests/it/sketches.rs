@@ -221,7 +221,7 @@ fn uniques_are_counted_merged_and_compared() {
         known.value
     };
     assert_eq!((related(Relation::Intersection), related(Relation::Difference)), (1, 2));
-    assert_eq!(ask(&engine, observe("d:n", &["q"], REDIS)), refused(Refusal::NotHll));
+    assert_eq!(ask(&engine, observe("d:n", &["q"], REDIS)), refused(Refusal::NotHll { found: found("d:unique") }));
     assert!(matches!(ask(&engine, merge(&["d:n", "d:a"], NATIVE)), Reply::Refused(Refusal::NotOffered { .. })));
     assert_eq!(uniques(&engine, &["d:n"]), 3, "nothing was merged");
 }
@@ -388,19 +388,19 @@ fn a_count_is_no_sketch_and_a_sketch_is_no_count() {
     let (_world, engine) = open();
     fill(&engine);
     engine.set("d:count", 5).unwrap();
-    let wrong = || refused(Refusal::WrongKind);
+    let wrong = |text| refused(Refusal::OtherKind { found: found(text) });
     for text in ["d:hll", "d:unique", "d:cms", "d:frequency", "d:topk", "d:top"] {
         let name = name(text);
-        assert_eq!(run(&engine, Command::Add { name, delta: 1, shard_key: None }), wrong());
-        assert_eq!(run(&engine, Command::Reset { name }), wrong());
+        assert_eq!(run(&engine, Command::Add { name, delta: 1, shard_key: None }), wrong(text));
+        assert_eq!(run(&engine, Command::Reset { name }), wrong(text));
         let (expiry, expiry_if_none) = (Expiry::Keep, false);
         let within = AddWithin { name, delta: 1, lower: 0, upper: 9, saturate: true, expiry, expiry_if_none };
-        assert_eq!(run(&engine, Command::AddWithin(within)), wrong());
+        assert_eq!(run(&engine, Command::AddWithin(within)), wrong(text));
         let many = run(&engine, Command::ReadMany { names: vec![name, self::name("d:count")] });
         assert_eq!(many, Reply::Values(vec![None, Some(5)]));
         let handle = engine.handle(text).unwrap();
         for _ in 0..5 {
-            assert!(matches!(handle.count(1), Err(Error::Refused(Refusal::WrongKind))));
+            assert!(matches!(handle.count(1), Err(Error::Refused(Refusal::OtherKind { .. }))));
         }
         let mut turn = engine.turn();
         let briefs = [Brief { name: self::name("d:count"), delta: None }, Brief { name, delta: Some(1) }];
@@ -411,7 +411,7 @@ fn a_count_is_no_sketch_and_a_sketch_is_no_count() {
         let old = Set { name, value: 1, condition, expiry, reply_old: true };
         if text != "d:hll" {
             for command in [Command::Read { name }, Command::Take { name }, Command::Set(old)] {
-                assert_eq!(run(&engine, command), wrong(), "{text}");
+                assert_eq!(run(&engine, command), wrong(text), "{text}");
             }
         }
         assert_eq!(run(&engine, Command::Exists { names: vec![name] }), Reply::Integer(1));
@@ -420,24 +420,39 @@ fn a_count_is_no_sketch_and_a_sketch_is_no_count() {
     assert!(engine.delete("d:count").unwrap());
     check(&engine);
     engine.set("d:count", 5).unwrap();
+    let (count, other) = (found("d:count"), |text| Refusal::OtherKind { found: found(text) });
     for (command, refusal) in [
-        (observe("d:count", &["a"], REDIS), Refusal::NotHll),
-        (count_unique(&["d:count"], REDIS), Refusal::NotHll),
-        (merge(&["d:hll", "d:count"], REDIS), Refusal::NotHll),
-        (merge(&["d:count", "d:hll"], REDIS), Refusal::NotHll),
-        (observe("d:cms", &["a"], REDIS), Refusal::NotHll),
-        (observe("d:count", &["a"], NATIVE), Refusal::WrongKind),
-        (count_items("d:count", &[("a", 1)], REDIS), Refusal::WrongKind),
-        (count_items("d:frequency", &[("a", 1)], REDIS), Refusal::WrongKind),
-        (read_items("d:hll", &["a"], NATIVE), Refusal::WrongKind),
-        (count_top("d:count", &[("a", 1)], None, NATIVE), Refusal::WrongKind),
-        (count_top("d:cms", &[("a", 1)], None, REDIS), Refusal::WrongKind),
+        (observe("d:count", &["a"], REDIS), Refusal::NotHll { found: count }),
+        (count_unique(&["d:count"], REDIS), Refusal::NotHll { found: count }),
+        (merge(&["d:hll", "d:count"], REDIS), Refusal::NotHll { found: count }),
+        (merge(&["d:count", "d:hll"], REDIS), Refusal::NotHll { found: count }),
+        (observe("d:cms", &["a"], REDIS), Refusal::NotHll { found: found("d:cms") }),
+        (observe("d:count", &["a"], NATIVE), other("d:count")),
+        (count_items("d:count", &[("a", 1)], REDIS), other("d:count")),
+        (count_items("d:frequency", &[("a", 1)], REDIS), other("d:frequency")),
+        (read_items("d:hll", &["a"], NATIVE), other("d:hll")),
+        (count_top("d:count", &[("a", 1)], None, NATIVE), other("d:count")),
+        (count_top("d:cms", &[("a", 1)], None, REDIS), other("d:cms")),
         (make_frequency("d:count", REDIS), Refusal::SketchExists { kind: Kind::Frequency }),
-        (SketchCommand::StringLength { name: name("d:top") }, Refusal::WrongKind),
+        (SketchCommand::StringLength { name: name("d:top") }, other("d:top")),
     ] {
         assert_eq!(ask(&engine, command.clone()), refused(refusal), "{command:?}");
     }
     assert_eq!(engine.read("d:count").unwrap().value, 5);
+}
+
+/// What the counter of that name is, in these tests.
+fn found(text: &str) -> KindAndDialect {
+    let (kind, dialect) = match text {
+        "d:hll" => (Kind::Unique, REDIS),
+        "d:unique" => (Kind::Unique, NATIVE),
+        "d:cms" => (Kind::Frequency, REDIS),
+        "d:frequency" => (Kind::Frequency, NATIVE),
+        "d:topk" => (Kind::Top, REDIS),
+        "d:top" => (Kind::Top, NATIVE),
+        _ => return KindAndDialect::COUNT,
+    };
+    KindAndDialect { kind, dialect }
 }
 
 fn check_kinds(engine: &Engine) {
@@ -530,14 +545,14 @@ fn lanes_of_a_count_are_closed_before_it_becomes_a_sketch() {
         handle.count(1).unwrap();
     }
     assert!(handle.is_split());
-    assert_eq!(ask(&engine, observe("d:a", &["x"], REDIS)), refused(Refusal::NotHll));
+    assert_eq!(ask(&engine, observe("d:a", &["x"], REDIS)), refused(Refusal::NotHll { found: found("d:count") }));
     assert_eq!(engine.read("d:a").unwrap().value, 10);
     for _ in 0..10 {
         handle.count(1).unwrap();
     }
     assert_eq!(ask(&engine, set_string("d:a", &string)), Reply::Ok);
     assert!(!handle.is_split());
-    assert!(matches!(handle.count(1), Err(Error::Refused(Refusal::WrongKind))));
+    assert!(matches!(handle.count(1), Err(Error::Refused(Refusal::OtherKind { .. }))));
     assert_eq!(uniques(&engine, &["d:a"]), 1);
     assert!(engine.delete("d:a").unwrap());
     handle.count(1).unwrap();
@@ -641,7 +656,7 @@ fn several_commands_are_one_and_a_token_counts_once() {
         Reply::Integer(1),
         Reply::Integers(vec![4, 1]),
         Reply::Items(vec![None]),
-        refused(Refusal::WrongKind),
+        refused(Refusal::OtherKind { found: found("d:cms") }),
         Reply::Integer(1),
     ];
     assert_eq!(replies, expected);

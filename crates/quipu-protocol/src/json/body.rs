@@ -248,9 +248,16 @@ impl Visitor<'_> for Whole {
 
     fn visit_f64<E: Error>(self, value: f64) -> Result<i64, E> {
         // `2.0` and `1e3` are whole numbers to JSON. Beyond what doubles keep exact, nobody can say which one was meant.
-        match value.fract() == 0.0 && value.abs() <= SAFE_INTEGER_MAX as f64 {
+        let is_exact = value.abs() <= SAFE_INTEGER_MAX as f64;
+        match value.fract() == 0.0 && is_exact {
             true => Ok(value as i64),
-            false => Err(E::custom(format_args!("{value} is not a whole number of 64 bits"))),
+            false if is_exact => Err(E::custom(format_args!("{value} is not a whole number of 64 bits"))),
+            // What was sent is not known any more: as a double it is another number.
+            false => Err(E::custom(format_args!(
+                "the number is not a whole number from {} to {} written in digits; a string keeps all digits",
+                i64::MIN,
+                i64::MAX
+            ))),
         }
     }
 
@@ -292,7 +299,8 @@ mod tests {
             (r#"{"delta": 1.5}"#, "1.5 is not a whole number"),
             (r#"{"delta": 1e400}"#, "out of range"),
             (r#"{"delta": 1e17}"#, "is not a whole number"),
-            (r#"{"delta": 18446744073709551616}"#, "is not a whole number"),
+            (r#"{"delta": 18446744073709551616}"#, "the number is not a whole number from -9223372036854775808 to"),
+            (r#"{"delta": 99999999999999999999}"#, "the number is not a whole number from -9223372036854775808 to"),
             (r#"{"delta": 9223372036854775808}"#, "does not fit"),
             (r#"{"delta": "one"}"#, "string"),
             (r#"{"delta": null}"#, "null"),

@@ -23,40 +23,46 @@ const COUNT_LINE_BYTES_MAX: usize = 32;
 /// Why the bytes are not RESP. The text is Redis's, for clients that log it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
-    /// `*` and not a count, or too large a one.
+    /// `*` and not a count.
     #[error("Protocol error: invalid multibulk length")]
     ArgsCount,
+    /// More arguments than a command may have.
+    #[error("Protocol error: invalid multibulk length: a command has at most {0} arguments, see limits.args")]
+    ArgsMax(usize),
     /// `*` and no end of line.
     #[error("Protocol error: too big mbulk count string")]
     ArgsCountLine,
     /// More arguments than a client may send that has not given the password.
-    #[error("Protocol error: unauthenticated multibulk length")]
+    #[error("Protocol error: unauthenticated multibulk length: send AUTH first")]
     ArgsCountUnauthenticated,
     /// An argument that does not begin with `$`.
     #[error("Protocol error: expected '$', got '{}'", .0.escape_ascii())]
     NotBulk(u8),
-    /// `$` and not a length, or too large a one.
+    /// `$` and not a length.
     #[error("Protocol error: invalid bulk length")]
     BulkLength,
+    /// A longer argument than a command may have.
+    #[error("Protocol error: invalid bulk length: an argument has at most {0} bytes, see limits.bulk_bytes")]
+    BulkMax(usize),
     /// `$` and no end of line.
     #[error("Protocol error: too big bulk count string")]
     BulkLengthLine,
     /// A longer argument than a client may send that has not given the password.
-    #[error("Protocol error: unauthenticated bulk length")]
+    #[error("Protocol error: unauthenticated bulk length: send AUTH first")]
     BulkLengthUnauthenticated,
     /// An argument longer or shorter than announced.
     #[error("Protocol error: expected end of line after bulk")]
     BulkEnd,
     /// All arguments together are too long.
-    #[error("Protocol error: too big request")]
-    FrameLength,
-    /// An inline command without an end.
-    #[error("Protocol error: too big inline request")]
-    InlineLength,
+    #[error("Protocol error: too big request: a command has at most {0} bytes, see limits.frame_bytes")]
+    FrameLength(usize),
+    /// An inline command without an end, or with too many words.
+    #[error("Protocol error: too big inline request: a line has at most {0} bytes, see limits.inline_bytes")]
+    InlineLength(usize),
     /// A quote left open.
     #[error("Protocol error: unbalanced quotes in request")]
     Quotes,
-    /// A browser was made to talk to us: `POST` or `Host:`. Close at once and answer nothing.
+    /// HTTP, perhaps from a browser that was made to talk to us: nothing is executed, and the connection is closed.
     #[error("possible cross-protocol attack: the connection speaks HTTP")]
     CrossProtocol,
 }
@@ -114,7 +120,7 @@ impl Decoder {
                         };
                         if count > limits.args_max {
                             return Err(match limits.authenticated {
-                                true => DecodeError::ArgsCount,
+                                true => DecodeError::ArgsMax(limits.args_max),
                                 false => DecodeError::ArgsCountUnauthenticated,
                             });
                         }
@@ -138,13 +144,13 @@ impl Decoder {
                     };
                     if len > limits.bulk_bytes_max {
                         return Err(match limits.authenticated {
-                            true => DecodeError::BulkLength,
+                            true => DecodeError::BulkMax(limits.bulk_bytes_max),
                             false => DecodeError::BulkLengthUnauthenticated,
                         });
                     }
                     // Saturating: the bound of a bulk is configured, and may be as large as a number gets.
                     if len.saturating_add(self.at + 2) > limits.frame_bytes_max as usize {
-                        return Err(DecodeError::FrameLength);
+                        return Err(DecodeError::FrameLength(limits.frame_bytes_max as usize));
                     }
                     if self.count - left == HEAD {
                         // The frame bound keeps every offset within 32 bits.
@@ -209,11 +215,15 @@ impl Decoder {
     fn inline<'a>(&'a mut self, input: &'a [u8], limits: &Limits) -> Result<Option<Frame<'a>>, DecodeError> {
         let Some(found) = input[self.at..].iter().position(|&byte| byte == b'\n') else {
             self.at = input.len();
-            return if self.at > limits.inline_bytes_max { Err(DecodeError::InlineLength) } else { Ok(None) };
+            return if self.at > limits.inline_bytes_max {
+                Err(DecodeError::InlineLength(limits.inline_bytes_max))
+            } else {
+                Ok(None)
+            };
         };
         let end = self.at + found;
         if end > limits.inline_bytes_max {
-            return Err(DecodeError::InlineLength);
+            return Err(DecodeError::InlineLength(limits.inline_bytes_max));
         }
         self.at = 0;
         self.stage = Stage::Start;
@@ -221,11 +231,11 @@ impl Decoder {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         let map = inline::split(line, &mut self.packed).map_err(|inline::UnbalancedQuotes| DecodeError::Quotes)?;
         let args = Args { bytes: &self.packed, map };
-        if args.get(0).is_some_and(speaks_http) {
+        if is_http(&args) {
             return Err(DecodeError::CrossProtocol);
         }
         if args.len() > limits.args_max {
-            return Err(DecodeError::InlineLength);
+            return Err(DecodeError::ArgsMax(limits.args_max));
         }
         Ok(Some(Frame { args, bytes: end + 1 }))
     }
@@ -243,9 +253,11 @@ impl Decoder {
     }
 }
 
-/// The first words by which Redis recognises a browser.
-fn speaks_http(word: &[u8]) -> bool {
-    word.eq_ignore_ascii_case(b"post") || word.eq_ignore_ascii_case(b"host:")
+/// Whether a line is HTTP: by the first words that Redis knows, or as a request line, which no command looks like.
+fn is_http(args: &Args<'_>) -> bool {
+    let first =
+        args.get(0).is_some_and(|word| word.eq_ignore_ascii_case(b"post") || word.eq_ignore_ascii_case(b"host:"));
+    first || args.len() == 3 && args.get(2).is_some_and(|word| word.starts_with(b"HTTP/"))
 }
 
 #[cfg(test)]

@@ -309,9 +309,13 @@ mod tests {
             (Reply::Refused(Refusal::Overflow), Shape::Plain, same("-ERR increment or decrement would overflow\r\n")),
             (Reply::Refused(Refusal::ExpireTime), Shape::Plain, same("-ERR invalid expire time in 'set' command\r\n")),
             (
-                Reply::Refused(Refusal::WrongKind),
+                Reply::Refused(Refusal::OtherKind {
+                    found: KindAndDialect { kind: Kind::Top, dialect: Dialect::Redis },
+                }),
                 Shape::Plain,
-                same("-WRONGTYPE Operation against a key holding the wrong kind of value\r\n"),
+                same(
+                    "-WRONGTYPE Operation against a key holding the wrong kind of value: it is of kind top, which TOPK.LIST reads\r\n",
+                ),
             ),
         ] {
             assert_eq!(both(reply.clone(), shape), expected, "{reply:?}");
@@ -384,7 +388,11 @@ mod tests {
             (Refusal::NoSketch { kind: Kind::Frequency }, "cms.query", "-CMS: key does not exist\r\n"),
             (Refusal::SketchExists { kind: Kind::Top }, "topk.reserve", "-TopK: key already exists\r\n"),
             (Refusal::SizesDiffer, "cms.merge", "-CMS: width/depth is not equal\r\n"),
-            (Refusal::NotHll, "pfadd", "-WRONGTYPE Key is not a valid HyperLogLog string value.\r\n"),
+            (
+                Refusal::NotHll { found: KindAndDialect::COUNT },
+                "pfadd",
+                "-WRONGTYPE Key is not a valid HyperLogLog string value. It is of kind count, which GET reads\r\n",
+            ),
             (Refusal::CorruptHll, "pfcount", "-INVALIDOBJ Corrupted HLL object detected\r\n"),
             (Refusal::NoSketch { kind: Kind::Top }, "quipu.top.list", "-ERR key does not exist\r\n"),
         ] {

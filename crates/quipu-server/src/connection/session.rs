@@ -6,6 +6,7 @@
 //! - one reply per command, in order, unless the client asked for fewer;
 //! - before the password, only what `Flag::NoAuth` marks is carried out, and no more than 16 KiB are listened to.
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -444,8 +445,9 @@ impl Session {
     fn refuse_bytes(&mut self, error: DecodeError, out: &mut Vec<u8>) {
         tally(&self.shared.tally.errors, 1);
         if error == DecodeError::CrossProtocol {
-            // A browser that was tricked into talking to us gets no words back that it could show.
+            // A page that made its browser talk to us cannot read this: it is of another origin.
             out.clear();
+            out.extend_from_slice(http_reply(self.shared.http).as_bytes());
         } else if self.state.replies == Replies::All {
             Writer::new(out, self.state.version).error(&format!("ERR {error}"));
         }
@@ -454,4 +456,18 @@ impl Session {
     fn has_said_too_much(&self) -> bool {
         !self.state.authenticated && self.unauthenticated_bytes > UNAUTHENTICATED_BYTES_MAX
     }
+}
+
+/// What a client hears that speaks HTTP to the RESP port.
+fn http_reply(http: Option<SocketAddr>) -> String {
+    let place = match http {
+        Some(address) => format!("HTTP is served on {address}."),
+        None => "HTTP is off; `quipu serve --http ADDRESS` turns it on.".to_owned(),
+    };
+    let body = format!("This is the RESP port of Quipu, for Redis clients. {place} Nothing was executed.\n");
+    format!(
+        "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: {}\r\n\
+         X-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n{body}",
+        body.len()
+    )
 }

@@ -55,8 +55,12 @@ fn little_is_listened_to_before_the_password() {
     let door = locked();
     let mut inside = door.client();
     inside.ask("AUTH secret", "+OK\r\n");
-    door.client().send("*11\r\n").expect_closed_after("-ERR Protocol error: unauthenticated multibulk length\r\n");
-    door.client().send("*1\r\n$16385\r\n").expect_closed_after("-ERR Protocol error: unauthenticated bulk length\r\n");
+    door.client()
+        .send("*11\r\n")
+        .expect_closed_after("-ERR Protocol error: unauthenticated multibulk length: send AUTH first\r\n");
+    door.client()
+        .send("*1\r\n$16385\r\n")
+        .expect_closed_after("-ERR Protocol error: unauthenticated bulk length: send AUTH first\r\n");
     let mut talker = door.client();
     let guesses = "AUTH wrong\r\n".repeat(2_000);
     let _ = std::io::Write::write_all(&mut talker.0, guesses.as_bytes());

@@ -182,7 +182,7 @@ fn who_is_served_in_one_round_gets_its_own_replies_in_its_own_order() {
     for (at, client) in clients.iter_mut().enumerate() {
         client.expect(format!(":{at}\r\n:{}\r\n", at + 1));
         match at % 5 {
-            0 => client.expect("-WRONGTYPE Operation against a key holding the wrong kind of value\r\n"),
+            0 => client.expect("-WRONGTYPE Operation against a key holding the wrong kind of value: it is of kind unique, which PFCOUNT reads\r\n"),
             1 => client.expect("-ERR increment or decrement would overflow\r\n"),
             2 if at % 3 == 0 => client.expect("_\r\n"),
             2 => client.expect("$-1\r\n"),

@@ -18,9 +18,9 @@ fn malformed_bytes_close_their_connection_and_no_other() {
     for (count, (bytes, text)) in [
         (&b"*-1\r\n"[..], "invalid multibulk length"),
         (b"*99999999999999999999\r\n", "invalid multibulk length"),
-        (&million, "invalid multibulk length"),
+        (&million, "invalid multibulk length: a command has at most 32768 arguments, see limits.args"),
         (b"*1\r\n$-1\r\n", "invalid bulk length"),
-        (b"*1\r\n$536870913\r\n", "invalid bulk length"),
+        (b"*1\r\n$536870913\r\n", "invalid bulk length: an argument has at most 1048576 bytes, see limits.bulk_bytes"),
         (b"*1\r\n*1\r\n$4\r\nPING\r\n", "expected '$', got '*'"),
         (b"*1\r\n$4\r\nPINGxx", "expected end of line after bulk"),
         (&endless, "too big mbulk count string"),
@@ -45,15 +45,26 @@ fn malformed_bytes_close_their_connection_and_no_other() {
 }
 
 #[test]
-fn a_browser_is_closed_without_a_word() {
+fn http_on_the_resp_port_is_told_where_http_is_and_closed() {
     let door = Door::open();
-    door.client().send("POST / HTTP/1.1\r\n").expect_closed_after("");
-    door.client().send("Host: localhost\r\n").expect_closed_after("");
-    door.client().send("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").expect_closed_after("");
-    let mut page = door.client();
-    let _ = page.0.write_all(b"POST / HTTP/1.1\r\nHost: a\r\n\r\nFLUSHALL\r\nSET a 1\r\n");
-    assert_eq!(page.rest(), b"");
-    door.client().ask("GET a", "$-1\r\n");
+    let requests = [
+        "POST / HTTP/1.1\r\n",
+        "Host: localhost\r\n",
+        "GET /v1/counters/a HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        "POST / HTTP/1.1\r\nHost: a\r\n\r\nFLUSHALL\r\nSET a 1\r\n",
+        "SET a 1\r\nGET / HTTP/1.1\r\nSET a 2\r\n",
+    ];
+    for request in requests {
+        let mut page = door.client();
+        let _ = page.0.write_all(request.as_bytes());
+        let heard = String::from_utf8(page.rest()).expect("text");
+        let (head, body) = heard.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{request}: {heard}"));
+        assert!(head.starts_with("HTTP/1.1 400 Bad Request\r\n"), "{head}");
+        assert!(head.contains(&format!("Content-Length: {}\r\n", body.len())), "{head}");
+        assert!(body.contains("RESP port") && body.contains("HTTP is "), "{body}");
+    }
+    // Of the last one, what came before the request was a command like any other.
+    door.client().ask("GET a", "$1\r\n1\r\n");
 }
 
 #[test]

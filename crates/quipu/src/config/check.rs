@@ -35,7 +35,11 @@ pub fn check(flags: &ServeFlags, out: &mut impl Write) -> anyhow::Result<ExitCod
     }
     writeln!(out, "{}", show::lines(rows))?;
     if let Some(error) = unread {
-        writeln!(out, "{}", show::bad(&format!("what was said at run time is not shown: {error:#}")))?;
+        writeln!(
+            out,
+            "{}",
+            show::bad(&format!("what was said at run time is not shown: {}", crate::chain::one_line(&error)))
+        )?;
     }
     if effective.mistakes.is_empty() {
         writeln!(out, "{}", show::good("no mistakes"))?;

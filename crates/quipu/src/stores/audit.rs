@@ -80,7 +80,10 @@ impl Audit {
     fn look(&mut self, name: Box<[u8]>, row: Result<Seen, StoreError>) {
         let seen = match row {
             Ok(seen) => seen,
-            Err(error) => return self.drift(&name, format!("cannot be read: {:#}", anyhow::Error::new(error))),
+            Err(error) => {
+                return self
+                    .drift(&name, format!("cannot be read: {}", crate::chain::one_line(&anyhow::Error::new(error))));
+            }
         };
         self.due += u64::from(seen.snapshot.due(seen.at));
         let row = match seen.snapshot.as_of(seen.at).into_owned().checked() {

@@ -49,16 +49,16 @@ fn malformed_frames_are_told_apart_in_the_words_of_redis() {
         (b"* 1\r\n", "invalid multibulk length"),
         (b"*1\n$4\r\nPING\r\n", "invalid multibulk length"),
         (b"*99999999999999999999\r\n", "invalid multibulk length"),
-        (b"*1000000\r\n", "invalid multibulk length"),
-        (b"*32769\r\n", "invalid multibulk length"),
+        (b"*1000000\r\n", "invalid multibulk length: a command has at most 32768 arguments, see limits.args"),
+        (b"*32769\r\n", "invalid multibulk length: a command has at most 32768 arguments, see limits.args"),
         (b"*1\r\n*1\r\n$4\r\nPING\r\n", "expected '$', got '*'"),
         (b"*1\r\n:4\r\n", "expected '$', got ':'"),
         (b"*1\r\n\x01\r\n", "expected '$', got '\\x01'"),
         (b"*1\r\n$-1\r\n", "invalid bulk length"),
         (b"*1\r\n$x\r\n", "invalid bulk length"),
         (b"*1\r\n$04\r\nPING\r\n", "invalid bulk length"),
-        (b"*1\r\n$536870913\r\n", "invalid bulk length"),
-        (b"*1\r\n$1048577\r\n", "invalid bulk length"),
+        (b"*1\r\n$536870913\r\n", "invalid bulk length: an argument has at most 1048576 bytes, see limits.bulk_bytes"),
+        (b"*1\r\n$1048577\r\n", "invalid bulk length: an argument has at most 1048576 bytes, see limits.bulk_bytes"),
         (b"*1\r\n$4\r\nPINGxx", "expected end of line after bulk"),
         (b"*1\r\n$3\r\nPING\r\n", "expected end of line after bulk"),
         (b"\"abc\r\n", "unbalanced quotes in request"),
@@ -72,12 +72,18 @@ fn malformed_frames_are_told_apart_in_the_words_of_redis() {
     let endless = |head: &[u8]| [head, &[b'1'; 70_000]].concat();
     assert_eq!(error_of(&endless(b"*")), Some(DecodeError::ArgsCountLine));
     assert_eq!(error_of(&endless(b"*1\r\n$")), Some(DecodeError::BulkLengthLine));
-    assert_eq!(feed(&[&endless(b"a")], &Limits::default()).1, Some(DecodeError::InlineLength));
+    assert_eq!(feed(&[&endless(b"a")], &Limits::default()).1, Some(DecodeError::InlineLength(65_536)));
 }
 
 #[test]
 fn a_browser_is_recognised_by_its_first_line() {
-    for bytes in [&b"POST / HTTP/1.1\r\n"[..], b"post / HTTP/1.1\r\n", b"Host: localhost\r\n", b"PING\r\nHost: a\r\n"] {
+    for bytes in [
+        &b"POST / HTTP/1.1\r\n"[..],
+        b"post / HTTP/1.1\r\n",
+        b"Host: localhost\r\n",
+        b"PING\r\nHost: a\r\n",
+        b"GET /v1/counters/a HTTP/1.1\r\n",
+    ] {
         assert_eq!(error_of(bytes), Some(DecodeError::CrossProtocol));
     }
     assert_eq!(error_of(b"*1\r\n$4\r\nPOST\r\n"), None, "a RESP array is no browser");
@@ -89,27 +95,39 @@ fn bounds_hold_to_the_byte() {
         Limits { bulk_bytes_max: 8, args_max: 3, inline_bytes_max: 8, frame_bytes_max: 36, authenticated: true };
     let ends_as = |bytes: &[u8]| feed(&[bytes], &limits).1;
     assert_eq!(ends_as(b"*1\r\n$8\r\n12345678\r\n"), None);
-    assert_eq!(ends_as(b"*1\r\n$9\r\n"), Some(DecodeError::BulkLength));
+    assert_eq!(ends_as(b"*1\r\n$9\r\n"), Some(DecodeError::BulkMax(8)));
     assert_eq!(ends_as(b"*3\r\n"), None);
-    assert_eq!(ends_as(b"*4\r\n"), Some(DecodeError::ArgsCount));
+    assert_eq!(ends_as(b"*4\r\n"), Some(DecodeError::ArgsMax(3)));
     assert_eq!(ends_as(b"12345678\n"), None);
-    assert_eq!(ends_as(b"123456789\n"), Some(DecodeError::InlineLength));
-    assert_eq!(ends_as(b"123456789"), Some(DecodeError::InlineLength));
-    assert_eq!(ends_as(b"1 2 3 4\n"), Some(DecodeError::InlineLength));
-    assert_eq!(ends_as(b"*3\r\n$8\r\n12345678\r\n$8\r\n12345678\r\n$0\r\n\r\n"), Some(DecodeError::FrameLength));
+    assert_eq!(ends_as(b"123456789\n"), Some(DecodeError::InlineLength(8)));
+    assert_eq!(ends_as(b"123456789"), Some(DecodeError::InlineLength(8)));
+    assert_eq!(ends_as(b"1 2 3 4\n"), Some(DecodeError::ArgsMax(3)));
+    assert_eq!(ends_as(b"*3\r\n$8\r\n12345678\r\n$8\r\n12345678\r\n$0\r\n\r\n"), Some(DecodeError::FrameLength(36)));
     assert_eq!(ends_as(b"*3\r\n$8\r\n12345678\r\n$8\r\n12345678\r\n"), None);
     let wide = Limits { bulk_bytes_max: usize::MAX, ..limits };
-    assert_eq!(feed(&[b"*1\r\n$9223372036854775807\r\n"], &wide).1, Some(DecodeError::FrameLength));
+    assert_eq!(feed(&[b"*1\r\n$9223372036854775807\r\n"], &wide).1, Some(DecodeError::FrameLength(36)));
 }
 
 #[test]
 fn a_client_without_the_password_may_send_little() {
     let ends_as = |bytes: &[u8]| feed(&[bytes], &Limits::UNAUTHENTICATED).1.map(|error| error.to_string());
-    assert_eq!(ends_as(b"*11\r\n").as_deref(), Some("Protocol error: unauthenticated multibulk length"));
-    assert_eq!(ends_as(b"*1\r\n$16385\r\n").as_deref(), Some("Protocol error: unauthenticated bulk length"));
-    assert_eq!(ends_as(&[b'a'; 17_000]).as_deref(), Some("Protocol error: too big inline request"));
+    assert_eq!(
+        ends_as(b"*11\r\n").as_deref(),
+        Some("Protocol error: unauthenticated multibulk length: send AUTH first")
+    );
+    assert_eq!(
+        ends_as(b"*1\r\n$16385\r\n").as_deref(),
+        Some("Protocol error: unauthenticated bulk length: send AUTH first")
+    );
+    assert_eq!(
+        ends_as(&[b'a'; 17_000]).as_deref(),
+        Some("Protocol error: too big inline request: a line has at most 16384 bytes, see limits.inline_bytes")
+    );
     let two = [b"*2\r\n$9000\r\n".to_vec(), vec![b'a'; 9000], b"\r\n$9000\r\n".to_vec()].concat();
-    assert_eq!(ends_as(&two).as_deref(), Some("Protocol error: too big request"));
+    assert_eq!(
+        ends_as(&two).as_deref(),
+        Some("Protocol error: too big request: a command has at most 16384 bytes, see limits.frame_bytes")
+    );
 }
 
 #[test]
