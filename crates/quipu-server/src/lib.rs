@@ -18,6 +18,7 @@
 mod backup;
 mod clients;
 mod connection;
+mod errors_page;
 mod hot;
 mod http;
 mod info;
@@ -31,6 +32,7 @@ mod settings;
 mod shared;
 mod worker;
 
+pub use errors_page::errors_page;
 pub use http::openapi_page;
 pub use limits::Limits;
 pub use metrics::markdown as metrics_page;

@@ -244,6 +244,8 @@ pub enum Task {
 pub enum Page {
     /// Every metric: docs/metrics.md
     Metrics,
+    /// Every error: docs/errors.md
+    Errors,
     /// What `/openapi.json` says
     Openapi,
     /// Every setting, of the server and of namespaces: docs/configuration.md

@@ -127,3 +127,11 @@ fn the_page_of_settings_is_what_the_code_prints() {
     let printed = String::from_utf8(printed.expect("the program runs").stdout).expect("text");
     assert!(page == printed, "run: quipu docs configuration > docs/configuration.md");
 }
+
+#[test]
+fn the_page_of_errors_is_what_the_code_prints() {
+    let page = std::fs::read_to_string(root().join("docs/errors.md")).expect("docs/errors.md");
+    let printed = std::process::Command::new(env!("CARGO_BIN_EXE_quipu")).args(["docs", "errors"]).output();
+    let printed = String::from_utf8(printed.expect("the program runs").stdout).expect("text");
+    assert!(page == printed, "run: quipu docs errors > docs/errors.md");
+}

@@ -1,6 +1,7 @@
 //! Why a command was not understood, in the words of Redis, prefix included.
 
-use quipu_model::{BadIdentity, NameTooLong, Pattern};
+use quipu_model::RespCode::Own;
+use quipu_model::{BadIdentity, NAME_BYTES_MAX, NameTooLong, Pattern};
 
 /// A command that cannot be carried out as it was written. The text is the whole error reply.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -62,6 +63,51 @@ pub enum CommandError {
     /// The same, with words of the client in it.
     #[error("{0}")]
     WordedWith(String),
+}
+
+quipu_model::reasons! { CommandError:
+    Unknown { name: "INCRE".into(), args: "'likes:42' ".into() }, Some(Own), None,
+        "There is no command of that name.",
+        "Look for it in docs/commands.md, or ask `COMMAND LIST`.";
+    UnknownSubcommand { name: "KILL".into(), container: "CLIENT".into() }, Some(Own), None,
+        "The command exists, and not with this second word.",
+        "Send the command with HELP: it lists its second words.";
+    Absent { name: "APPEND", instead: "a counter is a whole number, not a string" }, Some(Own), None,
+        "Redis has the command, and a counter cannot have it.",
+        "Do what the text says instead.";
+    Arity("incrby"), Some(Own), None,
+        "The command has too few or too many arguments.",
+        "docs/commands.md and `COMMAND DOCS name` show its syntax.";
+    NotInteger, Some(Own), None,
+        "The value is no whole number between -9223372036854775808 and 9223372036854775807, written in digits.",
+        "Send digits without spaces, signs other than -, or leading zeros. Count fractions in a smaller unit.";
+    Syntax, Some(Own), None,
+        "An option is unknown, stands twice, lacks its value, or excludes another one.",
+        "docs/commands.md and `COMMAND DOCS name` show its syntax.";
+    BadExpiry("set"), Some(Own), None,
+        "The expiry is zero or negative where it must be positive, or out of range.",
+        "Give a positive time; EX takes seconds, PX milliseconds, EXAT and PXAT a Unix time.";
+    DecrementOverflow, Some(Own), None,
+        "DECRBY has -9223372036854775808, whose negation does not fit 64 bits.",
+        "Use INCRBY, or a smaller number.";
+    NameTooLong(NameTooLong { bytes: NAME_BYTES_MAX + 1 }), Some(Own), None,
+        "The name of a counter is over 512 bytes.",
+        "Use a shorter name, for example a hash of the long one.";
+    PatternTooLong(Pattern::BYTES_MAX + 1), Some(Own), None,
+        "The pattern is longer than patterns may be.",
+        "Use a shorter pattern, and filter in the client.";
+    Identity(BadIdentity::Empty), Some(Own), None,
+        "The token after IDMP, or producer and number after SEQ, are not well-formed.",
+        "Use a non-empty token within the length in the text; sequence numbers begin with 1.";
+    Cursor, Some(Own), None,
+        "SCAN has a cursor that no SCAN has returned.",
+        "Begin with 0, and send the cursor of the last reply unchanged.";
+    Worded("ERR LBOUND can't be greater than UBOUND"), Some(Own), None,
+        "An argument has a value that this command does not take.",
+        "The text names the argument and what it may be.";
+    WordedWith("ERR Unsupported option AB".into()), Some(Own), None,
+        "An argument has a value that this command does not take.",
+        "The text names the argument and what it may be.";
 }
 
 /// Takes a pattern within the bound: a longer one would be matched in time that grows with it, name by name.

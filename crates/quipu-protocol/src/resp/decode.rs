@@ -12,6 +12,8 @@
 //! Stricter than Redis in two places: a negative count of arguments and a bulk string without its line end are errors,
 //! not ignored, because both mean that the two sides no longer agree where a command begins.
 
+use quipu_model::RespCode;
+
 use super::Limits;
 use super::args::{Args, Form, HEAD, Map, Place};
 use super::inline;
@@ -65,6 +67,53 @@ pub enum DecodeError {
     /// HTTP, perhaps from a browser that was made to talk to us: nothing is executed, and the connection is closed.
     #[error("possible cross-protocol attack: the connection speaks HTTP")]
     CrossProtocol,
+}
+
+const ERR: Option<RespCode> = Some(RespCode::Word("ERR"));
+
+quipu_model::reasons! { DecodeError:
+    ArgsCount, ERR, None,
+        "What follows `*` is no number of arguments.",
+        "Mend the client: it does not speak RESP.";
+    ArgsMax(32_768), ERR, None,
+        "The command has more arguments than `limits.args` allows.",
+        "Send fewer arguments in one command, or raise `limits.args`.";
+    ArgsCountLine, ERR, None,
+        "The line that begins with `*` does not end.",
+        "Mend the client: it does not speak RESP.";
+    ArgsCountUnauthenticated, ERR, None,
+        "The command has more than 10 arguments, before the password was given.",
+        "Send AUTH or HELLO … AUTH first.";
+    NotBulk(b'+'), ERR, None,
+        "An argument does not begin with `$`, as arguments of a RESP command do.",
+        "Mend the client: it sends something else than arrays of bulk strings.";
+    BulkLength, ERR, None,
+        "What follows `$` is no length.",
+        "Mend the client: every argument is sent as `$`, its length in bytes, and its bytes.";
+    BulkMax(1_048_576), ERR, None,
+        "The argument is longer than `limits.bulk_bytes` allows.",
+        "Send a shorter argument, or raise `limits.bulk_bytes`. A name has at most 512 bytes in any case.";
+    BulkLengthLine, ERR, None,
+        "The line that begins with `$` does not end.",
+        "Mend the client: it does not speak RESP.";
+    BulkLengthUnauthenticated, ERR, None,
+        "An argument is over 16 KiB, before the password was given.",
+        "Send AUTH or HELLO … AUTH first.";
+    BulkEnd, ERR, None,
+        "An argument is longer or shorter than the length before it says.",
+        "Mend the client: lengths are in bytes, not in characters.";
+    FrameLength(4_194_304), ERR, None,
+        "The command is longer than `limits.frame_bytes` allows, all arguments together.",
+        "Split the command, or raise `limits.frame_bytes`.";
+    InlineLength(65_536), ERR, None,
+        "A command typed as a line is longer than `limits.inline_bytes` allows, or does not end.",
+        "Send it as a RESP array, or raise `limits.inline_bytes`.";
+    Quotes, ERR, None,
+        "A command typed as a line leaves a quote open.",
+        "Close the quote; a space or the end of the line follows it.";
+    CrossProtocol, None, None,
+        "The connection speaks HTTP to the RESP port. It gets an HTTP reply with status 400 and is closed; nothing was executed.",
+        "Use the HTTP port: the setting `http`, by default 7380. The reply names it.";
 }
 
 /// One command.

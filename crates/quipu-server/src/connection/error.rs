@@ -1,5 +1,7 @@
 //! Errors of a connection over RESP: password, transactions, limits. The text is the whole reply.
 
+use quipu_model::RespCode::Own;
+
 /// Why a connection refuses a command that is understood. The words are Redis's where Redis has the error.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ConnectionError {
@@ -51,4 +53,64 @@ pub(crate) enum ConnectionError {
     BackupFromElsewhere,
     #[error("ERR a backup needs an absolute path, since the server is not where its client is")]
     BackupRelative,
+}
+
+quipu_model::reasons! { ConnectionError:
+    NoAuth, Some(Own), None,
+        "The server has a password, and the connection has not given it. The connection is closed.",
+        "Send AUTH or HELLO … AUTH first; `quipu` and redis-cli take `--password` and `-a`.";
+    NoAuthHello, Some(Own), None,
+        "HELLO came before the password.",
+        "Send `HELLO 3 AUTH default PASSWORD`.";
+    WrongPassword, Some(Own), None,
+        "The password is wrong, or the user is not `default`.",
+        "Use the password of the setting `password`; the only user is `default`.";
+    NoPassword, Some(Own), None,
+        "The client gave a password, and the server has none.",
+        "Leave the password out, or start the server with one.";
+    TooManyClients, Some(Own), None,
+        "As many clients are connected as `limits.connections` or the open-files limit allows.",
+        "Close connections, use a pool, or raise `limits.connections`. CONFIG SET maxclients changes it at run time.";
+    Database, Some(Own), None,
+        "SELECT names another database than 0.",
+        "Use database 0, and a namespace in the name (`likes:42`) to keep counters apart.";
+    NestedMulti, Some(Own), None,
+        "MULTI came inside a transaction.",
+        "Send EXEC or DISCARD first.";
+    DiscardWithoutMulti, Some(Own), None,
+        "DISCARD came without a transaction.",
+        "Send MULTI first.";
+    ExecWithoutMulti, Some(Own), None,
+        "EXEC came without a transaction.",
+        "Send MULTI first.";
+    ExecAbort, Some(Own), None,
+        "A command of the transaction was refused when it was queued, so none was run.",
+        "Mend that command and send the transaction again.";
+    WatchInMulti, Some(Own), None,
+        "WATCH came inside a transaction.",
+        "Send WATCH before MULTI.";
+    TooManyWatches { watches_max: 4_096 }, Some(Own), None,
+        "The connection watches as many names as `limits.watches` allows.",
+        "Send UNWATCH or EXEC, watch fewer names, or raise `limits.watches`.";
+    WalkInMulti { name: "KEYS".into() }, Some(Own), None,
+        "SCAN or KEYS came inside a transaction; it would hold every counter meanwhile.",
+        "Run it outside MULTI.";
+    TokenInMulti, Some(Own), None,
+        "A command of a transaction has IDMP or SEQ.",
+        "Send the command with its token alone, outside MULTI.";
+    NotInMulti, Some(Own), None,
+        "The command is about the connection or the server, and cannot be part of a transaction.",
+        "Send it before MULTI or after EXEC.";
+    QueueFull { commands_max: 16_384, bytes_max: 1_048_576 }, Some(Own), None,
+        "The transaction is over `limits.queue_commands` or `limits.queue_bytes`, or its replies over `limits.output_bytes`.",
+        "Split the transaction, or raise the limit.";
+    ClientListTooLarge { bytes_max: 1_048_576 }, Some(Own), None,
+        "The list of clients is longer than `limits.output_bytes`.",
+        "Ask for some: `CLIENT LIST ID 1 2 3`.";
+    BackupFromElsewhere, Some(Own), None,
+        "QUIPU.BACKUP writes files on the server's machine, and the client is on another one.",
+        "Run `quipu backup` on the server's machine, through 127.0.0.1.";
+    BackupRelative, Some(Own), None,
+        "QUIPU.BACKUP has a relative path.",
+        "Give the path from the root: `/var/backups/quipu`.";
 }

@@ -2,8 +2,8 @@
 
 pub use quipu_model::reason::problem_types::*;
 
-use quipu_model::ProblemType;
 use quipu_model::reason::problem_types::ALL as OF_REFUSALS;
+use quipu_model::{ProblemType, Reason};
 
 /// How many problem types there are.
 pub const COUNT: usize = OF_REFUSALS.len() + own::ALL.len();
@@ -32,4 +32,73 @@ mod own {
         BAD_SETTINGS       "bad-settings"       422 0 "The settings of the namespace have mistakes"
         NOT_READY          "not-ready"          503 1 "The server is not ready"
     }
+}
+
+/// The rows of problems that no refusal of the engine brings about.
+pub const REASONS: &[Reason] = &[
+    row(
+        BAD_PATH,
+        "The name in the path is empty, too long, or wrongly percent-encoded.",
+        "Encode the name as a URL does; a counter's name has at most 512 bytes.",
+    ),
+    row(
+        BAD_QUERY,
+        "A parameter of the query is unknown or has a wrong value.",
+        "The detail names it. `/openapi.json` lists the parameters of every path.",
+    ),
+    row(
+        BAD_BODY,
+        "The body is not the JSON that this path takes.",
+        "The detail names the mistake. `/openapi.json` has a schema and an example.",
+    ),
+    row(
+        UNAUTHORIZED,
+        "The server has a password, and the request brings none or a wrong one.",
+        "Send `Authorization: Bearer PASSWORD`.",
+    ),
+    row(
+        CROSS_ORIGIN,
+        "A browser sent a change from a page of another origin.",
+        "Send changes from your own server, or serve the page and Quipu under one origin.",
+    ),
+    row(
+        NO_ROUTE,
+        "Nothing has this path.",
+        "Look for the path in `/openapi.json`; counters are under `/v1/counters/NAME`.",
+    ),
+    row(METHOD_NOT_ALLOWED, "The path exists, and not with this method.", "The `Allow` header lists its methods."),
+    row(
+        BODY_TIMEOUT,
+        "The body did not arrive within `limits.http_body_timeout`.",
+        "Send it again on a new connection; raise the limit for slow networks.",
+    ),
+    row(
+        BODY_TOO_LARGE,
+        "The body, or the number of items in it, is over its bound.",
+        "Split the batch. The bound in bytes is `limits.http_body_bytes`.",
+    ),
+    row(
+        BAD_SETTINGS,
+        "The settings of a namespace have mistakes; none of them was changed.",
+        "`errors` names every mistake with its key. docs/configuration.md lists all keys.",
+    ),
+    row(
+        BAD_TOKEN,
+        "The header `Idempotency-Key`, or `token`, `producer` or `seq` in the body, is malformed.",
+        "Send one token, or one producer with one number, as the detail says.",
+    ),
+    row(
+        BUSY,
+        "As many batches, watchers or changes of settings are under way as may be.",
+        "Try again after a second, or send fewer at once.",
+    ),
+    row(
+        NOT_READY,
+        "The server is starting or stopping, or a fault keeps it from counting.",
+        "Wait for it; `/readyz` says why. A stopped server does not come back by itself.",
+    ),
+];
+
+const fn row(http: &'static ProblemType, cause: &'static str, remedy: &'static str) -> Reason {
+    Reason { name: http.word, resp: None, http: Some(http), cause, remedy }
 }
