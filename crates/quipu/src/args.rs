@@ -244,6 +244,8 @@ pub enum Task {
 pub enum Page {
     /// Every metric: docs/metrics.md
     Metrics,
+    /// Every command: docs/commands.md
+    Commands,
     /// Every error: docs/errors.md
     Errors,
     /// What `/openapi.json` says

@@ -10,6 +10,7 @@ pub fn docs(page: Page, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     match page {
         Page::Metrics => out.write_all(quipu_server::metrics_page().as_bytes())?,
         Page::Configuration => out.write_all(crate::config::page::page().as_bytes())?,
+        Page::Commands => out.write_all(quipu_protocol::command::page().as_bytes())?,
         Page::Errors => out.write_all(quipu_server::errors_page().as_bytes())?,
         Page::Openapi => out.write_all(quipu_server::openapi_page().as_bytes())?,
     }

@@ -135,3 +135,38 @@ fn the_page_of_errors_is_what_the_code_prints() {
     let printed = String::from_utf8(printed.expect("the program runs").stdout).expect("text");
     assert!(page == printed, "run: quipu docs errors > docs/errors.md");
 }
+
+#[test]
+fn the_page_of_commands_is_what_the_code_prints() {
+    let page = std::fs::read_to_string(root().join("docs/commands.md")).expect("docs/commands.md");
+    let printed = std::process::Command::new(env!("CARGO_BIN_EXE_quipu")).args(["docs", "commands"]).output();
+    let printed = String::from_utf8(printed.expect("the program runs").stdout).expect("text");
+    assert!(page == printed, "run: quipu docs commands > docs/commands.md");
+}
+
+/// The anchors of a page's headings, as the usual renderers of Markdown make them.
+fn anchors(page: &str) -> Vec<String> {
+    let headings = page
+        .lines()
+        .filter_map(|line| line.trim_start_matches('#').strip_prefix(' ').filter(|_| line.starts_with('#')));
+    let letter = |c: &char| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_');
+    headings.map(|text| text.to_lowercase().chars().filter(letter).collect::<String>().replace(' ', "-")).collect()
+}
+
+#[test]
+fn links_within_and_between_the_printed_pages_lead_to_a_heading() {
+    for file in ["docs/commands.md", "docs/errors.md"] {
+        let page = std::fs::read_to_string(root().join(file)).expect(file);
+        let links: Vec<&str> = page.split("](").skip(1).filter_map(|rest| rest.split(')').next()).collect();
+        assert!(links.len() > 100, "only {} links were found in {file}", links.len());
+        for link in links {
+            let (target, anchor) = link.split_once('#').map_or((link, None), |(target, anchor)| (target, Some(anchor)));
+            let target = if target.is_empty() { file.to_owned() } else { format!("docs/{target}") };
+            let text = std::fs::read_to_string(root().join(&target)).expect(&target);
+            assert!(
+                anchor.is_none_or(|anchor| anchors(&text).iter().any(|known| known == anchor)),
+                "{file} links to {link}"
+            );
+        }
+    }
+}

@@ -3,7 +3,7 @@
 //! In: the question. Out: the reply, written. Clients learn from it which arguments are names, and redis-cli its hints.
 
 use super::spec::{Flag, Keys};
-use super::{Introspection, Spec, TABLE};
+use super::{Argument, Introspection, Spec, TABLE};
 use crate::resp::Writer;
 
 /// Answers a question about the commands.
@@ -76,17 +76,58 @@ fn categories(spec: &Spec) -> Vec<String> {
     categories
 }
 
+/// The fields that Redis 7 gives, of which clients make their hints.
 fn docs(spec: &Spec, out: &mut Writer<'_>) {
+    let arguments: Vec<&Argument> = spec.all_arguments().collect();
     out.bulk(spec.name.as_bytes());
-    out.map(if spec.parts.is_empty() { 3 } else { 4 });
-    for (key, value) in [("summary", spec.summary), ("since", spec.since), ("group", spec.group.word())] {
+    out.map(4 + usize::from(!arguments.is_empty()) + usize::from(!spec.parts.is_empty()));
+    let texts = [("summary", spec.summary), ("since", spec.since), ("group", spec.group.word())];
+    for (key, value) in texts.into_iter().chain([("complexity", spec.complexity)]) {
         out.bulk(key.as_bytes());
         out.bulk(value.as_bytes());
+    }
+    if !arguments.is_empty() {
+        out.bulk(b"arguments");
+        out.array(arguments.len());
+        arguments.iter().for_each(|argument| self::argument(argument, out));
     }
     if !spec.parts.is_empty() {
         out.bulk(b"subcommands");
         out.map(spec.parts.len());
         spec.parts.iter().for_each(|part| docs(part, out));
+    }
+}
+
+fn argument(argument: &Argument, out: &mut Writer<'_>) {
+    let group = argument.kind.group();
+    let flags: Vec<&str> = [(argument.optional, "optional"), (argument.multiple, "multiple")]
+        .into_iter()
+        .filter_map(|(has, flag)| has.then_some(flag))
+        .collect();
+    let shown = group.is_empty();
+    let fields = [shown, argument.token.is_some(), !flags.is_empty(), !group.is_empty()];
+    out.map(2 + fields.into_iter().filter(|has| *has).count());
+    for (key, value) in [("name", argument.name), ("type", argument.kind.word())] {
+        out.bulk(key.as_bytes());
+        out.bulk(value.as_bytes());
+    }
+    if shown {
+        out.bulk(b"display_text");
+        out.bulk(argument.name.as_bytes());
+    }
+    if let Some(token) = argument.token {
+        out.bulk(b"token");
+        out.bulk(token.as_bytes());
+    }
+    if !flags.is_empty() {
+        out.bulk(b"flags");
+        out.set(flags.len());
+        flags.iter().for_each(|flag| out.simple(flag));
+    }
+    if !group.is_empty() {
+        out.bulk(b"arguments");
+        out.array(group.len());
+        group.iter().for_each(|member| self::argument(member, out));
     }
 }
 

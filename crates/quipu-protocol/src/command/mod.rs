@@ -6,20 +6,24 @@
 //! arguments (a failure there spoils a MULTI), [`Spec::parse`] reads the arguments (a failure there is one reply of EXEC).
 
 mod absent;
+mod arguments;
 mod connection;
 mod counter;
 mod describe;
 mod error;
 mod expiry;
 mod identity;
+mod page;
 mod request;
 mod sketch;
 mod spec;
 mod table;
 
+pub use arguments::{Argument, ArgumentKind};
 pub use connection::{ClientCommand, ConfigCommand, ConnectionCommand, Hello, HotKeys, Introspection, ReplyMode};
 pub use describe::{describe, help};
 pub use error::CommandError;
+pub use page::page;
 pub use request::{CounterRequest, OnceRequest, Request};
 pub use spec::{Flag, Group, Keys, Spec, lookup};
 pub use table::TABLE;

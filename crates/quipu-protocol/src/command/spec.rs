@@ -2,10 +2,13 @@
 
 use std::cell::Cell;
 
+use quipu_model::Kind;
+
 use super::absent;
+use super::arguments::Argument;
 use super::error::shown;
 use super::identity;
-use super::table::TABLE;
+use super::table::{self, TABLE};
 use super::{CommandError, Request};
 use crate::resp::Args;
 
@@ -34,6 +37,16 @@ pub struct Spec {
     pub since: &'static str,
     /// One line.
     pub summary: &'static str,
+    /// Its own arguments. [`Spec::all_arguments`] adds the options that many have.
+    pub arguments: &'static [Argument],
+    /// What it replies, in one line.
+    pub reply: &'static str,
+    /// How long it takes.
+    pub complexity: &'static str,
+    /// The kinds of counters that it is for; none: it is about no counter.
+    pub kinds: &'static [Kind],
+    /// A command line, or nothing.
+    pub example: &'static str,
     /// Its parts, if it has any.
     pub parts: &'static [Spec],
     pub(super) read: Read,
@@ -152,6 +165,19 @@ impl Spec {
     /// Whether it has a flag.
     pub fn is(&self, flag: Flag) -> bool {
         self.flags.contains(&flag)
+    }
+
+    /// Its arguments, with the options that all adds and all changes have at their end.
+    pub fn all_arguments(&self) -> impl Iterator<Item = &'static Argument> {
+        let shard_key = self.is(Flag::ShardKey).then_some(&table::SHARD_KEY);
+        let identity = self.is(Flag::Write).then_some(&table::IDENTITY);
+        self.arguments.iter().chain(shard_key).chain(identity)
+    }
+
+    /// The command line that it is asked for with: `INCRBY key increment …`.
+    pub fn syntax(&self) -> String {
+        let name = self.name.replace('|', " ").to_ascii_uppercase();
+        self.all_arguments().fold(name, |line, argument| format!("{line} {argument}"))
     }
 
     /// The name of a part without its operation, in lower case.

@@ -323,10 +323,19 @@ fn the_server_tells_about_itself() {
     client.send("COMMAND COUNT\r\n");
     assert_eq!(client.line(), format!(":{}", quipu_protocol::command::TABLE.len()));
     client.ask("COMMAND INFO nosuch", "*1\r\n$-1\r\n");
-    client.send("COMMAND DOCS incr\r\n").expect("*2\r\n$4\r\nincr\r\n*6\r\n$7\r\nsummary\r\n");
-    for _ in 0..5 {
-        let _ = client.bulk();
-    }
+    // The shape of Redis 7: a map of fields, of which arguments are a list of maps.
+    client.send("COMMAND DOCS expire\r\n").expect("*2\r\n$6\r\nexpire\r\n*10\r\n$7\r\nsummary\r\n");
+    let fields: Vec<String> = (0..7).map(|_| client.bulk()).collect();
+    let complexity = ["since", "1.0.0", "group", "generic", "complexity", "O(1)"];
+    assert_eq!(fields[1..], complexity, "behind the summary");
+    client.expect("$9\r\narguments\r\n*4\r\n");
+    client.expect("*6\r\n$4\r\nname\r\n$3\r\nkey\r\n$4\r\ntype\r\n$3\r\nkey\r\n$12\r\ndisplay_text\r\n$3\r\nkey\r\n");
+    client.expect(
+        "*6\r\n$4\r\nname\r\n$7\r\nseconds\r\n$4\r\ntype\r\n$7\r\ninteger\r\n$12\r\ndisplay_text\r\n$7\r\nseconds\r\n",
+    );
+    client.expect("*8\r\n$4\r\nname\r\n$9\r\ncondition\r\n$4\r\ntype\r\n$5\r\noneof\r\n$5\r\nflags\r\n*1\r\n+optional\r\n$9\r\narguments\r\n*4\r\n");
+    client.expect("*8\r\n$4\r\nname\r\n$2\r\nNX\r\n$4\r\ntype\r\n$10\r\npure-token\r\n$12\r\ndisplay_text\r\n$2\r\nNX\r\n$5\r\ntoken\r\n$2\r\nNX\r\n");
+    let mut client = door.client();
     client.send("QUIT\r\nINCR a\r\n").expect_closed_after("+OK\r\n");
     door.client().ask("GET a", "$1\r\n1\r\n");
 }
@@ -420,4 +429,26 @@ fn a_reading_says_how_good_it_is() {
         .ask("QUIPU.READ a FRESH 1s", "-ERR syntax error\r\n")
         .ask("QUIPU.READ", "-ERR wrong number of arguments for 'quipu.read' command\r\n")
         .ask("MULTI\nQUIPU.READ a", "+OK\r\n-ERR Command not allowed inside a transaction\r\n");
+}
+
+#[test]
+fn the_examples_of_increx_reply_what_the_page_says() {
+    let page = quipu_protocol::command::page();
+    let door = Door::open();
+    let mut client = door.client();
+    let mut asked = 0;
+    for example in page.split("\n> ").skip(1) {
+        let mut lines = example.lines().take_while(|line| !line.starts_with("```"));
+        let command = lines.next().expect("a command");
+        let replies: Vec<String> = lines
+            .map(|line| match line.split_once("(integer) ") {
+                Some((_, number)) => format!(":{number}\r\n"),
+                None => format!("+{line}\r\n"),
+            })
+            .collect();
+        let count = if replies.len() > 1 { format!("*{}\r\n", replies.len()) } else { String::new() };
+        client.ask(command, &format!("{count}{}", replies.concat()));
+        asked += 1;
+    }
+    assert!(asked >= 8, "only {asked} examples were found");
 }

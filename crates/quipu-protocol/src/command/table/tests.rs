@@ -35,6 +35,66 @@ fn the_table_is_sorted_and_complete() {
     }
 }
 
+/// All operations and their parts.
+fn all() -> impl Iterator<Item = &'static Spec> {
+    TABLE.iter().flat_map(|spec| std::iter::once(spec).chain(spec.parts))
+}
+
+#[test]
+fn the_arguments_of_a_command_agree_with_its_arity() {
+    for spec in all().filter(|spec| spec.parts.is_empty()) {
+        let words = spec.name.split('|').count();
+        let least = words + spec.arguments.iter().map(Argument::words_min).sum::<usize>();
+        assert_eq!(least, usize::from(spec.arity.unsigned_abs()), "{}", spec.syntax());
+        let is_fixed = spec.arguments.iter().all(Argument::is_fixed);
+        assert!(spec.arity < 0 || is_fixed, "{}", spec.syntax());
+    }
+}
+
+#[test]
+fn every_command_says_what_it_replies_and_how_long_it_takes() {
+    for spec in all() {
+        assert!(!spec.reply.is_empty() && !spec.complexity.is_empty(), "{}", spec.name);
+        assert_eq!(spec.keys != Keys::NONE, spec.arguments.iter().any(names_counters), "{}", spec.name);
+    }
+}
+
+fn names_counters(argument: &Argument) -> bool {
+    argument.kind == crate::command::ArgumentKind::Key || argument.kind.group().iter().any(names_counters)
+}
+
+#[test]
+fn the_example_of_a_command_is_one() {
+    for spec in all().filter(|spec| !spec.example.is_empty()) {
+        assert_eq!(verdict(spec.example), "ok", "{}", spec.example);
+        let name = spec.name.replace('|', " ").to_ascii_uppercase();
+        assert!(spec.example.starts_with(&name), "{}", spec.example);
+    }
+}
+
+#[test]
+fn syntax_is_written_as_in_redis() {
+    for (name, syntax) in [
+        ("get", "GET key"),
+        ("del", "DEL key [key ...] [IDMP producer token | SEQ producer number]"),
+        ("mset", "MSET key value [key value ...] [IDMP producer token | SEQ producer number]"),
+        ("incrby", "INCRBY key increment [SHARDKEY shard-key] [IDMP producer token | SEQ producer number]"),
+        (
+            "getex",
+            "GETEX key [EX seconds | PX milliseconds | EXAT unix-time-seconds | PXAT unix-time-milliseconds | PERSIST] [IDMP producer token | SEQ producer number]",
+        ),
+        (
+            "cms.merge",
+            "CMS.MERGE destination numkeys source [source ...] [WEIGHTS weight [weight ...]] [IDMP producer token | SEQ producer number]",
+        ),
+        ("hello", "HELLO [protover [AUTH username password] [SETNAME clientname]]"),
+        ("client|reply", "CLIENT REPLY <ON | OFF | SKIP>"),
+        ("hotkeys", "HOTKEYS <GET [COUNT count] | RESET | START | STOP>"),
+    ] {
+        assert_eq!(Spec::named(name.as_bytes()).unwrap().syntax(), syntax);
+    }
+}
+
 /// Every text here was compared with redis-server 7.0.15.
 #[test]
 fn mistakes_are_told_in_the_words_of_redis() {
