@@ -83,7 +83,7 @@ impl Sharing<'_> {
         lock(&self.shared.probe).asked_at = Some(self.elapsed());
         let answer = self.shared.store.clock().await;
         if answer.is_ok() {
-            self.say_name().await;
+            self.publish_name().await;
         }
         self.end_probe(&answer);
     }

@@ -1,6 +1,6 @@
 //! What people call this node: kept in the store beside the registrations, for lists of writers.
 //!
-//! In: a name. Out: calls that say it, by the thread that probes the store.
+//! In: a name. Out: calls that publish it, by the thread that probes the store.
 //!
 //! Invariant: nothing waits for it, and a failure stops nothing.
 
@@ -12,18 +12,18 @@ use super::Sharing;
 use super::lease::Standing;
 use crate::sync::{Ordering, lock};
 
-/// A name is said again after this long: a node that forgot this one may have removed it meanwhile.
-const SAY_EVERY: Duration = Duration::from_secs(3_600);
+/// A name is published again after this long: a node that forgot this one may have removed it meanwhile.
+const PUBLISH_EVERY: Duration = Duration::from_secs(3_600);
 
 /// After a failure it is tried again after this long.
 const RETRY_EVERY: Duration = Duration::from_secs(60);
 
-/// The name, and when it is to be said.
+/// The name, and when it is due.
 #[derive(Default)]
 pub(super) struct NodeName {
     name: Option<String>,
-    /// As which writer it was said last, and how often the store had lost data by then.
-    said: Option<(Incarnation, u64)>,
+    /// As which writer it was published last, and how often the store had lost data by then.
+    published: Option<(Incarnation, u64)>,
     next_at: Duration,
 }
 
@@ -38,20 +38,20 @@ impl Sharing<'_> {
         lock(&self.shared.name).name.clone()
     }
 
-    /// Says the name if it is time. Only a registered node does: whoever forgets its last writer removes the name.
-    pub(super) async fn say_name(&self) {
+    /// Publishes the name if it is due. Only a registered node does: the node that forgets its last writer removes the name.
+    pub(super) async fn publish_name(&self) {
         let now = self.elapsed();
-        let said = (self.shared.present(), self.shared.figures.losses.load(Ordering::Relaxed));
+        let published = (self.shared.present(), self.shared.figures.losses.load(Ordering::Relaxed));
         let due = {
             let name = lock(&self.shared.name);
-            name.name.clone().filter(|_| name.said != Some(said) || name.next_at <= now)
+            name.name.clone().filter(|_| name.published != Some(published) || name.next_at <= now)
         };
         let Some(due) = due.filter(|_| lock(&self.shared.lease).standing == Standing::Live) else { return };
         let answer = self.shared.store.name_node(self.shared.node, Some(&due)).await;
         let mut name = lock(&self.shared.name);
         if name.name.as_ref() == Some(&due) {
-            let wait = if answer.is_ok() { SAY_EVERY } else { RETRY_EVERY };
-            (name.said, name.next_at) = (Some(said), now + wait);
+            let wait = if answer.is_ok() { PUBLISH_EVERY } else { RETRY_EVERY };
+            (name.published, name.next_at) = (Some(published), now + wait);
         }
     }
 }

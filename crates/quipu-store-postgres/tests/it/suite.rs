@@ -139,7 +139,7 @@ fn what_a_server_refuses_is_not_applied_and_heals_by_itself() {
     refused(4, "a constraint");
     server.ask(&format!("ALTER TABLE \"{prefix}_cells\" DROP CONSTRAINT small")).unwrap();
     assert_eq!(put(4).unwrap(), [Verdict::Newest]);
-    let all = ["schema", "counters", "cells", "bodies", "pages", "claims", "writers"]
+    let all = ["schema", "counters", "cells", "bodies", "pages", "claims", "writers", "names"]
         .map(|table| format!("\"{prefix}_{table}\""));
     server.ask(&format!("DROP TABLE {} CASCADE", all.join(", "))).unwrap();
     refused(5, "no tables");
