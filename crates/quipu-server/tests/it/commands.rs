@@ -447,7 +447,7 @@ fn the_examples_of_increx_reply_what_the_page_says() {
             })
             .collect();
         let count = if replies.len() > 1 { format!("*{}\r\n", replies.len()) } else { String::new() };
-        client.ask(command, &format!("{count}{}", replies.concat()));
+        client.ask(command, format!("{count}{}", replies.concat()));
         asked += 1;
     }
     assert!(asked >= 8, "only {asked} examples were found");
