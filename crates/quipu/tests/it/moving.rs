@@ -47,13 +47,13 @@ pub fn parsed(text: &str) -> Json {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-/// What a store has, by its export.
+/// The counts of a store, by its export; sketches have no value there.
 pub fn values(store: &str) -> Values {
     let lines = told(&["export", "--store", store]);
-    let counters = lines.lines().map(|line| {
-        let line = parsed(line);
-        (line["name"].as_str().expect("names of these tests are text").to_owned(), number(&line["value"]))
-    });
+    let counters =
+        lines.lines().map(parsed).filter(|line| !line["value"].is_null()).map(|line| {
+            (line["name"].as_str().expect("names of these tests are text").to_owned(), number(&line["value"]))
+        });
     counters.collect()
 }
 
