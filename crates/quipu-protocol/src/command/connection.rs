@@ -190,7 +190,7 @@ pub(super) fn read<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
         (None, ..) => Freshness::Usual,
         (Some(word), Some(text), 4) if word.eq_ignore_ascii_case(b"FRESHNESS") => {
             let text = Freshness::parse(text);
-            text.ok_or(CommandError::Worded(
+            text.ok_or(CommandError::BadArgument(
                 "ERR freshness is 'cached', 'fresh', or a time up to an hour such as '500ms'",
             ))?
         }
@@ -231,8 +231,8 @@ pub(super) fn hello<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
         hello.version = Some(match number::integer(version) {
             Some(2) => Version::Resp2,
             Some(3) => Version::Resp3,
-            Some(_) => return Err(CommandError::Worded("NOPROTO unsupported protocol version")),
-            None => return Err(CommandError::Worded("ERR Protocol version is not an integer or out of range")),
+            Some(_) => return Err(CommandError::BadArgument("NOPROTO unsupported protocol version")),
+            None => return Err(CommandError::BadArgument("ERR Protocol version is not an integer or out of range")),
         });
     }
     let mut options = args.from(2);
@@ -245,7 +245,7 @@ pub(super) fn hello<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
             hello.name.map_or(Ok(()), plain_name)?;
         } else {
             let text = format!("ERR Syntax error in HELLO option '{}'", shown(option, SHOWN_BYTES_MAX));
-            return Err(CommandError::WordedWith(text));
+            return Err(CommandError::BadArgumentNamed(text));
         }
     }
     connection(ConnectionCommand::Hello(hello))
@@ -293,11 +293,11 @@ pub(super) fn client_setinfo<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a
         ("lib-ver", ClientCommand::SetLibVersion(value))
     } else {
         let text = format!("ERR Unrecognized option '{}'", shown(option, SHOWN_BYTES_MAX));
-        return Err(CommandError::WordedWith(text));
+        return Err(CommandError::BadArgumentNamed(text));
     };
     if !is_plain(value) {
         let text = format!("ERR {word} cannot contain spaces, newlines or special characters.");
-        return Err(CommandError::WordedWith(text));
+        return Err(CommandError::BadArgumentNamed(text));
     }
     client(command)
 }
@@ -315,13 +315,13 @@ pub(super) fn client_list<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
             normal = is(kind, "NORMAL");
             if !normal && !["MASTER", "SLAVE", "REPLICA", "PUBSUB"].iter().any(|word| is(kind, word)) {
                 let text = format!("ERR Unknown client type '{}'", shown(kind, SHOWN_BYTES_MAX));
-                return Err(CommandError::WordedWith(text));
+                return Err(CommandError::BadArgumentNamed(text));
             }
         }
         Some(option) if is(option, "ID") && args.len() > 3 => {
             let id = |arg| number::natural(arg).filter(|&id| id > 0);
             let all: Option<Vec<u64>> = args.from(3).map(id).collect();
-            let mut all = all.ok_or(CommandError::Worded("ERR Invalid client ID"))?;
+            let mut all = all.ok_or(CommandError::BadArgument("ERR Invalid client ID"))?;
             all.sort_unstable();
             ids = Some(all);
         }
@@ -433,7 +433,7 @@ pub(super) fn function_flush<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a
     match args.get(2) {
         None => {}
         Some(how) if args.len() == 3 && (is(how, "ASYNC") || is(how, "SYNC")) => {}
-        Some(_) => return Err(CommandError::Worded("ERR FUNCTION FLUSH only supports SYNC|ASYNC option")),
+        Some(_) => return Err(CommandError::BadArgument("ERR FUNCTION FLUSH only supports SYNC|ASYNC option")),
     }
     connection(ConnectionCommand::FunctionFlush)
 }
@@ -459,7 +459,9 @@ fn introspection(command: Introspection<'_>) -> Parsed<'_> {
 fn several<'a>(args: &Args<'a>) -> Result<Vec<&'a [u8]>, CommandError> {
     match args.len().saturating_sub(2) {
         0..=ASKED_MAX => Ok(args.from(2).collect()),
-        many => Err(CommandError::WordedWith(format!("ERR too many names: {many}, at most {ASKED_MAX} are allowed"))),
+        many => {
+            Err(CommandError::BadArgumentNamed(format!("ERR too many names: {many}, at most {ASKED_MAX} are allowed")))
+        }
     }
 }
 
@@ -471,7 +473,9 @@ fn on_or_off(word: &[u8]) -> Result<(), CommandError> {
 fn plain_name(name: &[u8]) -> Result<(), CommandError> {
     match is_plain(name) {
         true => Ok(()),
-        false => Err(CommandError::Worded("ERR Client names cannot contain spaces, newlines or special characters.")),
+        false => {
+            Err(CommandError::BadArgument("ERR Client names cannot contain spaces, newlines or special characters."))
+        }
     }
 }
 

@@ -50,10 +50,11 @@ pub(super) fn decrby<'a>(spec: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
 pub(super) fn thinned<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
     let (amount, p) = (integer(arg(args, 2))?, integer(arg(args, 3))?);
     if amount < 0 {
-        return Err(CommandError::Worded("ERR what was sampled cannot be negative"));
+        return Err(CommandError::BadArgument("ERR what was sampled cannot be negative"));
     }
     let p = u32::try_from(p).ok().filter(|p| (1..=SAMPLE_MAX).contains(p));
-    let p = p.ok_or_else(|| CommandError::WordedWith(format!("ERR the rate is a number from 1 to {SAMPLE_MAX}")))?;
+    let p =
+        p.ok_or_else(|| CommandError::BadArgumentNamed(format!("ERR the rate is a number from 1 to {SAMPLE_MAX}")))?;
     plain(Command::AddThinned { name: name(args, 1)?, amount, p })
 }
 
@@ -172,7 +173,7 @@ pub(super) fn increx<'a>(spec: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
             once(&mut delta_given)?;
             add.delta = integer(options.next().ok_or(CommandError::Syntax)?)?;
         } else if is(option, "BYFLOAT") {
-            return Err(CommandError::Worded(
+            return Err(CommandError::BadArgument(
                 "ERR BYFLOAT is not offered: counters are whole numbers; count in the smallest unit with BYINT",
             ));
         } else if is(option, "LBOUND") {
@@ -201,7 +202,7 @@ pub(super) fn increx<'a>(spec: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
         return Err(CommandError::Syntax);
     }
     if add.lower > add.upper {
-        return Err(CommandError::Worded("ERR LBOUND can't be greater than UBOUND"));
+        return Err(CommandError::BadArgument("ERR LBOUND can't be greater than UBOUND"));
     }
     plain(Command::AddWithin(add))
 }
@@ -326,17 +327,19 @@ fn expire_in<'a>(unit: Unit, spec: &'static Spec, args: &Args<'a>) -> Parsed<'a>
             option if is(option, "LT") => lt = true,
             other => {
                 let text = format!("ERR Unsupported option {}", shown(other, OPTION_SHOWN_BYTES_MAX));
-                return Err(CommandError::WordedWith(text));
+                return Err(CommandError::BadArgumentNamed(text));
             }
         }
     }
     let condition = match (nx, xx, gt, lt) {
         (true, false, false, false) => ExpiryCondition::IfNone,
         (true, ..) => {
-            return Err(CommandError::Worded("ERR NX and XX, GT or LT options at the same time are not compatible"));
+            return Err(CommandError::BadArgument(
+                "ERR NX and XX, GT or LT options at the same time are not compatible",
+            ));
         }
         (_, _, true, true) => {
-            return Err(CommandError::Worded("ERR GT and LT options at the same time are not compatible"));
+            return Err(CommandError::BadArgument("ERR GT and LT options at the same time are not compatible"));
         }
         // Without an expiry GT never sets one, so XX adds nothing to it.
         (_, _, true, false) => ExpiryCondition::IfLater,

@@ -59,10 +59,10 @@ pub enum CommandError {
     Cursor,
     /// Any other mistake, worded in full by the operation it belongs to.
     #[error("{0}")]
-    Worded(&'static str),
+    BadArgument(&'static str),
     /// The same, with words of the client in it.
     #[error("{0}")]
-    WordedWith(String),
+    BadArgumentNamed(String),
 }
 
 quipu_model::reasons! { CommandError:
@@ -102,10 +102,10 @@ quipu_model::reasons! { CommandError:
     Cursor, Some(Own), None,
         "SCAN has a cursor that no SCAN has returned.",
         "Begin with 0, and send the cursor of the last reply unchanged.";
-    Worded("ERR LBOUND can't be greater than UBOUND"), Some(Own), None,
+    BadArgument("ERR LBOUND can't be greater than UBOUND"), Some(Own), None,
         "An argument has a value that this command does not take.",
         "The text names the argument and what it may be.";
-    WordedWith("ERR Unsupported option AB".into()), Some(Own), None,
+    BadArgumentNamed("ERR Unsupported option AB".into()), Some(Own), None,
         "An argument has a value that this command does not take.",
         "The text names the argument and what it may be.";
 }

@@ -83,21 +83,21 @@ pub(super) fn getrange<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
 // ---- frequency --------------------------------------------------------------------------------------------------------------------
 
 pub(super) fn cms_initbydim<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
-    let size = |index, wrong| natural(arg(args, index)).ok_or(CommandError::Worded(wrong));
+    let size = |index, wrong| natural(arg(args, index)).ok_or(CommandError::BadArgument(wrong));
     let (width, depth) = (size(2, "CMS: invalid width")?, size(3, "CMS: invalid depth")?);
     let size = FrequencySize::Dimensions { width, depth };
     sketch(SketchCommand::MakeFrequency { name: name(args, 1)?, size, dialect: Dialect::Redis })
 }
 
 pub(super) fn cms_initbyprob<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
-    let error = share(arg(args, 2)).ok_or(CommandError::Worded("CMS: invalid overestimation value"))?;
-    let probability = share(arg(args, 3)).ok_or(CommandError::Worded("CMS: invalid prob value"))?;
+    let error = share(arg(args, 2)).ok_or(CommandError::BadArgument("CMS: invalid overestimation value"))?;
+    let probability = share(arg(args, 3)).ok_or(CommandError::BadArgument("CMS: invalid prob value"))?;
     let size = FrequencySize::Accuracy { error, probability };
     sketch(SketchCommand::MakeFrequency { name: name(args, 1)?, size, dialect: Dialect::Redis })
 }
 
 pub(super) fn quipu_freq_make<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
-    let wrong = CommandError::Worded("ERR error and probability are numbers between 0 and 1, e.g. 0.001 0.01");
+    let wrong = CommandError::BadArgument("ERR error and probability are numbers between 0 and 1, e.g. 0.001 0.01");
     let size = match (share(arg(args, 2)), share(arg(args, 3))) {
         (Some(error), Some(probability)) => FrequencySize::Accuracy { error, probability },
         _ => return Err(wrong),
@@ -107,8 +107,8 @@ pub(super) fn quipu_freq_make<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'
 
 pub(super) fn cms_incrby<'a>(spec: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
     let items = counted(spec, args, |by| match number::integer(by) {
-        Some(by) => u64::try_from(by).map_err(|_| CommandError::Worded("CMS: Number cannot be negative")),
-        None => Err(CommandError::Worded("CMS: Cannot parse number")),
+        Some(by) => u64::try_from(by).map_err(|_| CommandError::BadArgument("CMS: Number cannot be negative")),
+        None => Err(CommandError::BadArgument("CMS: Cannot parse number")),
     })?;
     sketch(SketchCommand::CountItems { name: name(args, 1)?, items, make: None, dialect: Dialect::Redis })
 }
@@ -137,12 +137,14 @@ fn read_items<'a>(args: &Args<'a>, dialect: Dialect) -> Parsed<'a> {
 }
 
 pub(super) fn cms_merge<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
-    let worded = CommandError::Worded;
+    let worded = CommandError::BadArgument;
     let count = number::integer(arg(args, 2)).ok_or(worded("CMS: invalid numkeys"))?;
     let count = usize::try_from(count).ok().filter(|count| *count > 0);
     let count = count.ok_or(worded("CMS: Number of keys must be positive"))?;
     if count > JOINED_NAMES_MAX && args.len() > JOINED_NAMES_MAX {
-        return Err(CommandError::WordedWith(format!("CMS: at most {JOINED_NAMES_MAX} keys can be merged at once")));
+        return Err(CommandError::BadArgumentNamed(format!(
+            "CMS: at most {JOINED_NAMES_MAX} keys can be merged at once"
+        )));
     }
     let (mut rest, mut names) = (args.from(3), vec![name(args, 1)?]);
     for _ in 0..count.min(args.len()) {
@@ -187,7 +189,7 @@ pub(super) fn quipu_freq_info<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'
 pub(super) fn topk_reserve<'a>(spec: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
     let size = |index, wrong| {
         let size = natural(arg(args, index)).and_then(|size| u32::try_from(size).ok());
-        size.ok_or(CommandError::Worded(wrong))
+        size.ok_or(CommandError::BadArgument(wrong))
     };
     let mut top = TopSize::of(size(2, "TopK: invalid k")?);
     match args.len() {
@@ -195,7 +197,7 @@ pub(super) fn topk_reserve<'a>(spec: &'static Spec, args: &Args<'a>) -> Parsed<'
         6 => {
             (top.width, top.depth) = (size(3, "TopK: invalid width")?, size(4, "TopK: invalid depth")?);
             let decay = fraction(arg(args, 5)).filter(|decay| (0.0..=1.0).contains(&decay.get()) && decay.get() > 0.0);
-            top.decay = decay.ok_or(CommandError::Worded("TopK: invalid decay value. must be '<= 1' & '> 0'"))?;
+            top.decay = decay.ok_or(CommandError::BadArgument("TopK: invalid decay value. must be '<= 1' & '> 0'"))?;
         }
         _ => return Err(CommandError::Arity(spec.name)),
     }
@@ -204,7 +206,7 @@ pub(super) fn topk_reserve<'a>(spec: &'static Spec, args: &Args<'a>) -> Parsed<'
 
 pub(super) fn quipu_top_make<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
     let k = natural(arg(args, 2)).filter(|k| *k <= TOP_ITEMS_MAX.into()).and_then(|k| u32::try_from(k).ok());
-    let wrong = || CommandError::WordedWith(format!("ERR a list has 1 to {TOP_ITEMS_MAX} items"));
+    let wrong = || CommandError::BadArgumentNamed(format!("ERR a list has 1 to {TOP_ITEMS_MAX} items"));
     let size = TopSize::of(k.ok_or_else(wrong)?);
     sketch(SketchCommand::MakeTop { name: name(args, 1)?, size, dialect: Dialect::Native })
 }
@@ -220,7 +222,7 @@ pub(super) fn topk_incrby<'a>(spec: &'static Spec, args: &Args<'a>) -> Parsed<'a
         let by = number::integer(by).filter(|by| (0..=TOPK_BY_MAX).contains(by));
         // Redis counts the other items of the command, and says it of this one; here all are counted or none is.
         let wrong = "TopK: increment must be an integer greater or equal to 0 and smaller or equal to 100,000";
-        by.map(|by| by as u64).ok_or(CommandError::Worded(wrong))
+        by.map(|by| by as u64).ok_or(CommandError::BadArgument(wrong))
     })?;
     sketch(SketchCommand::CountTop { name: name(args, 1)?, items, make: None, dialect: Dialect::Redis })
 }
@@ -252,7 +254,7 @@ pub(super) fn topk_list<'a>(spec: &'static Spec, args: &Args<'a>) -> Parsed<'a> 
     let shape = match (args.get(2), args.len()) {
         (None, _) => Shape::Items,
         (Some(word), 3) if is(word, "WITHCOUNT") => Shape::ItemsWithCount,
-        (Some(_), 3) => return Err(CommandError::Worded("WITHCOUNT keyword expected")),
+        (Some(_), 3) => return Err(CommandError::BadArgument("WITHCOUNT keyword expected")),
         _ => return Err(CommandError::Arity(spec.name)),
     };
     shaped(Command::Sketch(SketchCommand::ListTop { name: name(args, 1)?, dialect: Dialect::Redis }), shape)
@@ -312,7 +314,7 @@ fn counted_from<'a>(
 /// Items that one command may count: each may have an item in its reply.
 fn few_enough(items: usize) -> Result<(), CommandError> {
     match items > COUNTED_ITEMS_MAX {
-        true => Err(CommandError::WordedWith(format!("ERR a command counts at most {COUNTED_ITEMS_MAX} items"))),
+        true => Err(CommandError::BadArgumentNamed(format!("ERR a command counts at most {COUNTED_ITEMS_MAX} items"))),
         false => Ok(()),
     }
 }
@@ -321,9 +323,9 @@ fn few_enough(items: usize) -> Result<(), CommandError> {
 fn joined<'a>(args: &Args<'a>) -> Result<Vec<Name<'a>>, CommandError> {
     let names = names(args)?;
     match names.len() > JOINED_NAMES_MAX {
-        true => {
-            Err(CommandError::WordedWith(format!("ERR a command brings at most {JOINED_NAMES_MAX} sketches together")))
-        }
+        true => Err(CommandError::BadArgumentNamed(format!(
+            "ERR a command brings at most {JOINED_NAMES_MAX} sketches together"
+        ))),
         false => Ok(names),
     }
 }
