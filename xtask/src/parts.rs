@@ -68,7 +68,7 @@ pub const FEATURES: &str = "--features quipu/failpoints,quipu/redis-tls,quipu/po
 
 const FMT: &str = "fmt --all --check";
 const CLIPPY: &str = "clippy {whole} --all-targets -- -D warnings";
-const UNIT: &str = "test {whole} --lib --bins --test it_* --test cli --test docs --test log --test client \
+const UNIT: &str = "test {whole} --no-fail-fast --lib --bins --test it_* --test cli --test docs --test log --test client \
                     --test disk_errors --test shared_store \
                     -- --show-output --skip crash_states:: --skip interleave:: --skip kill:: --skip nodes:: \
                     --skip moving:: --skip looking::";
