@@ -2,6 +2,7 @@
 //!
 //! Invariant: a part is recorded only for sources that are committed; other sources begin an empty record.
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
@@ -10,8 +11,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::paths::root;
 
-/// What a proof depends on.
-const SOURCES: [&str; 5] = ["crates", "xtask", "proofs/known-bad", "Cargo.lock", "Cargo.toml"];
+/// What a proof depends on, beside the patches.
+const SOURCES: [&str; 4] = ["crates", "xtask", "Cargo.lock", "Cargo.toml"];
+
+/// The patches. The seeds that are recorded in them change nothing about a proof.
+const PATCHES: &str = "proofs/known-bad";
 
 /// The parts that hold for one state of the sources.
 pub struct ProofRecord {
@@ -39,7 +43,7 @@ impl ProofRecord {
         if file.sources != sources {
             file = ProofFile { sources, parts: Vec::new(), commit: file.commit };
         }
-        let is_clean = git(&[&["status", "--porcelain", "--"], &SOURCES[..]].concat())?.is_empty();
+        let is_clean = git(&[&["status", "--porcelain", "--", PATCHES], &SOURCES[..]].concat())?.is_empty();
         if !is_clean {
             println!("the sources have changes that are not committed: nothing will be recorded as proved");
             file.parts.clear();
@@ -101,7 +105,34 @@ fn fingerprint_sources() -> anyhow::Result<String> {
         trees.push_str(&git(&["rev-parse", &format!("HEAD:{source}")])?);
         trees.push('\n');
     }
+    trees.push_str(&hash_patches()?);
     Ok(trees.split_whitespace().map(|tree| &tree[..tree.len().min(12)]).collect::<Vec<_>>().join("-"))
+}
+
+/// A hash of all patches without their seeds.
+fn hash_patches() -> anyhow::Result<String> {
+    let folder = root().join(PATCHES);
+    let entries = std::fs::read_dir(&folder).with_context(|| format!("list {}", folder.display()))?;
+    let mut paths = entries.map(|entry| Ok(entry?.path())).collect::<anyhow::Result<Vec<_>>>()?;
+    paths.sort();
+    let mut all = String::new();
+    for path in paths {
+        let text = std::fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+        all.push_str(&path.file_name().unwrap_or_default().to_string_lossy());
+        text.lines().filter(|line| !line.starts_with("# seed:")).for_each(|line| {
+            all.push('\n');
+            all.push_str(line);
+        });
+    }
+    let mut hash = Command::new("git");
+    hash.args(["hash-object", "--stdin"]).stdin(Stdio::piped()).stdout(Stdio::piped()).current_dir(root());
+    let mut child = hash.spawn().context("run git hash-object")?;
+    child.stdin.take().context("its input is piped")?.write_all(all.as_bytes()).context("write to git hash-object")?;
+    let output = child.wait_with_output().context("wait for git hash-object")?;
+    if !output.status.success() {
+        bail!("git hash-object failed: {}", output.status);
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 fn read_file() -> anyhow::Result<ProofFile> {
