@@ -9,6 +9,7 @@ use anyhow::bail;
 
 use crate::patches::Proving;
 use crate::paths::{root, target};
+use crate::proved::PATCHES_PART;
 use crate::run::{Outcome, run, shown};
 use crate::{clients, documents, tools};
 
@@ -103,7 +104,7 @@ pub static TEST: &[Part] = &[
     },
     Part { name: "clients", budget: 1.0, work: Work::Clients("debug") },
     Part { name: "documents", budget: 1.5, work: Work::Documents },
-    Part { name: "known-bad patches", budget: 2.0, work: Work::Patches(PatchChoice::Few) },
+    Part { name: PATCHES_PART, budget: 2.0, work: Work::Patches(PatchChoice::Few) },
 ];
 
 /// The parts of `cargo xtask prove`.
@@ -163,7 +164,7 @@ pub static PROVE: &[Part] = &[
         ),
     },
     Part { name: "clients", budget: 0.5, work: Work::Clients("dist") },
-    Part { name: "known-bad patches", budget: 16.0, work: Work::Patches(PatchChoice::All) },
+    Part { name: PATCHES_PART, budget: 16.0, work: Work::Patches(PatchChoice::All) },
 ];
 
 impl Part {

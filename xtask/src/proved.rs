@@ -14,8 +14,11 @@ use crate::paths::root;
 /// What a proof depends on, beside the patches.
 const SOURCES: [&str; 4] = ["crates", "xtask", "Cargo.lock", "Cargo.toml"];
 
-/// The patches. The seeds that are recorded in them change nothing about a proof.
+/// The patches. One part depends on them, and the seeds that are recorded in them change nothing about it.
 const PATCHES: &str = "proofs/known-bad";
+
+/// The part that depends on the patches.
+pub const PATCHES_PART: &str = "known-bad patches";
 
 /// The parts that hold for one state of the sources.
 pub struct ProofRecord {
@@ -28,6 +31,9 @@ pub struct ProofRecord {
 struct ProofFile {
     /// Fingerprint of the sources that `parts` holds for.
     sources: String,
+    /// Fingerprint of the patches that the part of the patches holds for.
+    #[serde(default)]
+    patches: String,
     /// Finished parts.
     parts: Vec<String>,
     /// The last commit for which all parts held.
@@ -39,10 +45,14 @@ impl ProofRecord {
     /// Reads the record of the sources that are committed.
     pub fn open() -> anyhow::Result<ProofRecord> {
         let mut file = read_file()?;
-        let sources = fingerprint_sources()?;
+        let (sources, patches) = (fingerprint_sources()?, hash_patches()?);
         if file.sources != sources {
-            file = ProofFile { sources, parts: Vec::new(), commit: file.commit };
+            file.parts.clear();
         }
+        if file.patches != patches {
+            file.parts.retain(|part| part != PATCHES_PART);
+        }
+        (file.sources, file.patches) = (sources, patches);
         let is_clean = git(&[&["status", "--porcelain", "--", PATCHES], &SOURCES[..]].concat())?.is_empty();
         if !is_clean {
             println!("the sources have changes that are not committed: nothing will be recorded as proved");
@@ -105,7 +115,6 @@ fn fingerprint_sources() -> anyhow::Result<String> {
         trees.push_str(&git(&["rev-parse", &format!("HEAD:{source}")])?);
         trees.push('\n');
     }
-    trees.push_str(&hash_patches()?);
     Ok(trees.split_whitespace().map(|tree| &tree[..tree.len().min(12)]).collect::<Vec<_>>().join("-"))
 }
 
@@ -132,7 +141,7 @@ fn hash_patches() -> anyhow::Result<String> {
     if !output.status.success() {
         bail!("git hash-object failed: {}", output.status);
     }
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    Ok(String::from_utf8_lossy(&output.stdout).trim_end().to_owned())
 }
 
 fn read_file() -> anyhow::Result<ProofFile> {
