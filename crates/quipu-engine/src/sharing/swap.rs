@@ -226,10 +226,7 @@ impl Sharing<'_> {
         };
         let _busy = Busy::hold(self.inner, name);
         if swapping.change.is_some() && swapping.sent.is_none() {
-            // What this node has counted in a sketch is there before it is taken; a node without a lease cannot put it.
-            if !self.shared.may_put(self.elapsed()) {
-                return Ok(Some(Step::Later));
-            }
+            // What this node has counted in a sketch is there before it is taken.
             self.settle_body(name).await?;
         }
         let seen = store.read(named(name)).await?;

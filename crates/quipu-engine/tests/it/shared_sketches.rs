@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use quipu_engine::{Engine, Environment, Load, Loaded, Options, Secret, SharingOptions, SystemClock};
+use quipu_engine::{Engine, Environment, Load, Loaded, Options, Secret, SharingOptions, Standing, SystemClock};
 use quipu_model::shared::NODE;
 use quipu_model::{
     Command, Dialect, Durability, ExpiryCondition, FrequencySize, Kind, KindAndDialect, MemoryStore, Namespace,
@@ -200,6 +200,8 @@ fn nodes_with_different_secrets_say_so() {
 fn what_cannot_be_shared_is_refused_by_name() {
     let nodes = Nodes::new();
     let engine = nodes.open(1);
+    // Without a lease the sketch is not put, and a command that only the store decides finds none.
+    eventually("it has joined", || engine.sharing().unwrap().standing() == Standing::Live);
     ask(&engine, observe("hll:1", &["a", "b"], REDIS));
     ask(&engine, make_frequency("cms:1", 100, REDIS));
     let (condition, expiry) = (SetCondition::Always, SetExpiry::Remove);
