@@ -157,7 +157,9 @@ impl Keys {
         for (name, [kind, expiry, length]) in names.into_iter().zip(replies) {
             let time = integer_of(expiry).and_then(|time| u64::try_from(time).ok());
             let expires_at = time.map(|time| Millis(if self.tells_expiry { time } else { now.0.saturating_add(time) }));
-            let value = match (no_string(kind), integer_of(length)) {
+            // Imported without its expiry, it would count for ever.
+            let hidden = expiry.as_ref().err().map(refused);
+            let value = match (no_string(kind).or(hidden), integer_of(length)) {
                 (Some(reason), _) => Err(reason),
                 (None, Some(length)) if length > STRING_BYTES_MAX => Err(NO_INTEGER.into()),
                 (None, _) => {

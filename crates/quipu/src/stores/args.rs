@@ -77,7 +77,18 @@ pub struct Import {
     pub store: Store,
     #[command(flatten)]
     pub run: Run,
-    /// The `store_secret` of the store's nodes: only sketches that hash by it are imported. HyperLogLogs of Redis need none
+    #[command(flatten)]
+    pub secret: StoreSecret,
+    /// Exit with status 1 if anything was skipped
+    #[arg(long)]
+    pub strict: bool,
+}
+
+/// The secret that the nodes of a store hash items with.
+#[derive(Debug, Args)]
+pub struct StoreSecret {
+    /// The `store_secret` of the store's nodes: an import needs it for sketches, an export for top lists of several nodes.
+    /// HyperLogLogs of Redis need none
     #[arg(
         long,
         value_name = "TEXT",
@@ -87,9 +98,6 @@ pub struct Import {
         hide_default_value = true
     )]
     pub store_secret: String,
-    /// Exit with status 1 if anything was skipped
-    #[arg(long)]
-    pub strict: bool,
 }
 
 /// How an import goes.
@@ -151,16 +159,8 @@ pub struct Export {
     /// Where to, instead of stdout; there once it is whole
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
-    /// Secret of the store's nodes: merges top lists that several nodes have counted
-    #[arg(
-        long,
-        value_name = "TEXT",
-        env = "QUIPU_STORE_SECRET",
-        hide_env_values = true,
-        default_value = "",
-        hide_default_value = true
-    )]
-    pub store_secret: String,
+    #[command(flatten)]
+    pub secret: StoreSecret,
     /// Exit with status 1 if anything was left out
     #[arg(long)]
     pub strict: bool,

@@ -106,7 +106,7 @@ fn of_store<W: Write>(url: &StoreUrl, flags: &Export, lines: &mut Lines<'_, W>) 
             }
             let content = match bodies.filter(|_| row.is_sketch()) {
                 None => Content::Count(row.sum()),
-                Some(bodies) => match dump_bodies(&bodies, &flags.store_secret) {
+                Some(bodies) => match dump_bodies(&bodies, &flags.secret.store_secret) {
                     Ok(dump) => Content::Sketch {
                         kind: dump.kind.word().to_owned(),
                         form: dump.form.word().to_owned(),

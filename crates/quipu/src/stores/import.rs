@@ -22,7 +22,7 @@ pub fn import(flags: &Import, out: &mut impl Write) -> anyhow::Result<ExitCode> 
     let (place, mut source) = open_source(&flags.source, &wanted)?;
     let name = flags.run.name.as_deref().unwrap_or(&place);
     let store = url.open()?;
-    let mover = Mover::begin(&*store, name, &flags.store_secret)?;
+    let mover = Mover::begin(&*store, name, &flags.secret.store_secret)?;
     let carried = carry(&mut *source, &mover, "importing").map_err(|error| match mover.clean_up() {
         true => error.context("the import is not complete; some counters are in and stay, and the next run goes on as the same writer: run it again"),
         false => error.context("nothing was imported"),

@@ -141,6 +141,17 @@ fn a_key_that_the_source_does_not_show_is_listed_and_ends_nothing() {
 }
 
 #[test]
+fn a_key_whose_expiry_the_source_does_not_show_is_listed() {
+    let (source, target) = (redis(), redis());
+    set(&source, &[("likes:1".to_owned(), 5)].into());
+    source.call(&["ACL", "SETUSER", "some", "on", ">pass", "~*", "+@all", "-pexpiretime"]).expect("it is made");
+    let from = source.url().replace("redis://", "redis://some:pass@");
+    let report = parsed(&told(&["import", &from, "--store", &target.url(), "--json"]));
+    assert_eq!(reasons(&report), [("the source refuses to show it".to_owned(), 1)], "{report}");
+    assert!(values(&target.url()).is_empty());
+}
+
+#[test]
 fn an_import_that_fails_leaves_no_writer_without_cells() {
     let (mut source, target) = (redis(), redis());
     let to = target.url();
