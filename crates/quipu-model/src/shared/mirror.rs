@@ -5,7 +5,8 @@
 //! A cell keeps its writer, sequence and value, and the newest per cell wins, as everywhere. So a mirrored row that comes back changes nothing.
 //! What a base holds has no writer. The part of it that folded cells brought is known while the row remembers them; the rest is the *unattributed base*.
 //!
-//! A swap that mirrors is named after the source row: which row, and how many swaps it had seen. The names tell whether one row descends from the other.
+//! A swap that mirrors is named after the source row: which row, how many swaps it had seen, and whether the target had counts of its own that it kept. The names
+//! tell whether one row descends from the other.
 //!
 //! Invariants:
 //! - each add counts once in the target: in its writer's cell, or in the base that it was folded into;
@@ -116,6 +117,7 @@ pub fn mirror(
     }
     let descent = descent(source, target);
     let Some(parts) = parts(&from, &to, descent)? else { return Ok(Next::Same) };
+    let keeps_own = !knows_all(&from, &parts.theirs);
     let mut next = merged(&from, &to, parts, stages, at);
     if from.epoch != to.epoch || target.seen.snapshot.version == Version::ABSENT || descent != Descent::TargetAhead {
         next.expires_at = from.expires_at;
@@ -129,7 +131,7 @@ pub fn mirror(
     if next.version == Version::ABSENT {
         next.version.born_at = at;
     }
-    next.sign(mark(source));
+    next.sign(mark(source, keeps_own));
     Ok(Next::Row(next))
 }
 
@@ -271,13 +273,14 @@ fn knows_all(row: &Snapshot, entries: &Entries) -> bool {
 
 fn descent(source: StoredRow<'_>, target: StoredRow<'_>) -> Descent {
     let (from, to) = (&source.seen.snapshot, &target.seen.snapshot);
+    // A row that kept counts of its own has more than the row that it mirrored, though it has seen no swap since.
     let last = |of: StoredRow<'_>, row: &Snapshot| {
-        let swaps = row.swaps.last().and_then(|id| swaps_marked(of, *id));
-        swaps.is_some_and(|swaps| swaps <= of.seen.snapshot.version.swaps)
+        let mark = row.swaps.last().and_then(|id| read_mark(of, *id));
+        mark.is_some_and(|mark| mark.swaps <= of.seen.snapshot.version.swaps && !mark.keeps_own)
     };
     let any = |of: StoredRow<'_>, row: &Snapshot, wanted: Option<u64>| {
-        let mut marked = row.swaps.iter().filter_map(|id| swaps_marked(of, *id));
-        marked.any(|swaps| wanted.is_none_or(|wanted| wanted == swaps))
+        let mut marks = row.swaps.iter().filter_map(|id| read_mark(of, *id));
+        marks.any(|mark| wanted.is_none_or(|wanted| wanted == mark.swaps))
     };
     if any(source, to, Some(from.version.swaps)) {
         return Descent::TargetAhead;
@@ -291,14 +294,29 @@ fn descent(source: StoredRow<'_>, target: StoredRow<'_>) -> Descent {
     if any(source, to, None) || any(target, from, None) { Descent::Diverged } else { Descent::Unrelated }
 }
 
-/// The name of a swap that mirrors this row: which row, and how many swaps it had seen.
-fn mark(row: StoredRow<'_>) -> SwapId {
-    SwapId(u128::from(tag(row)) << 64 | u128::from(row.seen.snapshot.version.swaps))
+/// What the name of a swap that mirrors says.
+struct Mark {
+    /// How many swaps the source row had seen.
+    swaps: u64,
+    /// The target kept counts that the source row does not know.
+    keeps_own: bool,
 }
 
-/// How many swaps the row had seen, if this swap mirrored it.
-fn swaps_marked(row: StoredRow<'_>, SwapId(words): SwapId) -> Option<u64> {
-    ((words >> 64) as u64 == tag(row)).then_some(words as u64)
+/// The bit of a mark for [`Mark::keeps_own`]: no row sees so many swaps.
+const KEEPS_OWN: u64 = 1 << 63;
+
+/// The name of a swap that mirrors this row.
+fn mark(row: StoredRow<'_>, keeps_own: bool) -> SwapId {
+    let swaps = row.seen.snapshot.version.swaps & !KEEPS_OWN;
+    let flag = if keeps_own { KEEPS_OWN } else { 0 };
+    SwapId(u128::from(tag(row)) << 64 | u128::from(swaps | flag))
+}
+
+/// The mark in the name of a swap, if it mirrored this row.
+fn read_mark(row: StoredRow<'_>, SwapId(words): SwapId) -> Option<Mark> {
+    let low = words as u64;
+    let mark = Mark { swaps: low & !KEEPS_OWN, keeps_own: low & KEEPS_OWN != 0 };
+    ((words >> 64) as u64 == tag(row)).then_some(mark)
 }
 
 /// A row that was forgotten and made anew is another one.

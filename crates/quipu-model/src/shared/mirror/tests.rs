@@ -234,6 +234,23 @@ fn a_fold_that_both_know_and_one_forgets_is_known_by_its_sum() {
 }
 
 #[test]
+fn a_fold_that_only_the_target_knew_and_has_forgotten_is_not_dropped() {
+    let mut stores = Stores::new();
+    stores.add(0, 1);
+    stores.mirror(0, 1).unwrap();
+    stores.add(2, 7);
+    stores.mirror(1, 0).unwrap();
+    stores.add(3, 100);
+    stores.retire(1, 3);
+    stores.add(0, 1_000);
+    stores.mirror(0, 1).unwrap();
+    stores.forget(1);
+    stores.retire(0, 2);
+    assert_eq!(stores.mirror(0, 1), Err(MirrorRefused::Base), "nobody can tell whose count the base is");
+    assert_eq!((stores.sum(0), stores.sum(1)), (1_008, 1_108));
+}
+
+#[test]
 fn an_expiry_goes_along_and_one_that_the_target_has_changed_since_stays() {
     let expire =
         |at: u64| Change::Expire { when: crate::When::At(at as i64), condition: crate::ExpiryCondition::Always };
