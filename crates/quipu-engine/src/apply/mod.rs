@@ -21,9 +21,10 @@ pub mod table;
 mod thin;
 mod walk;
 
+use quipu_model::count::{self, BoundedAdd};
 use quipu_model::{
     AddWithin, Cell, Command, Durability, Epoch, Expiry, ExpiryCondition, ExpiryForm, Kind, Millis, Name, NodeId,
-    Refusal, Reply, Set, SetCondition, SetExpiry, When, count,
+    Refusal, Reply, Set, SetCondition, SetExpiry, When,
 };
 
 use quipu_sketch::Key;
@@ -282,7 +283,8 @@ impl Run<'_, '_> {
             return Err(Refusal::Sampled { what: "an add with bounds" });
         }
         let value = before.map_or(0, |cell| cell.value);
-        let Some(after) = count::add_within(value, add.delta, (add.lower, add.upper), add.saturate) else {
+        let bounds = (add.lower, add.upper);
+        let Some(BoundedAdd { after, delta }) = count::add_within(value, add.delta, bounds, add.saturate)? else {
             return Ok(Reply::Pair(value, 0));
         };
         let mut cell = self.with_value(add.name, before, after);
@@ -292,8 +294,6 @@ impl Run<'_, '_> {
             Expiry::Remove if !kept => cell.expires_at = None,
             _ => {}
         }
-        // Both are i64 and `after` lies between `value` and `value + delta`.
-        let delta = after.wrapping_sub(value);
         self.write_add(add.name, cell, delta);
         Ok(Reply::Pair(after, delta))
     }

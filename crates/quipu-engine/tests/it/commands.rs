@@ -160,6 +160,30 @@ fn overflow_is_refused_and_changes_nothing() {
 }
 
 #[test]
+fn a_bounded_add_that_moves_a_counter_by_more_than_64_bits_is_refused_and_changes_nothing() {
+    const FAR: i64 = 5_000_000_000_000_000_000;
+    let (world, engine) = world();
+    let add = |delta, lower, upper| {
+        let (name, saturate, expiry) = (name("d:a"), true, Expiry::At(When::In(5000)));
+        Command::AddWithin(AddWithin { name, delta, lower, upper, saturate, expiry, expiry_if_none: false })
+    };
+    for (start, delta, lower, upper) in [
+        (FAR, -1, i64::MIN, -FAR),
+        (-FAR, 1, FAR, i64::MAX),
+        (i64::MAX, -1, i64::MIN, i64::MIN),
+        (i64::MIN, 0, 0, i64::MAX),
+    ] {
+        engine.set("d:a", start).unwrap();
+        let before = engine.read("d:a").unwrap();
+        assert_eq!(engine.execute(&add(delta, lower, upper)), Err(Refusal::Overflow.into()), "{start}");
+        assert_eq!(engine.read("d:a").unwrap(), before);
+    }
+    let (_, engine) = restarted(&world);
+    assert_eq!(engine.read("d:a").unwrap().value, i64::MIN);
+    assert_eq!(engine.execute(&add(1, -1, i64::MAX)).unwrap(), Reply::Pair(-1, i64::MAX), "the longest way that fits");
+}
+
+#[test]
 fn a_bounded_add_sets_its_expiry_in_the_same_step() {
     let (world, engine) = world();
     let add = |delta, saturate, expiry, expiry_if_none| {

@@ -51,6 +51,7 @@ pub fn apply(state: &mut State, command: &Command<'_>, now: Millis) -> Reply {
             } else {
                 (inside as i64).min(value)
             };
+            let Some(delta) = after.checked_sub(value) else { return Reply::Refused(Refusal::Overflow) };
             let expiry = match add.expiry {
                 _ if add.expiry_if_none && expiry.is_some() => expiry,
                 Expiry::Keep => expiry,
@@ -58,7 +59,7 @@ pub fn apply(state: &mut State, command: &Command<'_>, now: Millis) -> Reply {
                 Expiry::At(when) => Some(point(when)),
             };
             put(state, add.name, (after, expiry));
-            Reply::Pair(after, after - value)
+            Reply::Pair(after, delta)
         }
         Command::Read { name } => Reply::Value(get(state, *name).map(|cell| cell.0)),
         Command::ReadMany { names } => {

@@ -23,6 +23,12 @@ fn counters_count() {
         .ask("DBSIZE", ":4\r\n")
         .ask("INCREX a BYINT 5 UBOUND 3", "*2\r\n:1\r\n:0\r\n")
         .ask("INCREX a BYINT 5 UBOUND 3 SATURATE", "*2\r\n:3\r\n:2\r\n")
+        .ask("SET far 5000000000000000000", "+OK\r\n")
+        .ask(
+            "INCREX far BYINT -1 UBOUND -5000000000000000000 SATURATE",
+            "-ERR increment or decrement would overflow\r\n",
+        )
+        .ask("GET far", "$19\r\n5000000000000000000\r\n")
         .ask("QUIPU.RESET a", ":3\r\n")
         .ask("GET a", "$1\r\n0\r\n")
         .ask("GETDEL b", "$1\r\n2\r\n")
