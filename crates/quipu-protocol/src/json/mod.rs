@@ -5,6 +5,7 @@
 //! Invariants:
 //! - no bytes from outside can make this panic, and nothing is nested deeper than a batch of flat objects, so depth needs no bound of its own;
 //! - a whole number beyond ±2^53 is written as a string, and every total has its string form beside it: a client that counts in doubles rounds nothing unnoticed;
+//! - a whole number is read from its digits, so it is taken exactly or refused, never rounded;
 //! - what is not understood is refused by name, never left out.
 
 mod body;
@@ -13,6 +14,7 @@ mod namespace;
 mod percent;
 mod reply;
 mod time;
+mod whole;
 
 pub use body::{
     AddBody, BatchItem, BatchOp, COUNTED_ITEMS_MAX, CountedItem, MutationBody, OBSERVE_ITEMS_MAX, ObserveBody,
@@ -23,3 +25,4 @@ pub use namespace::{NamespaceMistake, namespace_value, parse_namespace, setting_
 pub use percent::{PercentError, percent_decode, percent_encode, query_decode};
 pub use reply::{SAFE_INTEGER_MAX, string, write_bytes, write_name, write_reading, write_total};
 pub use time::rfc3339;
+pub use whole::{WholeNumberError, read_whole};

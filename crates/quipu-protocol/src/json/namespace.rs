@@ -4,7 +4,10 @@ use std::fmt;
 
 use quipu_model::{NAMESPACE_KEYS, Namespace};
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde_json::value::RawValue;
 use serde_json::{Map, Value};
+
+use super::whole::{kind_of, read_whole};
 
 /// Something that is wrong with a body.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,7 +26,7 @@ pub fn parse_namespace(body: &[u8]) -> Result<(Namespace, Vec<NamespaceMistake>)
         let text = if seen.contains(&word) {
             Err(format!("'{word}' is given twice"))
         } else {
-            read(&mut namespace, &word, &value)
+            read(&mut namespace, &word, value.get())
         };
         seen.push(word.clone());
         if let Err(text) = text {
@@ -45,50 +48,41 @@ pub fn setting_value(text: &str) -> Value {
     text.parse::<u64>().map_or_else(|_| text.into(), Value::from)
 }
 
-fn read(namespace: &mut Namespace, word: &str, value: &Value) -> Result<(), String> {
+fn read(namespace: &mut Namespace, word: &str, value: &str) -> Result<(), String> {
     let Some(key) = NAMESPACE_KEYS.iter().find(|known| known.key == word) else {
         let known: Vec<&str> = NAMESPACE_KEYS.iter().map(|known| known.key).collect();
         return Err(format!("unknown key '{word}': there are {}", known.join(", ")));
     };
-    let text = match value {
+    let text = match value.as_bytes().first() {
         // As if it were not there.
-        Value::Null => return Ok(()),
-        Value::String(text) if key.form.takes_text() => text.clone(),
-        Value::Number(number) if key.form.takes_number() => match number.as_f64() {
-            // A client that counts in doubles writes 2.0.
-            Some(float) if number.is_f64() && float.fract() == 0.0 && float.abs() < 1e15 => (float as i64).to_string(),
-            _ => number.to_string(),
-        },
-        other => return Err(format!("'{word}' must be {}, not {}", key.form.expected(), kind_of(other))),
+        Some(b'n') => return Ok(()),
+        Some(b'"') if key.form.takes_text() => {
+            serde_json::from_str(value).map_err(|error| format!("'{word}': {error}"))?
+        }
+        // A client that counts in doubles writes 2.0.
+        Some(b'-' | b'0'..=b'9') if key.form.takes_number() && value.contains(['.', 'e', 'E']) => {
+            read_whole(value).map_err(|error| format!("{word}: {error}"))?.to_string()
+        }
+        Some(b'-' | b'0'..=b'9') if key.form.takes_number() => value.to_owned(),
+        _ => return Err(format!("'{word}' must be {}, not {}", key.form.expected(), kind_of(value))),
     };
     (key.take)(namespace, &text).map_err(|text| format!("{word}: {text}"))
 }
 
-fn kind_of(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "a boolean",
-        Value::Number(_) => "a number",
-        Value::String(_) => "a string",
-        Value::Array(_) => "an array",
-        Value::Object(_) => "an object",
-    }
-}
-
 /// An object as it was written, so that a key which is there twice is noticed.
-struct Pairs(Vec<(String, Value)>);
+struct Pairs<'a>(Vec<(String, &'a RawValue)>);
 
-impl<'de> Deserialize<'de> for Pairs {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Pairs, D::Error> {
+impl<'de> Deserialize<'de> for Pairs<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Pairs<'de>, D::Error> {
         struct Reader;
         impl<'de> Visitor<'de> for Reader {
-            type Value = Pairs;
+            type Value = Pairs<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object with the settings of a namespace")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Pairs, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Pairs<'de>, A::Error> {
                 let mut pairs = Vec::new();
                 while let Some(pair) = map.next_entry()? {
                     pairs.push(pair);
@@ -138,6 +132,14 @@ mod tests {
                 ("fail_mode", "fail_mode: unknown fail mode 'x': it is local, open, last-known or closed"),
             ]
         );
+        for (number, text) in [
+            ("8.0000000000000000001", "shards: 8.0000000000000000001 is not a whole number of 64 bits"),
+            ("18446744073709551617", "shards: '18446744073709551617' is not a number from 1 to 64, or auto"),
+            ("-1", "shards: '-1' is not a number from 1 to 64, or auto"),
+        ] {
+            let (namespace, mistakes) = parse_namespace(format!("{{\"shards\": {number}}}").as_bytes()).unwrap();
+            assert_eq!((namespace.shards, mistakes.len(), &*mistakes[0].text), (None, 1, text));
+        }
         for body in [&b""[..], b"[]", b"7", b"null", b"{", b"{\"ttl\": \"1s\"} x"] {
             assert!(parse_namespace(body).is_err(), "{}", body.escape_ascii());
         }

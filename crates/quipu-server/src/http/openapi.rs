@@ -156,7 +156,7 @@ fn schemas() -> Value {
     let seen = object(&["seen", "total"], json!({"seen": {"type": "integer"}, "total": {"type": "integer"}}));
     let time = json!({"type": "string", "format": "date-time"});
     let delta = json!({
-        "description": "A whole number of 64 bits, or one in a string.",
+        "description": "A whole number of 64 bits, or one in a string. With a point or an exponent, up to 2^53: beyond, write all digits.",
         "oneOf": [
             {"type": "integer", "minimum": i64::MIN, "maximum": i64::MAX},
             {"type": "string", "pattern": "^-?[0-9]{1,18}$"},

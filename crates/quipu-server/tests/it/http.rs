@@ -119,6 +119,11 @@ fn what_is_not_understood_is_named_and_nothing_is_applied() {
     for (body, word) in [
         ("{\"delta\": 1.5}", "whole number"),
         ("{\"delta\": 1e400}", "out of range"),
+        // As a double, each would be another number, and a whole one.
+        ("{\"delta\": 9.007199254740993e15}", "out of range"),
+        ("{\"delta\": 9007199254740993.0}", "out of range"),
+        ("{\"delta\": 4503599627370496.3}", "4503599627370496.3 is not a whole number"),
+        ("{\"delta\": 1.0000000000000000001}", "1.0000000000000000001 is not a whole number"),
         ("{\"delta\": 18446744073709551616}", "whole number"),
         ("{\"dleta\": 1}", "unknown field `dleta`"),
         ("{\"delta\"", "EOF"),
@@ -128,6 +133,9 @@ fn what_is_not_understood_is_named_and_nothing_is_applied() {
         let problem = http.post("/v1/counters/a/add", body).is_problem(400, "bad-body");
         assert!(problem["detail"].as_str().unwrap().contains(word), "{body}: {problem}");
     }
+    let batch = "[{\"name\": \"a\"}, {\"name\": \"a\", \"delta\": 9.007199254740993e15}]";
+    let problem = http.post("/v1/batch", batch).is_problem(400, "bad-body");
+    assert!(problem["detail"].as_str().unwrap().starts_with("item 1: out of range"), "{problem}");
     let deep = format!("{{\"delta\": {}", "[".repeat(3_000));
     http.post("/v1/counters/a/add", &deep).is_problem(400, "bad-body");
     http.post("/v1/counters/a/reset", "{\"delta\": 1}").is_problem(400, "bad-body");
