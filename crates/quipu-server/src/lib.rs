@@ -19,6 +19,7 @@ mod backup;
 mod clients;
 mod connection;
 mod errors_page;
+mod hosts;
 mod hot;
 mod http;
 mod info;
@@ -33,6 +34,7 @@ mod shared;
 mod worker;
 
 pub use errors_page::errors_page;
+pub use hosts::{HttpHosts, HttpHostsError};
 pub use http::openapi_page;
 pub use limits::Limits;
 pub use metrics::markdown as metrics_page;

@@ -7,7 +7,7 @@ use std::num::NonZeroUsize;
 
 use subtle::ConstantTimeEq;
 
-use crate::Limits;
+use crate::{HttpHosts, Limits};
 
 /// Longest password. Long enough for any generated one; a bound lets a comparison look at a fixed number of bytes.
 pub const PASSWORD_BYTES_MAX: usize = 512;
@@ -19,6 +19,8 @@ pub struct Options {
     pub resp: SocketAddr,
     /// Where HTTP is served, if anywhere.
     pub http: Option<SocketAddr>,
+    /// The names under which HTTP is served while there is no password.
+    pub http_hosts: HttpHosts,
     /// Threads that serve RESP connections.
     pub workers: NonZeroUsize,
     /// What AUTH must give; without one everybody is let in.
@@ -47,6 +49,7 @@ impl Default for Options {
         Options {
             resp: SocketAddr::from((Ipv4Addr::LOCALHOST, 7379)),
             http: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 7380))),
+            http_hosts: HttpHosts::default(),
             workers: std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN),
             password: None,
             insecure: false,

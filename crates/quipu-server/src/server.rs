@@ -118,7 +118,8 @@ impl Addresses {
     /// Listens; from here on clients can connect, and are answered once [`Server::run`] runs.
     pub fn listen(self, engine: Engine) -> Result<Server, BindError> {
         let Addresses { options, resp, http, connections_possible } = self;
-        let Options { resp: resp_addr, http: http_addr, workers, password, limits, origins, store, .. } = options;
+        let Options { resp: resp_addr, http: http_addr, http_hosts, workers, password, limits, origins, store, .. } =
+            options;
         let resp = listen(resp, resp_addr)?;
         let http = http.zip(http_addr).map(|(socket, addr)| listen(socket, addr)).transpose()?;
         let hot = Hot::new(engine.now());
@@ -127,6 +128,7 @@ impl Addresses {
             durability: engine.stats().durability,
             engine,
             password,
+            http_hosts,
             origins,
             store,
             settings: Settings::new(&limits, connections_possible),

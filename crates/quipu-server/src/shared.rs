@@ -11,7 +11,7 @@ use crate::hot::Hot;
 use crate::http::reason;
 use crate::metrics::{CommandLatencies, Latencies};
 use crate::settings::Settings;
-use crate::{Limits, Origins, Password};
+use crate::{HttpHosts, Limits, Origins, Password};
 
 /// One per server, behind an `Arc`.
 pub(crate) struct Shared {
@@ -19,6 +19,8 @@ pub(crate) struct Shared {
     /// Of counters in no other namespace; fixed when the engine was opened, so nobody has to ask it again.
     pub durability: Durability,
     pub password: Option<Password>,
+    /// The names under which HTTP is served without a password.
+    pub http_hosts: HttpHosts,
     pub limits: Limits,
     pub origins: Origins,
     /// The shared store as it is shown, if there is one.

@@ -143,7 +143,7 @@ fn start_quipu(quipu: &Path, home: &Path, stop: &Stop) -> anyhow::Result<(Server
 fn watchers(quipu: &Path, home: &Path, stop: &Stop) -> anyhow::Result<()> {
     let (server, port) = start_quipu(quipu, &home.join("watchers"), stop)?;
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-    let request = b"GET /v1/counters/watched/watch HTTP/1.1\r\nHost: quipu\r\n\r\n";
+    let request = b"GET /v1/counters/watched/watch HTTP/1.1\r\nHost: localhost\r\n\r\n";
     let mut watching = (0..WATCHERS).map(|_| asked(address, request)).collect::<anyhow::Result<Vec<_>>>()?;
     for watcher in &mut watching {
         hear_until(watcher, b"\n\n")?;
@@ -221,7 +221,7 @@ fn paced(stop: &Stop, mut each: impl FnMut() -> anyhow::Result<()>) -> anyhow::R
 
 fn add(adder: &mut TcpStream, name: &str) -> anyhow::Result<()> {
     adder
-        .write_all(format!("POST /v1/counters/{name}/add HTTP/1.1\r\nHost: quipu\r\n\r\n").as_bytes())
+        .write_all(format!("POST /v1/counters/{name}/add HTTP/1.1\r\nHost: localhost\r\n\r\n").as_bytes())
         .context("add")?;
     hear_until(adder, b"}\n").context("add").map(drop)
 }

@@ -1,42 +1,119 @@
-//! Who may ask.
+//! Which requests are served.
 //!
-//! In: the head of a request. Out: whether it is let in; its body has not been read yet.
+//! In: the head of a request. Out: whether it is served; its body has not been read yet.
 //!
 //! Invariants:
-//! - with a password set, only what the table of routes calls public is answered without it;
-//! - a page in a browser cannot change a counter of a server that its user happens to reach: there is no CORS, and by the time the browser
-//!   keeps the reply from the page, the add would be done.
+//! - with a password, only the public routes are served without it;
+//! - without one, a request is served only under `localhost`, an IP address or a name of `http_hosts`. A page that points its
+//!   own name at this server (DNS rebinding) has that name in `Host`, which it cannot change;
+//! - a page of another origin changes nothing. There is no CORS, but that only keeps the reply from the page: by then the
+//!   change would be done;
+//! - without a password, a page of another origin does not even cause a read: how long the reply takes, or whether it is
+//!   an error, tells a page about what it cannot see.
+//!
+//! `Host`, `Origin` and `Sec-Fetch-*` are the headers that a browser writes itself, whatever the page says. `Referer`,
+//! `X-Forwarded-*`, `Forwarded` and `Content-Type` decide nothing: a page leaves out or chooses them, and a client sends any.
 
-use axum::http::header::{AUTHORIZATION, HOST, ORIGIN};
-use axum::http::{Method, Request};
+use axum::http::header::{AUTHORIZATION, HOST, HeaderName, ORIGIN};
+use axum::http::{HeaderValue, Method, Request, Version};
 
 use super::problem::Problem;
 use super::reason;
 use super::routes;
 use crate::shared::Shared;
 
-/// Lets a request in, or says why not.
-pub(super) fn let_in<B>(shared: &Shared, request: &Request<B>) -> Result<(), Problem> {
-    if let Some(password) = &shared.password
-        && !routes::is_public(request.uri().path())
-    {
-        let given = request.headers().get(AUTHORIZATION).and_then(|value| bearer(value.as_bytes()));
-        if !given.is_some_and(|given| password.is(given)) {
-            let detail = "send the password of the server: 'Authorization: Bearer …'";
-            return Err(Problem::new(reason::UNAUTHORIZED, detail));
+/// Where the page is that sent the request, as a browser says: `same-origin`, `same-site`, `cross-site`, or `none` for a
+/// request of the user. Browsers send it to addresses that they trust; loopback is one.
+const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+
+/// What the request is for: `navigate` opens a page.
+const SEC_FETCH_MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
+
+/// Where its reply goes: `document` is a window of its own, not a frame.
+const SEC_FETCH_DEST: HeaderName = HeaderName::from_static("sec-fetch-dest");
+
+/// Longest host that an error repeats: no name of DNS is longer.
+const HOST_SHOWN_BYTES_MAX: usize = 253;
+
+/// Serves a request, or says why not.
+pub(super) fn check_request<B>(shared: &Shared, request: &Request<B>) -> Result<(), Problem> {
+    let authority = authority(request)?;
+    match &shared.password {
+        Some(password) if !routes::is_public(request.uri().path()) => {
+            let given = request.headers().get(AUTHORIZATION).and_then(|value| bearer(value.as_bytes()));
+            if !given.is_some_and(|given| password.is(given)) {
+                let detail = "send the password of the server: 'Authorization: Bearer …'";
+                return Err(Problem::new(reason::UNAUTHORIZED, detail));
+            }
         }
+        // To know the password is to be let in, under whatever name.
+        Some(_) => {}
+        None => check_host(shared, authority)?,
     }
-    let changes = !matches!(*request.method(), Method::GET | Method::HEAD);
-    if let (true, Some(origin)) = (changes, request.headers().get(ORIGIN)) {
-        let host = request.headers().get(HOST).map(|host| host.as_bytes());
-        let authority =
-            origin.to_str().ok().and_then(|origin| origin.split_once("://")).map(|(_, rest)| rest.as_bytes());
-        if !authority.zip(host).is_some_and(|(origin, host)| origin.eq_ignore_ascii_case(host)) {
-            let detail = "the request comes from a page of another origin; nothing was applied";
-            return Err(Problem::new(reason::CROSS_ORIGIN, detail));
+    check_origin(request, authority, shared.password.is_some())
+}
+
+/// The `host[:port]` that a request names: once, or not at all in HTTP/1.0.
+fn authority<B>(request: &Request<B>) -> Result<Option<&[u8]>, Problem> {
+    let wrong = |detail: &str| Err(Problem::new(reason::BAD_HOST, format!("{detail}; nothing was applied")));
+    let target = request.uri().authority().map(|authority| authority.as_str().as_bytes());
+    let mut hosts = request.headers().get_all(HOST).iter().map(HeaderValue::as_bytes);
+    match (target, hosts.next(), hosts.next()) {
+        (_, _, Some(_)) => wrong("the request has two Host headers"),
+        (Some(target), Some(host), None) if !target.eq_ignore_ascii_case(host) => {
+            wrong("the request line and the Host header name different hosts")
         }
+        // No browser speaks HTTP/1.0.
+        (_, None, None) if request.version() > Version::HTTP_10 => wrong("the request has no Host header"),
+        (target, host, None) => Ok(target.or(host)),
     }
-    Ok(())
+}
+
+/// Refuses names by which a page elsewhere may have reached this server.
+fn check_host(shared: &Shared, authority: Option<&[u8]>) -> Result<(), Problem> {
+    let Some(authority) = authority else { return Ok(()) };
+    if shared.http_hosts.serves(authority) {
+        return Ok(());
+    }
+    let shown = match authority.len() <= HOST_SHOWN_BYTES_MAX {
+        true => format!("'{}'", authority.escape_ascii()),
+        false => "this host".to_owned(),
+    };
+    Err(Problem::new(
+        reason::MISDIRECTED,
+        format!(
+            "{shown} is not served; nothing was applied. Without a password only 'localhost', IP addresses and the names in \
+             http_hosts are: ask for one of these, add the name (--http-hosts, QUIPU_HTTP_HOSTS), or set a password"
+        ),
+    ))
+}
+
+/// Refuses what a page of another origin has sent: changes always, reads where there is no password.
+fn check_origin<B>(request: &Request<B>, authority: Option<&[u8]>, has_password: bool) -> Result<(), Problem> {
+    let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
+    if is_read && has_password {
+        return Ok(());
+    }
+    let is_origin = |name: HeaderName, is_ours: &dyn Fn(&[u8]) -> bool| {
+        request.headers().get_all(name).iter().all(|value| is_ours(value.as_bytes()))
+    };
+    let same_origin = is_origin(ORIGIN, &|origin| {
+        let origin = std::str::from_utf8(origin).ok().and_then(|origin| origin.split_once("://"));
+        let host = origin.map(|(_scheme, host)| host.as_bytes());
+        host.zip(authority).is_some_and(|(host, authority)| host.eq_ignore_ascii_case(authority))
+    });
+    let same_site = is_origin(SEC_FETCH_SITE, &|site| matches!(site, b"same-origin" | b"none"));
+    if same_origin && (same_site || is_read && opens_window(request)) {
+        return Ok(());
+    }
+    let detail = "the request comes from a page of another origin; nothing was applied";
+    Err(Problem::new(reason::CROSS_ORIGIN, detail))
+}
+
+/// Whether the user follows a link: the reply is a page of its own then, which the page with the link cannot look into.
+fn opens_window<B>(request: &Request<B>) -> bool {
+    let says = |name: HeaderName, word: &str| request.headers().get(name).is_some_and(|value| value == word);
+    says(SEC_FETCH_MODE, "navigate") && says(SEC_FETCH_DEST, "document")
 }
 
 /// The password in a header `Bearer …`.

@@ -212,7 +212,7 @@ async fn answer(
     answer: Answer,
     request: Request<Incoming>,
 ) -> Result<Response<Told>, Unanswered> {
-    let response = match guard::let_in(&door.shared, &request) {
+    let response = match guard::check_request(&door.shared, &request) {
         Ok(()) => router.call(request).await.unwrap_or_else(|never| match never {}),
         Err(problem) => problem.into_response(),
     };

@@ -12,7 +12,8 @@ use super::reason;
 use super::routes::{Content, Parameter, ROUTES, Route};
 
 /// Reasons that any route may have.
-const EVERYWHERE: &[&ProblemType] = &[reason::BAD_QUERY, reason::UNAUTHORIZED];
+const EVERYWHERE: &[&ProblemType] =
+    &[reason::BAD_HOST, reason::BAD_QUERY, reason::UNAUTHORIZED, reason::CROSS_ORIGIN, reason::MISDIRECTED];
 
 /// `GET /openapi.json`
 pub(super) async fn openapi() -> Response {

@@ -93,7 +93,14 @@ impl IntoResponse for Problem {
             headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"quipu\""));
         }
         // What is left of the body is not worth waiting for.
-        let closing = [reason::UNAUTHORIZED, reason::BODY_TOO_LARGE, reason::BODY_TIMEOUT, reason::CROSS_ORIGIN];
+        let closing = [
+            reason::BAD_HOST,
+            reason::UNAUTHORIZED,
+            reason::BODY_TOO_LARGE,
+            reason::BODY_TIMEOUT,
+            reason::CROSS_ORIGIN,
+            reason::MISDIRECTED,
+        ];
         if closing.contains(&self.reason) {
             headers.insert(CONNECTION, HeaderValue::from_static("close"));
         }

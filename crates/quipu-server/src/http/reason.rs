@@ -14,8 +14,8 @@ pub fn all() -> impl Iterator<Item = &'static ProblemType> {
 }
 
 pub use own::{
-    BAD_BODY, BAD_PATH, BAD_QUERY, BAD_SETTINGS, BODY_TIMEOUT, BODY_TOO_LARGE, CROSS_ORIGIN, METHOD_NOT_ALLOWED,
-    NO_ROUTE, NOT_READY, UNAUTHORIZED,
+    BAD_BODY, BAD_HOST, BAD_PATH, BAD_QUERY, BAD_SETTINGS, BODY_TIMEOUT, BODY_TOO_LARGE, CROSS_ORIGIN,
+    METHOD_NOT_ALLOWED, MISDIRECTED, NO_ROUTE, NOT_READY, UNAUTHORIZED,
 };
 
 mod own {
@@ -23,12 +23,14 @@ mod own {
         BAD_PATH           "bad-path"           400 0 "The path does not name a counter or a namespace"
         BAD_QUERY          "bad-query"          400 0 "The query is not understood"
         BAD_BODY           "bad-body"           400 0 "The body is not understood"
+        BAD_HOST           "bad-host"           400 0 "The request does not name one host"
         UNAUTHORIZED       "unauthorized"       401 0 "The password is missing or wrong"
-        CROSS_ORIGIN       "cross-origin"       403 0 "Pages of other origins may not change counters"
+        CROSS_ORIGIN       "cross-origin"       403 0 "Pages of other origins may not do this"
         NO_ROUTE           "no-route"           404 0 "There is nothing here"
         METHOD_NOT_ALLOWED "method-not-allowed" 405 0 "The method is not offered here"
         BODY_TIMEOUT       "body-timeout"       408 0 "The body did not arrive in time"
         BODY_TOO_LARGE     "body-too-large"     413 0 "The body is larger than its bound"
+        MISDIRECTED        "misdirected"        421 0 "The server is not served under this host"
         BAD_SETTINGS       "bad-settings"       422 0 "The settings of the namespace have mistakes"
         NOT_READY          "not-ready"          503 1 "The server is not ready"
     }
@@ -52,14 +54,19 @@ pub const REASONS: &[Reason] = &[
         "The detail names the mistake. `/openapi.json` has a schema and an example.",
     ),
     row(
+        BAD_HOST,
+        "The request has no `Host` header, or two, or one that contradicts its request line.",
+        "Send one `Host` header. A proxy in between may add a second one.",
+    ),
+    row(
         UNAUTHORIZED,
         "The server has a password, and the request brings none or a wrong one.",
         "Send `Authorization: Bearer PASSWORD`.",
     ),
     row(
         CROSS_ORIGIN,
-        "A browser sent a change from a page of another origin.",
-        "Send changes from your own server, or serve the page and Quipu under one origin.",
+        "A browser sent a change from a page of another origin; or a read, and the server has no password.",
+        "Send it from your own server, or serve the page and Quipu under one origin.",
     ),
     row(
         NO_ROUTE,
@@ -76,6 +83,12 @@ pub const REASONS: &[Reason] = &[
         BODY_TOO_LARGE,
         "The body, or the number of items in it, is over its bound.",
         "Split the batch. The bound in bytes is `limits.http_body_bytes`.",
+    ),
+    row(
+        MISDIRECTED,
+        "Without a password, HTTP is served under `localhost`, IP addresses and the names in `http_hosts`. A page of \
+         another origin could reach it under any other name.",
+        "Ask for an IP address, add the name to `http_hosts`, or set a password.",
     ),
     row(
         BAD_SETTINGS,

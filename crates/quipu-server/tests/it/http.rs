@@ -144,7 +144,7 @@ fn what_is_not_understood_is_named_and_nothing_is_applied() {
     http.get("/v1/counters/a?x").is_problem(400, "bad-query");
     assert_eq!(http.get("/v1/counters/a").json()["exists"], false);
     // Bytes that are no text, in a body that says how long it is.
-    http.0.send(b"POST /v1/counters/a/add HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\n{\"\xff\"");
+    http.0.send(b"POST /v1/counters/a/add HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\n\r\n{\"\xff\"");
     http.hear(false).is_problem(400, "bad-body");
 }
 
@@ -197,18 +197,6 @@ fn with_a_password_only_health_is_told_without_it() {
     assert_eq!(http.ask("POST", "/v1/counters/a/add", right, "").json()["value"], 1);
     // Each request for itself: that one was let in says nothing of the next.
     http.get("/v1/counters/a").is_problem(401, "unauthorized");
-}
-
-#[test]
-fn a_page_of_another_origin_changes_nothing() {
-    let door = Door::open();
-    for origin in ["http://evil.example", "null", "http://quipu.evil.example", "quipu"] {
-        let told = Http::of(&door).ask("POST", "/v1/counters/a/add", &format!("Origin: {origin}\r\n"), "");
-        told.is_problem(403, "cross-origin");
-    }
-    let mut http = Http::of(&door);
-    assert_eq!(http.get("/v1/counters/a").json()["exists"], false);
-    assert_eq!(http.ask("POST", "/v1/counters/a/add", "Origin: http://quipu\r\n", "").json()["value"], 1);
 }
 
 #[test]

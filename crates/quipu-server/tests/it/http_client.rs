@@ -70,7 +70,7 @@ impl Http {
 
     pub fn send(&mut self, method: &str, path: &str, headers: &str, body: &str) {
         let length = if body.is_empty() { String::new() } else { format!("Content-Length: {}\r\n", body.len()) };
-        self.0.send(format!("{method} {path} HTTP/1.1\r\nHost: quipu\r\n{headers}{length}\r\n{body}"));
+        self.0.send(format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\n{headers}{length}\r\n{body}"));
     }
 
     /// The head of the next reply.

@@ -13,15 +13,15 @@ use crate::http_client::Http;
 const REQUESTS: usize = 4_000;
 
 const WHOLE: &[&str] = &[
-    "POST /v1/counters/likes:1/add HTTP/1.1\r\nHost: a\r\nContent-Length: 12\r\nIdempotency-Key: k\r\n\r\n{\"delta\": 3}",
-    "POST /v1/counters/likes:1/add?reply=none HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n6\r\n{\"delt\r\n6\r\na\": 3}\r\n0\r\n\r\n",
-    "GET /v1/counters/likes:1?freshness=500ms HTTP/1.1\r\nHost: a\r\nAccept: */*\r\n\r\n",
-    "GET /v1/counters?prefix=likes%3A&limit=10&cursor=0 HTTP/1.1\r\nHost: a\r\n\r\n",
-    "POST /v1/counters/likes:1/reset HTTP/1.1\r\nHost: a\r\nContent-Length: 14\r\n\r\n{\"token\": \"t\"}",
-    "DELETE /v1/counters/%00%ff HTTP/1.1\r\nHost: a\r\n\r\n",
-    "POST /v1/batch HTTP/1.1\r\nHost: a\r\nContent-Length: 46\r\n\r\n[{\"name\": \"a\"}, {\"op\": \"read\", \"name\": \"b\"}]  ",
-    "POST /v1/batch HTTP/1.1\r\nHost: a\r\nContent-Length: 28\r\n\r\n{\"name\": \"a\"}\n{\"name\": \"b\"}\n",
-    "GET /openapi.json HTTP/1.1\r\nHost: a\r\n\r\nGET /metrics HTTP/1.0\r\n\r\n",
+    "POST /v1/counters/likes:1/add HTTP/1.1\r\nHost: localhost\r\nContent-Length: 12\r\nIdempotency-Key: k\r\n\r\n{\"delta\": 3}",
+    "POST /v1/counters/likes:1/add?reply=none HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n6\r\n{\"delt\r\n6\r\na\": 3}\r\n0\r\n\r\n",
+    "GET /v1/counters/likes:1?freshness=500ms HTTP/1.1\r\nHost: localhost\r\nAccept: */*\r\n\r\n",
+    "GET /v1/counters?prefix=likes%3A&limit=10&cursor=0 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "POST /v1/counters/likes:1/reset HTTP/1.1\r\nHost: localhost\r\nContent-Length: 14\r\n\r\n{\"token\": \"t\"}",
+    "DELETE /v1/counters/%00%ff HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "POST /v1/batch HTTP/1.1\r\nHost: localhost\r\nContent-Length: 46\r\n\r\n[{\"name\": \"a\"}, {\"op\": \"read\", \"name\": \"b\"}]  ",
+    "POST /v1/batch HTTP/1.1\r\nHost: localhost\r\nContent-Length: 28\r\n\r\n{\"name\": \"a\"}\n{\"name\": \"b\"}\n",
+    "GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\nGET /metrics HTTP/1.0\r\n\r\n",
 ];
 
 #[test]

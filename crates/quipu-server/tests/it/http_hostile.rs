@@ -23,8 +23,8 @@ fn resp_on_the_http_port_is_refused_and_closed() {
 fn malformed_requests_are_refused_and_closed() {
     let door = Door::open();
     let mut bystander = Http::of(&door);
-    let add = "POST /v1/counters/a/add HTTP/1.1\r\nHost: a\r\n";
-    let smuggled = "GET /v1/counters/b HTTP/1.1\r\nHost: a\r\n\r\n";
+    let add = "POST /v1/counters/a/add HTTP/1.1\r\nHost: localhost\r\n";
+    let smuggled = "GET /v1/counters/b HTTP/1.1\r\nHost: localhost\r\n\r\n";
     let headers: String = (0..100_000).map(|header| format!("h{header}: a\r\n")).collect();
     for bytes in [
         // Two lengths, or a length and chunks: whoever is in between may have understood it differently.
@@ -62,11 +62,11 @@ fn bodies_have_a_bound_in_size() {
     assert_eq!(told.header("connection"), Some("close"));
     // Announced, and not even sent.
     let mut announced = Http::of(&door);
-    announced.0.send("POST /v1/batch HTTP/1.1\r\nHost: a\r\nContent-Length: 10001\r\n\r\n");
+    announced.0.send("POST /v1/batch HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10001\r\n\r\n");
     announced.hear(false).is_problem(413, "body-too-large");
     // In pieces, with no length at all.
     let mut endless = Http::of(&door);
-    endless.0.send("POST /v1/batch HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
+    endless.0.send("POST /v1/batch HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n");
     let piece = format!("1000\r\n{}\r\n", " ".repeat(0x1000));
     for _ in 0..3 {
         endless.0.send(&piece);
@@ -83,7 +83,7 @@ fn headers_and_bodies_have_a_bound_in_time() {
     });
     let mut quiet = Http::of(&door);
     assert_eq!(quiet.get("/healthz").status, 200);
-    assert_eq!(Http::of(&door).raw(b"GET /healthz HTTP/1.1\r\nHost: a\r\n"), "");
+    assert_eq!(Http::of(&door).raw(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"), "");
     assert_eq!(Http::of(&door).raw(b""), "", "one that says nothing is closed too");
     // One more byte now and then does not help, not on a connection that has been good before, either.
     let (fresh, mut known) = (Http::of(&door), Http::of(&door));
@@ -96,7 +96,7 @@ fn headers_and_bodies_have_a_bound_in_time() {
         assert!(closed);
     }
     let mut slow = Http::of(&door);
-    slow.0.send("POST /v1/counters/a/add HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n{");
+    slow.0.send("POST /v1/counters/a/add HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n{");
     slow.hear(false).is_problem(408, "body-timeout");
     slow.0.expect_closed_after("");
     // A connection that has been used may rest for longer.
@@ -117,7 +117,7 @@ fn connections_beyond_the_cap_are_closed() {
     let mut held: Vec<Http> = (0..2).map(|_| Http::of(&door)).collect();
     held[1].0.send("GET /healthz");
     Client::connect(door.http).expect_closed_after("");
-    held[1].0.send(" HTTP/1.1\r\nHost: a\r\n\r\n");
+    held[1].0.send(" HTTP/1.1\r\nHost: localhost\r\n\r\n");
     assert_eq!(held[1].hear(false).status, 200);
 }
 
@@ -136,7 +136,7 @@ fn a_client_that_never_reads_is_closed() {
     let closed = (0..2_000).any(|_| {
         // The server is given its time, which is what this is about.
         std::thread::sleep(Duration::from_millis(5));
-        let written = deaf.write(b"GET /v1/counters?limit=1000 HTTP/1.1\r\nHost: a\r\n\r\n");
+        let written = deaf.write(b"GET /v1/counters?limit=1000 HTTP/1.1\r\nHost: localhost\r\n\r\n");
         assert_eq!(bystander.get("/healthz").status, 200);
         written.is_err_and(|error| !is_timeout(&error))
     });

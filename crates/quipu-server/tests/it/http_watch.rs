@@ -40,7 +40,9 @@ impl Events {
         rustix::net::connect(&socket, &door.http).unwrap();
         let mut stream = TcpStream::from(socket);
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream.write_all(format!("GET /v1/counters/{path}/watch HTTP/1.1\r\nHost: quipu\r\n\r\n").as_bytes()).unwrap();
+        stream
+            .write_all(format!("GET /v1/counters/{path}/watch HTTP/1.1\r\nHost: localhost\r\n\r\n").as_bytes())
+            .unwrap();
         let mut events = Events(BufReader::new(stream));
         let mut line = String::new();
         while line != "\r\n" {

@@ -15,6 +15,7 @@ mod http;
 mod http_client;
 mod http_fuzz;
 mod http_hostile;
+mod http_origins;
 mod http_tokens;
 mod http_watch;
 

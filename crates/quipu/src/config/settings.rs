@@ -12,7 +12,7 @@ use quipu_model::namespace::{
     read_freshness, read_pick, read_settle_every, read_shards, read_token_window, show_pick, show_shards,
 };
 use quipu_model::{Form, NODE_NAME_BYTES_MAX};
-use quipu_server::Password;
+use quipu_server::{HttpHosts, Password};
 
 use super::Configuration;
 use super::quantity::{read_bytes, read_duration, read_timeout, show_bytes, show_duration, show_timeout};
@@ -101,6 +101,13 @@ pub static SETTINGS: &[Setting] = &[
             put(&mut c.server.http, http)
         },
         show: |c| c.server.http.map_or_else(|| "off".to_owned(), |address| address.to_string()),
+    },
+    Setting {
+        key: "http_hosts",
+        form: Form::Text,
+        help: "Names under which HTTP is served without a password, with commas between them; `localhost` and IP addresses always are",
+        take: |c, text| put(&mut c.server.http_hosts, HttpHosts::parse(text).map_err(|error| error.to_string())),
+        show: |c| c.server.http_hosts.to_string(),
     },
     Setting {
         key: "durability",
@@ -553,6 +560,8 @@ mod tests {
             ("data", ""),
             ("resp", "localhost"),
             ("http", "7380"),
+            ("http_hosts", "quipu:7380"),
+            ("http_hosts", "*"),
             ("durability", "Durable"),
             ("workers", "0"),
             ("workers", "two"),

@@ -36,7 +36,7 @@ fn a_flood_of_connections_is_capped_and_those_that_say_nothing_to_the_end_are_cl
     let began = now();
     let resp = flood(program.address(), b"*2\r\n$4\r\nINCR\r\n$7\r\nlik");
     count(&mut bystander, 2);
-    let web = flood(http, b"POST /v1/counters/likes:1/add HTTP/1.1\r\nHost: a\r\n");
+    let web = flood(http, b"POST /v1/counters/likes:1/add HTTP/1.1\r\nHost: localhost\r\n");
     count(&mut bystander, 3);
     let took = began.elapsed();
     for (door, streams) in [("resp", resp), ("http", web)] {
@@ -85,7 +85,7 @@ fn closed(mut stream: TcpStream) -> usize {
 fn asks_of_health(address: SocketAddr) -> String {
     let mut stream = TcpStream::connect(address).expect("it accepts");
     stream.set_read_timeout(Some(CLOSED_WITHIN)).expect("a time-out can be set");
-    stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").expect("it reads");
+    stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").expect("it reads");
     let mut heard = String::new();
     stream.read_to_string(&mut heard).expect("it answers");
     heard

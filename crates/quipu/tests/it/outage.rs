@@ -47,7 +47,7 @@ fn count(node: &Program) -> i64 {
 /// Status line and body of a GET.
 fn http_get(node: &Program, path: &str) -> String {
     let mut stream = TcpStream::connect(node.http().expect("it serves HTTP")).expect("it accepts");
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").expect("it takes a request");
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").expect("it takes a request");
     let mut reply = String::new();
     stream.read_to_string(&mut reply).expect("it answers");
     reply

@@ -58,7 +58,7 @@ fn field(client: &mut Client, name: &str, field: &str) -> Option<i64> {
 fn ask(program: &Program, method: &str, path: &str, body: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(program.http().expect("it speaks HTTP")).expect("it listens");
     let head = format!(
-        "{method} {path} HTTP/1.1\r\nHost: quipu\r\nConnection: close\r\nContent-Length: {}\r\n\r\n",
+        "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {}\r\n\r\n",
         body.len()
     );
     stream.write_all((head + body).as_bytes()).expect("it reads");

@@ -95,7 +95,9 @@ fn settled(http: u16, redis: &At) -> anyhow::Result<Put> {
 
 fn metric(http: u16, name: &str) -> anyhow::Result<u64> {
     let mut stream = connect(http)?;
-    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n").context("ask for metrics")?;
+    stream
+        .write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        .context("ask for metrics")?;
     let said = std::io::read_to_string(stream).context("read metrics")?;
     let value = said.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<f64>().ok());
     Ok(value.with_context(|| format!("there is no {name}"))? as u64)
