@@ -15,8 +15,8 @@ use crate::run::run;
 /// Python packages: the client, at a version that speaks RESP3 by default; who makes up requests from a description; and Prometheus's own reader of metrics.
 const PYTHON: &[&str] = &["redis==8.1.0", "schemathesis==4.32.5", "prometheus-client==0.26.0"];
 
-/// The Node client that most programs use.
-const IOREDIS: &str = "ioredis@5.11.1";
+/// Node packages: the client that most programs use, and the driver of a browser.
+const NODE: &[&str] = &["ioredis@5.11.1", "playwright-core@1.65.1"];
 
 /// What a test or bench runs of PostgreSQL.
 const POSTGRES: [&str; 4] = ["initdb", "postgres", "psql", "pgbench"];
@@ -31,7 +31,7 @@ const INSTALL_ATTEMPTS: u64 = 3;
 pub struct Tools {
     /// A Python with redis-py, schemathesis and prometheus_client.
     pub python: PathBuf,
-    /// A folder whose `node_modules` has ioredis.
+    /// A folder whose `node_modules` has ioredis and playwright-core.
     pub node: PathBuf,
 }
 
@@ -53,6 +53,7 @@ pub fn install() -> anyhow::Result<Tools> {
     need_programs(&["curl"], &["curl"])?;
     need_programs(&["python3"], &["python3", "python3-venv"])?;
     need_programs(&["node", "npm"], &["nodejs", "npm"])?;
+    need_programs(&["chromium"], &["chromium"])?;
     Ok(Tools { python: python(&home)?, node: node(&home)? })
 }
 
@@ -79,9 +80,9 @@ fn python(home: &Path) -> anyhow::Result<PathBuf> {
 fn node(home: &Path) -> anyhow::Result<PathBuf> {
     let folder = home.join("node");
     std::fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
-    once(&folder.join("installed"), IOREDIS, || {
+    once(&folder.join("installed"), &NODE.join(" "), || {
         let mut fetch = Command::new("npm");
-        fetch.args(["install", "--no-audit", "--no-fund", "--loglevel=error", "--prefix"]).arg(&folder).arg(IOREDIS);
+        fetch.args(["install", "--no-audit", "--no-fund", "--loglevel=error", "--prefix"]).arg(&folder).args(NODE);
         install_by("npm install", &fetch)
     })?;
     Ok(folder)
