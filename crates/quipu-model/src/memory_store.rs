@@ -11,15 +11,17 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::ports::store::{NODE_NAME_BYTES_MAX, NodeNames, PUTS_MAX, SCAN_NAMES_MAX, within};
+use crate::ports::store::{
+    History, NODE_NAME_BYTES_MAX, NodeNames, PUTS_MAX, PutResult, RESTORED_CLAIMS_MAX, SCAN_NAMES_MAX, within,
+};
 use crate::shared::body::Body;
 use crate::shared::claim::CLAIM_REPLY_BYTES_MAX;
 use crate::shared::registry::REGISTRATIONS_MAX;
 use crate::shared::{
-    Bodies, BodyPut, BodyVerdict, Claim, ClaimEnd, ClaimVerdict, EndVerdict, Put, RegisterVerdict, Registration, Seen,
-    SeenBodies, Snapshot, SwapVerdict, Token, Verdict, Version, body, claim, put,
+    Bodies, BodyPut, BodyVerdict, Claim, ClaimEnd, ClaimVerdict, EndVerdict, Put, RegisterVerdict, Registration,
+    RestoreVerdict, Seen, SeenBodies, Snapshot, SwapVerdict, Token, Verdict, Version, body, claim, put,
 };
-use crate::{Answer, Call, Clock, Cursor, Millis, Name, NodeId, Page, Store, Writer, Writers};
+use crate::{Answer, Call, Clock, Cursor, Millis, Name, NodeId, Page, Store, StoreError, Writer, Writers};
 
 /// Most claims held at once: enough for tests and nodes of one process, and some 20 MB at the longest token. When full, those
 /// whose window is over make room, and if none is, new tokens are refused; live ones are never forgotten.
@@ -76,11 +78,11 @@ impl MemoryStore {
 }
 
 impl Store for MemoryStore {
-    fn put<'a>(&'a self, puts: &'a [(Name<'a>, Put)]) -> Answer<'a, Vec<Verdict>> {
+    fn put<'a>(&'a self, puts: &'a [(Name<'a>, Put)]) -> Answer<'a, Vec<PutResult>> {
         Box::pin(async move {
             within(Call::Put, puts.len(), PUTS_MAX)?;
             let mut state = self.state();
-            Ok(puts.iter().map(|(name, put)| state.put(*name, put)).collect())
+            Ok(puts.iter().map(|(name, put)| Ok(state.put(*name, put))).collect())
         })
     }
 
@@ -146,11 +148,7 @@ impl Store for MemoryStore {
         Box::pin(async move {
             let mut state = self.state();
             let at = state.at;
-            if state.claims.len() >= CLAIMS_MAX && !state.claims.contains_key(&asked.token) {
-                state.claims.retain(|_, claim| claim.forget_at > at);
-                let asked = state.claims.len() + 1;
-                within(Call::Claim, asked, CLAIMS_MAX)?;
-            }
+            state.make_room_for(Call::Claim, &asked.token)?;
             let mut known = state.claims.remove(&asked.token);
             let verdict = claim::claim(&mut known, asked, at);
             state.claims.extend(known.map(|known| (asked.token.clone(), known)));
@@ -175,6 +173,27 @@ impl Store for MemoryStore {
             state.claims.extend(known.map(|known| (token.clone(), known)));
             Ok(verdict)
         })
+    }
+
+    fn restore_claims<'a>(&'a self, claims: &'a [Claim]) -> Answer<'a, Vec<RestoreVerdict>> {
+        Box::pin(async move {
+            within(Call::RestoreClaims, claims.len(), RESTORED_CLAIMS_MAX)?;
+            let mut state = self.state();
+            let at = state.at;
+            let mut verdicts = Vec::with_capacity(claims.len());
+            for asked in claims {
+                state.make_room_for(Call::RestoreClaims, &asked.token)?;
+                let mut known = state.claims.remove(&asked.token);
+                verdicts.push(claim::restore(&mut known, asked, at));
+                state.claims.extend(known.map(|known| (asked.token.clone(), known)));
+            }
+            Ok(verdicts)
+        })
+    }
+
+    fn history(&self) -> Answer<'_, History> {
+        // It lives as long as its process does.
+        Box::pin(async move { Ok(History::default()) })
     }
 
     fn writers(&self) -> Answer<'_, Writers> {
@@ -232,6 +251,16 @@ impl Store for MemoryStore {
 }
 
 impl State {
+    /// Makes room for a claim of this token; refuses the call if all claims are live.
+    fn make_room_for(&mut self, call: Call, token: &Token) -> Result<(), StoreError> {
+        if self.claims.len() >= CLAIMS_MAX && !self.claims.contains_key(token) {
+            let at = self.at;
+            self.claims.retain(|_, claim| claim.forget_at > at);
+            within(call, self.claims.len() + 1, CLAIMS_MAX)?;
+        }
+        Ok(())
+    }
+
     fn swap(&mut self, name: Name<'_>, version: Version, next: Option<&Snapshot>) -> SwapVerdict {
         let before = self.rows.get(name.bytes());
         if before.map_or(Version::ABSENT, |row| row.version) != version {

@@ -45,7 +45,7 @@ fn put(bencher: Bencher<'_, '_>, synced: bool, counters: usize) {
     let mut seq = 0;
     bencher.counter(ItemsCount::new(PUTS_MAX)).bench_local(|| {
         seq += 1;
-        block_on(store.put(&puts(seq))).expect("the server answers")
+        block_on(store.put_all(&puts(seq))).expect("the server answers")
     });
 }
 
@@ -73,6 +73,6 @@ fn one_hot_counter(bencher: Bencher<'_, '_>, synced: bool) {
         let writer = Writer { node: NodeId(NODE.with(|node| *node)), incarnation: Incarnation(7) };
         let (cell, seq) = (CellId { writer, shard: Shard(0) }, SEQ.fetch_add(1, Ordering::Relaxed));
         let put = Put { cell, epoch: Epoch::FIRST, seq: Seq(seq), value: 1, total: 1 };
-        block_on(store.put(&[(Name::new(b"hot").expect("it is short"), put)])).expect("the server answers")
+        block_on(store.put_all(&[(Name::new(b"hot").expect("it is short"), put)])).expect("the server answers")
     });
 }

@@ -36,9 +36,9 @@ fn put(bencher: Bencher<'_, '_>, store: &RedisStore, counters: usize) {
         };
         (0..PUTS_MAX).map(said).collect()
     };
-    bencher
-        .counter(ItemsCount::new(PUTS_MAX))
-        .bench_local(|| block_on(store.put(&puts(SEQ.fetch_add(1, Ordering::Relaxed)))).expect("the server answers"));
+    bencher.counter(ItemsCount::new(PUTS_MAX)).bench_local(|| {
+        block_on(store.put_all(&puts(SEQ.fetch_add(1, Ordering::Relaxed)))).expect("the server answers")
+    });
 }
 
 #[divan::bench(args = [PUTS_MAX, 32], max_time = 5)]
@@ -64,6 +64,6 @@ fn one_cell(bencher: Bencher<'_, '_>) {
         seq += 1;
         let name = Name::new(b"one").expect("it is short");
         let put = Put { cell, epoch: Epoch::FIRST, seq: Seq(seq), value: 1, total: 1 };
-        block_on(store.put(&[(name, put)])).expect("the server answers")
+        block_on(store.put_all(&[(name, put)])).expect("the server answers")
     });
 }

@@ -54,11 +54,14 @@ impl<'e> Sharing<'e> {
         let puts: Vec<(Name<'_>, Put)> = batch.puts.iter().map(|(name, put)| (named(name), *put)).collect();
         let result = self.shared.store.put(&puts).await;
         self.shared.called("put", self.elapsed(), &result);
-        let Ok(verdicts) = result else { return 0 };
+        let Ok(results) = result else { return 0 };
         step!("put");
         self.shared.figures.puts.fetch_add(puts.len() as u64, Ordering::Relaxed);
-        for ((name, put), verdict) in batch.puts.iter().zip(&verdicts) {
-            self.told(name, put, verdict);
+        for ((name, put), result) in batch.puts.iter().zip(&results) {
+            match result {
+                Ok(verdict) => self.told(name, put, verdict),
+                Err(_) => self.requeue(name),
+            }
         }
         step!("settled");
         puts.len() + bodies

@@ -12,11 +12,11 @@ use quipu_engine::{Adopt, AdoptError, Engine, Environment, SharingOptions, Stand
 use quipu_model::shared::body::Body;
 use quipu_model::shared::{
     BodyPut, BodyVerdict, By, Change, Claim, ClaimEnd, ClaimVerdict, EndVerdict, NOBODY, Next, Put, RegisterVerdict,
-    Registration, Seen, SeenBodies, Snapshot, Stage, SwapId, SwapVerdict, Token, Verdict, Version, compute,
+    Registration, RestoreVerdict, Seen, SeenBodies, Snapshot, Stage, SwapId, SwapVerdict, Token, Version, compute,
 };
 use quipu_model::{
-    Answer, Clock, Command, Cursor, ExpiryCondition, Incarnation, MemoryStore, Millis, Name, NodeId, NodeNames, Page,
-    Reply, Store, When, Writer, Writers,
+    Answer, Clock, Command, Cursor, ExpiryCondition, History, Incarnation, MemoryStore, Millis, Name, NodeId,
+    NodeNames, Page, PutResult, Reply, Store, When, Writer, Writers,
 };
 use quipu_testkit::store_suite::block_on;
 use quipu_testkit::{CrashDisk, Dice, SimClock};
@@ -296,7 +296,7 @@ impl Store for Sleep {
         self.inner.read_bodies(name)
     }
 
-    fn put<'a>(&'a self, puts: &'a [(Name<'a>, Put)]) -> Answer<'a, Vec<Verdict>> {
+    fn put<'a>(&'a self, puts: &'a [(Name<'a>, Put)]) -> Answer<'a, Vec<PutResult>> {
         self.inner.put(puts)
     }
 
@@ -316,6 +316,14 @@ impl Store for Sleep {
         end: &'a ClaimEnd,
     ) -> Answer<'a, EndVerdict> {
         self.inner.end_claim(token, owner, attempt, end)
+    }
+
+    fn restore_claims<'a>(&'a self, claims: &'a [Claim]) -> Answer<'a, Vec<RestoreVerdict>> {
+        self.inner.restore_claims(claims)
+    }
+
+    fn history(&self) -> Answer<'_, History> {
+        self.inner.history()
     }
 
     fn writers(&self) -> Answer<'_, Writers> {

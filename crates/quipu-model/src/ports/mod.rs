@@ -13,7 +13,7 @@ pub use clock::Clock;
 pub use ledger::{Copied, Ledger, LedgerError, LedgerStats, Note, Sealed, Visit, VisitNote, VisitOwn};
 pub use rng::Rng;
 pub use store::{
-    Answer, BoxError, Call, Cursor, NODE_NAME_BYTES_MAX, NodeNames, PUTS_MAX, Page, SCAN_NAMES_MAX, Store, StoreError,
-    Writers,
+    Answer, BoxError, Call, Cursor, History, NODE_NAME_BYTES_MAX, NodeNames, PUTS_MAX, Page, PutResult,
+    RESTORED_CLAIMS_MAX, SCAN_NAMES_MAX, Store, StoreError, Writers,
 };
 pub use vfs::{DirLock, LockError, Vfs, VfsFile};

@@ -23,13 +23,16 @@ use std::pin::Pin;
 
 use crate::shared::body::Body;
 use crate::shared::{
-    BodyPut, BodyVerdict, Claim, ClaimEnd, ClaimVerdict, EndVerdict, Put, RegisterVerdict, Registration, Seen,
-    SeenBodies, Snapshot, SwapVerdict, Token, Verdict, Version,
+    BodyPut, BodyVerdict, Claim, ClaimEnd, ClaimVerdict, EndVerdict, Put, RegisterVerdict, Registration,
+    RestoreVerdict, Seen, SeenBodies, Snapshot, SwapVerdict, Token, Verdict, Version,
 };
 use crate::{Millis, Name, NodeId, Writer};
 
 /// Most cells in one put. Enough to spread a round trip thin; few enough that a script or a transaction holding them is short.
 pub const PUTS_MAX: usize = 1_024;
+
+/// Most claims in one call of [`Store::restore_claims`], for the same reason.
+pub const RESTORED_CLAIMS_MAX: usize = 256;
 
 /// Most names in one page of a scan, for the same reason.
 pub const SCAN_NAMES_MAX: usize = 1_024;
@@ -40,6 +43,14 @@ pub const NODE_NAME_BYTES_MAX: usize = 64;
 /// What people call nodes.
 pub type NodeNames = BTreeMap<NodeId, String>;
 
+/// The outcome of one put in a call: a verdict, or the reason why this one has none.
+pub type PutResult = Result<Verdict, StoreError>;
+
+/// The identity of each server's data, by server. Equal histories: the servers still hold all data that they confirmed,
+/// unless someone deleted it. A restart, a failover or a restore may have lost data, and gives a server another identity.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct History(pub BTreeMap<String, String>);
+
 /// An answer that may take its time.
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
 
@@ -48,9 +59,18 @@ pub type BoxError = Box<dyn Error + Send + Sync>;
 
 /// Where nodes meet.
 pub trait Store: Send + Sync {
-    /// Puts cells, at most [`PUTS_MAX`]; a verdict each, in order. Cells of one counter are put in order, each put is atomic by
-    /// itself: after an error of unknown outcome any of them may have been put.
-    fn put<'a>(&'a self, puts: &'a [(Name<'a>, Put)]) -> Answer<'a, Vec<Verdict>>;
+    /// Puts cells, at most [`PUTS_MAX`]; a result each, in order. Cells of one counter are put in order, each put is atomic by
+    /// itself, and a put without a verdict takes no verdict from the others. After an error of the whole call with unknown
+    /// outcome any of them may have been put.
+    fn put<'a>(&'a self, puts: &'a [(Name<'a>, Put)]) -> Answer<'a, Vec<PutResult>>;
+
+    /// As [`Store::put`], where a put without a verdict leaves the outcome of the call unknown. It may be repeated.
+    fn put_all<'a>(&'a self, puts: &'a [(Name<'a>, Put)]) -> Answer<'a, Vec<Verdict>> {
+        Box::pin(async move {
+            let verdicts: Result<Vec<Verdict>, StoreError> = self.put(puts).await?.into_iter().collect();
+            verdicts.map_err(|error| StoreError::Unknown { call: Call::Put, source: Box::new(error) })
+        })
+    }
 
     /// The counter's row, as of one moment, or the default row if there is none; and the store's time. The row has passed
     /// [`Snapshot::checked`].
@@ -89,6 +109,15 @@ pub trait Store: Send + Sync {
         attempt: u64,
         end: &'a ClaimEnd,
     ) -> Answer<'a, EndVerdict>;
+
+    /// Puts claims back that the store may have lost, at most [`RESTORED_CLAIMS_MAX`], each with its reply; a verdict each, in
+    /// order, by [`restore`](crate::shared::claim::restore).
+    fn restore_claims<'a>(&'a self, claims: &'a [Claim]) -> Answer<'a, Vec<RestoreVerdict>>;
+
+    /// The identity of the store's data. From the first call on, the store refuses each put, swap, claim, and end or
+    /// restoration of a claim with [`StoreError::HistoryChanged`] while a server's identity differs from the one that this
+    /// call returned last: the caller asks again, and puts back what may be lost.
+    fn history(&self) -> Answer<'_, History>;
 
     /// All registrations, and the store's time.
     fn writers(&self) -> Answer<'_, Writers>;
@@ -153,6 +182,10 @@ pub enum Call {
     Claim,
     /// [`Store::end_claim`].
     EndClaim,
+    /// [`Store::restore_claims`].
+    RestoreClaims,
+    /// [`Store::history`].
+    History,
     /// [`Store::writers`].
     Writers,
     /// [`Store::register`].
@@ -179,6 +212,8 @@ impl fmt::Display for Call {
             Call::Scan => "scan",
             Call::Claim => "claim",
             Call::EndClaim => "end of a claim",
+            Call::RestoreClaims => "restoration of claims",
+            Call::History => "history",
             Call::Writers => "list of writers",
             Call::Register => "registration",
             Call::Unregister => "removal of a registration",
@@ -200,6 +235,12 @@ pub enum StoreError {
         call: Call,
         /// Why.
         source: BoxError,
+    },
+    /// Certainly not applied: a server's data may have changed since [`Store::history`] was asked last.
+    #[error("the store did not apply the {call}: a server was restarted, replaced or restored meanwhile")]
+    HistoryChanged {
+        /// Which call.
+        call: Call,
     },
     /// May have been applied, or may be later: ask again. Whatever a driver says that is not known to mean otherwise.
     #[error("the store may have applied the {call}")]

@@ -90,6 +90,17 @@ pub enum EndVerdict {
     NotHeld,
 }
 
+/// What a store answers to a claim that is put back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RestoreVerdict {
+    /// The store has the claim and its reply now.
+    Restored,
+    /// The store had it already, or its window is over.
+    Known,
+    /// The store has another claim of the token: two nodes may have applied it.
+    Conflict,
+}
+
 impl Token {
     /// Checks the length; every byte is allowed.
     pub fn new(bytes: &[u8]) -> Result<Token, TokenTooLong> {
@@ -141,6 +152,32 @@ pub fn end(known: &mut Option<Claim>, owner: Writer, attempt: u64, end: &ClaimEn
             EndVerdict::Ended
         }
         _ => EndVerdict::NotHeld,
+    }
+}
+
+/// Puts back a claim that was applied, with its reply. `known` is the store's claim of the token.
+///
+/// An open claim of the same node gets the reply: a node looks a token up in its own records before it claims it, so the
+/// open claim is the one that led to this reply.
+pub fn restore(known: &mut Option<Claim>, asked: &Claim, at: Millis) -> RestoreVerdict {
+    if asked.forget_at <= at {
+        return RestoreVerdict::Known;
+    }
+    match known {
+        Some(known) if known.forget_at > at => match &known.reply {
+            Some(reply) if known.payload == asked.payload && asked.reply.as_ref() == Some(reply) => {
+                RestoreVerdict::Known
+            }
+            None if known.payload == asked.payload && known.owner.node == asked.owner.node => {
+                known.reply.clone_from(&asked.reply);
+                RestoreVerdict::Restored
+            }
+            _ => RestoreVerdict::Conflict,
+        },
+        _ => {
+            *known = Some(asked.clone());
+            RestoreVerdict::Restored
+        }
     }
 }
 
@@ -208,6 +245,31 @@ mod tests {
         assert_eq!(claim(&mut known, &asked(2, 2), Millis(100)), ClaimVerdict::TooLate);
         let next = Claim { forget_at: Millis(200), ..asked(2, 2) };
         assert_eq!(claim(&mut known, &next, Millis(100)), ClaimVerdict::Claimed);
+    }
+
+    #[test]
+    fn a_lost_claim_is_put_back_once_and_never_over_another_one() {
+        let applied = |node, reply: &[u8]| Claim { reply: Some(reply.into()), ..asked(node, 9) };
+        let mut known = None;
+        assert_eq!(restore(&mut known, &applied(1, b"ok"), NOW), RestoreVerdict::Restored);
+        assert_eq!(restore(&mut known, &applied(1, b"ok"), NOW), RestoreVerdict::Known);
+        assert_eq!(claim(&mut known, &asked(2, 2), NOW), ClaimVerdict::Done { reply: (*b"ok").into() });
+        assert_eq!(restore(&mut known, &applied(2, b"other"), NOW), RestoreVerdict::Conflict, "applied twice");
+        let other = Claim { payload: 6, ..applied(1, b"ok") };
+        assert_eq!(restore(&mut known, &other, NOW), RestoreVerdict::Conflict, "another command");
+        let over = Claim { forget_at: NOW, ..applied(2, b"other") };
+        assert_eq!(restore(&mut known, &over, NOW), RestoreVerdict::Known, "nobody may retry it any more");
+    }
+
+    #[test]
+    fn an_open_claim_gets_its_reply_from_its_own_node_alone() {
+        let applied = |node| Claim { reply: Some((*b"ok").into()), ..asked(node, 9) };
+        let mut known = None;
+        claim(&mut known, &asked(1, 1), NOW);
+        assert_eq!(restore(&mut known, &applied(2), NOW), RestoreVerdict::Conflict);
+        assert_eq!(restore(&mut known, &applied(1), NOW), RestoreVerdict::Restored);
+        assert_eq!(claim(&mut known, &asked(2, 2), NOW), ClaimVerdict::Done { reply: (*b"ok").into() });
+        assert_eq!(end(&mut known, asked(1, 1).owner, 1, &done()), EndVerdict::Ended, "a late end changes nothing");
     }
 
     #[test]

@@ -46,7 +46,7 @@ pub mod mirror;
 pub use attempt::{Attempt, Fate};
 pub use body::{Bodies, BodyPut, BodyVerdict, NODE, SeenBodies, is_body_cell, life_cell, node_cell};
 pub use carry::{Lapsed, Own, Told};
-pub use claim::{Claim, ClaimEnd, ClaimVerdict, EndVerdict, Token, TokenTooLong};
+pub use claim::{Claim, ClaimEnd, ClaimVerdict, EndVerdict, RestoreVerdict, Token, TokenTooLong};
 pub use late::Late;
 pub use mirror::{MirrorRefused, StoredRow, mirror};
 pub use put::{Put, Verdict};

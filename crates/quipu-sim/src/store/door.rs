@@ -1,16 +1,20 @@
 //! What one node reaches the store through: the port, whose calls become messages and wait.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll};
 
 use quipu_model::shared::body::Body;
 use quipu_model::shared::{
-    BodyPut, BodyVerdict, Claim, ClaimEnd, ClaimVerdict, EndVerdict, Put, RegisterVerdict, Registration, Seen,
-    SeenBodies, Snapshot, SwapVerdict, Token, Verdict, Version,
+    BodyPut, BodyVerdict, Claim, ClaimEnd, ClaimVerdict, EndVerdict, Put, RegisterVerdict, Registration,
+    RestoreVerdict, Seen, SeenBodies, Snapshot, SwapVerdict, Token, Version,
 };
-use quipu_model::{Answer, Cursor, Millis, Name, NodeId, NodeNames, Page, Store, StoreError, Writer, Writers};
+use quipu_model::{
+    Answer, Cursor, History, Millis, Name, NodeId, NodeNames, Page, PutResult, Store, StoreError, Writer, Writers,
+};
 
 use super::message::{Message, Told};
 use super::{SimStore, Slot};
@@ -19,7 +23,12 @@ use super::{SimStore, Slot};
 pub struct Door {
     store: Arc<SimStore>,
     node: usize,
+    /// The history that this node learnt last; [`NO_HISTORY`] before it asked.
+    history: AtomicU64,
 }
+
+/// Of a door whose node has not asked for the store's history.
+const NO_HISTORY: u64 = u64::MAX;
 
 /// Waits for the answer to a message.
 struct Waiting<'d> {
@@ -33,7 +42,8 @@ impl Future for Waiting<'_> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         if let Some(message) = self.message.take() {
-            self.door.store.send(self.door.node, message, &self.slot);
+            let history = Some(self.door.history.load(Ordering::Relaxed)).filter(|history| *history != NO_HISTORY);
+            self.door.store.send(self.door.node, message, history, &self.slot);
         }
         let mut state = self.slot.state.lock().unwrap_or_else(PoisonError::into_inner);
         match state.told.take() {
@@ -48,7 +58,7 @@ impl Future for Waiting<'_> {
 
 impl Door {
     pub(super) fn new(store: Arc<SimStore>, node: usize) -> Door {
-        Door { store, node }
+        Door { store, node, history: AtomicU64::new(NO_HISTORY) }
     }
 
     fn call(&self, message: Message) -> Waiting<'_> {
@@ -67,7 +77,7 @@ macro_rules! told {
 }
 
 impl Store for Door {
-    fn put<'a>(&'a self, puts: &'a [(Name<'a>, Put)]) -> Answer<'a, Vec<Verdict>> {
+    fn put<'a>(&'a self, puts: &'a [(Name<'a>, Put)]) -> Answer<'a, Vec<PutResult>> {
         Box::pin(async move {
             let puts = puts.iter().map(|(name, put)| (name.bytes().into(), *put)).collect();
             told!(self.call(Message::Put(puts)), Verdicts)
@@ -129,6 +139,19 @@ impl Store for Door {
         end: &'a ClaimEnd,
     ) -> Answer<'a, EndVerdict> {
         Box::pin(async move { told!(self.call(Message::EndClaim(token.clone(), owner, attempt, end.clone())), Ended) })
+    }
+
+    fn restore_claims<'a>(&'a self, claims: &'a [Claim]) -> Answer<'a, Vec<RestoreVerdict>> {
+        Box::pin(async move { told!(self.call(Message::RestoreClaims(claims.to_vec())), Restored) })
+    }
+
+    fn history(&self) -> Answer<'_, History> {
+        Box::pin(async move {
+            let told: Result<u64, StoreError> = told!(self.call(Message::History), History);
+            let history = told?;
+            self.history.store(history, Ordering::Relaxed);
+            Ok(History(BTreeMap::from([("store".to_owned(), history.to_string())])))
+        })
     }
 
     fn writers(&self) -> Answer<'_, Writers> {

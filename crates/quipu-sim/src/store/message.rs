@@ -6,11 +6,11 @@ use std::task::{Context, Poll, Waker};
 
 use quipu_model::shared::body::Body;
 use quipu_model::shared::{
-    BodyPut, BodyVerdict, CellId, Claim, ClaimEnd, ClaimVerdict, EndVerdict, Put, RegisterVerdict, Registration, Seen,
-    SeenBodies, Snapshot, SwapVerdict, Token, Verdict, Version,
+    BodyPut, BodyVerdict, CellId, Claim, ClaimEnd, ClaimVerdict, EndVerdict, Put, RegisterVerdict, Registration,
+    RestoreVerdict, Seen, SeenBodies, Snapshot, SwapVerdict, Token, Version,
 };
 use quipu_model::{
-    Answer, Call, Cursor, KeptName, MemoryStore, Millis, Name, Page, Store, StoreError, Writer, Writers,
+    Answer, Call, Cursor, KeptName, MemoryStore, Millis, Name, Page, PutResult, Store, StoreError, Writer, Writers,
 };
 
 /// A call.
@@ -25,6 +25,8 @@ pub(super) enum Message {
     Scan(Option<Cursor>, usize),
     Claim(Claim),
     EndClaim(Token, Writer, u64, ClaimEnd),
+    RestoreClaims(Vec<Claim>),
+    History,
     Writers,
     Register(u64, Registration),
     Unregister(Writer, u64),
@@ -34,7 +36,7 @@ pub(super) enum Message {
 /// An answer.
 #[derive(Debug)]
 pub(super) enum Told {
-    Verdicts(Vec<Verdict>),
+    Verdicts(Vec<PutResult>),
     Seen(Box<Seen>),
     Body(BodyVerdict),
     Bodies(Box<SeenBodies>),
@@ -42,6 +44,8 @@ pub(super) enum Told {
     Page(Page),
     Claimed(ClaimVerdict),
     Ended(EndVerdict),
+    Restored(Vec<RestoreVerdict>),
+    History(u64),
     Writers(Writers),
     Registered(RegisterVerdict),
     At(Millis),
@@ -59,6 +63,8 @@ impl Message {
             Message::Scan(..) => Call::Scan,
             Message::Claim(_) => Call::Claim,
             Message::EndClaim(..) => Call::EndClaim,
+            Message::RestoreClaims(_) => Call::RestoreClaims,
+            Message::History => Call::History,
             Message::Writers => Call::Writers,
             Message::Register(..) => Call::Register,
             Message::Unregister(..) => Call::Unregister,
@@ -70,8 +76,18 @@ impl Message {
     pub(super) fn changes(&self) -> bool {
         !matches!(
             self,
-            Message::Read(_) | Message::ReadBodies(_) | Message::Scan(..) | Message::Writers | Message::Clock
+            Message::Read(_)
+                | Message::ReadBodies(_)
+                | Message::Scan(..)
+                | Message::History
+                | Message::Writers
+                | Message::Clock
         )
+    }
+
+    /// Whether a store whose history has changed refuses it.
+    pub(super) fn is_guarded(&self) -> bool {
+        self.changes() && !matches!(self, Message::Register(..) | Message::Unregister(..))
     }
 
     /// Carries it out.
@@ -95,6 +111,9 @@ impl Message {
             Message::EndClaim(token, owner, attempt, end) => {
                 now(store.end_claim(token, *owner, *attempt, end)).map(Told::Ended)
             }
+            Message::RestoreClaims(claims) => now(store.restore_claims(claims)).map(Told::Restored),
+            // The simulated store answers it: a memory store has no history.
+            Message::History => Ok(Told::History(0)),
             Message::Writers => now(store.writers()).map(Told::Writers),
             Message::Register(version, next) => now(store.register(*version, next)).map(Told::Registered),
             Message::Unregister(writer, version) => now(store.unregister(*writer, *version)).map(Told::Registered),

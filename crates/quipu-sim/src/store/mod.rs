@@ -91,6 +91,8 @@ struct State {
     percent: usize,
     down_until: Millis,
     slow_until: Millis,
+    /// Rises when the store loses data in a way that its servers tell.
+    history: u64,
     truth: Truth,
     fates: Fates,
 }
@@ -103,6 +105,8 @@ struct Carried {
     not_before: Millis,
     /// The answer, if it is on its way back.
     back: Option<Result<Told, StoreError>>,
+    /// The history that the sender had learnt.
+    history: Option<u64>,
     /// Where the answer is waited for; none if the caller was told that nobody knows.
     slot: Option<Arc<Slot>>,
 }
@@ -139,6 +143,7 @@ impl SimStore {
             percent,
             down_until: Millis(0),
             slow_until: Millis(0),
+            history: 0,
             truth: Truth::new(log.clone()),
             fates: Fates::default(),
         };
@@ -210,10 +215,12 @@ impl SimStore {
         Copied { kept: self.memory.keep(), page: self.state().truth.page() }
     }
 
-    /// Goes back to that.
-    pub fn go_back(&self, copied: &Copied) {
+    /// Goes back to that; `tells`: its servers have another identity then.
+    pub fn go_back(&self, copied: &Copied, tells: bool) {
         self.memory.go_back(&copied.kept);
-        self.state().truth.go_back(&copied.page);
+        let mut state = self.state();
+        state.history += u64::from(tells);
+        state.truth.go_back(&copied.page);
     }
 
     /// Looks at a row as it is.
@@ -249,13 +256,14 @@ impl SimStore {
         Millis(self.clock.wall().0.saturating_add(u64::try_from(by.as_millis()).unwrap_or(u64::MAX)))
     }
 
-    fn send(&self, node: usize, message: Message, slot: &Arc<Slot>) {
+    fn send(&self, node: usize, message: Message, history: Option<u64>, slot: &Arc<Slot>) {
         let sent_at = self.clock.wall();
         let mut state = self.state();
         // As slow as a store gets before everybody gives up on it.
         let not_before =
             if sent_at < state.slow_until { Millis(sent_at.0 + self.dice.below(10_000) as u64) } else { sent_at };
-        state.under_way.push(Carried { node, message, sent_at, not_before, back: None, slot: Some(slot.clone()) });
+        let slot = Some(slot.clone());
+        state.under_way.push(Carried { node, message, sent_at, not_before, back: None, history, slot });
     }
 
     fn deliver(&self, state: &mut State, mut carried: Carried, now: Millis) {
@@ -280,6 +288,10 @@ impl SimStore {
                 let _ = self.apply(state, node, &carried.message, true);
             }
             return;
+        }
+        if carried.message.is_guarded() && carried.history.is_some_and(|history| history != state.history) {
+            self.log.note(|| format!("store: {} of node {node} meets another history", carried.message));
+            return finish(carried.slot, Err(StoreError::HistoryChanged { call: carried.message.call() }));
         }
         let fate = self.fate(state, &carried.message);
         self.log.note(|| format!("store: {} of node {node}: {fate:?}", carried.message));
@@ -352,11 +364,19 @@ impl SimStore {
                     let (name, one) = (name(kept), Message::Put(vec![(kept.clone(), *put)]));
                     let held = |row: &Snapshot| row.cells.get(&put.cell).map(|held| held.seq);
                     let before = self.memory.look(name, |row| row.and_then(held));
-                    let Told::Verdicts(verdict) = one.apply(&self.memory)? else { unreachable!("it is a put") };
-                    self.memory.look(name, |row| {
-                        state.truth.put(counter_of(name.bytes()), put, before, &verdict[0], row);
-                    });
-                    verdicts.extend(verdict);
+                    // One row may fail alone.
+                    if !unheard && self.dice.chance(state.percent.div_ceil(8)) {
+                        verdicts.push(Err(not_applied(message)));
+                        continue;
+                    }
+                    let Told::Verdicts(results) = one.apply(&self.memory)? else { unreachable!("it is a put") };
+                    for result in results {
+                        let verdict = result?;
+                        self.memory.look(name, |row| {
+                            state.truth.put(counter_of(name.bytes()), put, before, &verdict, row);
+                        });
+                        verdicts.push(Ok(verdict));
+                    }
                 }
                 Ok(Told::Verdicts(verdicts))
             }
@@ -381,6 +401,7 @@ impl SimStore {
                 }
                 Ok(told)
             }
+            Message::History => Ok(Told::History(state.history)),
             other => other.apply(&self.memory),
         }
     }

@@ -125,7 +125,7 @@ fn a_store_that_is_down_applies_nothing_and_one_that_lost_commits_has_what_it_ha
     store.go_down(Duration::from_secs(10));
     assert!((0..20).map(|_| put(3, 7)).any(|told| told.is_err()));
     assert_eq!(store.look(name_of(0), |row| row.map(Snapshot::sum)), Some(9));
-    store.go_back(&copied);
+    store.go_back(&copied, false);
     assert_eq!(store.look(name_of(0), |row| row.map(Snapshot::sum)), Some(5));
     assert_eq!(store.truth(|truth| truth.broken().map(str::to_owned)), None);
 }

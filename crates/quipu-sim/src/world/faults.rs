@@ -88,7 +88,9 @@ impl World {
             Fault::StoreLosesCommits | Fault::StoreRestored => {
                 let copied = if fault == Fault::StoreRestored { &self.backup } else { &self.lagging };
                 if let Some(copied) = copied {
-                    self.store.go_back(copied);
+                    // A failover or a restore gives servers another identity; a `FLUSHALL` or an undone deletion does not.
+                    let tells = self.dice.chance(70);
+                    self.store.go_back(copied, tells);
                     self.judge.store_lost();
                 }
             }

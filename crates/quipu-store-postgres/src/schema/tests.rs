@@ -37,7 +37,7 @@ fn store(server: &PostgresServer) -> PostgresStore {
 fn put(store: &PostgresStore, seq: u64) -> Result<(), StoreError> {
     let cell = CellId { writer: Writer { node: NodeId(1), incarnation: Incarnation(1) }, shard: Shard(0) };
     let put = Put { cell, epoch: Epoch::FIRST, seq: Seq(seq), value: 7, total: 7 };
-    block_on(store.put(&[(Name::new(b"a").unwrap(), put)])).map(drop)
+    block_on(store.put_all(&[(Name::new(b"a").unwrap(), put)])).map(drop)
 }
 
 fn version_of(server: &PostgresServer) -> String {

@@ -31,7 +31,7 @@ pub const REPLY_TIMEOUT: Duration = Duration::from_secs(2);
 /// A put, until it is answered; how many tries that took.
 pub fn put_until_answered(store: &impl Store, at: &[u8], seq: u64) -> (Verdict, u32) {
     for tries in 1..=TRIES {
-        match block_on(store.put(&[(name(at), said(seq, i128::from(seq)))])) {
+        match block_on(store.put_all(&[(name(at), said(seq, i128::from(seq)))])) {
             Ok(verdicts) => return (verdicts[0], tries),
             Err(_) => thread::sleep(Duration::from_millis(50)),
         }
@@ -46,11 +46,11 @@ fn a_server_that_is_not_there_has_applied_nothing() {
     server.kill();
     let store = fresh(&url);
     for _ in 0..2 {
-        let put = block_on(store.put(&[(name(b"a"), said(1, 1))]));
+        let put = block_on(store.put_all(&[(name(b"a"), said(1, 1))]));
         assert!(matches!(put, Err(StoreError::NotApplied { .. })), "{put:?}");
     }
     server.restart().unwrap();
-    assert_eq!(block_on(store.put(&[(name(b"a"), said(1, 1))])).unwrap(), [Verdict::Newest], "it is there now");
+    assert_eq!(block_on(store.put_all(&[(name(b"a"), said(1, 1))])).unwrap(), [Verdict::Newest], "it is there now");
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn what_was_acknowledged_under_load_outlives_crashes_and_nothing_else_appears() 
                 let (at, mut seq, mut acked) = ([b't', thread], 0, 0);
                 while !over.load(Ordering::SeqCst) {
                     seq += 1;
-                    match block_on(store.put(&[(name(&at), said(seq, i128::from(seq)))])) {
+                    match block_on(store.put_all(&[(name(&at), said(seq, i128::from(seq)))])) {
                         Ok(verdicts) => {
                             assert_eq!(verdicts, [Verdict::Newest]);
                             acked = seq;
@@ -135,9 +135,9 @@ fn a_server_that_hangs_leaves_the_outcome_open_and_heals_when_it_goes_on() {
     let store = hasty(&server.url());
     put_until_answered(&store, b"a", 1);
     server.stop().unwrap();
-    let put = block_on(store.put(&[(name(b"a"), said(2, 2))]));
+    let put = block_on(store.put_all(&[(name(b"a"), said(2, 2))]));
     assert!(matches!(put, Err(StoreError::Unknown { .. })), "{put:?}");
-    let put = block_on(store.put(&[(name(b"a"), said(3, 3))]));
+    let put = block_on(store.put_all(&[(name(b"a"), said(3, 3))]));
     assert!(matches!(put, Err(StoreError::NotApplied { .. })), "no connection was made: {put:?}");
     server.cont().unwrap();
     put_until_answered(&store, b"b", 1);
@@ -250,7 +250,7 @@ fn a_call_whose_reply_is_lost_is_unknown_and_was_carried_out_once() {
         warm(&store);
         *weather.lock().unwrap() = lost;
         let seq = n as u64 + 1;
-        let put = block_on(store.put(&[(name(b"put"), said(seq, 1))]));
+        let put = block_on(store.put_all(&[(name(b"put"), said(seq, 1))]));
         assert!(matches!(put, Err(StoreError::Unknown { .. })), "{lost:?}: {put:?}");
         let held = settled(&store, b"put", |row| row.newest(said(1, 1).cell) == Some(Seq(seq)));
         assert_eq!((held.sum(), held.newest(said(1, 1).cell)), (1, Some(Seq(seq))), "{lost:?}: it was carried out");
@@ -277,7 +277,7 @@ fn a_call_that_never_arrives_is_unknown_and_was_not_carried_out() {
     for lost in [Weather::CutBefore, Weather::Reset, Weather::HalfOpen] {
         warm(&store);
         *weather.lock().unwrap() = lost;
-        let put = block_on(store.put(&[(name(b"never"), said(1, 1))]));
+        let put = block_on(store.put_all(&[(name(b"never"), said(1, 1))]));
         assert!(matches!(put, Err(StoreError::Unknown { .. })), "{lost:?}: {put:?}");
         assert!(!block_on(store.read(name(b"never"))).unwrap().snapshot.exists(), "{lost:?}");
     }
@@ -307,14 +307,14 @@ fn a_put_that_breaks_half_way_is_unknown_and_was_not_carried_out() {
     let puts: Vec<_> = names.iter().map(|at| (name(at.as_bytes()), said(1, 1))).collect();
     let before = proxy.requests();
     *weather.lock().unwrap() = Weather::CutAfter;
-    let put = block_on(store.put(&puts));
+    let put = block_on(store.put_all(&puts));
     assert!(matches!(put, Err(StoreError::Unknown { .. })), "{put:?}");
     assert_eq!(proxy.requests(), before + 1, "the rest was not let through");
     assert!(
         !block_on(store.read(name(b"half:0"))).unwrap().snapshot.exists(),
         "one statement is put whole, or not at all"
     );
-    assert_eq!(block_on(store.put(&puts)).unwrap(), vec![Verdict::Newest; puts.len()]);
+    assert_eq!(block_on(store.put_all(&puts)).unwrap(), vec![Verdict::Newest; puts.len()]);
 }
 
 #[test]

@@ -69,7 +69,7 @@ fn add_all(store: &impl Store, at: Name<'_>, node: u64, met: &Met) -> u64 {
         (put.value, put.total) = (put.value + 1, put.total + 1);
         loop {
             put.seq.0 += 1;
-            match block_on(store.put(&[(at, put)])).expect("the server answers")[0] {
+            match block_on(store.put_all(&[(at, put)])).expect("the server answers")[0] {
                 Verdict::Newest => break,
                 Verdict::Stale { epoch, kept, expired: None } => {
                     met.note();
@@ -219,7 +219,7 @@ fn batches_that_overlap_in_any_order_never_wait_in_a_circle() {
                         .flat_map(|&n| (0..2).map(move |shard| (n, shard)))
                         .map(|(n, shard)| (name(&names[n]), Put { cell: cell(shard), ..said(seq, i128::from(seq)) }))
                         .collect();
-                    match block_on(store.put(&puts)) {
+                    match block_on(store.put_all(&puts)) {
                         Ok(verdicts) => assert_eq!(verdicts.len(), puts.len()),
                         // Only a row that was forgotten under it is a reason.
                         Err(StoreError::NotApplied { .. }) => drop(again.fetch_add(1, Ordering::SeqCst)),
@@ -251,7 +251,7 @@ fn what_is_put_is_seen_by_whoever_asks_after_the_answer() {
         let (store, newest) = (&store, &newest);
         scope.spawn(move || {
             for seq in 1..=500 {
-                block_on(store.put(&[(name(b"a"), said(seq, i128::from(seq)))])).unwrap();
+                block_on(store.put_all(&[(name(b"a"), said(seq, i128::from(seq)))])).unwrap();
                 newest.store(seq, Ordering::SeqCst);
             }
         });
@@ -296,7 +296,7 @@ fn after_a_row_was_seen_to_be_due_nothing_more_is_put_into_it() {
                     let cell = CellId { writer: writer(node), shard: Shard(0) };
                     for seq in 1.. {
                         let put = Put { cell, ..said(seq, i128::from(seq)) };
-                        match block_on(store.put(&[(at, put)])).unwrap()[0] {
+                        match block_on(store.put_all(&[(at, put)])).unwrap()[0] {
                             Verdict::Newest => {}
                             Verdict::Behind { .. } => break,
                             verdict => panic!("{verdict:?}"),

@@ -51,7 +51,7 @@ fn people_read_their_counts_with_plain_sql() {
     let store = open(&server.url(), Options::default()).unwrap();
     let other = Put { cell: CellId { writer: writer(2), shard: Shard(3) }, ..said(1, i128::from(i64::MAX) * 2) };
     let puts = [(name(b"likes:42"), said(7, 42)), (name(b"likes:42"), other), (name(b"\xff"), said(1, -1))];
-    block_on(store.put(&puts)).unwrap();
+    block_on(store.put_all(&puts)).unwrap();
     assert_eq!(server.ask("SELECT total FROM quipu_totals WHERE name = 'likes:42'").unwrap(), "18446744073709551656");
     assert_eq!(
         server.ask("SELECT shown, total, cells FROM quipu_totals ORDER BY name").unwrap(),
@@ -113,7 +113,7 @@ fn what_a_server_refuses_is_not_applied_and_heals_by_itself() {
     let server = PostgresServer::start().unwrap();
     let prefix = crate::prefix();
     let store = open(&server.url(), Options { prefix: prefix.clone(), ..Options::default() }).unwrap();
-    let put = |seq| block_on(store.put(&[(name(b"a"), said(seq, 1))]));
+    let put = |seq| block_on(store.put_all(&[(name(b"a"), said(seq, 1))]));
     assert_eq!(put(1).unwrap(), [Verdict::Newest]);
     let refused = |seq, why: &str| {
         let put = put(seq);
@@ -168,7 +168,7 @@ fn a_call_that_waits_for_a_lock_too_long_is_cancelled_and_not_applied() {
     let prefix = crate::prefix();
     let (connect_timeout, reply_timeout) = (Duration::from_secs(5), Duration::from_secs(1));
     let store = open(&server.url(), Options { prefix: prefix.clone(), connect_timeout, reply_timeout }).unwrap();
-    assert!(block_on(store.put(&[(name(b"a"), said(1, 1))])).is_ok());
+    assert!(block_on(store.put_all(&[(name(b"a"), said(1, 1))])).is_ok());
     thread::scope(|scope| {
         let holds = format!("BEGIN; LOCK TABLE \"{prefix}_cells\"; SELECT pg_sleep(3); COMMIT");
         let server = &server;
@@ -177,7 +177,7 @@ fn a_call_that_waits_for_a_lock_too_long_is_cancelled_and_not_applied() {
             || server.ask("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'").unwrap() == "1",
             "somebody's lock",
         );
-        let put = block_on(store.put(&[(name(b"a"), said(2, 2))]));
+        let put = block_on(store.put_all(&[(name(b"a"), said(2, 2))]));
         assert!(matches!(put, Err(StoreError::NotApplied { .. })), "{put:?}");
     });
     assert_eq!(block_on(store.read(name(b"a"))).unwrap().snapshot.sum(), 1);
@@ -188,7 +188,7 @@ fn a_connection_that_is_ended_while_it_works_leaves_the_outcome_open() {
     let server = PostgresServer::start().unwrap();
     let prefix = crate::prefix();
     let store = open(&server.url(), Options { prefix: prefix.clone(), ..Options::default() }).unwrap();
-    assert!(block_on(store.put(&[(name(b"a"), said(1, 1))])).is_ok());
+    assert!(block_on(store.put_all(&[(name(b"a"), said(1, 1))])).is_ok());
     thread::scope(|scope| {
         let holds = format!("BEGIN; LOCK TABLE \"{prefix}_cells\"; SELECT pg_sleep(1); COMMIT");
         let (server, store) = (&server, &store);
@@ -197,7 +197,7 @@ fn a_connection_that_is_ended_while_it_works_leaves_the_outcome_open() {
             || server.ask("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'").unwrap() == "1",
             "somebody's lock",
         );
-        let put = scope.spawn(move || block_on(store.put(&[(name(b"a"), said(2, 2))])));
+        let put = scope.spawn(move || block_on(store.put_all(&[(name(b"a"), said(2, 2))])));
         until(
             || server.ask("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'").unwrap() == "1",
             "waiting for it",
@@ -206,14 +206,14 @@ fn a_connection_that_is_ended_while_it_works_leaves_the_outcome_open() {
         let put = put.join().unwrap();
         assert!(matches!(put, Err(StoreError::Unknown { .. })), "{put:?}");
     });
-    assert_eq!(block_on(store.put(&[(name(b"a"), said(2, 2))])).unwrap(), [Verdict::Newest]);
+    assert_eq!(block_on(store.put_all(&[(name(b"a"), said(2, 2))])).unwrap(), [Verdict::Newest]);
 }
 
 #[test]
 fn rows_that_no_statement_of_ours_wrote_are_refused_and_left_alone() {
     let server = PostgresServer::start().unwrap();
     let store = open(&server.url(), Options::default()).unwrap();
-    block_on(store.put(&[(name(b"odd"), said(1, 1))])).unwrap();
+    block_on(store.put_all(&[(name(b"odd"), said(1, 1))])).unwrap();
     for (bend, mend) in [
         ("UPDATE quipu_cells SET value = 0.5", "UPDATE quipu_cells SET value = 1"),
         ("UPDATE quipu_cells SET total = NULL", "UPDATE quipu_cells SET total = 1"),
@@ -299,7 +299,7 @@ fn a_wide_row_is_swapped_and_read_whole() {
     for part in 0..4 {
         let mut part_puts = puts.clone();
         part_puts.iter_mut().for_each(|(_, put)| put.cell.writer = writer(part));
-        assert_eq!(block_on(store.put(&part_puts)).unwrap(), vec![Verdict::Newest; puts.len()]);
+        assert_eq!(block_on(store.put_all(&part_puts)).unwrap(), vec![Verdict::Newest; puts.len()]);
     }
     let seen = block_on(store.read(at)).unwrap();
     assert_eq!(seen.snapshot.sum(), 4_096);
@@ -322,7 +322,7 @@ fn numbers_of_the_whole_range_are_exact() {
             epoch: Epoch { millis: i64::MAX as u64, node: NodeId(u64::MAX) },
             ..said(0, value)
         };
-        assert_eq!(block_on(store.put(&[(name(&at), wide)])).unwrap(), [Verdict::Newest]);
+        assert_eq!(block_on(store.put_all(&[(name(&at), wide)])).unwrap(), [Verdict::Newest]);
         let seen = block_on(store.read(name(&at))).unwrap().snapshot;
         let held = seen.cells[&wide.cell];
         assert_eq!((held.seq, held.value, held.total, seen.epoch), (wide.seq, value, value, wide.epoch));
@@ -346,7 +346,7 @@ fn puts_of_one_cell_in_one_call_are_judged_in_their_order() {
     let store = fresh(&server.url());
     let falling: Vec<_> =
         (1..=512).rev().flat_map(|seq| [(name(b"a"), said(seq, 5)), (name(b"b"), said(600 - seq, 5))]).collect();
-    let verdicts = block_on(store.put(&falling)).unwrap();
+    let verdicts = block_on(store.put_all(&falling)).unwrap();
     for (n, verdict) in verdicts.into_iter().enumerate() {
         let newest = n == 0 || n % 2 == 1;
         assert_eq!(verdict, if newest { Verdict::Newest } else { Verdict::Older }, "put {n}");
@@ -354,6 +354,6 @@ fn puts_of_one_cell_in_one_call_are_judged_in_their_order() {
     // Whatever the first of a batch says makes the row; the others are judged by it.
     let [early, late] = [3, 9].map(|millis| Epoch { millis, node: NodeId(1) });
     let of = |epoch, seq| (name(b"c"), Put { epoch, ..said(seq, 5) });
-    let verdicts = block_on(store.put(&[of(early, 2), of(late, 3), of(Epoch::FIRST, 1), of(early, 4)])).unwrap();
+    let verdicts = block_on(store.put_all(&[of(early, 2), of(late, 3), of(Epoch::FIRST, 1), of(early, 4)])).unwrap();
     assert_eq!(verdicts, [Verdict::Newest, Verdict::Behind { epoch: early }, Verdict::Older, Verdict::Newest]);
 }

@@ -29,7 +29,7 @@ fn one_call_puts_on_every_master_and_a_scan_finds_all() {
     let store = fresh(&cluster.url());
     let names: Vec<String> = (0..1_024).map(|n| format!("n{n}")).collect();
     let puts: Vec<_> = names.iter().map(|at| (name(at.as_bytes()), said(1, 1))).collect();
-    assert_eq!(block_on(store.put(&puts)).unwrap(), vec![Verdict::Newest; names.len()]);
+    assert_eq!(block_on(store.put_all(&puts)).unwrap(), vec![Verdict::Newest; names.len()]);
     for master in cluster.masters() {
         let keys = cluster.servers[master].call(&["DBSIZE"]).unwrap().number().unwrap();
         assert!(keys > 200, "counters spread over the masters: {keys} on {master}");

@@ -31,7 +31,7 @@ pub const REPLY_TIMEOUT: Duration = Duration::from_secs(2);
 /// A put, until it is answered; how many tries that took.
 pub fn put_until_answered(store: &impl Store, at: &[u8], seq: u64) -> (Verdict, u32) {
     for tries in 1..=TRIES {
-        match block_on(store.put(&[(name(at), said(seq, i128::from(seq)))])) {
+        match block_on(store.put_all(&[(name(at), said(seq, i128::from(seq)))])) {
             Ok(verdicts) => return (verdicts[0], tries),
             Err(_) => thread::sleep(Duration::from_millis(50)),
         }
@@ -46,11 +46,11 @@ fn a_server_that_is_not_there_has_applied_nothing() {
     server.kill();
     let store = fresh(&url);
     for _ in 0..2 {
-        let put = block_on(store.put(&[(name(b"a"), said(1, 1))]));
+        let put = block_on(store.put_all(&[(name(b"a"), said(1, 1))]));
         assert!(matches!(put, Err(StoreError::NotApplied { .. })), "{put:?}");
     }
     server.restart().unwrap();
-    assert_eq!(block_on(store.put(&[(name(b"a"), said(1, 1))])).unwrap(), [Verdict::Newest], "it is there now");
+    assert_eq!(block_on(store.put_all(&[(name(b"a"), said(1, 1))])).unwrap(), [Verdict::Newest], "it is there now");
 }
 
 #[test]
@@ -93,9 +93,9 @@ fn a_server_that_hangs_leaves_the_outcome_open_and_heals_when_it_goes_on() {
     let store = hasty(&server.url());
     put_until_answered(&store, b"a", 1);
     server.stop().unwrap();
-    let put = block_on(store.put(&[(name(b"a"), said(2, 2))]));
+    let put = block_on(store.put_all(&[(name(b"a"), said(2, 2))]));
     assert!(matches!(put, Err(StoreError::Unknown { .. })), "{put:?}");
-    let put = block_on(store.put(&[(name(b"a"), said(3, 3))]));
+    let put = block_on(store.put_all(&[(name(b"a"), said(3, 3))]));
     assert!(matches!(put, Err(StoreError::NotApplied { .. })), "no connection was made: {put:?}");
     server.cont().unwrap();
     put_until_answered(&store, b"b", 1);
@@ -200,7 +200,7 @@ fn a_call_whose_reply_is_lost_is_unknown_and_was_carried_out_once() {
         version = next.version;
 
         *weather.lock().unwrap() = lost;
-        let put = block_on(store.put(&[(name(b"put"), said(n as u64 + 1, 1))]));
+        let put = block_on(store.put_all(&[(name(b"put"), said(n as u64 + 1, 1))]));
         assert!(matches!(put, Err(StoreError::Unknown { .. })), "{lost:?}: {put:?}");
         assert_eq!(block_on(store.read(name(b"put"))).unwrap().snapshot.version.puts, puts_of(1..=n as u64 + 1));
     }
@@ -213,7 +213,7 @@ fn a_call_that_never_arrives_is_unknown_and_was_not_carried_out() {
     for lost in [Weather::CutBefore, Weather::Reset, Weather::HalfOpen] {
         block_on(store.clock()).unwrap();
         *weather.lock().unwrap() = lost;
-        let put = block_on(store.put(&[(name(b"never"), said(1, 1))]));
+        let put = block_on(store.put_all(&[(name(b"never"), said(1, 1))]));
         assert!(matches!(put, Err(StoreError::Unknown { .. })), "{lost:?}: {put:?}");
         assert!(!block_on(store.read(name(b"never"))).unwrap().snapshot.exists(), "{lost:?}");
     }
@@ -232,11 +232,11 @@ fn a_put_that_breaks_half_way_is_unknown_and_may_be_put_again() {
     let store = fresh(&format!("redis://{}", proxy.address()));
     let names: Vec<String> = (0..1_024).map(|n| format!("half:{n}")).collect();
     let puts: Vec<_> = names.iter().map(|at| (name(at.as_bytes()), said(1, 1))).collect();
-    let put = block_on(store.put(&puts));
+    let put = block_on(store.put_all(&puts));
     assert!(matches!(put, Err(StoreError::Unknown { .. })), "{put:?}");
     let there = server.call(&["DBSIZE"]).unwrap().number().unwrap();
     assert!(0 < there && there < 1_024, "some of them were put: {there}");
-    assert_eq!(block_on(store.put(&puts)).unwrap(), vec![Verdict::Newest; puts.len()]);
+    assert_eq!(block_on(store.put_all(&puts)).unwrap(), vec![Verdict::Newest; puts.len()]);
 }
 
 #[test]

@@ -55,7 +55,7 @@ fn put_some(
     let asked: Vec<Put> = (0..1 + dice.below(3)).map(|_| any_put(dice, epochs)).collect();
     let expected: Vec<Verdict> = asked.iter().map(|asked| put(&mut row, asked, before.at)).collect();
     let puts: Vec<_> = asked.iter().map(|asked| (at, *asked)).collect();
-    let verdicts = block_on(store.put(&puts)).expect("the server answers");
+    let verdicts = block_on(store.put_all(&puts)).expect("the server answers");
     assert_eq!(verdicts, expected, "seed {seed}, step {step}: {asked:?} on {before:?}");
     let mut after = block_on(store.read(at)).expect("the server answers").snapshot;
     if made {

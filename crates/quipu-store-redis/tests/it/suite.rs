@@ -104,7 +104,7 @@ fn scripts_that_the_server_forgot_are_loaded_again() {
     let names: Vec<String> = (0..20).map(|n| format!("n{n}")).collect();
     for seq in 1..=3 {
         let puts: Vec<_> = names.iter().map(|at| (name(at.as_bytes()), said(seq, 5))).collect();
-        assert_eq!(block_on(store.put(&puts)).unwrap(), vec![Verdict::Newest; names.len()]);
+        assert_eq!(block_on(store.put_all(&puts)).unwrap(), vec![Verdict::Newest; names.len()]);
         server.call(&["SCRIPT", "FLUSH"]).unwrap();
         assert_eq!(block_on(store.read(name(b"n7"))).unwrap().snapshot.sum(), 5);
         server.call(&["SCRIPT", "FLUSH"]).unwrap();
@@ -115,7 +115,7 @@ fn scripts_that_the_server_forgot_are_loaded_again() {
 fn people_read_their_counts_with_plain_commands() {
     let server = RedisServer::start().unwrap();
     let store = quipu_store_redis::open(&server.url(), Default::default()).unwrap();
-    block_on(store.put(&[(name(b"likes:42"), said(7, 42))])).unwrap();
+    block_on(store.put_all(&[(name(b"likes:42"), said(7, 42))])).unwrap();
     let field = "c:0000000000000001.0000000000000001.0";
     let cell = server.call(&["HGET", "quipu:c:likes:42", field]).unwrap();
     assert_eq!(cell, Value::Bulk(b"00000000000000000007 open 42 42".to_vec()));
@@ -135,12 +135,12 @@ fn a_key_that_is_something_else_is_refused_and_left_alone() {
     let server = RedisServer::start().unwrap();
     let store = quipu_store_redis::open(&server.url(), Default::default()).unwrap();
     server.call(&["SET", "quipu:c:taken", "1"]).unwrap();
-    let put = block_on(store.put(&[(name(b"taken"), said(1, 1))]));
+    let put = block_on(store.put_all(&[(name(b"taken"), said(1, 1))]));
     assert!(matches!(put, Err(StoreError::NotApplied { .. })), "{put:?}");
     server.call(&["HSET", "quipu:c:odd", "born", "1", "epoch", "what"]).unwrap();
     let read = block_on(store.read(name(b"odd")));
     assert!(matches!(read, Err(StoreError::Unknown { .. })), "{read:?}");
-    let both = block_on(store.put(&[(name(b"free"), said(1, 1)), (name(b"taken"), said(1, 1))]));
+    let both = block_on(store.put_all(&[(name(b"free"), said(1, 1)), (name(b"taken"), said(1, 1))]));
     assert!(matches!(both, Err(StoreError::Unknown { .. })), "one of two was put: {both:?}");
     assert_eq!(server.call(&["GET", "quipu:c:taken"]).unwrap().number(), Some(1));
 }
@@ -149,17 +149,17 @@ fn a_key_that_is_something_else_is_refused_and_left_alone() {
 fn a_server_that_refuses_writes_has_not_applied_them() {
     let server = RedisServer::start().unwrap();
     let store = fresh(&server.url());
-    assert!(block_on(store.put(&[(name(b"a"), said(1, 1))])).is_ok());
+    assert!(block_on(store.put_all(&[(name(b"a"), said(1, 1))])).is_ok());
     server.call(&["CONFIG", "SET", "maxmemory", "1"]).unwrap();
-    let put = block_on(store.put(&[(name(b"a"), said(2, 2))]));
+    let put = block_on(store.put_all(&[(name(b"a"), said(2, 2))]));
     assert!(matches!(put, Err(StoreError::NotApplied { .. })), "no memory: {put:?}");
     assert_eq!(block_on(store.read(name(b"a"))).unwrap().snapshot.sum(), 1, "and reads go on");
     server.call(&["CONFIG", "SET", "maxmemory", "0"]).unwrap();
     server.call(&["CONFIG", "SET", "min-replicas-to-write", "1"]).unwrap();
-    let put = block_on(store.put(&[(name(b"a"), said(2, 2))]));
+    let put = block_on(store.put_all(&[(name(b"a"), said(2, 2))]));
     assert!(matches!(put, Err(StoreError::NotApplied { .. })), "no replica: {put:?}");
     server.call(&["CONFIG", "SET", "min-replicas-to-write", "0"]).unwrap();
-    assert_eq!(block_on(store.put(&[(name(b"a"), said(2, 2))])).unwrap(), [Verdict::Newest]);
+    assert_eq!(block_on(store.put_all(&[(name(b"a"), said(2, 2))])).unwrap(), [Verdict::Newest]);
 }
 
 #[test]
@@ -214,7 +214,7 @@ fn a_wide_row_is_swapped_and_read_whole() {
     for part in 0..4 {
         let mut part_puts = puts.clone();
         part_puts.iter_mut().for_each(|(_, put)| put.cell.writer = writer(part));
-        assert_eq!(block_on(store.put(&part_puts)).unwrap().len(), puts.len());
+        assert_eq!(block_on(store.put_all(&part_puts)).unwrap().len(), puts.len());
     }
     let seen = block_on(store.read(at)).unwrap();
     assert_eq!(seen.snapshot.sum(), 4_096);
@@ -235,11 +235,11 @@ fn a_wide_row_is_swapped_and_read_whole() {
 fn a_version_rises_with_every_put_past_what_lua_can_count() {
     let server = RedisServer::start().unwrap();
     let store = quipu_store_redis::open(&server.url(), Default::default()).unwrap();
-    block_on(store.put(&[(name(b"old"), said(1, 1))])).unwrap();
+    block_on(store.put_all(&[(name(b"old"), said(1, 1))])).unwrap();
     for (seq, puts) in [(2, 999_999_999_999_998_u64), (4, 1 << 53)] {
         server.call(&["HSET", "quipu:c:old", "puts", &puts.to_string()]).unwrap();
         for more in 0..2 {
-            block_on(store.put(&[(name(b"old"), said(seq + more, 1))])).unwrap();
+            block_on(store.put_all(&[(name(b"old"), said(seq + more, 1))])).unwrap();
             let version = block_on(store.read(name(b"old"))).unwrap().snapshot.version;
             assert_eq!(version.puts, puts + puts_of(seq..=seq + more));
         }

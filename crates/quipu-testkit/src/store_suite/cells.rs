@@ -24,9 +24,15 @@ pub(super) fn said(node: u64, epoch: Epoch, seq: u64, value: i128) -> Put {
 
 /// One put, one verdict.
 pub(super) async fn put(store: &impl Store, at: &[u8], put: Put) -> Verdict {
-    let verdicts = store.put(&[(name(at), put)]).await.expect("a store without faults puts");
+    let verdicts = put_all(store, &[(name(at), put)]).await;
     let [verdict] = verdicts[..] else { panic!("one put has one verdict, not {verdicts:?}") };
     verdict
+}
+
+/// Several puts, a verdict each.
+async fn put_all(store: &impl Store, puts: &[(Name<'_>, Put)]) -> Vec<Verdict> {
+    let results = store.put(puts).await.expect("a store without faults answers");
+    results.into_iter().map(|result| result.expect("a store without faults puts")).collect()
 }
 
 pub(super) async fn prove(store: &impl Store) {
@@ -95,9 +101,9 @@ async fn one_call_puts_into_several_counters_in_order(store: &impl Store) {
         (name(b"many:2"), said(1, Epoch::FIRST, 1, 7)),
         (name(b"many:1"), said(1, Epoch::FIRST, 1, 10)),
     ];
-    let verdicts = store.put(&puts).await.expect("a store puts");
+    let verdicts = put_all(store, &puts).await;
     assert_eq!(verdicts, [Verdict::Newest, Verdict::Newest, Verdict::Older], "verdicts come in the order of the puts");
-    assert_eq!(store.put(&[]).await.expect("nothing is put"), [], "no puts, no verdicts");
+    assert_eq!(put_all(store, &[]).await, [], "no puts, no verdicts");
 }
 
 async fn values_may_be_wider_than_a_reply(store: &impl Store) {

@@ -13,10 +13,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use quipu_model::shared::body::Body;
 use quipu_model::shared::{
-    BodyPut, BodyVerdict, Claim, ClaimEnd, ClaimVerdict, EndVerdict, Put, RegisterVerdict, Registration, Seen,
-    SeenBodies, Snapshot, SwapVerdict, Token, Verdict, Version,
+    BodyPut, BodyVerdict, Claim, ClaimEnd, ClaimVerdict, EndVerdict, Put, RegisterVerdict, Registration,
+    RestoreVerdict, Seen, SeenBodies, Snapshot, SwapVerdict, Token, Version,
 };
-use quipu_model::{Answer, Call, Cursor, Millis, Name, NodeId, NodeNames, Page, Store, StoreError, Writer, Writers};
+use quipu_model::{
+    Answer, Call, Cursor, History, Millis, Name, NodeId, NodeNames, Page, PutResult, Store, StoreError, Writer, Writers,
+};
 
 use crate::Dice;
 
@@ -69,6 +71,7 @@ enum LateCall {
     Swap(Box<[u8]>, Version, Option<Snapshot>),
     SwapBodies(Box<[u8]>, Version, Box<Snapshot>, Vec<(Writer, Option<Body>)>),
     Claim(Claim),
+    RestoreClaims(Vec<Claim>),
     EndClaim(Token, Writer, u64, ClaimEnd),
     Register(u64, Registration),
     Unregister(Writer, u64),
@@ -160,6 +163,7 @@ impl<S: Store> FaultyStore<S> {
                 Err(_) => Ok(()),
             },
             LateCall::Claim(claim) => self.inner.claim(claim).await.map(drop),
+            LateCall::RestoreClaims(claims) => self.inner.restore_claims(claims).await.map(drop),
             LateCall::EndClaim(token, owner, attempt, end) => {
                 self.inner.end_claim(token, *owner, *attempt, end).await.map(drop)
             }
@@ -215,7 +219,7 @@ impl<S: Store> FaultyStore<S> {
 }
 
 impl<S: Store> Store for FaultyStore<S> {
-    fn put<'a>(&'a self, puts: &'a [(Name<'a>, Put)]) -> Answer<'a, Vec<Verdict>> {
+    fn put<'a>(&'a self, puts: &'a [(Name<'a>, Put)]) -> Answer<'a, Vec<PutResult>> {
         let late = || LateCall::Put(puts.iter().map(|(name, put)| (name.bytes().into(), *put)).collect());
         Box::pin(self.change(Call::Put, self.inner.put(puts), late))
     }
@@ -266,6 +270,15 @@ impl<S: Store> Store for FaultyStore<S> {
     ) -> Answer<'a, EndVerdict> {
         let late = move || LateCall::EndClaim(token.clone(), owner, attempt, end.clone());
         Box::pin(self.change(Call::EndClaim, self.inner.end_claim(token, owner, attempt, end), late))
+    }
+
+    fn restore_claims<'a>(&'a self, claims: &'a [Claim]) -> Answer<'a, Vec<RestoreVerdict>> {
+        let late = || LateCall::RestoreClaims(claims.to_vec());
+        Box::pin(self.change(Call::RestoreClaims, self.inner.restore_claims(claims), late))
+    }
+
+    fn history(&self) -> Answer<'_, History> {
+        Box::pin(self.look(Call::History, self.inner.history()))
     }
 
     fn writers(&self) -> Answer<'_, Writers> {

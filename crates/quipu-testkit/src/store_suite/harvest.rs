@@ -175,9 +175,11 @@ impl<'s, S: Store> Run<'s, S> {
             asked.extend(mine.say(cell(*writer)).map(|put| (counter, put)));
         }
         let puts: Vec<_> = asked.iter().map(|(counter, put)| (name(*counter), *put)).collect();
-        let Ok(verdicts) = self.store.put(&puts).await else { return };
-        for ((counter, put), verdict) in asked.into_iter().zip(verdicts) {
-            self.told(node, counter, &put, &verdict).await;
+        let Ok(results) = self.store.put(&puts).await else { return };
+        for ((counter, put), result) in asked.into_iter().zip(results) {
+            if let Ok(verdict) = result {
+                self.told(node, counter, &put, &verdict).await;
+            }
         }
     }
 

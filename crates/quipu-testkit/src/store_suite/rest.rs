@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use quipu_model::ports::store::{NODE_NAME_BYTES_MAX, SCAN_NAMES_MAX};
+use quipu_model::ports::store::{NODE_NAME_BYTES_MAX, RESTORED_CLAIMS_MAX, SCAN_NAMES_MAX};
 use quipu_model::shared::claim::{CLAIM_REPLY_BYTES_MAX, TOKEN_BYTES_MAX};
 use quipu_model::shared::registry::renew;
 use quipu_model::shared::{
-    Claim, ClaimEnd, ClaimVerdict, EndVerdict, Holder, RegisterVerdict, Registration, Stage, Token,
+    Claim, ClaimEnd, ClaimVerdict, EndVerdict, Holder, RegisterVerdict, Registration, RestoreVerdict, Stage, Token,
 };
 use quipu_model::{Epoch, Millis, NodeId, Store, StoreError};
 
@@ -22,6 +22,9 @@ pub(super) async fn prove(store: &impl Store) {
     a_token_is_held_by_one_attempt_and_its_reply_by_all(store).await;
     a_token_given_back_may_be_claimed_again(store).await;
     a_reply_past_the_bound_is_refused(store).await;
+    lost_claims_are_put_back_and_no_other_is_replaced(store).await;
+    more_claims_than_the_bound_are_refused_whole(store).await;
+    a_store_that_is_left_alone_keeps_its_history(store).await;
     a_registration_is_replaced_only_as_it_was_seen(store).await;
     a_node_has_the_name_that_was_said_last(store).await;
     the_clock_is_the_one_that_rows_are_read_by(store).await;
@@ -115,6 +118,66 @@ async fn a_token_given_back_may_be_claimed_again(store: &impl Store) {
     assert_eq!(back, EndVerdict::Ended);
     assert_eq!(claim(store, &other).await, ClaimVerdict::Claimed);
     assert_eq!(claim(store, &first).await, ClaimVerdict::InFlight { owner: other.owner, attempt: 2 });
+}
+
+async fn lost_claims_are_put_back_and_no_other_is_replaced(store: &impl Store) {
+    let reply: Box<[u8]> = (0..CLAIM_REPLY_BYTES_MAX).map(|n| n as u8).collect();
+    let applied = |claim: Claim| Claim { reply: Some(reply.clone()), ..claim };
+    let lost = applied(claimed(store, b"lost", 1, 1).await);
+    let open = claimed(store, b"open", 1, 2).await;
+    let theirs = claimed(store, b"theirs", 2, 3).await;
+    let spent = claimed(store, b"spent", 2, 4).await;
+    for held in [&open, &theirs, &spent] {
+        assert_eq!(claim(store, held).await, ClaimVerdict::Claimed);
+    }
+    let done = ClaimEnd::Done((*b"5").into());
+    store.end_claim(&spent.token, spent.owner, spent.attempt, &done).await.expect("a store ends claims");
+    let late = Claim { forget_at: Millis(1), ..applied(claimed(store, b"late", 1, 5).await) };
+    let asked = [
+        lost.clone(),
+        applied(claimed(store, b"open", 1, 6).await),
+        applied(claimed(store, b"theirs", 1, 7).await),
+        applied(claimed(store, b"spent", 1, 8).await),
+        late,
+    ];
+    use RestoreVerdict::{Conflict, Known, Restored};
+    let verdicts = store.restore_claims(&asked).await.expect("a store restores claims");
+    assert_eq!(verdicts, [Restored, Restored, Conflict, Conflict, Known], "in the order of the claims");
+    let again = store.restore_claims(&asked).await.expect("a store restores claims");
+    assert_eq!(again, [Known, Known, Conflict, Conflict, Known], "a call may be repeated");
+    for bytes in [&b"lost"[..], b"open"] {
+        let retry = claimed(store, bytes, 3, 9).await;
+        assert_eq!(claim(store, &retry).await, ClaimVerdict::Done { reply: reply.clone() });
+    }
+    let retry = claimed(store, b"theirs", 3, 9).await;
+    let in_flight = ClaimVerdict::InFlight { owner: theirs.owner, attempt: theirs.attempt };
+    assert_eq!(claim(store, &retry).await, in_flight, "the claim of another node stays as it was");
+    let retry = claimed(store, b"spent", 3, 9).await;
+    assert_eq!(claim(store, &retry).await, ClaimVerdict::Done { reply: (*b"5").into() });
+    assert_eq!(store.restore_claims(&[]).await.expect("nothing is restored"), []);
+}
+
+async fn more_claims_than_the_bound_are_refused_whole(store: &impl Store) {
+    let first = claimed(store, b"restored:0", 1, 1).await;
+    let numbered = |n: usize| Claim {
+        token: token(format!("restored:{n}").as_bytes()),
+        reply: Some((*b"1").into()),
+        ..first.clone()
+    };
+    let mut asked: Vec<Claim> = (0..=RESTORED_CLAIMS_MAX).map(numbered).collect();
+    match store.restore_claims(&asked).await {
+        Err(StoreError::NotApplied { .. }) => {}
+        other => panic!("{} claims in one call: {other:?}", asked.len()),
+    }
+    asked.pop();
+    let verdicts = store.restore_claims(&asked).await.expect("as many as are allowed");
+    assert_eq!(verdicts, vec![RestoreVerdict::Restored; RESTORED_CLAIMS_MAX], "nothing of a refused call was restored");
+}
+
+async fn a_store_that_is_left_alone_keeps_its_history(store: &impl Store) {
+    let before = store.history().await.expect("a store tells its history");
+    put(store, b"history", said(1, Epoch::FIRST, 1, 1)).await;
+    assert_eq!(store.history().await.expect("a store tells its history"), before);
 }
 
 async fn a_reply_past_the_bound_is_refused(store: &impl Store) {

@@ -2,10 +2,12 @@ use std::sync::Arc;
 
 use quipu_model::shared::body::{Body, NODE, Shape};
 use quipu_model::shared::{
-    BodyPut, BodyVerdict, Claim, ClaimEnd, ClaimVerdict, EndVerdict, Put, RegisterVerdict, Registration, Seen,
-    SeenBodies, Snapshot, SwapId, SwapVerdict, Token, Verdict, Version, node_cell,
+    BodyPut, BodyVerdict, Claim, ClaimEnd, ClaimVerdict, EndVerdict, Put, RegisterVerdict, Registration,
+    RestoreVerdict, Seen, SeenBodies, Snapshot, SwapId, SwapVerdict, Token, Version, node_cell,
 };
-use quipu_model::{Answer, Cursor, MemoryStore, Millis, Name, NodeId, NodeNames, Page, StoreError, Writer, Writers};
+use quipu_model::{
+    Answer, Cursor, History, MemoryStore, Millis, Name, NodeId, NodeNames, Page, PutResult, StoreError, Writer, Writers,
+};
 
 use super::*;
 use crate::SimClock;
@@ -119,7 +121,7 @@ enum Bend {
 struct Bent(MemoryStore, Bend);
 
 impl Bent {
-    async fn put_adding(&self, puts: &[(Name<'_>, Put)]) -> Result<Vec<Verdict>, StoreError> {
+    async fn put_adding(&self, puts: &[(Name<'_>, Put)]) -> Result<Vec<PutResult>, StoreError> {
         let mut verdicts = Vec::new();
         for (name, put) in puts {
             let held = self.0.read(*name).await?.snapshot.cells.get(&put.cell).map_or(0, |held| held.value);
@@ -188,7 +190,7 @@ impl Bent {
 }
 
 impl Store for Bent {
-    fn put<'a>(&'a self, puts: &'a [(Name<'a>, Put)]) -> Answer<'a, Vec<Verdict>> {
+    fn put<'a>(&'a self, puts: &'a [(Name<'a>, Put)]) -> Answer<'a, Vec<PutResult>> {
         match self.1 {
             Bend::AddsInsteadOfReplacing => Box::pin(self.put_adding(puts)),
             _ => self.0.put(puts),
@@ -243,6 +245,14 @@ impl Store for Bent {
         end: &'a ClaimEnd,
     ) -> Answer<'a, EndVerdict> {
         self.0.end_claim(token, owner, attempt, end)
+    }
+
+    fn restore_claims<'a>(&'a self, claims: &'a [Claim]) -> Answer<'a, Vec<RestoreVerdict>> {
+        self.0.restore_claims(claims)
+    }
+
+    fn history(&self) -> Answer<'_, History> {
+        self.0.history()
     }
 
     fn writers(&self) -> Answer<'_, Writers> {

@@ -331,7 +331,7 @@ impl<'s> Mover<'s> {
         }
         self.has_put.store(true, Ordering::Relaxed);
         let next = "run it again when the store answers: it goes on as the same writer";
-        patiently(|| self.store.put(puts)).with_context(|| format!("the import is not complete; {next}"))
+        patiently(|| self.store.put_all(puts)).with_context(|| format!("the import is not complete; {next}"))
     }
 
     fn say(&self, epoch: Epoch, value: i128, total: i128) -> Put {

@@ -136,7 +136,7 @@ fn an_import_stands_beside_what_a_node_counts() {
     let world = World::new();
     let put =
         Put { cell: CellId { writer: NODE, shard: Shard(0) }, epoch: Epoch::FIRST, seq: Seq(1), value: 7, total: 7 };
-    wait(world.store.put(&[(name(), put)])).unwrap();
+    wait(world.store.put_all(&[(name(), put)])).unwrap();
     for value in [100, 100, 90] {
         world.begin().put(&found(value)).unwrap();
         assert_eq!(world.sum(), value + 7);
