@@ -45,8 +45,8 @@ pub use namespace::{
 };
 pub use pattern::Pattern;
 pub use ports::{
-    Answer, BoxError, Call, Cursor, NODE_NAME_BYTES_MAX, NodeNames, PUTS_MAX, Page, SCAN_NAMES_MAX, Store, StoreError,
-    Writers,
+    Answer, BoxError, Call, Cursor, History, NODE_NAME_BYTES_MAX, NodeNames, PUTS_MAX, Page, PutResult,
+    RESTORED_CLAIMS_MAX, SCAN_NAMES_MAX, Store, StoreError, Writers,
 };
 pub use ports::{
     Clock, Copied, DirLock, Ledger, LedgerError, LedgerStats, LockError, Note, Rng, Sealed, Vfs, VfsFile, Visit,

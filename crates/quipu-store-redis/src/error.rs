@@ -8,13 +8,17 @@
 //! | `MOVED`, `ASK` to the last of several redirections; `CLUSTERDOWN`, `TRYAGAIN`, `CROSSSLOT` | `NotApplied`: refused before it ran |
 //! | `LOADING`, `MASTERDOWN`, `BUSY`, `NOAUTH` | `NotApplied`: refused before it ran |
 //! | `READONLY`, `OOM`, `MISCONF`, `NOREPLICAS` | `NotApplied`: a script is refused at its first write, and not after it |
-//! | `WRONGTYPE` | `NotApplied`: the first command of each script reads the key |
-//! | a put of several counters, some of them answered | `Unknown`, unless all were refused |
-//! | every other error (`ERR`, `NOPERM` …) | `Unknown` |
-//! | a row or a reply that cannot be decoded | `Unknown` |
+//! | `WRONGTYPE` | `NotApplied`, for this key alone: the first command of each script reads the key |
+//! | `ERR` | `Unknown`, for this key alone: a script failed on what the key holds |
+//! | every other error (`NOPERM` …) | `Unknown` |
+//! | a row or a reply that cannot be decoded | `Unknown`, for this key alone; the error names the key and the field |
+//! | a server with another identity than in the last history | `HistoryChanged`: nothing was sent |
 //! | a call past its bound | `NotApplied` |
 //!
 //! `NOPERM` may come from the second write of a script, and is not in the list for that reason.
+//!
+//! A put of several counters has a result per put. The whole call fails only if every script failed for one and the same reason that is
+//! not the data of a key.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -40,8 +44,11 @@ const REFUSALS: [&str; 14] = [
     "TRYAGAIN",
 ];
 
-/// The same, for a key that holds something else.
+/// The code for a key that holds something else.
 const WRONG_TYPE: &str = "WRONGTYPE";
+
+/// The code of a script that failed on what its key holds.
+const SCRIPT_FAILED: &str = "ERR";
 
 /// A cause, for as many calls as it has stopped.
 pub(crate) type Cause = Arc<dyn Error + Send + Sync>;
@@ -53,6 +60,14 @@ pub(crate) enum Failure {
     Refused(Cause),
     /// May have been applied.
     Open(Cause),
+    /// Certainly not applied: the key is of another type.
+    WrongType(Cause),
+    /// May have been applied: the script failed on this key.
+    ScriptFailed(Cause),
+    /// May have been applied: the key holds what cannot be decoded.
+    Damaged(Cause),
+    /// Certainly not applied: nothing was sent to a server of unknown history.
+    HistoryChanged,
 }
 
 impl Failure {
@@ -68,22 +83,61 @@ impl Failure {
 
     /// What the server answered instead.
     pub(crate) fn answered(error: ServerError) -> Failure {
-        let code = error.code();
-        if code == WRONG_TYPE || REFUSALS.contains(&code) { Failure::unsent(error) } else { Failure::lost(error) }
+        match error.code() {
+            WRONG_TYPE => Failure::WrongType(Arc::new(error)),
+            SCRIPT_FAILED => Failure::ScriptFailed(Arc::new(error)),
+            code if REFUSALS.contains(&code) => Failure::unsent(error),
+            _ => Failure::lost(error),
+        }
     }
 
     /// Of a call that was not sent because another one failed.
     pub(crate) fn before(self) -> Failure {
-        let (Failure::Refused(cause) | Failure::Open(cause)) = self;
-        Failure::Refused(cause)
+        match self {
+            Failure::Refused(cause)
+            | Failure::Open(cause)
+            | Failure::WrongType(cause)
+            | Failure::ScriptFailed(cause)
+            | Failure::Damaged(cause) => Failure::Refused(cause),
+            Failure::HistoryChanged => Failure::HistoryChanged,
+        }
+    }
+
+    /// Names the key, if its data is the reason.
+    pub(crate) fn at(self, key: &[u8]) -> Failure {
+        let name = |source| -> Cause { Arc::new(AtKey { key: key.escape_ascii().to_string(), source }) };
+        match self {
+            Failure::WrongType(cause) => Failure::WrongType(name(cause)),
+            Failure::ScriptFailed(cause) => Failure::ScriptFailed(name(cause)),
+            Failure::Damaged(cause) => Failure::Damaged(name(cause)),
+            other => other,
+        }
+    }
+
+    /// Whether the data of one key is the reason: calls on other keys go on.
+    pub(crate) fn is_of_key(&self) -> bool {
+        matches!(self, Failure::WrongType(_) | Failure::ScriptFailed(_) | Failure::Damaged(_))
     }
 
     pub(crate) fn of(self, call: Call) -> StoreError {
         match self {
-            Failure::Refused(cause) => StoreError::NotApplied { call, source: Box::new(cause) },
-            Failure::Open(cause) => StoreError::Unknown { call, source: Box::new(cause) },
+            Failure::Refused(cause) | Failure::WrongType(cause) => {
+                StoreError::NotApplied { call, source: Box::new(cause) }
+            }
+            Failure::Open(cause) | Failure::ScriptFailed(cause) | Failure::Damaged(cause) => {
+                StoreError::Unknown { call, source: Box::new(cause) }
+            }
+            Failure::HistoryChanged => StoreError::HistoryChanged { call },
         }
     }
+}
+
+/// An error of the data under one key.
+#[derive(Debug, thiserror::Error)]
+#[error("the key {key} cannot be used")]
+struct AtKey {
+    key: String,
+    source: Cause,
 }
 
 /// What no script or row of ours looks like.
@@ -106,20 +160,37 @@ pub(crate) enum Damaged {
     /// A body that is longer than any, or has pages beyond its end.
     #[error(transparent)]
     Body(#[from] quipu_model::shared::body::BodyError),
+    /// One field of many.
+    #[error("its field {field:?} is damaged: {source}")]
+    Field {
+        /// Its name.
+        field: String,
+        /// Why.
+        source: Box<Damaged>,
+    },
+    /// A hash with more fields than any row has.
+    #[error("it has {0} fields, more than any of this program")]
+    Fields(i64),
+    /// A field that is longer than any.
+    #[error("its field {0:?} is longer than any of this program")]
+    Long(String),
+    /// Two fields for one cell, or one in another form than the scripts look for.
+    #[error("the field {0:?} has another form than this program writes")]
+    Form(String),
     /// The script and the model do not agree.
-    #[error("a put was not carried out that had to be")]
+    #[error("the script did not carry out what it had to")]
     Verdict,
 }
 
 impl From<Damaged> for Failure {
     fn from(damaged: Damaged) -> Failure {
-        Failure::lost(damaged)
+        Failure::Damaged(Arc::new(damaged))
     }
 }
 
 impl From<quipu_model::shared::SnapshotError> for Failure {
     fn from(error: quipu_model::shared::SnapshotError) -> Failure {
-        Failure::lost(error)
+        Failure::Damaged(Arc::new(error))
     }
 }
 
@@ -137,15 +208,16 @@ mod tests {
     #[test]
     fn what_is_not_known_to_mean_not_applied_is_unknown() {
         for line in ["-ERR Error running script\r\n", "-NOPERM no\r\n", "-WHAT is this\r\n", "-EXECABORT x\r\n"] {
-            assert!(matches!(Failure::answered(server(line)), Failure::Open(_)), "{line}");
+            let error = Failure::answered(server(line)).of(Call::Put);
+            assert!(matches!(error, StoreError::Unknown { .. }), "{line}");
         }
     }
 
     #[test]
     fn what_a_server_refuses_before_the_first_write_is_not_applied() {
         for code in REFUSALS.into_iter().chain([WRONG_TYPE]) {
-            let failure = Failure::answered(server(&format!("-{code} 1 2\r\n")));
-            assert!(matches!(failure, Failure::Refused(_)), "{code}");
+            let error = Failure::answered(server(&format!("-{code} 1 2\r\n"))).of(Call::Put);
+            assert!(matches!(error, StoreError::NotApplied { .. }), "{code}");
         }
     }
 }

@@ -5,13 +5,15 @@
 //! Invariants:
 //! - what was encoded decodes to the same, and a row that decodes has passed [`Snapshot::checked`];
 //! - what a script compares has digits of a fixed width ([`epoch`], [`seq`]), so that it compares as text, in whatever locale the server runs;
-//! - a field that we do not know is damage, not something to be dropped by the next swap.
+//! - a field that we do not know is damage, not something to be dropped by the next swap; so is one that says what we know in another form than
+//!   ours, which the scripts would not find.
 
 use std::borrow::Cow;
 use std::fmt::{Display, Write as _};
 use std::str::FromStr;
 
-use quipu_model::shared::body::{Body, PAGE_BYTES, Shape, without_zeros};
+use quipu_model::shared::body::{BODY_BYTES_MAX, Body, PAGE_BYTES, Shape, without_zeros};
+use quipu_model::shared::claim::CLAIM_REPLY_BYTES_MAX;
 use quipu_model::shared::{
     Bodies, CellId, Claim, Held, Holder, Put, Registration, Seq, Shard, Snapshot, Spent, Stage, SwapId, Token,
 };
@@ -24,6 +26,9 @@ const NONE: &str = "-";
 
 /// How much of a text that cannot be read is shown.
 const SHOWN_CHARS_MAX: usize = 80;
+
+/// Most bytes of all bodies beside one row: 64 of the largest.
+const BODIES_BYTES_MAX: usize = 64 * BODY_BYTES_MAX;
 
 /// Names of keys under one prefix.
 #[derive(Debug, Clone)]
@@ -146,8 +151,8 @@ pub(crate) fn row(fields: &[Vec<u8>]) -> Result<Snapshot, Failure> {
                 row.swaps = ids.collect::<Result<_, _>>().map_err(|_| unreadable("last", value))?;
             }
             _ => match name.split_at_checked(2) {
-                Some(("c:", id)) => drop(row.cells.insert(cell_of(id)?, held(value)?)),
-                Some(("s:", id)) => drop(row.spent.insert(cell_of(id)?, spent(value)?)),
+                Some(("c:", id)) => drop(row.cells.insert(cell_of(id)?, field(name, held(value))?)),
+                Some(("s:", id)) => drop(row.spent.insert(cell_of(id)?, field(name, spent(value))?)),
                 _ => return Err(unreadable("the name of a field", name).into()),
             },
         }
@@ -189,6 +194,16 @@ pub(crate) fn body_fields<'a>(bodies: impl Iterator<Item = (Writer, &'a Body)>) 
     fields
 }
 
+/// What a body is, from its field.
+pub(crate) fn shape_of(value: &str) -> Result<Shape, Damaged> {
+    let [kind, key, length] = parts("a body", value)?;
+    Ok(Shape {
+        kind: number("the kind of a body", kind)?,
+        key: hex("the key of a body", key)?,
+        length: number("the length of a body", length)?,
+    })
+}
+
 /// The bodies among these fields of a row, each followed by its value.
 pub(crate) fn bodies(fields: &[Vec<u8>]) -> Result<Bodies, Failure> {
     let mut bodies = Bodies::new();
@@ -198,19 +213,26 @@ pub(crate) fn bodies(fields: &[Vec<u8>]) -> Result<Bodies, Failure> {
             _ => None,
         })
     };
+    let mut bytes_left = BODIES_BYTES_MAX;
     for (writer, value) in named("b:") {
-        let [kind, key, length] = parts("a body", text("a body", value)?)?;
-        let shape = Shape {
-            kind: number("the kind of a body", kind)?,
-            key: hex("the key of a body", key)?,
-            length: number("the length of a body", length)?,
-        };
-        bodies.insert(writer_of(writer)?, Body::new(shape).map_err(Damaged::from)?);
+        let shape = shape_of(text("a body", value)?)?;
+        let of = writer_of(writer)?;
+        if of.to_string() != writer {
+            return Err(Damaged::Form(format!("b:{writer}")).into());
+        }
+        // Before there is room made for it.
+        let bytes = usize::try_from(shape.length).ok().and_then(|bytes| bytes_left.checked_sub(bytes));
+        bytes_left = bytes.ok_or_else(|| Damaged::Long(format!("b:{writer}")))?;
+        bodies.insert(of, Body::new(shape).map_err(Damaged::from)?);
     }
     for (place, bytes) in named("p:") {
         let (writer, page) = place.rsplit_once('.').ok_or_else(|| unreadable("a page", place))?;
-        let body = bodies.get_mut(&writer_of(writer)?).ok_or(Damaged::Lacks("the body of a page"))?;
-        body.lay_page(number("a page", page)?, bytes).map_err(Damaged::from)?;
+        let (of, number) = (writer_of(writer)?, number::<u32>("a page", page)?);
+        if format!("{of}.{number}") != place {
+            return Err(Damaged::Form(format!("p:{place}")).into());
+        }
+        let body = bodies.get_mut(&of).ok_or(Damaged::Lacks("the body of a page"))?;
+        body.lay_page(number, bytes).map_err(Damaged::from)?;
     }
     Ok(bodies)
 }
@@ -219,7 +241,7 @@ pub(crate) fn bodies(fields: &[Vec<u8>]) -> Result<Bodies, Failure> {
 pub(crate) fn held(value: &str) -> Result<Held, Damaged> {
     let [seq, closed, said, total] = parts("a cell", value)?;
     Ok(Held {
-        seq: Seq(number("a seq", seq)?),
+        seq: seq_of(seq)?,
         value: number("a value", said)?,
         total: number("a total", total)?,
         closed: closed_of(closed)?,
@@ -231,7 +253,7 @@ pub(crate) fn spent(value: &str) -> Result<Spent, Damaged> {
     let [epoch, seq, closed, kept, total, expired, at] = parts("a spent cell", value)?;
     Ok(Spent {
         epoch: epoch_of(epoch)?,
-        seq: Seq(number("a seq", seq)?),
+        seq: seq_of(seq)?,
         value: number("a value", kept)?,
         total: number("a total", total)?,
         closed: closed_of(closed)?,
@@ -278,20 +300,41 @@ pub(crate) fn node_of(node: &[u8]) -> Result<NodeId, Damaged> {
 
 /// A claim, from its owner, attempt, payload, end of its window, and reply.
 pub(crate) fn claim_of(token: &Token, fields: [Option<&[u8]>; 5]) -> Result<Option<Claim>, Damaged> {
-    let [Some(owner), Some(attempt), Some(payload), Some(forget_at), reply] = fields else { return Ok(None) };
+    if fields.iter().all(Option::is_none) {
+        return Ok(None);
+    }
+    let [owner, attempt, payload, forget_at, reply] = fields;
+    let word = |name: &'static str, value: Option<&[u8]>| -> Result<String, Damaged> {
+        text(name, value.ok_or(Damaged::Lacks(name))?).map(str::to_owned)
+    };
+    if reply.is_some_and(|reply| reply.len() > CLAIM_REPLY_BYTES_MAX) {
+        return Err(Damaged::Long("reply".to_owned()));
+    }
     Ok(Some(Claim {
         token: token.clone(),
-        owner: writer_of(text("an owner", owner)?)?,
-        attempt: number("an attempt", text("an attempt", attempt)?)?,
-        payload: number("a payload", text("a payload", payload)?)?,
-        forget_at: Millis(number("a window", text("a window", forget_at)?)?),
+        owner: writer_of(&word("owner", owner)?)?,
+        attempt: number("attempt", &word("attempt", attempt)?)?,
+        payload: number("payload", &word("payload", payload)?)?,
+        forget_at: Millis(number("forget", &word("forget", forget_at)?)?),
         reply: reply.map(Into::into),
     }))
 }
 
 pub(crate) fn epoch_of(value: &str) -> Result<Epoch, Damaged> {
     let (millis, node) = value.split_once('.').ok_or_else(|| unreadable("an epoch", value))?;
-    Ok(Epoch { millis: number("an epoch", millis)?, node: NodeId(number("an epoch", node)?) })
+    let of = Epoch { millis: number("an epoch", millis)?, node: NodeId(number("an epoch", node)?) };
+    if epoch(of) == value { Ok(of) } else { Err(unreadable("an epoch", value)) }
+}
+
+fn seq_of(value: &str) -> Result<Seq, Damaged> {
+    let of = Seq(number("a seq", value)?);
+    if seq(of) == value { Ok(of) } else { Err(unreadable("a seq", value)) }
+}
+
+/// Names the field that cannot be read.
+fn field<T>(name: &str, decoded: Result<T, Damaged>) -> Result<T, Damaged> {
+    decoded
+        .map_err(|source| Damaged::Field { field: name.chars().take(SHOWN_CHARS_MAX).collect(), source: source.into() })
 }
 
 pub(crate) fn text<'a>(what: &'static str, bytes: &'a [u8]) -> Result<&'a str, Damaged> {
@@ -304,7 +347,9 @@ pub(crate) fn number<T: FromStr>(what: &'static str, text: &str) -> Result<T, Da
 
 fn cell_of(id: &str) -> Result<CellId, Damaged> {
     let (writer, shard) = id.rsplit_once('.').ok_or_else(|| unreadable("a cell", id))?;
-    Ok(CellId { writer: writer_of(writer)?, shard: Shard(number("a shard", shard)?) })
+    let of = CellId { writer: writer_of(writer)?, shard: Shard(number("a shard", shard)?) };
+    // Two fields must not be one cell.
+    if cell(of) == id { Ok(of) } else { Err(Damaged::Form(id.to_owned())) }
 }
 
 fn writer_of(text: &str) -> Result<Writer, Damaged> {
@@ -341,7 +386,7 @@ fn parts<'a, const N: usize>(what: &'static str, value: &'a str) -> Result<[&'a 
     parts.try_into().map_err(|_| unreadable(what, value))
 }
 
-fn unreadable(what: &'static str, text: &str) -> Damaged {
+pub(crate) fn unreadable(what: &'static str, text: &str) -> Damaged {
     Damaged::Text { what, text: text.chars().take(SHOWN_CHARS_MAX).collect() }
 }
 
@@ -387,6 +432,36 @@ mod tests {
             assert_eq!(row(&stored(&of)).unwrap(), of);
         }
         assert_eq!(row(&[]).unwrap(), Snapshot::default());
+    }
+
+    #[test]
+    fn a_cell_in_another_form_than_the_scripts_look_for_is_refused() {
+        let fields = stored(&full());
+        let at = fields.iter().position(|field| field.starts_with(b"c:")).unwrap();
+        let mut other = fields.clone();
+        // The same cell for a reader, another field for a script: it would count twice.
+        other.extend([b"c:0.ffffffffffffffff.65535".to_vec(), fields[at + 1].clone()]);
+        assert!(row(&other).is_err());
+        let mut short = fields.clone();
+        short[at + 1] = b"1 open 5 5".to_vec();
+        let error = row(&short).unwrap_err().of(quipu_model::Call::Read);
+        let source = std::error::Error::source(&error).expect("it has a cause").to_string();
+        assert!(source.contains("c:0000000000000000.ffffffffffffffff.65535"), "{source}");
+    }
+
+    #[test]
+    fn a_claim_that_lost_a_field_is_refused() {
+        let token = Token::new(b"t").unwrap();
+        let whole: [&[u8]; 5] = [b"0000000000000001.0000000000000001", b"1", b"2", b"3", b"reply"];
+        assert!(claim_of(&token, whole.map(Some)).unwrap().is_some());
+        assert!(claim_of(&token, [None; 5]).unwrap().is_none());
+        for at in 0..4 {
+            let mut less = whole.map(Some);
+            less[at] = None;
+            assert!(claim_of(&token, less).is_err(), "field {at}");
+        }
+        let long = [b'x'; CLAIM_REPLY_BYTES_MAX + 1];
+        assert!(claim_of(&token, [whole[0], whole[1], whole[2], whole[3], &long].map(Some)).is_err());
     }
 
     #[test]

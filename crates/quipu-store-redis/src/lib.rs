@@ -62,7 +62,22 @@
 //! a failover what had not reached the replica. Writers then put their cells again; a lost *swap* is reported as drift. With `appendfsync always`
 //! nothing is lost to a crash; with `everysec`, the default of an append-only file, up to a second is.
 //!
+//! **The store notices that a server is not the one it was.** Each new connection asks the server for its `run_id`, its `master_replid` and its role
+//! before anything else is sent on it. Once a caller has asked for the history, calls that change data are refused while one of these differs.
+//!
+//! - A restart breaks all connections, so no call reaches a restarted server unasked.
+//! - A failover shows in `MOVED`, `READONLY` or `MASTERDOWN`, each of which ends the connection it came on.
+//! - What changes a server without either is found when the history is asked for again: a master that was demoted and promoted again while
+//!   nothing was sent to it; `DEBUG RELOAD`.
+//! - `FLUSHALL` and deleted keys are no change of history.
+//! - Redis gives a master a new `master_replid` by itself when its first replica comes, and an hour after its last one went: a change without a loss.
+//!
 //! The server must not evict (`maxmemory-policy noeviction`, the default): an evicted row is a lost row, and an evicted token may be applied again.
+//! [`RedisStore`] names every master that would, as a problem. A policy without a limit (`maxmemory 0`) evicts nothing, and is none.
+//!
+//! **What one key holds stops no other.** Scripts trust nothing that they find: numbers are looked at before they are compared, loops and replies
+//! have bounds that are not stored, and what cannot be used is handed back. It becomes an error of that counter or token alone, which names key
+//! and field. A registry that cannot be read stops what needs the registry.
 //!
 //! In a Cluster every master goes by its own clock: keep them together (NTP). What one is ahead of another by, an expiry, a lease or a grace
 //! may be early or late by.
@@ -72,6 +87,7 @@
 
 mod config;
 mod error;
+mod info;
 mod layout;
 mod link;
 mod route;

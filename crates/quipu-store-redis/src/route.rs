@@ -7,14 +7,16 @@
 //!   driver's own Cluster client sends again after a broken connection, too, and a swap that was carried out would then be told
 //!   `Moved`;
 //! - commands for one server go in one pipeline;
-//! - what is known of the slots is asked for again before the next call, after anything that shows that it is not true any more.
+//! - what is known of the slots is asked for again before the next call, after anything that shows that it is not true any more;
+//! - once the history was asked for, a command that changes data is sent only to a server that has the identity which it had there.
 
-use std::collections::BTreeMap;
 use std::collections::hash_map::DefaultHasher;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::future::join_all;
+use quipu_model::History;
 use redis::{Cmd, Pipeline, RedisError, ServerErrorKind, Value};
 
 use crate::config::{Address, Config};
@@ -42,6 +44,15 @@ impl Request {
     }
 }
 
+/// What a command does at the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// It reads, or it stays true whatever the server lost.
+    Read,
+    /// It changes data on the ground of what the server confirmed before.
+    Change,
+}
+
 /// Where slots are.
 #[derive(Debug, PartialEq, Eq, Hash, Default)]
 struct Slots(Vec<(u16, u16, Address)>); // from, to and including, whose; in order
@@ -64,6 +75,9 @@ struct State {
     slots: Arc<Slots>,
     fresh: bool,
     turn: usize, // whom to ask first, the next time
+    history: Option<Arc<History>>,
+    /// Servers without slots that a slot is being moved to: their identity is part of the next history.
+    importing: BTreeSet<Address>,
 }
 
 /// A command under way.
@@ -84,8 +98,43 @@ impl Route {
     }
 
     /// Sends commands; a reply each, in order.
-    pub(crate) async fn send(&self, requests: Vec<Request>) -> Vec<Result<Value, Failure>> {
-        if self.config.cluster { self.send_to_many(requests).await } else { self.send_to_one(requests).await }
+    pub(crate) async fn send(&self, requests: Vec<Request>, access: Access) -> Vec<Result<Value, Failure>> {
+        let known = match access {
+            Access::Read => None,
+            Access::Change => self.state().history.clone(),
+        };
+        let known = known.as_deref();
+        if self.config.cluster {
+            self.send_to_many(requests, known).await
+        } else {
+            self.send_to_one(requests, known).await
+        }
+    }
+
+    /// Asks every server that has rows for the identity of its data.
+    pub(crate) async fn ask_history(&self) -> Result<History, Failure> {
+        let mut history = History::default();
+        let links = self.masters(true).await?.links;
+        for (link, identity) in links.iter().zip(join_all(links.iter().map(|link| link.ask_identity())).await) {
+            history.0.insert(link.address().to_owned(), identity.inspect_err(|_| self.doubt())?);
+        }
+        let importing: Vec<Address> = self.state().importing.iter().cloned().collect();
+        for address in importing {
+            let link = self.link(&address)?;
+            if history.0.contains_key(link.address()) {
+                self.state().importing.remove(&address);
+            } else if let Ok(identity) = link.ask_identity().await {
+                history.0.insert(link.address().to_owned(), identity);
+            } else {
+                self.state().importing.remove(&address);
+            }
+        }
+        Ok(history)
+    }
+
+    /// From now on, data is changed only on servers of this history.
+    pub(crate) fn know_history(&self, history: &History) {
+        self.state().history = Some(Arc::new(history.clone()));
     }
 
     /// All servers with rows; what is known of them, or, `anew`, what they say now.
@@ -108,20 +157,20 @@ impl Route {
         self.state().fresh = false;
     }
 
-    async fn send_to_one(&self, requests: Vec<Request>) -> Vec<Result<Value, Failure>> {
+    async fn send_to_one(&self, requests: Vec<Request>, known: Option<&History>) -> Vec<Result<Value, Failure>> {
         let count = requests.len();
         let mut pipeline = Pipeline::with_capacity(count);
         for request in requests {
             pipeline.add_command(request.cmd);
         }
         let sent = match self.link(&self.config.seeds[0]) {
-            Ok(link) => link.send(&pipeline).await,
+            Ok(link) => link.send(&pipeline, known).await,
             Err(failure) => Err(failure),
         };
         each(sent, count)
     }
 
-    async fn send_to_many(&self, requests: Vec<Request>) -> Vec<Result<Value, Failure>> {
+    async fn send_to_many(&self, requests: Vec<Request>, known: Option<&History>) -> Vec<Result<Value, Failure>> {
         let mut results: Vec<Option<Result<Value, Failure>>> = requests.iter().map(|_| None).collect();
         let mut under: Vec<Under> = (0..requests.len()).map(|at| Under { at, to: None }).collect();
         for round in 0..=REDIRECTIONS_MAX {
@@ -145,7 +194,8 @@ impl Route {
                 }
             }
             let sends = parts.into_iter().map(async |((address, asking), members)| {
-                let replies = self.send_part(&address, asking, members.iter().map(|&at| &requests[at].cmd)).await;
+                let cmds = members.iter().map(|&at| &requests[at].cmd);
+                let replies = self.send_part(&address, asking, known, cmds).await;
                 (address, members, replies)
             });
             for (address, members, replies) in join_all(sends).await {
@@ -163,7 +213,7 @@ impl Route {
                 break;
             }
         }
-        let answers = results.into_iter().map(|result| result.unwrap_or(Err(Damaged::Reply.into())));
+        let answers = results.into_iter().map(|result| result.unwrap_or(Err(Failure::lost(Damaged::Reply))));
         answers.map(|answer| answer.and_then(answered)).collect()
     }
 
@@ -172,6 +222,7 @@ impl Route {
         &self,
         address: &Address,
         asking: bool,
+        known: Option<&History>,
         cmds: impl Iterator<Item = &'c Cmd>,
     ) -> Vec<Result<Value, Failure>> {
         let mut pipeline = Pipeline::new();
@@ -184,9 +235,12 @@ impl Route {
             count += 1;
         }
         let sent = match self.link(address) {
-            Ok(link) => link.send(&pipeline).await,
+            Ok(link) => link.send(&pipeline, known).await,
             Err(failure) => Err(failure),
         };
+        if asking && matches!(sent, Err(Failure::HistoryChanged)) {
+            self.state().importing.insert(address.clone());
+        }
         let step = if asking { 2 } else { 1 };
         let sent = sent.map(|replies| replies.into_iter().skip(step - 1).step_by(step).collect::<Vec<_>>());
         if sent.as_ref().map_or(true, |replies| replies.iter().any(shows_change)) {
@@ -231,9 +285,9 @@ impl Route {
     async fn ask_slots(&self, address: &Address) -> Result<Slots, Failure> {
         let mut pipeline = Pipeline::new();
         pipeline.cmd("CLUSTER").arg("SLOTS");
-        let replies = self.link(address)?.send(&pipeline).await?;
-        let reply = replies.into_iter().next().ok_or(Damaged::Reply)?;
-        let slots = Slots::decode(answered(reply)?, address).ok_or(Damaged::Reply)?;
+        let replies = self.link(address)?.send(&pipeline, None).await?;
+        let reply = replies.into_iter().next().ok_or_else(|| Failure::lost(Damaged::Reply))?;
+        let slots = Slots::decode(answered(reply)?, address).ok_or_else(|| Failure::lost(Damaged::Reply))?;
         // One that is not, or no longer, part of a Cluster knows of no slots.
         if slots.0.is_empty() { Err(Failure::unsent("the server knows no slots")) } else { Ok(slots) }
     }

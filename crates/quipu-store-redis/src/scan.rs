@@ -11,7 +11,7 @@
 
 use redis::{Pipeline, Value};
 
-use quipu_model::{Cursor, Page};
+use quipu_model::{Cursor, Name, Page};
 
 use crate::error::{Damaged, Failure};
 use crate::layout::Keys;
@@ -51,13 +51,15 @@ pub(crate) async fn page(route: &Route, keys: &Keys, from: Option<Cursor>, names
     let mut pipeline = Pipeline::with_capacity(2);
     pipeline.cmd("INFO").arg("server");
     pipeline.cmd("SCAN").arg(place.at).arg("MATCH").arg(pattern).arg("COUNT").arg(names_max);
-    let replies = link.send(&pipeline).await.inspect_err(|_| route.doubt())?;
+    let replies = link.send(&pipeline, None).await.inspect_err(|_| route.doubt())?;
     let (process, (at, found)) = decode(replies)?;
     if place.at != 0 && place.process != process {
         (place.at, place.process) = (0, Vec::new());
         return Ok(Page { names: Vec::new(), next: Some(place.encode()) });
     }
-    let found = found.iter().filter_map(|key| key.strip_prefix(prefix)).map(Into::into).collect();
+    // A key that cannot be a counter's is somebody else's.
+    let names = found.iter().filter_map(|key| key.strip_prefix(prefix)).filter(|name| Name::new(name).is_ok());
+    let found = names.map(Into::into).collect();
     (place.at, place.process) = (at, process);
     if at == 0 {
         place.master += 1;

@@ -2,6 +2,8 @@
 //!
 //! Invariants:
 //! - a script reads before it writes, and what it compares is text: the only numbers it makes are the time and the sum of strides;
+//! - a script trusts nothing that its key holds: what it compares as a number it has looked at, what it walks has a bound that is not
+//!   stored, and what it cannot use it hands back, in a reply that has a bound too;
 //! - the first command of each is a read of its key, or of the time: one that the server refuses there has changed nothing.
 
 use std::sync::LazyLock;
@@ -30,9 +32,16 @@ pub(crate) static CLOCK: Known = script!("clock.lua");
 pub(crate) static SWAP: Known = script!("swap.lua");
 pub(crate) static CLAIM: Known = script!("claim.lua");
 pub(crate) static END_CLAIM: Known = script!("end_claim.lua");
+pub(crate) static RESTORE_CLAIM: Known = script!("restore_claim.lua");
 pub(crate) static REGISTER: Known = script!("register.lua");
 
-static ALL: [&Known; 8] = [&PUT, &PUT_BODY, &LOOK, &CLOCK, &SWAP, &CLAIM, &END_CLAIM, &REGISTER];
+static ALL: [&Known; 9] = [&PUT, &PUT_BODY, &LOOK, &CLOCK, &SWAP, &CLAIM, &END_CLAIM, &RESTORE_CLAIM, &REGISTER];
+
+/// Most fields of a hash: 64 of the largest bodies beside a row. More stay at the server.
+const FIELDS_MAX: usize = 1 << 20;
+
+/// Longest field: a page, or the names of the last swaps, and room to spare.
+const FIELD_BYTES_MAX: usize = 2_048;
 
 impl Known {
     /// A call of it on this key, without its arguments.
@@ -50,4 +59,30 @@ pub(crate) fn load() -> Pipeline {
         pipeline.cmd("SCRIPT").arg("LOAD").arg(script.text);
     }
     pipeline
+}
+
+/// Reads a whole hash, within bounds.
+pub(crate) fn look(key: &[u8]) -> Cmd {
+    let mut cmd = LOOK.on(key);
+    cmd.arg(FIELDS_MAX).arg(FIELD_BYTES_MAX);
+    cmd
+}
+
+#[cfg(test)]
+mod tests {
+    use quipu_model::shared::body::{BODY_BYTES_MAX, PAGE_BYTES};
+    use quipu_model::shared::claim::CLAIM_REPLY_BYTES_MAX;
+
+    use super::*;
+
+    #[test]
+    fn the_bounds_in_the_scripts_are_those_of_the_model() {
+        assert!(PUT_BODY.text.contains(&format!("local BODY_BYTES_MAX = {BODY_BYTES_MAX}\n")));
+        assert!(PUT_BODY.text.contains(&format!("math.ceil(body_bytes / {PAGE_BYTES})")));
+        assert!(SWAP.text.contains(&format!("local FIELDS_MAX = {FIELDS_MAX}\n")));
+        for script in [&CLAIM, &RESTORE_CLAIM] {
+            assert!(script.text.contains(&format!("string.sub(known[at], 1, {})", CLAIM_REPLY_BYTES_MAX + 1)));
+        }
+        const { assert!(PAGE_BYTES <= FIELD_BYTES_MAX) };
+    }
 }

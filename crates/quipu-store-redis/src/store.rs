@@ -4,27 +4,34 @@
 //!
 //! Invariants:
 //! - each call is one script on one key; a put is one per counter, and one pipeline per server;
-//! - a verdict is the script's only if it is `Newest` or `Claimed`; every other one is the model's, on what the script saw, at the time it saw it.
+//! - a verdict is the script's only if it is `Newest`, `Claimed` or `Restored`; every other one is the model's, on what the script saw, at the
+//!   time it saw it;
+//! - what one key holds stops no call on another.
 
 use std::collections::{BTreeMap, HashMap};
+use std::mem::discriminant;
 use std::sync::Arc;
 
-use quipu_model::ports::store::{NODE_NAME_BYTES_MAX, NodeNames, PUTS_MAX, SCAN_NAMES_MAX, within};
+use futures_util::future::join_all;
+use quipu_model::ports::store::{
+    History, NODE_NAME_BYTES_MAX, NodeNames, PUTS_MAX, PutResult, RESTORED_CLAIMS_MAX, SCAN_NAMES_MAX, within,
+};
 use quipu_model::shared::body::{self, Body};
 use quipu_model::shared::claim::{self, CLAIM_REPLY_BYTES_MAX};
 use quipu_model::shared::put::judge;
 use quipu_model::shared::registry::REGISTRATIONS_MAX;
 use quipu_model::shared::{
-    BodyPut, BodyVerdict, Claim, ClaimEnd, ClaimVerdict, EndVerdict, Put, RegisterVerdict, Registration, Seen,
-    SeenBodies, Snapshot, SwapVerdict, Token, Verdict, Version,
+    BodyPut, BodyVerdict, Claim, ClaimEnd, ClaimVerdict, EndVerdict, Put, RegisterVerdict, Registration,
+    RestoreVerdict, Seen, SeenBodies, Snapshot, SwapVerdict, Token, Verdict, Version,
 };
 use quipu_model::{Answer, Call, Cursor, Epoch, Millis, Name, NodeId, Page, Store, Writer, Writers};
 use redis::{Cmd, Value};
 
 use crate::config::{Config, ConfigError, Options};
 use crate::error::{Damaged, Failure};
+use crate::info::Info;
 use crate::layout::{self, Keys};
-use crate::route::{Request, Route};
+use crate::route::{Access, Request, Route};
 use crate::runtime::Runtime;
 use crate::{OpenError, scan, scripts};
 
@@ -49,7 +56,7 @@ pub fn open(url: &str, options: Options) -> Result<RedisStore, OpenError> {
 }
 
 impl RedisStore {
-    /// Runs one script, and decodes its answer.
+    /// Runs one script that reads, and decodes its answer.
     fn one<'a, T: Send + 'static>(
         &'a self,
         call: Call,
@@ -57,10 +64,33 @@ impl RedisStore {
         cmd: Cmd,
         decode: impl FnOnce(Value) -> Result<T, Failure> + Send + 'static,
     ) -> Answer<'a, T> {
+        self.one_of(call, Access::Read, key, cmd, decode)
+    }
+
+    /// Runs one script that needs what the store has confirmed before, and decodes its answer.
+    fn change<'a, T: Send + 'static>(
+        &'a self,
+        call: Call,
+        key: Vec<u8>,
+        cmd: Cmd,
+        decode: impl FnOnce(Value) -> Result<T, Failure> + Send + 'static,
+    ) -> Answer<'a, T> {
+        self.one_of(call, Access::Change, key, cmd, decode)
+    }
+
+    fn one_of<'a, T: Send + 'static>(
+        &'a self,
+        call: Call,
+        access: Access,
+        key: Vec<u8>,
+        cmd: Cmd,
+        decode: impl FnOnce(Value) -> Result<T, Failure> + Send + 'static,
+    ) -> Answer<'a, T> {
         let route = self.route.clone();
         let work = async move {
-            let answer = route.send(vec![Request::new(&key, cmd)]).await.into_iter().next();
-            decode(answer.unwrap_or(Err(Damaged::Reply.into()))?)
+            let answer = route.send(vec![Request::new(&key, cmd)], access).await.into_iter().next();
+            let answer = answer.unwrap_or(Err(Failure::lost(Damaged::Reply)));
+            answer.and_then(decode).map_err(|failure| failure.at(&key))
         };
         Box::pin(async move { self.runtime.run(work).await.map_err(|failure| failure.of(call)) })
     }
@@ -91,24 +121,27 @@ impl RedisStore {
         for field in layout::body_fields(come) {
             cmd.arg(&*field);
         }
-        self.one(call, key, cmd, |reply| Ok(if is_done(&reply)? { SwapVerdict::Swapped } else { SwapVerdict::Moved }))
+        self.change(call, key, cmd, |reply| match fields_of(&reply) {
+            Some(fields) => Err(Damaged::Fields(fields).into()),
+            None => Ok(if is_done(&reply)? { SwapVerdict::Swapped } else { SwapVerdict::Moved }),
+        })
     }
 }
 
 impl Store for RedisStore {
-    fn put<'a>(&'a self, puts: &'a [(Name<'a>, Put)]) -> Answer<'a, Vec<Verdict>> {
+    fn put<'a>(&'a self, puts: &'a [(Name<'a>, Put)]) -> Answer<'a, Vec<PutResult>> {
         Box::pin(async move {
             within(Call::Put, puts.len(), PUTS_MAX)?;
             let (requests, groups) = group(&self.keys, puts);
             let (route, count) = (self.route.clone(), puts.len());
-            let work = async move { verdicts(route.send(requests).await, &groups, count) };
+            let work = async move { results(route.send(requests, Access::Change).await, &groups, count) };
             self.runtime.run(work).await.map_err(|failure| failure.of(Call::Put))
         })
     }
 
     fn read<'a>(&'a self, name: Name<'a>) -> Answer<'a, Seen> {
         let key = self.keys.row(name);
-        let cmd = scripts::LOOK.on(&key);
+        let cmd = scripts::look(&key);
         self.one(Call::Read, key, cmd, |reply| {
             let (at, fields) = looked(reply)?;
             Ok(Seen { snapshot: layout::row(&fields)?, at })
@@ -127,12 +160,12 @@ impl Store for RedisStore {
         }
         // The judge has no use for the pages.
         let asked = BodyPut { pages: Vec::new(), ..*asked };
-        self.one(Call::PutBody, key, cmd, move |reply| body_verdict(reply, &asked))
+        self.change(Call::PutBody, key, cmd, move |reply| body_verdict(reply, &asked))
     }
 
     fn read_bodies<'a>(&'a self, name: Name<'a>) -> Answer<'a, SeenBodies> {
         let key = self.keys.row(name);
-        let cmd = scripts::LOOK.on(&key);
+        let cmd = scripts::look(&key);
         self.one(Call::ReadBodies, key, cmd, |reply| {
             let (at, fields) = looked(reply)?;
             Ok(SeenBodies { seen: Seen { snapshot: layout::row(&fields)?, at }, bodies: layout::bodies(&fields)? })
@@ -164,12 +197,9 @@ impl Store for RedisStore {
 
     fn claim<'a>(&'a self, asked: &'a Claim) -> Answer<'a, ClaimVerdict> {
         let key = self.keys.token(&asked.token);
-        let mut cmd = scripts::CLAIM.on(&key);
-        cmd.arg(asked.owner.to_string()).arg(asked.attempt).arg(asked.payload).arg(asked.forget_at.0);
-        // The server's own expiry is signed; it only frees memory, the window is compared with what was asked.
-        cmd.arg(asked.forget_at.0.min(i64::MAX as u64));
+        let cmd = claim_cmd(&scripts::CLAIM, &key, asked);
         let asked = asked.clone();
-        self.one(Call::Claim, key, cmd, move |reply| claim_verdict(reply, &asked))
+        self.change(Call::Claim, key, cmd, move |reply| claim_verdict(reply, &asked))
     }
 
     fn end_claim<'a>(
@@ -188,14 +218,69 @@ impl Store for RedisStore {
             }
             cmd.arg(&**reply);
         }
-        self.one(Call::EndClaim, key, cmd, |reply| {
+        self.change(Call::EndClaim, key, cmd, |reply| {
             Ok(if is_done(&reply)? { EndVerdict::Ended } else { EndVerdict::NotHeld })
         })
     }
 
+    fn restore_claims<'a>(&'a self, claims: &'a [Claim]) -> Answer<'a, Vec<RestoreVerdict>> {
+        Box::pin(async move {
+            within(Call::RestoreClaims, claims.len(), RESTORED_CLAIMS_MAX)?;
+            let mut requests = Vec::with_capacity(claims.len());
+            for asked in claims {
+                let reply = asked.reply.as_deref();
+                within(Call::RestoreClaims, reply.map_or(0, <[u8]>::len), CLAIM_REPLY_BYTES_MAX)?;
+                let key = self.keys.token(&asked.token);
+                let mut cmd = claim_cmd(&scripts::RESTORE_CLAIM, &key, asked);
+                if let Some(reply) = reply {
+                    cmd.arg(reply);
+                }
+                requests.push(Request::new(&key, cmd));
+            }
+            let (route, claims) = (self.route.clone(), claims.to_vec());
+            let work = async move {
+                let answers = route.send(requests, Access::Change).await;
+                let verdicts = claims.iter().zip(answers).map(|(asked, answer)| restore_verdict(answer, asked));
+                verdicts.collect::<Result<Vec<_>, Failure>>()
+            };
+            self.runtime.run(work).await.map_err(|failure| failure.of(Call::RestoreClaims))
+        })
+    }
+
+    fn history(&self) -> Answer<'_, History> {
+        let route = self.route.clone();
+        Box::pin(async move {
+            let history = self.runtime.run(async move { route.ask_history().await }).await;
+            let history = history.map_err(|failure| failure.of(Call::History))?;
+            // Not before: a caller that no longer waits does not know it.
+            self.route.know_history(&history);
+            Ok(history)
+        })
+    }
+
+    fn problems(&self) -> Answer<'_, Vec<String>> {
+        let route = self.route.clone();
+        let work = async move {
+            let links = route.masters(true).await?.links;
+            let infos = join_all(links.iter().map(|link| link.send_info(Info::of_memory()))).await;
+            let mut problems = Vec::new();
+            for (link, info) in links.iter().zip(infos) {
+                if let Some(policy) = info?.evicts_by() {
+                    problems.push(format!(
+                        "Redis at {} evicts keys when its memory is full (maxmemory-policy {policy}): it would forget counts \
+                         and tokens; set maxmemory-policy noeviction",
+                        link.address()
+                    ));
+                }
+            }
+            Ok(problems)
+        };
+        Box::pin(async move { self.runtime.run(work).await.map_err(|failure| failure.of(Call::Problems)) })
+    }
+
     fn writers(&self) -> Answer<'_, Writers> {
         let key = self.keys.writers().to_vec();
-        let cmd = scripts::LOOK.on(&key);
+        let cmd = scripts::look(&key);
         self.one(Call::Writers, key, cmd, |reply| {
             let (at, fields) = looked(reply)?;
             let mut registrations = Vec::with_capacity(fields.len() / 2);
@@ -236,12 +321,15 @@ impl Store for RedisStore {
 
     fn node_names(&self) -> Answer<'_, NodeNames> {
         let key = self.keys.names().to_vec();
-        let cmd = scripts::LOOK.on(&key);
+        let cmd = scripts::look(&key);
         self.one(Call::NodeNames, key, cmd, |reply| {
             let (_, fields) = looked(reply)?;
             let mut names = NodeNames::new();
             for pair in fields.chunks(2) {
                 let [node, name] = pair else { return Err(Damaged::Reply.into()) };
+                if name.len() > NODE_NAME_BYTES_MAX {
+                    return Err(Damaged::Long(String::from_utf8_lossy(node).into_owned()).into());
+                }
                 names.insert(layout::node_of(node)?, String::from_utf8_lossy(name).into_owned());
             }
             Ok(names)
@@ -255,57 +343,66 @@ impl Store for RedisStore {
     }
 }
 
-/// What one script puts: where in the call each put stands, and the put.
-type Group = Vec<(usize, Put)>;
+/// What one script puts.
+struct Group {
+    key: Vec<u8>,
+    puts: Vec<(usize, Put)>, // where in the call each stands
+}
 
 /// One script per counter, its puts in order.
 fn group(keys: &Keys, puts: &[(Name<'_>, Put)]) -> (Vec<Request>, Vec<Group>) {
     let mut known: HashMap<Name<'_>, usize> = HashMap::with_capacity(puts.len());
-    let mut cmds: Vec<(Vec<u8>, Cmd)> = Vec::with_capacity(puts.len());
+    let mut cmds: Vec<Cmd> = Vec::with_capacity(puts.len());
     let mut groups: Vec<Group> = Vec::with_capacity(puts.len());
     for (at, (name, put)) in puts.iter().enumerate() {
         let which = *known.entry(*name).or_insert_with(|| {
             let key = keys.row(*name);
-            let cmd = scripts::PUT.on(&key);
-            cmds.push((key, cmd));
-            groups.push(Vec::new());
+            cmds.push(scripts::PUT.on(&key));
+            groups.push(Group { key, puts: Vec::new() });
             groups.len() - 1
         });
-        let cmd = &mut cmds[which].1;
+        let cmd = &mut cmds[which];
         cmd.arg(layout::cell(put.cell)).arg(layout::epoch(put.epoch)).arg(layout::seq(put.seq)).arg(layout::said(put));
         cmd.arg(put.stride());
-        groups[which].push((at, *put));
+        groups[which].puts.push((at, *put));
     }
-    (cmds.into_iter().map(|(key, cmd)| Request::new(&key, cmd)).collect(), groups)
+    (cmds.into_iter().zip(&groups).map(|(cmd, group)| Request::new(&group.key, cmd)).collect(), groups)
 }
 
-/// A verdict per put, in the order of the call; or, if some script has no answer, whether any of them may have been run.
-fn verdicts(answers: Vec<Result<Value, Failure>>, groups: &[Group], count: usize) -> Result<Vec<Verdict>, Failure> {
-    let mut verdicts = vec![Verdict::Older; count];
-    let (mut applied, mut why) = (false, None);
-    for (answer, group) in answers.into_iter().zip(groups) {
-        match answer {
-            Ok(answer) => {
-                applied = true;
-                let Value::Array(answers) = answer else { return Err(Damaged::Reply.into()) };
-                if answers.len() != group.len() {
-                    return Err(Damaged::Reply.into());
-                }
-                for (answer, (at, put)) in answers.into_iter().zip(group) {
-                    verdicts[*at] = verdict(answer, put)?;
+/// A result per put, in the order of the call. The call fails as a whole if every script failed for the same reason, and not for what its key
+/// holds: then nothing was put, or nothing is known.
+fn results(answers: Vec<Result<Value, Failure>>, groups: &[Group], count: usize) -> Result<Vec<PutResult>, Failure> {
+    let mut results: Vec<PutResult> = Vec::with_capacity(count);
+    results.resize_with(count, || Err(Failure::lost(Damaged::Reply).of(Call::Put)));
+    let mut failures = Vec::new();
+    for (answer, Group { key, puts }) in answers.into_iter().zip(groups) {
+        let answers = answer.and_then(|answer| match answer {
+            Value::Array(answers) if answers.len() == puts.len() => Ok(answers),
+            _ => Err(Damaged::Reply.into()),
+        });
+        match answers {
+            Ok(answers) => {
+                for (answer, (at, put)) in answers.into_iter().zip(puts) {
+                    results[*at] = verdict(answer, put).map_err(|failure| failure.at(key).of(Call::Put));
                 }
             }
             Err(failure) => {
-                applied |= matches!(failure, Failure::Open(_));
-                why = Some(failure);
+                let failure = failure.at(key);
+                for (at, _) in puts {
+                    results[*at] = Err(failure.clone().of(Call::Put));
+                }
+                failures.push(failure);
             }
         }
     }
-    match why {
-        None => Ok(verdicts),
-        Some(Failure::Refused(cause) | Failure::Open(cause)) if applied => Err(Failure::Open(cause)),
-        Some(refused) => Err(refused),
+    if failures.len() == groups.len()
+        && let Some(failure) = failures.pop()
+        && !failure.is_of_key()
+        && failures.iter().all(|other| discriminant(other) == discriminant(&failure))
+    {
+        return Err(failure);
     }
+    Ok(results)
 }
 
 /// The verdict on one put: the script's, or the model's on what the row has of the cell.
@@ -341,17 +438,25 @@ fn body_verdict(answer: Value, asked: &BodyPut) -> Result<BodyVerdict, Failure> 
 
 /// What a script has handed back: a row with nothing but this cell, and the time. Without a row, one of the epoch that is asked for, if any is.
 fn known(parts: &[Value], put: &Put, absent: Option<Epoch>) -> Result<(Snapshot, Millis), Failure> {
-    let [at, epoch, expires, held, spent] = parts else { return Err(Damaged::Reply.into()) };
+    let [at, epoch, expires, held, spent, rest @ ..] = parts else { return Err(Damaged::Reply.into()) };
     let epoch = match (text(epoch)?, absent) {
         (Some(epoch), _) => layout::epoch_of(epoch)?,
-        (None, Some(epoch)) => epoch,
-        (None, None) => return Err(Damaged::Reply.into()),
+        (None, Some(epoch)) if rest.is_empty() => epoch,
+        (None, _) => return Err(Damaged::Lacks("epoch").into()),
     };
     let mut row = Snapshot { epoch, ..Snapshot::default() };
     row.expires_at = match text(expires)? {
         Some(expires) => Some(Millis(layout::number("expires", expires)?)),
         None => None,
     };
+    // What the script could not use, the model cannot use either.
+    if let [puts, body @ ..] = rest {
+        layout::number::<u64>("puts", text(puts)?.ok_or(Damaged::Lacks("puts"))?)?;
+        if let Some(body) = body.first().map(text).transpose()?.flatten() {
+            Body::new(layout::shape_of(body)?).map_err(Damaged::from)?;
+        }
+        return Err(Damaged::Verdict.into());
+    }
     if let Some(held) = text(held)? {
         row.cells.insert(put.cell, layout::held(held)?);
     }
@@ -361,20 +466,58 @@ fn known(parts: &[Value], put: &Put, absent: Option<Epoch>) -> Result<(Snapshot,
     Ok((row.checked()?, time(at)?))
 }
 
+/// A call of a script on a claim.
+fn claim_cmd(script: &scripts::Known, key: &[u8], asked: &Claim) -> Cmd {
+    let mut cmd = script.on(key);
+    cmd.arg(asked.owner.to_string()).arg(asked.attempt).arg(asked.payload).arg(asked.forget_at.0);
+    // The server's own expiry is signed; it only frees memory, the window is compared with what was asked.
+    cmd.arg(asked.forget_at.0.min(i64::MAX as u64));
+    cmd
+}
+
 fn claim_verdict(reply: Value, asked: &Claim) -> Result<ClaimVerdict, Failure> {
-    let parts = match reply {
-        Value::Int(1) => return Ok(ClaimVerdict::Claimed),
-        Value::Array(parts) => parts,
-        _ => return Err(Damaged::Reply.into()),
+    let Some((mut known, at)) = known_claim(reply, asked)? else { return Ok(ClaimVerdict::Claimed) };
+    let is_own = known.as_ref().is_some_and(|known| (known.owner, known.attempt) == (asked.owner, asked.attempt));
+    match claim::claim(&mut known, asked, at) {
+        // The script has not recorded it.
+        ClaimVerdict::Claimed if !is_own => Err(Damaged::Verdict.into()),
+        verdict => Ok(verdict),
+    }
+}
+
+/// A claim that cannot be read is a conflict: nobody can claim that token, and it must not keep the others from being put back.
+fn restore_verdict(answer: Result<Value, Failure>, asked: &Claim) -> Result<RestoreVerdict, Failure> {
+    let known = match answer.and_then(|reply| known_claim(reply, asked)) {
+        Err(Failure::Damaged(_) | Failure::WrongType(_)) => return Ok(RestoreVerdict::Conflict),
+        known => known?,
     };
-    let [at, fields @ ..] = &parts[..] else { return Err(Damaged::Reply.into()) };
-    let fields: Vec<Option<&[u8]>> = fields.iter().map(bytes).collect::<Result<_, _>>()?;
-    let fields = <[_; 5]>::try_from(fields).map_err(|_| Damaged::Reply)?;
-    let mut known = layout::claim_of(&asked.token, fields)?;
-    Ok(claim::claim(&mut known, asked, time(at)?))
+    let Some((mut known, at)) = known else { return Ok(RestoreVerdict::Restored) };
+    match claim::restore(&mut known, asked, at) {
+        // A hash of other fields than ours: the script has left it alone.
+        RestoreVerdict::Restored => Ok(RestoreVerdict::Conflict),
+        verdict => Ok(verdict),
+    }
+}
+
+/// What a script has handed back of a token, and the time; none if it has carried out what was asked.
+fn known_claim(reply: Value, asked: &Claim) -> Result<Option<(Option<Claim>, Millis)>, Failure> {
+    let shapeless = || Failure::lost(Damaged::Reply);
+    let parts = match reply {
+        Value::Int(1) => return Ok(None),
+        Value::Array(parts) => parts,
+        _ => return Err(shapeless()),
+    };
+    let [at, fields @ ..] = &parts[..] else { return Err(shapeless()) };
+    let fields: Vec<Option<&[u8]>> = fields.iter().map(bytes).collect::<Result<_, _>>().map_err(Failure::lost)?;
+    let fields = <[_; 5]>::try_from(fields).map_err(|_| shapeless())?;
+    Ok(Some((layout::claim_of(&asked.token, fields)?, time(at).map_err(Failure::lost)?)))
 }
 
 fn register_verdict(reply: Value) -> Result<RegisterVerdict, Failure> {
+    if let Value::Array(parts) = &reply {
+        let known = parts.first().map(text).transpose()?.flatten().unwrap_or_default();
+        return Err(layout::unreadable("a registration", known).into());
+    }
     match text(&reply)? {
         Some("registered") => Ok(RegisterVerdict::Registered),
         Some("moved") => Ok(RegisterVerdict::Moved),
@@ -386,9 +529,25 @@ fn register_verdict(reply: Value) -> Result<RegisterVerdict, Failure> {
 /// The time, and the fields of a hash with their values.
 fn looked(reply: Value) -> Result<(Millis, Vec<Vec<u8>>), Failure> {
     let Value::Array(parts) = reply else { return Err(Damaged::Reply.into()) };
-    let [at, Value::Array(fields)] = &parts[..] else { return Err(Damaged::Reply.into()) };
+    let (at, fields) = match &parts[..] {
+        [at, Value::Array(fields)] => (at, fields),
+        [_, Value::Int(fields)] => return Err(Damaged::Fields(*fields).into()),
+        [_, Value::BulkString(field)] => return Err(Damaged::Long(field.escape_ascii().to_string()).into()),
+        _ => return Err(Damaged::Reply.into()),
+    };
     let fields = fields.iter().map(|field| Ok(bytes(field)?.ok_or(Damaged::Reply)?.to_vec()));
     Ok((time(at)?, fields.collect::<Result<_, Damaged>>()?))
+}
+
+/// How many fields a row has, if they are too many for a script.
+fn fields_of(reply: &Value) -> Option<i64> {
+    match reply {
+        Value::Array(parts) => match parts[..] {
+            [Value::Int(fields)] => Some(fields),
+            _ => None,
+        },
+        _ => None,
+    }
 }
 
 fn is_done(reply: &Value) -> Result<bool, Damaged> {

@@ -64,10 +64,16 @@ pub trait Store: Send + Sync {
     /// outcome any of them may have been put.
     fn put<'a>(&'a self, puts: &'a [(Name<'a>, Put)]) -> Answer<'a, Vec<PutResult>>;
 
-    /// As [`Store::put`], where a put without a verdict leaves the outcome of the call unknown. It may be repeated.
+    /// As [`Store::put`], where a put without a verdict fails the call: with its own error if nothing was put, else with an unknown outcome. It
+    /// may be repeated.
     fn put_all<'a>(&'a self, puts: &'a [(Name<'a>, Put)]) -> Answer<'a, Vec<Verdict>> {
         Box::pin(async move {
-            let verdicts: Result<Vec<Verdict>, StoreError> = self.put(puts).await?.into_iter().collect();
+            let mut results = self.put(puts).await?;
+            let is_refused = results.iter().all(|result| matches!(result, Err(StoreError::NotApplied { .. })));
+            if is_refused && let Some(Err(error)) = results.pop() {
+                return Err(error);
+            }
+            let verdicts: Result<Vec<Verdict>, StoreError> = results.into_iter().collect();
             verdicts.map_err(|error| StoreError::Unknown { call: Call::Put, source: Box::new(error) })
         })
     }
@@ -118,6 +124,12 @@ pub trait Store: Send + Sync {
     /// restoration of a claim with [`StoreError::HistoryChanged`] while a server's identity differs from the one that this
     /// call returned last: the caller asks again, and puts back what may be lost.
     fn history(&self) -> Answer<'_, History>;
+
+    /// What is wrong with the store's servers, in sentences for an operator: settings with which they do not keep what they
+    /// confirmed. Empty if nothing is known to be wrong.
+    fn problems(&self) -> Answer<'_, Vec<String>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
 
     /// All registrations, and the store's time.
     fn writers(&self) -> Answer<'_, Writers>;
@@ -186,6 +198,8 @@ pub enum Call {
     RestoreClaims,
     /// [`Store::history`].
     History,
+    /// [`Store::problems`].
+    Problems,
     /// [`Store::writers`].
     Writers,
     /// [`Store::register`].
@@ -214,6 +228,7 @@ impl fmt::Display for Call {
             Call::EndClaim => "end of a claim",
             Call::RestoreClaims => "restoration of claims",
             Call::History => "history",
+            Call::Problems => "check of its settings",
             Call::Writers => "list of writers",
             Call::Register => "registration",
             Call::Unregister => "removal of a registration",

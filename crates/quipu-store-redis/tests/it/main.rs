@@ -1,7 +1,9 @@
 //! The store on real servers. redis-server must be installed.
 
 mod cluster;
+mod damage;
 mod faults;
+mod history;
 mod law;
 mod suite;
 #[cfg(feature = "tls")]

@@ -281,6 +281,10 @@ impl<S: Store> Store for FaultyStore<S> {
         Box::pin(self.look(Call::History, self.inner.history()))
     }
 
+    fn problems(&self) -> Answer<'_, Vec<String>> {
+        Box::pin(self.look(Call::Problems, self.inner.problems()))
+    }
+
     fn writers(&self) -> Answer<'_, Writers> {
         Box::pin(self.look(Call::Writers, self.inner.writers()))
     }

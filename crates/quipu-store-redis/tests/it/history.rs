@@ -1,0 +1,211 @@
+//! Servers that are not the ones they were: nothing is changed on them before the caller has asked; and servers that evict.
+
+use std::thread;
+use std::time::Duration;
+
+use quipu_model::shared::{Claim, ClaimEnd, Token, Verdict, Version};
+use quipu_model::{Call, History, Millis, Store, StoreError};
+use quipu_store_redis::{Options, RedisStore, open};
+use quipu_testkit::resp::Value;
+use quipu_testkit::servers::redis::{RedisCluster, RedisServer};
+use quipu_testkit::store_suite::block_on;
+
+use crate::fresh;
+use crate::suite::{name, said, writer};
+
+/// Every call that needs what the store has confirmed before: refused, as of an unknown history.
+fn expect_changes_refused(store: &RedisStore, at: &[u8], seq: u64) {
+    let token = Token::new(at).expect("it is short");
+    let forget_at = Millis(u64::MAX);
+    let claim = Claim { token, owner: writer(1), attempt: 1, payload: 1, forget_at, reply: None };
+    let end = ClaimEnd::Done((*b"1").into());
+    let errors = [
+        block_on(store.put(&[(name(at), said(seq, 1))])).err(),
+        block_on(store.swap(name(at), Version::ABSENT, None)).err(),
+        block_on(store.claim(&claim)).err(),
+        block_on(store.end_claim(&claim.token, claim.owner, 1, &end)).err(),
+        block_on(store.restore_claims(&[Claim { reply: Some((*b"1").into()), ..claim.clone() }])).err(),
+    ];
+    let calls = [Call::Put, Call::Swap, Call::Claim, Call::EndClaim, Call::RestoreClaims];
+    for (error, expected) in errors.into_iter().zip(calls) {
+        match error {
+            Some(StoreError::HistoryChanged { call }) => assert_eq!(call, expected),
+            other => panic!("{expected}: {other:?}"),
+        }
+    }
+    assert!(block_on(store.read(name(at))).is_ok(), "a read is answered by whoever is there");
+}
+
+fn put(store: &RedisStore, at: &[u8], seq: u64) -> Result<Vec<Verdict>, StoreError> {
+    block_on(store.put_all(&[(name(at), said(seq, 1))]))
+}
+
+fn text(value: Value) -> String {
+    match value {
+        Value::Bulk(bytes) => String::from_utf8(bytes).expect("it is text"),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn until(is_so: impl Fn() -> bool, what: &str) {
+    for _ in 0..1_000 {
+        if is_so() {
+            return;
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    panic!("{what}: that took too long");
+}
+
+/// The first calls after a restart may find the connection that broke.
+fn history(store: &RedisStore) -> History {
+    (0..50).find_map(|_| block_on(store.history()).ok()).expect("the server answers")
+}
+
+#[test]
+fn a_server_that_was_restarted_is_not_changed_before_its_history_is_asked() {
+    let mut server = RedisServer::start().unwrap();
+    let (store, tool) = (fresh(&server.url()), fresh(&server.url()));
+    let first = block_on(store.history()).unwrap();
+    assert_eq!(first.0.len(), 1, "{first:?}");
+    assert_eq!(put(&store, b"a", 1).unwrap(), [Verdict::Newest]);
+    server.restart_empty().unwrap();
+    // The connection broke with the server; whatever comes first may notice.
+    let _ = block_on(store.clock());
+    expect_changes_refused(&store, b"a", 2);
+    assert_eq!(server.call(&["DBSIZE"]).unwrap().number(), Some(0), "nothing was sent");
+    let second = history(&store);
+    assert_ne!(first, second);
+    assert_eq!(put(&store, b"a", 2).unwrap(), [Verdict::Newest]);
+    let _ = block_on(tool.clock());
+    assert_eq!(put(&tool, b"b", 1).unwrap(), [Verdict::Newest], "one that never asked is refused nothing");
+}
+
+#[test]
+fn an_answer_that_nobody_waited_for_does_not_make_a_history_known() {
+    let mut server = RedisServer::start().unwrap();
+    let store = fresh(&server.url());
+    block_on(store.history()).unwrap();
+    server.restart_empty().unwrap();
+    let _ = block_on(store.clock());
+    block_on(async {
+        let mut asked = store.history();
+        // Begun, and then given up.
+        let waker = std::task::Waker::noop();
+        let _ = asked.as_mut().poll(&mut std::task::Context::from_waker(waker));
+    });
+    block_on(store.clock()).unwrap();
+    expect_changes_refused(&store, b"a", 1);
+}
+
+#[test]
+fn a_replica_that_was_promoted_has_another_history() {
+    let (master, replica) = (RedisServer::start().unwrap(), RedisServer::start().unwrap());
+    let port = master.address().port().to_string();
+    replica.call(&["REPLICAOF", "127.0.0.1", &port]).unwrap();
+    let follows = || text(replica.call(&["INFO", "replication"]).unwrap()).contains("master_link_status:up");
+    until(follows, "a replica follows its master");
+    let store = fresh(&replica.url());
+    let first = history(&store);
+    replica.call(&["REPLICAOF", "NO", "ONE"]).unwrap();
+    let second = block_on(store.history()).unwrap();
+    assert_ne!(first, second, "asked on the connection that there was");
+    assert_eq!(put(&store, b"a", 1).unwrap(), [Verdict::Newest]);
+    // A write that a replica refuses ends the connection: the next one learns what the server has become.
+    replica.call(&["REPLICAOF", "127.0.0.1", &port]).unwrap();
+    let refused = put(&store, b"a", 2);
+    assert!(matches!(refused, Err(StoreError::NotApplied { .. })), "{refused:?}");
+    replica.call(&["REPLICAOF", "NO", "ONE"]).unwrap();
+    expect_changes_refused(&store, b"a", 2);
+    block_on(store.history()).unwrap();
+    assert_eq!(put(&store, b"a", 2).unwrap(), [Verdict::Newest]);
+}
+
+#[test]
+fn a_master_that_was_replaced_changes_the_history_of_a_cluster_and_the_others_go_on() {
+    let mut cluster = RedisCluster::start_hasty().unwrap();
+    let store = fresh(&cluster.url());
+    let first = block_on(store.history()).unwrap();
+    assert_eq!(first.0.len(), 3, "every master that has slots: {first:?}");
+    let names: Vec<String> = (0..30).map(|n| format!("n{n}")).collect();
+    for at in &names {
+        put(&store, at.as_bytes(), 1).unwrap();
+    }
+    cluster.fail_over(cluster.masters()[0]).unwrap();
+    // The first calls may find the connection that broke, and slots that are not where they were.
+    let outcomes = |seq| {
+        let of = |at: &String| match put(&store, at.as_bytes(), seq) {
+            Ok(_) => 'o',
+            Err(StoreError::HistoryChanged { .. }) => 'c',
+            Err(_) => '?',
+        };
+        names.iter().map(of).collect::<String>()
+    };
+    let settled = (2..200).map(outcomes).find(|outcomes| !outcomes.contains('?'));
+    let settled = settled.expect("the Cluster serves all slots again");
+    assert!(settled.contains('o') && settled.contains('c'), "{settled}");
+    let second = history(&store);
+    assert_eq!((first.0.len(), second.0.len()), (3, 3));
+    assert_eq!(second.0.iter().filter(|(server, identity)| first.0.get(*server) == Some(identity)).count(), 2);
+    assert_eq!(outcomes(1_000), "o".repeat(names.len()));
+}
+
+#[test]
+fn a_slot_that_moves_to_a_server_without_slots_is_put_into_after_its_history_was_asked() {
+    let cluster = RedisCluster::start().unwrap();
+    let store = open(&cluster.url(), Options::default()).unwrap();
+    let bus_port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+    let arguments = ["--cluster-enabled", "yes", "--cluster-port", &bus_port, "--save", "", "--appendonly", "no"];
+    let added = RedisServer::start_with(&arguments).unwrap();
+    let first = block_on(store.history()).unwrap();
+    put(&store, b"moves", 1).unwrap();
+    let (key, id) = ("quipu:c:moves", |server: &RedisServer| text(server.call(&["CLUSTER", "MYID"]).unwrap()));
+    let slot = added.call(&["CLUSTER", "KEYSLOT", key]).unwrap().number().unwrap();
+    let owner = &cluster.servers[slot as usize * 3 / 16_384];
+    let (slot, port) = (slot.to_string(), added.address().port().to_string());
+    owner.call(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus_port]).unwrap();
+    let knows = |one: &RedisServer, other| text(one.call(&["CLUSTER", "NODES"]).unwrap()).contains(&id(other));
+    until(|| knows(owner, &added) && knows(&added, owner), "two servers meet");
+    added.call(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &id(owner)]).unwrap();
+    owner.call(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &id(&added)]).unwrap();
+    owner.call(&["MIGRATE", "127.0.0.1", &port, key, "0", "5000"]).unwrap();
+    let refused = put(&store, b"moves", 2);
+    assert!(matches!(refused, Err(StoreError::HistoryChanged { .. })), "{refused:?}");
+    let second = block_on(store.history()).unwrap();
+    assert_eq!(second.0.len(), first.0.len() + 1, "{second:?}");
+    assert_eq!(put(&store, b"moves", 2).unwrap(), [Verdict::Newest]);
+}
+
+#[test]
+fn a_server_that_evicts_is_a_problem_and_one_without_a_limit_is_not() {
+    let server = RedisServer::start().unwrap();
+    let store = fresh(&server.url());
+    let problems = || block_on(store.problems()).unwrap();
+    let configure = |limit: &str, policy: &str| {
+        server.call(&["CONFIG", "SET", "maxmemory", limit]).unwrap();
+        server.call(&["CONFIG", "SET", "maxmemory-policy", policy]).unwrap();
+    };
+    assert_eq!(problems(), Vec::<String>::new());
+    for policy in ["volatile-lru", "volatile-ttl", "allkeys-lfu", "allkeys-random"] {
+        configure("100mb", policy);
+        let [problem] = &problems()[..] else { panic!("{policy}: {:?}", problems()) };
+        for part in [policy, "maxmemory-policy noeviction", &server.address().to_string()] {
+            assert!(problem.contains(part), "{problem}");
+        }
+        configure("0", policy);
+        assert_eq!(problems(), Vec::<String>::new(), "without a limit it evicts nothing");
+    }
+    configure("100mb", "noeviction");
+    assert_eq!(problems(), Vec::<String>::new());
+}
+
+#[test]
+fn one_master_of_a_cluster_that_evicts_is_a_problem() {
+    let cluster = RedisCluster::start().unwrap();
+    let store = fresh(&cluster.url());
+    cluster.servers[1].call(&["CONFIG", "SET", "maxmemory", "100mb"]).unwrap();
+    cluster.servers[1].call(&["CONFIG", "SET", "maxmemory-policy", "volatile-lru"]).unwrap();
+    let problems = block_on(store.problems()).unwrap();
+    let [problem] = &problems[..] else { panic!("{problems:?}") };
+    assert!(problem.contains(&cluster.servers[1].address().to_string()), "{problem}");
+}
