@@ -13,10 +13,15 @@
 //! | `55P03` lock not available; `57014` cancelled, by us, by an operator, or by `statement_timeout` | `NotApplied`: a commit is not cancelled |
 //! | class `53`: disk full, out of memory, too many connections | `NotApplied`: a commit that finds no room is a `PANIC` |
 //! | `25006` read-only: a standby, or a server told so | `NotApplied` |
-//! | classes `22`, `23`, `26`, `42`, `0A`: data, constraints, a statement, name or right that is not there | `NotApplied` |
-//! | every other code (`08…` a proxy's connection, `58…` a file, `XX…` a bug) | `Unknown` |
-//! | a row that cannot be decoded | `Unknown` |
+//! | classes `26`, `42`, `0A`: a statement, name or right that is not there | `NotApplied` |
+//! | classes `22`, `23`: data, constraints | `NotApplied`, for the counter that it is of |
+//! | classes `21`, `54`, `P0`, `XX`: a row twice, too wide a value, a trigger, a damaged page | `Unknown`, for the counter that it is of |
+//! | every other code (`08…` a proxy's connection, `58…` a file) | `Unknown` |
+//! | a row that cannot be decoded | `Unknown`, for its counter alone |
+//! | a connection to a server with another identity than in the last history | `HistoryChanged`: nothing was sent |
 //! | a call past its bound | `NotApplied` |
+//!
+//! A put of several counters has a result per put. A statement that fails for one counter is divided until the others have their verdicts.
 //!
 //! A commit that waits for a synchronous standby and is cancelled meanwhile is answered with a warning, not with an error: it is in.
 
@@ -29,6 +34,12 @@ use tokio_postgres::error::Severity;
 
 /// Codes, or the classes they begin with, that are only given for a transaction that was rolled back.
 const REFUSALS: [&str; 10] = ["0A", "22", "23", "25006", "26", "40", "42", "53", "55P03", "57014"];
+
+/// Classes of errors that the data of one row brings about: a statement without that row may succeed.
+const OF_ROWS: [&str; 6] = ["21", "22", "23", "54", "P0", "XX"];
+
+/// Codes of a statement that waited for a lock for too long.
+const LOCKED: [&str; 2] = ["55P03", "57014"];
 
 /// The one of class 40 that says nothing.
 const COMPLETION_UNKNOWN: &str = "40003";
@@ -43,6 +54,14 @@ pub(crate) enum Failure {
     Refused(Cause),
     /// May have been applied.
     Open(Cause),
+    /// Certainly not applied: somebody else has locked what it needs.
+    Locked(Cause),
+    /// Certainly not applied, for the data of a row.
+    RowRefused(Cause),
+    /// May have been applied: a row is damaged.
+    RowDamaged(Cause),
+    /// Certainly not applied: nothing was sent to a server of unknown history.
+    HistoryChanged,
 }
 
 impl Failure {
@@ -58,23 +77,78 @@ impl Failure {
 
     /// What came instead of an answer.
     pub(crate) fn answered(error: tokio_postgres::Error) -> Failure {
-        let refused = error.as_db_error().is_some_and(|answer| {
-            answer.parsed_severity() == Some(Severity::Error) && is_refusal(answer.code().code())
-        });
-        if refused { Failure::unsent(error) } else { Failure::lost(error) }
+        let code = error
+            .as_db_error()
+            .filter(|answer| answer.parsed_severity() == Some(Severity::Error))
+            .map(|answer| answer.code().code().to_owned());
+        let Some(code) = code else { return Failure::lost(error) };
+        match (is_of_row(&code), is_refusal(&code)) {
+            (true, true) => Failure::RowRefused(Arc::new(error)),
+            (true, false) => Failure::RowDamaged(Arc::new(error)),
+            (false, true) if LOCKED.contains(&&*code) => Failure::Locked(Arc::new(error)),
+            (false, true) => Failure::unsent(error),
+            (false, false) => Failure::lost(error),
+        }
+    }
+
+    /// Of a call that was not sent because another one failed.
+    pub(crate) fn before(self) -> Failure {
+        match self {
+            Failure::Refused(cause)
+            | Failure::Open(cause)
+            | Failure::Locked(cause)
+            | Failure::RowRefused(cause)
+            | Failure::RowDamaged(cause) => Failure::Refused(cause),
+            Failure::HistoryChanged => Failure::HistoryChanged,
+        }
+    }
+
+    /// Names the row, if its data is the reason.
+    pub(crate) fn at(self, name: &[u8]) -> Failure {
+        let named = |source| -> Cause { Arc::new(AtRow { name: name.escape_ascii().to_string(), source }) };
+        match self {
+            Failure::RowRefused(cause) => Failure::RowRefused(named(cause)),
+            Failure::RowDamaged(cause) => Failure::RowDamaged(named(cause)),
+            other => other,
+        }
+    }
+
+    /// Whether the data of a row is the reason: a statement without that row may succeed.
+    pub(crate) fn is_of_row(&self) -> bool {
+        matches!(self, Failure::RowRefused(_) | Failure::RowDamaged(_))
     }
 
     pub(crate) fn of(self, call: Call) -> StoreError {
         match self {
-            Failure::Refused(cause) => StoreError::NotApplied { call, source: Box::new(cause) },
-            Failure::Open(cause) => StoreError::Unknown { call, source: Box::new(cause) },
+            Failure::Refused(cause) | Failure::Locked(cause) | Failure::RowRefused(cause) => {
+                StoreError::NotApplied { call, source: Box::new(cause) }
+            }
+            Failure::Open(cause) | Failure::RowDamaged(cause) => StoreError::Unknown { call, source: Box::new(cause) },
+            Failure::HistoryChanged => StoreError::HistoryChanged { call },
         }
     }
+}
+
+/// An error of the data in one row.
+#[derive(Debug, thiserror::Error)]
+#[error("the row of {name} cannot be used")]
+struct AtRow {
+    name: String,
+    source: Cause,
+}
+
+fn is_of_row(code: &str) -> bool {
+    OF_ROWS.iter().any(|known| code.starts_with(known))
 }
 
 fn is_refusal(code: &str) -> bool {
     code != COMPLETION_UNKNOWN && REFUSALS.iter().any(|known| code.starts_with(known))
 }
+
+/// Somebody else's transaction keeps the row.
+#[derive(Debug, thiserror::Error)]
+#[error("another session has locked the row of this counter")]
+pub(crate) struct RowLocked;
 
 /// The server has not answered in time.
 #[derive(Debug, thiserror::Error)]
@@ -95,6 +169,9 @@ pub(crate) enum Damaged {
     /// A part is there without another that belongs to it, or there are too many.
     #[error("{0} is not whole")]
     Torn(&'static str),
+    /// More than a row of this program ever has.
+    #[error("{0} are more than this program writes")]
+    TooMany(&'static str),
     /// A word that we do not know.
     #[error("{what} cannot be {word:?}")]
     Word {
@@ -107,19 +184,19 @@ pub(crate) enum Damaged {
     #[error(transparent)]
     Body(#[from] quipu_model::shared::body::BodyError),
     /// The statement and the model do not agree.
-    #[error("a put was not carried out that had to be")]
+    #[error("the statement did not carry out what it had to")]
     Verdict,
 }
 
 impl From<Damaged> for Failure {
     fn from(damaged: Damaged) -> Failure {
-        Failure::lost(damaged)
+        Failure::RowDamaged(Arc::new(damaged))
     }
 }
 
 impl From<quipu_model::shared::SnapshotError> for Failure {
     fn from(error: quipu_model::shared::SnapshotError) -> Failure {
-        Failure::lost(error)
+        Failure::RowDamaged(Arc::new(error))
     }
 }
 

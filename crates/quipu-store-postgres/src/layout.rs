@@ -9,7 +9,9 @@
 
 use std::collections::BTreeMap;
 
-use quipu_model::shared::body::{Body, BodyError, PAGE_BYTES, Shape, without_zeros};
+use quipu_model::NODE_NAME_BYTES_MAX;
+use quipu_model::shared::body::{BODY_BYTES_MAX, Body, BodyError, PAGE_BYTES, Shape, without_zeros};
+use quipu_model::shared::claim::CLAIM_REPLY_BYTES_MAX;
 use quipu_model::shared::{
     Bodies, CellId, Claim, Held, Holder, Put, Registration, Seen, Seq, Shard, Snapshot, Spent, Stage, SwapId, Token,
     Version,
@@ -20,6 +22,15 @@ use tokio_postgres::types::{FromSql, FromSqlOwned};
 
 use crate::error::{Damaged, Failure};
 use crate::number::{Bits, Number};
+use crate::statements::PARTS_MAX;
+
+/// Most bytes of all bodies beside one row: 64 of the largest.
+const BODIES_BYTES_MAX: usize = 64 * BODY_BYTES_MAX;
+
+/// Refuses what was fetched beyond the bound.
+fn within<T>(what: &'static str, parts: Vec<T>) -> Result<Vec<T>, Failure> {
+    if parts.len() <= PARTS_MAX { Ok(parts) } else { Err(Damaged::TooMany(what).into()) }
+}
 
 /// An epoch: 64 bits of time, 64 of the node. They compare as epochs do.
 pub(crate) fn epoch(epoch: Epoch) -> Bits {
@@ -97,7 +108,7 @@ impl Columns {
             return Ok(Columns::default());
         }
         Ok(Columns {
-            writers: column(row, "writers")?,
+            writers: within("the cells of a row", column(row, "writers")?)?,
             shards: column(row, "shards")?,
             seqs: column(row, "seqs")?,
             values: column(row, "values")?,
@@ -158,6 +169,8 @@ pub(crate) fn seen(row: &Row) -> Result<Seen, Failure> {
 pub(crate) fn bodies(row: &Row) -> Result<Bodies, Failure> {
     let mut bodies = Bodies::new();
     let Some(writers) = column::<Option<Vec<Bits>>>(row, "body_writers")? else { return Ok(bodies) };
+    let writers = within("the bodies of a row", writers)?;
+    let mut bytes_left = BODIES_BYTES_MAX;
     let (kinds, keys) = (column::<Vec<i32>>(row, "body_kinds")?, column::<Vec<Number>>(row, "body_keys")?);
     let lengths = column::<Vec<i32>>(row, "body_lengths")?;
     for (((writer, kind), key), length) in writers.into_iter().zip(kinds).zip(keys).zip(lengths) {
@@ -166,9 +179,13 @@ pub(crate) fn bodies(row: &Row) -> Result<Bodies, Failure> {
             key: unsigned("the key of a body", key)?,
             length: u32::try_from(length).map_err(|_| Damaged::Torn("the length of a body"))?,
         };
+        // Before there is room made for it.
+        let bytes = usize::try_from(shape.length).ok().and_then(|bytes| bytes_left.checked_sub(bytes));
+        bytes_left = bytes.ok_or(Damaged::TooMany("the bytes of bodies"))?;
         bodies.insert(writer_of(writer), Body::new(shape).map_err(Damaged::from)?);
     }
     let Some(writers) = column::<Option<Vec<Bits>>>(row, "page_writers")? else { return Ok(bodies) };
+    let writers = within("the pages of a row", writers)?;
     let (numbers, pages) = (column::<Vec<i32>>(row, "page_numbers")?, column::<Vec<&[u8]>>(row, "page_bytes")?);
     for ((writer, number), bytes) in writers.into_iter().zip(numbers).zip(pages) {
         let body = bodies.get_mut(&writer_of(writer)).ok_or(Damaged::Torn("a page without its body"))?;
@@ -227,10 +244,8 @@ pub(crate) fn moved(row: &Snapshot) -> u64 {
     })
 }
 
-/// What the row has of one put's cell, and nothing else; which put, by its number; and when.
-pub(crate) fn known_of(row: &Row, puts: &[(usize, Put)]) -> Result<(usize, Put, Snapshot, Millis), Failure> {
-    let number = usize::try_from(column::<i32>(row, "put")?).ok().and_then(|number| number.checked_sub(1));
-    let (place, put) = number.and_then(|number| puts.get(number)).ok_or(Damaged::Torn("the number of a put"))?;
+/// What a row has of one put's cell, and nothing else; and when.
+pub(crate) fn known_of(row: &Row, put: &Put) -> Result<(Snapshot, Millis), Failure> {
     let mut known = Snapshot {
         epoch: epoch_of(column(row, "epoch")?),
         expires_at: some("an expiry", column(row, "expires_at")?)?,
@@ -247,7 +262,7 @@ pub(crate) fn known_of(row: &Row, puts: &[(usize, Put)]) -> Result<(usize, Put, 
     {
         known.spent.insert(put.cell, spent);
     }
-    Ok((*place, *put, known.checked()?, Millis(unsigned("the time", column(row, "at")?)?)))
+    Ok((known.checked()?, Millis(unsigned("the time", column(row, "at")?)?)))
 }
 
 /// Seq, value, total, and whether it is closed.
@@ -302,7 +317,11 @@ pub(crate) fn node(node: NodeId) -> Bits {
 
 /// A row of the table of names.
 pub(crate) fn node_name(row: &Row) -> Result<(NodeId, String), Failure> {
-    Ok((writer_of(column(row, "node")?).node, column(row, "name")?))
+    let name: String = column(row, "name")?;
+    if name.len() > NODE_NAME_BYTES_MAX {
+        return Err(Damaged::TooMany("the bytes of a node's name").into());
+    }
+    Ok((writer_of(column(row, "node")?).node, name))
 }
 
 pub(crate) fn registration(row: &Row) -> Result<Option<Registration>, Failure> {
@@ -328,13 +347,17 @@ pub(crate) fn registration(row: &Row) -> Result<Option<Registration>, Failure> {
 /// A claim, if there is one.
 pub(crate) fn claim(row: &Row, token: &Token) -> Result<Option<Claim>, Failure> {
     let Some(owner) = column::<Option<Bits>>(row, "owner")? else { return Ok(None) };
+    let reply = column::<Option<&[u8]>>(row, "reply")?;
+    if reply.is_some_and(|reply| reply.len() > CLAIM_REPLY_BYTES_MAX) {
+        return Err(Damaged::TooMany("the bytes of a reply").into());
+    }
     Ok(Some(Claim {
         token: token.clone(),
         owner: writer_of(owner),
         attempt: unsigned("an attempt", column(row, "attempt")?)?,
         payload: unsigned("a payload", column(row, "payload")?)?,
         forget_at: Millis(unsigned("a window", column(row, "forget_at")?)?),
-        reply: column::<Option<&[u8]>>(row, "reply")?.map(Into::into),
+        reply: reply.map(Into::into),
     }))
 }
 

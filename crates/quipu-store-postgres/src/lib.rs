@@ -77,10 +77,23 @@
 //! is reported as drift. The same holds for a standby that takes over without having been waited for (`synchronous_standby_names`). Of several
 //! hosts in the URL the one that takes writes is used; a standby is never read from, since it shows rows of the past.
 //!
+//! **The store notices that a server is not the one it was.** Each new connection asks for the system identifier, the timeline and the ids of the database
+//! and its tables before anything else is sent on it; where `fsync` or `synchronous_commit` is off, also for the start of the server and of
+//! its statistics, which a crash begins anew. Once a caller has asked for the history, calls that change data are refused while one of these
+//! differs. A role that was denied `pg_control_system()` notices every restart instead.
+//!
+//! - A restart, a crash and a promotion break all connections, or gave none: no call reaches a changed server unasked.
+//! - Tables that were restored in the place of others are found when the history is asked for again.
+//! - A copy of the server's files put back in their place (a snapshot of a volume) is no change of history.
+//!
+//! **What one row holds stops no other.** A put that fails for the data of a row is divided, in at most 64 statements, until the others have their
+//! verdicts; rows that another session keeps locked are left out. What cannot be decoded is an error of that counter or token alone.
+//!
 //! Tested on PostgreSQL 15 and 18, plain and behind a network that fails.
 
 mod config;
 mod error;
+mod history;
 mod layout;
 mod link;
 mod number;

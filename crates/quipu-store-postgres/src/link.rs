@@ -5,13 +5,18 @@
 //! Invariants:
 //! - nothing is sent twice;
 //! - a connection serves one call at a time, and after an error nobody uses it again;
-//! - once one of them has broken, those that lie idle are not trusted either: the next call makes a new one.
+//! - once one of them has broken, those that lie idle are not trusted either: the next call makes a new one;
+//! - each connection knows the identity of its server's data before anything else is sent on it. A server that restarts, recovers from a crash
+//!   or is replaced breaks its connections, and a standby gets none of ours, so that a change is always met by a new connection.
 
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use deadpool_postgres::{
-    Hook, HookError, Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime, TimeoutType,
+    ClientWrapper, Hook, HookError, Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime,
+    StatementCache, TimeoutType,
 };
+use quipu_model::History;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{NoTls, Row};
 #[cfg(feature = "tls")]
@@ -20,7 +25,7 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 use crate::OpenError;
 use crate::config::Config;
 use crate::error::{Failure, Late};
-use crate::schema;
+use crate::{history, schema};
 
 /// Connections of one node: as many as the engine has threads that wait for a store, and a few for commands of people. A server takes a
 /// hundred by default, from everybody.
@@ -29,7 +34,20 @@ const CONNECTIONS_MAX: usize = 8;
 /// Connections to one server.
 pub(crate) struct Link {
     pool: Pool,
+    prefix: String,
     reply_timeout: Duration,
+    identities: Arc<Mutex<Identities>>,
+}
+
+/// What is known of the identity of the server's data.
+#[derive(Default)]
+struct Identities {
+    /// Of each connection, which is known by its cache of statements: the pool keeps nothing else of ours with it.
+    of_connections: Vec<(Weak<StatementCache>, Arc<str>)>,
+    /// The one that a server told last.
+    newest: Option<Arc<str>>,
+    /// The one that the caller knows, if it has asked.
+    known: Option<Arc<str>>,
 }
 
 /// Why there is no connection.
@@ -67,9 +85,17 @@ impl Link {
     pub(crate) fn new(config: Config) -> Result<Link, OpenError> {
         let Config { prefix, connect_timeout, reply_timeout, tls, driver } = config;
         let manager = manager(driver, tls)?;
+        let identities = Arc::<Mutex<Identities>>::default();
+        let (of_all, named) = (identities.clone(), prefix.clone());
         let prepare = Hook::async_fn(move |client, _| {
-            let prefix = prefix.clone();
-            Box::pin(async move { Ok(schema::prepare(client, &prefix, (connect_timeout, reply_timeout)).await?) })
+            let (of_all, prefix) = (of_all.clone(), named.clone());
+            Box::pin(async move {
+                schema::prepare(client, &prefix, (connect_timeout, reply_timeout)).await?;
+                let asked = tokio::time::timeout(connect_timeout, history::ask_identity(client, &prefix)).await;
+                let identity = asked.map_err(|_| schema::SchemaError::Late(connect_timeout))?;
+                lock(&of_all).learn(client, identity.map_err(schema::SchemaError::Server)?);
+                Ok(())
+            })
         });
         let pool = Pool::builder(manager)
             .max_size(CONNECTIONS_MAX)
@@ -78,23 +104,77 @@ impl Link {
             .wait_timeout(Some(reply_timeout))
             .post_create(prepare)
             .build()?;
-        Ok(Link { pool, reply_timeout })
+        Ok(Link { pool, prefix, reply_timeout, identities })
     }
 
-    /// The rows that one statement answers, once it is committed.
+    /// The rows that one statement answers, once it is committed: one that reads, or that stays true whatever the server lost.
     pub(crate) async fn send(&self, statement: &str, parameters: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, Failure> {
-        let client = self.pool.get().await.map_err(|error| Failure::unsent(Unconnected::from(error)))?;
+        self.send_on(self.connection().await?, statement, parameters).await
+    }
+
+    /// The same, of a statement that needs what the server has confirmed before: nothing is sent to one of another history than the caller
+    /// knows.
+    pub(crate) async fn change(
+        &self,
+        statement: &str,
+        parameters: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>, Failure> {
+        let client = self.connection().await?;
+        let (is_known, is_newest) = lock(&self.identities).judge(&client);
+        if !is_known {
+            if !is_newest {
+                drop(Object::take(client));
+            }
+            return Err(Failure::HistoryChanged);
+        }
+        self.send_on(client, statement, parameters).await
+    }
+
+    /// Asks the server for the identity of its data.
+    pub(crate) async fn ask_history(&self) -> Result<History, Failure> {
+        let client = self.connection().await?;
+        match self.in_time(history::ask_identity(&client, &self.prefix)).await {
+            Ok(identity) => {
+                lock(&self.identities).learn(&client, identity.clone());
+                let identities = self.identities.clone();
+                drop(self.pool.retain(|client, _| lock(&identities).judge(client).1));
+                Ok(History([(history::SERVER.to_owned(), identity)].into()))
+            }
+            Err(failure) => {
+                self.give_up(client, &failure);
+                Err(failure)
+            }
+        }
+    }
+
+    /// From now on, data is changed only on a server of this history.
+    pub(crate) fn know_history(&self, history: &History) {
+        lock(&self.identities).known = history.0.get(history::SERVER).map(|identity| identity.as_str().into());
+    }
+
+    async fn connection(&self) -> Result<Object, Failure> {
+        self.pool.get().await.map_err(|error| Failure::unsent(Unconnected::from(error)))
+    }
+
+    async fn send_on(
+        &self,
+        client: Object,
+        statement: &str,
+        parameters: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>, Failure> {
         let prepared = match self.in_time(client.prepare_cached(statement)).await {
             Ok(prepared) => prepared,
             Err(failure) => {
                 self.give_up(client, &failure);
-                let (Failure::Refused(cause) | Failure::Open(cause)) = failure;
-                return Err(Failure::Refused(cause));
+                return Err(failure.before());
             }
         };
         let answer = self.in_time(client.query(&prepared, parameters)).await;
-        if let Err(failure) = &answer {
-            self.give_up(client, failure);
+        match &answer {
+            // Rolled back, and the connection is as it was.
+            Err(failure) if failure.is_of_row() => {}
+            Err(failure) => self.give_up(client, failure),
+            Ok(_) => {}
         }
         answer
     }
@@ -113,6 +193,29 @@ impl Link {
             drop(self.pool.retain(|_, _| false));
         }
     }
+}
+
+impl Identities {
+    fn learn(&mut self, client: &ClientWrapper, identity: String) {
+        let cache = Arc::downgrade(&client.statement_cache);
+        let identity: Arc<str> = identity.into();
+        self.of_connections.retain(|(other, _)| other.strong_count() > 0 && !other.ptr_eq(&cache));
+        self.of_connections.push((cache, Arc::clone(&identity)));
+        self.newest = Some(identity);
+    }
+
+    /// Whether a connection is to the server that the caller knows, and whether it is to the one that was met last.
+    fn judge(&self, client: &ClientWrapper) -> (bool, bool) {
+        let cache = Arc::downgrade(&client.statement_cache);
+        let mut connections = self.of_connections.iter();
+        let identity = connections.find(|(other, _)| other.ptr_eq(&cache)).map(|(_, identity)| identity);
+        (self.known.is_none() || self.known.as_ref() == identity, self.newest.as_ref() == identity)
+    }
+}
+
+fn lock(identities: &Mutex<Identities>) -> MutexGuard<'_, Identities> {
+    // Each change is one assignment, or may be made twice.
+    identities.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn manager(driver: tokio_postgres::Config, tls: bool) -> Result<Manager, OpenError> {

@@ -4,6 +4,12 @@
 
 use std::ops::RangeInclusive;
 
+use quipu_model::NODE_NAME_BYTES_MAX;
+use quipu_model::shared::body::PAGE_BYTES;
+use quipu_model::shared::claim::CLAIM_REPLY_BYTES_MAX;
+use quipu_model::shared::registry::REGISTRATIONS_MAX;
+use quipu_model::shared::snapshot::SWAPS_KEPT;
+
 use crate::schema::{self, named};
 
 /// The statements, with the names of one prefix in them.
@@ -19,6 +25,9 @@ pub(crate) struct Statements {
     pub(crate) scan_on: String,
     pub(crate) claim: String,
     pub(crate) end_claim: String,
+    pub(crate) restore_claims: String,
+    pub(crate) read_claims: String,
+    pub(crate) locked: String,
     pub(crate) writers: String,
     pub(crate) register: String,
     pub(crate) unregister: String,
@@ -30,9 +39,22 @@ pub(crate) struct Statements {
     pub(crate) clock: String,
 }
 
+/// Most cells, bodies or pages of one counter: 64 of the largest bodies. What tables hold beyond that stays at the server.
+pub(crate) const PARTS_MAX: usize = 1 << 20;
+
+/// Most of each part that is fetched: one more than may be there tells whether there is more.
+fn bounded(text: &str) -> String {
+    text.replace("{parts}", &(PARTS_MAX + 1).to_string())
+        .replace("{swaps}", &(SWAPS_KEPT + 1).to_string())
+        .replace("{page}", &(PAGE_BYTES + 1).to_string())
+        .replace("{reply}", &(CLAIM_REPLY_BYTES_MAX + 1).to_string())
+        .replace("{writers}", &(REGISTRATIONS_MAX + 1).to_string())
+        .replace("{name}", &(NODE_NAME_BYTES_MAX + 1).to_string())
+}
+
 /// One statement, so one snapshot: the row and its cells as of one moment, and the time after that.
 const READ: &str = r#"
-SELECT c.born_at, c.swaps, c.puts, c.epoch, c.base, c.expires_at, c.gone_at, c.last, x.*, "{p}_now"() AS at
+SELECT c.born_at, c.swaps, c.puts, c.epoch, c.base, c.expires_at, c.gone_at, c.last[1:{swaps}] AS last, x.*, "{p}_now"() AS at
   FROM (SELECT) AS one
   LEFT JOIN "{p}_counters" c ON c.name = $1
   LEFT JOIN LATERAL (
@@ -40,16 +62,46 @@ SELECT c.born_at, c.swaps, c.puts, c.epoch, c.base, c.expires_at, c.gone_at, c.l
            array_agg(total) AS totals, array_agg(closed) AS closed, array_agg(spent_epoch) AS spent_epochs,
            array_agg(spent_seq) AS spent_seqs, array_agg(spent_value) AS spent_values, array_agg(spent_total) AS spent_totals,
            array_agg(spent_closed) AS spent_closed, array_agg(spent_expired) AS spent_expired, array_agg(spent_at) AS spent_at
-      FROM "{p}_cells" WHERE counter = c.id) x ON true"#;
+      FROM (SELECT * FROM "{p}_cells" WHERE counter = c.id LIMIT {parts}) some) x ON true"#;
 
 /// Behind [`READ`]: the bodies beside the row, of the same snapshot.
 const BODIES: &str = r#"
   LEFT JOIN LATERAL (
     SELECT array_agg(writer) AS body_writers, array_agg(kind) AS body_kinds, array_agg(key) AS body_keys, array_agg(length) AS body_lengths
-      FROM "{p}_bodies" WHERE counter = c.id) y ON true
+      FROM (SELECT * FROM "{p}_bodies" WHERE counter = c.id LIMIT {parts}) some) y ON true
   LEFT JOIN LATERAL (
-    SELECT array_agg(writer) AS page_writers, array_agg(page) AS page_numbers, array_agg(bytes) AS page_bytes
-      FROM "{p}_pages" WHERE counter = c.id) z ON true"#;
+    SELECT array_agg(writer) AS page_writers, array_agg(page) AS page_numbers,
+           array_agg(substr(bytes, 1, {page})) AS page_bytes
+      FROM (SELECT * FROM "{p}_pages" WHERE counter = c.id LIMIT {parts}) some) z ON true"#;
+
+/// Rows that somebody else's transaction keeps from being put into.
+const LOCKED: &str = r#"
+WITH free AS MATERIALIZED (SELECT name FROM "{p}_counters" WHERE name = ANY ($1) FOR KEY SHARE SKIP LOCKED)
+SELECT c.name FROM "{p}_counters" c WHERE c.name = ANY ($1) AND NOT EXISTS (SELECT FROM free WHERE free.name = c.name)"#;
+
+/// Puts claims back that are not there, and the reply into open ones of the same node, which is the first half of an owner. Answers the
+/// tokens of these; of the others the model judges what is there.
+const RESTORE_CLAIMS: &str = r#"
+WITH clock AS MATERIALIZED (SELECT "{p}_now"() AS at)
+INSERT INTO "{p}_claims" AS c (token, owner, attempt, payload, forget_at, reply)
+SELECT a.token, a.owner, a.attempt, a.payload, a.forget_at, a.reply
+  FROM unnest($1::bytea[], $2::uuid[], $3::numeric[], $4::numeric[], $5::numeric[], $6::bytea[])
+       AS a (token, owner, attempt, payload, forget_at, reply), clock
+ WHERE a.forget_at > clock.at
+ ORDER BY a.token
+    ON CONFLICT (token) DO UPDATE SET reply = excluded.reply,
+       owner = CASE WHEN c.forget_at <= (SELECT at FROM clock) THEN excluded.owner ELSE c.owner END,
+       attempt = CASE WHEN c.forget_at <= (SELECT at FROM clock) THEN excluded.attempt ELSE c.attempt END,
+       payload = CASE WHEN c.forget_at <= (SELECT at FROM clock) THEN excluded.payload ELSE c.payload END,
+       forget_at = CASE WHEN c.forget_at <= (SELECT at FROM clock) THEN excluded.forget_at ELSE c.forget_at END
+ WHERE c.forget_at <= (SELECT at FROM clock)
+    OR (c.reply IS NULL AND c.payload = excluded.payload AND left(c.owner::text, 18) = left(excluded.owner::text, 18))
+RETURNING c.token"#;
+
+/// Claims as they are, and the time.
+const READ_CLAIMS: &str = r#"
+SELECT a.token, c.owner, c.attempt, c.payload, c.forget_at, substr(c.reply, 1, {reply}) AS reply, "{p}_now"() AS at
+  FROM unnest($1::bytea[]) AS a (token) LEFT JOIN "{p}_claims" c ON c.token = a.token"#;
 
 /// What a row is swapped by.
 const SWAP_PARAMETERS: usize = 26;
@@ -65,7 +117,7 @@ fn marks(numbers: RangeInclusive<usize>) -> String {
 
 impl Statements {
     pub(crate) fn new(prefix: &str) -> Statements {
-        let with = |text: &str| named(text, prefix);
+        let with = |text: &str| named(&bounded(text), prefix);
         let call = |function: &str, parameters: usize| {
             with(&format!("SELECT * FROM \"{{p}}_{function}\"({})", marks(1..=parameters)))
         };
@@ -81,9 +133,18 @@ impl Statements {
                 .replace("{bodies}", &marks(SWAP_PARAMETERS + 1..=SWAP_PARAMETERS + 8)),
             scan: with(r#"SELECT name FROM "{p}_counters" ORDER BY name LIMIT $1"#),
             scan_on: with(r#"SELECT name FROM "{p}_counters" WHERE name > $2 ORDER BY name LIMIT $1"#),
-            claim: call("claim", 6),
+            claim: with(
+                r#"SELECT claimed, at, owner, attempt, payload, forget_at, substr(reply, 1, {reply}) AS reply
+                     FROM "{p}_claim"($1, $2, $3, $4, $5, $6)"#,
+            ),
+            restore_claims: with(RESTORE_CLAIMS),
+            read_claims: with(READ_CLAIMS),
+            locked: with(LOCKED),
             end_claim: call("end_claim", 4),
-            writers: with(r#"SELECT "{p}_now"() AS at, w.* FROM (SELECT) AS one LEFT JOIN "{p}_writers" w ON true"#),
+            writers: with(
+                r#"SELECT "{p}_now"() AS at, w.writer, w.version, w.holder, w.lease_until, left(w.stage, 16) AS stage, w.since
+                     FROM (SELECT) AS one LEFT JOIN "{p}_writers" w ON true LIMIT {writers}"#,
+            ),
             register: call("register", 8),
             unregister: with(r#"DELETE FROM "{p}_writers" WHERE writer = $1 AND version = $2 RETURNING 1"#),
             has_names: with(r#"SELECT to_regclass('"{p}_names"') IS NOT NULL AS there"#),
@@ -92,7 +153,7 @@ impl Statements {
                 r#"INSERT INTO "{p}_names" (node, name) VALUES ($1, $2) ON CONFLICT (node) DO UPDATE SET name = EXCLUDED.name"#,
             ),
             unname_node: with(r#"DELETE FROM "{p}_names" WHERE node = $1"#),
-            node_names: with(r#"SELECT node, name FROM "{p}_names""#),
+            node_names: with(r#"SELECT node, left(name, {name}) AS name FROM "{p}_names" LIMIT {writers}"#),
             clock: with(r#"SELECT "{p}_now"() AS at"#),
         }
     }

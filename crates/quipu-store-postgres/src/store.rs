@@ -3,20 +3,25 @@
 //! In: calls of the port. Out: what the statements answer, and where they only hand back what they have, what the model says of it.
 //!
 //! Invariants:
-//! - each call is one statement, and so one transaction; only a row that is due is read twice;
-//! - a verdict is the statement's only if it is `Newest` or `Claimed`; every other one is the model's, on what the statement saw, at the time it saw it.
+//! - each call is one statement, and so one transaction; only a row that is due is read twice, a put that fails for one row is divided, and
+//!   claims that are put back are looked at in a second statement;
+//! - a verdict is the statement's only if it is `Newest`, `Claimed` or `Restored`; every other one is the model's, on what the statement saw, at
+//!   the time it saw it;
+//! - what one row holds, or who has locked it, stops no call on another.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use quipu_model::ports::store::{NODE_NAME_BYTES_MAX, NodeNames, PUTS_MAX, SCAN_NAMES_MAX, within};
+use quipu_model::ports::store::{
+    History, NODE_NAME_BYTES_MAX, NodeNames, PUTS_MAX, PutResult, RESTORED_CLAIMS_MAX, SCAN_NAMES_MAX, within,
+};
 use quipu_model::shared::body::{self, Body, BodyError};
 use quipu_model::shared::claim::{self, CLAIM_REPLY_BYTES_MAX};
 use quipu_model::shared::put::judge;
 use quipu_model::shared::registry::REGISTRATIONS_MAX;
 use quipu_model::shared::{
-    BodyPut, BodyVerdict, CellId, Claim, ClaimEnd, ClaimVerdict, EndVerdict, Put, RegisterVerdict, Registration, Seen,
-    SeenBodies, Snapshot, SwapVerdict, Token, Verdict, Version,
+    BodyPut, BodyVerdict, CellId, Claim, ClaimEnd, ClaimVerdict, EndVerdict, Put, RegisterVerdict, Registration,
+    RestoreVerdict, Seen, SeenBodies, Snapshot, SwapVerdict, Token, Verdict, Version,
 };
 use quipu_model::{Answer, Call, Cursor, Epoch, Millis, Name, NodeId, Page, Store, Writer, Writers};
 use tokio_postgres::Row;
@@ -24,7 +29,7 @@ use tokio_postgres::types::ToSql;
 
 use crate::OpenError;
 use crate::config::{Config, ConfigError, Options};
-use crate::error::{Damaged, Failure};
+use crate::error::{Damaged, Failure, RowLocked};
 use crate::layout::{self, BodyColumns, Columns};
 use crate::link::Link;
 use crate::number::{Bits, Number};
@@ -33,6 +38,12 @@ use crate::statements::Statements;
 
 /// How many claims whose windows are over a new one removes: more than one, so that they become fewer.
 const CLAIMS_REMOVED_MAX: i32 = 4;
+
+/// Most statements of one put: as many as find three rows that fail among the most puts of a call.
+const PUT_STATEMENTS_MAX: usize = 64;
+
+/// How often claims are put back that were there, and are not any more when they are looked at.
+const RESTORE_ROUNDS_MAX: usize = 4;
 
 /// A store on PostgreSQL.
 pub struct PostgresStore {
@@ -66,6 +77,17 @@ impl PostgresStore {
         Box::pin(async move { self.runtime.run(work).await.map_err(|failure| failure.of(call)) })
     }
 
+    /// The same, of a call on one counter: an error of its data names it.
+    fn call_on<'a, T: Send + 'static, F: Future<Output = Result<T, Failure>> + Send + 'static>(
+        &'a self,
+        call: Call,
+        name: Vec<u8>,
+        work: impl FnOnce(Vec<u8>, Arc<Link>, Arc<Statements>) -> F,
+    ) -> Answer<'a, T> {
+        let work = work(name.clone(), self.link.clone(), self.statements.clone());
+        Box::pin(async move { self.runtime.run(work).await.map_err(|failure| failure.at(&name).of(call)) })
+    }
+
     /// Swaps a row, perhaps together with bodies beside it.
     fn swap_as<'a>(
         &'a self,
@@ -77,7 +99,7 @@ impl PostgresStore {
     ) -> Answer<'a, SwapVerdict> {
         let (name, stays) = (name.bytes().to_vec(), next.is_some());
         let next = next.cloned().unwrap_or_default();
-        self.call(call, move |link, statements| async move {
+        self.call_on(call, name, move |name, link, statements| async move {
             let seen = [version.born_at.0, version.swaps, version.puts].map(Number::from);
             let (born_at, swaps) = (Number::from(next.version.born_at.0), Number::from(next.version.swaps));
             let puts = Number::from(next.version.puts.wrapping_sub(layout::moved(&next)));
@@ -114,7 +136,7 @@ impl PostgresStore {
                 &cells.spent_at,
             ];
             let rows = match &bodies {
-                None => link.send(&statements.swap, &parameters).await?,
+                None => link.change(&statements.swap, &parameters).await?,
                 Some(bodies) => {
                     let beside: [&(dyn ToSql + Sync); 8] = [
                         &bodies.named,
@@ -127,7 +149,7 @@ impl PostgresStore {
                         &bodies.page_bytes,
                     ];
                     parameters.extend(beside);
-                    link.send(&statements.swap_bodies, &parameters).await?
+                    link.change(&statements.swap_bodies, &parameters).await?
                 }
             };
             Ok(if layout::only(&rows)? { SwapVerdict::Swapped } else { SwapVerdict::Moved })
@@ -136,24 +158,16 @@ impl PostgresStore {
 }
 
 impl Store for PostgresStore {
-    fn put<'a>(&'a self, puts: &'a [(Name<'a>, Put)]) -> Answer<'a, Vec<Verdict>> {
+    fn put<'a>(&'a self, puts: &'a [(Name<'a>, Put)]) -> Answer<'a, Vec<PutResult>> {
         Box::pin(async move {
             within(Call::Put, puts.len(), PUTS_MAX)?;
-            if puts.is_empty() {
-                return Ok(Vec::new());
-            }
-            let batch = Batch::of(puts);
-            self.call(Call::Put, |link, statements| async move {
-                let rows = batch.send(&link, &statements).await?;
-                verdicts(&rows, &batch.puts)
-            })
-            .await
+            let puts: Vec<_> = puts.iter().map(|(name, put)| (name.bytes().into(), *put)).collect();
+            self.call(Call::Put, |link, statements| Putting::of(puts).put(link, statements)).await
         })
     }
 
     fn read<'a>(&'a self, name: Name<'a>) -> Answer<'a, Seen> {
-        let name = name.bytes().to_vec();
-        self.call(Call::Read, |link, statements| async move {
+        self.call_on(Call::Read, name.bytes().to_vec(), |name, link, statements| async move {
             let read = async || -> Result<Seen, Failure> {
                 let rows = link.send(&statements.read, &[&name]).await?;
                 layout::seen(rows.first().ok_or(Damaged::Torn("an answer"))?)
@@ -174,7 +188,7 @@ impl Store for PostgresStore {
         let contents: Vec<Vec<u8>> = asked.pages.iter().map(|(_, bytes)| body::without_zeros(bytes).to_vec()).collect();
         // The judge has no use for the pages.
         let asked = BodyPut { pages: Vec::new(), ..*asked };
-        self.call(Call::PutBody, move |link, statements| async move {
+        self.call_on(Call::PutBody, name, move |name, link, statements| async move {
             let Put { cell, epoch, seq, value, total } = asked.put;
             let (writer, epoch, seq) = (layout::writer(cell.writer), layout::epoch(epoch), Number::from(seq.0));
             let (shard, from) = (i32::from(cell.shard.0), asked.from.map(|seq| Number::from(seq.0)));
@@ -182,7 +196,7 @@ impl Store for PostgresStore {
             let length = i32::try_from(asked.shape.length).map_err(|_| Failure::unsent(BodyError))?;
             let (value, total) = (Number(value), Number(total));
             let rows = link
-                .send(
+                .change(
                     &statements.put_body,
                     &[
                         &name,
@@ -203,7 +217,7 @@ impl Store for PostgresStore {
                 )
                 .await?;
             let Some(row) = rows.first() else { return Ok(BodyVerdict::Told(Verdict::Newest)) };
-            let (_, _, known, at) = layout::known_of(row, &[(0, asked.put)])?;
+            let (known, at) = layout::known_of(row, &asked.put)?;
             let is_in = known.cells.get(&cell).is_some_and(|held| held.seq == asked.put.seq);
             match body::judge(&known, &asked, at) {
                 // It was not put now, so it was before, or nothing may say so.
@@ -214,8 +228,7 @@ impl Store for PostgresStore {
     }
 
     fn read_bodies<'a>(&'a self, name: Name<'a>) -> Answer<'a, SeenBodies> {
-        let name = name.bytes().to_vec();
-        self.call(Call::ReadBodies, |link, statements| async move {
+        self.call_on(Call::ReadBodies, name.bytes().to_vec(), |name, link, statements| async move {
             let read = async || -> Result<SeenBodies, Failure> {
                 let rows = link.send(&statements.read_bodies, &[&name]).await?;
                 let row = rows.first().ok_or(Damaged::Torn("an answer"))?;
@@ -264,6 +277,8 @@ impl Store for PostgresStore {
                 let more = names.len() > names_max;
                 names.truncate(names_max);
                 let next = names.last().filter(|_| more).map(|last| Cursor(last.clone()));
+                // What cannot be a counter's is somebody else's.
+                names.retain(|name| Name::new(name).is_ok());
                 Ok(Page { names, next })
             })
             .await
@@ -277,14 +292,20 @@ impl Store for PostgresStore {
             let [attempt, payload, forget_at] = [asked.attempt, asked.payload, asked.forget_at.0].map(Number::from);
             let token = asked.token.bytes();
             let rows = link
-                .send(&statements.claim, &[&token, &owner, &attempt, &payload, &forget_at, &CLAIMS_REMOVED_MAX])
+                .change(&statements.claim, &[&token, &owner, &attempt, &payload, &forget_at, &CLAIMS_REMOVED_MAX])
                 .await?;
             let row = rows.first().ok_or(Damaged::Torn("an answer"))?;
             if layout::column(row, "claimed")? {
                 return Ok(ClaimVerdict::Claimed);
             }
             let mut known = layout::claim(row, &asked.token)?;
-            Ok(claim::claim(&mut known, &asked, layout::time(row)?))
+            let is_own =
+                known.as_ref().is_some_and(|known| (known.owner, known.attempt) == (asked.owner, asked.attempt));
+            match claim::claim(&mut known, &asked, layout::time(row)?) {
+                // The statement has not recorded it.
+                ClaimVerdict::Claimed if !is_own => Err(Damaged::Verdict.into()),
+                verdict => Ok(verdict),
+            }
         })
     }
 
@@ -304,8 +325,29 @@ impl Store for PostgresStore {
         }
         let (token, owner, attempt) = (token.bytes().to_vec(), layout::writer(owner), Number::from(attempt));
         self.call(Call::EndClaim, move |link, statements| async move {
-            let rows = link.send(&statements.end_claim, &[&token, &owner, &attempt, &reply]).await?;
+            let rows = link.change(&statements.end_claim, &[&token, &owner, &attempt, &reply]).await?;
             Ok(if layout::only(&rows)? { EndVerdict::Ended } else { EndVerdict::NotHeld })
+        })
+    }
+
+    fn restore_claims<'a>(&'a self, claims: &'a [Claim]) -> Answer<'a, Vec<RestoreVerdict>> {
+        Box::pin(async move {
+            within(Call::RestoreClaims, claims.len(), RESTORED_CLAIMS_MAX)?;
+            for asked in claims {
+                let bytes = asked.reply.as_ref().map_or(0, |reply| reply.len());
+                within(Call::RestoreClaims, bytes, CLAIM_REPLY_BYTES_MAX)?;
+            }
+            let claims = claims.to_vec();
+            self.call(Call::RestoreClaims, |link, statements| restore_claims(claims, link, statements)).await
+        })
+    }
+
+    fn history(&self) -> Answer<'_, History> {
+        Box::pin(async move {
+            let history = self.call(Call::History, |link, _| async move { link.ask_history().await }).await?;
+            // Not before: a caller that no longer waits does not know it.
+            self.link.know_history(&history);
+            Ok(history)
         })
     }
 
@@ -313,6 +355,9 @@ impl Store for PostgresStore {
         self.call(Call::Writers, |link, statements| async move {
             let rows = link.send(&statements.writers, &[]).await?;
             let at = layout::time(rows.first().ok_or(Damaged::Torn("an answer"))?)?;
+            if rows.len() > REGISTRATIONS_MAX {
+                return Err(Damaged::TooMany("the registrations").into());
+            }
             let registrations = rows.iter().filter_map(|row| layout::registration(row).transpose());
             Ok(Writers { registrations: registrations.collect::<Result<_, _>>()?, at })
         })
@@ -385,28 +430,148 @@ impl Store for PostgresStore {
     }
 }
 
+/// A put under way, and what is known of its outcome.
+struct Putting {
+    puts: Vec<(Box<[u8]>, Put)>,
+    results: Vec<Option<PutResult>>,
+    statements_left: usize,
+    looked_for_locks: bool,
+}
+
+impl Putting {
+    fn of(puts: Vec<(Box<[u8]>, Put)>) -> Putting {
+        let results = puts.iter().map(|_| None).collect();
+        Putting { puts, results, statements_left: PUT_STATEMENTS_MAX, looked_for_locks: false }
+    }
+
+    /// A result per put, in the order of the call; an error if none has a verdict, and the reason is not the data of a row.
+    async fn put(mut self, link: Arc<Link>, statements: Arc<Statements>) -> Result<Vec<PutResult>, Failure> {
+        let mut parts: Vec<Vec<usize>> = vec![(0..self.puts.len()).collect()];
+        let mut is_answered = false;
+        while let Some(part) = parts.pop() {
+            if part.is_empty() {
+                continue;
+            }
+            let batch = Batch::of(&self.puts, &part);
+            self.statements_left = self.statements_left.saturating_sub(1);
+            let failure = match batch.send(&link, &statements).await {
+                Ok(rows) => {
+                    is_answered = true;
+                    let puts = batch.puts;
+                    self.note_verdicts(&rows, &puts)?;
+                    continue;
+                }
+                Err(failure) => failure,
+            };
+            // A part that is left needs a statement, too.
+            let may_go_on = self.statements_left > parts.len() + 2;
+            match failure {
+                failure if failure.is_of_row() => {
+                    is_answered = true;
+                    match self.halves(&part).filter(|_| may_go_on) {
+                        Some(halves) => parts.extend(halves),
+                        None => self.fail(&part, &failure),
+                    }
+                }
+                Failure::Locked(_) if may_go_on && !self.looked_for_locks => {
+                    self.looked_for_locks = true;
+                    let (locked, free) = self.part_locked(&part, &link, &statements).await?;
+                    if locked.is_empty() {
+                        return Err(failure);
+                    }
+                    is_answered |= !free.is_empty();
+                    self.fail(&locked, &Failure::Locked(Arc::new(RowLocked)));
+                    parts.push(free);
+                }
+                failure if !is_answered => return Err(failure),
+                failure => {
+                    self.fail(&part, &failure);
+                    let refused = failure.before();
+                    for rest in parts.drain(..) {
+                        self.fail(&rest, &refused);
+                    }
+                }
+            }
+        }
+        let unsent = || Err(Failure::unsent(Damaged::Verdict).of(Call::Put));
+        Ok(self.results.into_iter().map(|result| result.unwrap_or_else(unsent)).collect())
+    }
+
+    /// The puts of each half of the counters; none if there is only one counter.
+    fn halves(&self, part: &[usize]) -> Option<[Vec<usize>; 2]> {
+        let names: BTreeSet<&[u8]> = part.iter().map(|&at| &*self.puts[at].0).collect();
+        let middle = *names.iter().nth(names.len() / 2).filter(|_| names.len() > 1)?;
+        let (first, second): (Vec<usize>, Vec<usize>) =
+            part.iter().copied().partition(|&at| &*self.puts[at].0 < middle);
+        Some([first, second])
+    }
+
+    /// Puts into rows that somebody else has locked, and the others.
+    async fn part_locked(
+        &self,
+        part: &[usize],
+        link: &Link,
+        statements: &Statements,
+    ) -> Result<(Vec<usize>, Vec<usize>), Failure> {
+        let names: Vec<&[u8]> = part.iter().map(|&at| &*self.puts[at].0).collect();
+        let rows = link.send(&statements.locked, &[&names]).await?;
+        let locked = rows.iter().map(|row| layout::column::<&[u8]>(row, "name"));
+        let locked = locked.collect::<Result<BTreeSet<_>, _>>()?;
+        Ok(part.iter().copied().partition(|&at| locked.contains(&*self.puts[at].0)))
+    }
+
+    fn fail(&mut self, part: &[usize], failure: &Failure) {
+        for &at in part {
+            let failure = failure.clone().at(&self.puts[at].0);
+            self.results[at] = Some(Err(failure.of(Call::Put)));
+        }
+    }
+
+    /// `Newest` of all that the statement said nothing of; the model's verdict on what it said of the others.
+    fn note_verdicts(&mut self, rows: &[Row], puts: &[(usize, Put)]) -> Result<(), Failure> {
+        for (at, _) in puts {
+            self.results[*at] = Some(Ok(Verdict::Newest));
+        }
+        for row in rows {
+            let number = usize::try_from(layout::column::<i32>(row, "put")?).ok();
+            let number = number.and_then(|number| number.checked_sub(1));
+            let (at, put) = number.and_then(|number| puts.get(number)).ok_or(Damaged::Torn("the number of a put"))?;
+            let verdict = layout::known_of(row, put).and_then(|(known, time)| match judge(&known, put, time) {
+                // It was not put, so nothing may say so.
+                Verdict::Newest => Err(Damaged::Verdict.into()),
+                verdict => Ok(verdict),
+            });
+            self.results[*at] = Some(verdict.map_err(|failure| failure.at(&self.puts[*at].0).of(Call::Put)));
+        }
+        Ok(())
+    }
+}
+
 /// One put of many cells, as arrays: names once each, and cells in the order in which every batch takes its locks.
-struct Batch {
-    names: Vec<Vec<u8>>,
+struct Batch<'p> {
+    names: Vec<&'p [u8]>,
     firsts: Vec<Bits>,       // the epoch of the first put of each name
     counts: Vec<i32>,        // puts of each round
     which: Vec<i32>,         // the number of each put's name
     puts: Vec<(usize, Put)>, // where in the call each stands
 }
 
-impl Batch {
-    fn of(asked: &[(Name<'_>, Put)]) -> Batch {
+impl<'p> Batch<'p> {
+    /// These of the puts of a call.
+    fn of(asked: &'p [(Box<[u8]>, Put)], part: &[usize]) -> Batch<'p> {
         let mut firsts: BTreeMap<&[u8], Epoch> = BTreeMap::new();
-        for (name, put) in asked {
-            firsts.entry(name.bytes()).or_insert(put.epoch);
+        for &place in part {
+            let (name, put) = &asked[place];
+            firsts.entry(name).or_insert(put.epoch);
         }
         let numbers: HashMap<&[u8], i32> = firsts.keys().copied().zip(1..).collect();
         // A statement changes a row once, so the second put of a cell waits for a second round.
-        let mut said: HashMap<(i32, CellId), usize> = HashMap::with_capacity(asked.len());
-        let mut puts: Vec<(usize, i32, usize, Put)> = Vec::with_capacity(asked.len());
+        let mut said: HashMap<(i32, CellId), usize> = HashMap::with_capacity(part.len());
+        let mut puts: Vec<(usize, i32, usize, Put)> = Vec::with_capacity(part.len());
         let mut counts = Vec::new();
-        for (place, (name, put)) in asked.iter().enumerate() {
-            let number = numbers[name.bytes()];
+        for &place in part {
+            let (name, put) = &asked[place];
+            let number = numbers[&**name];
             let rounds = said.entry((number, put.cell)).or_default();
             puts.push((*rounds, number, place, *put));
             if counts.len() == *rounds {
@@ -417,7 +582,7 @@ impl Batch {
         }
         puts.sort_unstable_by_key(|(round, number, _, put)| (*round, *number, put.cell));
         Batch {
-            names: firsts.keys().map(|name| name.to_vec()).collect(),
+            names: firsts.keys().copied().collect(),
             firsts: firsts.values().map(|first| layout::epoch(*first)).collect(),
             counts,
             which: puts.iter().map(|(_, number, ..)| *number).collect(),
@@ -434,23 +599,59 @@ impl Batch {
         let seqs: Vec<Number> = puts.clone().map(|put| put.seq.0.into()).collect();
         let values: Vec<Number> = puts.clone().map(|put| Number(put.value)).collect();
         let totals: Vec<Number> = puts.map(|put| Number(put.total)).collect();
-        link.send(&statements.put, &[names, firsts, counts, which, &writers, &shards, &epochs, &seqs, &values, &totals])
-            .await
+        let parameters: [&(dyn ToSql + Sync); 10] =
+            [names, firsts, counts, which, &writers, &shards, &epochs, &seqs, &values, &totals];
+        link.change(&statements.put, &parameters).await
     }
 }
 
-/// A verdict per put, in the order of the call: `Newest` of all that the statement said nothing of.
-fn verdicts(rows: &[Row], puts: &[(usize, Put)]) -> Result<Vec<Verdict>, Failure> {
-    let mut verdicts = vec![Verdict::Newest; puts.len()];
-    for row in rows {
-        let (place, put, known, at) = layout::known_of(row, puts)?;
-        verdicts[place] = match judge(&known, &put, at) {
-            // It was not put, so nothing may say so.
-            Verdict::Newest => return Err(Damaged::Verdict.into()),
-            verdict => verdict,
-        };
+/// Puts claims back: those that are not there by one statement; what there is of the others is read, and judged by the model.
+async fn restore_claims(
+    claims: Vec<Claim>,
+    link: Arc<Link>,
+    statements: Arc<Statements>,
+) -> Result<Vec<RestoreVerdict>, Failure> {
+    let mut verdicts: Vec<Option<RestoreVerdict>> = vec![None; claims.len()];
+    for _ in 0..RESTORE_ROUNDS_MAX {
+        // A statement puts a token once.
+        let mut asked: BTreeMap<&[u8], usize> = BTreeMap::new();
+        for (at, claim) in claims.iter().enumerate().filter(|(at, _)| verdicts[*at].is_none()) {
+            asked.entry(claim.token.bytes()).or_insert(at);
+        }
+        if asked.is_empty() {
+            break;
+        }
+        let tokens: Vec<&[u8]> = asked.keys().copied().collect();
+        let these = asked.values().map(|&at| &claims[at]);
+        let owners: Vec<Bits> = these.clone().map(|claim| layout::writer(claim.owner)).collect();
+        let attempts: Vec<Number> = these.clone().map(|claim| claim.attempt.into()).collect();
+        let payloads: Vec<Number> = these.clone().map(|claim| claim.payload.into()).collect();
+        let ends: Vec<Number> = these.clone().map(|claim| claim.forget_at.0.into()).collect();
+        let replies: Vec<Option<&[u8]>> = these.map(|claim| claim.reply.as_deref()).collect();
+        let parameters: [&(dyn ToSql + Sync); 6] = [&tokens, &owners, &attempts, &payloads, &ends, &replies];
+        for row in link.change(&statements.restore_claims, &parameters).await? {
+            let at = asked.get(layout::column::<&[u8]>(&row, "token")?).ok_or(Damaged::Torn("an answer"))?;
+            verdicts[*at] = Some(RestoreVerdict::Restored);
+        }
+        let mut there: HashMap<Vec<u8>, Row> = HashMap::with_capacity(tokens.len());
+        for row in link.send(&statements.read_claims, &[&tokens]).await? {
+            there.insert(layout::column::<&[u8]>(&row, "token")?.to_vec(), row);
+        }
+        for (at, claim) in claims.iter().enumerate().filter(|(at, _)| verdicts[*at].is_none()).collect::<Vec<_>>() {
+            let row = there.get(claim.token.bytes()).ok_or(Damaged::Torn("an answer"))?;
+            verdicts[at] = match layout::claim(row, &claim.token) {
+                Ok(mut known) => match claim::restore(&mut known, claim, layout::time(row)?) {
+                    // It is the statement that restores: the next one.
+                    RestoreVerdict::Restored => None,
+                    verdict => Some(verdict),
+                },
+                // Nobody can claim that token, and it must not keep the others from being put back.
+                Err(Failure::RowDamaged(_)) => Some(RestoreVerdict::Conflict),
+                Err(failure) => return Err(failure),
+            };
+        }
     }
-    Ok(verdicts)
+    verdicts.into_iter().map(|verdict| verdict.ok_or(Damaged::Verdict.into())).collect()
 }
 
 /// Whether the table of names is there: a store of older programs has none.

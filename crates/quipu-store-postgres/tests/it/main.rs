@@ -1,6 +1,8 @@
 //! The store on a real server. PostgreSQL must be installed.
 
+mod damage;
 mod faults;
+mod history;
 mod law;
 mod race;
 mod suite;
