@@ -139,11 +139,13 @@ fn store_lines(shared: &Shared) -> Vec<(&'static str, String)> {
         StoreHealth::Unknown => (0, "not answered yet".to_owned(), Duration::ZERO),
         StoreHealth::Unreachable { for_time, error } => (0, error, for_time),
     };
+    let problems = sharing.store_problems().join("; ");
     vec![
         ("store", shared.store.clone().unwrap_or_else(|| "embedded".to_owned())),
         ("store_reachable", reachable.to_string()),
         ("store_error", error),
         ("store_unreachable_ms", for_time.as_millis().to_string()),
+        ("store_problems", if problems.is_empty() { "none".to_owned() } else { problems }),
         ("node_name", sharing.node_name().unwrap_or_default()),
         ("unsettled_counters", sharing.unsettled().to_string()),
     ]

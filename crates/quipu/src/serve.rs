@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, bail};
 use quipu_engine::{Engine, Environment, StoreHealth};
 use quipu_model::NODE_NAME_BYTES_MAX;
 use quipu_server::Addresses;
@@ -85,6 +85,9 @@ async fn answer(
     }
     let mut stop = Stop::new().context("listen for signals")?;
     wait_for_probe(engine).await;
+    if let Some(problem) = engine.sharing().and_then(|sharing| sharing.store_problems().into_iter().next()) {
+        bail!("cannot use the shared store: {problem}");
+    }
     match log {
         LogForm::Text => say(out, &banner(engine, place, server.resp_addr(), server.http_addr())),
         LogForm::Json => tell_start(engine, place, server.resp_addr(), server.http_addr()),
@@ -93,7 +96,7 @@ async fn answer(
     Ok(())
 }
 
-/// Waits until the engine knows whether its store can be reached, [`PROBE_WAIT_MAX`] at most.
+/// Waits until the engine knows whether its store can be reached, and what is wrong with it; [`PROBE_WAIT_MAX`] at most.
 async fn wait_for_probe(engine: &Engine) {
     let known = async {
         while engine.sharing().is_some_and(|sharing| sharing.health() == StoreHealth::Unknown) {

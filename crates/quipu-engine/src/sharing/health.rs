@@ -1,8 +1,10 @@
-//! Whether the store can be reached.
+//! Whether the store can be reached, and whether its servers keep what they confirm.
 //!
-//! In: the outcome of a probe, made twice a second by a thread of its own. Out: the state for INFO, metrics and readiness, and one log line per change.
+//! In: the outcome of a probe, made twice a second by a thread of its own, and every [`PROBLEMS_EVERY`] the problems that the store finds in
+//! the settings of its servers. Out: the state for INFO, metrics and readiness, and one log line per change.
 //!
 //! Invariants:
+//! - the first probe ends after the first look for problems: a start can refuse a store that does not keep what it confirms;
 //! - an outage is logged once when it begins and once when it ends; outages that follow within [`WARN_EVERY`] are one in the log;
 //! - when a store is back, no call waits out a pause from the time of the outage.
 //!
@@ -21,6 +23,9 @@ const PROBE_WAIT: Duration = Duration::from_secs(1);
 
 /// Least time between two warnings: a store that comes and goes must not fill a log.
 const WARN_EVERY: Duration = Duration::from_secs(10);
+
+/// Time between two looks for problems. Settings are changed by people.
+const PROBLEMS_EVERY: Duration = Duration::from_secs(10);
 
 /// Whether the store can be reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,6 +51,8 @@ pub(super) struct Probe {
     was_answered: bool,
     outage: Option<Outage>,
     warned_at: Option<Duration>,
+    problems: Vec<String>,
+    looked_for_problems_at: Option<Duration>,
 }
 
 struct Outage {
@@ -63,6 +70,22 @@ impl Probe {
             (outage.is_logged, self.warned_at) = (true, Some(now));
             tracing::warn!(error = outage.error, "the shared store cannot be reached: this node counts on by itself");
         }
+    }
+
+    /// Whether it is time to look for problems: at first, after an outage, and once in a while.
+    fn is_look_due(&self, now: Duration) -> bool {
+        let is_recent = |at| now.saturating_sub(at) < PROBLEMS_EVERY;
+        self.outage.is_some() || !self.looked_for_problems_at.is_some_and(is_recent)
+    }
+
+    fn note_problems(&mut self, now: Duration, problems: Vec<String>) {
+        for problem in problems.iter().filter(|problem| !self.problems.contains(problem)) {
+            tracing::error!(problem, "the shared store does not keep what it confirms");
+        }
+        for problem in self.problems.iter().filter(|problem| !problems.contains(problem)) {
+            tracing::info!(problem, "a problem of the shared store is over");
+        }
+        (self.problems, self.looked_for_problems_at) = (problems, Some(now));
     }
 
     /// Whether an outage has ended.
@@ -84,8 +107,20 @@ impl Sharing<'_> {
         let answer = self.shared.store.clock().await;
         if answer.is_ok() {
             self.publish_name().await;
+            self.look_for_problems().await;
         }
         self.end_probe(&answer);
+    }
+
+    async fn look_for_problems(&self) {
+        if !lock(&self.shared.probe).is_look_due(self.elapsed()) {
+            return;
+        }
+        // A store that cannot tell is asked again with the next probe.
+        if let Ok(problems) = self.shared.store.problems().await {
+            let now = self.elapsed();
+            lock(&self.shared.probe).note_problems(now, problems);
+        }
     }
 
     fn end_probe(&self, answer: &Result<Millis, StoreError>) {
@@ -109,6 +144,11 @@ impl Sharing<'_> {
         if probe.asked_at.is_some_and(|at| now.saturating_sub(at) >= PROBE_WAIT) {
             probe.fail(now, format!("no answer within {} s", PROBE_WAIT.as_secs()));
         }
+    }
+
+    /// Why the store's servers do not keep what they confirm, as far as is known; empty if they do.
+    pub fn store_problems(self) -> Vec<String> {
+        lock(&self.shared.probe).problems.clone()
     }
 
     /// Whether the store can be reached.
@@ -157,6 +197,20 @@ mod tests {
         assert_eq!(probe.warned_at, Some(at(1)), "too soon after the last warning");
         probe.fail(at(11), "refused".to_owned());
         assert_eq!(probe.warned_at, Some(at(11)), "an outage that lasts is logged after all");
+    }
+
+    #[test]
+    fn problems_are_looked_for_at_first_after_an_outage_and_once_in_a_while() {
+        let at = Duration::from_secs;
+        let mut probe = Probe::default();
+        assert!(probe.is_look_due(at(0)));
+        probe.note_problems(at(0), vec!["evicts".to_owned()]);
+        assert!(!probe.is_look_due(at(9)) && probe.is_look_due(at(10)));
+        probe.fail(at(2), "refused".to_owned());
+        assert!(probe.is_look_due(at(3)), "another server may have come back");
+        assert_eq!(probe.problems, ["evicts"]);
+        probe.note_problems(at(3), Vec::new());
+        assert!(probe.problems.is_empty());
     }
 
     #[test]

@@ -46,13 +46,16 @@ pub(super) async fn readyz(State(door): State<Arc<Door>>, uri: Uri) -> Result<Re
 /// Why the shared store cannot be used, if it cannot.
 fn without_store(door: &Door) -> Option<String> {
     let store = door.shared.store.as_deref().unwrap_or("");
-    match door.shared.engine.sharing().map(|sharing| sharing.health()) {
-        None => Some("no shared store is configured: start the server with --store URL".to_owned()),
-        Some(StoreHealth::Reachable) => None,
-        Some(StoreHealth::Unknown) => Some(format!("the shared store {store} has not answered yet")),
-        Some(StoreHealth::Unreachable { error, .. }) => {
-            Some(format!("the shared store {store} cannot be reached: {error}"))
+    let Some(sharing) = door.shared.engine.sharing() else {
+        return Some("no shared store is configured: start the server with --store URL".to_owned());
+    };
+    match sharing.health() {
+        StoreHealth::Reachable => {
+            let problem = sharing.store_problems().into_iter().next();
+            problem.map(|problem| format!("the shared store {store} does not keep what it confirms: {problem}"))
         }
+        StoreHealth::Unknown => Some(format!("the shared store {store} has not answered yet")),
+        StoreHealth::Unreachable { error, .. } => Some(format!("the shared store {store} cannot be reached: {error}")),
     }
 }
 

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use quipu_model::Durability;
-use quipu_testkit::program::Program;
+use quipu_testkit::program::{LaunchError, Program};
 use quipu_testkit::resp::Value;
 use quipu_testkit::servers::postgres::PostgresServer;
 use quipu_testkit::servers::redis::RedisServer;
@@ -158,4 +158,45 @@ fn a_store_that_hangs_is_an_outage_and_one_that_lost_data_is_logged() {
     wait_until("the loss is noticed", || http_get(&node, "/metrics").contains("\nquipu_store_losses_total 1\n"));
     let (_, log) = node.terminate().expect("it ends");
     assert_eq!(lines(&log, "WARN", "the shared store has lost data"), 1, "{log}");
+}
+
+#[test]
+fn a_redis_that_evicts_is_refused_at_the_start_and_is_a_problem_when_it_is_found_later() {
+    let redis = RedisServer::start().expect("it starts");
+    let configure = |limit: &str, policy: &str| {
+        redis.call(&["CONFIG", "SET", "maxmemory", limit]).expect("it may be changed");
+        redis.call(&["CONFIG", "SET", "maxmemory-policy", policy]).expect("it may be changed");
+    };
+    configure("100mb", "volatile-lru");
+    let root = tempfile::TempDir::new().expect("a temporary directory can be made");
+    let mut launch = launch(root.path(), Durability::Durable);
+    launch.arguments = ["--store", &redis.url()].map(Into::into).to_vec();
+    match launch.start() {
+        Err(LaunchError::Ended { status, stderr }) => {
+            assert_eq!(status.code(), Some(1), "{stderr}");
+            let parts = ["cannot use the shared store", &redis.address().to_string(), "volatile-lru"];
+            for part in parts.into_iter().chain(["set maxmemory-policy noeviction"]) {
+                assert!(stderr.contains(part), "{part:?} is not in {stderr}");
+            }
+        }
+        other => panic!("a store that evicts tokens is used: {other:?}"),
+    }
+
+    configure("0", "volatile-lru");
+    let node = launch.start().expect("without a limit nothing is evicted");
+    assert_eq!(info(&node, "store_problems"), "none");
+    assert!(is_ready(&node, "/readyz?store=required"));
+    configure("100mb", "volatile-lru");
+    let noticed =
+        wait_until("a store that evicts is noticed", || info(&node, "store_problems").contains("volatile-lru"));
+    println!("proof: a store that evicts is noticed after {noticed:.1?}");
+    assert!(is_ready(&node, "/readyz"), "counting goes on");
+    let reply = http_get(&node, "/readyz?store=required");
+    assert!(reply.starts_with("HTTP/1.1 503") && reply.contains("maxmemory-policy noeviction"), "{reply}");
+    assert_eq!(health(&node, &["--store"]).status.code(), Some(1));
+    configure("100mb", "noeviction");
+    wait_until("it is over", || is_ready(&node, "/readyz?store=required"));
+    let (_, log) = node.terminate().expect("it ends");
+    assert_eq!(lines(&log, "ERROR", "the shared store does not keep what it confirms"), 1, "{log}");
+    assert_eq!(lines(&log, "INFO", "a problem of the shared store is over"), 1, "{log}");
 }
