@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use quipu_engine::StoreHealth;
+use quipu_engine::{Standing, StoreHealth};
 
 use crate::connection::REDIS_VERSION;
 use crate::process;
@@ -148,7 +148,19 @@ fn store_lines(shared: &Shared) -> Vec<(&'static str, String)> {
         ("store_problems", if problems.is_empty() { "none".to_owned() } else { problems }),
         ("node_name", sharing.node_name().unwrap_or_default()),
         ("unsettled_counters", sharing.unsettled().to_string()),
+        ("failing_counters", sharing.failing().to_string()),
+        ("store_standing", standing(&sharing.standing()).to_owned()),
+        ("store_problem", sharing.registry_problem().unwrap_or_else(|| "none".to_owned())),
     ]
+}
+
+/// Where the node stands with its store, as a word.
+fn standing(standing: &Standing) -> &'static str {
+    match standing {
+        Standing::Joining => "joining",
+        Standing::Live => "live",
+        Standing::Fenced { .. } => "fenced",
+    }
 }
 
 fn is(given: &[u8], known: &str) -> bool {

@@ -19,6 +19,7 @@ mod join;
 mod slots;
 pub mod table;
 mod thin;
+pub mod unsettled;
 mod walk;
 
 use quipu_model::count::{self, BoundedAdd};

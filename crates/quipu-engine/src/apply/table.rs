@@ -9,10 +9,10 @@
 //! - a slot that is `changed` says something the ledger does not, and stays; one that is not may leave memory once its batch is in the ledger;
 //! - a counter that is gone keeps its slot, without a cell, for as long as the ledger may still have it, or this node says something of it on a shared store;
 //! - a slot whose name has a body on the shelf says so; a body goes with its cell, and with the cell's epoch;
-//! - `unsettled` holds the names of which this node says something that a shared store has not confirmed, all of them resident;
-//!   what leaves memory before that is found again by a walk.
+//! - `unsettled` holds the names of which this node says something that a shared store has not confirmed; some of those that left
+//!   memory before that are remembered there, the others are found again by a walk.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use quipu_model::{Cell, Epoch, Incarnation, KeptName, Millis, Note, Sealed};
@@ -22,6 +22,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use super::slots::prefetch::prefetch_two;
 use super::slots::{Flag, Removed, SHORT_BYTES_MAX, Slots, SpareChunks};
 use super::thin::Thinner;
+use super::unsettled::{UnsettledEntry, UnsettledNames};
 use crate::journal::format::{PackedEdits, Position};
 use crate::sharing::own::Owned;
 use crate::sketches::{Body, OwnShelves, Paged, Shelf, is_idempotent};
@@ -251,8 +252,8 @@ pub struct Shard {
     pub epoch_newest: Epoch,
     deadlines: BTreeSet<(Millis, KeptName)>,
     /// What a shared store has not confirmed, and when it is to be put.
-    pub unsettled: BTreeMap<KeptName, Duration>,
-    /// Something that was not confirmed has left memory.
+    pub unsettled: UnsettledNames,
+    /// Counters that were not confirmed have left memory, more than `unsettled` remembers: an audit pass finds them.
     pub left_unsettled: bool,
     /// Bytes that names, and what this node says of them on a shared store, take outside the slots.
     names_bytes: usize,
@@ -292,7 +293,7 @@ impl Shard {
             slots,
             resized: false,
             deadlines: BTreeSet::new(),
-            unsettled: BTreeMap::new(),
+            unsettled: UnsettledNames::default(),
             left_unsettled: false,
             splits: Splits::default(),
             names_bytes: 0,
@@ -466,6 +467,7 @@ impl Shard {
         }
         self.slots.set_cell(at, cell);
         self.slots.set_own(at, own);
+        self.unsettled.come_back(name);
     }
 
     /// The tokens of this shard.
@@ -662,8 +664,9 @@ impl Shard {
 
     /// The store is to hear of this name, by then unless it was before.
     pub fn note_unsettled(&mut self, name: &[u8], due: impl FnOnce() -> Duration) {
-        if !self.unsettled.contains_key(name) {
-            self.unsettled.insert(name.into(), due());
+        if !self.unsettled.contains(name) {
+            let due = due();
+            self.unsettled.update(&name.into(), |_| Some(UnsettledEntry { due, ..UnsettledEntry::default() }));
         }
     }
 
@@ -724,7 +727,7 @@ impl Shard {
         self.resized = true;
         self.version += 1;
         self.deadlines = BTreeSet::new();
-        self.unsettled = BTreeMap::new();
+        self.unsettled = UnsettledNames::default();
         self.slots.clear();
         self.shelf.clear();
         self.own_shelves.clear();
@@ -791,7 +794,7 @@ impl Shard {
     /// Lets slots go that the ledger knows, all that were not looked at since last time. `batch`: the newest that is in the ledger.
     pub fn evict(&mut self, batch: u32) -> usize {
         self.resized = true;
-        let few = self.unsettled.len() <= UNSETTLED_KEPT;
+        let few = self.unsettled.resident() <= UNSETTLED_KEPT;
         for split in self.splits.all_live() {
             // A counter whose lanes may hold something stays where they are joined.
             if let Some(at) = self.slots.find(split.hash(), split.name().bytes()) {
@@ -810,8 +813,8 @@ impl Shard {
             if let Some(own) = own {
                 self.names_bytes -= own.bytes();
                 self.unloaded |= !own.cells.is_empty();
-                // A store that is down must not fill the memory; a walk over everything at rest finds it again.
-                self.left_unsettled |= self.unsettled.remove(&*name).is_some();
+                // A store that is down must not fill the memory: of some a name is kept, a walk over everything at rest finds the others.
+                self.left_unsettled |= !self.unsettled.leave_memory(&name);
             }
             // What is known not to exist need not be asked for anew, as far as this slot is concerned.
             self.unloaded |= cell.is_some();

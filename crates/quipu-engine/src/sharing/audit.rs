@@ -2,8 +2,8 @@
 //!
 //! In: the ledger and the table. Out: every counter of which this node says something, on the list of the unsettled; the verdicts do the rest.
 //!
-//! A pass is made after joining, when the store was found to have lost something, when an older life can be acted for, when something unsettled
-//! has left memory, and every `audit_every`. It goes at the pace at which the store confirms.
+//! A pass is made after joining, when the store was found to have lost something, when an older life can be acted for, when more than is
+//! remembered has left memory unsettled, and every `audit_every`. It goes at the pace at which the store confirms.
 //!
 //! Invariant: a pass is over when all that it has listed was confirmed; only then are older lives that it covered retired.
 
@@ -21,7 +21,8 @@ use super::share::Footing;
 use crate::sync::{Ordering, lock};
 use crate::turn::Turn;
 
-/// So many counters may wait to be put before the pass goes on.
+/// So many counters may be due to be put, or doubted and not confirmed, before the pass goes on. Counters that go on changing are
+/// always unsettled, and most of them are not due: they hold up no pass.
 const BACKLOG_MAX: usize = 4_096;
 
 /// Whether everything was confirmed is looked at this often.
@@ -111,7 +112,7 @@ impl Sharing<'_> {
             self.end_pass();
             return 0;
         }
-        if self.unsettled() > BACKLOG_MAX || self.inner.memory_is_full() {
+        if !self.may_list(now) || self.inner.memory_is_full() {
             return 0;
         }
         let listed = self.list(shard);
@@ -119,6 +120,20 @@ impl Sharing<'_> {
             lock(&self.shared.audit).pass = Some(shard + 1);
         }
         listed.unwrap_or(0)
+    }
+
+    /// Whether few enough counters wait for the store. When it has confirmed all that the pass listed before, the pass goes on however
+    /// many others are due: a store that takes no more than what changes must not keep the pass from its end.
+    fn may_list(&self, now: Duration) -> bool {
+        let table = &self.inner.table;
+        let (mut doubted, mut due) = (0, 0);
+        for shard in 0..table.shard_count() {
+            let shard = table.lock(shard);
+            // What the store does not take is tried again for as long as that lasts; the pass waits for it at its end.
+            doubted += shard.unsettled.doubted_and_well();
+            due += shard.unsettled.due(now).take(BACKLOG_MAX + 1 - due.min(BACKLOG_MAX)).count();
+        }
+        doubted == 0 || doubted + due <= BACKLOG_MAX
     }
 
     /// Lists what this node says in a shard, at rest or not; `None` if it could not, and is to try again.
@@ -170,7 +185,7 @@ impl Sharing<'_> {
     }
 
     /// What this node says of a counter is to be confirmed anew; false if there was no room to write down what that changes.
-    fn doubt(&self, name: &KeptName) -> bool {
+    pub(super) fn doubt(&self, name: &KeptName) -> bool {
         let (now, present) = (self.elapsed(), self.shared.present());
         let mut turn = Turn::new(self.inner);
         let lost = turn.share(named(name), |share| {
@@ -208,14 +223,7 @@ impl Sharing<'_> {
     /// Whether something that was listed is not confirmed yet.
     fn has_doubts(&self) -> bool {
         let table = &self.inner.table;
-        (0..table.shard_count()).any(|index| {
-            let mut shard = table.lock(index);
-            let listed: Vec<KeptName> = shard.unsettled.keys().cloned().collect();
-            listed.iter().any(|name| {
-                let owned = shard.own(table.hash(name), name);
-                owned.is_some_and(|owned| owned.cells.iter().any(|cell| cell.doubted))
-            })
-        })
+        (0..table.shard_count()).any(|index| table.lock(index).unsettled.doubted() > 0)
     }
 
     /// Everything was listed: the pass is over once all of it is confirmed, and that is at rest.

@@ -6,6 +6,7 @@
 //! - a row replaces all that was known of other writers: cells of two rows are never mixed;
 //! - a row that was overtaken by something newer on its way is not shown; it is asked for again.
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::future::Future;
 use std::pin::Pin;
@@ -56,34 +57,52 @@ impl Sharing<'_> {
             }
         }
         let names: Vec<KeptName> = names.into_iter().take(ROWS_MAX).collect();
-        let flights = names.iter().map(|name| Box::pin(self.fetch_one(name)) as Flight<'_>).collect();
-        join(flights).await;
+        let (asked, failed) = (Cell::new(0), Cell::new(0));
+        let flights = names.iter().map(|name| {
+            let (asked, failed) = (&asked, &failed);
+            let flight = async move {
+                let Some(is_read) = self.fetch_one(name).await else { return };
+                asked.set(asked.get() + 1);
+                failed.set(failed.get() + usize::from(!is_read));
+            };
+            Box::pin(flight) as Flight<'_>
+        });
+        join(flights.collect()).await;
+        self.shared.called_each("read", self.elapsed(), asked.get(), failed.get());
         names.len()
     }
 
-    pub(super) async fn fetch_one(&self, name: &KeptName) {
+    /// Fetches a row; whether it could be read. `None`: it was not asked for.
+    pub(super) async fn fetch_one(&self, name: &KeptName) -> Option<bool> {
         let asked_at = self.elapsed();
         // Known to the table, so that it can be shown and stays while the row is on its way.
         let turn = match self.enter(name) {
             Ok(turn) => turn,
             // It has left memory: whoever waits brings it back first.
-            Err(Refusal::AtRest { .. }) => return self.turned_away(name, &Loaded::Again),
-            Err(refusal) => return self.turned_away(name, &Loaded::Refused(refusal)),
+            Err(Refusal::AtRest { .. }) => {
+                self.turned_away(name, &Loaded::Again);
+                return None;
+            }
+            Err(refusal) => {
+                self.turned_away(name, &Loaded::Refused(refusal));
+                return None;
+            }
         };
         let _busy = Busy::hold(self.inner, name);
         let seen = self.read_all(name).await;
-        self.shared.called("read", self.elapsed(), &seen);
+        let is_read = seen.is_ok();
         match seen {
             Ok((seen, foreign)) => {
                 self.shared.figures.rows.fetch_add(1, Ordering::Relaxed);
                 self.see(name, &seen, Some(&foreign), asked_at, turn);
             }
-            // Who waits is served with what is known; a store that is down is not asked by each of them.
+            // Who waits is served with what is known; the store is not asked for this row again before that has run out.
             Err(_) => self.excuse_one(name, self.elapsed() + self.shared.options.fetch_wait),
         }
         for job in self.inner.loads.landed_rows(name, asked_at) {
             job.fetched();
         }
+        Some(is_read)
     }
 
     /// The row of a counter, and if it is a sketch the bodies beside it.

@@ -6,16 +6,19 @@
 //! Invariants:
 //! - the first probe ends after the first look for problems: a start can refuse a store that does not keep what it confirms;
 //! - an outage is logged once when it begins and once when it ends; outages that follow within [`WARN_EVERY`] are one in the log;
-//! - when a store is back, no call waits out a pause from the time of the outage.
+//! - when a store is back, no call waits out a pause from the time of the outage;
+//! - a registry without room is logged when it is met first, every [`FULL_WARN_EVERY`] while that lasts, and once when it is over.
 //!
 //! Not here: what a node may do without its store (`lease`, `demand`).
 
 use std::error::Error;
 use std::time::Duration;
 
+use quipu_model::shared::RegisterVerdict;
+use quipu_model::shared::registry::REGISTRATIONS_MAX;
 use quipu_model::{Millis, StoreError};
 
-use super::Sharing;
+use super::{Sharing, Standing};
 use crate::sync::lock;
 
 /// A probe without an answer after this long counts as an outage.
@@ -26,6 +29,8 @@ const WARN_EVERY: Duration = Duration::from_secs(10);
 
 /// Time between two looks for problems. Settings are changed by people.
 const PROBLEMS_EVERY: Duration = Duration::from_secs(10);
+/// Least time between two warnings of a full registry: it stays so until an operator does something, or for weeks.
+const FULL_WARN_EVERY: Duration = Duration::from_secs(600);
 
 /// Whether the store can be reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,6 +58,14 @@ pub(super) struct Probe {
     warned_at: Option<Duration>,
     problems: Vec<String>,
     looked_for_problems_at: Option<Duration>,
+}
+
+/// Whether the store's registry has room for this node.
+#[derive(Default)]
+pub(super) struct Registry {
+    /// When it was first found full, and last.
+    full: Option<(Duration, Duration)>,
+    warned_at: Option<Duration>,
 }
 
 struct Outage {
@@ -133,7 +146,7 @@ impl Sharing<'_> {
                 lock(&self.shared.pauses).clear();
             }
             Ok(_) => {}
-            Err(error) => probe.fail(now, describe_error(error)),
+            Err(error) => probe.fail(now, describe_causes(error)),
         }
     }
 
@@ -164,9 +177,53 @@ impl Sharing<'_> {
     }
 }
 
-/// The causes of an error in one line, the outermost first. Each that the one before it already names is left out.
-fn describe_error(error: &StoreError) -> String {
-    let mut text = String::new();
+impl Sharing<'_> {
+    /// Notes whether the registry had room for a registration. One that replaces another needs none.
+    pub(super) fn note_registry(&self, verdict: RegisterVerdict, is_new: bool) {
+        let now = self.elapsed();
+        let mut registry = lock(&self.shared.registry);
+        match verdict {
+            RegisterVerdict::Full => {
+                let since = registry.full.map_or(now, |(since, _)| since);
+                registry.full = Some((since, now));
+                if registry.warned_at.is_none_or(|at| now.saturating_sub(at) >= FULL_WARN_EVERY) {
+                    registry.warned_at = Some(now);
+                    drop(registry);
+                    tracing::warn!("{}", self.registry_problem().unwrap_or_default());
+                }
+            }
+            RegisterVerdict::Registered if is_new => {
+                if let Some((since, _)) = std::mem::take(&mut *registry).full {
+                    let full_ms = now.saturating_sub(since).as_millis() as u64;
+                    tracing::info!(full_ms, "the registry of the shared store has room again: this node is registered");
+                }
+            }
+            RegisterVerdict::Registered | RegisterVerdict::Moved => {}
+        }
+    }
+
+    /// Why this node cannot join its store though that answers, since when, and what to do about it.
+    pub fn registry_problem(self) -> Option<String> {
+        let (since, seen_at) = lock(&self.shared.registry).full?;
+        // A node that needs no more registrations asks for none.
+        let is_over = self.elapsed().saturating_sub(seen_at) > 2 * self.shared.options.lease;
+        let state = match self.standing() {
+            Standing::Live if is_over => return None,
+            Standing::Live => "an older life of this node cannot be settled",
+            Standing::Joining => "this node is joining, and counts by itself",
+            Standing::Fenced { .. } => return None,
+        };
+        let seconds = self.elapsed().saturating_sub(since).as_secs();
+        Some(format!(
+            "the registry of the shared store is full, with {REGISTRATIONS_MAX} registrations, for {seconds} s: {state}; list them with `quipu writers --store URL`, and retire nodes that are gone with `quipu writers retire WRITER --store URL`, which makes room after twice `grace`"
+        ))
+    }
+}
+
+/// The causes of an error in one line, the outermost first; of an error without causes its own text. Each that the one before it
+/// already names is left out.
+pub(super) fn describe_causes(error: &dyn Error) -> String {
+    let mut text = if error.source().is_none() { error.to_string() } else { String::new() };
     let mut cause = error.source();
     while let Some(error) = cause {
         let words = error.to_string();
@@ -217,6 +274,8 @@ mod tests {
     fn an_error_is_one_line_of_its_causes() {
         let source = std::io::Error::other("cannot connect\r\nto the server");
         let error = StoreError::NotApplied { call: quipu_model::Call::Clock, source: Box::new(source) };
-        assert_eq!(describe_error(&error), "cannot connect  to the server");
+        assert_eq!(describe_causes(&error), "cannot connect  to the server");
+        let error = std::io::Error::other("cannot connect");
+        assert_eq!(describe_causes(&error), "cannot connect", "it has no causes");
     }
 }

@@ -585,7 +585,9 @@ impl Sharing<'_> {
             lease.tried = lease.tried.max(next.version);
         }
         let version = known.map_or(0, |known| known.version);
-        Ok(self.shared.store.register(version, next).await? == RegisterVerdict::Registered)
+        let verdict = self.shared.store.register(version, next).await?;
+        self.note_registry(verdict, known.is_none());
+        Ok(verdict == RegisterVerdict::Registered)
     }
 
     fn writer(&self, incarnation: Incarnation) -> Writer {

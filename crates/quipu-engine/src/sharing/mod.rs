@@ -94,7 +94,9 @@ pub(crate) struct Shared {
     /// When the store may be asked again after an error, by call.
     pauses: Mutex<BTreeMap<&'static str, Pause>>,
     probe: Mutex<health::Probe>,
+    registry: Mutex<health::Registry>,
     name: Mutex<name::NodeName>,
+    failure_log: Mutex<settle::FailureLog>,
     figures: Figures,
 }
 
@@ -102,6 +104,7 @@ pub(crate) struct Shared {
 #[derive(Default)]
 struct Figures {
     puts: AtomicU64,
+    failed_puts: AtomicU64,
     bodies: AtomicU64,
     pages: AtomicU64,
     pages_bytes: AtomicU64,
@@ -120,6 +123,8 @@ struct Figures {
 pub struct SharingStats {
     /// Cells put.
     pub puts: u64,
+    /// Times a counter was put and the store gave no verdict, though it answered.
+    pub failed_puts: u64,
     /// Bodies of sketches put.
     pub bodies: u64,
     /// Pages of them.
@@ -144,8 +149,12 @@ pub struct SharingStats {
     pub losses: u64,
     /// Counters of which the store has not confirmed everything.
     pub unsettled: u64,
+    /// Of these, counters that the store did not take when they were put last.
+    pub failing: u64,
     /// Whether the store answers.
     pub reachable: bool,
+    /// Whether the node is not registered yet, and puts nothing.
+    pub joining: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -188,7 +197,9 @@ impl Shared {
             retiring: Mutex::default(),
             pauses: Mutex::default(),
             probe: Mutex::default(),
+            registry: Mutex::default(),
             name: Mutex::default(),
+            failure_log: Mutex::default(),
             figures: Figures::default(),
         }
     }
@@ -262,6 +273,19 @@ impl Shared {
             }
         }
     }
+
+    /// Calls about one counter each went well, or `failed` of them did not. That none of several went well is the store's failure,
+    /// and the next ones wait. That some did is theirs: each of those counters waits by itself.
+    fn called_each(&self, call: &'static str, now: Duration, calls: usize, failed: usize) {
+        match failed {
+            0 if calls == 0 => {}
+            _ if failed < calls => self.called::<_, ()>(call, now, &Ok(())),
+            1 => {}
+            _ => self.called::<(), _>(call, now, &Err(())),
+        }
+        let counted = usize::from(failed > 1 && failed == calls);
+        self.figures.errors.fetch_add((failed - counted) as u64, Ordering::Relaxed);
+    }
 }
 
 /// Between a half and one and a half of it.
@@ -289,10 +313,16 @@ impl<'e> Sharing<'e> {
         self.elapsed().saturating_sub(since) < self.shared.options.grace / 4
     }
 
-    /// How many resident counters there are of which the store has not confirmed everything.
+    /// How many counters there are of which the store has not confirmed everything, as far as they are remembered.
     pub fn unsettled(self) -> usize {
         let table = &self.inner.table;
         (0..table.shard_count()).map(|shard| table.lock(shard).unsettled.len()).sum()
+    }
+
+    /// How many of them the store did not take when they were put last.
+    pub fn failing(self) -> usize {
+        let table = &self.inner.table;
+        (0..table.shard_count()).map(|shard| table.lock(shard).unsettled.failing()).sum()
     }
 
     /// What has happened so far.
@@ -301,6 +331,7 @@ impl<'e> Sharing<'e> {
         let get = |figure: &AtomicU64| figure.load(Ordering::Relaxed);
         SharingStats {
             puts: get(&figures.puts),
+            failed_puts: get(&figures.failed_puts),
             bodies: get(&figures.bodies),
             pages: get(&figures.pages),
             pages_bytes: get(&figures.pages_bytes),
@@ -313,7 +344,9 @@ impl<'e> Sharing<'e> {
             errors: get(&figures.errors),
             losses: get(&figures.losses),
             unsettled: self.unsettled() as u64,
+            failing: self.failing() as u64,
             reachable: self.health() == StoreHealth::Reachable,
+            joining: self.standing() == Standing::Joining,
         }
     }
 }

@@ -21,6 +21,7 @@ mod once;
 mod regressions;
 mod replay;
 mod sampling;
+mod settling;
 mod shared_sketches;
 mod sharing;
 mod sim;

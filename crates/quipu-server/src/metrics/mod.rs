@@ -181,8 +181,11 @@ pub(crate) const METRICS: &[Metric] = &[
     gauge("quipu_disk_full", "1 while the disk, or the limit, is found full and writes are refused.", |s, out| out.one(s.stats.disk_full.into())),
 
     gauge("quipu_unsettled_counters", "Counters of which the shared store has not confirmed everything.", |s, out| store(s, out, |s| s.unsettled)),
+    gauge("quipu_failing_counters", "Of these, counters that the shared store did not take when they were put last.", |s, out| store(s, out, |s| s.failing)),
     gauge("quipu_store_reachable", "1 while the shared store answers; absent without one.", |s, out| store(s, out, |s| s.reachable.into())),
+    gauge("quipu_store_joining", "1 while the node is not registered with the shared store, and puts nothing there.", |s, out| store(s, out, |s| s.joining.into())),
     counter("quipu_store_puts_total", "Cells put to the shared store.", |s, out| store(s, out, |s| s.puts)),
+    counter("quipu_store_failed_puts_total", "Times a counter was put and the store, which answered, did not take it.", |s, out| store(s, out, |s| s.failed_puts)),
     counter("quipu_store_bodies_total", "Bodies of sketches put to it.", |s, out| store(s, out, |s| s.bodies)),
     counter("quipu_store_pages_total", "Pages of bodies that changed, and were put.", |s, out| store(s, out, |s| s.pages)),
     counter("quipu_store_page_bytes_total", "Bytes of these pages.", |s, out| store(s, out, |s| s.pages_bytes)),

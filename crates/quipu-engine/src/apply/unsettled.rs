@@ -1,0 +1,198 @@
+//! The counters of a shard that a shared store has yet to confirm, in the order in which they are due.
+//!
+//! In: names whose own cells changed, and the outcome of each put. Out: the names that are due, without a look at the others.
+//!
+//! ```text
+//! entries   name ─► due time, failed puts, doubted, at rest      one per name
+//! queue     (due time, name)                                     the same names, the earliest first
+//! ```
+//!
+//! Invariants:
+//! - `queue` holds exactly the names of `entries`, each under its due time;
+//! - at most [`AT_REST_MAX`] entries are of counters that have left memory; all others are resident.
+//!
+//! Not here: what is put (`sharing::settle`), which counters are compared with the store (`sharing::audit`).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use quipu_model::KeptName;
+
+/// Most unsettled counters of a shard that are remembered by name after they left memory: 65,536 in the 1,024 shards of a server.
+/// An entry takes about 130 bytes, and twice the bytes of a name over 22 bytes: 9 MB with short names, 76 MB with the longest.
+/// What leaves memory beyond that is found again by an audit pass over everything at rest.
+pub const AT_REST_MAX: usize = 64;
+
+/// What is known of an unsettled counter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct UnsettledEntry {
+    /// When its cells are put next.
+    pub due: Duration,
+    /// How many puts of it in a row had no verdict.
+    pub failures: u32,
+    /// An audit pass waits for the store to confirm it.
+    pub doubted: bool,
+    /// It left memory while an audit pass waited for it. The ledger does not say so: its cells are doubted again when it is back.
+    pub doubt_again: bool,
+    /// It has left memory.
+    pub at_rest: bool,
+}
+
+/// See the module.
+#[derive(Default)]
+pub struct UnsettledNames {
+    entries: BTreeMap<KeptName, UnsettledEntry>,
+    queue: BTreeSet<(Duration, KeptName)>,
+    doubted: usize,
+    failing: usize,
+    doubted_failing: usize,
+    at_rest: usize,
+}
+
+impl UnsettledNames {
+    /// How many there are, at rest or not.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// How many of them are in memory.
+    pub fn resident(&self) -> usize {
+        self.entries.len() - self.at_rest
+    }
+
+    /// How many an audit pass waits for.
+    pub fn doubted(&self) -> usize {
+        self.doubted
+    }
+
+    /// How many of those the store takes when they are put, as far as is known.
+    pub fn doubted_and_well(&self) -> usize {
+        self.doubted - self.doubted_failing
+    }
+
+    /// How many had no verdict when they were put last.
+    pub fn failing(&self) -> usize {
+        self.failing
+    }
+
+    /// Whether a name is listed.
+    pub fn contains(&self, name: &[u8]) -> bool {
+        self.entries.contains_key(name)
+    }
+
+    /// The names that are due, the earliest first.
+    pub fn due(&self, now: Duration) -> impl Iterator<Item = (&KeptName, UnsettledEntry)> {
+        let due = self.queue.iter().take_while(move |(due, _)| *due <= now);
+        due.filter_map(|(_, name)| Some((name, *self.entries.get(&**name)?)))
+    }
+
+    /// Replaces what is known of a name; `None`: it is not listed.
+    pub fn update(&mut self, name: &KeptName, update: impl FnOnce(Option<UnsettledEntry>) -> Option<UnsettledEntry>) {
+        let before = self.entries.get(&**name).copied();
+        let after = update(before);
+        if before == after {
+            return;
+        }
+        self.count(before, |count, by| *count -= by);
+        self.count(after, |count, by| *count += by);
+        let (due_before, due_after) = (before.map(|entry| entry.due), after.map(|entry| entry.due));
+        if due_before != due_after {
+            if let Some(due) = due_before {
+                self.queue.remove(&(due, name.clone()));
+            }
+            if let Some(due) = due_after {
+                self.queue.insert((due, name.clone()));
+            }
+        }
+        match after {
+            Some(after) => drop(self.entries.insert(name.clone(), after)),
+            None => drop(self.entries.remove(&**name)),
+        }
+    }
+
+    /// A counter leaves memory; false if too many did before: its name is not listed any more.
+    pub fn leave_memory(&mut self, name: &[u8]) -> bool {
+        let Some(entry) = self.entries.get(name).copied() else { return true };
+        let stays = entry.at_rest || self.at_rest < AT_REST_MAX;
+        let entry = UnsettledEntry { at_rest: true, doubt_again: entry.doubted, ..entry };
+        self.update(&name.into(), |_| stays.then_some(entry));
+        stays
+    }
+
+    /// A counter is back in memory.
+    pub fn come_back(&mut self, name: &[u8]) {
+        if self.at_rest > 0 && self.contains(name) {
+            self.update(&name.into(), |entry| entry.map(|entry| UnsettledEntry { at_rest: false, ..entry }));
+        }
+    }
+
+    fn count(&mut self, entry: Option<UnsettledEntry>, change: impl Fn(&mut usize, usize)) {
+        let Some(UnsettledEntry { failures, doubted, at_rest, .. }) = entry else { return };
+        change(&mut self.doubted, usize::from(doubted));
+        change(&mut self.failing, usize::from(failures > 0));
+        change(&mut self.doubted_failing, usize::from(doubted && failures > 0));
+        change(&mut self.at_rest, usize::from(at_rest));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(n: usize) -> KeptName {
+        KeptName::from(format!("likes:{n}").as_bytes())
+    }
+
+    fn listed(due: u64) -> Option<UnsettledEntry> {
+        Some(UnsettledEntry { due: Duration::from_millis(due), ..UnsettledEntry::default() })
+    }
+
+    fn due(names: &UnsettledNames, now: u64) -> Vec<KeptName> {
+        names.due(Duration::from_millis(now)).map(|(name, _)| name.clone()).collect()
+    }
+
+    #[test]
+    fn names_are_due_in_the_order_of_their_time_and_the_others_are_not() {
+        let mut names = UnsettledNames::default();
+        for (n, at) in [(1, 30), (2, 10), (3, 20)] {
+            names.update(&name(n), |_| listed(at));
+        }
+        assert_eq!(due(&names, 9), []);
+        assert_eq!(due(&names, 20), [name(2), name(3)]);
+        names.update(&name(2), |_| listed(40));
+        names.update(&name(3), |_| None);
+        assert_eq!((due(&names, 100), names.len()), (vec![name(1), name(2)], 2));
+    }
+
+    #[test]
+    fn what_is_doubted_or_fails_is_counted_until_it_is_not() {
+        let mut names = UnsettledNames::default();
+        let with = |failures, doubted| Some(UnsettledEntry { failures, doubted, ..UnsettledEntry::default() });
+        for (n, entry) in [with(0, true), with(3, true), with(1, false)].into_iter().enumerate() {
+            names.update(&name(n), |_| entry);
+        }
+        assert_eq!((names.doubted(), names.doubted_and_well(), names.failing()), (2, 1, 2));
+        names.update(&name(1), |_| with(0, false));
+        names.update(&name(2), |_| None);
+        assert_eq!((names.doubted(), names.doubted_and_well(), names.failing()), (1, 1, 0));
+    }
+
+    #[test]
+    fn names_of_what_left_memory_are_remembered_up_to_a_bound() {
+        let mut names = UnsettledNames::default();
+        for n in 0..=AT_REST_MAX {
+            names.update(&name(n), |_| Some(UnsettledEntry { doubted: n == 0, ..UnsettledEntry::default() }));
+        }
+        assert!(names.leave_memory(&name(AT_REST_MAX + 1)), "it was not listed");
+        for n in 0..AT_REST_MAX {
+            assert!(names.leave_memory(&name(n)));
+            assert!(names.leave_memory(&name(n)), "once more, and it is one name");
+        }
+        assert_eq!(names.resident(), 1);
+        assert!(!names.leave_memory(&name(AT_REST_MAX)));
+        assert_eq!((names.len(), names.resident()), (AT_REST_MAX, 0));
+        assert_eq!(names.due(Duration::ZERO).filter(|(_, entry)| entry.doubt_again).count(), 1);
+        names.come_back(&name(0));
+        assert_eq!((names.len(), names.resident()), (AT_REST_MAX, 1));
+    }
+}
