@@ -176,9 +176,9 @@ reasons! { Refusal:
     WalkTogether, Some(Word("ERR")), Some(http::BUSY),
         "A transaction has SCAN or KEYS, and some counters rest on disk.",
         "Run SCAN or KEYS outside MULTI.";
-    TooWide, Some(Word("ERR")), Some(http::TOO_WIDE),
-        "Every node's part fits 64 bits, and their sum does not.",
-        "Set the counter to a smaller value, or count in a larger unit.";
+    TooWide { sum: Box::new(i128::from(i64::MAX) + 1) }, Some(Word("ERR")), Some(http::TOO_WIDE),
+        "Nodes added at the same time, and the sum of their parts does not fit 64 bits. A read is refused, and so is an add that would move the sum further out.",
+        "Add towards the range (`DECRBY`, or `INCRBY` of a negative sum): that is always taken. Or set the counter to a smaller value. Count in a larger unit from then on.";
     OneOwner { what: "WATCH" }, Some(Word("ERR")), Some(http::ONE_OWNER),
         "The command needs one node that decides alone. On a shared store every node adds to the same counter.",
         "Use a server without a shared store for this counter, or a plain add.";

@@ -112,9 +112,15 @@ pub enum Refusal {
     /// A walk over all names inside a transaction, while some of them are at rest.
     #[error("SCAN and KEYS are not possible inside a transaction while counters are at rest")]
     WalkTogether,
-    /// The sum over all writers does not fit a reply.
-    #[error("the sum over all writers does not fit a 64-bit reply")]
-    TooWide,
+    /// The sum over all writers does not fit a reply, or an add would move it further out.
+    #[error(
+        "the sum over all writers is {sum}, which does not fit 64 bits; bring it back with {}, or SET it",
+        if **.sum < 0 { "INCRBY" } else { "DECRBY" }
+    )]
+    TooWide {
+        /// The sum.
+        sum: Box<i128>,
+    },
     /// The command needs an owner that decides alone, which a counter on a shared store does not have.
     #[error("{what} needs a single owner, which a counter on a shared store does not have")]
     OneOwner {

@@ -23,11 +23,11 @@ pub mod unsettled;
 mod walk;
 
 use quipu_model::count::{self, BoundedAdd};
+use quipu_model::shared::nearest;
 use quipu_model::{
     AddWithin, Cell, Command, Durability, Epoch, Expiry, ExpiryCondition, ExpiryForm, Kind, Millis, Name, NodeId,
     Refusal, Reply, Set, SetCondition, SetExpiry, When,
 };
-
 use quipu_sketch::Key;
 
 pub use self::held::Held;
@@ -196,13 +196,38 @@ impl Run<'_, '_> {
         if before.is_none() {
             self.check_pinned(name, Kind::Count)?;
         }
-        let value = count::add(before.map_or(0, |cell| cell.value), delta)?;
+        let shown = before.map_or(0, |cell| cell.value);
+        let (value, wide_sum) = match self.wide_sum(name, shown) {
+            Some(sum) => add_to_wide(sum, delta)?,
+            None => (count::add(shown, delta)?, None),
+        };
         if self.picking.is_some() {
             self.add_own(name, before, delta, shard_key)?;
+            self.set_wide_sum(name, shown, wide_sum);
         }
         let cell = self.with_value(name, before, value);
         self.write_add(name, cell, delta);
         Ok(value)
+    }
+
+    /// The sum over all writers, if it is known not to fit 64 bits. What is shown is then the number nearest to it, so that a look at that
+    /// tells nearly always.
+    fn wide_sum(&mut self, name: Name<'_>, shown: i64) -> Option<i128> {
+        if self.picking.is_none() || !matches!(shown, i64::MIN | i64::MAX) {
+            return None;
+        }
+        let hash = self.table.hash(name.bytes());
+        let owned = self.held.shard(self.table.shard_of(hash)).own(hash, name.bytes())?;
+        owned.wide_sum.as_deref().copied()
+    }
+
+    fn set_wide_sum(&mut self, name: Name<'_>, shown: i64, sum: Option<i128>) {
+        if matches!(shown, i64::MIN | i64::MAX) {
+            let hash = self.table.hash(name.bytes());
+            if let Some(owned) = self.held.shard(self.table.shard_of(hash)).own(hash, name.bytes()) {
+                owned.wide_sum = sum.map(Box::new);
+            }
+        }
     }
 
     /// Adds to this node's own cell of a shared counter.
@@ -625,4 +650,14 @@ impl Run<'_, '_> {
         // A point before 1970 is as past as any.
         millis.map(|millis| Millis(millis.max(0) as u64)).ok_or(Refusal::ExpireTime)
     }
+}
+
+/// Adds to a sum that does not fit 64 bits: the number nearest to the new sum, and that sum if it does not fit either. An add towards the
+/// range is taken, whatever it comes to; one that would move the sum further out is refused.
+fn add_to_wide(sum: i128, delta: i64) -> Result<(i64, Option<i128>), Refusal> {
+    let after = sum.saturating_add(i128::from(delta));
+    if (after > sum) == (sum > 0) && after != sum {
+        return Err(Refusal::TooWide { sum: Box::new(sum) });
+    }
+    Ok((nearest(after), i64::try_from(after).err().map(|_| after)))
 }

@@ -3,7 +3,7 @@
 //! In: counters, each with all that is asked of it. Out: one add to this node's own cell for all adds of a lot, and one entry that tells of it.
 //!
 //! Invariant: a lot runs only if the long way would have nothing to do but to add and to show: the counter exists and does not expire, what is known of its
-//! row is fresh enough, and the present life has one cell, into which every sum of a lot fits. What is not so is for the long way to see to.
+//! row is fresh enough, the sum over all writers fits a reply, and the present life has one cell, into which every sum of a lot fits. What is not so is for the long way to see to.
 
 use std::time::Duration;
 
@@ -85,7 +85,7 @@ impl Lot<'_> {
         if shard.is_sketch_at(at) {
             return false;
         }
-        let Some(owned) = shard.own_at(at) else { return false };
+        let Some(owned) = shard.own_at(at).filter(|owned| owned.wide_sum.is_none()) else { return false };
         let share = &sight.policies.policy(self.name).share;
         if self.adds && (share.shards != 1 || !owned.cell(sight.present, ONLY).is_some_and(|cell| takes_adds(cell))) {
             return false;

@@ -118,8 +118,15 @@ impl Shared {
         let Some(owned) = owned else { return Seeing::Fetch };
         // An add that is refused while the store does not answer has to know whether it does.
         let adds_anyway = adds && fail_mode.adds();
-        if owned.too_wide {
-            return Seeing::Refuse(Refusal::TooWide);
+        if let Some(sum) = owned.wide_sum.as_ref().filter(|_| !adds) {
+            // Others may have brought it back: the row is asked for as it is for any other reading.
+            let is_fresh = owned
+                .fetched_at
+                .is_some_and(|at| now.saturating_sub(at) <= freshness || since.is_some_and(|since| at >= since));
+            if is_fresh || owned.excused_until.is_some_and(|until| until > now) {
+                return Seeing::Refuse(Refusal::TooWide { sum: sum.clone() });
+            }
+            return Seeing::Fetch;
         }
         if owned.at_odds && owned.fetched_at.is_some_and(|at| now.saturating_sub(at) <= freshness) {
             return Seeing::Refuse(Refusal::NotOffered { reason: AT_ODDS });

@@ -79,8 +79,8 @@ pub struct Owned {
     pub turn: u32,
     /// How many calls to the store are about this counter: so long it stays in memory.
     pub busy: u32,
-    /// The sum over all writers does not fit a reply.
-    pub too_wide: bool,
+    /// The sum over all writers, if it does not fit a reply. The counter then shows the 64-bit number that is nearest to it.
+    pub wide_sum: Option<Box<i128>>,
     /// Nodes have made it in different kinds or sizes, so that there is nothing to show.
     pub at_odds: bool,
 }
@@ -245,6 +245,7 @@ impl Owned {
 
     /// The counter's time is over by this node's clock: what was added before expires, unless the store says otherwise.
     pub fn lapse(&mut self, now: Millis, present: Incarnation) {
+        self.wide_sum = None;
         // An older life adds nothing any more, so there is nothing to keep apart; and it may have other heirs, so its seq stays as it is.
         for cell in self.cells.iter_mut().filter(|cell| cell.incarnation == present && !cell.is_body()) {
             let lapsed = cell.own.lapse(now, Seq(cell.seq.0 + 1));

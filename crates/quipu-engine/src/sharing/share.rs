@@ -137,12 +137,10 @@ impl Share<'_> {
             acts && !silent(cell)
         };
         let total = read(seen, seen.at, &self.owned.listed(self.node, ours));
-        self.owned.too_wide = total.is_err();
-        if let Ok(total) = total {
-            left.swap |= total.behind;
-            let (epoch, value, expires_at) = (total.epoch, total.value, total.expires_at);
-            self.shown = total.exists.then_some(Cell { epoch, value, expires_at });
-        }
+        self.owned.wide_sum = total.value().err().map(|wide| Box::new(wide.sum));
+        left.swap |= total.behind;
+        let (epoch, value, expires_at) = (total.epoch, total.nearest(), total.expires_at);
+        self.shown = total.exists.then_some(Cell { epoch, value, expires_at });
         Some(left.and(self.show_bodies(seen, foreign, heir)))
     }
 

@@ -284,7 +284,9 @@ impl Sharing<'_> {
         let computed = match compute(&laid, &by, &change) {
             Ok(computed) => computed,
             Err(SwapRefused::Sketch) => return Ok(Some(Step::Refused(Refusal::WrongKind))),
-            Err(SwapRefused::TooWide(_)) => return Ok(Some(Step::Refused(Refusal::TooWide))),
+            Err(SwapRefused::TooWide(wide)) => {
+                return Ok(Some(Step::Refused(Refusal::TooWide { sum: Box::new(wide.sum) })));
+            }
             Err(SwapRefused::ExpireTime) => return Ok(Some(Step::Refused(Refusal::ExpireTime))),
             Err(other) => return Ok(Some(Step::Refused(Refusal::AtRest { reason: other.to_string() }))),
         };

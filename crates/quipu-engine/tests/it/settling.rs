@@ -464,6 +464,45 @@ fn what_an_audit_doubts_is_doubted_again_when_it_comes_back_to_memory() {
 }
 
 #[test]
+fn a_sum_beyond_64_bits_is_an_error_to_read_and_adds_towards_the_range_bring_it_back() {
+    for sign in [1, -1] {
+        let worlds = [1, 2].map(|seed| World::new(CrashDisk::new(), seed));
+        let store = Rigged::new(&worlds[0]);
+        let engines = [0, 1].map(|at| open(&worlds[at], &store, Duration::ZERO));
+        let tend_all =
+            || (0..4).for_each(|_| engines.iter().zip(&worlds).for_each(|(engine, world)| tend(engine, world)));
+        tend_all();
+        // Neither knows of the other.
+        let edge = if sign > 0 { i64::MAX } else { i64::MIN };
+        assert_eq!(engines.each_ref().map(|engine| add(engine, "likes:1", edge)), [edge, edge].map(Reply::Integer));
+        let wide = |sum: i128| Reply::Refused(Refusal::TooWide { sum: Box::new(sum) });
+        let mut total = 2 * i128::from(edge);
+        tend_all();
+        assert_eq!(sum(&store, "likes:1"), total);
+        for engine in &engines {
+            assert_eq!(read(engine, "likes:1"), wide(total), "the error has the sum");
+            assert_eq!(add(engine, "likes:1", sign), wide(total), "further out");
+        }
+        // Towards the range, however far it is; the reply is the number that is nearest.
+        assert_eq!(add(&engines[0], "likes:1", -1000 * sign), Reply::Integer(edge));
+        total -= 1000 * i128::from(sign);
+        assert_eq!(read(&engines[0], "likes:1"), wide(total), "what was added is in it at once");
+        tend_all();
+        assert_eq!((sum(&store, "likes:1"), read(&engines[1], "likes:1")), (total, wide(total)));
+        // In one step past the edge, from the other node.
+        let back = if sign > 0 { -i64::MAX } else { i64::MAX };
+        total += i128::from(back);
+        let shown = i64::try_from(total).unwrap();
+        assert_eq!(add(&engines[1], "likes:1", back), Reply::Integer(shown));
+        tend_all();
+        for engine in &engines {
+            assert_eq!(read(engine, "likes:1"), Reply::Value(Some(shown)));
+        }
+        assert_eq!(add(&engines[0], "likes:1", 5 * sign), Reply::Integer(shown + 5 * sign));
+    }
+}
+
+#[test]
 fn a_node_that_finds_the_registry_full_says_so_and_joins_when_there_is_room() {
     let world = World::new(CrashDisk::new(), 1);
     let store = Rigged::new(&world);

@@ -50,7 +50,7 @@ pub use claim::{Claim, ClaimEnd, ClaimVerdict, EndVerdict, RestoreVerdict, Token
 pub use late::Late;
 pub use mirror::{MirrorRefused, StoredRow, mirror};
 pub use put::{Put, Verdict};
-pub use read::{TooWide, Total, read};
+pub use read::{TooWide, Total, nearest, read};
 pub use registry::{Holder, RegisterVerdict, Registration, RenewError, Stage, Step};
 pub use snapshot::{CellId, Held, Seen, Seq, Shard, Snapshot, SnapshotError, Spent, SwapId, Version};
 pub use swap::{By, Change, Computed, NOBODY, Next, SwapRefused, SwapVerdict, compute};

@@ -1,7 +1,6 @@
 //! What a node shows of a counter: its own cells, laid over the newest row it has seen.
 //!
-//! In: one row, the time, and the node's own cells of that counter. Out: a value that fits a reply, or the knowledge that it does
-//! not.
+//! In: one row, the time, and the node's own cells of that counter. Out: their sum, which may not fit a reply.
 //!
 //! Invariants:
 //! - cells of two rows are never mixed: foreign cells are those of this one row;
@@ -16,8 +15,8 @@ use crate::{Epoch, Millis};
 /// A counter as one node sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Total {
-    /// The value; 0 if it does not exist.
-    pub value: i64,
+    /// The sum over all writers; 0 if it does not exist.
+    pub sum: i128,
     /// Whether it exists.
     pub exists: bool,
     /// Its epoch.
@@ -26,6 +25,23 @@ pub struct Total {
     pub expires_at: Option<Millis>,
     /// The row is of an epoch that this node knows to be over: only its own cells of the newer one are in the value. Fetch the row.
     pub behind: bool,
+}
+
+impl Total {
+    /// The value, if a reply can hold it.
+    pub fn value(&self) -> Result<i64, TooWide> {
+        i64::try_from(self.sum).map_err(|_| TooWide { sum: self.sum })
+    }
+
+    /// The 64-bit number that is nearest to the sum.
+    pub fn nearest(&self) -> i64 {
+        nearest(self.sum)
+    }
+}
+
+/// The 64-bit number that is nearest to a sum.
+pub fn nearest(sum: i128) -> i64 {
+    i64::try_from(sum).unwrap_or(if sum < 0 { i64::MIN } else { i64::MAX })
 }
 
 /// A sum that no reply can hold.
@@ -39,7 +55,7 @@ pub struct TooWide {
 /// Reads a counter at a time, by this node's idea of the store's clock.
 ///
 /// Each own cell comes with the newest seq that was given to it, as in [`Own::shown`].
-pub fn read(seen: &Seen, now: Millis, own: &[(CellId, Seq, Own)]) -> Result<Total, TooWide> {
+pub fn read(seen: &Seen, now: Millis, own: &[(CellId, Seq, Own)]) -> Total {
     let now = now.max(seen.at);
     let row = seen.snapshot.as_of(now);
     let (mut sum, mut exists) = (row.sum(), row.exists());
@@ -78,8 +94,7 @@ pub fn read(seen: &Seen, now: Millis, own: &[(CellId, Seq, Own)]) -> Result<Tota
     if let Some(newer) = newer {
         (sum, exists, epoch, expires_at) = (newer.value, newer.said, newer.epoch, newer.expires_at);
     }
-    let value = i64::try_from(sum).map_err(|_| TooWide { sum })?;
-    Ok(Total { value, exists, epoch, expires_at, behind: newer.is_some() })
+    Total { sum, exists, epoch, expires_at, behind: newer.is_some() }
 }
 
 /// What a retired cell will add once it is settled late, and whether the counter then exists.
@@ -129,7 +144,7 @@ mod tests {
     /// Own cells whose newest seq is 1.
     fn value(seen: &Seen, own: &[(CellId, Own)]) -> i64 {
         let own: Vec<_> = own.iter().map(|&(cell, own)| (cell, Seq(1), own)).collect();
-        read(seen, NOW, &own).unwrap().value
+        read(seen, NOW, &own).value().unwrap()
     }
 
     #[test]
@@ -171,8 +186,8 @@ mod tests {
         let snapshot = Snapshot { epoch: epoch(10), spent: [(id(1), closed)].into(), ..Snapshot::default() };
         let seen = Seen { snapshot, at: NOW };
         let silent = Own { epoch: epoch(10), total: 5, ..Own::default() };
-        assert!(!read(&seen, NOW, &[(id(1), Seq(1), silent)]).unwrap().exists);
-        assert!(read(&seen, NOW, &[(id(1), Seq(1), lived(10, 0, 5))]).unwrap().exists);
+        assert!(!read(&seen, NOW, &[(id(1), Seq(1), silent)]).exists);
+        assert!(read(&seen, NOW, &[(id(1), Seq(1), lived(10, 0, 5))]).exists);
     }
 
     #[test]
@@ -187,8 +202,8 @@ mod tests {
 
     #[test]
     fn a_row_of_an_epoch_known_to_be_over_is_not_mixed_with_the_newer_one() {
-        let total = read(&seen(&[(2, 7)]), NOW, &[(id(1), Seq(1), own(20, 3)), (id(3), Seq(1), own(10, 5))]).unwrap();
-        assert_eq!((total.value, total.behind, total.epoch), (3, true, epoch(20)));
+        let total = read(&seen(&[(2, 7)]), NOW, &[(id(1), Seq(1), own(20, 3)), (id(3), Seq(1), own(10, 5))]);
+        assert_eq!((total.sum, total.behind, total.epoch), (3, true, epoch(20)));
     }
 
     #[test]
@@ -196,28 +211,29 @@ mod tests {
         let mut seen = seen(&[(1, 5), (2, 7)]);
         seen.snapshot.expires_at = Some(Millis(1_500));
         let mine = own(10, 9).informed(&seen.snapshot);
-        assert_eq!(read(&seen, Millis(1_499), &[(id(1), Seq(1), mine)]).unwrap().value, 16);
-        let after = read(&seen, Millis(1_500), &[(id(1), Seq(1), mine)]).unwrap();
-        assert_eq!((after.value, after.exists, after.behind), (0, false, false));
+        assert_eq!(read(&seen, Millis(1_499), &[(id(1), Seq(1), mine)]).sum, 16);
+        let after = read(&seen, Millis(1_500), &[(id(1), Seq(1), mine)]);
+        assert_eq!((after.sum, after.exists, after.behind), (0, false, false));
         let closed = Snapshot {
             cells: [(id(1), Held { seq: Seq(1), value: 5, total: 5, closed: true })].into(),
             ..seen.snapshot.clone()
         };
         let closed = Seen { snapshot: closed, at: NOW };
         let since = mine.lapse(Millis(1_500), Seq(2)).added(2).unwrap();
-        assert_eq!(read(&seen, Millis(1_600), &[(id(1), Seq(1), since)]).unwrap().value, 2);
-        assert_eq!(
-            read(&closed, Millis(1_600), &[(id(1), Seq(1), since)]).unwrap().value,
-            2,
-            "of a life that is over too"
-        );
+        assert_eq!(read(&seen, Millis(1_600), &[(id(1), Seq(1), since)]).sum, 2);
+        assert_eq!(read(&closed, Millis(1_600), &[(id(1), Seq(1), since)]).sum, 2, "of a life that is over too");
     }
 
     #[test]
     fn a_sum_over_writers_may_pass_i64_and_a_reply_may_not() {
         let max = i128::from(i64::MAX);
-        assert_eq!(read(&seen(&[(1, max), (2, 1)]), NOW, &[]), Err(TooWide { sum: max + 1 }));
+        let wide = |sum: i128| {
+            let total = read(&seen(&[(1, sum - 1), (2, 1)]), NOW, &[]);
+            (total.value(), total.nearest())
+        };
+        assert_eq!(wide(max + 1), (Err(TooWide { sum: max + 1 }), i64::MAX));
+        assert_eq!(wide(-max - 2), (Err(TooWide { sum: -max - 2 }), i64::MIN));
         assert_eq!(value(&seen(&[(1, max), (2, 1), (3, -1)]), &[]), i64::MAX);
-        assert!(!read(&Seen { snapshot: Snapshot::default(), at: NOW }, NOW, &[]).unwrap().exists);
+        assert!(!read(&Seen { snapshot: Snapshot::default(), at: NOW }, NOW, &[]).exists);
     }
 }

@@ -102,7 +102,7 @@ impl World {
             let own: Vec<_> = node.lives.iter().map(|life| (life.cell, life.seq, life.own)).collect();
             let seen = Seen { snapshot: row.clone(), at: self.now };
             match read(&seen, self.now, &own) {
-                Ok(total) if total.behind || i128::from(total.value) == sum => {}
+                total if total.behind || total.sum == sum => {}
                 other => return Err(format!("the sum is {sum}, and node {} reads {other:?}", node.id)),
             }
         }
@@ -124,7 +124,7 @@ impl World {
         let due = self.account.due_with(lives.into_values());
         let seen = Seen { snapshot: self.row.clone().unwrap_or_default(), at: self.now };
         match read(&seen, self.now, &own) {
-            Ok(total) if total.behind || i128::from(total.value) == due => {}
+            total if total.behind || total.sum == due => {}
             other => {
                 self.broken = Some(format!("after this step {other:?}, and it should come to {due}"));
             }
