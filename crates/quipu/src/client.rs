@@ -88,7 +88,10 @@ fn check_store(info: &Value) -> anyhow::Result<()> {
     match (field("store"), field("store_reachable")) {
         (None, _) => bail!("the server does not tell of its store: it is older than this program"),
         (Some("none"), _) => bail!("the server has no shared store: start it with --store URL"),
-        (Some(_), Some("1")) => Ok(()),
+        (Some(_), Some("1")) => match field("store_problem") {
+            None | Some("none") => Ok(()),
+            Some(problem) => bail!("{problem}"),
+        },
         (Some(store), _) => {
             let error = field("store_error").unwrap_or("no reason given");
             bail!("the shared store {store} cannot be reached: {error}")
