@@ -51,7 +51,7 @@ pub struct UnsettledNames {
 
 impl UnsettledNames {
     /// How many there are, at rest or not.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.entries.len()
     }
 
@@ -93,8 +93,8 @@ impl UnsettledNames {
         if before == after {
             return;
         }
-        self.count(before, |count, by| *count -= by);
-        self.count(after, |count, by| *count += by);
+        self.adjust(before, |count, by| *count -= by);
+        self.adjust(after, |count, by| *count += by);
         let (due_before, due_after) = (before.map(|entry| entry.due), after.map(|entry| entry.due));
         if due_before != due_after {
             if let Some(due) = due_before {
@@ -126,7 +126,7 @@ impl UnsettledNames {
         }
     }
 
-    fn count(&mut self, entry: Option<UnsettledEntry>, change: impl Fn(&mut usize, usize)) {
+    fn adjust(&mut self, entry: Option<UnsettledEntry>, change: impl Fn(&mut usize, usize)) {
         let Some(UnsettledEntry { failures, doubted, at_rest, .. }) = entry else { return };
         change(&mut self.doubted, usize::from(doubted));
         change(&mut self.failing, usize::from(failures > 0));
@@ -161,7 +161,7 @@ mod tests {
         assert_eq!(due(&names, 20), [name(2), name(3)]);
         names.update(&name(2), |_| listed(40));
         names.update(&name(3), |_| None);
-        assert_eq!((due(&names, 100), names.len()), (vec![name(1), name(2)], 2));
+        assert_eq!((due(&names, 100), names.count()), (vec![name(1), name(2)], 2));
     }
 
     #[test]
@@ -190,9 +190,9 @@ mod tests {
         }
         assert_eq!(names.resident(), 1);
         assert!(!names.leave_memory(&name(AT_REST_MAX)));
-        assert_eq!((names.len(), names.resident()), (AT_REST_MAX, 0));
+        assert_eq!((names.count(), names.resident()), (AT_REST_MAX, 0));
         assert_eq!(names.due(Duration::ZERO).filter(|(_, entry)| entry.doubt_again).count(), 1);
         names.come_back(&name(0));
-        assert_eq!((names.len(), names.resident()), (AT_REST_MAX, 1));
+        assert_eq!((names.count(), names.resident()), (AT_REST_MAX, 1));
     }
 }

@@ -316,7 +316,7 @@ impl<'e> Sharing<'e> {
     /// How many counters there are of which the store has not confirmed everything, as far as they are remembered.
     pub fn unsettled(self) -> usize {
         let table = &self.inner.table;
-        (0..table.shard_count()).map(|shard| table.lock(shard).unsettled.len()).sum()
+        (0..table.shard_count()).map(|shard| table.lock(shard).unsettled.count()).sum()
     }
 
     /// How many of them the store did not take when they were put last.
