@@ -227,7 +227,7 @@ fn unsettled(engine: &Engine) -> u64 {
 fn settle(engine: &Engine) {
     let sharing = engine.sharing().unwrap();
     assert!(block_on(sharing.renew()));
-    while block_on(sharing.settle()) > 0 {}
+    assert!((0..1_000).any(|_| block_on(sharing.settle()) == 0), "there is always something due");
 }
 
 #[test]
