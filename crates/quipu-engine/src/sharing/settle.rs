@@ -76,7 +76,9 @@ impl<'e> Sharing<'e> {
             return 0;
         }
         let mut batch = self.collect(now);
-        let bodies = self.settle_bodies(std::mem::take(&mut batch.bodies)).await;
+        let names = std::mem::take(&mut batch.bodies);
+        // They have a pause of their own: sketches that the store does not take hold up no counts.
+        let bodies = if self.shared.may_call("put body", now) { self.settle_bodies(names).await } else { 0 };
         if batch.puts.is_empty() {
             return bodies;
         }
@@ -140,7 +142,7 @@ impl<'e> Sharing<'e> {
             Box::pin(flight) as super::fetch::Flight<'_>
         });
         super::fetch::join(flights.collect()).await;
-        self.shared.called_each("put", self.elapsed(), names.len(), failures.get());
+        self.shared.called_each("put body", self.elapsed(), names.len(), failures.get());
         names.len()
     }
 
@@ -384,4 +386,19 @@ impl<'e> Sharing<'e> {
 /// A name from the table.
 pub(super) fn named(name: &[u8]) -> Name<'_> {
     Name::new(name).expect("names in the table have been checked")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_few_failing_counters_are_logged_at_a_time_and_the_next_line_counts_the_others() {
+        let at = Duration::from_secs;
+        let mut log = FailureLog::default();
+        let logged: Vec<_> = (0..100_000).filter_map(|_| log.admit(at(1))).collect();
+        assert_eq!(logged, [0; FAILURE_LOG_MAX as usize]);
+        assert_eq!(log.admit(at(60)), None);
+        assert_eq!((log.admit(at(61)), log.admit(at(61))), (Some(100_001 - u64::from(FAILURE_LOG_MAX)), Some(0)));
+    }
 }

@@ -275,7 +275,7 @@ fn an_audit_pass_ends_while_100_000_counters_go_on_changing() {
                 break;
             }
         }
-        if tick % TICKS == 0 {
+        if tick.is_multiple_of(TICKS) {
             engine.steps().seal_all().unwrap();
         }
     };
