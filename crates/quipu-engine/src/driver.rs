@@ -252,7 +252,7 @@ fn fetch_thread(inner: &Inner, kick: &Kick) {
 fn swap_thread(inner: &Inner, kick: &Kick) {
     let Some(sharing) = inner.sharing() else { return };
     while kick.wait(ASKED_EVERY, |asked| &mut asked.swap) {
-        while block_on(async { sharing.swap().await + sharing.claim().await }) > 0 {}
+        while block_on(async { sharing.swap().await + sharing.claim().await + sharing.restore_claims().await }) > 0 {}
     }
 }
 

@@ -207,31 +207,7 @@ impl<'e> Turn<'e> {
         if !changed && let Some(load) = self.missing(&mut held, commands) {
             return Err(NotRun::Load(load));
         }
-        if let Some(shared) = &self.engine.shared {
-            let mut rows = Vec::new();
-            for command in commands {
-                let adds = matches!(demand(command), Demand::Adds);
-                for name in names_of(command) {
-                    let hash = self.engine.table.hash(name.bytes());
-                    let shard = held.shard(self.engine.table.shard_of(hash));
-                    let policy = &self.policies.policy(*name).share;
-                    match shared.look(
-                        shard.own(hash, name.bytes()),
-                        *name,
-                        adds,
-                        (self.elapsed, self.rows_since),
-                        policy,
-                    ) {
-                        Seeing::Known => {}
-                        Seeing::Fetch => rows.push(name.bytes().into()),
-                        Seeing::Refuse(refusal) => return Err(refusal.into()),
-                    }
-                }
-            }
-            if !rows.is_empty() {
-                return Err(NotRun::Load(Load::Rows(rows)));
-            }
-        }
+        self.check_rows(&mut held, commands)?;
         self.held = Some(held);
         let places = if changed { Ok(None) } else { self.hold_places(commands).map(Some) };
         let _places = places.inspect_err(|_| self.held = None)?;
@@ -248,6 +224,26 @@ impl<'e> Turn<'e> {
         let replies = (!changed).then(|| commands.iter().map(&mut run).collect());
         self.release();
         Ok(Some(replies))
+    }
+
+    /// Whether what is known of the counters of these commands is enough, on a shared store; their shards are held.
+    fn check_rows(&self, held: &mut Held<'_>, commands: &[Command<'_>]) -> Result<(), NotRun> {
+        let Some(shared) = &self.engine.shared else { return Ok(()) };
+        let mut rows = Vec::new();
+        for command in commands {
+            let adds = matches!(demand(command), Demand::Adds);
+            for name in names_of(command) {
+                let hash = self.engine.table.hash(name.bytes());
+                let shard = held.shard(self.engine.table.shard_of(hash));
+                let (policy, times) = (&self.policies.policy(*name).share, (self.elapsed, self.rows_since));
+                match shared.look(shard.own(hash, name.bytes()), *name, adds, times, policy) {
+                    Seeing::Known => {}
+                    Seeing::Fetch => rows.push(name.bytes().into()),
+                    Seeing::Refuse(refusal) => return Err(refusal.into()),
+                }
+            }
+        }
+        if rows.is_empty() { Ok(()) } else { Err(NotRun::Load(Load::Rows(rows))) }
     }
 
     /// Whether something watched has changed. Lanes of its shards are closed, so that nothing is counted in them from here on.

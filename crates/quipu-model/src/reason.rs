@@ -114,6 +114,7 @@ pub mod problem_types {
         TOO_MANY_COUNTERS "too-many-counters" 409 0 "The namespace has as many counters as it may have"
         // Of the token.
         TOKEN_IN_USE      "token-in-use"      409 1 "The token is in use"
+        TOKENS_RESTORING  "tokens-restoring"  409 1 "What was applied under tokens is being put back"
         TOKEN_SPENT       "token-spent"       422 0 "The token was used for another request, or its time is over"
         TOKEN_MISMATCH    "token-mismatch"    422 0 "The token was used for another request"
         TOKEN_TOO_OLD     "token-too-old"     422 0 "The token is older than the window"
@@ -194,6 +195,9 @@ reasons! { Refusal:
     TokenInUse { owner: Writer { node: NodeId(0x11), incarnation: Incarnation(0x22) } }, Some(Word("TRYAGAIN")), Some(http::TOKEN_IN_USE),
         "Another node is carrying out the command with this token.",
         "Send the same command with the same token again after a second: it returns the first reply.";
+    TokensRestoring, Some(Word("TRYAGAIN")), Some(http::TOKENS_RESTORING),
+        "The shared store has lost data. This node puts back which tokens were applied, and other nodes do the same.",
+        "Send the same command with the same token again after a second. Tokens that carry a later time are not refused.";
     TokenSpent, Some(Word("TOKENSPENT")), Some(http::TOKEN_SPENT),
         "The token was used for another command, or its window is over.",
         "Take a new token for a new command. Do not repeat this one: it may have been applied.";

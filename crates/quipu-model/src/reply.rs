@@ -147,6 +147,11 @@ pub enum Refusal {
         /// Who has it.
         owner: crate::Writer,
     },
+    /// The shared store has lost data, and the nodes put back what they know of tokens.
+    #[error(
+        "the shared store has lost data, and what was applied under tokens is being put back; nothing was applied, try again"
+    )]
+    TokensRestoring,
     /// The token was used for something else, or its time is over.
     #[error("the token was used for another command, or its time is over; nothing was applied")]
     TokenSpent,

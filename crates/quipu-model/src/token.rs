@@ -89,6 +89,13 @@ impl<'a> Identity<'a> {
         }
     }
 
+    /// The identity of a token whose [key](Identity::key) this is.
+    pub fn from_token_key(key: &'a [u8]) -> Option<Identity<'a>> {
+        let (&producer_bytes, rest) = key.split_first()?;
+        let (producer, item) = rest.split_at_checked(usize::from(producer_bytes))?;
+        Identity::token(producer, item).ok()
+    }
+
     /// Who names it.
     pub fn producer(&self) -> &'a [u8] {
         self.producer

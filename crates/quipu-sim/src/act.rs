@@ -6,8 +6,8 @@ use std::time::Duration;
 use quipu_engine::Once;
 use quipu_model::shared::Token;
 use quipu_model::{
-    AddWithin, Brief, Command, Dialect, Durability, Expiry, ExpiryCondition, FrequencySize, Pattern, Scan, Set,
-    SetCondition, SetExpiry, SketchCommand, TopSize, When,
+    AddWithin, Brief, Command, Dialect, Durability, Expiry, ExpiryCondition, FrequencySize, Identity, Pattern, Scan,
+    Set, SetCondition, SetExpiry, SketchCommand, TopSize, When,
 };
 use quipu_testkit::Dice;
 
@@ -171,7 +171,9 @@ impl Act {
     /// What has to be claimed before it is applied.
     pub fn once(&self) -> Option<Once> {
         let What::Once { token, delta } = self.what else { return None };
-        let token = Token::new(format!("token-{token}").as_bytes()).expect("it is short");
+        let item = format!("token-{token}");
+        let identity = Identity::token(b"", item.as_bytes()).expect("it is short");
+        let token = Token::new(&identity.key()).expect("it is short");
         Some(Once { token, name: name_of(self.counter).bytes().into(), delta, window: TOKEN_WINDOW })
     }
 

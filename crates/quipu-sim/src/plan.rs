@@ -119,7 +119,7 @@ pub struct Plan {
     pub expiry_millis_max: i64,
     /// Most milliseconds that pass at once.
     pub stride_millis: usize,
-    /// Whether the store may lose data. Then clients send no tokens: it forgets claims, too, and with them what it promises of tokens.
+    /// Whether the store may lose data.
     pub blurred: bool,
 }
 

@@ -26,7 +26,7 @@
 //! entry: a tag, then what the tag says
 //!   tag & 0x07   0 sketch: what changed in the body of the cell before it · 1 cell · 2 gone · 3 flush · 4 joined · 5 start · 6 token: what the record's other entries are the effect of · 7 namespace, or what was sampled in it
 //!   tag & 0x08   an expiry follows (cell); it is the number of a producer (token); the edits begin with nothing (sketch); it is what was sampled in it (namespace)
-//!   tag & 0x10   an epoch follows (cell, gone); without it, the first epoch
+//!   tag & 0x10   an epoch follows (cell, gone); without it, the first epoch; a claim at the shared store follows at the end (token)
 //!   tag & 0x20   the counter did not exist before (cell)
 //!   tag & 0x40   whether it existed only the ledger knows: a counter in memory mode, journaled with others, or shared (cell, gone)
 //!   tag & 0x80   what this node says of it on a shared store follows at the end (cell, gone)
@@ -42,6 +42,7 @@
 //!   digest       u64, of the command                        (token)
 //!   number       varint                                     (token if 0x08)
 //!   outcome      as in `tokens::note`                       (token)
+//!   claim        as in `tokens::claim_record`               (token if 0x10)
 //!   name         a byte with its length, bytes              (namespace)
 //!   settings     u16 with their length, then as `quipu_model::Namespace` writes them: all that is said at run time from here on (namespace)
 //!   thinned      as in `namespaces::thinned`, in place of the settings (namespace if 0x08)
@@ -66,7 +67,7 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use crate::namespaces::Thinned;
 use crate::sketches::SKETCH_BYTES_MAX;
-use crate::tokens::{TokenKey, put_outcome, take_outcome};
+use crate::tokens::{ClaimRecord, TokenKey, put_outcome, take_outcome};
 
 /// The version in every file. A file of another version is refused.
 pub const VERSION: u32 = 1;
@@ -289,6 +290,8 @@ pub enum Entry<'a> {
         number: Option<u64>,
         /// What was answered.
         outcome: Outcome,
+        /// The claim at the shared store under which it was applied.
+        claim: Option<Box<ClaimRecord>>,
     },
     /// The body of a counter that is a sketch has changed; its cell is the entry before.
     Sketch {
@@ -332,6 +335,7 @@ const NAMESPACE: u8 = 7;
 const TYPE_MASK: u8 = 0x07;
 const HAS_EXPIRY: u8 = 0x08;
 const HAS_NUMBER: u8 = 0x08;
+const HAS_CLAIM: u8 = 0x10;
 const IS_WHOLE: u8 = 0x08;
 const IS_THINNED: u8 = 0x08;
 const HAS_EPOCH: u8 = 0x10;
@@ -376,14 +380,16 @@ impl<'a> Entry<'a> {
                 out.push(START);
                 put_writer(out, writer);
             }
-            Entry::Token { key, digest, number, outcome } => {
-                out.push(if number.is_some() { TOKEN | HAS_NUMBER } else { TOKEN });
+            Entry::Token { key, digest, number, outcome, claim } => {
+                let flag = |is_there, flag| if is_there { flag } else { 0 };
+                out.push(TOKEN | flag(number.is_some(), HAS_NUMBER) | flag(claim.is_some(), HAS_CLAIM));
                 out.extend_from_slice(&key.bytes());
                 out.extend_from_slice(&digest.to_le_bytes());
                 if let Some(number) = number {
                     put_varint(out, *number);
                 }
                 put_outcome(out, outcome);
+                claim.iter().for_each(|claim| claim.encode(out));
             }
             &Entry::Sketch { name, kind, pane, version, whole, edits } => {
                 put_sketch(out, name, (kind, pane), version, whole);
@@ -626,7 +632,7 @@ fn take_entry<'a>(rest: &mut &'a [u8]) -> Result<Entry<'a>, BadBody> {
     let known = match tag & TYPE_MASK {
         CELL => TYPE_MASK | HAS_EXPIRY | HAS_EPOCH | WAS_ABSENT | IS_UNSURE | HAS_OWN,
         GONE => TYPE_MASK | HAS_EPOCH | IS_UNSURE | HAS_OWN,
-        TOKEN => TYPE_MASK | HAS_NUMBER,
+        TOKEN => TYPE_MASK | HAS_NUMBER | HAS_CLAIM,
         SKETCH => TYPE_MASK | IS_WHOLE,
         NAMESPACE => TYPE_MASK | IS_THINNED,
         _ => TYPE_MASK,
@@ -657,7 +663,12 @@ fn take_entry<'a>(rest: &mut &'a [u8]) -> Result<Entry<'a>, BadBody> {
             let key = TokenKey::from_bytes(take(rest, 16)?.try_into().expect("a slice of that length"));
             let digest = take_u64(rest)?;
             let number = if tag & HAS_NUMBER != 0 { Some(take_varint(rest)?) } else { None };
-            Ok(Entry::Token { key, digest, number, outcome: take_outcome(rest).ok_or(BadBody)? })
+            let outcome = take_outcome(rest).ok_or(BadBody)?;
+            let claim = match tag & HAS_CLAIM != 0 {
+                true => Some(Box::new(ClaimRecord::decode(rest).ok_or(BadBody)?)),
+                false => None,
+            };
+            Ok(Entry::Token { key, digest, number, outcome, claim })
         }
         SKETCH => {
             let (name, _) = take_named(rest, tag)?;
@@ -777,6 +788,12 @@ mod tests {
 
     use super::*;
 
+    fn claim_record(number: u64, other: u64) -> Box<ClaimRecord> {
+        let token = quipu_model::shared::Token::new(&number.to_le_bytes()[..(other % 9) as usize]).unwrap();
+        let (incarnation, forget_at) = (Incarnation(number), Millis(other));
+        Box::new(ClaimRecord { token, incarnation, attempt: other, payload: number ^ other, forget_at })
+    }
+
     fn epochs() -> impl Strategy<Value = Epoch> {
         prop_oneof![
             Just(Epoch::FIRST),
@@ -798,8 +815,8 @@ mod tests {
                 Entry::Flush { epoch },
                 Entry::Joined { writer: Writer { node: NodeId(node), incarnation: Incarnation(count) }, at: Millis(time) },
                 Entry::Start { writer: Writer { node: NodeId(node), incarnation: Incarnation(count) } },
-                Entry::Token { key: TokenKey::from(u128::from(node) << 70 | u128::from(count)), digest: time, number: expires, outcome: Outcome::Pair(Box::new((value, sum))) },
-                Entry::Token { key: TokenKey::from(u128::from(node)), digest: time, number: None, outcome: Outcome::Integer(value) },
+                Entry::Token { key: TokenKey::from(u128::from(node) << 70 | u128::from(count)), digest: time, number: expires, outcome: Outcome::Pair(Box::new((value, sum))), claim: None },
+                Entry::Token { key: TokenKey::from(u128::from(node)), digest: time, number: None, outcome: Outcome::Integer(value), claim: Some(claim_record(node, count)) },
             ];
             let mut bytes = Vec::new();
             put_time(&mut bytes, Millis(time));

@@ -383,8 +383,8 @@ impl<'t> Restored<'t> {
                 };
                 restored.map_err(damaged)?;
             }
-            Entry::Token { key, digest, number, outcome } => match number {
-                None => shard.book_mut().apply(key, Applied { at: time, digest, outcome }),
+            Entry::Token { key, digest, number, outcome, claim } => match number {
+                None => shard.book_mut().apply(key, Applied { at: time, digest, outcome, claim }),
                 Some(n) => shard.book_mut().follow(key, Last { n, digest, outcome }),
             },
             Entry::Flush { .. }

@@ -15,7 +15,7 @@ use quipu_model::{KeptName, LedgerError};
 
 use super::Sharing;
 use super::lease::Heir;
-use super::own::SILENT;
+use super::own::{KEPT_CELLS_MAX, OwnCell, SILENT};
 use super::settle::named;
 use super::share::Footing;
 use crate::sync::{Ordering, lock};
@@ -62,6 +62,8 @@ impl Sharing<'_> {
         let mut audit = lock(&self.shared.audit);
         audit.again = true;
         audit.lost |= lost;
+        // The pass under way does not make up for a loss that came after it began.
+        audit.mends &= !lost;
     }
 
     /// Whether the store has lost something that was not put again yet: nothing is folded meanwhile.
@@ -190,7 +192,20 @@ impl Sharing<'_> {
         let mut turn = Turn::new(self.inner);
         let lost = turn.share(named(name), |share| {
             let (mut lost, mut over) = (None, Vec::new());
+            let is_kept = |cell: &OwnCell| {
+                let former = cell.incarnation != present && cell.settled && !cell.is_body();
+                former && self.shared.heir(cell.incarnation) == Heir::Over
+            };
+            // The oldest come first.
+            let kept = share.owned.cells.iter().filter(|cell| is_kept(cell)).count();
+            let mut surplus = kept.saturating_sub(KEPT_CELLS_MAX);
             share.owned.cells.retain_mut(|cell| {
+                if is_kept(cell) {
+                    let stays = surplus == 0;
+                    surplus = surplus.saturating_sub(1);
+                    share.changed |= !stays;
+                    return stays;
+                }
                 let heir = (cell.incarnation != present).then(|| self.shared.heir(cell.incarnation));
                 let footing = match heir {
                     None => Footing::Acts,
@@ -201,20 +216,24 @@ impl Sharing<'_> {
                 match footing {
                     Footing::Acts => cell.doubt(),
                     Footing::Waits | Footing::Theirs => {}
-                    Footing::Over if cell.settled => {
+                    Footing::Kept | Footing::Over if cell.settled => {
                         share.changed = true;
                         over.extend(cell.is_body().then(|| cell.number()));
                         return false;
                     }
-                    Footing::Over => lost = Some(cell.incarnation),
+                    Footing::Kept | Footing::Over => lost = Some(cell.incarnation),
                 }
                 true
             });
             over.into_iter().for_each(|number| share.drop_body(number));
-            lost
+            (lost, kept > 0)
         });
         turn.finish();
-        let Ok(lost) = lost else { return false };
+        let Ok((lost, keeps)) = lost else { return false };
+        if keeps {
+            // Whether the store still has what is kept, its row tells.
+            self.shared.fetch_ahead(name);
+        }
         self.heed(name, super::share::Left { lost, ..Default::default() });
         self.enqueue(name);
         true
@@ -254,15 +273,19 @@ impl Sharing<'_> {
             (audit.pass, audit.over_at, audit.confirmed) = (None, Some(now), None);
             audit.has_logged_drift = false;
             audit.lost &= !audit.mends;
+            if audit.lost {
+                // What it has found confirmed before the loss may be what was lost: the next pass decides.
+                return;
+            }
             audit.passes
         };
         for (incarnation, heir) in &mut lock(&self.shared.lease).heirs {
             match *heir {
                 // Acted for since before the pass began, and all along: all of it was listed.
                 Heir::Held { since, until } if since < pass && until > now => *heir = Heir::Done,
-                Heir::Late { since, .. } if since < pass => *heir = Heir::Over { since: pass },
-                // Over since before the pass began: its cells were dropped, and that is at rest.
-                Heir::Over { since } if since < pass => drop(lock(&self.inner.joined).remove(incarnation)),
+                Heir::Late { since, .. } if since < pass => *heir = Heir::Over,
+                // Forgotten since before the pass began: its cells were dropped, and that is at rest.
+                Heir::Lost { since } if since < pass => drop(lock(&self.inner.joined).remove(incarnation)),
                 _ => {}
             }
         }

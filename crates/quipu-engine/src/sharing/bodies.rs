@@ -240,8 +240,8 @@ impl Share<'_> {
             match heir(cell.incarnation) {
                 Footing::Acts => {}
                 Footing::Waits | Footing::Theirs => return (true, nothing),
-                Footing::Over if cell.settled => return (false, nothing),
-                Footing::Over => return (true, Left { lost: Some(cell.incarnation), ..nothing }),
+                Footing::Kept | Footing::Over if cell.settled => return (false, nothing),
+                Footing::Kept | Footing::Over => return (true, Left { lost: Some(cell.incarnation), ..nothing }),
             }
         }
         let (held, newest) = (row.cells.get(&id).map(|held| held.seq), row.newest(id).unwrap_or_default());

@@ -2,28 +2,45 @@
 //!
 //! In: adds with tokens. Out: the add, applied by one attempt of one node; its reply for everyone else.
 //!
+//! ```text
+//! own tokens ─► applied here before: its reply
+//!     │ not
+//!     ▼
+//! claim at the store ─► applied elsewhere: its reply · claimed by another attempt: refused · by an attempt of this node that is over: ended, claimed again
+//!     │ granted
+//!     ▼
+//! own tokens once more, the add, the token and its claim: one step, one record ─► reply ─► the store hears the end of the claim
+//! ```
+//!
 //! Invariants:
+//! - one node applies a token once, whatever the store answers: the look-up and the add are one step under the token's lock;
 //! - it is applied only after the store has said that the token is this attempt's;
-//! - its reply is stored after it is durable here; if the node stops in between, retries are refused until the token's time is over, and never applied twice.
+//! - its reply is stored after it is durable here.
+//!
+//! Not here: claims that the store has lost (`restore`).
 
 use std::time::Duration;
 
-use quipu_model::shared::{Claim, ClaimEnd, ClaimVerdict, Token};
-use quipu_model::{Command, KeptName, Millis, Refusal, Reply, StoreError, Writer};
+use quipu_model::shared::claim::forget_at;
+use quipu_model::shared::{Claim, ClaimEnd, ClaimVerdict, EndVerdict, Token};
+use quipu_model::{Command, Identity, KeptName, Refusal, Reply, StoreError, Writer};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::Sharing;
+use super::lease::Heir;
 use super::settle::named;
-use crate::load::{Job, Loaded};
-use crate::sync::Arc;
+use super::{Shared, Sharing};
+use crate::load::{Job, Load, Loaded};
+use crate::sync::{Arc, lock};
+use crate::tokens::ClaimRecord;
+use crate::turn::Turn;
 
-/// A call of unknown outcome is repeated so often at once; then its client is told, or the end of the claim is left to the token's time.
+/// A call of unknown outcome is repeated so often at once; then its client is told, or the end of the claim is left to the restoration of claims.
 const TRIES: usize = 3;
 
 /// An add with a token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Once {
-    /// Its token.
+    /// Its token: the key of an [`Identity`].
     pub token: Token,
     /// Which counter.
     pub name: KeptName,
@@ -31,6 +48,28 @@ pub struct Once {
     pub delta: i64,
     /// How long the token is remembered.
     pub window: Duration,
+}
+
+/// An attempt that is under way in this process. An attempt of this node that is not under way is over.
+struct LiveAttempt<'s> {
+    shared: &'s Shared,
+    number: u64,
+}
+
+impl<'s> LiveAttempt<'s> {
+    fn begin(shared: &'s Shared) -> LiveAttempt<'s> {
+        let number = shared.random();
+        lock(&shared.attempts).insert(number);
+        LiveAttempt { shared, number }
+    }
+}
+
+impl Drop for LiveAttempt<'_> {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            lock(&self.shared.attempts).remove(&self.number);
+        }
+    }
 }
 
 impl Sharing<'_> {
@@ -46,18 +85,47 @@ impl Sharing<'_> {
 
     async fn carry_out(&self, once: &Once) -> Loaded {
         let down = Loaded::Refused(Refusal::StoreDown);
+        let Some(identity) = Identity::from_token_key(once.token.bytes()) else {
+            return Loaded::Refused(Refusal::NotOnce);
+        };
+        if let Some(found) = self.find_applied(once, &identity).await {
+            return found;
+        }
+        if self.learn_history().await.is_err() {
+            return down;
+        }
         let Ok(at) = self.shared.store.clock().await else { return down };
-        let window = u64::try_from(once.window.as_millis()).unwrap_or(u64::MAX);
+        let times = (at, self.inner.now());
+        if let Err(refusal) = self.inner.tokens.check_store_time(&identity, times, once.window) {
+            return Loaded::Refused(refusal);
+        }
+        if !self.may_claim(&identity) {
+            return Loaded::Refused(Refusal::TokensRestoring);
+        }
+        let live = LiveAttempt::begin(self.shared);
         let owner = Writer { node: self.shared.node, incarnation: self.shared.present() };
         let claim = Claim {
             token: once.token.clone(),
             owner,
-            attempt: self.shared.random(),
+            attempt: live.number,
             payload: once.payload(),
-            forget_at: Millis(at.0.saturating_add(window)),
+            forget_at: forget_at(at, once.window),
             reply: None,
         };
-        match self.claimed(&claim).await {
+        let mut verdict = self.claimed(&claim).await;
+        if let Ok(ClaimVerdict::InFlight { owner, attempt }) = verdict
+            && self.is_over(owner, attempt)
+        {
+            // It may have been applied since this add was looked for.
+            if let Some(found) = self.find_applied(once, &identity).await {
+                self.queue_claim(&identity);
+                return found;
+            }
+            // No record has it, so it was not applied, and its attempt is over.
+            let _ = self.shared.store.end_claim(&claim.token, owner, attempt, &ClaimEnd::GivenBack).await;
+            verdict = self.claimed(&claim).await;
+        }
+        match verdict {
             Ok(ClaimVerdict::Claimed) => {}
             Ok(ClaimVerdict::Done { reply }) => {
                 let value = std::str::from_utf8(&reply).ok().and_then(|text| text.parse().ok());
@@ -67,20 +135,49 @@ impl Sharing<'_> {
             Ok(ClaimVerdict::InFlight { owner, .. }) => return Loaded::Refused(Refusal::TokenInUse { owner }),
             Ok(ClaimVerdict::Mismatch) => return Loaded::Refused(Refusal::TokenMismatch),
             Ok(ClaimVerdict::TooLate) => return Loaded::Refused(Refusal::TokenSpent),
-            // The claim may arrive yet and hold the token, with nobody to act on it: refused until its time is over, never applied.
+            // The claim may arrive yet. Then its attempt is over, and a retry that reaches this node ends it.
             Err(_) => return down,
         }
-        let (end, loaded) = match self.add(once).await {
+        let (end, loaded) = match self.add(once, &identity, &ClaimRecord::of(&claim)).await {
             Ok(value) => (ClaimEnd::Done(value.to_string().into_bytes().into()), Loaded::reply(Reply::Integer(value))),
             Err(Some(refusal)) => (ClaimEnd::GivenBack, Loaded::Refused(refusal)),
             Err(None) => return Loaded::Unknown,
         };
-        for _ in 0..TRIES {
-            if self.shared.store.end_claim(&claim.token, owner, claim.attempt, &end).await.is_ok() {
-                break;
-            }
+        let ended = self.end_claim(&claim, &end).await;
+        if matches!(end, ClaimEnd::Done(_)) && !ended {
+            self.queue_claim(&identity);
         }
         loaded
+    }
+
+    /// The reply of an add that this node has applied, once that is as durable as its namespace asks.
+    async fn find_applied(&self, once: &Once, identity: &Identity<'_>) -> Option<Loaded> {
+        let mut turn = Turn::new(self.inner);
+        let found = turn.find_applied(identity, &once.command());
+        let wait = turn.finish();
+        let reply = found?;
+        Some(match (self.inner.committed(wait).await, reply) {
+            (Err(_), _) => Loaded::Unknown,
+            (Ok(()), Reply::Refused(refusal)) => Loaded::Refused(refusal),
+            (Ok(()), reply) => Loaded::reply(reply),
+        })
+    }
+
+    /// Whether an attempt has ended, so that nobody applies what it has claimed: one of this process that is not under way, or one of an earlier
+    /// incarnation of this node that no other process goes on with.
+    fn is_over(&self, owner: Writer, attempt: u64) -> bool {
+        if owner.node != self.shared.node {
+            return false;
+        }
+        let now = self.elapsed();
+        if owner.incarnation == self.shared.present() {
+            return self.shared.may_put(now) && !lock(&self.shared.attempts).contains(&attempt);
+        }
+        match self.shared.heir(owner.incarnation) {
+            Heir::Held { until, .. } => until > now,
+            Heir::Done | Heir::Late { .. } | Heir::Over => true,
+            Heir::Wanted | Heir::Taken | Heir::Elsewhere { .. } | Heir::Lost { .. } => false,
+        }
     }
 
     async fn claimed(&self, claim: &Claim) -> Result<ClaimVerdict, StoreError> {
@@ -91,15 +188,25 @@ impl Sharing<'_> {
             }
             claimed = self.shared.store.claim(claim).await;
         }
-        claimed
+        claimed.inspect_err(|error| self.shared.note_history(error))
+    }
+
+    /// Tells the store how an attempt ended; whether the store has heard of it.
+    async fn end_claim(&self, claim: &Claim, end: &ClaimEnd) -> bool {
+        for _ in 0..TRIES {
+            match self.shared.store.end_claim(&claim.token, claim.owner, claim.attempt, end).await {
+                Ok(verdict) => return verdict == EndVerdict::Ended,
+                Err(error) => self.shared.note_history(&error),
+            }
+        }
+        false
     }
 
     /// Adds, and waits until that is as durable as its namespace asks; `None`: nobody can tell.
-    async fn add(&self, once: &Once) -> Result<i64, Option<Refusal>> {
-        let command = Command::Add { name: named(&once.name), delta: once.delta, shard_key: None };
+    async fn add(&self, once: &Once, identity: &Identity<'_>, record: &ClaimRecord) -> Result<i64, Option<Refusal>> {
         for _ in 0..TRIES {
-            let mut turn = crate::turn::Turn::new(self.inner);
-            let ran = turn.run(&command);
+            let mut turn = Turn::new(self.inner);
+            let ran = turn.run_claimed(identity, &once.command(), record);
             let wait = turn.finish();
             match ran {
                 Ok(Reply::Integer(value)) => {
@@ -114,14 +221,14 @@ impl Sharing<'_> {
     }
 
     /// Brings what a command needs before it can run.
-    async fn provide(&self, load: crate::load::Load) {
+    async fn provide(&self, load: Load) {
         match load {
-            crate::load::Load::Rows(names) => {
+            Load::Rows(names) => {
                 for name in &names {
                     self.fetch_one(name).await;
                 }
             }
-            crate::load::Load::Names(names) => {
+            Load::Names(names) => {
                 for name in &names {
                     // What cannot be read is refused by whoever reads it.
                     let _ = self.inner.loads.bring_back(self.inner, name);
@@ -147,6 +254,10 @@ impl Drop for Told {
 }
 
 impl Once {
+    fn command(&self) -> Command<'_> {
+        Command::Add { name: named(&self.name), delta: self.delta, shard_key: None }
+    }
+
     /// What the token stands for.
     fn payload(&self) -> u64 {
         let mut bytes = self.delta.to_le_bytes().to_vec();

@@ -230,7 +230,7 @@ impl Picking<'_> {
 
     /// Adds to the cell of a shard; false if that cannot hold it.
     pub fn add(&self, owned: &mut Owned, shard: Shard, expires_at: Option<Millis>, delta: i64) -> bool {
-        if owned.cell(self.present, shard).is_none() && self.is_full(owned) {
+        if owned.cell(self.present, shard).is_none() && !self.has_room(owned) {
             return false;
         }
         self.shared.note_added();
@@ -248,7 +248,7 @@ impl Picking<'_> {
     pub fn observing<'o>(&self, owned: &'o mut Owned, is_idempotent: bool) -> Option<&'o mut OwnCell> {
         let (incarnation, shard) = owned.observing(is_idempotent, self.present)?;
         if !is_idempotent {
-            if owned.cell(incarnation, shard).is_none() && self.is_full(owned) {
+            if owned.cell(incarnation, shard).is_none() && !self.has_room(owned) {
                 return None;
             }
             self.shared.note_added();
@@ -256,8 +256,9 @@ impl Picking<'_> {
         Some(owned.open(incarnation, shard, None))
     }
 
-    fn is_full(&self, owned: &Owned) -> bool {
-        owned.cells.len() >= cells_max(self.policies.shards_max())
+    /// Whether there is room for one more cell, if need be in place of one that is only kept because the store may lose it.
+    fn has_room(&self, owned: &mut Owned) -> bool {
+        owned.cells.len() < cells_max(self.policies.shards_max()) || owned.drop_oldest_confirmed(self.present)
     }
 
     /// Which shard an add goes to. Refused if the command has to name a key for that and does not.

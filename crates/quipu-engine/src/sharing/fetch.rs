@@ -19,6 +19,7 @@ use quipu_model::{KeptName, Refusal, StoreError};
 use super::bodies::Foreign;
 use super::own::OwnCell;
 use super::settle::named;
+use super::share::Footing;
 use super::{Busy, Sharing};
 use crate::apply::table::Look;
 use crate::load::Loaded;
@@ -153,7 +154,11 @@ impl Sharing<'_> {
     ) -> Sight {
         let now = self.elapsed();
         let mut turn = Turn::new(self.inner);
-        let heir = |incarnation| self.footing(incarnation, now);
+        let heir = |incarnation| match self.footing(incarnation, now) {
+            // What the store has forgotten in good order it has not lost.
+            Footing::Kept if self.is_removed(incarnation, seen.at) => Footing::Over,
+            footing => footing,
+        };
         let body_bytes = foreign.map_or(0, Foreign::bytes_max);
         let seen = turn.share_with(named(name), body_bytes, |share| {
             let unsure = |cell: &OwnCell| self.may_be_forgotten(cell.incarnation, seen.at, now);

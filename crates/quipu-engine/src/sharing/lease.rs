@@ -63,10 +63,10 @@ pub enum Heir {
     /// It is being retired, and this node has known that since so many passes of the audit had begun: what it still owes is settled late. Rows
     /// remember what they kept of it while the registry knows it, which is certain until then.
     Late { until: Duration, since: u64 },
-    /// On its way out with nothing left to say, since so many passes of the audit had begun: the next one drops its cells.
-    Over { since: u64 },
-    /// The store has forgotten what it knew of it.
-    Lost,
+    /// On its way out with nothing left to say. Its cells are kept until its registration is removed: the store may lose them.
+    Over,
+    /// The store has forgotten what it knew of it, since so many passes of the audit had begun: the next one drops its cells.
+    Lost { since: u64 },
 }
 
 impl Heir {
@@ -88,7 +88,7 @@ impl Heir {
         match self {
             Heir::Wanted | Heir::Taken | Heir::Done => true,
             Heir::Late { until, .. } => until <= now,
-            Heir::Elsewhere { .. } | Heir::Held { .. } | Heir::Over { .. } | Heir::Lost => false,
+            Heir::Elsewhere { .. } | Heir::Held { .. } | Heir::Over | Heir::Lost { .. } => false,
         }
     }
 
@@ -97,7 +97,7 @@ impl Heir {
         match self {
             Heir::Held { until, .. } | Heir::Late { until, .. } => until > now,
             Heir::Done => true,
-            Heir::Wanted | Heir::Taken | Heir::Elsewhere { .. } | Heir::Over { .. } | Heir::Lost => false,
+            Heir::Wanted | Heir::Taken | Heir::Elsewhere { .. } | Heir::Over | Heir::Lost { .. } => false,
         }
     }
 }
@@ -215,7 +215,7 @@ impl Sharing<'_> {
             let lease = lock(&self.shared.lease);
             let fenced = matches!(lease.standing, Standing::Fenced { .. });
             let asked = lease.heirs.values().any(|heir| heir.is_asked_for(now));
-            !fenced && (lease.over || asked || lease.renew_at <= now)
+            !fenced && (lease.over || asked || lease.renew_at <= now || self.shared.has_changed_history())
         };
         if due && self.shared.may_call("renew", now) {
             let renewed = self.try_renew(now).await;
@@ -225,10 +225,19 @@ impl Sharing<'_> {
     }
 
     async fn try_renew(&self, asked_at: Duration) -> Result<(), StoreError> {
+        let has_changed = self.ask_history().await?;
+        if has_changed {
+            // Before the next call: nothing that is claimed after a loss may pass for claimed before it.
+            self.note_loss();
+        }
         let Writers { registrations, at } = self.shared.store.writers().await?;
         let registered = registrations.iter().map(|registration| registration.writer).collect();
         *lock(&self.shared.registered) = Arc::new(registered);
-        self.notice_loss(&registrations);
+        if self.has_gone_back(&registrations) {
+            self.note_loss();
+        }
+        self.date_loss(at);
+        self.refresh_joined(&registrations, at).await;
         let joining = {
             let lease = lock(&self.shared.lease);
             lease.standing == Standing::Joining || lease.over
@@ -245,24 +254,30 @@ impl Sharing<'_> {
         Ok(())
     }
 
-    /// A store that shows an older registration than it has confirmed has gone back: everything is put again, and nothing is folded until that is done.
-    fn notice_loss(&self, registrations: &[Registration]) {
+    /// Whether the store shows an older registration of the present life than it has confirmed.
+    fn has_gone_back(&self, registrations: &[Registration]) -> bool {
         let known = find(registrations, self.writer(self.shared.present()));
-        let mut lease = lock(&self.shared.lease);
-        let (Some(confirmed), false) = (lease.confirmed, lease.over) else { return };
-        if known.is_none_or(|known| known.version < confirmed) {
+        let lease = lock(&self.shared.lease);
+        let Some(confirmed) = lease.confirmed.filter(|_| !lease.over) else { return false };
+        known.is_none_or(|known| known.version < confirmed)
+    }
+
+    /// The store has lost data: everything is put again, of former lives, too, and nothing is folded until that is done. Tokens are refused until their claims are back.
+    pub(super) fn note_loss(&self) {
+        {
+            let mut lease = lock(&self.shared.lease);
             lease.confirmed = None;
-            for heir in lease.heirs.values_mut().filter(|heir| **heir == Heir::Done) {
+            for heir in lease.heirs.values_mut().filter(|heir| matches!(heir, Heir::Done | Heir::Over)) {
                 // What was confirmed may be what was lost.
                 *heir = Heir::Wanted;
             }
-            drop(lease);
-            self.shared.figures.losses.fetch_add(1, Ordering::Relaxed);
-            tracing::warn!(
-                "the shared store has lost data that it had confirmed: this node puts all of its counters again"
-            );
-            self.audit_again(true);
         }
+        self.shared.figures.losses.fetch_add(1, Ordering::Relaxed);
+        tracing::warn!(
+            "the shared store has lost data that it had confirmed: this node puts all of its counters again"
+        );
+        self.restore_all_claims();
+        self.audit_again(true);
     }
 
     /// Begins to put: as the life that was stopped cleanly, if the store confirms it and nothing was added since, or as the present one, or as a new one.
@@ -347,14 +362,16 @@ impl Sharing<'_> {
         let heirs: Vec<(Incarnation, Heir)> =
             lock(&self.shared.lease).heirs.iter().map(|(incarnation, heir)| (*incarnation, *heir)).collect();
         for (incarnation, heir) in heirs {
-            if matches!(heir, Heir::Over { .. } | Heir::Lost) || incarnation == self.shared.present() {
+            if matches!(heir, Heir::Lost { .. }) || incarnation == self.shared.present() {
                 continue;
             }
             let known = find(registrations, self.writer(incarnation));
             let next = match known.map(|known| known.stage) {
-                None if self.is_forgotten(incarnation, at) => Heir::Lost,
+                // Removed in good order. Half of `grace` makes up for a clock of the store that was set back: nothing of this life is left to be settled.
+                None if heir == Heir::Over && self.is_removed(incarnation, at) => Heir::Lost { since: self.passes() },
+                None if self.is_forgotten(incarnation, at) => Heir::Lost { since: self.passes() },
                 Some(stage @ (Stage::Retiring { .. } | Stage::Closed { .. } | Stage::Folded { .. })) => match heir {
-                    Heir::Done => Heir::Over { since: self.passes() },
+                    Heir::Done | Heir::Over => Heir::Over,
                     heir if self.announce(incarnation, self.live_until(stage, at)).await => {
                         self.late(heir, stage, at, asked_at)
                     }
@@ -376,7 +393,7 @@ impl Sharing<'_> {
                         match self.register(known, &retiring).await? {
                             true => {
                                 log_retirement(retiring.writer);
-                                Heir::Over { since: self.passes() }
+                                Heir::Over
                             }
                             false => heir,
                         }
@@ -455,7 +472,7 @@ impl Sharing<'_> {
                     now.saturating_sub(asked_at) >= self.shared.options.grace / 2
                 }
                 // That is known.
-                Heir::Over { .. } | Heir::Lost => false,
+                Heir::Over | Heir::Lost { .. } => false,
             }
     }
 
@@ -463,6 +480,29 @@ impl Sharing<'_> {
     fn is_forgotten(&self, incarnation: Incarnation, at: Millis) -> bool {
         let joined = lock(&self.inner.joined).get(&incarnation).copied();
         self.is_long_ago(joined, at)
+    }
+
+    /// Whether the store may have removed the registration of a life on its way out in good order.
+    pub(super) fn is_removed(&self, incarnation: Incarnation, at: Millis) -> bool {
+        let joined = lock(&self.inner.joined).get(&incarnation).copied();
+        let grace = millis(self.shared.options.grace);
+        joined.is_none_or(|joined| joined.0.saturating_add(grace + grace / 2) <= at.0)
+    }
+
+    /// Notes anew, with each pass of the audit, until when the lives of this node were live. A life that was live lately is not forgotten in good order:
+    /// a registry that does not know it has lost it.
+    async fn refresh_joined(&self, registrations: &[Registration], at: Millis) {
+        let every = millis(self.shared.options.audit_every);
+        let ours = registrations.iter().filter(|registration| registration.writer.node == self.shared.node);
+        for &Registration { writer, stage, .. } in ours {
+            let live_until = self.live_until(stage, at);
+            let joined = lock(&self.inner.joined).get(&writer.incarnation).copied();
+            if joined.is_some_and(|joined| joined.0.saturating_add(every) <= live_until.0)
+                && self.write(&Entry::Joined { writer, at: live_until }).await
+            {
+                lock(&self.inner.joined).insert(writer.incarnation, live_until);
+            }
+        }
     }
 
     /// How long ago, at the latest, a life in this stage may have been live, for all that can follow.

@@ -12,6 +12,7 @@
 //! health   whether the store can be reached
 //! name     what people call this node
 //! audit    all own cells, again
+//! restore  claims of tokens, again
 //! retire   writers that are gone
 //! adopt    lives of this node that the store has forgotten, by an operator's word
 //! ```
@@ -39,6 +40,7 @@ mod health;
 mod lease;
 mod name;
 mod options;
+mod restore;
 mod retire;
 mod settle;
 mod share;
@@ -48,7 +50,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use quipu_model::shared::Holder;
-use quipu_model::{Incarnation, KeptName, NodeId, Refusal, Rng, Store, Writer};
+use quipu_model::{Incarnation, KeptName, NodeId, Refusal, Rng, Store, StoreError, Writer};
 
 pub use self::adopt::{Adopt, AdoptError, Adopted};
 pub(crate) use self::bodies::Shows;
@@ -97,6 +99,10 @@ pub(crate) struct Shared {
     registry: Mutex<health::Registry>,
     name: Mutex<name::NodeName>,
     failure_log: Mutex<settle::FailureLog>,
+    /// Attempts of adds with tokens that are under way.
+    attempts: Mutex<BTreeSet<u64>>,
+    restoration: Mutex<restore::Restoration>,
+    history: Mutex<restore::KnownHistory>,
     figures: Figures,
 }
 
@@ -116,6 +122,8 @@ struct Figures {
     folded: AtomicU64,
     errors: AtomicU64,
     losses: AtomicU64,
+    claims_restored: AtomicU64,
+    claim_conflicts: AtomicU64,
 }
 
 /// What sharing has come to since the start, for INFO and metrics.
@@ -147,6 +155,10 @@ pub struct SharingStats {
     pub errors: u64,
     /// Times the store was found to have lost something.
     pub losses: u64,
+    /// Claims of tokens that the store did not have, put back.
+    pub claims_restored: u64,
+    /// Claims of tokens that the store has otherwise: a token that may have been applied twice.
+    pub claim_conflicts: u64,
     /// Counters of which the store has not confirmed everything.
     pub unsettled: u64,
     /// Of these, counters that the store did not take when they were put last.
@@ -200,6 +212,9 @@ impl Shared {
             registry: Mutex::default(),
             name: Mutex::default(),
             failure_log: Mutex::default(),
+            attempts: Mutex::default(),
+            restoration: Mutex::default(),
+            history: Mutex::default(),
             figures: Figures::default(),
         }
     }
@@ -262,11 +277,18 @@ impl Shared {
     }
 
     /// A call went well, or did not: then the next one waits, each time twice as long, by chance a little more or less.
-    fn called<T, E>(&self, call: &'static str, now: Duration, result: &Result<T, E>) {
+    fn called<T>(&self, call: &'static str, now: Duration, result: &Result<T, StoreError>) {
+        if let Err(error) = result {
+            self.note_history(error);
+        }
+        self.note_call(call, now, result.is_ok());
+    }
+
+    fn note_call(&self, call: &'static str, now: Duration, went_well: bool) {
         let mut pauses = lock(&self.pauses);
-        match result {
-            Ok(_) => drop(pauses.remove(call)),
-            Err(_) => {
+        match went_well {
+            true => drop(pauses.remove(call)),
+            false => {
                 self.figures.errors.fetch_add(1, Ordering::Relaxed);
                 let length = pauses.get(call).map_or(BACKOFF_MIN, |pause| (pause.length * 2).min(BACKOFF_MAX));
                 pauses.insert(call, Pause { until: now + jittered(length, self.rng.next()), length });
@@ -279,9 +301,9 @@ impl Shared {
     fn called_each(&self, call: &'static str, now: Duration, calls: usize, failed: usize) {
         match failed {
             0 if calls == 0 => {}
-            _ if failed < calls => self.called::<_, ()>(call, now, &Ok(())),
+            _ if failed < calls => self.note_call(call, now, true),
             1 => {}
-            _ => self.called::<(), _>(call, now, &Err(())),
+            _ => self.note_call(call, now, false),
         }
         let counted = usize::from(failed > 1 && failed == calls);
         self.figures.errors.fetch_add((failed - counted) as u64, Ordering::Relaxed);
@@ -343,6 +365,8 @@ impl<'e> Sharing<'e> {
             folded: get(&figures.folded),
             errors: get(&figures.errors),
             losses: get(&figures.losses),
+            claims_restored: get(&figures.claims_restored),
+            claim_conflicts: get(&figures.claim_conflicts),
             unsettled: self.unsettled() as u64,
             failing: self.failing() as u64,
             reachable: self.health() == StoreHealth::Reachable,

@@ -34,6 +34,9 @@ use quipu_model::{Epoch, Incarnation, Millis, NodeId, Writer};
 /// Cells of older lives that one counter may have beside its present shards. Each is a crash that came before the last one was settled.
 pub const OLD_CELLS_MAX: usize = 16;
 
+/// Cells of former lives that a node keeps of one counter though the store has confirmed them: what the store may lose.
+pub const KEPT_CELLS_MAX: usize = OLD_CELLS_MAX;
+
 /// Most cells of its lives that a node has of one counter, where one has so many shards.
 pub fn cells_max(shards_max: u16) -> usize {
     usize::from(shards_max) + OLD_CELLS_MAX
@@ -255,6 +258,13 @@ impl Owned {
         }
     }
 
+    /// Makes room for one more cell: the oldest one of a former life that the store has confirmed is dropped. False if there is none.
+    pub fn drop_oldest_confirmed(&mut self, present: Incarnation) -> bool {
+        let confirmed = |cell: &OwnCell| cell.incarnation != present && cell.settled && !cell.is_body();
+        let oldest = self.cells.iter().position(confirmed);
+        oldest.map(|at| self.cells.remove(at)).is_some()
+    }
+
     /// A row that is on its way is older than what is known now; the next reading asks anew.
     pub fn outdate(&mut self) {
         (self.turn, self.fetched_at) = (self.turn.wrapping_add(1), None);
@@ -464,6 +474,21 @@ mod tests {
             owned.open(old, life_shard(number), None);
         }
         assert_eq!(owned.observing(false, Incarnation(9)), None, "there are no more");
+    }
+
+    #[test]
+    fn of_former_lives_the_oldest_confirmed_cell_makes_room_and_no_other_does() {
+        let (mut owned, present) = (Owned::default(), Incarnation(9));
+        for life in 1..=3 {
+            let cell = owned.open(Incarnation(life), Shard(0), None);
+            cell.say(cell.own.added(1).unwrap());
+            cell.settled = life != 1;
+        }
+        owned.open(present, Shard(0), None);
+        assert!(owned.drop_oldest_confirmed(present));
+        let left: Vec<u64> = owned.cells.iter().map(|cell| cell.incarnation.0).collect();
+        assert_eq!(left, [1, 3, 9], "the first has not been confirmed");
+        assert!(owned.drop_oldest_confirmed(present) && !owned.drop_oldest_confirmed(present));
     }
 
     proptest! {

@@ -114,7 +114,10 @@ impl<'e> Sharing<'e> {
             for ((_, put), result) in puts.iter().zip(results.by_ref()) {
                 match result {
                     Ok(verdict) => self.told(name, put, verdict),
-                    Err(error) => failure = Some(error),
+                    Err(error) => {
+                        self.shared.note_history(error);
+                        failure = Some(error);
+                    }
                 }
             }
             match failure {
@@ -134,6 +137,7 @@ impl<'e> Sharing<'e> {
                 match self.settle_body(name).await {
                     Ok(_) => self.confirm_put(name),
                     Err(error) => {
+                        self.shared.note_history(&error);
                         failures.set(failures.get() + 1);
                         self.postpone(name, &error);
                     }
@@ -275,6 +279,9 @@ impl<'e> Sharing<'e> {
                 self.shared.node,
                 self.shared.present()
             ));
+        }
+        if left.row_lost {
+            self.note_loss();
         }
         if let Some(incarnation) = left.lost {
             let node = self.shared.node;

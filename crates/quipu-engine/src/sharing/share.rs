@@ -69,6 +69,8 @@ pub struct Left {
     pub twin: bool,
     /// An older life owes something that nobody can settle any more.
     pub lost: Option<Incarnation>,
+    /// The row does not know a cell any more that the store had confirmed.
+    pub row_lost: bool,
     /// How many cells went on under another epoch.
     pub carried: u64,
 }
@@ -81,6 +83,7 @@ impl Left {
             fetch: self.fetch || other.fetch,
             twin: self.twin || other.twin,
             lost: self.lost.or(other.lost),
+            row_lost: self.row_lost || other.row_lost,
             carried: self.carried + other.carried,
         }
     }
@@ -132,7 +135,11 @@ impl Share<'_> {
             |cell: &OwnCell| matches!(cell.own.shown(cell.id(node), cell.seq, row, seen.at), Told::Stay | Told::Over);
         // What somebody else, on a copy of its directory, has put as this node is none of its own.
         let silent = |cell: &OwnCell| cell.is_body() && !cell.own.said;
+        let kept = |cell: &OwnCell| cell.settled && heir(cell.incarnation) == Footing::Kept;
         let ours = |cell: &OwnCell| {
+            if cell.incarnation != self.present && kept(cell) {
+                return false;
+            }
             let acts = cell.incarnation == self.present || heir(cell.incarnation) != Footing::Theirs || counts(cell);
             acts && !silent(cell)
         };
@@ -152,8 +159,14 @@ impl Share<'_> {
             match heir(cell.incarnation) {
                 Footing::Acts => {}
                 Footing::Waits | Footing::Theirs => return (true, Left::default()),
+                Footing::Kept if cell.settled => {
+                    let row_lost = cell.own.said && row.newest(id).is_none_or(|newest| newest < cell.seq);
+                    return (true, Left { row_lost, ..Left::default() });
+                }
                 Footing::Over if cell.settled => return (false, Left::default()),
-                Footing::Over => return (true, Left { lost: Some(cell.incarnation), ..Left::default() }),
+                Footing::Kept | Footing::Over => {
+                    return (true, Left { lost: Some(cell.incarnation), ..Left::default() });
+                }
             }
         }
         let informed = cell.own.informed(row);
@@ -194,7 +207,13 @@ impl Share<'_> {
             Told::Outdone if present => (true, Left { twin: true, ..Left::default() }),
             // What an older life said and the store knows better, or has in full, is no longer this node's to say.
             Told::Outdone => (false, Left::default()),
-            Told::Open(_) | Told::Over if !cell.own.said || confirmed => (false, Left::default()),
+            Told::Open(_) | Told::Over if !cell.own.said => (false, Left::default()),
+            // The store has all of it, and may lose it.
+            Told::Open(_) | Told::Over if confirmed => {
+                self.confirmed |= !cell.settled;
+                (cell.settled, cell.doubted, cell.confirmed) = (true, false, cell.own.total);
+                (true, Left::default())
+            }
             // It was confirmed once, and will be doubted if that was lost.
             Told::Open(_) | Told::Over | Told::Move if cell.settled => (true, Left::default()),
             Told::Open(_) | Told::Over | Told::Move => (true, Left { swap: true, ..Left::default() }),
@@ -255,6 +274,8 @@ pub enum Footing {
     Waits,
     /// Someone else goes on with it: what it has added is theirs to show.
     Theirs,
+    /// Nobody has to: the store has confirmed all of it. Kept, and not shown, in case the store loses it.
+    Kept,
     /// Nobody can any more.
     Over,
 }
@@ -264,7 +285,8 @@ impl Footing {
     pub fn of(heir: Heir, now: Duration) -> Footing {
         match heir {
             _ if heir.acts(now) => Footing::Acts,
-            Heir::Over { .. } | Heir::Lost => Footing::Over,
+            Heir::Over => Footing::Kept,
+            Heir::Lost { .. } => Footing::Over,
             Heir::Elsewhere { alive: true, .. } => Footing::Theirs,
             _ => Footing::Waits,
         }

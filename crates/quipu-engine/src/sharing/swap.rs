@@ -230,7 +230,7 @@ impl Sharing<'_> {
             self.settle_body(name).await?;
         }
         let seen = store.read(named(name)).await?;
-        self.shared.called("swap", self.elapsed(), &Ok::<(), ()>(()));
+        self.shared.called("swap", self.elapsed(), &Ok(()));
         if !self.may_send(asked_at) {
             // It has slept since: what a row keeps would be dated by then, and forgotten too early.
             return Ok(None);

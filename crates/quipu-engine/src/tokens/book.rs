@@ -14,6 +14,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 use quipu_model::{Millis, Note, Outcome};
 
+use super::ClaimRecord;
 use super::note::Noted;
 
 /// The hash of a token, or of a producer: 128 bits with a secret seed, so that nobody can choose two that collide.
@@ -81,6 +82,15 @@ pub struct Applied {
     pub digest: u64,
     /// What was answered.
     pub outcome: Outcome,
+    /// The claim at the shared store under which it was applied.
+    pub claim: Option<Box<ClaimRecord>>,
+}
+
+impl Applied {
+    /// About how many bytes it takes beside itself.
+    fn bytes_beside(&self) -> usize {
+        self.outcome.bytes_beside() + self.claim.as_ref().map_or(0, |claim| claim.bytes())
+    }
 }
 
 /// The last mutation of a producer.
@@ -121,6 +131,12 @@ impl Book {
         self.tokens.get(&key)
     }
 
+    /// All tokens that were applied under a claim at the shared store, and when.
+    pub fn claimed(&self) -> impl Iterator<Item = (Millis, TokenKey)> {
+        let claimed = self.tokens.iter().filter(|(_, applied)| applied.claim.is_some());
+        claimed.map(|(key, applied)| (applied.at, *key))
+    }
+
     /// What a producer has done last.
     pub fn producer(&self, key: TokenKey) -> Option<&Last> {
         self.producers.get(&key)
@@ -143,9 +159,9 @@ impl Book {
 
     /// Takes what the ledger knows of a token.
     pub fn load_token(&mut self, key: TokenKey, applied: Applied) {
-        self.answers_bytes += applied.outcome.bytes_beside();
+        self.answers_bytes += applied.bytes_beside();
         let before = self.tokens.insert(key, applied);
-        self.answers_bytes -= before.map_or(0, |before| before.outcome.bytes_beside());
+        self.answers_bytes -= before.map_or(0, |before| before.bytes_beside());
     }
 
     /// Takes what the ledger knows of a producer.
@@ -213,7 +229,7 @@ impl Book {
         let answers_bytes = &mut self.answers_bytes;
         self.tokens.retain(|_, applied| {
             let stays = applied.at > over;
-            *answers_bytes -= if stays { 0 } else { applied.outcome.bytes_beside() };
+            *answers_bytes -= if stays { 0 } else { applied.bytes_beside() };
             stays
         });
         if self.tokens.len() < self.tokens.capacity() / 4 {

@@ -15,6 +15,7 @@
 //! Not here: the step itself (`turn/once`), claims on a shared store (`sharing/claim`).
 
 mod book;
+mod claim_record;
 mod note;
 
 use std::time::Duration;
@@ -24,6 +25,7 @@ use quipu_model::{Command, Identity, Item, Millis, Refusal};
 use xxhash_rust::xxh3::{xxh3_64_with_seed, xxh3_128_with_seed};
 
 pub use self::book::{Applied, Book, Last, TokenKey};
+pub use self::claim_record::{CLAIM_RECORD_BYTES_MAX, ClaimRecord};
 pub(crate) use self::note::{Noted, is_of_token, put_outcome, take_outcome};
 use crate::options::Options;
 use crate::sync::{AtomicU64, Ordering};
@@ -93,6 +95,29 @@ impl Tokens {
         }
     }
 
+    /// Refuses a token whose time is not now, by the clock of the shared store. `now` is this node's time at that moment.
+    pub fn check_store_time(
+        &self,
+        identity: &Identity<'_>,
+        (at, now): (Millis, Millis),
+        window: Duration,
+    ) -> Result<(), Refusal> {
+        let Some(carried) = identity.time() else { return Ok(()) };
+        match age(carried, at, window) {
+            Age::FromFuture => Err(Refusal::TokenFromFuture),
+            Age::TooOld => Err(Refusal::TokenTooOld { window_millis: millis(window) }),
+            // This node may have forgotten it, where the window was shorter. Its horizon is a time of its own clock.
+            Age::Fresh => {
+                let horizon = self.horizon.load(Ordering::Acquire).saturating_add(ahead());
+                let carried_here = i128::from(carried.0) + i128::from(now.0) - i128::from(at.0);
+                match carried_here <= i128::from(horizon) {
+                    true => Err(Refusal::TokenTooOld { window_millis: millis(window) }),
+                    false => Ok(()),
+                }
+            }
+        }
+    }
+
     /// What is known of a token or a number, in its shard's book, where tokens are remembered for so long.
     pub fn look(
         &self,
@@ -103,6 +128,18 @@ impl Tokens {
         window: Duration,
     ) -> Result<Seen, Refusal> {
         self.check_time(identity, now, window)?;
+        self.find(book, identity, (key, digest), now, window)
+    }
+
+    /// The same, without a look at the time that a token carries.
+    pub fn find(
+        &self,
+        book: &Book,
+        identity: &Identity<'_>,
+        (key, digest): (TokenKey, u64),
+        now: Millis,
+        window: Duration,
+    ) -> Result<Seen, Refusal> {
         let again = |known: u64, outcome: &quipu_model::Outcome| match known == digest {
             true => Ok(Seen::Again(outcome.clone())),
             false => Err(Refusal::TokenMismatch),

@@ -1,7 +1,7 @@
 //! Tokens at rest: the bytes of their notes in the ledger, and of outcomes there and in the journal.
 //!
 //! ```text
-//! note of a token      key  1, hash (16 bytes)   value  applied at u64, digest u64, outcome
+//! note of a token      key  1, hash (16 bytes)   value  applied at u64, digest u64, outcome; then its claim, if it has one
 //! note of a producer   key  2, hash (16 bytes)   value  number     u64, digest u64, outcome
 //! note of the horizon  key  3                    value  u64, Unix milliseconds
 //! keys that begin with 4 are of `namespaces`
@@ -19,7 +19,7 @@
 
 use quipu_model::{Listed, Millis, Note, Outcome};
 
-use super::{Applied, Last, TokenKey};
+use super::{Applied, ClaimRecord, Last, TokenKey};
 
 const TOKEN: u8 = 1;
 const PRODUCER: u8 = 2;
@@ -49,8 +49,9 @@ impl Noted {
             put_outcome(&mut value, outcome);
         };
         let key = match self {
-            Noted::Token(key, Applied { at, digest, outcome }) => {
+            Noted::Token(key, Applied { at, digest, outcome, claim }) => {
                 put(at.0, *digest, outcome);
+                claim.iter().for_each(|claim| claim.encode(&mut value));
                 keyed(TOKEN, *key)
             }
             Noted::Producer(key, Last { n, digest, outcome }) => {
@@ -80,9 +81,13 @@ impl Noted {
         }
         let key = TokenKey::from_bytes(key.try_into().ok()?);
         let (digest, outcome) = (take_u64(&mut rest)?, take_outcome(&mut rest)?);
+        let claim = match kind {
+            TOKEN if !rest.is_empty() => Some(Box::new(ClaimRecord::decode(&mut rest)?)),
+            _ => None,
+        };
         match kind {
             _ if !rest.is_empty() => None,
-            TOKEN => Some(Noted::Token(key, Applied { at: Millis(first), digest, outcome })),
+            TOKEN => Some(Noted::Token(key, Applied { at: Millis(first), digest, outcome, claim })),
             PRODUCER => Some(Noted::Producer(key, Last { n: first, digest, outcome })),
             _ => None,
         }

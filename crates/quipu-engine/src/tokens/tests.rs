@@ -16,8 +16,16 @@ const WINDOW: Duration = Duration::from_secs(3_600);
 const DAY: Duration = Duration::from_secs(86_400);
 const NOW: Millis = Millis(1_780_000_000_000);
 
+/// Of two tokens one has a claim.
+fn claim(number: u64, other: u64) -> Option<Box<ClaimRecord>> {
+    let token = quipu_model::shared::Token::new(&number.to_le_bytes()[..(other % 9) as usize]).unwrap();
+    let (incarnation, forget_at) = (quipu_model::Incarnation(other), Millis(number));
+    let record = ClaimRecord { token, incarnation, attempt: number ^ other, payload: other, forget_at };
+    other.is_multiple_of(2).then(|| Box::new(record))
+}
+
 fn applied(at: u64) -> Applied {
-    Applied { at: Millis(at), digest: 1, outcome: Outcome::Integer(5) }
+    Applied { at: Millis(at), digest: 1, outcome: Outcome::Integer(5), claim: None }
 }
 
 #[test]
@@ -133,7 +141,7 @@ proptest! {
         ][kind].clone();
         let key = TokenKey::from(key);
         for noted in [
-            Noted::Token(key, Applied { at: Millis(at), digest, outcome: outcome.clone() }),
+            Noted::Token(key, Applied { at: Millis(at), digest, outcome: outcome.clone(), claim: claim(at, digest) }),
             Noted::Producer(key, Last { n: at, digest, outcome }),
             Noted::Horizon(Millis(at)),
         ] {

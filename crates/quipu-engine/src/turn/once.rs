@@ -25,7 +25,7 @@ use crate::journal::format::{ENTRY_BYTES_MAX, Entry, RECORD_BYTES_MAX};
 use crate::load::Load;
 use crate::sharing::Once;
 use crate::sketches::outcome_bytes_max;
-use crate::tokens::{Applied, Last, Seen, TokenKey};
+use crate::tokens::{Applied, CLAIM_RECORD_BYTES_MAX, ClaimRecord, Last, Seen, TokenKey};
 
 /// A mutation under a token.
 struct Mutation<'m, 'a> {
@@ -39,26 +39,73 @@ struct Mutation<'m, 'a> {
     durability: Durability,
     /// How long it is remembered.
     window: Duration,
+    /// Whether the shared store judges its time.
+    is_shared: bool,
+    /// The claim at the shared store under which it is applied.
+    claim: Option<&'m ClaimRecord>,
 }
 
 impl<'e> Turn<'e> {
     /// Admits and applies one mutation, or several plain sets as one (replies `Ok`), under a token, unless that was done before. `Err`: counters are at rest, or a
     /// shared store has to be asked; nothing was applied.
     pub fn run_once(&mut self, identity: &Identity<'_>, commands: &[Command<'_>]) -> Result<Reply, Load> {
-        match self.try_once(identity, commands) {
-            Ok(reply) => Ok(reply),
-            Err(NotRun::Refused(refusal)) => Ok(Reply::Refused(refusal)),
-            Err(NotRun::Load(load)) => Err(load),
-        }
+        let ran = match self.engine.shared {
+            Some(_) => Err(self.once_shared(identity, commands)),
+            None => self.try_once(identity, commands, None),
+        };
+        reply_or_load(ran)
     }
 
-    fn try_once(&mut self, identity: &Identity<'_>, commands: &[Command<'_>]) -> Result<Reply, NotRun> {
+    /// Applies one mutation whose token was claimed at the shared store, and remembers the claim in the record of the effect. A mutation that
+    /// this node has applied before is answered.
+    pub(crate) fn run_claimed(
+        &mut self,
+        identity: &Identity<'_>,
+        command: &Command<'_>,
+        claim: &ClaimRecord,
+    ) -> Result<Reply, Load> {
+        if let Some(refusal) = self.engine.shared.as_ref().and_then(|shared| shared.refusal()) {
+            return Ok(Reply::Refused(refusal));
+        }
+        reply_or_load(self.try_once(identity, std::slice::from_ref(command), Some(claim)))
+    }
+
+    /// The reply of a mutation that this node has applied on a shared store, or its refusal if the token was used for another one.
+    pub(crate) fn find_applied(&mut self, identity: &Identity<'_>, command: &Command<'_>) -> Option<Reply> {
+        self.release();
+        let commands = std::slice::from_ref(command);
+        let mutation = self.mutation(identity, commands, None).ok()?;
+        let held = Held::one(&self.engine.table, mutation.shard);
+        self.look(held, &mutation).err()
+    }
+
+    fn try_once(
+        &mut self,
+        identity: &Identity<'_>,
+        commands: &[Command<'_>],
+        claim: Option<&ClaimRecord>,
+    ) -> Result<Reply, NotRun> {
         let mut bodies_bytes = 0;
         loop {
-            if let Some(reply) = self.once_as_admitted(identity, commands, &mut bodies_bytes)? {
+            if let Some(reply) = self.once_as_admitted(identity, commands, claim, &mut bodies_bytes)? {
                 return Ok(reply);
             }
         }
+    }
+
+    fn mutation<'m, 'a>(
+        &self,
+        identity: &'m Identity<'a>,
+        commands: &'m [Command<'a>],
+        claim: Option<&'m ClaimRecord>,
+    ) -> Result<Mutation<'m, 'a>, Refusal> {
+        let engine = self.engine;
+        let digest = engine.tokens.digest(commands).filter(|_| is_one_step(commands)).ok_or(Refusal::NotOnce)?;
+        let (key, policies) = (engine.tokens.key(identity), &self.policies);
+        let durability = commands.iter().map(|command| reach(command).durability(policies)).max().unwrap_or_default();
+        let (shard, window) = (engine.table.shard_of(key.hash()), self.window(commands));
+        let is_shared = engine.shared.is_some();
+        Ok(Mutation { identity, commands, key, shard, digest, durability, window, is_shared, claim })
     }
 
     /// `None` if other policies came in force meanwhile, or bodies of sketches were found to need more room: then nothing was applied.
@@ -66,18 +113,13 @@ impl<'e> Turn<'e> {
         &mut self,
         identity: &Identity<'_>,
         commands: &[Command<'_>],
+        claim: Option<&ClaimRecord>,
         bodies_bytes: &mut usize,
     ) -> Result<Option<Reply>, NotRun> {
         self.release();
         let engine = self.engine;
-        let digest = engine.tokens.digest(commands).filter(|_| is_one_step(commands)).ok_or(Refusal::NotOnce)?;
-        if engine.shared.is_some() {
-            return Err(self.once_shared(identity, commands));
-        }
-        let (key, policies) = (engine.tokens.key(identity), &self.policies);
-        let durability = commands.iter().map(|command| reach(command).durability(policies)).max().unwrap_or_default();
-        let (shard, window) = (engine.table.shard_of(key.hash()), self.window(commands));
-        let mutation = Mutation { identity, commands, key, shard, digest, durability, window };
+        let mutation = self.mutation(identity, commands, claim)?;
+        let shard = mutation.shard;
         // A retry needs no room, and no counters either.
         if let Err(told) = self.look(Held::one(&engine.table, shard), &mutation) {
             return Ok(Some(told));
@@ -86,10 +128,11 @@ impl<'e> Turn<'e> {
         if outcome_bytes > OUTCOME_BYTES_MAX {
             return Err(Refusal::TokenReply { bytes_max: OUTCOME_BYTES_MAX }.into());
         }
-        let (mut shards, mut bytes) = (vec![shard], ENTRY_BYTES_MAX + outcome_bytes + *bodies_bytes);
+        let claim_bytes = if claim.is_some() { CLAIM_RECORD_BYTES_MAX } else { 0 };
+        let (mut shards, mut bytes) = (vec![shard], ENTRY_BYTES_MAX + outcome_bytes + claim_bytes + *bodies_bytes);
         for command in commands {
             reach(command).shards(&engine.table, &mut shards);
-            bytes += reach(command).record_bytes_max(0);
+            bytes += reach(command).record_bytes_max(self.own_bytes_max());
         }
         if bytes > RECORD_BYTES_MAX {
             let reason = format!("a command of {bytes} bytes is longer than a record may be");
@@ -122,13 +165,13 @@ impl<'e> Turn<'e> {
     /// The locks back if the mutation is new; what is to be told about it if it is not.
     fn look(&mut self, mut held: Held<'e>, mutation: &Mutation<'_, '_>) -> Result<Held<'e>, Reply> {
         let tokens = &self.engine.tokens;
-        let told = match tokens.look(
-            held.shard(mutation.shard).book(),
-            mutation.identity,
-            (mutation.key, mutation.digest),
-            self.now,
-            mutation.window,
-        ) {
+        let &Mutation { identity, key, digest, window, .. } = mutation;
+        let book = held.shard(mutation.shard).book();
+        let seen = match mutation.is_shared {
+            true => tokens.find(book, identity, (key, digest), self.now, window),
+            false => tokens.look(book, identity, (key, digest), self.now, window),
+        };
+        let told = match seen {
             Ok(Seen::New) => return Ok(held),
             Ok(Seen::Again(outcome)) => {
                 tokens.note_hit();
@@ -151,6 +194,7 @@ impl<'e> Turn<'e> {
         if let Some(load) = self.missing(&mut held, commands) {
             return Err(NotRun::Load(load));
         }
+        self.check_rows(&mut held, commands)?;
         self.held = Some(held);
         let places = self.hold_places(commands);
         let mut held = self.held.take().expect("it was just put there");
@@ -172,23 +216,24 @@ impl<'e> Turn<'e> {
     }
 
     fn remember(&mut self, mutation: &Mutation<'_, '_>, outcome: Outcome) {
-        let Mutation { identity, key, shard, digest, .. } = *mutation;
+        let Mutation { identity, key, shard, digest, claim, .. } = *mutation;
+        let claim = claim.cloned().map(Box::new);
         let number = if let Item::Sequence(n) = identity.item() { Some(n) } else { None };
-        self.draft.push(self.now, &Entry::Token { key, digest, number, outcome: outcome.clone() });
+        self.draft
+            .push(self.now, &Entry::Token { key, digest, number, outcome: outcome.clone(), claim: claim.clone() });
         let book = self.held.as_mut().expect("the run is open").shard(shard).book_mut();
         match number {
-            None => book.apply(key, Applied { at: self.now, digest, outcome }),
+            None => book.apply(key, Applied { at: self.now, digest, outcome, claim }),
             Some(n) => book.follow(key, Last { n, digest, outcome }),
         }
     }
 
     /// On a shared store a token is claimed there, and only adds can be so far.
     fn once_shared(&self, identity: &Identity<'_>, commands: &[Command<'_>]) -> NotRun {
-        let tokens = &self.engine.tokens;
-        if let Some(refusal) = self.engine.shared.as_ref().and_then(|shared| shared.refusal()) {
-            return refusal.into();
+        if self.engine.tokens.digest(commands).filter(|_| is_one_step(commands)).is_none() {
+            return Refusal::NotOnce.into();
         }
-        if let Err(refusal) = tokens.check_time(identity, self.now, self.window(commands)) {
+        if let Some(refusal) = self.engine.shared.as_ref().and_then(|shared| shared.refusal()) {
             return refusal.into();
         }
         match (identity.item(), commands) {
@@ -200,6 +245,14 @@ impl<'e> Turn<'e> {
             (Item::Token(_), _) => Refusal::OneOwner { what: "a token on anything but a plain add" }.into(),
             (Item::Sequence(_), _) => Refusal::OneOwner { what: "a sequence number" }.into(),
         }
+    }
+}
+
+fn reply_or_load(ran: Result<Reply, NotRun>) -> Result<Reply, Load> {
+    match ran {
+        Ok(reply) => Ok(reply),
+        Err(NotRun::Refused(refusal)) => Ok(Reply::Refused(refusal)),
+        Err(NotRun::Load(load)) => Err(load),
     }
 }
 

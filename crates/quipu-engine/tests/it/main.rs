@@ -15,6 +15,7 @@ mod golden;
 mod hazards;
 mod interleave;
 mod lives;
+mod lost_store;
 mod model;
 mod namespaces;
 mod once;

@@ -12,6 +12,9 @@
 //!
 //! Not here: when a token is too old to be claimed at all, and what a reply's bytes mean (the engine).
 
+use std::time::Duration;
+
+use crate::token::TOKEN_AHEAD_MAX;
 use crate::{Millis, Writer};
 
 /// Longest token. A UUID has 36 bytes; a few times that leaves room for a prefix and no room to store data in tokens.
@@ -116,6 +119,15 @@ impl Token {
     }
 }
 
+/// When a claim that is made at this time of the store is forgotten.
+///
+/// A token may carry a time up to [`TOKEN_AHEAD_MAX`] ahead of the store's clock, and is fresh for a window from then. The
+/// same again is a margin for the time that a claim is under way.
+pub fn forget_at(at: Millis, window: Duration) -> Millis {
+    let kept_for = window.saturating_add(2 * TOKEN_AHEAD_MAX);
+    Millis(at.0.saturating_add(u64::try_from(kept_for.as_millis()).unwrap_or(u64::MAX)))
+}
+
 /// Claims a token. `known` is what the store has under it.
 pub fn claim(known: &mut Option<Claim>, asked: &Claim, at: Millis) -> ClaimVerdict {
     if asked.forget_at <= at {
@@ -184,6 +196,7 @@ pub fn restore(known: &mut Option<Claim>, asked: &Claim, at: Millis) -> RestoreV
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::token::{Age, age};
     use crate::{Incarnation, NodeId};
 
     const NOW: Millis = Millis(10);
@@ -270,6 +283,16 @@ mod tests {
         assert_eq!(restore(&mut known, &applied(1), NOW), RestoreVerdict::Restored);
         assert_eq!(claim(&mut known, &asked(2, 2), NOW), ClaimVerdict::Done { reply: (*b"ok").into() });
         assert_eq!(end(&mut known, asked(1, 1).owner, 1, &done()), EndVerdict::Ended, "a late end changes nothing");
+    }
+
+    #[test]
+    fn a_claim_outlives_every_time_at_which_its_token_is_fresh() {
+        let window = Duration::from_secs(3_600);
+        let carried = Millis(NOW.0 + 60_000);
+        assert_eq!(age(carried, NOW, window), Age::Fresh);
+        let forgotten = forget_at(NOW, window);
+        assert_eq!(age(carried, forgotten, window), Age::TooOld);
+        assert_eq!(age(carried, Millis(forgotten.0 - 60_000), window), Age::TooOld, "with a minute to spare");
     }
 
     #[test]

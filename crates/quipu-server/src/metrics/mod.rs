@@ -193,6 +193,8 @@ pub(crate) const METRICS: &[Metric] = &[
     counter("quipu_store_swaps_total", "Swaps carried out there.", |s, out| store(s, out, |s| s.swaps)),
     counter("quipu_store_errors_total", "Calls to it that failed, and are made again.", |s, out| store(s, out, |s| s.errors)),
     counter("quipu_store_losses_total", "Times it was found to have lost something: drift.", |s, out| store(s, out, |s| s.losses)),
+    counter("quipu_store_claims_restored_total", "Claims of tokens that the shared store did not have, put back.", |s, out| store(s, out, |s| s.claims_restored)),
+    counter("quipu_store_claim_conflicts_total", "Tokens that this node has applied and that the shared store has otherwise: applied twice, perhaps.", |s, out| store(s, out, |s| s.claim_conflicts)),
     counter("quipu_carries_total", "Cells that went on under another epoch.", |s, out| store(s, out, |s| s.carries)),
     counter("quipu_late_cells_total", "Cells of older lives that were settled late.", |s, out| store(s, out, |s| s.late)),
     counter("quipu_closed_cells_total", "Cells of retired writers that were closed.", |s, out| store(s, out, |s| s.closed)),

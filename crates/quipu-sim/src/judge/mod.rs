@@ -15,7 +15,8 @@
 //! - what needs one owner is refused, and refused means never applied;
 //! - in the end all nodes show the same, and it is the sum of the row.
 //!
-//! Where the store has lost data only adds of the nodes' present lives are certain, and counters that are swapped are judged by agreement alone.
+//! Where the store may lose data, a token may be counted once by each node that it was sent to; and counters that are swapped are judged by agreement alone.
+//! Where it has lost data after the registration of a life was removed, only adds of the nodes' present lives are certain.
 
 mod fresh;
 mod observed;
@@ -105,6 +106,8 @@ pub struct Judge {
     pub fresh_readings: u64,
     /// How often what was certain has become less so: the store lost data, or a node went on as someone else after that.
     losses: u64,
+    /// Whether the store may lose data in this run.
+    may_lose: bool,
 }
 
 /// An add with a token.
@@ -169,9 +172,10 @@ impl Book {
 }
 
 impl Judge {
-    /// Empty books.
-    pub fn new() -> Judge {
-        Judge { books: Default::default(), lives: Vec::new(), tokens: BTreeMap::new(), fresh_readings: 0, losses: 0 }
+    /// Empty books, of a run in which the store may lose data, or may not.
+    pub fn new(may_lose: bool) -> Judge {
+        let (books, tokens) = (Default::default(), BTreeMap::new());
+        Judge { books, lives: Vec::new(), tokens, fresh_readings: 0, losses: 0, may_lose }
     }
 
     /// A node has begun a life.
@@ -222,6 +226,11 @@ impl Judge {
                     adds = delta;
                     Token { counter: act.counter, entry: book.add(NOBODY, 0, delta), ..Token::default() }
                 });
+                if self.may_lose && !known.nodes.is_empty() && !known.nodes.contains(&node) {
+                    // The store may lose the claim, and this node may apply the token before the other one has noticed that. Once: it knows its own tokens.
+                    book.add(NOBODY, 0, delta);
+                    adds = delta;
+                }
                 known.nodes.push(node);
                 entry = known.entry;
             }
@@ -289,7 +298,7 @@ impl Judge {
             }
             (What::Once { token, .. }, Reply::Integer(value)) => {
                 let known = self.tokens.entry(token).or_default();
-                if known.value.is_some_and(|known| known != *value) {
+                if !lossy && known.value.is_some_and(|known| known != *value) {
                     return Err(format!("node {node}: {act:?} is answered {value}, and before {:?}", known.value));
                 }
                 known.value = Some(*value);
@@ -417,7 +426,7 @@ impl Judge {
         }
         // What a node added in the knowledge of an expiry is gone with it, and nobody outside can tell how much that was; that it is not
         // counted twice was seen to at every step.
-        if truth.is_expiring(counter) { Ok(()) } else { self.judge_sum(counter, counted) }
+        if truth.is_expiring(counter) { Ok(()) } else { self.judge_sum(counter, counted, truth.has_removed()) }
     }
 
     /// The same of a sketch.
@@ -453,13 +462,14 @@ impl Judge {
         self.losses > 0
     }
 
-    fn judge_sum(&self, counter: usize, counted: i128) -> Result<(), String> {
+    /// `removed`: registrations were removed, so that what the store has lost of these lives nobody has any more.
+    fn judge_sum(&self, counter: usize, counted: i128, removed: bool) -> Result<(), String> {
+        let is_certain =
+            |add: &Add| !self.is_lossy() || !removed || add.node != NOBODY && add.life == self.lives[add.node];
         let (mut certain, mut in_doubt) = (0, Vec::new());
         for add in &self.books[counter].adds {
             match add.stands {
-                Stands::Acked if !self.is_lossy() || add.life == self.lives[add.node] => {
-                    certain += i128::from(add.delta)
-                }
+                Stands::Acked if is_certain(add) => certain += i128::from(add.delta),
                 Stands::Acked | Stands::InDoubt => in_doubt.push(add.delta),
                 Stands::Refused => {}
             }

@@ -11,7 +11,7 @@ const RELAXED: usize = 1;
 const MEMORY: usize = 2;
 
 fn judge() -> Judge {
-    let mut judge = Judge::new();
+    let mut judge = Judge::new(false);
     judge.opened(0);
     judge.opened(1);
     judge

@@ -36,9 +36,11 @@ enum Kind {
     Audit,
     Retire,
     Claim,
+    RestoreClaims,
 }
 
-const KINDS: [Kind; 7] = [Kind::Renew, Kind::Settle, Kind::Fetch, Kind::Swap, Kind::Audit, Kind::Retire, Kind::Claim];
+const KINDS: [Kind; 8] =
+    [Kind::Renew, Kind::Settle, Kind::Fetch, Kind::Swap, Kind::Audit, Kind::Retire, Kind::Claim, Kind::RestoreClaims];
 
 impl Chore {
     /// All there are, due now.
@@ -110,6 +112,7 @@ fn begin(kind: Kind, engine: Engine, bell: &Bell) -> Task<usize> {
         Kind::Audit => round!(audit),
         Kind::Retire => round!(retire),
         Kind::Claim => round!(claim),
+        Kind::RestoreClaims => round!(restore_claims),
     }
 }
 
@@ -130,7 +133,7 @@ impl Kind {
             Kind::Renew => sharing.lease / 5,
             Kind::Settle => (sharing.settle_every / 2).max(Duration::from_millis(50)),
             // Whoever waits for one of these does not wait for its turn.
-            Kind::Fetch | Kind::Swap | Kind::Audit => Duration::from_millis(400),
+            Kind::Fetch | Kind::Swap | Kind::Audit | Kind::RestoreClaims => Duration::from_millis(400),
             Kind::Claim => Duration::from_secs(2),
             Kind::Retire => (sharing.retire_after / 4).min(Duration::from_secs(3)),
         }

@@ -401,6 +401,13 @@ impl SimStore {
                 }
                 Ok(told)
             }
+            Message::Unregister(..) => {
+                let told = message.apply(&self.memory)?;
+                if matches!(told, Told::Registered(RegisterVerdict::Registered)) {
+                    state.truth.unregistered();
+                }
+                Ok(told)
+            }
             Message::History => Ok(Told::History(state.history)),
             other => other.apply(&self.memory),
         }

@@ -83,6 +83,8 @@ pub struct Truth {
     lives: BTreeSet<(usize, Writer)>,
     /// Lives that were folded.
     folded: BTreeSet<Writer>,
+    /// A registration was removed.
+    removed: bool,
     broken: Option<String>,
 }
 
@@ -131,6 +133,7 @@ impl Truth {
             changes: 0,
             lives: BTreeSet::new(),
             folded: BTreeSet::new(),
+            removed: false,
             broken: None,
         }
     }
@@ -245,6 +248,16 @@ impl Truth {
     /// Whether this speaks of a life that was folded.
     pub fn was_folded(&self, reason: &str) -> bool {
         self.folded.iter().any(|writer| reason.contains(&writer.to_string()))
+    }
+
+    /// Whether a registration was removed: of that life the nodes keep nothing, for the store to lose.
+    pub fn has_removed(&self) -> bool {
+        self.removed
+    }
+
+    /// A registration was removed.
+    pub(super) fn unregistered(&mut self) {
+        self.removed = true;
     }
 
     /// How many lives a node has registered as its own or as an heir.

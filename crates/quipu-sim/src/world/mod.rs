@@ -110,7 +110,7 @@ impl World {
             lives: Vec::new(),
             reach: Vec::new(),
             stranded: Vec::new(),
-            judge: Judge::new(),
+            judge: Judge::new(plan.blurred),
             asked: 0,
             tokens: Vec::new(),
             quiet_until: Duration::ZERO,
@@ -219,7 +219,7 @@ impl World {
 
     /// Something new, or a token that was sent before, to any node, as after a timeout.
     fn draw(&mut self) -> Act {
-        if self.plan.blurred || !self.dice.chance(TOKEN_PERCENT) {
+        if !self.dice.chance(TOKEN_PERCENT) {
             return Act::draw(&self.dice, self.plan.expiry_millis_max);
         }
         if !self.tokens.is_empty() && self.dice.chance(60) {

@@ -1,0 +1,211 @@
+//! Puts claims of tokens back that the store may have lost.
+//!
+//! In: this node's tokens with their claims. Out: the same claims at the store, with their replies; claims of others that contradict them.
+//!
+//! Claims are put back after each start, because a crash may have come before the store heard the end of a claim; after the store has lost data; and
+//! one by one where the end of a claim was not heard. The newest come first, since these are retried most.
+//!
+//! After a loss, and for a lease at least, a token that carries no later time is refused: each node that applied one has the time to notice the loss.
+//!
+//! Invariant: only what is synced in the journal is put back.
+
+use std::time::Duration;
+
+use quipu_model::shared::{Claim, RestoreVerdict};
+use quipu_model::{History, Identity, Millis, Outcome, RESTORED_CLAIMS_MAX, StoreError, TOKEN_AHEAD_MAX};
+
+use super::{Shared, Sharing};
+use crate::journal::Wait;
+use crate::sync::{Ordering, lock};
+use crate::tokens::TokenKey;
+
+/// Which claims are to be put back.
+#[derive(Default)]
+pub(super) struct Restoration {
+    /// Tokens, the newest last.
+    queue: Vec<TokenKey>,
+    /// The tokens of the call under way: in the queue again if its round is dropped.
+    under_way: Vec<TokenKey>,
+    /// Whether all tokens were queued since the start.
+    has_begun: bool,
+    /// The store has lost data, and not everything was put back.
+    loss: Option<Loss>,
+    /// Whether a conflict was logged since.
+    has_logged_conflict: bool,
+}
+
+/// A loss that was noticed.
+#[derive(Clone, Copy)]
+struct Loss {
+    /// When, by the store's clock; none before that was asked.
+    noticed_at: Option<Millis>,
+    /// Until then tokens are refused, by the clock that only runs forward.
+    until: Duration,
+}
+
+/// The history of the store, as far as this node knows it.
+#[derive(Default)]
+pub(super) struct KnownHistory {
+    /// As it was told last.
+    told: Option<History>,
+    /// A call was refused since, because it has changed.
+    has_changed: bool,
+}
+
+impl Shared {
+    /// Has the history asked for if it is why a call was refused.
+    pub(super) fn note_history(&self, error: &StoreError) {
+        if matches!(error, StoreError::HistoryChanged { .. }) {
+            lock(&self.history).has_changed = true;
+        }
+    }
+
+    /// Whether a call was refused because the store's history has changed.
+    pub(super) fn has_changed_history(&self) -> bool {
+        lock(&self.history).has_changed
+    }
+}
+
+impl Sharing<'_> {
+    /// Asks for the store's history if this node has never heard it.
+    pub(super) async fn learn_history(&self) -> Result<(), StoreError> {
+        if lock(&self.shared.history).told.is_none() {
+            self.ask_history().await?;
+        }
+        Ok(())
+    }
+
+    /// Asks for the store's history; whether it has changed since it was told last.
+    pub(super) async fn ask_history(&self) -> Result<bool, StoreError> {
+        let now = self.shared.store.history().await?;
+        let mut history = lock(&self.shared.history);
+        history.has_changed = false;
+        let before = history.told.replace(now);
+        Ok(before.is_some() && before != history.told)
+    }
+
+    /// The store has lost data: all claims go back, and until then tokens are refused.
+    pub(super) fn restore_all_claims(&self) {
+        let until = self.elapsed() + self.shared.options.lease;
+        let all = self.claimed_tokens();
+        let mut restoration = lock(&self.shared.restoration);
+        restoration.loss = Some(Loss { noticed_at: None, until });
+        (restoration.queue, restoration.has_begun, restoration.has_logged_conflict) = (all, true, false);
+    }
+
+    /// By this time of the store's clock a loss was noticed.
+    pub(super) fn date_loss(&self, at: Millis) {
+        if let Some(loss) = &mut lock(&self.shared.restoration).loss {
+            loss.noticed_at.get_or_insert(at);
+        }
+    }
+
+    /// Whether a token may be claimed: not while a claim of it may be lost.
+    pub(super) fn may_claim(&self, identity: &Identity<'_>) -> bool {
+        let Some(loss) = lock(&self.shared.restoration).loss else { return true };
+        // Nobody can have applied a token before the loss whose time is further ahead than any may be.
+        let ahead = u64::try_from(TOKEN_AHEAD_MAX.as_millis()).unwrap_or(u64::MAX);
+        let is_later =
+            |noticed_at: Millis| identity.time().is_some_and(|carried| carried.0 > noticed_at.0.saturating_add(ahead));
+        loss.noticed_at.is_some_and(is_later)
+    }
+
+    /// The store has not heard the end of a claim.
+    pub(super) fn queue_claim(&self, identity: &Identity<'_>) {
+        lock(&self.shared.restoration).queue.push(self.inner.tokens.key(identity));
+    }
+
+    /// Puts claims back, one batch; how many.
+    pub async fn restore_claims(self) -> usize {
+        let now = self.elapsed();
+        if !self.shared.may_put(now) || !self.shared.may_call("restore", now) {
+            return 0;
+        }
+        if !lock(&self.shared.restoration).has_begun {
+            let all = self.claimed_tokens();
+            let mut restoration = lock(&self.shared.restoration);
+            if !std::mem::replace(&mut restoration.has_begun, true) {
+                // What was queued meanwhile is newer.
+                let newer = std::mem::replace(&mut restoration.queue, all);
+                restoration.queue.extend(newer);
+            }
+        }
+        let tokens = {
+            let mut restoration = lock(&self.shared.restoration);
+            let restoration = &mut *restoration;
+            restoration.queue.append(&mut restoration.under_way);
+            if restoration.queue.is_empty() {
+                if restoration.loss.is_some_and(|loss| loss.until <= now) {
+                    restoration.loss = None;
+                    tracing::info!("the claims of all tokens that this node has applied are at the shared store again");
+                }
+                return 0;
+            }
+            let first = restoration.queue.len().saturating_sub(RESTORED_CLAIMS_MAX);
+            restoration.under_way = restoration.queue.split_off(first);
+            restoration.under_way.clone()
+        };
+        let claims: Vec<Claim> = tokens.iter().rev().filter_map(|key| self.claim_of(*key)).collect();
+        let restored = self.put_back(&claims).await;
+        self.shared.called("restore", self.elapsed(), &restored);
+        match restored {
+            Ok(()) => {
+                lock(&self.shared.restoration).under_way.clear();
+                tokens.len()
+            }
+            Err(_) => 0,
+        }
+    }
+
+    async fn put_back(&self, claims: &[Claim]) -> Result<(), StoreError> {
+        if claims.is_empty() {
+            return Ok(());
+        }
+        let not_applied = |source| StoreError::NotApplied { call: quipu_model::Call::RestoreClaims, source };
+        let end = self.inner.journal.reserved();
+        if self.inner.committed(Wait { written: end, synced: end }).await.is_err() {
+            return Err(not_applied("the journal has failed".into()));
+        }
+        if !self.shared.may_put(self.elapsed()) {
+            return Err(not_applied("the lease has run out".into()));
+        }
+        let verdicts = self.shared.store.restore_claims(claims).await?;
+        for (claim, verdict) in claims.iter().zip(verdicts) {
+            match verdict {
+                RestoreVerdict::Restored => drop(self.shared.figures.claims_restored.fetch_add(1, Ordering::Relaxed)),
+                RestoreVerdict::Known => {}
+                RestoreVerdict::Conflict => self.note_conflict(claim),
+            }
+        }
+        Ok(())
+    }
+
+    /// Two nodes may have applied a token.
+    fn note_conflict(&self, claim: &Claim) {
+        self.shared.figures.claim_conflicts.fetch_add(1, Ordering::Relaxed);
+        if !std::mem::replace(&mut lock(&self.shared.restoration).has_logged_conflict, true) {
+            let token = claim.token.bytes().escape_ascii();
+            tracing::warn!(%token, "a token that this node has applied has another claim at the shared store: it may have been applied twice");
+        }
+    }
+
+    /// The claim of a token that this node has applied.
+    fn claim_of(&self, key: TokenKey) -> Option<Claim> {
+        let table = &self.inner.table;
+        let shard = table.lock(table.shard_of(key.hash()));
+        let applied = shard.book().token(key)?;
+        let Outcome::Integer(value) = applied.outcome else { return None };
+        Some(applied.claim.as_ref()?.claim(self.shared.node, value.to_string().into_bytes().into()))
+    }
+
+    /// All tokens that this node has applied under a claim, the newest last.
+    fn claimed_tokens(&self) -> Vec<TokenKey> {
+        let table = &self.inner.table;
+        let mut claimed = Vec::new();
+        for index in 0..table.shard_count() {
+            claimed.extend(table.lock(index).book().claimed());
+        }
+        claimed.sort_unstable();
+        claimed.into_iter().map(|(_, key)| key).collect()
+    }
+}
