@@ -52,7 +52,8 @@ fn without_store(door: &Door) -> Option<String> {
     match sharing.health() {
         StoreHealth::Reachable => {
             let problem = sharing.store_problems().into_iter().next();
-            let problem = problem.map(|problem| format!("the shared store {store} does not keep what it confirms: {problem}"));
+            let problem =
+                problem.map(|problem| format!("the shared store {store} does not keep what it confirms: {problem}"));
             problem.or_else(|| sharing.registry_problem())
         }
         StoreHealth::Unknown => Some(format!("the shared store {store} has not answered yet")),

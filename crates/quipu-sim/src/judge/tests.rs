@@ -74,9 +74,9 @@ fn a_crash_takes_what_the_durability_lets_it_take() {
         }
         judge.ended(0, end);
         for (counter, in_doubt) in in_doubt.into_iter().enumerate() {
-            judge.judge_sum(counter, 5).unwrap();
-            assert_eq!(judge.judge_sum(counter, 0).is_ok(), in_doubt, "{end:?}, counter {counter}");
-            assert!(judge.judge_sum(counter, 10).is_err(), "never twice");
+            judge.judge_sum(counter, 5, false).unwrap();
+            assert_eq!(judge.judge_sum(counter, 0, false).is_ok(), in_doubt, "{end:?}, counter {counter}");
+            assert!(judge.judge_sum(counter, 10, false).is_err(), "never twice");
         }
     }
 }
@@ -90,10 +90,33 @@ fn unknown_adds_count_once_or_not_at_all_and_refused_ones_never() {
     let refused = answer(Reply::Refused(Refusal::Overflow), 0);
     assert_eq!(judge.answer(asked, &refused, at(2)), Ok(30));
     for counted in [5, 105] {
-        judge.judge_sum(RISING, counted).unwrap();
+        judge.judge_sum(RISING, counted, false).unwrap();
     }
     for counted in [0, 35, 100, 205] {
-        assert!(judge.judge_sum(RISING, counted).is_err(), "{counted}");
+        assert!(judge.judge_sum(RISING, counted, false).is_err(), "{counted}");
+    }
+}
+
+#[test]
+fn a_token_is_counted_once_by_each_node_that_it_was_sent_to_where_the_store_may_lose_its_claim() {
+    for (may_lose, fits) in [(false, [5].as_slice()), (true, &[5, 10])] {
+        let mut judge = Judge::new(may_lose);
+        (0..3).for_each(|node| judge.opened(node));
+        let mut asked_for = 0;
+        // Twice to one node, and once to another.
+        for node in [0, 0, 1] {
+            let (asked, adds) = judge.ask(node, act(RISING, What::Once { token: 1, delta: 5 }), 0, at(1));
+            judge.answer(asked, &answer(Reply::Integer(5), 5), at(2)).unwrap();
+            asked_for += adds;
+        }
+        assert_eq!(i128::from(asked_for), *fits.last().unwrap());
+        for counted in [0, 5, 10, 15] {
+            assert_eq!(
+                judge.judge_sum(RISING, counted, false).is_ok(),
+                fits.contains(&counted),
+                "{may_lose} {counted}"
+            );
+        }
     }
 }
 
@@ -108,7 +131,7 @@ fn what_needs_one_owner_must_be_refused() {
 }
 
 #[test]
-fn a_store_that_lost_data_leaves_only_the_present_lives_certain() {
+fn a_store_that_lost_data_leaves_all_certain_until_a_registration_was_removed() {
     let mut judge = judge();
     add(&mut judge, 0, RISING, 5, 5).unwrap();
     judge.ended(0, End::Killed);
@@ -118,7 +141,8 @@ fn a_store_that_lost_data_leaves_only_the_present_lives_certain() {
     judge.store_lost();
     judge.answer(asked, &answer(Reply::Value(Some(2)), 0), at(4)).unwrap();
     for (counted, fits) in [(2, true), (7, true), (5, false), (0, false), (9, false)] {
-        assert_eq!(judge.judge_sum(RISING, counted).is_ok(), fits, "{counted}");
+        assert_eq!(judge.judge_sum(RISING, counted, true).is_ok(), fits, "{counted}");
+        assert_eq!(judge.judge_sum(RISING, counted, false).is_ok(), counted == 7, "{counted}");
     }
     assert!(read(&mut judge, 0, RISING, 1).is_err(), "its own adds of this life are still in");
 }

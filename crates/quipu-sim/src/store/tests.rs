@@ -52,7 +52,7 @@ fn through_every_fate_the_newest_that_was_said_again_is_what_it_holds() {
         let door = store.door(0);
         store.truth(|truth| truth.invoked(0, 120));
         let put = |seq: u64| {
-            run(async { door.put(&[(name_of(0), say(seq, seq.into()))]).await }, || {
+            run(async { door.put_all(&[(name_of(0), say(seq, seq.into()))]).await }, || {
                 // What it waits for may be far away.
                 clock.advance(Duration::from_millis(10));
                 store.age();
