@@ -94,15 +94,15 @@ fn check_origin<B>(request: &Request<B>, authority: Option<&[u8]>, has_password:
     if is_read && has_password {
         return Ok(());
     }
-    let is_origin = |name: HeaderName, is_ours: &dyn Fn(&[u8]) -> bool| {
+    let all_are_ours = |name: HeaderName, is_ours: &dyn Fn(&[u8]) -> bool| {
         request.headers().get_all(name).iter().all(|value| is_ours(value.as_bytes()))
     };
-    let same_origin = is_origin(ORIGIN, &|origin| {
+    let same_origin = all_are_ours(ORIGIN, &|origin| {
         let origin = std::str::from_utf8(origin).ok().and_then(|origin| origin.split_once("://"));
         let host = origin.map(|(_scheme, host)| host.as_bytes());
         host.zip(authority).is_some_and(|(host, authority)| host.eq_ignore_ascii_case(authority))
     });
-    let same_site = is_origin(SEC_FETCH_SITE, &|site| matches!(site, b"same-origin" | b"none"));
+    let same_site = all_are_ours(SEC_FETCH_SITE, &|site| matches!(site, b"same-origin" | b"none"));
     if same_origin && (same_site || is_read && opens_window(request)) {
         return Ok(());
     }
