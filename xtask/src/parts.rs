@@ -79,6 +79,7 @@ const SIMULATION: &str = "test {whole} --test seeds -- --show-output";
 // Failpoint tests wait for one another's steps more than they compute.
 const FAILPOINTS: &str = "test {whole} --test failpoints --test failpoints_backup -- --show-output --test-threads=4";
 const KILLS: &str = "test {whole} --test it_* -- --show-output kill::";
+const LINEARIZABILITY: &str = "test {whole} --test linearizable -- --show-output";
 const STORES: &str = "test {whole} --test store -- --show-output";
 // Shuttle replaces the types where threads meet, and so needs a build of its own.
 const SHUTTLE: &str = "test -p quipu-engine --features shuttle --test shuttle -- --show-output";
@@ -94,6 +95,7 @@ pub static TEST: &[Part] = &[
     Part { name: "simulation", budget: 0.4, work: Work::Tests(&[SIMULATION], &[("QUIPU_SIM_SEEDS", "1000")]) },
     Part { name: "failpoints", budget: 1.0, work: Work::Tests(&[FAILPOINTS], &[("QUIPU_FAILPOINT_SEEDS", "2")]) },
     Part { name: "kills", budget: 1.5, work: Work::Tests(&[KILLS], &[("QUIPU_KILLS", "12")]) },
+    Part { name: "linearizability", budget: 0.2, work: Work::Tests(&[LINEARIZABILITY], &[("QUIPU_HISTORIES", "5")]) },
     Part {
         name: "stores",
         budget: 2.5,
@@ -147,8 +149,9 @@ pub static PROVE: &[Part] = &[
         budget: 0.5,
         work: Work::Tests(&["test {whole} --test full_disk -- --show-output --test-threads=3"], &[]),
     },
-    // In each of eight suites, two or three of every mode: 300 kills a mode or more.
-    Part { name: "kills", budget: 16.0, work: Work::Tests(&[KILLS], &[("QUIPU_KILLS", "150")]) },
+    // In each of eight suites, two or three of every mode; with those of the histories 300 kills a mode or more.
+    Part { name: "kills", budget: 13.0, work: Work::Tests(&[KILLS], &[("QUIPU_KILLS", "120")]) },
+    Part { name: "linearizability", budget: 3.0, work: Work::Tests(&[LINEARIZABILITY], &[("QUIPU_HISTORIES", "200")]) },
     Part {
         name: "engines",
         budget: 4.0,

@@ -2,24 +2,31 @@
 //!
 //! In: who asked what when, what was answered when, and what was found after the fault. Out: violations, in words.
 //!
-//! Two kinds of keys are judged, because two things can be known exactly:
+//! Two kinds of keys are judged under much load, because two things can be known exactly:
 //! - [`Adds`]: keys that everybody adds to, and perhaps one client harvests. Only sums can be known:
 //!   final = acknowledged adds + some subset of the unknown ones;
 //! - [`Sequence`]: keys that one client alone changes, by any command. Everything can be known: the state found is the one
 //!   after all its acknowledged operations and a prefix of those in flight.
 //!
-//! In both, what was shown to anyone, by a write's reply or a read's, may not be taken back.
+//! A third judge, [`History`], knows no promise but one: some order of all operations explains every reply. It takes any
+//! commands of any clients, and is too slow for more than some hundred operations of one object.
+//!
+//! In the first two, what was shown to anyone, by a write's reply or a read's, may not be taken back.
 //!
 //! Time is a stamp: any counter that only rises, drawn just before a request leaves and just after its reply came. A stamp
 //! that orders two events is proof that one was before the other; nothing else is.
 
 mod adds;
+mod linearizable;
 mod sequence;
 mod subset;
 
 use std::fmt;
 
 pub use self::adds::{Act, Adds, Call, Outcome};
+pub use self::linearizable::{
+    CELLS, CounterAction, CounterSpec, CounterState, CounterStep, Deadline, History, Operation, SearchSize, Specification,
+};
 pub use self::sequence::{Action, Entry, Expires, Found, Held, Sequence, Sight, Step};
 pub use self::subset::reaches;
 

@@ -1,0 +1,212 @@
+//! What a group of counters does: adds, reads, sets, deletes, expiry, several of them in one step.
+
+use quipu_model::Reply;
+
+use super::{Operation, Specification};
+
+/// Counters of a group.
+pub const CELLS: usize = 2;
+
+/// What is asked of a counter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CounterAction {
+    /// INCRBY.
+    Add(i64),
+    /// GET.
+    Read,
+    /// Nothing: the step takes effect only where the value is this one.
+    Expect(Option<i64>),
+    /// SET: removes the expiry.
+    Set(i64),
+    /// SET … PX, in nanoseconds from now.
+    SetFor(i64, u64),
+    /// GETSET: removes the expiry.
+    Swap(i64),
+    /// QUIPU.RESET: keeps the expiry.
+    Reset,
+    /// GETDEL.
+    Take,
+    /// DEL.
+    Delete,
+    /// PEXPIRE, in nanoseconds from now.
+    ExpireIn(u64),
+    /// PERSIST.
+    Persist,
+}
+
+/// An action on one counter of the group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CounterStep {
+    /// Which counter.
+    pub cell: usize,
+    /// What is done.
+    pub action: CounterAction,
+}
+
+/// When a counter expires: the request that said so took effect at some time of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Deadline {
+    /// It exists before this.
+    pub earliest: u64,
+    /// It does not after this.
+    pub latest: u64,
+}
+
+/// A counter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum CounterState {
+    /// Any state.
+    Unknown,
+    /// There is none.
+    Absent,
+    /// It has a value.
+    Present(i64, Option<Deadline>),
+}
+
+/// The specification. Replies of an operation are one for each of its steps.
+#[derive(Debug, Clone, Copy)]
+pub struct CounterSpec {
+    /// How far the time by which the server judges expiry may be from that of the history, in nanoseconds: it asks for the
+    /// time before it reads requests, and may be interrupted in between.
+    pub clock_slack: u64,
+}
+
+/// The step of an operation that is looked at, and its time.
+#[derive(Debug, Clone, Copy)]
+struct Moment<'r> {
+    action: CounterAction,
+    reply: Option<&'r Reply>,
+    invoked: u64,
+    returned: u64,
+}
+
+impl Deadline {
+    /// It may have none, or any.
+    pub const UNKNOWN: Deadline = Deadline { earliest: 0, latest: u64::MAX };
+}
+
+impl Specification for CounterSpec {
+    type State = [CounterState; CELLS];
+    type Action = Vec<CounterStep>;
+    type Reply = Vec<Reply>;
+
+    fn step(&self, state: &Self::State, operation: &Operation<Self::Action, Self::Reply>, next: &mut Vec<Self::State>) {
+        let &Operation { invoked, returned, .. } = operation;
+        let mut states = vec![*state];
+        for (index, step) in operation.action.iter().enumerate() {
+            let reply = operation.reply.as_ref().and_then(|replies| replies.get(index));
+            let moment = Moment { action: step.action, reply, invoked, returned };
+            let mut after = Vec::with_capacity(states.len());
+            for state in states {
+                for cell in self.outcomes(state[step.cell], moment).into_iter().flatten() {
+                    let mut changed = state;
+                    changed[step.cell] = cell;
+                    if !after.contains(&changed) {
+                        after.push(changed);
+                    }
+                }
+            }
+            states = after;
+        }
+        next.extend(states);
+    }
+}
+
+impl CounterSpec {
+    /// The states that a step may lead to; two, if the counter may have expired or not.
+    fn outcomes(&self, state: CounterState, moment: Moment<'_>) -> [Option<CounterState>; 2] {
+        let (value, deadline) = match state {
+            CounterState::Unknown => return self.outcomes_of_unknown(moment),
+            CounterState::Absent => return [self.outcome_of_absent(moment), None],
+            CounterState::Present(value, deadline) => (value, deadline),
+        };
+        let may_exist = deadline.is_none_or(|deadline| moment.invoked <= deadline.latest);
+        let may_be_gone = deadline.is_some_and(|deadline| deadline.earliest <= moment.returned);
+        [
+            may_exist.then(|| self.outcome_of_present(value, deadline, moment)).flatten(),
+            may_be_gone.then(|| self.outcome_of_absent(moment)).flatten(),
+        ]
+    }
+
+    fn outcome_of_absent(&self, moment: Moment<'_>) -> Option<CounterState> {
+        let (after, reply) = match moment.action {
+            CounterAction::Add(delta) => (CounterState::Present(delta, None), Reply::Integer(delta)),
+            CounterAction::Read => (CounterState::Absent, Reply::Value(None)),
+            CounterAction::Expect(value) => return value.is_none().then_some(CounterState::Absent),
+            CounterAction::Set(value) => (CounterState::Present(value, None), Reply::Ok),
+            CounterAction::SetFor(value, nanos) => {
+                (CounterState::Present(value, Some(self.deadline(nanos, moment))), Reply::Ok)
+            }
+            CounterAction::Swap(value) => (CounterState::Present(value, None), Reply::Value(None)),
+            CounterAction::Take => (CounterState::Absent, Reply::Value(None)),
+            CounterAction::Reset | CounterAction::Delete | CounterAction::ExpireIn(_) | CounterAction::Persist => {
+                (CounterState::Absent, Reply::Integer(0))
+            }
+        };
+        moment.explains(&reply).then_some(after)
+    }
+
+    fn outcome_of_present(&self, value: i64, deadline: Option<Deadline>, moment: Moment<'_>) -> Option<CounterState> {
+        let same = CounterState::Present(value, deadline);
+        let (after, reply) = match moment.action {
+            CounterAction::Add(delta) => {
+                let sum = value.checked_add(delta)?;
+                (CounterState::Present(sum, deadline), Reply::Integer(sum))
+            }
+            CounterAction::Read => (same, Reply::Value(Some(value))),
+            CounterAction::Expect(expected) => return (expected == Some(value)).then_some(same),
+            CounterAction::Set(value) => (CounterState::Present(value, None), Reply::Ok),
+            CounterAction::SetFor(value, nanos) => {
+                (CounterState::Present(value, Some(self.deadline(nanos, moment))), Reply::Ok)
+            }
+            CounterAction::Swap(new) => (CounterState::Present(new, None), Reply::Value(Some(value))),
+            CounterAction::Reset => (CounterState::Present(0, deadline), Reply::Integer(value)),
+            CounterAction::Take => (CounterState::Absent, Reply::Value(Some(value))),
+            CounterAction::Delete => (CounterState::Absent, Reply::Integer(1)),
+            CounterAction::ExpireIn(nanos) => {
+                (CounterState::Present(value, Some(self.deadline(nanos, moment))), Reply::Integer(1))
+            }
+            CounterAction::Persist => {
+                let after = CounterState::Present(value, None);
+                let had = moment.explains(&Reply::Integer(i64::from(deadline.is_some())));
+                // Of one whose expiry is not known either reply is right.
+                return (had || deadline == Some(Deadline::UNKNOWN)).then_some(after);
+            }
+        };
+        moment.explains(&reply).then_some(after)
+    }
+
+    /// Of a counter that may be in any state a reply says in which it was.
+    fn outcomes_of_unknown(&self, moment: Moment<'_>) -> [Option<CounterState>; 2] {
+        let present = |value| CounterState::Present(value, Some(Deadline::UNKNOWN));
+        let after = match (moment.action, moment.reply) {
+            (CounterAction::Add(_), Some(Reply::Integer(value))) => present(*value),
+            (CounterAction::Expect(Some(value)), _) => present(value),
+            (CounterAction::Read, Some(Reply::Value(Some(value)))) => present(*value),
+            (CounterAction::Read, Some(Reply::Value(None))) | (CounterAction::Expect(None), _) => CounterState::Absent,
+            (CounterAction::Set(value) | CounterAction::Swap(value), _) => CounterState::Present(value, None),
+            (CounterAction::SetFor(value, nanos), _) => {
+                CounterState::Present(value, Some(self.deadline(nanos, moment)))
+            }
+            (CounterAction::Take | CounterAction::Delete, _) => CounterState::Absent,
+            (CounterAction::Reset, _) => return [Some(present(0)), Some(CounterState::Absent)],
+            (CounterAction::ExpireIn(_), Some(Reply::Integer(0))) => CounterState::Absent,
+            (CounterAction::Add(_) | CounterAction::Read, _)
+            | (CounterAction::ExpireIn(_) | CounterAction::Persist, _) => CounterState::Unknown,
+        };
+        [Some(after), None]
+    }
+
+    fn deadline(&self, nanos: u64, moment: Moment<'_>) -> Deadline {
+        Deadline {
+            earliest: moment.invoked.saturating_add(nanos).saturating_sub(self.clock_slack),
+            latest: moment.returned.saturating_add(nanos).saturating_add(self.clock_slack),
+        }
+    }
+}
+
+impl Moment<'_> {
+    fn explains(&self, reply: &Reply) -> bool {
+        self.reply.is_none_or(|seen| seen == reply)
+    }
+}

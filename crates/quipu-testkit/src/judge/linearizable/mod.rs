@@ -1,0 +1,184 @@
+//! Judges whether a history of one object is linearizable.
+//!
+//! In: a sequential specification of the object, and operations with the time of each request and reply. Out: nothing, or the
+//! smallest window of operations that no order explains.
+//!
+//! The search is that of Wing and Gong: it takes operations one by one, in any order that contradicts no reply and no time, and
+//! remembers each pair of taken operations and state that it has met (Lowe's variant), so that it never searches one twice.
+//!
+//! An operation without a reply took effect once, after its request and before its end, or never. An object may be several
+//! counters: a specification whose state holds all of them judges transactions as one operation.
+//!
+//! Not here: what a counter does (`counters`), who asks (the suites).
+
+mod counters;
+mod search;
+
+use std::fmt;
+use std::hash::Hash;
+
+pub use self::counters::{CELLS, CounterAction, CounterSpec, CounterState, CounterStep, Deadline};
+use self::search::{Placed, SearchOutcome, search};
+use super::Violation;
+
+/// What an object does when operations come one after another.
+pub trait Specification {
+    /// All that decides later replies.
+    type State: Clone + Eq + Hash + fmt::Debug;
+    /// What is asked.
+    type Action: fmt::Debug;
+    /// What is answered.
+    type Reply: fmt::Debug;
+
+    /// Adds to `next` every state that the operation may lead to from this one; none, if its reply contradicts the state.
+    fn step(&self, state: &Self::State, operation: &Operation<Self::Action, Self::Reply>, next: &mut Vec<Self::State>);
+}
+
+/// One operation of a history. Times are those of one clock, in nanoseconds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Operation<A, R> {
+    /// Which client.
+    pub client: usize,
+    /// What it asked.
+    pub action: A,
+    /// What was answered. `None`: it is not known, so any reply explains it.
+    pub reply: Option<R>,
+    /// Before the request left.
+    pub invoked: u64,
+    /// After the reply came. Without one: a time after which the operation cannot take effect.
+    pub returned: u64,
+    /// It took effect. Otherwise it took effect or never will.
+    pub is_certain: bool,
+    /// The place in the history of an operation that took effect before this one did: that of one connection, in its order.
+    pub after: Option<usize>,
+}
+
+/// All operations of one object.
+#[derive(Debug, Clone)]
+pub struct History<A, R> {
+    key: String,
+    operations: Vec<Operation<A, R>>,
+}
+
+/// How much a search looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SearchSize(pub usize);
+
+impl<A: fmt::Debug, R: fmt::Debug> History<A, R> {
+    /// An empty history of the object with this name.
+    pub fn new(key: impl Into<String>) -> History<A, R> {
+        History { key: key.into(), operations: Vec::new() }
+    }
+
+    /// Adds an operation, in any order; returns its place.
+    pub fn push(&mut self, operation: Operation<A, R>) -> usize {
+        debug_assert!(operation.invoked <= operation.returned, "{operation:?} ends before it begins");
+        self.operations.push(operation);
+        self.operations.len() - 1
+    }
+
+    /// How many operations there are.
+    pub fn len(&self) -> usize {
+        self.operations.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.operations.is_empty()
+    }
+
+    /// Whether some order of the operations explains every reply, from this state on. `unknown` is a state that may be any,
+    /// which makes the window of a violation shorter.
+    pub fn judge<S: Specification<Action = A, Reply = R>>(
+        &self,
+        spec: &S,
+        initial: &S::State,
+        unknown: Option<&S::State>,
+    ) -> Result<SearchSize, Violation> {
+        let order = self.order();
+        match search(spec, initial, &self.place(&order, Window::WHOLE)) {
+            SearchOutcome::Explained { points } => Ok(SearchSize(points)),
+            SearchOutcome::Undecided { points } => {
+                Err(Violation::new(&self.key, format!("undecided: the search ended after {points} points")))
+            }
+            SearchOutcome::Unexplained => Err(self.violation(spec, initial, unknown, &order)),
+        }
+    }
+
+    /// Places of the operations, by the time of their requests.
+    fn order(&self) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..self.operations.len()).collect();
+        order.sort_by_key(|&place| (self.operations[place].invoked, place));
+        order
+    }
+
+    /// The operations that concern a window, by the time of their requests.
+    fn place(&self, order: &[usize], window: Window) -> Vec<Placed<'_, A, R>> {
+        let mut places = vec![None; self.operations.len()];
+        let mut placed = Vec::with_capacity(order.len());
+        for &place in order {
+            let operation = &self.operations[place];
+            if operation.returned < window.from || window.until < operation.invoked {
+                continue;
+            }
+            places[place] = Some(placed.len());
+            let is_inside = window.from <= operation.invoked && operation.returned <= window.until;
+            placed.push(Placed { operation, is_certain: operation.is_certain && is_inside, after: None });
+        }
+        for index in 0..placed.len() {
+            placed[index].after = placed[index].operation.after.and_then(|after| places[after]);
+        }
+        placed
+    }
+
+    /// The smallest window that no order explains: first its end is moved forward, then its beginning.
+    fn violation<S: Specification<Action = A, Reply = R>>(
+        &self,
+        spec: &S,
+        initial: &S::State,
+        unknown: Option<&S::State>,
+        order: &[usize],
+    ) -> Violation {
+        let is_unexplained = |state: &S::State, window| {
+            matches!(search(spec, state, &self.place(order, window)), SearchOutcome::Unexplained)
+        };
+        let mut ends: Vec<u64> =
+            self.operations.iter().filter(|each| each.is_certain).map(|each| each.returned).collect();
+        ends.sort_unstable();
+        // What explains a history explains each beginning of it, so the first unexplained end is found by halving.
+        let first = ends.partition_point(|&until| !is_unexplained(initial, Window { until, ..Window::WHOLE }));
+        let mut window = Window { until: ends.get(first).copied().unwrap_or(u64::MAX), ..Window::WHOLE };
+        let mut from_unknown = false;
+        if let Some(unknown) = unknown {
+            let begins: Vec<u64> = order.iter().map(|&place| self.operations[place].invoked).collect();
+            let later = begins.partition_point(|&from| is_unexplained(unknown, Window { from, ..window }));
+            if later > 0 {
+                (window.from, from_unknown) = (begins[later - 1], true);
+            }
+        }
+        let placed = self.place(order, window);
+        let start = if from_unknown { "any state".to_owned() } else { format!("{initial:?}") };
+        let what = format!(
+            "not linearizable: from {start} no order explains these {} of {} operations, up to the last reply",
+            placed.len(),
+            self.operations.len()
+        );
+        let mut violation = Violation::new(&self.key, what);
+        violation.tail = placed.iter().map(|each| each.to_string()).collect();
+        violation
+    }
+}
+
+/// A part of a history: operations that reach into it from outside may or may not have taken effect there.
+#[derive(Debug, Clone, Copy)]
+struct Window {
+    from: u64,
+    until: u64,
+}
+
+impl Window {
+    const WHOLE: Window = Window { from: 0, until: u64::MAX };
+}
+
+#[cfg(test)]
+mod tests;

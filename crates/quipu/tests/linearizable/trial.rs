@@ -1,0 +1,272 @@
+//! One history: lives of a program on one directory, the load on them, how each ends, and the judgement.
+
+use std::ffi::OsString;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use quipu_model::{Durability, Reply};
+use quipu_testkit::Dice;
+use quipu_testkit::judge::{CELLS, CounterSpec, CounterState, CounterStep, Deadline, History, Operation, SearchSize};
+use quipu_testkit::program::{Launch, Program};
+use quipu_testkit::resp;
+use tempfile::TempDir;
+
+use crate::Figures;
+use crate::client::{AskedOutcome, Client, HistoryClock, Life};
+use crate::doors::Addresses;
+use crate::request::{GROUPS, counter_name};
+
+/// Clients over RESP, and over HTTP.
+const RESP_CLIENTS: usize = 6;
+const HTTP_CLIENTS: usize = 2;
+
+/// A life ends after this long, also with fewer operations than it should have.
+const LIFE_MAX: Duration = Duration::from_secs(5);
+
+/// How long the program may take to say what it holds.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// A worker asks for the time once for several requests, and is delayed and interrupted on a busy machine in between.
+const CLOCK_SLACK: Duration = Duration::from_millis(300);
+
+/// Steps of a commit that are delayed: before a record is handed in, before it is written, before its reply may leave.
+const DELAYED_STEPS: [&str; 4] = ["reserved", "filled", "chained", "synced"];
+
+type GroupState = [CounterState; CELLS];
+
+type GroupHistory = History<Vec<CounterStep>, Vec<Reply>>;
+
+/// A history that is made.
+pub struct Trial {
+    seed: u64,
+    dice: Dice,
+    mode: Durability,
+    data: TempDir,
+    clock: HistoryClock,
+    clients: Vec<Client>,
+    /// What each group was when a part of the history began. Only in `memory` there are several parts.
+    parts: Vec<[GroupState; GROUPS]>,
+    figures: Figures,
+}
+
+impl Trial {
+    pub fn new(seed: u64) -> Trial {
+        let dice = Dice::new(seed);
+        let mode = match dice.below(100) {
+            0..45 => Durability::Durable,
+            45..80 => Durability::Relaxed,
+            _ => Durability::Memory,
+        };
+        Trial {
+            seed,
+            dice,
+            mode,
+            data: TempDir::new().expect("a temporary directory can be made"),
+            clock: HistoryClock::start(),
+            clients: (0..RESP_CLIENTS + HTTP_CLIENTS)
+                .map(|number| Client::new(number, number >= RESP_CLIENTS))
+                .collect(),
+            parts: vec![[[CounterState::Absent; CELLS]; GROUPS]],
+            figures: Figures::default(),
+        }
+    }
+
+    /// Makes the history and judges it.
+    pub fn run(mut self) -> Result<Figures, String> {
+        let lives = 2 + self.dice.below(2);
+        let mut was_killed = false;
+        for _ in 0..lives {
+            let program = self.start(was_killed)?;
+            was_killed = self.live(program);
+        }
+        let program = self.start(was_killed)?;
+        self.look(&program);
+        program.kill9();
+        self.figures.kills += 1;
+        self.judge()
+    }
+
+    /// Starts the program. After a kill in `memory` what it holds is the beginning of another part.
+    fn start(&mut self, was_killed: bool) -> Result<Program, String> {
+        let launch = self.launch();
+        // Some starts are killed, too, at any moment of recovery.
+        if was_killed && self.dice.chance(15) {
+            let length = Duration::from_micros(self.dice.below(20_000) as u64);
+            launch.start_and_kill(length).map_err(|error| self.fail(&error.to_string()))?;
+            self.figures.kills += 1;
+        }
+        let program = launch.start().map_err(|error| self.fail(&error.to_string()))?;
+        if was_killed && self.mode == Durability::Memory {
+            let part = self.parts.len();
+            let state = self.read_state(&program);
+            self.parts.push(state);
+            self.clients.iter_mut().for_each(|client| client.begin_part(part));
+        }
+        Ok(program)
+    }
+
+    fn launch(&self) -> Launch {
+        let mut launch = Launch::new(env!("CARGO_BIN_EXE_quipu"), self.data.path(), self.mode);
+        launch.arguments = ["--seal-every", "100ms", "--journal-bytes-max", "1MB"].map(Into::into).to_vec();
+        if self.dice.chance(50) {
+            let step = self.dice.pick(&DELAYED_STEPS);
+            let (percent, millis) = (self.dice.between(5..=15), self.dice.between(3..=10));
+            let delay: OsString = format!("{step}={percent}%sleep({millis})").into();
+            launch.variables = vec![("FAILPOINTS".into(), delay)];
+        }
+        launch
+    }
+
+    /// One life under load; whether it was killed.
+    fn live(&mut self, program: Program) -> bool {
+        let (asked, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
+        let (end, ended) = mpsc::channel();
+        let pause_max = Duration::from_micros(*self.dice.pick(&[0, 500, 3_000]));
+        let life = Life {
+            addresses: addresses(&program),
+            clock: &self.clock,
+            asked: &asked,
+            asked_max: 40 + self.dice.below(460),
+            end,
+            is_over: &is_over,
+            pause_max,
+            has_silent: self.dice.chance(40),
+        };
+        let is_kill = self.dice.chance(85);
+        thread::scope(|scope| {
+            for client in &mut self.clients {
+                let (life, dice) = (&life, self.dice.fork());
+                scope.spawn(move || client.live(life, &dice));
+            }
+            let _ = ended.recv_timeout(LIFE_MAX);
+            is_over.store(true, Ordering::SeqCst);
+            if is_kill {
+                program.kill9();
+            } else {
+                let _ = program.terminate();
+            }
+        });
+        let at = self.clock.now();
+        self.clients.iter_mut().for_each(|client| client.end_life(at));
+        if is_kill {
+            self.figures.kills += 1
+        } else {
+            self.figures.stops += 1
+        }
+        is_kill
+    }
+
+    /// What the last start holds, as every client sees it.
+    fn look(&mut self, program: &Program) {
+        let (asked, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
+        let life = Life {
+            addresses: addresses(program),
+            clock: &self.clock,
+            asked: &asked,
+            asked_max: usize::MAX,
+            end: mpsc::channel().0,
+            is_over: &is_over,
+            pause_max: Duration::ZERO,
+            has_silent: false,
+        };
+        for client in &mut self.clients {
+            client.look(&life, &self.dice);
+        }
+        let at = self.clock.now();
+        self.clients.iter_mut().for_each(|client| client.end_life(at));
+    }
+
+    /// The state of all counters while nobody changes them.
+    fn read_state(&self, program: &Program) -> [GroupState; GROUPS] {
+        let mut connection =
+            resp::Client::connect(program.address(), ANSWER_TIMEOUT).expect("a program that serves accepts");
+        let mut ask = |words: &[&str]| connection.call(words).expect("a program that serves answers").number();
+        let slack = nanos(CLOCK_SLACK);
+        let mut read = |name: &str| {
+            let Some(value) = ask(&["GET", name]) else { return CounterState::Absent };
+            let before = self.clock.now();
+            match ask(&["PTTL", name]) {
+                Some(-2) | None => CounterState::Absent,
+                Some(-1) => CounterState::Present(value, None),
+                Some(millis) => {
+                    let left = nanos(Duration::from_millis(millis.unsigned_abs()));
+                    let earliest = (before + left).saturating_sub(slack);
+                    CounterState::Present(value, Some(Deadline { earliest, latest: self.clock.now() + left + slack }))
+                }
+            }
+        };
+        std::array::from_fn(|group| std::array::from_fn(|cell| read(&counter_name(group, cell))))
+    }
+
+    fn judge(mut self) -> Result<Figures, String> {
+        for client in &self.clients {
+            if let Some(wrong) = client.wrong.first() {
+                return Err(self.fail(wrong));
+            }
+            self.figures += client.figures;
+        }
+        let spec = CounterSpec { clock_slack: nanos(CLOCK_SLACK) };
+        for (part, states) in self.parts.iter().enumerate() {
+            for (group, state) in states.iter().enumerate() {
+                let history = self.history(part, group);
+                let judged = history.judge(&spec, state, Some(&[CounterState::Unknown; CELLS]));
+                let SearchSize(points) = judged.map_err(|violation| self.fail(&violation.to_string()))?;
+                self.figures.points += points;
+            }
+        }
+        self.figures.unknown += self.count_unknown();
+        Ok(self.figures)
+    }
+
+    fn count_unknown(&self) -> usize {
+        let asked = self.clients.iter().flat_map(|client| &client.asked);
+        asked.filter(|asked| asked.outcome == AskedOutcome::Unknown).count()
+    }
+
+    /// What was asked of a group in a part of the history.
+    fn history(&self, part: usize, group: usize) -> GroupHistory {
+        let mut history = History::new(format!("group {group}"));
+        for (client, Client { asked, .. }) in self.clients.iter().enumerate() {
+            let mut places = vec![None; asked.len()];
+            for (index, asked) in asked.iter().enumerate() {
+                let reply = match &asked.outcome {
+                    AskedOutcome::Refused => continue,
+                    AskedOutcome::Unknown => None,
+                    AskedOutcome::Acked(replies) => replies.clone(),
+                };
+                if asked.part != part || asked.request.group != group {
+                    continue;
+                }
+                places[index] = Some(history.push(Operation {
+                    client,
+                    action: asked.request.steps.clone(),
+                    reply,
+                    invoked: asked.invoked,
+                    returned: asked.returned.expect("every life was ended"),
+                    is_certain: asked.outcome != AskedOutcome::Unknown,
+                    after: asked.after.and_then(|after| places[after]),
+                }));
+            }
+        }
+        history
+    }
+
+    fn fail(&self, what: &str) -> String {
+        let Trial { seed, mode, .. } = self;
+        format!(
+            "seed {seed}, {mode}, {} lives ended: {what}\nrepeat: QUIPU_HISTORY_FROM={seed} QUIPU_HISTORIES=20 cargo test -p \
+             quipu --features failpoints --test linearizable",
+            self.figures.kills + self.figures.stops
+        )
+    }
+}
+
+fn addresses(program: &Program) -> Addresses {
+    Addresses { resp: program.address(), http: program.http().expect("it serves HTTP") }
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).expect("a history ends within centuries")
+}
