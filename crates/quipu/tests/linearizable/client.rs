@@ -16,7 +16,7 @@ use quipu_testkit::judge::{CELLS, CounterAction, CounterStep};
 
 use crate::Figures;
 use crate::doors::{Addresses, Door};
-use crate::request::{Answer, Form, Request, counter_name};
+use crate::request::{Answer, BUSY_GROUP, Form, GROUPS, Request, counter_name};
 
 /// Most requests of a pipeline.
 const PIPELINE_MAX: usize = 5;
@@ -68,11 +68,22 @@ pub enum AskedOutcome {
     Acked(Option<Vec<Reply>>),
 }
 
+/// What a client mostly does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// Anything, over RESP.
+    Any,
+    /// Reads, over RESP.
+    Reader,
+    /// What HTTP has.
+    OverHttp,
+}
+
 /// A client through all lives.
 #[derive(Debug)]
 pub struct Client {
     number: usize,
-    over_http: bool,
+    role: Role,
     tokens: u64,
     pub asked: Vec<Asked>,
     /// Operations under tokens: to be sent again because they were not answered, and those that were.
@@ -112,10 +123,10 @@ impl HistoryClock {
 }
 
 impl Client {
-    pub fn new(number: usize, over_http: bool) -> Client {
+    pub fn new(number: usize, role: Role) -> Client {
         Client {
             number,
-            over_http,
+            role,
             tokens: 0,
             asked: Vec::new(),
             unanswered: Vec::new(),
@@ -128,7 +139,7 @@ impl Client {
 
     /// Asks until the program is gone.
     pub fn live(&mut self, life: &Life<'_>, dice: &Dice) {
-        while let Ok(mut door) = life.connect(self.over_http) {
+        while let Ok(mut door) = life.connect(self.is_over_http()) {
             while self.retry_unanswered(&mut door, life, dice).is_ok() && self.act(&mut door, life, dice).is_ok() {
                 if !life.pause_max.is_zero() {
                     // Load, not waiting: what a client does between two requests.
@@ -140,13 +151,13 @@ impl Client {
 
     /// Sends again what has a token and was not answered, then reads all counters: what a client does last.
     pub fn look(&mut self, life: &Life<'_>, dice: &Dice) {
-        let Ok(mut door) = life.connect(self.over_http) else {
+        let Ok(mut door) = life.connect(self.is_over_http()) else {
             return self.wrong.push("the last start does not accept a connection".to_owned());
         };
         let mut looked = self.retry_unanswered(&mut door, life, dice);
-        if looked.is_ok() && !self.over_http {
-            looked = (0..crate::request::GROUPS)
-                .try_for_each(|group| self.ask(&mut door, life, &[Request::read_all(group)]).map(|_| ()));
+        if looked.is_ok() && !self.is_over_http() {
+            looked =
+                (0..GROUPS).try_for_each(|group| self.ask(&mut door, life, &[Request::read_all(group)]).map(|_| ()));
         }
         if looked.is_err() {
             self.wrong.push("the last start has closed a connection".to_owned());
@@ -167,13 +178,23 @@ impl Client {
         self.answered.clear();
     }
 
+    fn is_over_http(&self) -> bool {
+        self.role == Role::OverHttp
+    }
+
     fn act(&mut self, door: &mut Door, life: &Life<'_>, dice: &Dice) -> Progress {
         if dice.chance(8) && !self.answered.is_empty() {
             let index = *dice.pick(&self.answered);
             return self.retry(door, life, dice, index);
         }
-        if self.over_http {
+        if self.is_over_http() {
             let request = Request::draw_for_http(dice, &mut self.tokens);
+            return self.ask(door, life, &[request]).map(|_| ());
+        }
+        if self.role == Role::Reader && dice.chance(85) {
+            let step = CounterStep { cell: dice.below(CELLS), action: CounterAction::Read };
+            let request =
+                if dice.chance(50) { Request::read_all(BUSY_GROUP) } else { Request::single(BUSY_GROUP, step) };
             return self.ask(door, life, &[request]).map(|_| ());
         }
         match dice.below(100) {
@@ -213,9 +234,9 @@ impl Client {
         for request in requests {
             let index = self.asked.len();
             // Those without a reply are joined later, and take effect in an order of their own.
+            let is_ordered = |request: &Request| request.form != Form::Silent;
             let follows = |earlier: &Asked| {
-                earlier.request.group == request.group
-                    && (earlier.request.form == Form::Silent) == (request.form == Form::Silent)
+                earlier.request.group == request.group && is_ordered(&earlier.request) && is_ordered(request)
             };
             let after = (first..index).rev().find(|&earlier| follows(&self.asked[earlier]));
             let (outcome, part) = (AskedOutcome::Unknown, self.part);
@@ -225,7 +246,7 @@ impl Client {
             }
         }
         self.figures.operations += requests.len();
-        self.figures.over_http += if self.over_http { requests.len() } else { 0 };
+        self.figures.over_http += if self.is_over_http() { requests.len() } else { 0 };
         let asked = life.asked.fetch_add(requests.len(), Ordering::Relaxed);
         if asked < life.asked_max && life.asked_max <= asked + requests.len() {
             let _ = life.end.send(());
@@ -286,7 +307,7 @@ impl Client {
     /// Sends an operation again under its token, over this connection or one of the other protocol.
     fn retry(&mut self, door: &mut Door, life: &Life<'_>, dice: &Dice, index: usize) -> Progress {
         if self.asked[index].request.is_for_http() && dice.chance(50) {
-            return self.retry_over(&mut life.connect(!self.over_http)?, life, index);
+            return self.retry_over(&mut life.connect(!self.is_over_http())?, life, index);
         }
         self.retry_over(door, life, index)
     }
@@ -322,7 +343,7 @@ impl Client {
 
     /// Many adds that are not replied to, and a read: its reply acknowledges them.
     fn count_silently(&mut self, door: &mut Door, life: &Life<'_>, dice: &Dice) -> Progress {
-        let (group, cell) = (0, dice.below(CELLS));
+        let (group, cell) = (BUSY_GROUP, dice.below(CELLS));
         let mut requests = vec![Request::silent(group, cell); SILENT_ADDS];
         requests.push(Request::single(group, CounterStep { cell, action: CounterAction::Read }));
         let first = self.ask(door, life, &requests)?;
@@ -337,7 +358,7 @@ impl Client {
 
     /// Reads a counter that it watches, and sets it if nobody has changed it.
     fn exchange(&mut self, door: &mut Door, life: &Life<'_>, dice: &Dice) -> Progress {
-        let (group, cell) = (0, dice.below(CELLS));
+        let (group, cell) = (BUSY_GROUP, dice.below(CELLS));
         let Door::Resp(connection) = door else { return Ok(()) };
         let watched = connection.call(&["WATCH", &counter_name(group, cell)]).map_err(|_| Broken)?;
         if let Some(error) = watched.error() {

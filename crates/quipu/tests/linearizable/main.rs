@@ -24,7 +24,7 @@ use std::thread;
 use self::trial::Trial;
 
 /// Histories unless `QUIPU_HISTORIES` says otherwise: a few seconds.
-const HISTORIES_DEFAULT: u64 = 8;
+const HISTORIES_DEFAULT: u64 = 24;
 
 /// Histories at once: programs that wait for disks and delays leave the processor to one another.
 const HISTORIES_AT_ONCE: usize = 2;

@@ -8,6 +8,9 @@ use quipu_testkit::resp::Value;
 /// Groups of counters. Transactions stay within one, so that each is judged alone.
 pub const GROUPS: usize = 4;
 
+/// The group that has most of the load, so that its clients meet.
+pub const BUSY_GROUP: usize = 0;
+
 const MILLISECOND: u64 = 1_000_000;
 
 /// Errors that a healthy server may answer: the operation was not applied.
@@ -114,6 +117,11 @@ impl Request {
         let step = |action| CounterStep { cell, action };
         let steps = vec![step(CounterAction::Expect(expected)), step(CounterAction::Set(new))];
         Request { group, form: Form::Exchange, steps, token: None }
+    }
+
+    /// Whether it changes nothing.
+    pub fn is_read(&self) -> bool {
+        self.steps.iter().all(|step| step.action == CounterAction::Read)
     }
 
     /// Whether HTTP has this request.
@@ -251,9 +259,9 @@ fn read_reply(step: &CounterStep, value: &Value) -> Option<Reply> {
     }
 }
 
-/// One group has most of the load, so that its clients meet; the others have transactions and expiry without a crowd.
+/// The other groups have transactions and expiry without a crowd.
 fn draw_group(dice: &Dice) -> usize {
-    if dice.chance(30) { 0 } else { dice.below(GROUPS) }
+    if dice.chance(40) { BUSY_GROUP } else { dice.below(GROUPS) }
 }
 
 fn draw_step(dice: &Dice) -> CounterStep {

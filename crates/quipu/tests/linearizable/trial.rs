@@ -14,13 +14,15 @@ use quipu_testkit::resp;
 use tempfile::TempDir;
 
 use crate::Figures;
-use crate::client::{AskedOutcome, Client, HistoryClock, Life};
+use crate::client::{AskedOutcome, Client, HistoryClock, Life, Role};
 use crate::doors::Addresses;
 use crate::request::{GROUPS, counter_name};
 
-/// Clients over RESP, and over HTTP.
+/// Clients over RESP, and over HTTP. Of those over RESP some mostly read: while a change is not yet written, clients that write
+/// wait for it, and only a read can show it.
 const RESP_CLIENTS: usize = 6;
 const HTTP_CLIENTS: usize = 2;
+const READERS: usize = 2;
 
 /// A life ends after this long, also with fewer operations than it should have.
 const LIFE_MAX: Duration = Duration::from_secs(5);
@@ -31,8 +33,9 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 /// A worker asks for the time once for several requests, and is delayed and interrupted on a busy machine in between.
 const CLOCK_SLACK: Duration = Duration::from_millis(300);
 
-/// Steps of a commit that are delayed: before a record is handed in, before it is written, before its reply may leave.
-const DELAYED_STEPS: [&str; 4] = ["reserved", "filled", "chained", "synced"];
+/// Steps of a commit that are delayed: before a record is handed in, before it is written, before its reply may leave. More
+/// often the steps that leave a change applied and unwritten.
+const DELAYED_STEPS: [&str; 6] = ["reserved", "reserved", "chained", "chained", "filled", "synced"];
 
 type GroupState = [CounterState; CELLS];
 
@@ -66,7 +69,11 @@ impl Trial {
             data: TempDir::new().expect("a temporary directory can be made"),
             clock: HistoryClock::start(),
             clients: (0..RESP_CLIENTS + HTTP_CLIENTS)
-                .map(|number| Client::new(number, number >= RESP_CLIENTS))
+                .map(|number| match number {
+                    0..READERS => Client::new(number, Role::Reader),
+                    READERS..RESP_CLIENTS => Client::new(number, Role::Any),
+                    _ => Client::new(number, Role::OverHttp),
+                })
                 .collect(),
             parts: vec![[[CounterState::Absent; CELLS]; GROUPS]],
             figures: Figures::default(),
@@ -110,9 +117,9 @@ impl Trial {
     fn launch(&self) -> Launch {
         let mut launch = Launch::new(env!("CARGO_BIN_EXE_quipu"), self.data.path(), self.mode);
         launch.arguments = ["--seal-every", "100ms", "--journal-bytes-max", "1MB"].map(Into::into).to_vec();
-        if self.dice.chance(50) {
+        if self.dice.chance(65) {
             let step = self.dice.pick(&DELAYED_STEPS);
-            let (percent, millis) = (self.dice.between(5..=15), self.dice.between(3..=10));
+            let (percent, millis) = (self.dice.between(5..=15), self.dice.between(5..=25));
             let delay: OsString = format!("{step}={percent}%sleep({millis})").into();
             launch.variables = vec![("FAILPOINTS".into(), delay)];
         }
@@ -230,23 +237,26 @@ impl Trial {
         let mut history = History::new(format!("group {group}"));
         for (client, Client { asked, .. }) in self.clients.iter().enumerate() {
             let mut places = vec![None; asked.len()];
-            for (index, asked) in asked.iter().enumerate() {
-                let reply = match &asked.outcome {
+            for (index, each) in asked.iter().enumerate() {
+                let reply = match &each.outcome {
                     AskedOutcome::Refused => continue,
+                    // It shows nothing and changes nothing.
+                    AskedOutcome::Unknown if each.request.is_read() => continue,
                     AskedOutcome::Unknown => None,
                     AskedOutcome::Acked(replies) => replies.clone(),
                 };
-                if asked.part != part || asked.request.group != group {
+                if each.part != part || each.request.group != group {
                     continue;
                 }
+                let mut before = std::iter::successors(each.after, |&before| asked[before].after);
                 places[index] = Some(history.push(Operation {
                     client,
-                    action: asked.request.steps.clone(),
+                    action: each.request.steps.clone(),
                     reply,
-                    invoked: asked.invoked,
-                    returned: asked.returned.expect("every life was ended"),
-                    is_certain: asked.outcome != AskedOutcome::Unknown,
-                    after: asked.after.and_then(|after| places[after]),
+                    invoked: each.invoked,
+                    returned: each.returned.expect("every life was ended"),
+                    is_certain: each.outcome != AskedOutcome::Unknown,
+                    after: before.find_map(|before| places[before]),
                 }));
             }
         }

@@ -110,6 +110,17 @@ impl Specification for CounterSpec {
         }
         next.extend(states);
     }
+
+    fn is_read(&self, action: &Self::Action) -> bool {
+        action.iter().all(|step| matches!(step.action, CounterAction::Read | CounterAction::Expect(_)))
+    }
+
+    /// Only expiry depends on time: that of a counter which an operation finds or gives.
+    fn is_timeless(&self, state: &Self::State, action: &Self::Action) -> bool {
+        let may_expire = |cell: usize| matches!(state[cell], CounterState::Present(_, Some(_)));
+        let gives_expiry = |action| matches!(action, CounterAction::SetFor(..) | CounterAction::ExpireIn(_));
+        !action.iter().any(|step| may_expire(step.cell) || gives_expiry(step.action))
+    }
 }
 
 impl CounterSpec {

@@ -5,6 +5,8 @@
 //!
 //! The search is that of Wing and Gong: it takes operations one by one, in any order that contradicts no reply and no time, and
 //! remembers each pair of taken operations and state that it has met (Lowe's variant), so that it never searches one twice.
+//! Where orders differ only in what nobody sees (when a read came, which of two equal adds without a reply came first), it takes
+//! one of them.
 //!
 //! An operation without a reply took effect once, after its request and before its end, or never. An object may be several
 //! counters: a specification whose state holds all of them judges transactions as one operation.
@@ -26,12 +28,24 @@ pub trait Specification {
     /// All that decides later replies.
     type State: Clone + Eq + Hash + fmt::Debug;
     /// What is asked.
-    type Action: fmt::Debug;
+    type Action: PartialEq + fmt::Debug;
     /// What is answered.
     type Reply: fmt::Debug;
 
     /// Adds to `next` every state that the operation may lead to from this one; none, if its reply contradicts the state.
     fn step(&self, state: &Self::State, operation: &Operation<Self::Action, Self::Reply>, next: &mut Vec<Self::State>);
+
+    /// Whether the action changes nothing in any state. It is then taken as soon as its reply is right, which makes searches
+    /// shorter.
+    fn is_read(&self, _action: &Self::Action) -> bool {
+        false
+    }
+
+    /// Whether what the action does in this state depends on no time. Of two equal actions without replies, the earlier one is
+    /// then taken first, which makes searches shorter.
+    fn is_timeless(&self, _state: &Self::State, _action: &Self::Action) -> bool {
+        false
+    }
 }
 
 /// One operation of a history. Times are those of one clock, in nanoseconds.
@@ -64,7 +78,7 @@ pub struct History<A, R> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SearchSize(pub usize);
 
-impl<A: fmt::Debug, R: fmt::Debug> History<A, R> {
+impl<A: PartialEq + fmt::Debug, R: fmt::Debug> History<A, R> {
     /// An empty history of the object with this name.
     pub fn new(key: impl Into<String>) -> History<A, R> {
         History { key: key.into(), operations: Vec::new() }
@@ -123,10 +137,19 @@ impl<A: fmt::Debug, R: fmt::Debug> History<A, R> {
             }
             places[place] = Some(placed.len());
             let is_inside = window.from <= operation.invoked && operation.returned <= window.until;
-            placed.push(Placed { operation, is_certain: operation.is_certain && is_inside, after: None });
+            placed.push(Placed {
+                operation,
+                is_certain: operation.is_certain && is_inside,
+                after: None,
+                is_followed: false,
+            });
         }
         for index in 0..placed.len() {
-            placed[index].after = placed[index].operation.after.and_then(|after| places[after]);
+            let after = placed[index].operation.after.and_then(|after| places[after]);
+            placed[index].after = after;
+            if let Some(before) = after {
+                placed[before].is_followed = true;
+            }
         }
         placed
     }

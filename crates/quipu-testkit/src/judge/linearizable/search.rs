@@ -16,6 +16,8 @@ pub(super) struct Placed<'h, A, R> {
     pub is_certain: bool,
     /// The index of the operation that comes before it.
     pub after: Option<usize>,
+    /// It comes before another one.
+    pub is_followed: bool,
 }
 
 /// What a search found.
@@ -61,7 +63,14 @@ pub(super) fn search<S: Specification>(
         if points > POINTS_MAX {
             return SearchOutcome::Undecided { points };
         }
-        for index in point.candidates(operations) {
+        let candidates = point.candidates(spec, operations);
+        if let Some(next) = point.take_read(spec, operations, &candidates) {
+            if met.insert((next.done.clone(), next.state.clone())) {
+                stack.push(next);
+            }
+            continue;
+        }
+        for index in candidates {
             states.clear();
             spec.step(&point.state, operations[index].operation, &mut states);
             for state in states.drain(..) {
@@ -75,17 +84,13 @@ pub(super) fn search<S: Specification>(
     SearchOutcome::Unexplained
 }
 
-impl<S> Point<S> {
-    fn is_done(&self, index: usize) -> bool {
-        self.done[index / 64] & (1 << (index % 64)) != 0
-    }
-
-    fn mark(&mut self, index: usize) {
-        self.done[index / 64] |= 1 << (index % 64);
-    }
-
+impl<S: Clone + PartialEq> Point<S> {
     /// The operations that may take effect next; the likeliest is last, since it is tried first.
-    fn candidates<A, R>(&self, operations: &[Placed<'_, A, R>]) -> Vec<usize> {
+    fn candidates<Spec: Specification<State = S>>(
+        &self,
+        spec: &Spec,
+        operations: &[Placed<'_, Spec::Action, Spec::Reply>],
+    ) -> Vec<usize> {
         // Whatever is asked after this was asked after an operation had ended that has not taken effect yet.
         let mut bound = u64::MAX;
         let mut candidates = Vec::new();
@@ -99,7 +104,13 @@ impl<S> Point<S> {
             if each.is_certain {
                 bound = bound.min(each.operation.returned);
             }
-            if each.after.is_none_or(|before| self.is_done(before)) {
+            if each.after.is_some_and(|before| !self.is_done(before)) {
+                continue;
+            }
+            let is_replaced = candidates.iter().any(|&other: &usize| {
+                operations[other].stands_for(each) && spec.is_timeless(&self.state, &each.operation.action)
+            });
+            if !is_replaced {
                 candidates.push(index);
             }
         }
@@ -108,6 +119,42 @@ impl<S> Point<S> {
             (operations[index].is_certain, std::cmp::Reverse(operations[index].operation.returned))
         });
         candidates
+    }
+
+    /// The point after a read whose reply is right, if there is one: wherever an order has it, it may as well come now.
+    fn take_read<Spec: Specification<State = S>>(
+        &self,
+        spec: &Spec,
+        operations: &[Placed<'_, Spec::Action, Spec::Reply>],
+        candidates: &[usize],
+    ) -> Option<Point<S>> {
+        let mut states = Vec::new();
+        let is_certain_read = |index: usize| {
+            let Placed { operation, is_certain, .. } = &operations[index];
+            *is_certain && spec.is_read(&operation.action)
+        };
+        let mut reads = candidates.iter().copied().filter(|&index| is_certain_read(index));
+        reads.find_map(|index| {
+            states.clear();
+            spec.step(&self.state, operations[index].operation, &mut states);
+            if states[..] != [self.state.clone()] {
+                return None;
+            }
+            let next = self.take(index, self.state.clone(), operations);
+            // Not if others could then take effect no longer.
+            let taken = |point: &Point<S>| point.done.iter().map(|word| word.count_ones()).sum::<u32>();
+            (taken(&next) == taken(self) + 1).then_some(next)
+        })
+    }
+}
+
+impl<S> Point<S> {
+    fn is_done(&self, index: usize) -> bool {
+        self.done[index / 64] & (1 << (index % 64)) != 0
+    }
+
+    fn mark(&mut self, index: usize) {
+        self.done[index / 64] |= 1 << (index % 64);
     }
 
     /// The point after an operation has taken effect.
@@ -133,6 +180,22 @@ impl<S> Point<S> {
             next.first += 1;
         }
         next
+    }
+}
+
+impl<A: PartialEq, R> Placed<'_, A, R> {
+    /// Whether an order that has a later request next may have this one instead: both do the same and show nothing, and this
+    /// one must take effect no later.
+    fn stands_for(&self, later: &Placed<'_, A, R>) -> bool {
+        let (own, others) = (self.operation, later.operation);
+        let is_free = |placed: &Placed<'_, A, R>| placed.after.is_none() && !placed.is_followed;
+        own.reply.is_none()
+            && others.reply.is_none()
+            && own.returned <= others.returned
+            && (self.is_certain || !later.is_certain)
+            && is_free(self)
+            && is_free(later)
+            && own.action == others.action
     }
 }
 
