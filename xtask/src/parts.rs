@@ -150,8 +150,8 @@ pub static PROVE: &[Part] = &[
         work: Work::Tests(&["test {whole} --test full_disk -- --show-output --test-threads=3"], &[]),
     },
     // In each of eight suites, two or three of every mode; with those of the histories 300 kills a mode or more.
-    Part { name: "kills", budget: 13.0, work: Work::Tests(&[KILLS], &[("QUIPU_KILLS", "120")]) },
-    Part { name: "linearizability", budget: 3.0, work: Work::Tests(&[LINEARIZABILITY], &[("QUIPU_HISTORIES", "200")]) },
+    Part { name: "kills", budget: 14.0, work: Work::Tests(&[KILLS], &[("QUIPU_KILLS", "130")]) },
+    Part { name: "linearizability", budget: 2.0, work: Work::Tests(&[LINEARIZABILITY], &[("QUIPU_HISTORIES", "200")]) },
     Part {
         name: "engines",
         budget: 4.0,

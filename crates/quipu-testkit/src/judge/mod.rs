@@ -25,7 +25,8 @@ use std::fmt;
 
 pub use self::adds::{Act, Adds, Call, Outcome};
 pub use self::linearizable::{
-    CELLS, CounterAction, CounterSpec, CounterState, CounterStep, Deadline, History, Operation, SearchSize, Specification,
+    CELLS, CounterAction, CounterSpec, CounterState, CounterStep, Deadline, History, Operation, SearchSize,
+    Specification,
 };
 pub use self::sequence::{Action, Entry, Expires, Found, Held, Sequence, Sight, Step};
 pub use self::subset::reaches;

@@ -21,8 +21,8 @@ use crate::request::{Answer, BUSY_GROUP, Form, GROUPS, Request, counter_name};
 /// Most requests of a pipeline.
 const PIPELINE_MAX: usize = 5;
 
-/// Adds without a reply that are sent at once: more than split a counter into lanes.
-const SILENT_ADDS: usize = 80;
+/// Adds without a reply that are sent at once. Two times as many within 50 ms split a counter into lanes.
+const SILENT_ADDS: usize = 40;
 
 /// What all clients of a life share.
 pub struct Life<'l> {
@@ -213,7 +213,7 @@ impl Client {
                 self.send(door, life, &[request]);
                 Err(Broken)
             }
-            90..92 if life.has_silent => self.count_silently(door, life, dice),
+            90..94 if life.has_silent => self.count_silently(door, life, dice),
             _ => self.exchange(door, life, dice),
         }
     }

@@ -32,6 +32,9 @@ const HISTORIES_AT_ONCE: usize = 2;
 /// Operations of a history, at least, on average: with fewer there is little to judge.
 const OPERATIONS_MIN: usize = 200;
 
+/// One of so many histories may be too much for the judge: it is searched in vain, and is no proof of anything.
+const HISTORIES_PER_UNDECIDED: u64 = 40;
+
 /// From so many histories on, everything must have occurred in them.
 const HISTORIES_OF_EVERYTHING: u64 = 50;
 
@@ -54,6 +57,8 @@ pub(crate) struct Figures {
     pub stops: usize,
     /// Points that the judge's search visited.
     pub points: usize,
+    /// Searches that ended before they knew.
+    pub undecided: usize,
 }
 
 impl Figures {
@@ -89,6 +94,7 @@ impl AddAssign for Figures {
         self.kills += more.kills;
         self.stops += more.stops;
         self.points += more.points;
+        self.undecided += more.undecided;
     }
 }
 
@@ -129,7 +135,7 @@ fn every_history_of_the_program_is_linearizable() {
     println!(
         "proof: linearizability: histories {histories}, seeds from {from}, kills {}, clean stops {}, operations {}: unknown {}, \
          transactions {}, without reply {}, over HTTP {}, retried after an answer {}, without one {}, exchanged {}, prevented {}, \
-         refused {}; search points {}, violations 0",
+         refused {}; search points {}, undecided {}, violations 0",
         figures.kills,
         figures.stops,
         figures.operations,
@@ -143,9 +149,12 @@ fn every_history_of_the_program_is_linearizable() {
         figures.prevented,
         figures.refused,
         figures.points,
+        figures.undecided,
     );
     let least = usize::try_from(histories).expect("histories are few");
     assert!(figures.operations >= OPERATIONS_MIN * least && figures.kills >= 2 * least, "too little: {figures:?}");
+    let undecided_max = usize::try_from(histories.div_ceil(HISTORIES_PER_UNDECIDED)).expect("histories are few");
+    assert!(figures.undecided <= undecided_max, "too many searches ended in vain: {figures:?}");
     assert!(histories < HISTORIES_OF_EVERYTHING || figures.are_complete(), "not everything occurred: {figures:?}");
 }
 

@@ -219,8 +219,10 @@ impl Trial {
             for (group, state) in states.iter().enumerate() {
                 let history = self.history(part, group);
                 let judged = history.judge(&spec, state, Some(&[CounterState::Unknown; CELLS]));
-                let SearchSize(points) = judged.map_err(|violation| self.fail(&violation.to_string()))?;
+                let SearchSize { points, is_decided } =
+                    judged.map_err(|violation| self.fail(&violation.to_string()))?;
                 self.figures.points += points;
+                self.figures.undecided += usize::from(!is_decided);
             }
         }
         self.figures.unknown += self.count_unknown();

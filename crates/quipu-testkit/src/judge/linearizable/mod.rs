@@ -76,7 +76,12 @@ pub struct History<A, R> {
 
 /// How much a search looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SearchSize(pub usize);
+pub struct SearchSize {
+    /// Points that it visited.
+    pub points: usize,
+    /// It found an order. Otherwise it ended before it knew whether there is one.
+    pub is_decided: bool,
+}
 
 impl<A: PartialEq + fmt::Debug, R: fmt::Debug> History<A, R> {
     /// An empty history of the object with this name.
@@ -101,7 +106,7 @@ impl<A: PartialEq + fmt::Debug, R: fmt::Debug> History<A, R> {
         self.operations.is_empty()
     }
 
-    /// Whether some order of the operations explains every reply, from this state on. `unknown` is a state that may be any,
+    /// Judges whether some order of the operations explains every reply, from this state on. `unknown` is a state that may be any,
     /// which makes the window of a violation shorter.
     pub fn judge<S: Specification<Action = A, Reply = R>>(
         &self,
@@ -111,10 +116,8 @@ impl<A: PartialEq + fmt::Debug, R: fmt::Debug> History<A, R> {
     ) -> Result<SearchSize, Violation> {
         let order = self.order();
         match search(spec, initial, &self.place(&order, Window::WHOLE)) {
-            SearchOutcome::Explained { points } => Ok(SearchSize(points)),
-            SearchOutcome::Undecided { points } => {
-                Err(Violation::new(&self.key, format!("undecided: the search ended after {points} points")))
-            }
+            SearchOutcome::Explained { points } => Ok(SearchSize { points, is_decided: true }),
+            SearchOutcome::Undecided { points } => Ok(SearchSize { points, is_decided: false }),
             SearchOutcome::Unexplained => Err(self.violation(spec, initial, unknown, &order)),
         }
     }

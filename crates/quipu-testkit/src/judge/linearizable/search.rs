@@ -6,7 +6,7 @@ use std::fmt;
 use super::{Operation, Specification};
 
 /// A search ends undecided after so many points: some hundred megabytes. Histories of the suites need a few thousand.
-const POINTS_MAX: usize = 1_000_000;
+const POINTS_MAX: usize = 400_000;
 
 /// An operation among those that are searched, which are in the order of their requests.
 #[derive(Debug)]
@@ -108,7 +108,9 @@ impl<S: Clone + PartialEq> Point<S> {
                 continue;
             }
             let is_replaced = candidates.iter().any(|&other: &usize| {
-                operations[other].stands_for(each) && spec.is_timeless(&self.state, &each.operation.action)
+                let other = &operations[other];
+                other.stands_for(each)
+                    && (other.has_span_of(each) || spec.is_timeless(&self.state, &each.operation.action))
             });
             if !is_replaced {
                 candidates.push(index);
@@ -184,6 +186,12 @@ impl<S> Point<S> {
 }
 
 impl<A: PartialEq, R> Placed<'_, A, R> {
+    /// Whether both have the same time.
+    fn has_span_of(&self, other: &Placed<'_, A, R>) -> bool {
+        let span = |placed: &Placed<'_, A, R>| (placed.operation.invoked, placed.operation.returned);
+        span(self) == span(other)
+    }
+
     /// Whether an order that has a later request next may have this one instead: both do the same and show nothing, and this
     /// one must take effect no later.
     fn stands_for(&self, later: &Placed<'_, A, R>) -> bool {
