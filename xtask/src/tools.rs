@@ -51,6 +51,8 @@ pub fn install() -> anyhow::Result<Tools> {
     need_programs(&["openssl"], &["openssl"])?;
     need_programs(&["strace"], &["strace"])?;
     need_programs(&["curl"], &["curl"])?;
+    // Its library is what the tests load.
+    need_programs(&["faketime"], &["faketime"])?;
     need_programs(&["python3"], &["python3", "python3-venv"])?;
     need_programs(&["node", "npm"], &["nodejs", "npm"])?;
     need_programs(&["chromium"], &["chromium"])?;

@@ -18,6 +18,7 @@ use crate::say::{self, Told};
 use crate::seal::SealError;
 use crate::steps::Steps;
 use crate::sync::{Arc, Condvar, Mutex, lock};
+use crate::time::{Observation, STEP_MAX, STEP_STAYS};
 
 /// The load thread looks this often for counters that have expired at rest, in so many shards.
 const SWEEP_EVERY: Duration = Duration::from_millis(100);
@@ -321,7 +322,7 @@ fn compact_thread(inner: &Inner, kick: &Kick) {
             Ok(true) => rest = inner.clock.elapsed().saturating_sub(began).min(COMPACT_REST_MAX),
             // Without space the tables stay as they are; the next attempt may find some.
             Ok(false) | Err(LedgerError::Full(_)) => {}
-            Err(LedgerError::Io(reason)) => return inner.journal.fail(&ledger_error(inner, reason)),
+            Err(LedgerError::Io(reason)) => return end(inner, ledger_error(inner, reason)),
             // What is whole is served, what is not is refused by name; but nothing is written anew from damaged tables.
             Err(error) => {
                 return note_damage(inner, &format!("compaction has ended: {error}"));
@@ -333,7 +334,7 @@ fn compact_thread(inner: &Inner, kick: &Kick) {
 fn tend_thread(inner: &Inner, kick: &Kick) {
     let steps = Steps::new(inner);
     let now = inner.clock.elapsed();
-    let (full, slow, unsealed, lease_lost) = Default::default();
+    let (full, slow, unsealed, lease_lost, clock_apart) = Default::default();
     let mut tender = Tender {
         sealed_at: now,
         prepared_at: now,
@@ -344,10 +345,11 @@ fn tend_thread(inner: &Inner, kick: &Kick) {
         slow,
         unsealed,
         lease_lost,
+        clock_apart,
     };
     while kick.wait(TEND_EVERY, |asked| &mut asked.tend) {
         if let Err(error) = tender.tend(inner, &steps) {
-            return inner.journal.fail(&error);
+            return end(inner, error);
         }
         if tender.relieved(inner) {
             kick.load();
@@ -364,11 +366,12 @@ struct Tender {
     sealed_well: bool,
     /// Where eviction goes on, so that it does not always come to the same shards first.
     next_evict: usize,
-    /// What was said of the disk, of seals and of the lease.
+    /// What was said of the disk, of seals, of the lease and of the wall clock.
     full: Told,
     slow: Told,
     unsealed: Told,
     lease_lost: Told,
+    clock_apart: Told,
 }
 
 impl Tender {
@@ -392,6 +395,7 @@ impl Tender {
         }
         if now.saturating_sub(self.noted_at) >= NOTE_EVERY {
             self.noted_at = now;
+            inner.journal.check_files()?;
             steps.note_synced()?;
             inner.table.gather();
         }
@@ -404,7 +408,30 @@ impl Tender {
             self.relieve(inner, steps);
         }
         self.tell(inner, now);
+        self.compare_clocks(inner, now);
         Ok(())
+    }
+
+    /// Moves time on while nobody asks for it, and warns of a wall clock that is not believed.
+    fn compare_clocks(&mut self, inner: &Inner, now: Duration) {
+        let Observation { ahead_millis, moved_millis, .. } = inner.time.observe(&*inner.clock);
+        let ahead_seconds = ahead_millis / 1_000;
+        if let Some(moved_millis) = moved_millis {
+            let (moved_seconds, stayed_seconds) = (moved_millis / 1_000, STEP_STAYS.as_secs());
+            tracing::warn!(
+                moved_seconds,
+                stayed_seconds,
+                "the wall clock has stayed where it jumped to, and is believed"
+            );
+        }
+        match self.clock_apart.news(ahead_seconds.unsigned_abs() > STEP_MAX.as_secs(), now) {
+            Some(true) => tracing::warn!(
+                ahead_seconds,
+                "the wall clock has jumped: time goes on by the monotonic clock, and expiry and tokens with it; check the machine's time service"
+            ),
+            Some(false) => tracing::info!("the wall clock and the engine's time agree again"),
+            None => {}
+        }
     }
 
     /// Says how the disk is, when that has changed.
@@ -416,9 +443,11 @@ impl Tender {
             Some(false) => tracing::info!("the disk has space again: everything is taken"),
             None => {}
         }
-        match self.slow.news(inner.journal.is_slow(), now) {
+        let slow_sync = inner.journal.slow_sync();
+        match self.slow.news(slow_sync.is_some(), now) {
             Some(true) => {
-                let sync_millis = inner.journal.sync_times.micros_last() / 1_000;
+                // Not that of the last sync, which may have been a fast one.
+                let sync_millis = slow_sync.unwrap_or_default().as_millis() as u64;
                 tracing::warn!(sync_millis, "the disk is slow: commits have moved to a thread of their own");
             }
             Some(false) => tracing::info!("the disk is no longer slow"),
@@ -484,6 +513,11 @@ impl Tender {
     fn relieved(&self, inner: &Inner) -> bool {
         inner.options.memory_bytes_max.is_some() && !inner.memory_is_full()
     }
+}
+
+/// Ends the journal. If files were removed or replaced, that is why, whichever of them was missed first.
+fn end(inner: &Inner, error: JournalError) {
+    inner.journal.fail(&inner.journal.check_files().err().unwrap_or(error));
 }
 
 /// Says, once, what is wrong with the ledger.

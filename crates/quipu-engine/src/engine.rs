@@ -32,7 +32,8 @@ use crate::sketches::bodies_bytes_max;
 use crate::split::{Split, SplitList};
 use crate::steps::Steps;
 use crate::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Mutex, OnceLock, Ordering, lock};
-use crate::tokens::{TokenStats, Tokens};
+use crate::time::{EngineTime, STEP_MAX};
+use crate::tokens::{Noted, TokenStats, Tokens};
 use crate::turn::{Turn, Visit};
 use crate::watermark::Watermark;
 
@@ -53,8 +54,8 @@ pub(crate) struct Inner {
     pub(crate) journal: Journal,
     pub(crate) writer: Writer,
     pub(crate) clock: Arc<dyn Clock>,
-    /// The newest time given out or found in the journal: time never goes back, not even over a restart.
-    pub(crate) time: AtomicU64,
+    /// Never before the newest time given out or found in the journal, not even over a restart.
+    pub(crate) time: EngineTime,
     pub(crate) recovery: Recovery,
     /// Cells at rest.
     pub(crate) ledger: Arc<dyn Ledger>,
@@ -294,6 +295,15 @@ impl Engine {
         }
     }
 
+    /// Puts the engine's time back to the wall clock's, durably, if it is further ahead than the clocks of a network are apart;
+    /// `None`: it is not. For a directory that only this handle uses.
+    ///
+    /// What was decided by the time before stays as it is: tokens that were forgotten too early (those that carry their time are
+    /// refused from here on, others may be applied again), expiry, and panes of windows.
+    pub fn lower_time(&self) -> Result<Option<TimeLowered>, SealError> {
+        self.inner.lower_time()
+    }
+
     /// Makes everything durable and marks a clean stop. Writes are refused from here on.
     pub fn close(&self) -> Result<(), CloseError> {
         // The threads first: none of them may write after the mark of a clean stop.
@@ -343,7 +353,7 @@ impl Engine {
         loading
     }
 
-    /// The engine's time: the wall's, but never before what the journal has seen.
+    /// The engine's time: the wall clock's, unless that jumps, and never before what the journal has seen.
     pub fn now(&self) -> Millis {
         self.inner.now()
     }
@@ -399,6 +409,7 @@ impl Engine {
             compaction_micros: inner.compaction.micros.load(Ordering::Relaxed),
             compaction_running: inner.compaction.running.load(Ordering::Relaxed),
             ledger_damage: inner.compaction.damage.get().cloned(),
+            clock_ahead_millis: inner.time.observe(&*inner.clock).ahead_millis,
         }
     }
 
@@ -437,6 +448,15 @@ impl Engine {
     }
 }
 
+/// The engine's time was put back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TimeLowered {
+    /// What it was.
+    pub from: Millis,
+    /// What it is.
+    pub to: Millis,
+}
+
 /// Why a clean stop was not possible.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -454,9 +474,7 @@ pub enum CloseError {
 
 impl Inner {
     pub(crate) fn now(&self) -> Millis {
-        let (wall, newest) = (self.clock.wall().0, self.time.load(Ordering::Acquire));
-        // Many ask within a millisecond, and only the first of them has anything to tell the others.
-        Millis(if wall <= newest { newest } else { self.time.fetch_max(wall, Ordering::AcqRel).max(wall) })
+        self.time.now(&*self.clock)
     }
 
     pub(crate) fn sharing(&self) -> Option<Sharing<'_>> {
@@ -570,6 +588,7 @@ impl Inner {
     /// Seals everything that has changed and cuts the journal. On a full disk it takes the space that was kept for this.
     pub(crate) fn seal_all(&self) -> Result<(), SealError> {
         let _one = lock(&self.sealing);
+        self.journal.check_files()?;
         match self.try_seal_all() {
             Err(SealError::Ledger(LedgerError::Full(_))) if self.journal.give_space()? => self.try_seal_all(),
             sealed => sealed,
@@ -590,6 +609,22 @@ impl Inner {
             }
         }
         Ok(seal.finish(self)?)
+    }
+
+    fn lower_time(&self) -> Result<Option<TimeLowered>, SealError> {
+        let (from, wall) = (self.now(), self.clock.wall());
+        if from.0.saturating_sub(wall.0) <= STEP_MAX.as_millis() as u64 {
+            return Ok(None);
+        }
+        // Then no record is left in the journal, and the watermark alone has the newest time.
+        self.seal_all()?;
+        let _one = lock(&self.sealing);
+        let to = self.time.lower(&*self.clock);
+        let horizon = Noted::Horizon(self.tokens.lower_horizon(to)).note();
+        let watermark = Watermark { time: to, ..lock(&self.watermark).clone() };
+        self.ledger.ingest(&[], &[horizon], &watermark.encode())?;
+        *lock(&self.watermark) = watermark;
+        Ok(Some(TimeLowered { from, to }))
     }
 
     /// Whether the ledger may grow by so much when the journal is cut there.
@@ -782,4 +817,6 @@ pub struct Stats {
     pub compaction_running: bool,
     /// Why compaction has ended for this life, if it has.
     pub ledger_damage: Option<String>,
+    /// How far the wall clock is ahead of the engine's time, in milliseconds; less than 0: behind.
+    pub clock_ahead_millis: i64,
 }

@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 use quipu_model::{Ledger, LedgerError, Vfs};
 
-use crate::journal::control::Control;
+use crate::journal::control::{Control, ControlFile, SLOT_BYTES};
+use crate::journal::format::Position;
 use crate::journal::recover::{Record, Tail, find_segments, open_control, replay};
 use crate::journal::segments::Segment;
 use crate::journal::{Damage, JournalError, io_error};
@@ -27,10 +28,25 @@ pub struct Inspection {
     pub ledger: Option<Arc<dyn Ledger>>,
     /// What it knows, if it knows anything.
     pub watermark: Option<Watermark>,
+    /// Parts of its files that a start does not read, so that damage there is neither found nor does any harm.
+    pub unchecked: Vec<Unchecked>,
     /// How many counters ledger and journal have together, expired ones that nobody has looked at included; known if the directory is whole.
     pub counters: u64,
     /// Where the records end, or what would keep the server from starting, in the same words.
     pub verdict: Result<Tail, OpenError>,
+}
+
+/// A part of a file that was not compared with a checksum.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unchecked {
+    /// Which file.
+    pub file: PathBuf,
+    /// From this byte.
+    pub from: u64,
+    /// To this byte, which is not of it.
+    pub to: u64,
+    /// Why it is not read.
+    pub reason: String,
 }
 
 /// Reads the whole journal over the ledger and hands each good record to `visit`.
@@ -43,12 +59,34 @@ pub fn inspect(
     vfs.list(dir).map_err(|e| io_error(dir, "list", e))?;
     let nothing = Tail { position: Default::default(), previous: 0, synced: Default::default(), torn: None };
     let (control, ledger, watermark, segments, verdict) = (None, None, None, Vec::new(), Ok(nothing));
+    let (dir, unchecked) = (dir.to_owned(), Vec::new());
     let mut found =
-        Inspection { dir: dir.to_owned(), control, segments, records: 0, ledger, watermark, counters: 0, verdict };
-    if let Err(error) = look(vfs, dir, open_ledger, &mut visit, &mut found) {
+        Inspection { dir, control, segments, records: 0, ledger, watermark, unchecked, counters: 0, verdict };
+    let dir = found.dir.clone();
+    if let Err(error) = look(vfs, &dir, open_ledger, &mut visit, &mut found) {
         found.verdict = Err(error);
     }
+    if let (Some(control), Ok(tail)) = (found.control, &found.verdict) {
+        let unread = unread_parts(&found.segments, control.start, tail.position);
+        found.unchecked.extend(unread);
+    }
     Ok(found)
+}
+
+/// The parts of segments before the first record that counts, and behind the last one.
+fn unread_parts(segments: &[(Segment, u64)], start: Position, end: Position) -> Vec<Unchecked> {
+    let mut parts = Vec::new();
+    for (segment, _) in segments {
+        let mut push = |from: Position, to: Position, reason: &str| {
+            if from < to {
+                let (from, to) = (segment.offset(from), segment.offset(to));
+                parts.push(Unchecked { file: segment.path.clone(), from, to, reason: reason.to_owned() });
+            }
+        };
+        push(segment.base, start.min(segment.end), "the ledger has it");
+        push(end.max(segment.base), segment.end, "behind the last record");
+    }
+    parts
 }
 
 /// Notes what is found, up to the first thing that is not as it should be.
@@ -59,7 +97,15 @@ fn look(
     visit: &mut impl FnMut(&Segment, &Record<'_>) -> Result<(), Damage>,
     found: &mut Inspection,
 ) -> Result<(), OpenError> {
-    let Some(control) = open_control(vfs, dir)?.map(|control| *control.state()) else { return Ok(()) };
+    let Some(file) = open_control(vfs, dir)? else { return Ok(()) };
+    for (from, to) in ControlFile::unused_parts() {
+        found.unchecked.push(Unchecked { file: file.path().to_owned(), from, to, reason: "unused".to_owned() });
+    }
+    if let Some((from, reason)) = file.unreadable_slot() {
+        let (from, to, reason) = (*from, *from + SLOT_BYTES as u64, format!("the older of two copies, {reason}"));
+        found.unchecked.push(Unchecked { file: file.path().to_owned(), from, to, reason });
+    }
+    let control = *file.state();
     found.control = Some(control);
     let segments = find_segments(vfs, dir, &control)?.segments;
     found.segments = segments.iter().map(|segment| (segment.clone(), 0)).collect();

@@ -28,6 +28,7 @@ mod sync;
 mod options;
 mod say;
 mod system;
+mod time;
 
 pub mod admit;
 pub mod apply;
@@ -62,14 +63,14 @@ mod driver;
 
 pub use backup::{BackedUp, Backing, Backup, BackupError};
 pub use briefs::{BRIEFS_MAX, BriefReply};
-pub use engine::{CloseError, Committed, Dead, Engine, Error, Stats};
+pub use engine::{CloseError, Committed, Dead, Engine, Error, Stats, TimeLowered};
 pub use handle::Handle;
 pub use journal::format::Position;
 pub use journal::{Damage, JournalError, SYNC_SECONDS, SyncCounts, Wait};
 pub use load::{Load, Loaded, Loading};
 pub use making::MakingError;
 pub use namespaces::{Policies, Policy, Put, PutError, Puts};
-pub use open::{OpenError, Recovery};
+pub use open::{LOCK_FILE, OpenError, Recovery};
 pub use options::{
     EXIT_JOURNAL_FAILED, Environment, LEDGER_DIR, OpenLedger, Options, SEGMENT_BYTES_DEFAULT, SEGMENT_BYTES_MAX,
     SEGMENT_BYTES_MIN,
@@ -82,7 +83,8 @@ pub use sharing::{
 };
 pub use sketches::{OBSERVES_MAX, sketch_fingerprint};
 pub use steps::Steps;
-pub use system::{SystemClock, SystemDisk, SystemLedger, SystemRng};
+pub use system::{SystemClock, SystemDisk, SystemLedger, SystemRng, is_in_use};
+pub use time::{STEP_MAX, STEP_STAYS};
 pub use tokens::{TokenKey, TokenStats};
 pub use turn::{Counted, NotRun, Turn, Watch};
 pub use watermark::{ShardMark, Watermark};

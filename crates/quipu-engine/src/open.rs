@@ -27,11 +27,12 @@ use crate::sharing::{Kept, Shared};
 use crate::sketches;
 use crate::split::SplitList;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, OnceLock};
+use crate::time::EngineTime;
 use crate::tokens::Tokens;
 use crate::watermark::Watermark;
 
-/// The file whose lock marks a directory as in use.
-const LOCK_FILE: &str = "lock";
+/// The file that names the process which has the directory.
+pub const LOCK_FILE: &str = "lock";
 
 /// What a file system puts into its root: a disk mounted for the data directory is empty but for it.
 const LOST_AND_FOUND: &str = "lost+found";
@@ -52,7 +53,7 @@ pub enum OpenError {
         source: LockError,
     },
     /// No file can be made in the directory.
-    #[error("cannot write to data directory {}: {source}; check its owner and permissions, or name another directory", .dir.display())]
+    #[error("cannot write to data directory {}: {source}; {}, or name another directory", .dir.display(), advice(source))]
     Unwritable {
         /// Which directory.
         dir: std::path::PathBuf,
@@ -91,6 +92,14 @@ pub enum OpenError {
     Options(String),
 }
 
+/// What to do about a directory that cannot be written.
+fn advice(error: &std::io::Error) -> &'static str {
+    match error.kind() {
+        std::io::ErrorKind::ReadOnlyFilesystem => "mount its file system for writing",
+        _ => "check its owner and permissions",
+    }
+}
+
 /// What a start found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recovery {
@@ -115,15 +124,17 @@ pub(crate) fn open(options: Options, environment: Environment) -> Result<Inner, 
     let dir = options.data.clone();
     vfs.create_dir(&dir).map_err(|e| io_error(&dir, "create", e))?;
     check_directory(&*vfs, &dir)?;
-    let lock = vfs.lock(&dir.join(LOCK_FILE)).map_err(|error| match error {
+    let refused = |error| match error {
         LockError::Held { .. } => OpenError::InUse { dir: dir.clone(), source: error },
         LockError::Io(source) => OpenError::Unwritable { dir: dir.clone(), source },
-    })?;
+    };
+    let mut lock = vfs.lock(&dir.join(LOCK_FILE)).map_err(refused)?;
 
     let mut control = match open_control(&*vfs, &dir)? {
         Some(control) => control,
         None => ControlFile::create(&*vfs, &dir, new_control(rng.next(), rng.next()))?,
     };
+    lock.lock_file(control.path()).map_err(refused)?;
     step!("control");
     let Found { mut segments, leftovers } = find_segments(&*vfs, &dir, control.state())?;
     let ledger = open_ledger(&options).map_err(|source| OpenError::Ledger { dir: dir.clone(), source })?;
@@ -220,8 +231,8 @@ pub(crate) fn open(options: Options, environment: Environment) -> Result<Inner, 
         table,
         journal,
         writer,
+        time: EngineTime::begin(time, &*clock),
         clock,
-        time: AtomicU64::new(time.0),
         recovery: Recovery { records, tail, clean, copied },
         unloaded: AtomicBool::new(unloaded && flush.end == Position(0)),
         sealing: Mutex::new(()),

@@ -4,7 +4,7 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use quipu_model::{
     Cell, Clock, Copied, DirLock, Ledger, LedgerError, LedgerStats, LockError, Millis, Note, Rng, Sealed, Vfs, VfsFile,
@@ -13,19 +13,35 @@ use quipu_model::{
 
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::journal::control::CONTROL_FILE;
+use crate::open::LOCK_FILE;
 use crate::options::LEDGER_DIR;
 use crate::sync::Arc;
 
 /// The machine's clocks.
 pub struct SystemClock {
-    began: Instant,
+    began: Duration,
 }
 
 impl Default for SystemClock {
-    #[allow(clippy::disallowed_methods, reason = "this is the Clock port")]
     fn default() -> SystemClock {
-        SystemClock { began: Instant::now() }
+        SystemClock { began: since_boot() }
     }
+}
+
+/// The monotonic clock that goes on while the machine is suspended: a lease runs out meanwhile, and the wall clock has not jumped.
+#[cfg(target_os = "linux")]
+fn since_boot() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap_or_default())
+}
+
+/// Without such a clock: the one that stands still meanwhile, from its first use on.
+#[cfg(not(target_os = "linux"))]
+#[allow(clippy::disallowed_methods, reason = "this is the Clock port")]
+fn since_boot() -> Duration {
+    static BEGAN: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
+    BEGAN.get_or_init(std::time::Instant::now).elapsed()
 }
 
 impl Clock for SystemClock {
@@ -36,7 +52,7 @@ impl Clock for SystemClock {
     }
 
     fn elapsed(&self) -> Duration {
-        self.began.elapsed()
+        since_boot().saturating_sub(self.began)
     }
 }
 
@@ -131,24 +147,79 @@ impl Vfs for SystemDisk {
     }
 
     fn lock(&self, path: &Path) -> Result<Box<dyn DirLock>, LockError> {
-        let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
-        match file.try_lock() {
-            Ok(()) => {
-                // For whoever finds it locked; the lock itself is the kernel's and ends with the process.
-                file.set_len(0)?;
-                file.rewind()?;
-                write!(file, "{}", std::process::id())?;
-                Ok(Box::new(SystemLock(file)))
-            }
-            Err(TryLockError::WouldBlock) => {
-                let mut text = String::new();
-                file.read_to_string(&mut text)?;
-                Err(LockError::Held { holder: text.trim().parse().ok() })
-            }
-            Err(TryLockError::Error(error)) => Err(error.into()),
+        let pid_file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+        let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let mut lock = SystemLock { pid_file, held: Vec::new() };
+        match lock.try_hold(File::open(dir)?) {
+            Err(LockError::Io(error)) if is_lock_unsupported(&error) => tracing::warn!(
+                %error,
+                dir = %dir.display(),
+                "the file system does not lock directories: the lock of the file `control` has to do"
+            ),
+            held => held?,
         }
+        // Versions before this one lock the file with the process id alone.
+        let pid_file = lock.pid_file.try_clone()?;
+        lock.try_hold(pid_file)?;
+        lock.pid_file.set_len(0)?;
+        lock.pid_file.rewind()?;
+        write!(lock.pid_file, "{}", std::process::id())?;
+        Ok(Box::new(lock))
     }
 }
+
+/// Whether a process has a data directory locked. Takes each lock for an instant, shared with others that only look.
+pub fn is_in_use(dir: &Path) -> bool {
+    [dir.to_owned(), dir.join(CONTROL_FILE), dir.join(LOCK_FILE)].iter().any(|path| {
+        // Closing the file gives its lock back.
+        File::open(path).is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
+    })
+}
+
+/// What flock answers where a file system, or the kernel for this kind of file, has no locks: on Linux these, of NFS, FUSE and
+/// others.
+fn is_lock_unsupported(error: &io::Error) -> bool {
+    const ERRORS: [rustix::io::Errno; 7] = {
+        use rustix::io::Errno;
+        [Errno::BADF, Errno::INVAL, Errno::ISDIR, Errno::NOLCK, Errno::NOSYS, Errno::OPNOTSUPP, Errno::NOTSUP]
+    };
+    error.raw_os_error().is_some_and(|code| ERRORS.iter().any(|known| known.raw_os_error() == code))
+}
+
+/// Files that are locked until this is dropped. That they stay open also keeps their numbers from being given to other files.
+struct SystemLock {
+    /// Read by whoever finds the directory locked.
+    pid_file: File,
+    held: Vec<File>,
+}
+
+impl SystemLock {
+    fn try_hold(&mut self, file: File) -> Result<(), LockError> {
+        for _ in 0..LOCK_ATTEMPTS {
+            match file.try_lock() {
+                Ok(()) => {
+                    self.held.push(file);
+                    return Ok(());
+                }
+                Err(TryLockError::WouldBlock) => std::thread::sleep(LOCK_RETRY_AFTER),
+                Err(TryLockError::Error(error)) => return Err(error.into()),
+            }
+        }
+        let mut text = String::new();
+        self.pid_file.read_to_string(&mut text)?;
+        Err(LockError::Held { holder: text.trim().parse().ok() })
+    }
+}
+
+impl DirLock for SystemLock {
+    fn lock_file(&mut self, path: &Path) -> Result<(), LockError> {
+        self.try_hold(OpenOptions::new().read(true).write(true).open(path)?)
+    }
+}
+
+/// A command that looks at a directory holds its lock for an instant; a start waits that long before it is refused.
+const LOCK_ATTEMPTS: u32 = 5;
+const LOCK_RETRY_AFTER: Duration = Duration::from_millis(10);
 
 struct SystemFile(File);
 
@@ -176,10 +247,6 @@ impl VfsFile for SystemFile {
         }
     }
 }
-
-struct SystemLock(#[expect(dead_code, reason = "held for its lock")] File);
-
-impl DirLock for SystemLock {}
 
 /// The ledger on this machine's disk.
 pub struct SystemLedger(quipu_ledger::Ledger);

@@ -123,6 +123,7 @@ fn lines(shared: &Shared, section: &str) -> Vec<(&'static str, String)> {
             ("disk_bytes", number(stats.disk_bytes)),
             ("max_disk", number(stats.disk_bytes_max.unwrap_or(0))),
             ("disk_full", number(stats.disk_full.into())),
+            ("clock_ahead_seconds", (stats.clock_ahead_millis / 1_000).to_string()),
             ("http_port", shared.http.map_or_else(|| word("none"), |addr| addr.port().to_string())),
         ]
         .into_iter()

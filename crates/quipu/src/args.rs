@@ -55,6 +55,7 @@ Examples:
   quipu add stock:7 -3                     -3
   quipu list likes:
   quipu inspect ./quipu-data               are journal and ledger whole?
+  quipu clock                              is the server's time where the wall clock is?
   quipu audit                              do they say the same, and are their numbers right?
   quipu writers                            the lives of this node, on a shared store
   quipu import redis://old:6379 --match 'likes:*' --store redis://10.0.0.5:6379
@@ -133,6 +134,21 @@ Examples:
 A node that was away for longer than `retire_after` and twice `grace` may have adds of which nobody can tell any more whether the store has them. \
 `adopt` counts those that its directory does not know to be confirmed: all that was added since the last settle it has heard of. With --drop they are not.";
 
+const CLOCK_EXAMPLES: &str = "\
+A server's time never goes back: after a stop it goes on from the newest time in its directory. If the machine's clock was wrong when \
+the server started, that time may lie in the future, and every token that carries its true time is refused as too old. `lower` puts \
+it back to the wall clock. Counts do not change. What it costs:
+
+  - Tokens that the server had forgotten by the wrong time: those that carry a time are refused, those that carry none may be applied
+    again. Stop clients that retry with such tokens first.
+  - Expiry that was set by the wrong time stays: such a counter expires later, by as much as the time was ahead.
+  - Windows and decays whose newest pane lies in the future count events as late until then: delete those counters.
+
+Examples:
+  quipu clock --data ./quipu-data                  how far is it ahead? Exit status 1 if by more than a minute
+  quipu clock lower --data ./quipu-data            the server is stopped, and the machine's clock is right again
+  quipu clock lower --data ./quipu-data --store redis://10.0.0.5:6379";
+
 const AUDIT_EXAMPLES: &str = "\
 Compares what ledger and journal say with each other and with the numbers kept in them: counters, values, epochs, expiry, hashes, \
 own cells. Of a running node, what is found is a moment of it.
@@ -193,6 +209,9 @@ pub enum Task {
     /// Print the lives of a node and what each still says on a shared store, or all writers of a store; changes nothing
     #[command(after_help = WRITERS_EXAMPLES)]
     Writers(stores::Writers),
+    /// Compare the newest time in a data directory with the wall clock; `lower` puts it back
+    #[command(after_help = CLOCK_EXAMPLES)]
+    Clock(Clock),
     /// Count everything in a data directory again, or check every row of a store; changes nothing, exit status 1 if something has drifted
     #[command(after_help = AUDIT_EXAMPLES)]
     Audit(stores::Place),
@@ -368,6 +387,30 @@ pub struct Directory {
     /// Print JSON, on one line
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct Clock {
+    #[command(flatten)]
+    pub directory: Directory,
+    #[command(subcommand)]
+    pub task: Option<ClockTask>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum ClockTask {
+    /// Put the newest time in the directory of a stopped server back to the wall clock; see `quipu clock --help` for what it costs
+    Lower(ClockLower),
+}
+
+#[derive(Debug, Args)]
+pub struct ClockLower {
+    #[command(flatten)]
+    pub directory: Directory,
+    /// The shared store that the directory has joined, if any
+    #[arg(long, value_name = "URL", env = "QUIPU_STORE", hide_env_values = true)]
+    pub store: Option<String>,
 }
 
 #[derive(Debug, Args)]

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
-use quipu_engine::{BackedUp, Engine, Environment};
+use quipu_engine::{BackedUp, Engine, Environment, OpenError};
 
 use crate::args;
 use crate::resp_client::{Client, Value};
@@ -44,8 +44,11 @@ fn ask_server(target: &args::Target, dir: &Path, out: &mut impl Write) -> anyhow
 fn back_up_stopped(data: &Path, dir: &Path, out: &mut impl Write) -> anyhow::Result<()> {
     let shown = data.display();
     stopped::check(data)?;
-    let engine = Engine::open_with(stopped::options(data), Environment::system()).map_err(|error| {
-        anyhow!("cannot open {shown}: {error}; of a running server ask for a backup without --data")
+    let engine = Engine::open_with(stopped::options(data), Environment::system()).map_err(|error| match error {
+        OpenError::InUse { .. } => {
+            anyhow!("cannot open {shown}: {error}; of a running server ask for a backup without --data")
+        }
+        error => anyhow!("cannot open {shown}: {error}"),
     })?;
     let backed_up = engine.backup(dir);
     engine.close().with_context(|| format!("close {shown}"))?;

@@ -2,29 +2,27 @@
 //!
 //! In: a data directory. Out: what its files say, and a verdict in the words with which the server would refuse it.
 //!
-//! Invariant: nothing is written and no lock is taken; a directory in use is left alone, since its journal moves while it is read.
+//! Invariant: nothing is written and no lock is kept; a directory in use is left alone, since its journal moves while it is read.
 
+use std::fmt;
 use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{anyhow, bail};
-use quipu_engine::inspect::Inspection;
-use quipu_engine::journal::control::Control;
+use quipu_engine::inspect::{Inspection, Unchecked};
+use quipu_engine::journal::control::{CONTROL_FILE, Control};
 use quipu_engine::journal::format::{Before, Entry};
 use quipu_engine::journal::recover::{Record, Tail};
 use quipu_engine::journal::segments::Segment;
-use quipu_engine::{Damage, JournalError, SystemLedger, TokenKey};
+use quipu_engine::{Damage, JournalError, LOCK_FILE, SystemLedger, TokenKey, is_in_use};
 use quipu_model::{Epoch, LedgerStats, NAMESPACE_KEYS};
 
 use crate::args;
 use crate::progress::Progress;
 use crate::read_only::ReadOnlyDisk;
 use crate::show;
-
-/// The file whose lock marks a directory as in use.
-const LOCK_FILE: &str = "lock";
 
 /// The locks of this machine, on Linux.
 const LOCKS: &str = "/proc/locks";
@@ -33,7 +31,7 @@ const LOCKS: &str = "/proc/locks";
 pub fn inspect(target: &args::Inspect, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     let data = &target.data;
     if let Some(holder) = holder(data) {
-        bail!("{} is in use: held by process {holder}; stop it to inspect its journal", data.display());
+        bail!("{} is in use: held by {holder}; stop it to inspect its journal", data.display());
     }
     let mut written = Ok(());
     let inspection = look(data, |segment, record| {
@@ -63,27 +61,45 @@ pub fn look(
     quipu_engine::inspect::inspect(&ReadOnlyDisk, data, open_ledger, visit)
 }
 
-/// Who has the directory, if the machine tells.
-pub fn holder(data: &Path) -> Option<u32> {
-    let path = data.join(LOCK_FILE);
-    let inode = std::fs::metadata(&path).ok()?.ino();
-    // The process that the file names, if it still has the file open: after a crash its number may be another's.
-    let named = std::fs::read_to_string(&path).ok().and_then(|text| text.trim().parse().ok());
-    let named = named.filter(|pid| has_open(*pid, &path));
-    let locks = std::fs::read_to_string(LOCKS).ok()?;
-    lock_holder(&locks, inode, named)
+/// A process that has a data directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Holder {
+    /// Its id; `None` if the machine does not tell, of a process of another container say.
+    pub pid: Option<u32>,
 }
 
-fn has_open(pid: u32, path: &Path) -> bool {
-    let (Ok(path), Ok(files)) = (path.canonicalize(), std::fs::read_dir(format!("/proc/{pid}/fd"))) else {
-        return false;
-    };
-    files.flatten().any(|file| std::fs::read_link(file.path()).is_ok_and(|open| open == path))
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.pid {
+            Some(pid) => write!(f, "process {pid}"),
+            None => write!(f, "another process"),
+        }
+    }
 }
 
-/// The process that holds an exclusive lock on the file, by the file's number or by the process that the file names: some file
+/// Who has the directory, if anybody has.
+pub fn holder(data: &Path) -> Option<Holder> {
+    if !is_in_use(data) {
+        return None;
+    }
+    let paths = [data.to_owned(), data.join(CONTROL_FILE), data.join(LOCK_FILE)];
+    let inodes: Vec<u64> = paths.iter().filter_map(|path| Some(std::fs::metadata(path).ok()?.ino())).collect();
+    // The process that the file names, if it still has one of the files open: after a crash its number may be another's.
+    let named = std::fs::read_to_string(&paths[2]).ok().and_then(|text| text.trim().parse().ok());
+    let named = named.filter(|pid| has_open(*pid, &paths));
+    let locks = std::fs::read_to_string(LOCKS).unwrap_or_default();
+    Some(Holder { pid: lock_holder(&locks, &inodes, named) })
+}
+
+fn has_open(pid: u32, paths: &[PathBuf]) -> bool {
+    let paths: Vec<PathBuf> = paths.iter().filter_map(|path| path.canonicalize().ok()).collect();
+    let Ok(files) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
+    files.flatten().any(|file| std::fs::read_link(file.path()).is_ok_and(|open| paths.contains(&open)))
+}
+
+/// The process that holds an exclusive lock on one of the files, by their numbers or by the process that a file names: some file
 /// systems show other numbers in the table of locks, and a process of another container has another number there.
-fn lock_holder(locks: &str, inode: u64, named: Option<u32>) -> Option<u32> {
+fn lock_holder(locks: &str, inodes: &[u64], named: Option<u32>) -> Option<u32> {
     // 1: FLOCK  ADVISORY  WRITE 4711 08:01:1234567 0 EOF
     locks.lines().find_map(|line| {
         let mut words = line.split_whitespace().skip(1);
@@ -92,7 +108,7 @@ fn lock_holder(locks: &str, inode: u64, named: Option<u32>) -> Option<u32> {
         }
         let holder: u32 = words.next()?.parse().ok()?;
         let locked: u64 = words.next()?.rsplit(':').next()?.parse().ok()?;
-        (locked == inode || named == Some(holder)).then_some(holder)
+        (inodes.contains(&locked) || named == Some(holder)).then_some(holder)
     })
 }
 
@@ -120,6 +136,11 @@ fn report(data: &Path, inspection: &Inspection, out: &mut impl Write) -> io::Res
     print_ledger(inspection, out)?;
     if let (Some(_), Ok(_)) = (control, verdict) {
         writeln!(out, "counters    {counters}")?;
+    }
+    for (index, Unchecked { file, from, to, reason }) in inspection.unchecked.iter().enumerate() {
+        let label = if index == 0 { "not checked" } else { "" };
+        let file = file.file_name().unwrap_or_default().to_string_lossy();
+        writeln!(out, "{label:<11} {file} from byte {from} to {to}: {reason}")?;
     }
     let verdict = match (control, verdict) {
         (_, Err(error)) => show::bad(&format!("damaged: {error}")),
@@ -232,10 +253,10 @@ mod tests {
 
     #[test]
     fn the_holder_of_a_lock_is_found_by_file_or_by_name() {
-        assert_eq!(lock_holder(TABLE, 1234, None), Some(79));
-        assert_eq!(lock_holder(TABLE, 5, Some(79)), Some(79));
-        assert_eq!(lock_holder(TABLE, 99, None), None, "neither a shared lock nor one of another kind is ours");
-        assert_eq!(lock_holder(TABLE, 5, Some(81)), None, "who waits for a lock does not hold it");
-        assert_eq!(lock_holder("", 5, Some(79)), None);
+        assert_eq!(lock_holder(TABLE, &[4, 1234], None), Some(79));
+        assert_eq!(lock_holder(TABLE, &[5], Some(79)), Some(79));
+        assert_eq!(lock_holder(TABLE, &[99], None), None, "neither a shared lock nor one of another kind is ours");
+        assert_eq!(lock_holder(TABLE, &[5], Some(81)), None, "who waits for a lock does not hold it");
+        assert_eq!(lock_holder("", &[5], Some(79)), None);
     }
 }

@@ -17,6 +17,7 @@ mod resp_client;
 
 mod audit;
 mod backup;
+mod clock;
 mod inspect;
 mod read_only;
 mod readings;
@@ -41,7 +42,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use crate::args::{Ask, Cli, ConfigTask, Task};
+use crate::args::{Ask, Cli, ClockTask, ConfigTask, Task};
 use crate::stores::args::WritersTask;
 
 fn main() -> ExitCode {
@@ -60,6 +61,10 @@ fn main() -> ExitCode {
             (Some(WritersTask::Adopt(flags)), _) => stores::adopt::adopt(flags, &mut out),
             (None, Some(url)) => stores::registry::writers(url, flags.place.directory.json, &mut out),
             (None, None) => writers::writers(&flags.place.directory, &mut out),
+        },
+        Task::Clock(flags) => match &flags.task {
+            Some(ClockTask::Lower(flags)) => clock::lower(flags, &mut out),
+            None => clock::clock(&flags.directory, &mut out),
         },
         Task::Audit(place) => match &place.store {
             Some(url) => stores::audit::audit(url, place.directory.json, &mut out),

@@ -22,9 +22,7 @@ pub fn restore(target: &args::Restore, out: &mut impl Write) -> anyhow::Result<E
     let args::Restore { backup, data } = target;
     let (from, to) = (backup.display(), data.display());
     if let Some(holder) = holder(backup) {
-        bail!(
-            "{from} is in use: held by process {holder}; ask that server for a backup with `quipu backup`, and restore that"
-        );
+        bail!("{from} is in use: held by {holder}; ask that server for a backup with `quipu backup`, and restore that");
     }
     // Said again by whoever fills it, but before a long look at the backup is kinder.
     if std::fs::read_dir(data).is_ok_and(|mut files| files.next().is_some()) {

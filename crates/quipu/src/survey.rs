@@ -1,6 +1,6 @@
 //! Reads all that a data directory holds, of a node that is stopped or runs, and changes nothing.
 //!
-//! Invariant: nothing is written and no lock is taken.
+//! Invariant: nothing is written and no lock is kept.
 
 use std::path::Path;
 

@@ -8,7 +8,7 @@ use quipu_engine::survey::{Life, Writers};
 use quipu_model::Incarnation;
 
 use crate::args::Directory;
-use crate::inspect::holder;
+use crate::inspect::{Holder, holder};
 use crate::json::Json;
 use crate::read_only::ReadOnlyDisk;
 use crate::show;
@@ -27,10 +27,10 @@ pub fn writers(target: &Directory, out: &mut impl Write) -> anyhow::Result<ExitC
     Ok(ExitCode::SUCCESS)
 }
 
-fn print(target: &Directory, found: &Writers, holder: Option<u32>, out: &mut impl Write) -> anyhow::Result<()> {
+fn print(target: &Directory, found: &Writers, holder: Option<Holder>, out: &mut impl Write) -> anyhow::Result<()> {
     let Writers { node, incarnation, clean, lives } = found;
     let stop = match (holder, clean) {
-        (Some(pid), _) => format!("none, process {pid} is running"),
+        (Some(holder), _) => format!("none, {holder} is running"),
         (None, true) => "a clean stop".to_owned(),
         (None, false) => "a crash".to_owned(),
     };
@@ -59,7 +59,7 @@ fn print(target: &Directory, found: &Writers, holder: Option<u32>, out: &mut imp
     Ok(())
 }
 
-fn json(target: &Directory, found: &Writers, holder: Option<u32>) -> Json {
+fn json(target: &Directory, found: &Writers, holder: Option<Holder>) -> Json {
     let lives = found.lives.iter().map(|(incarnation, life)| {
         Json::Object(vec![
             ("incarnation", Json::text(incarnation)),
@@ -76,7 +76,7 @@ fn json(target: &Directory, found: &Writers, holder: Option<u32>) -> Json {
         ("node", Json::text(found.node)),
         ("incarnation", Json::text(found.incarnation)),
         ("clean", Json::Bool(found.clean)),
-        ("process", holder.map_or(Json::Null, |pid| Json::count(pid.into()))),
+        ("process", holder.and_then(|holder| holder.pid).map_or(Json::Null, |pid| Json::count(pid.into()))),
         ("writers", Json::List(lives.collect())),
     ])
 }

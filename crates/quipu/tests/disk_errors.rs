@@ -17,8 +17,9 @@ fn with_errors(dir: &Path, inject: &str) -> std::path::PathBuf {
     let script = dir.join("with-errors");
     let call = inject.split(':').next().expect("a call");
     let (program, log) = (env!("CARGO_BIN_EXE_quipu"), dir.join("strace.log"));
+    // -D: the program is our child and gets our signals, strace a grandchild.
     let text = format!(
-        "#!/bin/sh\nexec strace -f -qq -o {} -e trace={call} -e signal=none -e inject={inject} {program} \"$@\"\n",
+        "#!/bin/sh\nexec strace -D -f -qq -o {} -e trace={call} -e signal=none -e inject={inject} {program} \"$@\"\n",
         log.display()
     );
     std::fs::write(&script, text).expect("a script can be written");
@@ -78,4 +79,32 @@ fn an_error_of_the_disk_ends_the_process_and_costs_nothing_acknowledged() {
     }
     assert!(served >= 3, "most of the errors come while it serves");
     println!("proof: disk errors by strace: {} injected, {served} of them while it served", injections.len());
+}
+
+#[test]
+fn a_slow_disk_is_told_with_the_time_of_the_slow_sync() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let sound = Launch::new(env!("CARGO_BIN_EXE_quipu"), &dir.path().join("data"), Durability::Durable);
+    // Of eight syncs one is slow, so that the disk stays slow and the last sync was a fast one.
+    let launch = Launch { binary: with_errors(dir.path(), "fdatasync:delay_exit=60000:when=1+8"), ..sound };
+    let program = launch.start().expect("it starts");
+    let mut client = Client::connect(program.address(), Duration::from_secs(20)).expect("it serves");
+    let began = now();
+    while began.elapsed() < Duration::from_secs(1) {
+        client.call(&["INCR", "hits"]).expect("it answers");
+    }
+    drop(client);
+    let (status, stderr) = program.terminate().expect("it has ended");
+    assert!(status.success(), "{stderr}");
+    let told = stderr.lines().filter(|line| line.contains("the disk is slow")).collect::<Vec<_>>();
+    assert!(!told.is_empty(), "{stderr}");
+    for line in told {
+        let millis = line.split("sync_millis=").nth(1).and_then(|rest| rest.split(' ').next()?.parse::<u64>().ok());
+        assert!(millis.is_some_and(|millis| millis >= 60), "{line}");
+    }
+}
+
+#[allow(clippy::disallowed_methods, reason = "a real program is waited for")]
+fn now() -> std::time::Instant {
+    std::time::Instant::now()
 }

@@ -4,11 +4,12 @@
 //! The disk is a tmpfs of 64 MB (see `quipu_testkit::small_disk`). Names are long, so that it fills quickly.
 
 use std::path::Path;
+use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 use quipu_model::Durability;
 use quipu_testkit::load::{Crowd, Loss, Names, info};
-use quipu_testkit::program::{Launch, Program};
+use quipu_testkit::program::{Launch, LaunchError, Program};
 use quipu_testkit::resp::{Client, Value};
 use quipu_testkit::small_disk::{Filler, SmallDisk, on_small_disk};
 
@@ -380,4 +381,44 @@ fn bytes_in(dir: &Path) -> u64 {
             Err(_) => 0,
         })
         .sum()
+}
+
+#[test]
+fn a_read_only_disk_is_told_as_such_and_not_as_one_in_use() {
+    on_small_disk("a_read_only_disk_is_told_as_such_and_not_as_one_in_use", DISK_BYTES, |disk| {
+        let data = disk.dir().join("data");
+        let program = launch(&data, &[]).start().expect("it starts");
+        connect(&program).call(&["INCR", "a"]).expect("it answers");
+        let (status, stderr) = program.terminate().expect("it ends");
+        assert!(status.success(), "{stderr}");
+        let remounted = Command::new("mount").args(["-o", "remount,ro"]).arg(disk.dir()).status();
+        assert!(remounted.expect("mount can be run").success());
+
+        let dir = data.display();
+        let reason =
+            "Read-only file system (os error 30); mount its file system for writing, or name another directory";
+        let told = format!("quipu: cannot open {dir}: cannot write to data directory {dir}: {reason}\n");
+        let start = launch(&data, &[]).start().map(|_| ());
+        match start.expect_err("nothing can be written") {
+            LaunchError::Ended { status, stderr } => assert_eq!((status.code(), stderr), (Some(1), told.clone())),
+            other => panic!("{other}"),
+        }
+        let data = data.to_str().expect("a path of a test is text");
+        let backup = std::env::temp_dir().join("quipu-backup-of-a-read-only-disk");
+        let backup = backup.to_str().expect("a path of a test is text");
+        for words in [&["backup", backup, "--data", data][..], &["clock", "lower", "--data", data]] {
+            let output = quipu(words);
+            assert_eq!((output.status.code(), text(output.stderr)), (Some(1), told.clone()), "{words:?}");
+        }
+        let inspected = quipu(&["inspect", data]);
+        assert!(inspected.status.success() && text(inspected.stdout).ends_with("whole\n"));
+    });
+}
+
+fn quipu(words: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_quipu")).env_clear().args(words).output().expect("the program runs")
+}
+
+fn text(bytes: Vec<u8>) -> String {
+    String::from_utf8(bytes).expect("the program writes text")
 }

@@ -44,7 +44,7 @@ pub(crate) const CONTROL_FILE_NEW: &str = "control.new";
 pub const CONTROL_FILE_UNFINISHED: &str = "control.unfinished";
 
 const MAGIC: &[u8; 8] = b"QUIPUCTL";
-const SLOT_BYTES: usize = 112;
+pub(crate) const SLOT_BYTES: usize = 112;
 const SLOT_OFFSETS: [u64; 2] = [0, 4096];
 const FILE_BYTES: usize = 8192;
 
@@ -161,6 +161,8 @@ pub struct ControlFile {
     file: Arc<dyn VfsFile>,
     path: PathBuf,
     state: Control,
+    /// The byte at which the slot that is not in force begins, and why it cannot be read, if it cannot.
+    unreadable_slot: Option<(u64, String)>,
 }
 
 impl ControlFile {
@@ -174,7 +176,7 @@ impl ControlFile {
         }
         let file = vfs.create(&new).map_err(|e| io_error(&new, "create", e))?;
         put_in_force(vfs, dir, &*file, &new, state)?;
-        Ok(ControlFile { file, path, state })
+        Ok(ControlFile { file, path, state, unreadable_slot: None })
     }
 
     /// Marks a directory as one in the making, durably: whoever opens it before [`ControlFile::finish`] refuses.
@@ -210,10 +212,12 @@ impl ControlFile {
             });
         }
         let newest = slots.iter().filter_map(|slot| slot.as_ref().ok()).max_by_key(|state| state.generation).copied();
+        let unreadable =
+            SLOT_OFFSETS.iter().zip(&slots).find_map(|(at, slot)| Some((*at, slot.as_ref().err()?.reason.clone())));
         // A whole slot of another version means that another program was here since: the older slot is not the truth.
         let refused = slots.into_iter().filter_map(Result::err).find(|slot| newest.is_none() || slot.whole);
         match (newest, refused) {
-            (Some(state), None) => Ok(Some(ControlFile { file, path, state })),
+            (Some(state), None) => Ok(Some(ControlFile { file, path, state, unreadable_slot: unreadable })),
             (_, refused) => {
                 let reason = refused.map(|slot| slot.reason).unwrap_or_default();
                 Err(Damage { file: path, offset: 0, position: None, reason }.into())
@@ -224,6 +228,18 @@ impl ControlFile {
     /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The byte at which the slot that is not in force begins, and why it cannot be read, if it cannot: a crash in the middle of
+    /// writing it leaves it so.
+    pub fn unreadable_slot(&self) -> Option<&(u64, String)> {
+        self.unreadable_slot.as_ref()
+    }
+
+    /// Parts of the file that say nothing.
+    pub(crate) fn unused_parts() -> [(u64, u64); 2] {
+        let [first, second] = SLOT_OFFSETS;
+        [(first + SLOT_BYTES as u64, second), (second + SLOT_BYTES as u64, FILE_BYTES as u64)]
     }
 
     /// What is in force.

@@ -29,6 +29,12 @@ pub enum JournalError {
         /// Which directory.
         dir: PathBuf,
     },
+    /// A file is no longer the one that this process has open.
+    #[error("{} was removed or replaced while this process used it: what was acknowledged in the last seconds may be in no file any more; find out who changes the data directory, then start again: the start verifies what is there", file.display())]
+    Replaced {
+        /// Which file or directory.
+        file: PathBuf,
+    },
     /// The bytes are not what was written.
     #[error(transparent)]
     Damage(#[from] Damage),

@@ -23,6 +23,7 @@ pub mod segments;
 mod sync_times;
 mod tend;
 mod waiters;
+mod watched;
 
 use std::collections::VecDeque;
 use std::io;
@@ -46,9 +47,11 @@ pub(crate) use self::tend::Hold;
 use self::tend::Tending;
 pub use self::waiters::Wait;
 use self::waiters::Waiters;
+use self::watched::WatchedFiles;
 use crate::failpoint::step;
+use crate::options::LEDGER_DIR;
 use crate::overload::{SYNC_LATE, Signs};
-use crate::sync::{Arc, AtomicBool, AtomicI64, AtomicU64, Mutex, OnceLock, Ordering, lock, try_lock};
+use crate::sync::{Arc, AtomicI64, AtomicU64, Mutex, OnceLock, Ordering, lock, try_lock};
 
 /// An fsync slower than this moves commits to a thread, so that workers go on with what needs no disk.
 pub const SYNC_SLOW: Duration = Duration::from_millis(10);
@@ -106,8 +109,8 @@ pub struct Journal {
     /// Set once, by the first error of write or sync.
     failed: OnceLock<String>,
     on_failure: Arc<dyn Fn(&str) + Send + Sync>,
-    /// The last fsync was slow: commits belong to the driver's thread for now.
-    slow: AtomicBool,
+    /// How long the newest slow fsync took, in microseconds: commits belong to the driver's thread for now. 0: they are fast.
+    slow_micros: AtomicU64,
     fast_runs: AtomicU64,
     /// Bytes of all files of the journal, and of the ledger: what the quota is about.
     files_bytes: AtomicU64,
@@ -142,6 +145,7 @@ impl Journal {
         };
         let files_bytes = log.segments.iter().map(Segment::bytes).sum();
         let room = log.end().map_or(0, |end| end.0 - tail.position.0);
+        let watched = WatchedFiles::new(&*vfs, [dir, control.path(), &dir.join(LEDGER_DIR)]);
         let (control_state, segment_count) = (*control.state(), log.segments.len() as u64);
         Journal {
             vfs,
@@ -155,6 +159,7 @@ impl Journal {
             syncing: Mutex::new(()),
             tending: Mutex::new(Tending {
                 control,
+                watched,
                 spare: Vec::new(),
                 full: None,
                 reserve: false,
@@ -170,7 +175,7 @@ impl Journal {
             waiters: Waiters::default(),
             failed: OnceLock::new(),
             on_failure,
-            slow: AtomicBool::new(false),
+            slow_micros: AtomicU64::new(0),
             fast_runs: AtomicU64::new(0),
             files_bytes: AtomicU64::new(files_bytes),
             ledger_bytes: AtomicU64::new(0),
@@ -336,9 +341,9 @@ impl Journal {
         self.sync_times.record(took);
         if took > SYNC_SLOW {
             self.fast_runs.store(0, Ordering::Relaxed);
-            self.slow.store(true, Ordering::Release);
+            self.slow_micros.store(took.as_micros() as u64, Ordering::Release);
         } else if self.fast_runs.fetch_add(1, Ordering::Relaxed) + 1 >= SYNC_FAST_RUNS {
-            self.slow.store(false, Ordering::Release);
+            self.slow_micros.store(0, Ordering::Release);
         }
     }
 
@@ -357,7 +362,13 @@ impl Journal {
 
     /// Whether commits belong to the driver's thread at the moment.
     pub fn is_slow(&self) -> bool {
-        self.slow.load(Ordering::Acquire)
+        self.slow_sync().is_some()
+    }
+
+    /// How long the fsync took for which they do.
+    pub fn slow_sync(&self) -> Option<Duration> {
+        let micros = self.slow_micros.load(Ordering::Acquire);
+        (micros > 0).then(|| Duration::from_micros(micros))
     }
 
     /// Ends the journal: nothing is written, synced or acknowledged after this.

@@ -44,6 +44,8 @@ pub struct Segment {
     pub file: Option<Arc<dyn VfsFile>>,
     /// Where it is, for error messages and recycling.
     pub path: PathBuf,
+    /// The file system's number of the file, by which it is known from one that has taken its place.
+    pub identity: u64,
 }
 
 impl Segment {
@@ -96,7 +98,8 @@ impl Segment {
             return Err(bad(format!("it has {bytes} bytes instead of {}", header.bytes)));
         }
         let end = header.base.plus(bytes - SEGMENT_HEADER_BYTES);
-        Ok(Segment { number, base: header.base, end, file: None, path })
+        let identity = vfs.identity(&path).map_err(|e| io_error(&path, "look at", e))?;
+        Ok(Segment { number, base: header.base, end, file: None, path, identity })
     }
 
     /// Makes a segment, from a file that is no longer needed if there is one. On return it is durable.
@@ -121,7 +124,8 @@ impl Segment {
         file.sync_data().map_err(|e| io_error(&path, "sync", e))?;
         vfs.sync_dir(dir).map_err(|e| io_error(dir, "sync", e))?;
         let end = header.base.plus(header.bytes - SEGMENT_HEADER_BYTES);
-        Ok(Segment { number: header.number, base: header.base, end, file: Some(file), path })
+        let identity = vfs.identity(&path).map_err(|e| io_error(&path, "look at", e))?;
+        Ok(Segment { number: header.number, base: header.base, end, file: Some(file), path, identity })
     }
 }
 

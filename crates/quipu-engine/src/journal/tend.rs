@@ -13,6 +13,7 @@ use quipu_model::{Incarnation, Refusal, Vfs};
 use super::control::{Control, ControlFile};
 use super::format::{Position, SegmentHeader};
 use super::segments::{Mark, Segment, segment_file};
+use super::watched::{WatchedFiles, check_file};
 use super::{Journal, JournalError, io_error};
 use crate::failpoint::step;
 use crate::sync::{Ordering, lock, try_lock};
@@ -29,6 +30,8 @@ const RESERVE_EVERY: Duration = Duration::from_secs(10);
 /// What tending works on.
 pub(super) struct Tending {
     pub(super) control: ControlFile,
+    /// Files that are there for as long as the journal is.
+    pub(super) watched: WatchedFiles,
     /// Files the cut has freed, all of `segment_bytes`.
     pub(super) spare: Vec<PathBuf>,
     /// Why the last attempt to prepare a segment failed.
@@ -274,8 +277,11 @@ impl Journal {
         }
         if std::mem::take(&mut tending.reserve) {
             let path = self.dir.join(RESERVE_FILE);
-            self.vfs.remove(&path).map_err(|e| io_error(&path, "remove", e))?;
-            freed += self.options.reserve_bytes;
+            match self.vfs.remove(&path) {
+                // Somebody else in need of space has removed it.
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(io_error(&path, "remove", error)),
+                _ => freed += self.options.reserve_bytes,
+            }
         }
         self.files_bytes.fetch_sub(freed, Ordering::AcqRel);
         step!("given");
@@ -304,6 +310,16 @@ impl Journal {
             control.synced = synced;
             control.clean = clean;
         })
+    }
+
+    /// Checks that the directory, its control file and its segments are those that this process has open. What is written to a
+    /// file that was removed ends with the process, and a directory without it is refused as damaged.
+    pub fn check_files(&self) -> Result<(), JournalError> {
+        // Under this lock no segment is made, renamed or removed.
+        let tending = lock(&self.tending);
+        tending.watched.check(&*self.vfs)?;
+        let segments: Vec<_> = lock(&self.log).segments.iter().map(|s| (s.path.clone(), s.identity)).collect();
+        segments.iter().try_for_each(|(path, identity)| check_file(&*self.vfs, path, *identity))
     }
 
     /// Marks the present end of the journal as a place to cut at.

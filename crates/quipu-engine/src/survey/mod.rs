@@ -1,4 +1,4 @@
-//! Walks all that a data directory holds, the journal's over the ledger's, and changes nothing: for `quipu writers`, `quipu audit` and `quipu config check`.
+//! Walks all that a data directory holds, the journal's over the ledger's, and changes nothing: for `quipu writers`, `quipu audit`, `quipu clock` and `quipu config check`.
 //!
 //! In: a directory. Out: every counter, and what this node says of each on a shared store, as a start would find them; or what would keep it
 //! from starting, in the same words.
@@ -11,7 +11,7 @@ mod writers;
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use quipu_model::{Cell, Ledger, LedgerError, Vfs};
+use quipu_model::{Cell, Ledger, LedgerError, Millis, Vfs};
 
 pub use self::audit::{Audit, Drift, audit};
 pub use self::writers::{Life, Writers, writers};
@@ -43,6 +43,8 @@ struct Survey {
     table: Table,
     /// What was said of namespaces at run time.
     namespaces: Puts,
+    /// The newest time in either.
+    time: Millis,
 }
 
 impl Survey {
@@ -66,8 +68,8 @@ impl Survey {
             visit(&known, record);
             Ok(())
         })?;
-        let Overlaid { table, watermark, namespaces, .. } = overlaid;
-        Ok(Some(Survey { control, ledger, watermark, table, namespaces }))
+        let Overlaid { table, watermark, namespaces, time, .. } = overlaid;
+        Ok(Some(Survey { control, ledger, watermark, table, namespaces, time }))
     }
 
     /// Every cell at rest; one counts if the journal has nothing newer of its counter.
@@ -109,6 +111,11 @@ pub fn namespaces(vfs: &dyn Vfs, dir: &Path, open_ledger: &mut LookAtLedger<'_>)
     let survey = Survey::open(vfs, dir, open_ledger, |_, _| ())?;
     let said = |survey: Survey| survey.namespaces.into_iter().filter(|(_, put)| !put.settings.is_empty()).collect();
     Ok(survey.map(said))
+}
+
+/// The newest time in ledger and journal, which a start does not go behind; `None`: there is no journal.
+pub fn newest_time(vfs: &dyn Vfs, dir: &Path, open_ledger: &mut LookAtLedger<'_>) -> Result<Option<Millis>, OpenError> {
+    Ok(Survey::open(vfs, dir, open_ledger, |_, _| ())?.map(|survey| survey.time))
 }
 
 fn refused(dir: &Path, source: LedgerError) -> OpenError {

@@ -204,6 +204,12 @@ impl Tokens {
         Millis(self.horizon.fetch_max(over.0, Ordering::AcqRel).max(over.0))
     }
 
+    /// The engine's time was put back to `now`. Tokens may have been forgotten by the time before; those that carry a time after
+    /// `now` were not. Returns the horizon.
+    pub fn lower_horizon(&self, now: Millis) -> Millis {
+        Millis(self.horizon.fetch_min(now.0, Ordering::AcqRel).min(now.0))
+    }
+
     /// How many tokens and producers are remembered, how many tokens may be, and how many retries were answered and tokens forgotten since the start.
     pub fn stats(&self) -> TokenStats {
         TokenStats {

@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 mod backups;
+mod clock;
 mod cold;
 mod commands;
 mod counting_lives;

@@ -538,9 +538,13 @@ impl<'e> Life<'_, 'e> {
             }
             8 => clock.advance(Duration::from_millis(self.dice.below(400) as u64)),
             9 if self.dice.chance(10) => {
-                // Half an hour forwards or back.
-                let wall = self.engine.now().0 + self.dice.below(3_600_000) as u64;
-                clock.set_wall(Millis(wall - 1_800_000));
+                // Half an hour passes, or the wall clock jumps by as much, forwards or back.
+                if self.dice.chance(50) {
+                    clock.advance(Duration::from_millis(self.dice.below(1_800_000) as u64));
+                } else {
+                    let wall = self.engine.now().0 + self.dice.below(3_600_000) as u64;
+                    clock.set_wall(Millis(wall - 1_800_000));
+                }
             }
             _ => (0..2).for_each(|_| match seal.take() {
                 None if steps.wants_seal() || self.dice.chance(40) => {

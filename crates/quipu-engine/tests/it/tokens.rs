@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use quipu_engine::{Engine, Error, Options};
 use quipu_model::{
-    AddWithin, Command, Durability, Expiry, Identity, Millis, Name, Refusal, Reply, Set, SetCondition, SetExpiry,
+    AddWithin, Command, Durability, Expiry, Identity, Name, Refusal, Reply, Set, SetCondition, SetExpiry,
 };
 use quipu_testkit::CrashDisk;
 
@@ -225,7 +225,7 @@ fn a_token_that_carries_its_time_is_refused_outside_the_window_and_never_applied
     let first = carrying(now + ahead);
     assert_eq!(once(&engine, token(&first), &add("d:a", 1)), Reply::Integer(1));
     // For as long as it is not too old it is remembered, whatever is sealed meanwhile.
-    world.clock.set_wall(Millis(now + ahead + window - 1));
+    world.clock.advance(Duration::from_millis(ahead + window - 1));
     engine.steps().seal_all().unwrap();
     assert_eq!(once(&engine, token(&first), &add("d:a", 1)), Reply::Integer(1));
     world.clock.advance(Duration::from_millis(1));

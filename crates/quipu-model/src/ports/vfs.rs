@@ -44,7 +44,8 @@ pub trait Vfs: Send + Sync {
     /// Makes what was created, renamed and removed in the directory durable.
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
 
-    /// Takes the directory for this process, by a file of that path; released when the guard is dropped or the process ends.
+    /// Locks the directory of this file for this process; the lock ends with the guard or the process. The file gets the process
+    /// id as text, for whoever is refused.
     fn lock(&self, path: &Path) -> Result<Box<dyn DirLock>, LockError>;
 }
 
@@ -83,7 +84,12 @@ pub trait VfsFile: Send + Sync {
 static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
 
 /// Holds a directory until it is dropped.
-pub trait DirLock: Send + Sync {}
+pub trait DirLock: Send + Sync {
+    /// Locks a file in the directory as well, for file systems where a directory cannot be locked, or not for other machines.
+    fn lock_file(&mut self, _path: &Path) -> Result<(), LockError> {
+        Ok(())
+    }
+}
 
 /// Why a directory could not be taken.
 #[derive(Debug, thiserror::Error)]

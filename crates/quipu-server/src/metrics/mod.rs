@@ -178,6 +178,7 @@ pub(crate) const METRICS: &[Metric] = &[
     gauge("quipu_ledger_damaged", "1 if compaction has ended because the ledger is damaged.", |s, out| out.one(s.stats.ledger_damage.is_some().into())),
     gauge("quipu_disk_bytes", "What journal and ledger take on disk.", |s, out| out.one(s.stats.disk_bytes)),
     gauge("quipu_disk_limit_bytes", "The limit for it; absent without one.", |s, out| s.stats.disk_bytes_max.into_iter().for_each(|max| out.one(max))),
+    gauge("quipu_clock_ahead_seconds", "How far the wall clock is ahead of the engine's time; less than 0: behind. Beyond 60 either way it has jumped and is not believed.", |s, out| out.real(s.stats.clock_ahead_millis as f64 / 1e3)),
     gauge("quipu_disk_full", "1 while the disk, or the limit, is found full and writes are refused.", |s, out| out.one(s.stats.disk_full.into())),
 
     gauge("quipu_unsettled_counters", "Counters of which the shared store has not confirmed everything.", |s, out| store(s, out, |s| s.unsettled)),

@@ -6,7 +6,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
-use quipu_engine::{Adopt, Adopted, Engine, Environment};
+use quipu_engine::{Adopt, Adopted, Environment};
 
 use crate::backends::StoreUrl;
 use crate::json::Json;
@@ -27,8 +27,7 @@ pub fn adopt(flags: &args::Adopt, out: &mut impl Write) -> anyhow::Result<ExitCo
         bail!("{url} knows {writer}: start the node, and it settles what it has, exactly");
     }
     let environment = Environment { store: Some(store), ..Environment::system() };
-    let engine = Engine::open_with(stopped::options(data), environment)
-        .with_context(|| format!("open {shown}; if its server runs, stop it first"))?;
+    let engine = stopped::open(data, environment)?;
     let how = if flags.drop { Adopt::Drop } else { Adopt::Count };
     let done = match engine.sharing() {
         Some(sharing) if sharing.node() == writer.node => {

@@ -4,6 +4,7 @@ mod accuracy;
 mod at_rest;
 mod backup;
 mod bench;
+mod clock;
 mod configuration;
 mod copying;
 mod directories;
