@@ -138,6 +138,11 @@ pub(crate) fn open(options: Options, environment: Environment) -> Result<Inner, 
     step!("control");
     let Found { mut segments, leftovers } = find_segments(&*vfs, &dir, control.state())?;
     let ledger = open_ledger(&options).map_err(|source| OpenError::Ledger { dir: dir.clone(), source })?;
+    let ledger_dir = dir.join(LEDGER_DIR);
+    // A ledger need not be a directory of this file system.
+    if vfs.identity(&ledger_dir).is_ok() {
+        lock.keep_open(&ledger_dir).map_err(|e| io_error(&ledger_dir, "open", e))?;
+    }
     let at_rest = read_watermark(&*ledger, &dir, control.state())?;
     step!("watermark");
     let fresh = || Watermark::new(control.state().log, options.table_shards, rng.next());

@@ -149,7 +149,7 @@ impl Vfs for SystemDisk {
     fn lock(&self, path: &Path) -> Result<Box<dyn DirLock>, LockError> {
         let pid_file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
         let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let mut lock = SystemLock { pid_file, held: Vec::new() };
+        let mut lock = SystemLock { pid_file, held: Vec::new(), kept: Vec::new() };
         match lock.try_hold(File::open(dir)?) {
             Err(LockError::Io(error)) if is_lock_unsupported(&error) => tracing::warn!(
                 %error,
@@ -186,11 +186,13 @@ fn is_lock_unsupported(error: &io::Error) -> bool {
     error.raw_os_error().is_some_and(|code| ERRORS.iter().any(|known| known.raw_os_error() == code))
 }
 
-/// Files that are locked until this is dropped. That they stay open also keeps their numbers from being given to other files.
+/// Files that are locked until this is dropped.
 struct SystemLock {
     /// Read by whoever finds the directory locked.
     pid_file: File,
     held: Vec<File>,
+    /// Open, and not locked.
+    kept: Vec<File>,
 }
 
 impl SystemLock {
@@ -214,6 +216,11 @@ impl SystemLock {
 impl DirLock for SystemLock {
     fn lock_file(&mut self, path: &Path) -> Result<(), LockError> {
         self.try_hold(OpenOptions::new().read(true).write(true).open(path)?)
+    }
+
+    fn keep_open(&mut self, path: &Path) -> io::Result<()> {
+        self.kept.push(File::open(path)?);
+        Ok(())
     }
 }
 

@@ -44,7 +44,7 @@ pub struct Segment {
     pub file: Option<Arc<dyn VfsFile>>,
     /// Where it is, for error messages and recycling.
     pub path: PathBuf,
-    /// The file system's number of the file, by which it is known from one that has taken its place.
+    /// The file system's number of the file while it is open, by which it is known from one that has taken its place.
     pub identity: u64,
 }
 
@@ -62,6 +62,7 @@ impl Segment {
     /// Opens the file, to write it or to sync it.
     pub fn reopen(&mut self, vfs: &dyn Vfs) -> Result<(), JournalError> {
         self.file = Some(vfs.open(&self.path).map_err(|e| io_error(&self.path, "open", e))?);
+        self.identity = vfs.identity(&self.path).map_err(|e| io_error(&self.path, "look at", e))?;
         Ok(())
     }
 

@@ -13,7 +13,7 @@ use quipu_model::{Incarnation, Refusal, Vfs};
 use super::control::{Control, ControlFile};
 use super::format::{Position, SegmentHeader};
 use super::segments::{Mark, Segment, segment_file};
-use super::watched::{WatchedFiles, check_file};
+use super::watched::{WatchedFiles, check_file, check_presence};
 use super::{Journal, JournalError, io_error};
 use crate::failpoint::step;
 use crate::sync::{Ordering, lock, try_lock};
@@ -318,8 +318,12 @@ impl Journal {
         // Under this lock no segment is made, renamed or removed.
         let tending = lock(&self.tending);
         tending.watched.check(&*self.vfs)?;
-        let segments: Vec<_> = lock(&self.log).segments.iter().map(|s| (s.path.clone(), s.identity)).collect();
-        segments.iter().try_for_each(|(path, identity)| check_file(&*self.vfs, path, *identity))
+        let segments: Vec<Segment> = lock(&self.log).segments.iter().cloned().collect();
+        segments.iter().try_for_each(|Segment { path, identity, file, .. }| match file {
+            Some(_) => check_file(&*self.vfs, path, *identity),
+            // Whole and synced; only a file that is open keeps its number everywhere.
+            None => check_presence(&*self.vfs, path),
+        })
     }
 
     /// Marks the present end of the journal as a place to cut at.

@@ -28,19 +28,28 @@ impl WatchedFiles {
     }
 }
 
-/// Whether a path still names the file of this number.
+/// Whether a path still names the file of this number, which is open.
 pub(super) fn check_file(vfs: &dyn Vfs, path: &Path, identity: u64) -> Result<(), JournalError> {
-    match vfs.identity(path) {
-        Ok(found) if found == identity => Ok(()),
-        // Nothing is known, and the open file still serves: the next look may tell more.
-        Err(error)
-            if !matches!(
-                error.kind(),
-                ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::StaleNetworkFileHandle
-            ) =>
-        {
-            Ok(())
-        }
-        _ => Err(JournalError::Replaced { file: path.to_owned() }),
+    match present(vfs, path)? {
+        Some(found) if found != identity => Err(JournalError::Replaced { file: path.to_owned() }),
+        _ => Ok(()),
     }
 }
+
+/// Whether a path still names a file.
+pub(super) fn check_presence(vfs: &dyn Vfs, path: &Path) -> Result<(), JournalError> {
+    present(vfs, path).map(|_| ())
+}
+
+/// The number of a file that has to be there; `None` if it cannot be told just now.
+fn present(vfs: &dyn Vfs, path: &Path) -> Result<Option<u64>, JournalError> {
+    match vfs.identity(path) {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if GONE.contains(&error.kind()) => Err(JournalError::Replaced { file: path.to_owned() }),
+        // Nothing is known, and the open file still serves: the next look may tell more.
+        Err(_) => Ok(None),
+    }
+}
+
+/// What a file system answers where a file was.
+const GONE: [ErrorKind; 3] = [ErrorKind::NotFound, ErrorKind::NotADirectory, ErrorKind::StaleNetworkFileHandle];

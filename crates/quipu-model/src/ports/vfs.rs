@@ -89,6 +89,11 @@ pub trait DirLock: Send + Sync {
     fn lock_file(&mut self, _path: &Path) -> Result<(), LockError> {
         Ok(())
     }
+
+    /// Keeps a file or directory open: some file systems give one that nobody has open another number now and then.
+    fn keep_open(&mut self, _path: &Path) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Why a directory could not be taken.
