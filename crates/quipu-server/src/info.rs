@@ -140,7 +140,9 @@ fn store_lines(shared: &Shared) -> Vec<(&'static str, String)> {
         StoreHealth::Unknown => (0, "not answered yet".to_owned(), Duration::ZERO),
         StoreHealth::Unreachable { for_time, error } => (0, error, for_time),
     };
-    let problems = sharing.store_problems().join("; ");
+    let mut problems = sharing.store_problems();
+    problems.extend(sharing.registry_problem());
+    let problems = problems.join("; ");
     vec![
         ("store", shared.store.clone().unwrap_or_else(|| "embedded".to_owned())),
         ("store_reachable", reachable.to_string()),
@@ -151,7 +153,6 @@ fn store_lines(shared: &Shared) -> Vec<(&'static str, String)> {
         ("unsettled_counters", sharing.unsettled().to_string()),
         ("failing_counters", sharing.failing().to_string()),
         ("store_standing", standing(&sharing.standing()).to_owned()),
-        ("store_problem", sharing.registry_problem().unwrap_or_else(|| "none".to_owned())),
     ]
 }
 

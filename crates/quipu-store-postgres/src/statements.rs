@@ -62,17 +62,17 @@ SELECT c.born_at, c.swaps, c.puts, c.epoch, c.base, c.expires_at, c.gone_at, c.l
            array_agg(total) AS totals, array_agg(closed) AS closed, array_agg(spent_epoch) AS spent_epochs,
            array_agg(spent_seq) AS spent_seqs, array_agg(spent_value) AS spent_values, array_agg(spent_total) AS spent_totals,
            array_agg(spent_closed) AS spent_closed, array_agg(spent_expired) AS spent_expired, array_agg(spent_at) AS spent_at
-      FROM (SELECT * FROM "{p}_cells" WHERE counter = c.id LIMIT {parts}) some) x ON true"#;
+      FROM (SELECT * FROM "{p}_cells" WHERE counter = c.id LIMIT {parts}) AS bounded) x ON true"#;
 
 /// Behind [`READ`]: the bodies beside the row, of the same snapshot.
 const BODIES: &str = r#"
   LEFT JOIN LATERAL (
     SELECT array_agg(writer) AS body_writers, array_agg(kind) AS body_kinds, array_agg(key) AS body_keys, array_agg(length) AS body_lengths
-      FROM (SELECT * FROM "{p}_bodies" WHERE counter = c.id LIMIT {parts}) some) y ON true
+      FROM (SELECT * FROM "{p}_bodies" WHERE counter = c.id LIMIT {parts}) AS bounded) y ON true
   LEFT JOIN LATERAL (
     SELECT array_agg(writer) AS page_writers, array_agg(page) AS page_numbers,
            array_agg(substr(bytes, 1, {page})) AS page_bytes
-      FROM (SELECT * FROM "{p}_pages" WHERE counter = c.id LIMIT {parts}) some) z ON true"#;
+      FROM (SELECT * FROM "{p}_pages" WHERE counter = c.id LIMIT {parts}) AS bounded) z ON true"#;
 
 /// Rows that somebody else's transaction keeps from being put into.
 const LOCKED: &str = r#"

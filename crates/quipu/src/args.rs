@@ -350,7 +350,7 @@ pub struct Reset {
 
 #[derive(Debug, Args)]
 pub struct Health {
-    /// Ask for its shared store, too: exit status 1 if that cannot be reached, or if there is none
+    /// Ask for its shared store, too: exit status 1 if that cannot be reached or forgets, or if there is none
     #[arg(long)]
     pub store: bool,
 }

@@ -80,7 +80,7 @@ impl Question for Health {
     }
 }
 
-/// Whether a server that described itself reaches its shared store, or why not.
+/// Whether a server that described itself has a shared store that it reaches and that keeps what it confirms, or why not.
 fn check_store(info: &Value) -> anyhow::Result<()> {
     let Value::Bulk(text) = info else { bail!("the server sent {info:?} for INFO") };
     let text = String::from_utf8_lossy(text);
@@ -88,9 +88,9 @@ fn check_store(info: &Value) -> anyhow::Result<()> {
     match (field("store"), field("store_reachable")) {
         (None, _) => bail!("the server does not tell of its store: it is older than this program"),
         (Some("none"), _) => bail!("the server has no shared store: start it with --store URL"),
-        (Some(_), Some("1")) => match field("store_problem") {
+        (Some(store), Some("1")) => match field("store_problems") {
             None | Some("none") => Ok(()),
-            Some(problem) => bail!("{problem}"),
+            Some(problems) => bail!("the shared store {store} has problems: {problems}"),
         },
         (Some(store), _) => {
             let error = field("store_error").unwrap_or("no reason given");

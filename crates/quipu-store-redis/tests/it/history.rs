@@ -166,6 +166,8 @@ fn a_slot_that_moves_to_a_server_without_slots_is_put_into_after_its_history_was
     owner.call(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus_port]).unwrap();
     let knows = |one: &RedisServer, other| text(one.call(&["CLUSTER", "NODES"]).unwrap()).contains(&id(other));
     until(|| knows(owner, &added) && knows(&added, owner), "two servers meet");
+    let serves = || text(added.call(&["CLUSTER", "INFO"]).unwrap()).contains("cluster_state:ok");
+    until(serves, "a newcomer learns who has all other slots");
     added.call(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &id(owner)]).unwrap();
     owner.call(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &id(&added)]).unwrap();
     owner.call(&["MIGRATE", "127.0.0.1", &port, key, "0", "5000"]).unwrap();
