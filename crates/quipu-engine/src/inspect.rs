@@ -59,11 +59,18 @@ pub fn inspect(
     vfs.list(dir).map_err(|e| io_error(dir, "list", e))?;
     let nothing = Tail { position: Default::default(), previous: 0, synced: Default::default(), torn: None };
     let (control, ledger, watermark, segments, verdict) = (None, None, None, Vec::new(), Ok(nothing));
-    let (dir, unchecked) = (dir.to_owned(), Vec::new());
-    let mut found =
-        Inspection { dir, control, segments, records: 0, ledger, watermark, unchecked, counters: 0, verdict };
-    let dir = found.dir.clone();
-    if let Err(error) = look(vfs, &dir, open_ledger, &mut visit, &mut found) {
+    let mut found = Inspection {
+        dir: dir.to_owned(),
+        control,
+        segments,
+        records: 0,
+        ledger,
+        watermark,
+        unchecked: Vec::new(),
+        counters: 0,
+        verdict,
+    };
+    if let Err(error) = look(vfs, dir, open_ledger, &mut visit, &mut found) {
         found.verdict = Err(error);
     }
     if let (Some(control), Ok(tail)) = (found.control, &found.verdict) {
@@ -102,7 +109,7 @@ fn look(
         found.unchecked.push(Unchecked { file: file.path().to_owned(), from, to, reason: "unused".to_owned() });
     }
     if let Some((from, reason)) = file.unreadable_slot() {
-        let (from, to, reason) = (*from, *from + SLOT_BYTES as u64, format!("the older of two copies, {reason}"));
+        let (from, to, reason) = (*from, *from + SLOT_BYTES as u64, format!("one of two copies, {reason}"));
         found.unchecked.push(Unchecked { file: file.path().to_owned(), from, to, reason });
     }
     let control = *file.state();

@@ -161,7 +161,7 @@ pub struct ControlFile {
     file: Arc<dyn VfsFile>,
     path: PathBuf,
     state: Control,
-    /// The byte at which the slot that is not in force begins, and why it cannot be read, if it cannot.
+    /// The byte at which the other slot begins, and why it cannot be read, if it cannot.
     unreadable_slot: Option<(u64, String)>,
 }
 
@@ -230,8 +230,8 @@ impl ControlFile {
         &self.path
     }
 
-    /// The byte at which the slot that is not in force begins, and why it cannot be read, if it cannot: a crash in the middle of
-    /// writing it leaves it so.
+    /// The byte at which the slot that is not in force begins, and why it cannot be read, if it cannot. A crash while it was being
+    /// written leaves it so.
     pub fn unreadable_slot(&self) -> Option<&(u64, String)> {
         self.unreadable_slot.as_ref()
     }

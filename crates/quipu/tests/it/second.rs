@@ -107,9 +107,12 @@ fn each_of_the_locks_alone_keeps_a_second_process_out() {
     launch.start().expect("it starts when nobody has it");
 }
 
+/// What happens to a file.
+type Change = fn(&Path);
+
 #[test]
 fn a_program_whose_files_are_removed_or_replaced_ends_and_says_which() {
-    let replacements: [(&str, fn(&Path)); 5] = [
+    let replacements: [(&str, Change); 5] = [
         ("control", replace),
         ("control", |path| std::fs::remove_file(path).expect("it is there")),
         ("journal-0000000000000000.seg", replace),
