@@ -40,6 +40,7 @@ fn causes(error: &StoreError) -> String {
 }
 
 /// What a call answers, which must not take long.
+#[allow(clippy::disallowed_methods, reason = "real servers are waited for")]
 fn promptly<T>(what: &str, call: impl FnOnce() -> T) -> T {
     let begun = Instant::now();
     let answer = call();
