@@ -75,13 +75,15 @@ impl Sharing<'_> {
         Ok(())
     }
 
-    /// Asks for the store's history; whether it has changed since it was told last.
+    /// Asks for the store's history; whether a server that was there when it was told last has another one, or is gone. A server that is new has lost nothing.
     pub(super) async fn ask_history(&self) -> Result<bool, StoreError> {
         let now = self.shared.store.history().await?;
         let mut history = lock(&self.shared.history);
         history.has_changed = false;
-        let before = history.told.replace(now);
-        Ok(before.is_some() && before != history.told)
+        let is_other = |before: &History| before.0.iter().any(|(server, identity)| now.0.get(server) != Some(identity));
+        let has_changed = history.told.as_ref().is_some_and(is_other);
+        history.told = Some(now);
+        Ok(has_changed)
     }
 
     /// The store has lost data: all claims go back, and until then tokens are refused.
