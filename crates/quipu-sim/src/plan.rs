@@ -44,7 +44,7 @@ pub enum Fault {
     StoreSlow,
     /// The store goes back by some commits.
     StoreLosesCommits,
-    /// The store is restored from an older copy.
+    /// The store is restored from an older copy, or comes back empty.
     StoreRestored,
     /// The store's clock jumps ahead by a little.
     StoreClock,

@@ -86,7 +86,11 @@ impl World {
             Fault::StoreDown => self.store.go_down(self.some_time(20_000)),
             Fault::StoreSlow => self.store.go_slow(self.some_time(20_000)),
             Fault::StoreLosesCommits | Fault::StoreRestored => {
-                let copied = if fault == Fault::StoreRestored { &self.backup } else { &self.lagging };
+                let copied = match fault {
+                    Fault::StoreRestored if self.dice.chance(30) => Some(&self.empty),
+                    Fault::StoreRestored => self.backup.as_ref(),
+                    _ => self.lagging.as_ref(),
+                };
                 if let Some(copied) = copied {
                     // A failover or a restore gives servers another identity; a `FLUSHALL` or an undone deletion does not.
                     let tells = self.dice.chance(70);

@@ -84,6 +84,8 @@ pub struct World {
     disks: u64,
     lagging: Option<Copied>,
     backup: Option<Copied>,
+    /// The store as it was when nobody had written to it.
+    empty: Copied,
     /// How often in a row time had to pass because nothing could be done.
     dull: usize,
     /// What was answered, for whoever empties it.
@@ -99,6 +101,7 @@ impl World {
         let store_clock = SimClock::new(BEGIN);
         let store =
             SimStore::new(store_clock.clone(), dice.fork(), log.clone(), plan.sharing.grace, plan.store_percent);
+        let empty = store.copy();
         let mut world = World {
             dice,
             log,
@@ -119,6 +122,7 @@ impl World {
             disks: 0,
             lagging: None,
             backup: None,
+            empty,
             dull: 0,
             answers: Vec::new(),
             tally: Tally { runs: 1, ..Tally::default() },
