@@ -161,6 +161,50 @@ fn a_store_that_hangs_is_an_outage_and_one_that_lost_data_is_logged() {
 }
 
 #[test]
+fn after_a_store_has_lost_everything_a_token_is_answered_and_not_applied_again() {
+    let mut redis = RedisServer::start().expect("it starts");
+    let root = tempfile::TempDir::new().expect("a temporary directory can be made");
+    let mut nodes: Vec<Program> = Vec::new();
+    for node in ["a", "b"] {
+        let mut launch = launch(&root.path().join(node), Durability::Durable);
+        launch.arguments =
+            ["--store", &redis.url(), "--lease", "2s", "--settle-every", "100ms"].map(Into::into).to_vec();
+        nodes.push(launch.start().expect("it starts"));
+    }
+    let add = |node: &Program, token: &str| {
+        connect(node).call(&["INCRBY", "likes:1", "5", "IDMP", "p", token]).expect("it answers")
+    };
+    let is_again = |reply: &Value| matches!(reply, Value::Error(text) if text.starts_with("TRYAGAIN"));
+    wait_until("both have joined", || nodes.iter().all(|node| info(node, "store_standing") == "live"));
+
+    assert_eq!(add(&nodes[0], "order-1"), Value::Integer(5));
+    wait_until("it is put", || count(&nodes[1]) == 5);
+    redis.call(&["FLUSHALL"]).expect("it deletes everything");
+    assert_eq!(add(&nodes[0], "order-1"), Value::Integer(5), "its node knows it, before it has noticed anything");
+    let noticed = |node: &Program, losses: u32| {
+        http_get(node, "/metrics").contains(&format!("\nquipu_store_losses_total {losses}\n"))
+    };
+    wait_until("both notice the loss", || nodes.iter().all(|node| noticed(node, 1)));
+    wait_until("the other node has the reply", || match add(&nodes[1], "order-1") {
+        reply if is_again(&reply) => false,
+        reply => reply == Value::Integer(5),
+    });
+
+    // A server that comes back empty has another identity: no call reaches it before that was noticed.
+    redis.restart_empty().expect("it starts again");
+    wait_until("the other node has the reply again", || match add(&nodes[1], "order-1") {
+        Value::Error(text) => {
+            assert!(text.starts_with("TRYAGAIN") || text.starts_with("STOREDOWN"), "{text}");
+            false
+        }
+        reply => reply == Value::Integer(5),
+    });
+    wait_until("both count it once", || nodes.iter().all(|node| count(node) == 5));
+    assert_eq!(add(&nodes[0], "order-1"), Value::Integer(5));
+    nodes.into_iter().for_each(|node| drop(node.terminate().expect("it ends")));
+}
+
+#[test]
 fn a_redis_that_evicts_is_refused_at_the_start_and_is_a_problem_when_it_is_found_later() {
     let redis = RedisServer::start().expect("it starts");
     let configure = |limit: &str, policy: &str| {
