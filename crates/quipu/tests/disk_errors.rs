@@ -3,6 +3,7 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use quipu_model::Durability;
@@ -11,6 +12,12 @@ use quipu_testkit::resp::Client;
 
 /// The status of a process whose journal failed.
 const EXIT_JOURNAL_FAILED: i32 = 74;
+
+/// One test at a time. A child that is just being started has the script of another test open, and a file that is open for writing is not run.
+fn wait_for_turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// A program that runs ours with errors injected; what follows it on the command line is ours.
 fn with_errors(dir: &Path, inject: &str) -> std::path::PathBuf {
@@ -35,6 +42,7 @@ fn value(launch: &Launch) -> i64 {
 
 #[test]
 fn an_error_of_the_disk_ends_the_process_and_costs_nothing_acknowledged() {
+    let _turn = wait_for_turn();
     // A start with small segments makes some forty syncs and fifty writes; some of these come before it serves, some after.
     let injections = [
         "fdatasync:error=EIO:when=20",
@@ -83,6 +91,7 @@ fn an_error_of_the_disk_ends_the_process_and_costs_nothing_acknowledged() {
 
 #[test]
 fn a_slow_disk_is_told_with_the_time_of_the_slow_sync() {
+    let _turn = wait_for_turn();
     let dir = tempfile::tempdir().expect("a temporary directory");
     let sound = Launch::new(env!("CARGO_BIN_EXE_quipu"), &dir.path().join("data"), Durability::Durable);
     // Of eight syncs one is slow, so that the disk stays slow and the last sync was a fast one.
