@@ -19,7 +19,6 @@ use quipu_model::{KeptName, Refusal, StoreError};
 use super::bodies::Foreign;
 use super::own::OwnCell;
 use super::settle::named;
-use super::share::Footing;
 use super::{Busy, Sharing};
 use crate::apply::table::Look;
 use crate::load::Loaded;
@@ -154,12 +153,8 @@ impl Sharing<'_> {
     ) -> Sight {
         let now = self.elapsed();
         let mut turn = Turn::new(self.inner);
-        let heir = |incarnation| match self.footing(incarnation, now) {
-            // What the store has forgotten in good order it has not lost.
-            Footing::Kept if self.is_removed(incarnation, seen.at) => Footing::Over,
-            footing => footing,
-        };
-        let body_bytes = foreign.map_or(0, Foreign::bytes_max);
+        let heir = |incarnation| self.footing(incarnation, now);
+        let (body_bytes, at) = (foreign.map_or(0, Foreign::bytes_max), seen.at);
         let seen = turn.share_with(named(name), body_bytes, |share| {
             let unsure = |cell: &OwnCell| self.may_be_forgotten(cell.incarnation, seen.at, now);
             let known = share.owned.turn == known && !share.owned.cells.iter().any(unsure);
@@ -167,7 +162,9 @@ impl Sharing<'_> {
         });
         turn.finish();
         let sight = match seen {
-            Ok(Some(Some(left))) => {
+            Ok(Some(Some(mut left))) => {
+                // What the store may have forgotten in good order it has not lost.
+                left.row_lost = left.row_lost.filter(|incarnation| !self.is_removed(*incarnation, at));
                 self.heed(name, left);
                 Sight::Shown
             }

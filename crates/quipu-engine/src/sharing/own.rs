@@ -159,6 +159,13 @@ impl OwnCell {
         (self.confirmed, self.own.let_go) = (i128::from(included.0), from);
     }
 
+    /// The store has confirmed it; whether that is news.
+    pub fn settle(&mut self) -> bool {
+        let was_settled = std::mem::replace(&mut self.settled, true);
+        (self.doubted, self.confirmed) = (false, self.own.total);
+        !was_settled
+    }
+
     /// The store is to confirm it anew.
     pub fn doubt(&mut self) {
         if self.is_body() {

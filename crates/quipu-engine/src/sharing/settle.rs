@@ -280,7 +280,7 @@ impl<'e> Sharing<'e> {
                 self.shared.present()
             ));
         }
-        if left.row_lost {
+        if left.row_lost.is_some() {
             self.note_loss();
         }
         if let Some(incarnation) = left.lost {

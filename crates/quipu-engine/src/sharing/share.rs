@@ -69,8 +69,8 @@ pub struct Left {
     pub twin: bool,
     /// An older life owes something that nobody can settle any more.
     pub lost: Option<Incarnation>,
-    /// The row does not know a cell any more that the store had confirmed.
-    pub row_lost: bool,
+    /// The row does not know a cell of this older life any more, which the store had confirmed.
+    pub row_lost: Option<Incarnation>,
     /// How many cells went on under another epoch.
     pub carried: u64,
 }
@@ -83,7 +83,7 @@ impl Left {
             fetch: self.fetch || other.fetch,
             twin: self.twin || other.twin,
             lost: self.lost.or(other.lost),
-            row_lost: self.row_lost || other.row_lost,
+            row_lost: self.row_lost.or(other.row_lost),
             carried: self.carried + other.carried,
         }
     }
@@ -160,7 +160,8 @@ impl Share<'_> {
                 Footing::Acts => {}
                 Footing::Waits | Footing::Theirs => return (true, Left::default()),
                 Footing::Kept if cell.settled => {
-                    let row_lost = cell.own.said && row.newest(id).is_none_or(|newest| newest < cell.seq);
+                    let is_lost = cell.own.said && row.newest(id).is_none_or(|newest| newest < cell.seq);
+                    let row_lost = is_lost.then_some(cell.incarnation);
                     return (true, Left { row_lost, ..Left::default() });
                 }
                 Footing::Over if cell.settled => return (false, Left::default()),
@@ -205,13 +206,15 @@ impl Share<'_> {
             }
             Told::Over if present => (true, Left { over: true, ..Left::default() }),
             Told::Outdone if present => (true, Left { twin: true, ..Left::default() }),
-            // What an older life said and the store knows better, or has in full, is no longer this node's to say.
-            Told::Outdone => (false, Left::default()),
-            Told::Open(_) | Told::Over if !cell.own.said => (false, Left::default()),
-            // The store has all of it, and may lose it.
+            Told::Outdone | Told::Open(_) | Told::Over if !cell.own.said => (false, Left::default()),
+            // The store knows more of an older life than this node does, and may lose that.
+            Told::Outdone => {
+                self.confirmed |= cell.settle();
+                (true, Left::default())
+            }
+            // Or as much.
             Told::Open(_) | Told::Over if confirmed => {
-                self.confirmed |= !cell.settled;
-                (cell.settled, cell.doubted, cell.confirmed) = (true, false, cell.own.total);
+                self.confirmed |= cell.settle();
                 (true, Left::default())
             }
             // It was confirmed once, and will be doubted if that was lost.
@@ -240,10 +243,8 @@ impl Share<'_> {
             }
             (_, Verdict::Older) if newest && present => return Left { twin: true, ..Left::default() },
             (_, Verdict::Older) if newest => {
-                // A life that is over, of which the store knows more than its heir does.
-                self.owned.cells.remove(at);
-                self.changed = true;
-                return Left::default();
+                // A life that is over, of which the store knows more than its heir does, and may lose that.
+                self.confirmed |= cell.settle();
             }
             (Told::Open(own), _) if present => {
                 self.carry(&mut cell, own);
