@@ -6,7 +6,7 @@
 //! own tokens ─► applied here before: its reply
 //!     │ not
 //!     ▼
-//! claim at the store ─► applied elsewhere: its reply · claimed by another attempt: refused · by an attempt of this node that is over: ended, claimed again
+//! claim at the store ─► applied elsewhere: its reply · claimed by another attempt: refused · by an attempt of this incarnation that is over: ended, claimed again
 //!     │ granted
 //!     ▼
 //! own tokens once more, the add, the token and its claim: one step, one record ─► reply ─► the store hears the end of the claim
@@ -26,7 +26,6 @@ use quipu_model::shared::{Claim, ClaimEnd, ClaimVerdict, EndVerdict, Token};
 use quipu_model::{Command, Identity, KeptName, Refusal, Reply, StoreError, Writer};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::lease::Heir;
 use super::settle::named;
 use super::{Shared, Sharing};
 use crate::load::{Job, Load, Loaded};
@@ -163,21 +162,13 @@ impl Sharing<'_> {
         })
     }
 
-    /// Whether an attempt has ended, so that nobody applies what it has claimed: one of this process that is not under way, or one of an earlier
-    /// incarnation of this node that no other process goes on with.
+    /// Whether an attempt has ended, so that nobody applies what it has claimed: one of the present incarnation that is not under way.
+    ///
+    /// Of an earlier incarnation nobody can tell. The directory may have gone back to a state from before the attempt, with its whole machine, and then
+    /// it has no record of what was applied.
     fn is_over(&self, owner: Writer, attempt: u64) -> bool {
-        if owner.node != self.shared.node {
-            return false;
-        }
-        let now = self.elapsed();
-        if owner.incarnation == self.shared.present() {
-            return self.shared.may_put(now) && !lock(&self.shared.attempts).contains(&attempt);
-        }
-        match self.shared.heir(owner.incarnation) {
-            Heir::Held { until, .. } => until > now,
-            Heir::Done | Heir::Late { .. } | Heir::Over => true,
-            Heir::Wanted | Heir::Taken | Heir::Elsewhere { .. } | Heir::Lost { .. } => false,
-        }
+        let present = Writer { node: self.shared.node, incarnation: self.shared.present() };
+        owner == present && self.shared.may_put(self.elapsed()) && !lock(&self.shared.attempts).contains(&attempt)
     }
 
     async fn claimed(&self, claim: &Claim) -> Result<ClaimVerdict, StoreError> {
