@@ -333,3 +333,28 @@ fn what_a_former_life_has_counted_counts_once_when_the_store_has_not_lost_all_of
         assert_eq!(cluster.nodes.remove(0).1.sharing().unwrap().standing(), Standing::Live);
     }
 }
+
+#[test]
+fn what_a_restored_directory_knows_of_its_former_life_is_put_again_after_the_store_has_lost_more() {
+    let mut cluster = Cluster::new(2);
+    let add = |cluster: &Cluster, delta| {
+        run(&cluster.nodes[0].1, &Command::Add { name: likes(), delta, shard_key: None });
+        cluster.go_on(8);
+    };
+    add(&cluster, 5);
+    let (world, _) = &cluster.nodes[0];
+    let image = world.disk.kill(world.disk.operations());
+    add(&cluster, 2);
+    assert_eq!(cluster.sum(), 7);
+    // The directory goes back to where it knew of five, and the store knows better.
+    drop(cluster.nodes.remove(0));
+    let world = World::new(image.into_disk(), 7);
+    world.clock.advance(Duration::from_secs(12));
+    let engine = open(&world, &cluster.store);
+    cluster.nodes.insert(0, (world, engine));
+    cluster.go_on(150);
+    assert_eq!(cluster.sum(), 7);
+    cluster.memory.go_back(&MemoryStore::new(cluster.clock.clone()).keep());
+    cluster.go_on(100);
+    assert_eq!(cluster.sum(), 5);
+}
