@@ -508,8 +508,9 @@ impl Sharing<'_> {
     /// How long ago, at the latest, a life in this stage may have been live, for all that can follow.
     fn live_until(&self, stage: Stage, at: Millis) -> Millis {
         match stage {
-            Stage::Live => at,
-            Stage::Retiring { since } | Stage::Closed { since } => since,
+            // One that is not closed yet has all of its `grace` before it.
+            Stage::Live | Stage::Retiring { .. } => at,
+            Stage::Closed { since } => since,
             Stage::Folded { since } => Millis(since.0.saturating_sub(millis(self.shared.options.grace))),
         }
     }
