@@ -69,8 +69,10 @@ impl Shared {
 impl Sharing<'_> {
     /// Asks for the store's history if this node has never heard it.
     pub(super) async fn learn_history(&self) -> Result<(), StoreError> {
-        if lock(&self.shared.history).told.is_none() {
-            self.ask_history().await?;
+        let is_known = lock(&self.shared.history).told.is_some();
+        // Another round may have heard it meanwhile, and it may have changed since.
+        if !is_known && self.ask_history().await? {
+            self.note_loss();
         }
         Ok(())
     }
@@ -89,8 +91,9 @@ impl Sharing<'_> {
     /// The store has lost data: all claims go back, and until then tokens are refused.
     pub(super) fn restore_all_claims(&self) {
         let until = self.elapsed() + self.shared.options.lease;
-        let all = self.claimed_tokens();
         let mut restoration = lock(&self.shared.restoration);
+        // Under the lock: a claim that is queued before is among these, and one that is queued after stays.
+        let all = self.claimed_tokens();
         restoration.loss = Some(Loss { noticed_at: None, until });
         (restoration.queue, restoration.has_begun, restoration.has_logged_conflict) = (all, true, false);
     }
