@@ -9,6 +9,7 @@ mod parts;
 mod patches;
 mod paths;
 mod proved;
+mod rename;
 mod run;
 mod test;
 mod tools;
@@ -23,6 +24,8 @@ cargo xtask prove [--only PART] [--hours N]  the long proof; parts that proofs/p
     --only PART    only parts whose name begins so (see the table that it prints)
     --hours N      then kills, seeds and schedules for N more hours
 cargo xtask patches [NAME …]                 applies each known-bad patch and shows the test that catches it
+cargo xtask patches --carry [COMMIT]         merges each patch over the change of its files since COMMIT, HEAD by default
+cargo xtask rename MAP.toml                  renames items, modules and local names in all sources, and carries the patches
 cargo xtask bench bars [ARGUMENTS …]         ratios to Redis, as `quipu bench` measures them, beside what they must be
 cargo xtask bench accuracy                   errors of approximate kinds, beside what they may be; fails if one is larger
 cargo xtask bench postgres [--seconds N] [--repetitions N]
@@ -51,6 +54,9 @@ fn dispatch(arguments: &[String]) -> anyhow::Result<()> {
         ["test"] => test::test(None),
         ["test", "--only", part] => test::test(Some(part)),
         ["prove", rest @ ..] => test::prove(&prove_options(rest)?),
+        ["patches", "--carry"] => patches::carry::carry("HEAD"),
+        ["patches", "--carry", commit] => patches::carry::carry(commit),
+        ["rename", map] => rename::rename(map),
         ["patches", names @ ..] if names.iter().all(|name| !name.starts_with('-')) => {
             patches::patches(names).map(|_| ())
         }

@@ -163,7 +163,7 @@ impl Copy {
     }
 }
 
-fn remove_others(folder: &Path, wanted: &BTreeSet<PathBuf>) -> anyhow::Result<()> {
+pub fn remove_others(folder: &Path, wanted: &BTreeSet<PathBuf>) -> anyhow::Result<()> {
     for entry in std::fs::read_dir(folder).with_context(|| format!("list {}", folder.display()))? {
         let path = entry?.path();
         if path.is_dir() {

@@ -18,6 +18,7 @@
 //! Invariant: caught means that the patched code builds and a test fails; a patch that does not apply, does not build or fails
 //! nothing is an error.
 
+pub mod carry;
 mod copy;
 
 use std::collections::VecDeque;
@@ -32,6 +33,7 @@ use comfy_table::Table;
 use comfy_table::presets::NOTHING;
 
 use self::copy::Copy;
+pub use self::copy::remove_others;
 use crate::parts::{FEATURES, PatchChoice};
 use crate::paths::root;
 use crate::proved::{git, proved_commit};

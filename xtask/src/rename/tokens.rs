@@ -1,0 +1,65 @@
+//! The tokens of a source file, with their places.
+
+use std::ops::Range;
+
+use ra_ap_rustc_lexer::{FrontmatterAllowed, LiteralKind, TokenKind, tokenize};
+
+/// What a token is, as far as renaming cares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A name or a keyword.
+    Name,
+    /// A comment, documentation included.
+    Comment,
+    /// A string literal of any sort.
+    Text,
+    /// One character of punctuation, a number, a lifetime or a character literal.
+    Other,
+}
+
+/// One token that is not white space.
+#[derive(Clone, Debug)]
+pub struct Token {
+    /// What it is.
+    pub kind: Kind,
+    /// Where it stands.
+    pub range: Range<usize>,
+}
+
+/// All tokens but white space.
+pub fn tokens(text: &str) -> Vec<Token> {
+    let mut start = 0;
+    let mut found = Vec::new();
+    for token in tokenize(text, FrontmatterAllowed::No) {
+        let range = start..start + token.len as usize;
+        start = range.end;
+        let kind = match token.kind {
+            TokenKind::Whitespace => continue,
+            TokenKind::Ident => Kind::Name,
+            TokenKind::LineComment { .. } | TokenKind::BlockComment { .. } => Kind::Comment,
+            TokenKind::Literal {
+                kind:
+                    LiteralKind::Str { .. }
+                    | LiteralKind::RawStr { .. }
+                    | LiteralKind::ByteStr { .. }
+                    | LiteralKind::CStr { .. }
+                    | LiteralKind::RawByteStr { .. }
+                    | LiteralKind::RawCStr { .. },
+                ..
+            } => Kind::Text,
+            _ => Kind::Other,
+        };
+        found.push(Token { kind, range });
+    }
+    found
+}
+
+/// The tokens without comments: neighbours of a name are then its neighbours in the code.
+pub fn code_tokens(text: &str) -> Vec<Token> {
+    tokens(text).into_iter().filter(|token| token.kind != Kind::Comment).collect()
+}
+
+/// The text of the token at `index + offset`, or nothing beyond the ends.
+pub fn text_at<'t>(text: &'t str, tokens: &[Token], index: usize, offset: isize) -> &'t str {
+    index.checked_add_signed(offset).and_then(|at| tokens.get(at)).map_or("", |token| &text[token.range.clone()])
+}
