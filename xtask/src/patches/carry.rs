@@ -60,7 +60,7 @@ fn apply(tree: &Tree<'_>, patch: Patch) -> anyhow::Result<PatchBefore> {
     let mut originals = Vec::new();
     for file in &patch.files {
         let original = match tree {
-            Tree::Sources(sources) => sources.files.get(file).with_context(|| format!("find {file}"))?.clone(),
+            Tree::Sources(sources) => sources.text(file)?,
             Tree::Commit(commit) => git(&["show", &format!("{commit}:{file}")])? + "\n",
         };
         write(&folder.join(file), &original)?;

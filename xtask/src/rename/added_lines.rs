@@ -48,7 +48,7 @@ impl PatchedFile<'_> {
         let is_added = |range: &Range<usize>| hunks.iter().any(|(_, added)| added.contains(&range.start));
         for (index, token) in code.iter().enumerate().filter(|(_, token)| is_added(&token.range)) {
             let name = &self.patched[token.range.clone()];
-            if token.kind != Kind::Name {
+            if token.kind != Kind::Name || is_keyword(name) {
                 continue;
             }
             let is_member = text_at(self.patched, &code, index, -1) == ".";
@@ -122,6 +122,10 @@ fn surroundings(text: &str, code: &[Token], index: usize, level: usize) -> [Stri
         2 => [nothing(), (at(-1) == ".").to_string(), (at(1) == "(").to_string(), nothing()],
         _ => [nothing(), nothing(), nothing(), nothing()],
     }
+}
+
+fn is_keyword(name: &str) -> bool {
+    matches!(name, "self" | "Self" | "super" | "crate" | "let" | "mut" | "fn" | "if" | "else" | "match" | "return")
 }
 
 /// Where a range of the original is in the patched text, if its line is unchanged.

@@ -87,11 +87,9 @@ impl RenameMap {
         self.files().filter_map(|(path, rules)| Some((path, rules.new_path.as_deref()?)))
     }
 
-    /// Where a file is after the moves. A moved `mod.rs` takes its folder along.
+    /// Where a file is after the moves. A moved module takes the folder of its children along.
     pub fn new_path(&self, path: &str) -> String {
-        if let Some((_, to)) = self.moves().find(|(from, _)| *from == path) {
-            return to.to_owned();
-        }
+        let path = self.moves().find(|(from, _)| *from == path).map_or(path, |(_, to)| to);
         let folders = self.moves().filter_map(|(from, to)| Some((module_folder(from)?, module_folder(to)?)));
         let nearest = folders.filter(|(from, _)| path.starts_with(from.as_str())).max_by_key(|(from, _)| from.len());
         match nearest {

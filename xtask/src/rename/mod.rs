@@ -27,6 +27,7 @@ use self::added_lines::PatchedFile;
 use self::definitions::FileItems;
 use self::edits::Edits;
 use self::map::RenameMap;
+use self::modules::RenamedModules;
 use crate::patches::carry::{self, Carried, Tree};
 use crate::patches::remove_others;
 use crate::paths::root;
@@ -58,6 +59,15 @@ impl Sources {
         Ok(sources)
     }
 
+    /// The text of any file.
+    pub fn text(&self, path: &str) -> anyhow::Result<String> {
+        match (self.files.get(path), self.others.get(path)) {
+            (Some(text), _) => Ok(text.clone()),
+            (None, Some(bytes)) => String::from_utf8(bytes.clone()).with_context(|| format!("read {path} as UTF-8")),
+            (None, None) => bail!("{path} is not there"),
+        }
+    }
+
     /// Makes `folder` a copy.
     fn write_to(&self, folder: &Path) -> anyhow::Result<()> {
         let files = self.files.iter().map(|(path, text)| (path, text.as_bytes()));
@@ -75,9 +85,11 @@ pub fn rename(map: &str) -> anyhow::Result<()> {
     let root = root();
     let map = RenameMap::read(Path::new(map), &root)?;
     let sources = Sources::read(&root)?;
+    let modules = RenamedModules::of_map(&map)?;
+    let before = carry::check_all(&Tree::Sources(&sources))?;
     let resolved = resolve::resolve(&map, &sources)?;
     let mut edits = resolved.edits;
-    modules::rename_modules(&map, &sources, &mut edits)?;
+    modules.rename(&sources, &mut edits)?;
     for (file, text) in &sources.files {
         let words = map.words_for(file);
         if !words.is_empty() {
@@ -89,7 +101,6 @@ pub fn rename(map: &str) -> anyhow::Result<()> {
     comments::rename_comments(&sources, &mut edits)?;
     let documents = comments::rename_documents(&map, &sources, &edits)?;
 
-    let before = carry::check_all(&Tree::Sources(&sources))?;
     let none = Edits::default();
     let mut replaced = 0;
     for (file, text) in &sources.files {

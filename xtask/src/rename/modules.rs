@@ -17,34 +17,56 @@ use super::tokens::{Kind, code_tokens, text_at};
 /// A crate's name as paths say it, and the names of the modules below it.
 type ModulePath = Vec<String>;
 
-/// Adds the replacements for all moved modules.
-pub fn rename_modules(map: &RenameMap, sources: &Sources, edits: &mut BTreeMap<String, Edits>) -> anyhow::Result<()> {
-    let mut renamed: BTreeMap<ModulePath, &str> = BTreeMap::new();
-    for (from, to) in map.moves() {
-        let (Some(old), Some(new)) = (module_path(from), module_path(to)) else { continue };
-        if old == new {
-            continue;
+/// The modules that get another name, by their old paths.
+pub struct RenamedModules(BTreeMap<ModulePath, String>);
+
+impl RenamedModules {
+    /// Those of a map. A module keeps its parent, under whatever name.
+    pub fn of_map(map: &RenameMap) -> anyhow::Result<RenamedModules> {
+        let mut renamed = RenamedModules(BTreeMap::new());
+        let mut parents = Vec::new();
+        for (from, _) in map.moves() {
+            let to = map.new_path(from);
+            let (Some(old), Some(new)) = (module_path(from), module_path(&to)) else { continue };
+            let (Some((old_name, old_parent)), Some((name, parent))) = (old.split_last(), new.split_last()) else {
+                continue;
+            };
+            parents.push((from.to_owned(), to, old_parent.to_vec(), parent.to_vec()));
+            if old_name != name {
+                renamed.0.insert(old.clone(), name.clone());
+            }
         }
-        let (name, parent) = new.split_last().context("find the module's name")?;
-        if parent != &old[..old.len() - 1] {
-            bail!("{from} cannot move to {to}: a module keeps its parent");
+        for (from, to, old, new) in parents {
+            if renamed.new_path(&old) != new {
+                bail!("{from} cannot move to {to}: a module keeps its parent");
+            }
         }
-        // The borrowed name must outlive `new`: it is the file's, or the folder's for a `mod.rs`.
-        let at = to.rfind(name.as_str()).context("find the module's name in its path")?;
-        renamed.insert(old, &to[at..at + name.len()]);
+        Ok(renamed)
     }
-    if renamed.is_empty() {
-        return Ok(());
+
+    fn new_path(&self, path: &[String]) -> ModulePath {
+        let name = |length: usize| self.0.get(&path[..length]).unwrap_or(&path[length - 1]).clone();
+        (1..=path.len()).map(name).collect()
     }
-    let known: BTreeSet<ModulePath> = sources.files.keys().filter_map(|file| module_path(file)).collect();
-    for (file, text) in &sources.files {
-        let scope = FileScope::parse(file, text, &known)?;
-        for range in scope.mentions(text, &known, &renamed) {
-            let new = renamed[&range.1];
-            edits.entry(file.clone()).or_default().add(range.0, new).with_context(|| file.clone())?;
+
+    /// Adds the replacements in all files.
+    pub fn rename(&self, sources: &Sources, edits: &mut BTreeMap<String, Edits>) -> anyhow::Result<()> {
+        if self.0.is_empty() {
+            return Ok(());
         }
+        let known: BTreeSet<ModulePath> = sources.files.keys().filter_map(|file| module_path(file)).collect();
+        for (file, text) in &sources.files {
+            let scope = FileScope::parse(file, text, &known)?;
+            for (range, path) in scope.mentions(text, &known, &self.0) {
+                let file_edits = edits.entry(file.clone()).or_default();
+                // A function of the module's name, exported from its parent: the compiler knows which is meant.
+                if file_edits.at(&range).is_none() {
+                    file_edits.add(range, &self.0[&path]).with_context(|| file.clone())?;
+                }
+            }
+        }
+        Ok(())
     }
-    Ok(())
 }
 
 /// The path of the module that a file holds; tests, benches and examples are crates of their own.
@@ -110,7 +132,7 @@ impl FileScope {
         &self,
         text: &str,
         known: &BTreeSet<ModulePath>,
-        renamed: &BTreeMap<ModulePath, &str>,
+        renamed: &BTreeMap<ModulePath, String>,
     ) -> Vec<(Range<usize>, ModulePath)> {
         let listed = self.use_segments.iter().chain(&self.declared);
         let mut found: Vec<_> = listed.filter(|(_, path)| renamed.contains_key(path)).cloned().collect();
@@ -128,7 +150,8 @@ impl FileScope {
             let Some(mut path) = resolve_first(&text[range.clone()], current, self, known) else { continue };
             let mut at = start;
             loop {
-                if renamed.contains_key(&path) && text[tokens[at].range.clone()] == *path[path.len() - 1] {
+                let is_module = renamed.contains_key(&path) && is_path_segment(text, &tokens[at].range);
+                if is_module && text[tokens[at].range.clone()] == *path[path.len() - 1] {
                     found.push((tokens[at].range.clone(), path.clone()));
                 }
                 let has_next =
@@ -140,19 +163,16 @@ impl FileScope {
                 let Some(next) = step(&path, &text[tokens[at].range.clone()], known) else { break };
                 path = next;
             }
-            // A name that is no path of modules ends here; only one that goes on or stands for a module counts.
         }
-        found.retain(|(range, _)| is_path_position(text, range));
         found.sort_by_key(|(range, _)| range.start);
         found.dedup();
         found
     }
 }
 
-/// A module's name stands before `::`, behind `::`, behind `mod`, or in a `use` tree; a variable of that name does not.
-fn is_path_position(text: &str, range: &Range<usize>) -> bool {
-    let (before, behind) = (text[..range.start].trim_end(), text[range.end..].trim_start());
-    behind.starts_with("::") || before.ends_with("::") || before.ends_with("mod") || before.ends_with(['{', ','])
+/// Outside `use` items a module's name has `::` on one side; a variable of that name does not.
+fn is_path_segment(text: &str, range: &Range<usize>) -> bool {
+    text[range.end..].trim_start().starts_with("::") || text[..range.start].trim_end().ends_with("::")
 }
 
 /// The module that the first segment of a path stands for.
@@ -230,7 +250,9 @@ impl ScopeFinder<'_> {
         match tree {
             syn::UseTree::Path(path) => {
                 let Some(module) = resolve(self, &path.ident.to_string()) else { return };
-                self.scope.use_segments.push((path.ident.span().byte_range(), module.clone()));
+                if module.last().is_some_and(|name| path.ident == name) {
+                    self.scope.use_segments.push((path.ident.span().byte_range(), module.clone()));
+                }
                 self.walk(&path.tree, Some(&module));
             }
             syn::UseTree::Name(name) => self.import(&name.ident, &name.ident, resolve(self, &name.ident.to_string())),
@@ -244,7 +266,7 @@ impl ScopeFinder<'_> {
 
     fn import(&mut self, ident: &syn::Ident, known_as: &syn::Ident, module: Option<ModulePath>) {
         let Some(module) = module else { return };
-        if ident != "self" {
+        if module.last().is_some_and(|name| ident == name) {
             self.scope.use_segments.push((ident.span().byte_range(), module.clone()));
         }
         let name = if known_as == "self" { module[module.len() - 1].clone() } else { known_as.to_string() };
@@ -271,13 +293,13 @@ mod tests {
         let known: BTreeSet<ModulePath> = files.iter().filter_map(|(file, _)| module_path(file)).collect();
         let old = module_path("crates/a/src/worker/knocks.rs").unwrap();
         assert_eq!(old, ["a", "worker", "knocks"]);
-        let renamed = BTreeMap::from([(old, "wake_queue")]);
+        let renamed = BTreeMap::from([(old, "wake_queue".to_owned())]);
         let mut results = Vec::new();
         for (file, text) in files {
             let scope = FileScope::parse(file, text, &known).unwrap();
             let mut edits = Edits::default();
             for (range, path) in scope.mentions(text, &known, &renamed) {
-                edits.add(range, renamed[&path]).unwrap();
+                edits.add(range, &renamed[&path]).unwrap();
             }
             results.push(edits.apply(text));
         }

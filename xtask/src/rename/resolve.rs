@@ -17,7 +17,7 @@ use super::Sources;
 use super::definitions::{Definition, FileItems, ItemKind};
 use super::edits::Edits;
 use super::map::RenameMap;
-use super::tokens::{Kind, code_tokens};
+use super::tokens::{Kind, code_tokens, is_in_attribute, text_at};
 use crate::parts::FEATURES;
 use crate::paths::own;
 use crate::run::run;
@@ -67,7 +67,7 @@ pub fn resolve(map: &RenameMap, sources: &Sources) -> anyhow::Result<Resolved> {
         let edits = resolved.edits.entry(item.file.clone()).or_default();
         edits.add(item.definition.name.clone(), &item.new).with_context(|| item.file.clone())?;
     }
-    rename_in_definitions(&renamed, sources, &mut resolved.edits)?;
+    rename_in_definitions(&renamed, sources, &parsed, &mut resolved.edits)?;
     resolved.uses = renamed
         .iter()
         .zip(&uses)
@@ -242,12 +242,20 @@ fn collect_use(
     let (item, text) = (&renamed[place.item], &sources.files[&place.file]);
     let shown = &text[place.range.clone()];
     let is_field = item.definition.kind == ItemKind::Field;
+    if is_field && matches!(shown.strip_suffix(item.old.as_str()), Some("mut " | "ref " | "ref mut ")) {
+        uses[place.item].insert((place.file.clone(), place.range.start));
+        let new = format!("{}: {shown}", item.new);
+        return edits.entry(place.file.clone()).or_default().add(place.range.clone(), &new);
+    }
     let range = if shown == item.old {
         Some(place.range.clone())
-    } else if is_field && ends_with_name(shown, &item.old) {
-        Some(place.range.end - item.old.len()..place.range.end)
     } else if is_field && starts_with_name(shown, &item.old) {
         Some(place.range.start..place.range.start + item.old.len())
+    } else if let Some(end) =
+        Some(shown.trim_end_matches(')')).filter(|shown| is_field && ends_with_name(shown, &item.old))
+    {
+        let end = place.range.start + end.len();
+        Some(end - item.old.len()..end)
     } else {
         None
     };
@@ -260,8 +268,13 @@ fn collect_use(
         None => place.range.clone(),
     };
     // `Enum::Variant` and `Trait::method` are one path, whose warning is about its end.
-    let owner = item.definition.key.split("::").next().expect("a split has a first part");
-    let owner = renamed.iter().find(|other| other.file == item.file && other.definition.key == owner);
+    let owner = match (item.definition.key.split_once("::"), item.definition.kind) {
+        (Some((owner, _)), _) => Some(owner),
+        // A variant without a new name of its own is warned of with the note of its enum.
+        (None, ItemKind::Type | ItemKind::Trait) => Some(item.definition.key.as_str()),
+        (None, _) => None,
+    };
+    let owner = renamed.iter().find(|other| other.file == item.file && Some(other.definition.key.as_str()) == owner);
     if let Some(owner) = owner.filter(|owner| owner.old != owner.new)
         && let Some(range) = segment_before(text, found.start).filter(|range| text[range.clone()] == owner.old)
     {
@@ -294,9 +307,13 @@ fn starts_with_name(text: &str, name: &str) -> bool {
     text.strip_prefix(name).is_some_and(|behind| behind.trim_start().starts_with(':'))
 }
 
-/// The path segment in front of the name at `start`.
+/// The path segment in front of the name at `start`: of `Enum::Variant`, or of `Enum::{One, Variant}`.
 fn segment_before(text: &str, start: usize) -> Option<Range<usize>> {
-    let before = text[..start].trim_end().strip_suffix("::")?.trim_end();
+    let mut before = text[..start].trim_end();
+    if before.ends_with(['{', ',']) {
+        before = before[..before.rfind('{')?].trim_end();
+    }
+    let before = before.strip_suffix("::")?.trim_end();
     let name = before.rfind(|letter: char| !letter.is_alphanumeric() && letter != '_').map_or(0, |at| at + 1);
     // `Type::<T>::method` is not met: the compiler warns of its type by itself.
     (name < before.len()).then_some(name..before.len())
@@ -335,48 +352,72 @@ fn rename_implementations(
     Ok(())
 }
 
-/// Inside a marked definition the compiler does not warn. A type's name there is the one that the rest of the file means.
+/// The compiler does not warn of a use inside the marked definition itself: types in a type's definition, calls of a function in its own body.
 fn rename_in_definitions(
     renamed: &[Renamed],
     sources: &Sources,
+    parsed: &BTreeMap<String, FileItems>,
     edits: &mut BTreeMap<String, Edits>,
 ) -> anyhow::Result<()> {
-    let is_type =
-        |item: &&Renamed| matches!(item.definition.kind, ItemKind::Type | ItemKind::Trait) && item.old != item.new;
+    let is_type = |kind: ItemKind| matches!(kind, ItemKind::Type | ItemKind::Trait);
     let mut by_name: BTreeMap<&str, Vec<&Renamed>> = BTreeMap::new();
-    for item in renamed.iter().filter(is_type) {
+    for item in renamed.iter().filter(|item| is_type(item.definition.kind) && item.old != item.new) {
         by_name.entry(&item.old).or_default().push(item);
     }
     for (file, text) in &sources.files {
-        let here: Vec<&Renamed> = renamed
-            .iter()
-            .filter(|item| {
-                item.file == *file
-                    && matches!(item.definition.kind, ItemKind::Type | ItemKind::Trait | ItemKind::TraitItem)
-            })
-            .collect();
+        let here: Vec<&Renamed> = renamed.iter().filter(|item| item.file == *file).collect();
         if here.is_empty() {
             continue;
         }
+        let names: BTreeSet<usize> = parsed[file].definitions.iter().map(|definition| definition.name.start).collect();
         let file_edits = edits.entry(file.clone()).or_default();
         let mut meant: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
         for (range, new) in file_edits.iter() {
             meant.entry(&text[range]).or_default().insert(new);
         }
+        let tokens = code_tokens(text);
         let mut found = Vec::new();
-        for token in code_tokens(text).into_iter().filter(|token| token.kind == Kind::Name) {
-            let name = &text[token.range.clone()];
-            let inside = |item: &&Renamed| item.definition.whole.contains(&token.range.start);
-            if file_edits.at(&token.range).is_some() || !here.iter().any(inside) {
+        for (index, token) in tokens.iter().enumerate().filter(|(_, token)| token.kind == Kind::Name) {
+            let (name, at) = (&text[token.range.clone()], token.range.start);
+            if file_edits.at(&token.range).is_some() || names.contains(&at) || is_in_attribute(text, &tokens, index) {
                 continue;
             }
-            let Some(candidates) = by_name.get(name) else { continue };
-            let new = match meant.get(name) {
-                Some(meant) if meant.len() == 1 => meant.iter().next().copied(),
-                _ => candidates.iter().find(|item| item.file == *file).map(|item| item.new.as_str()),
+            let around = |item: &&&Renamed| item.definition.whole.contains(&at);
+            // Of functions; a method of the same name on another value looks like a recursion, and `text` of the map says which.
+            let before = text_at(text, &tokens, index, -1);
+            let is_path = before == ":" && text_at(text, &tokens, index, -3) != "self";
+            let is_call = text_at(text, &tokens, index, 1) == "(" && before != "." && !is_path;
+            let recursion = here.iter().filter(around).filter(|_| is_call);
+            let recursion = recursion
+                .into_iter()
+                .find(|item| item.definition.kind == ItemKind::Other && item.definition.key == name);
+            let owner = text_at(text, &tokens, index, -3);
+            let is_member = text_at(text, &tokens, index, -1) == ":" && here.iter().any(|item| around(&item));
+            let member = renamed.iter().filter(|_| is_member);
+            let member: BTreeSet<&str> = member
+                .filter(|item| {
+                    item.old == name && item.definition.key.strip_suffix(name) == Some(&format!("{owner}::"))
+                })
+                .filter(|item| {
+                    let owners = renamed.iter().filter(|other| other.file == item.file);
+                    let new =
+                        owners.filter(|other| other.definition.key == owner).map(|other| other.new.as_str()).next();
+                    new == file_edits.at(&tokens[index - 3].range)
+                })
+                .map(|item| item.new.as_str())
+                .collect();
+            let in_type = here.iter().filter(around).any(|item| item.definition.kind != ItemKind::Other);
+            let new = match (recursion, by_name.get(name), meant.get(name)) {
+                (Some(item), ..) => Some(item.new.as_str()),
+                _ if member.len() == 1 => member.first().copied(),
+                (None, Some(_), Some(meant)) if in_type && meant.len() == 1 => meant.iter().next().copied(),
+                (None, Some(candidates), _) if in_type => {
+                    candidates.iter().find(|item| item.file == *file).map(|item| item.new.as_str())
+                }
+                _ => None,
             };
             if let Some(new) = new {
-                found.push((token.range, new.to_owned()));
+                found.push((token.range.clone(), new.to_owned()));
             }
         }
         for (range, new) in found {

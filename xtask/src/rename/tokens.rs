@@ -63,3 +63,18 @@ pub fn code_tokens(text: &str) -> Vec<Token> {
 pub fn text_at<'t>(text: &'t str, tokens: &[Token], index: usize, offset: isize) -> &'t str {
     index.checked_add_signed(offset).and_then(|at| tokens.get(at)).map_or("", |token| &text[token.range.clone()])
 }
+
+/// Whether the innermost square brackets around a token are an attribute's.
+pub fn is_in_attribute(text: &str, tokens: &[Token], index: usize) -> bool {
+    let mut depth = 0;
+    for at in (0..index).rev() {
+        match &text[tokens[at].range.clone()] {
+            "]" => depth += 1,
+            "[" if depth > 0 => depth -= 1,
+            "[" => return text_at(text, tokens, at, -1) == "#",
+            ";" | "{" | "}" => return false,
+            _ => {}
+        }
+    }
+    false
+}

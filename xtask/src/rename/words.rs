@@ -8,7 +8,7 @@ use anyhow::Context;
 
 use super::definitions::FileItems;
 use super::edits::Edits;
-use super::tokens::{Kind, Token, code_tokens, text_at};
+use super::tokens::{Kind, Token, code_tokens, is_in_attribute, text_at};
 
 /// Adds the replacements of one file.
 pub fn rename_words(
@@ -25,6 +25,8 @@ pub fn rename_words(
                     rename_name(text, items, &tokens, index, new, edits)?;
                 }
             }
+            // In an attribute they are fields: of an error, for its message.
+            Kind::Text if is_in_attribute(text, &tokens, index) => {}
             Kind::Text => rename_format_arguments(text, token, words, edits)?,
             Kind::Comment | Kind::Other => {}
         }
