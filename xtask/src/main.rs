@@ -27,6 +27,9 @@ cargo xtask patches [NAME …]                 applies each known-bad patch and 
 cargo xtask patches --carry [COMMIT]         merges each patch over the change of its files since COMMIT, HEAD by default
 cargo xtask rename MAP.toml                  renames items, modules and local names in all sources, and carries the patches
 cargo xtask bench bars [ARGUMENTS …]         ratios to Redis, as `quipu bench` measures them, beside what they must be
+cargo xtask bench instructions [--check [PERCENT] | --write]
+                                             instructions per command by callgrind, beside proofs/instructions.toml;
+                                             --check fails beyond PERCENT (0.2), --write checks new figures in
 cargo xtask bench accuracy                   errors of approximate kinds, beside what they may be; fails if one is larger
 cargo xtask bench postgres [--seconds N] [--repetitions N]
                                              a durable counter beside a hot row of PostgreSQL, in turn
@@ -61,6 +64,7 @@ fn dispatch(arguments: &[String]) -> anyhow::Result<()> {
             patches::patches(names).map(|_| ())
         }
         ["bench", "bars", arguments @ ..] => bench::bars(arguments),
+        ["bench", "instructions", rest @ ..] => bench::instructions(instructions_use(rest)?),
         ["bench", "accuracy"] => bench::accuracy(),
         ["bench", "postgres", rest @ ..] => bench::postgres(&postgres_options(rest)?),
         ["bench", "memory", counters @ ..] => bench::memory(&counters_of(counters)?),
@@ -112,6 +116,19 @@ fn postgres_options(mut words: &[&str]) -> anyhow::Result<bench::PostgresOptions
     match words {
         [] => Ok(options),
         [lone, ..] => bail!("'{lone}' is unknown or lacks a value\n{USAGE}"),
+    }
+}
+
+fn instructions_use(words: &[&str]) -> anyhow::Result<bench::Use> {
+    match words {
+        [] => Ok(bench::Use::Show),
+        ["--write"] => Ok(bench::Use::Write),
+        ["--check"] => Ok(bench::Use::Check(bench::PERCENT_MAX)),
+        ["--check", percent] => {
+            let number = percent.parse().ok().filter(|percent| (0.0..=100.0).contains(percent));
+            number.map(bench::Use::Check).with_context(|| format!("'{percent}' is no number of percent"))
+        }
+        other => bail!("unknown options '{}'\n{USAGE}", other.join(" ")),
     }
 }
 

@@ -11,7 +11,7 @@ use crate::patches::Proving;
 use crate::paths::{root, target};
 use crate::proved::PATCHES_PART;
 use crate::run::{Outcome, run, shown};
-use crate::{clients, documents, tools};
+use crate::{bench, clients, documents, tools};
 
 /// One part.
 pub struct Part {
@@ -35,6 +35,8 @@ pub enum Work {
     Clients(&'static str),
     /// The shell examples of the documents.
     Documents,
+    /// Instructions per command, beside those that are checked in.
+    Instructions,
     /// All known-bad patches apply, and the test that a patch names catches it: a few of them, or all.
     Patches(PatchChoice),
 }
@@ -114,10 +116,11 @@ pub static PROVE: &[Part] = &[
     Part { name: "tools", budget: 2.0, work: Work::Tools },
     Part {
         name: "build",
-        budget: 14.0,
+        budget: 12.0,
         work: Work::Cargo(&[
             "build --release -p quipu",
             "build --profile dist -p quipu",
+            bench::INSTRUCTIONS_BUILD,
             "test {whole} --no-run",
             "test -p quipu-engine --features shuttle --test shuttle --no-run",
         ]),
@@ -166,6 +169,7 @@ pub static PROVE: &[Part] = &[
             &[("QUIPU_TEST_BIN", "{target}/dist/quipu")],
         ),
     },
+    Part { name: "instructions", budget: 2.0, work: Work::Instructions },
     Part { name: "clients", budget: 0.5, work: Work::Clients("dist") },
     Part { name: PATCHES_PART, budget: 16.0, work: Work::Patches(PatchChoice::All) },
 ];
@@ -200,6 +204,18 @@ impl Part {
             }
             Work::Clients(profile) => found = clients::clients(profile)?,
             Work::Documents => found = documents::documents()?,
+            Work::Instructions => {
+                let comparison = bench::check_instructions()?;
+                (found.passed, found.failed) = (comparison.within, comparison.outside);
+                found.proofs.push(format!(
+                    "instructions per command: {} settings, at most {:.2} % off",
+                    comparison.within, comparison.percent
+                ));
+                found.failure = comparison
+                    .expect_within(bench::PERCENT_MAX)
+                    .err()
+                    .map(|error| format!("{}\n{error}", comparison.table));
+            }
             Work::Patches(choice) => {
                 let proving = proving.take().map_or_else(|| Proving::choose(choice), Ok)?;
                 let (applying, caught) = (proving.applying(), proving.finish()?);
@@ -264,7 +280,12 @@ mod tests {
     fn commands() -> Vec<&'static str> {
         let each = TEST.iter().chain(PROVE).flat_map(|part| match part.work {
             Work::Tests(commands, _) => commands.to_vec(),
-            Work::Cargo(_) | Work::Tools | Work::Clients(_) | Work::Documents | Work::Patches(_) => Vec::new(),
+            Work::Cargo(_)
+            | Work::Tools
+            | Work::Clients(_)
+            | Work::Documents
+            | Work::Instructions
+            | Work::Patches(_) => Vec::new(),
         });
         each.collect()
     }

@@ -151,7 +151,15 @@ impl Hot {
         let mut key = [0; 16];
         key[..8].copy_from_slice(&chance().to_le_bytes());
         key[8..].copy_from_slice(&chance().to_le_bytes());
-        let key = Key(key);
+        Hot::with_key(now, Key(key))
+    }
+
+    /// The same with a key that is no secret, for a bench that has to repeat itself.
+    pub fn seeded(now: Millis, seed: u64) -> Hot {
+        Hot::with_key(now, Key(u128::from(seed).to_le_bytes()))
+    }
+
+    fn with_key(now: Millis, key: Key) -> Hot {
         let (now, before) = (Generation::new(now), Generation::new(now));
         let lists = Lists { now, before, hottest: [].into(), unranked: 0, edits: Edits::default() };
         Hot { key, lists: Mutex::new(lists), hottest_version: AtomicU64::new(0) }
@@ -288,6 +296,12 @@ struct Sampler {
 }
 
 impl Sampler {
+    fn new(skip: u64, dice: u64) -> Sampler {
+        // Never 0.
+        let (rate, dice) = (Rate::one_in(SAMPLE), dice | 1);
+        Sampler { rate, skip: Skip::new(&rate, skip), dice }
+    }
+
     /// xorshift64*: chance enough to skip by.
     fn die(&mut self) -> u64 {
         self.dice ^= self.dice << 13;
@@ -298,11 +312,12 @@ impl Sampler {
 }
 
 thread_local! {
-    static SAMPLER: RefCell<Sampler> = RefCell::new({
-        // Never 0.
-        let (rate, dice) = (Rate::one_in(SAMPLE), chance() | 1);
-        Sampler { rate, skip: Skip::new(&rate, chance()), dice }
-    });
+    static SAMPLER: RefCell<Sampler> = RefCell::new(Sampler::new(chance(), chance()));
+}
+
+/// Lets this thread sample as every thread with this seed does, for a bench that has to repeat itself.
+pub(crate) fn seed_sampler(seed: u64) {
+    SAMPLER.set(Sampler::new(seed, seed));
 }
 
 /// A number that nobody can guess: what the library's own maps are keyed with.

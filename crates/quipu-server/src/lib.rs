@@ -33,6 +33,8 @@ mod settings;
 mod shared;
 mod worker;
 
+#[doc(hidden)]
+pub use connection::SocketlessWorker;
 pub use errors_page::errors_page;
 pub use hosts::{HttpHosts, HttpHostsError};
 pub use http::openapi_page;

@@ -42,7 +42,7 @@ pub struct Addresses {
 
 /// Bound to its addresses, not yet answering.
 pub struct Server {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
     resp: TcpListener,
     http: Option<TcpListener>,
 }

@@ -7,6 +7,7 @@
 mod accuracy;
 mod bars;
 mod http;
+mod instructions;
 mod memory;
 mod postgres;
 mod server;
@@ -26,6 +27,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 pub use self::accuracy::accuracy;
 pub use self::bars::bars;
 pub use self::http::{bare_writes, http};
+pub use self::instructions::{BUILD as INSTRUCTIONS_BUILD, PERCENT_MAX, Use, check_instructions, instructions};
 pub use self::memory::memory;
 pub use self::postgres::{Options as PostgresOptions, postgres};
 pub use self::store::store;

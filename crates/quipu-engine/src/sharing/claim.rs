@@ -256,3 +256,23 @@ impl Once {
         xxh3_64(&bytes)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_claim_has_the_payload_that_other_versions_know_it_by() {
+        let payload = |name: &[u8], delta| {
+            let token = Token::new(b"\x01porder-1").unwrap();
+            Once { token, name: name.into(), delta, window: Duration::from_secs(60) }.payload()
+        };
+        // Every node computes it, in every version: with another one a retry on a node of the other version is refused as
+        // `TokenMismatch` although it is the same add.
+        let payloads = [payload(b"likes:42", 1), payload(b"likes:42", -3), payload(b"", 1)];
+        assert_eq!(
+            payloads.map(|payload| format!("{payload:016x}")),
+            ["da72016305ced65e", "087d3229458c3748", "2fbc593564db792e"]
+        );
+    }
+}

@@ -246,4 +246,6 @@ fn millis(duration: Duration) -> u64 {
 }
 
 #[cfg(test)]
+mod golden;
+#[cfg(test)]
 mod tests;

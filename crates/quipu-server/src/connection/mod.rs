@@ -21,6 +21,7 @@ mod respond;
 mod sample;
 mod session;
 mod silent;
+mod socketless;
 mod transaction;
 
 use std::cell::{Cell, RefCell};
@@ -50,6 +51,7 @@ pub(crate) use respond::REDIS_VERSION;
 use sample::Sample;
 pub(crate) use session::Ending;
 use session::Session;
+pub use socketless::SocketlessWorker;
 
 /// What one read takes at most: room for a pipeline of 1,000 increments.
 const READ_BYTES: usize = 64 << 10;
