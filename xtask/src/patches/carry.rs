@@ -1,8 +1,9 @@
 //! Carries the known-bad patches over a change of the sources: each makes the same change as before.
 //!
 //! `cargo xtask patches --carry [COMMIT]` merges three texts of a file: base is the file at COMMIT,
-//! ours is the working tree, theirs is the file at COMMIT with the patch. `cargo xtask rename` gives
-//! another way to make the new patched text; the rest is the same.
+//! ours is the working tree, theirs is the file at COMMIT with the patch. Where they collide and only
+//! comments differ, the merge is one of code lines. `cargo xtask rename` makes the new patched text in
+//! its own way; the rest is the same.
 //!
 //! Invariant: a patch that needs a decision is left as it was and reported.
 
@@ -122,7 +123,11 @@ pub fn carry_all(
 pub fn carry(commit: &str) -> anyhow::Result<()> {
     let before = check_all(&Tree::Commit(commit))?;
     let carried = carry_all(&before, &str::to_owned, &mut |_, file, original, patched| {
-        merge(&read(&root().join(file))?, original, patched)
+        let ours = read(&root().join(file))?;
+        match merge(&ours, original, patched)? {
+            Carried::Conflict => merge_code_lines(&ours, original, patched),
+            merged => Ok(merged),
+        }
     })?;
     println!("{carried} patches carried");
     Ok(())
@@ -141,6 +146,47 @@ fn merge(ours: &str, base: &str, theirs: &str) -> anyhow::Result<Carried> {
         Some(conflicts) if conflicts > 0 && conflicts < 128 => Ok(Carried::Conflict),
         _ => bail!("git merge-file failed: {}", String::from_utf8_lossy(&output.stderr)),
     }
+}
+
+/// A merge of a patch into a text that differs from its original in comments and blank lines alone.
+fn merge_code_lines(ours: &str, base: &str, theirs: &str) -> anyhow::Result<Carried> {
+    let (ours_lines, base_lines) = (ours.lines().collect::<Vec<_>>(), base.lines().collect::<Vec<_>>());
+    let (ours_code, base_code) = (code_lines(&ours_lines), code_lines(&base_lines));
+    let same = |(ours, base): (&usize, &usize)| ours_lines[*ours] == base_lines[*base];
+    if ours_code.len() != base_code.len() || !ours_code.iter().zip(&base_code).all(same) {
+        return Ok(Carried::Conflict);
+    }
+    let starts = line_starts(base);
+    let line_of = |byte: usize| starts.partition_point(|start| *start < byte);
+    let mut merged = String::new();
+    let mut done = 0;
+    for (removed, added) in changed_lines(base, theirs)? {
+        let (from, to) = (line_of(removed.start), line_of(removed.end));
+        let first = base_code.partition_point(|line| *line < from);
+        let behind = base_code.partition_point(|line| *line < to);
+        let (from, to) = if first < behind {
+            (ours_code[first], ours_code[behind - 1] + 1)
+        } else if first > 0 && base_code[first - 1] + 1 == from {
+            (ours_code[first - 1] + 1, ours_code[first - 1] + 1)
+        } else {
+            let next = ours_code.get(first).copied().unwrap_or(ours_lines.len());
+            (next, next)
+        };
+        if from < done {
+            return Ok(Carried::Conflict);
+        }
+        ours_lines[done..from].iter().for_each(|line| merged.extend([line, "\n"]));
+        merged += &theirs[added];
+        done = to;
+    }
+    ours_lines[done..].iter().for_each(|line| merged.extend([line, "\n"]));
+    Ok(Carried::Text(merged))
+}
+
+/// The lines that are neither blank nor a comment.
+fn code_lines(lines: &[&str]) -> Vec<usize> {
+    let is_code = |line: &str| !line.trim().is_empty() && !line.trim_start().starts_with("//");
+    (0..lines.len()).filter(|at| is_code(lines[*at])).collect()
 }
 
 /// The part of a patch about one file.
@@ -261,7 +307,14 @@ mod tests {
         let (ours, theirs) = (base.replace("// one", "// first"), base.replace("fn g() {}", "fn g() { h() }"));
         let Carried::Text(merged) = merge(&ours, base, &theirs).unwrap() else { panic!("no conflict") };
         assert_eq!(merged, "// first\nfn f() {}\n\n\n// two\nfn g() { h() }\n");
+        let ours = base.replace("// two", "// second, and\n// third");
+        assert!(matches!(merge(&ours, base, &theirs).unwrap(), Carried::Conflict));
+        let Carried::Text(merged) = merge_code_lines(&ours, base, &theirs).unwrap() else {
+            panic!("only comments differ")
+        };
+        assert_eq!(merged, ours.replace("fn g() {}", "fn g() { h() }"));
         let other = base.replace("fn g() {}", "fn g() { i() }");
+        assert!(matches!(merge_code_lines(&other, base, &theirs).unwrap(), Carried::Conflict));
         assert!(matches!(merge(&other, base, &theirs).unwrap(), Carried::Conflict));
     }
 }
