@@ -261,8 +261,8 @@ pub fn rename_test_filters(moves: &[(&str, &str)]) -> anyhow::Result<()> {
         let folder = format!("crates/{}/src/", patch.package);
         let segment = |old: &str| {
             let moved = moves.iter().filter(|(from, _)| from.starts_with(&folder));
-            let renamed = moved.filter(|(from, _)| module_name(from) == old).map(|(_, to)| module_name(to));
-            renamed.last().unwrap_or_else(|| old.to_owned())
+            let mut renamed = moved.filter(|(from, _)| module_name(from) == old).map(|(_, to)| module_name(to));
+            renamed.next_back().unwrap_or_else(|| old.to_owned())
         };
         let new: Vec<String> = filter.split("::").map(segment).collect();
         let new = new.join("::");
