@@ -135,8 +135,8 @@ pub fn carry(commit: &str) -> anyhow::Result<()> {
 
 /// A three-way merge.
 fn merge(ours: &str, base: &str, theirs: &str) -> anyhow::Result<Carried> {
-    let folder = own("carry");
-    let paths = ["ours", "base", "theirs"].map(|name| folder.join(name));
+    let folder = tempfile::tempdir().context("make a directory for a merge")?;
+    let paths = ["ours", "base", "theirs"].map(|name| folder.path().join(name));
     for (path, text) in paths.iter().zip([ours, base, theirs]) {
         write(path, text)?;
     }
@@ -222,8 +222,8 @@ fn byte_range(lines: &str, starts: &[usize]) -> Option<Range<usize>> {
 }
 
 fn diff(old: &str, new: &str, context: usize) -> anyhow::Result<String> {
-    let folder = own("carry");
-    let paths = ["old.rs", "new.rs"].map(|name| folder.join(name));
+    let folder = tempfile::tempdir().context("make a directory for a comparison")?;
+    let paths = ["old.rs", "new.rs"].map(|name| folder.path().join(name));
     for (path, text) in paths.iter().zip([old, new]) {
         write(path, text)?;
     }
