@@ -11,9 +11,9 @@ use std::thread::JoinHandle;
 
 use anyhow::{Context, anyhow, bail};
 
-use crate::parts::{Found, cargo};
+use crate::parts::{PartResult, cargo};
 use crate::paths::{root, target};
-use crate::run::{Outcome, run, shown};
+use crate::run::{CommandOutcome, command_line, run};
 use crate::tools::{self, Tools};
 
 /// How the scripts are run; by the end of their names.
@@ -27,23 +27,23 @@ fn interpreter(script: &Path, tools: &Tools) -> anyhow::Result<PathBuf> {
 }
 
 /// Runs all scripts against the program of a profile; their checks are the tests.
-pub fn clients(profile: &str) -> anyhow::Result<Found> {
+pub fn clients(profile: &str) -> anyhow::Result<PartResult> {
     let tools = tools::install()?;
     let program = build_program(profile)?;
     let scripts = scripts()?;
-    let mut found = Found::default();
+    let mut result = PartResult::default();
     for script in &scripts {
         let outcome = against_server(&program, script, &tools)?;
         let proofs = outcome.proofs();
-        found.passed += proofs.iter().filter_map(|proof| checks(proof)).sum::<usize>();
+        result.passed += proofs.iter().filter_map(|proof| check_count(proof)).sum::<usize>();
         if !outcome.success || proofs.is_empty() {
-            found.failed += 1;
-            found.failure = Some(format!("{}\n{}", script.display(), outcome.lines.join("\n")));
-            return Ok(found);
+            result.failed += 1;
+            result.failure = Some(format!("{}\n{}", script.display(), outcome.lines.join("\n")));
+            return Ok(result);
         }
-        found.proofs.extend(proofs);
+        result.proofs.extend(proofs);
     }
-    Ok(found)
+    Ok(result)
 }
 
 /// Builds the program in a profile, and returns its path.
@@ -69,32 +69,38 @@ fn scripts() -> anyhow::Result<Vec<PathBuf>> {
 }
 
 /// The number in "…: 34 checks".
-fn checks(proof: &str) -> Option<usize> {
+fn check_count(proof: &str) -> Option<usize> {
     proof.strip_suffix(" checks")?.rsplit(' ').next()?.parse().ok()
 }
 
-fn against_server(program: &Path, script: &Path, tools: &Tools) -> anyhow::Result<Outcome> {
+fn against_server(program: &Path, script: &Path, tools: &Tools) -> anyhow::Result<CommandOutcome> {
     let data = tempfile::tempdir().context("make a directory for the server")?;
     if !script.file_stem().is_some_and(|stem| stem.to_string_lossy().ends_with("_at_rest")) {
-        return one_life(program, script, None, data.path(), tools);
+        return run_script(program, script, None, data.path(), tools);
     }
-    let before = one_life(program, script, Some("before"), data.path(), tools)?;
+    let before = run_script(program, script, Some("before"), data.path(), tools)?;
     if !before.success {
         return Ok(before);
     }
-    one_life(program, script, Some("after"), data.path(), tools)
+    run_script(program, script, Some("after"), data.path(), tools)
 }
 
-fn one_life(program: &Path, script: &Path, word: Option<&str>, data: &Path, tools: &Tools) -> anyhow::Result<Outcome> {
-    let server = Server::start(program, data)?;
+fn run_script(
+    program: &Path,
+    script: &Path,
+    phase: Option<&str>,
+    data: &Path,
+    tools: &Tools,
+) -> anyhow::Result<CommandOutcome> {
+    let server = ScriptServer::start(program, data)?;
     let mut command = Command::new(interpreter(script, tools)?);
-    command.arg(script).arg(server.port.to_string()).args(word);
+    command.arg(script).arg(server.port.to_string()).args(phase);
     command.env("NODE_PATH", tools.node.join("node_modules")).env("QUIPU_HTTP", server.http.to_string());
     let name = script.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let mut outcome = run(&name, &command)?;
     // A server that did not survive its client, or cannot stop, has failed too.
-    let (stopped, said) = server.stop();
-    outcome.lines.extend(said.lines().map(|line| format!("server: {line}")));
+    let (stopped, log) = server.stop();
+    outcome.lines.extend(log.lines().map(|line| format!("server: {line}")));
     if let Err(error) = stopped {
         outcome.success = false;
         outcome.lines.push(format!("{error:#}"));
@@ -103,16 +109,16 @@ fn one_life(program: &Path, script: &Path, word: Option<&str>, data: &Path, tool
 }
 
 /// The program, serving.
-struct Server {
+struct ScriptServer {
     child: Child,
     port: u16,
     http: u16,
     /// Reads what it says on stderr; ends with it.
-    said: Option<JoinHandle<String>>,
+    log_reader: Option<JoinHandle<String>>,
 }
 
-impl Server {
-    fn start(program: &Path, data: &Path) -> anyhow::Result<Server> {
+impl ScriptServer {
+    fn start(program: &Path, data: &Path) -> anyhow::Result<ScriptServer> {
         let mut command = Command::new(program);
         command.env_clear().args(["serve", "--resp", "127.0.0.1:0", "--http", "127.0.0.1:0", "--data"]).arg(data);
         let mut child = command
@@ -120,15 +126,15 @@ impl Server {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
-            .with_context(|| format!("run {}", shown(&command)))?;
+            .with_context(|| format!("run {}", command_line(&command)))?;
         let stdout = child.stdout.take().ok_or_else(|| anyhow!("stdout was piped"))?;
         let mut stderr = child.stderr.take().ok_or_else(|| anyhow!("stderr was piped"))?;
-        let said = std::thread::spawn(move || {
+        let log = std::thread::spawn(move || {
             let mut text = String::new();
             let _ = stderr.read_to_string(&mut text);
             text
         });
-        let mut server = Server { child, port: 0, http: 0, said: Some(said) };
+        let mut server = ScriptServer { child, port: 0, http: 0, log_reader: Some(log) };
         // Ends at the line that tells the address, or when the program has ended without one.
         for line in BufReader::new(stdout).lines() {
             let line = line.context("read what the server says")?;
@@ -137,7 +143,7 @@ impl Server {
                 return Ok(server);
             }
         }
-        bail!("the server ended before it served:\n{}", server.said())
+        bail!("the server ended before it served:\n{}", server.read_log())
     }
 
     /// Whether it stopped cleanly when asked, and what it said.
@@ -145,21 +151,22 @@ impl Server {
         let stopped = self.terminate();
         // Nothing if it has ended; else what it said would not end either.
         let _ = self.child.kill();
-        let said = self.said();
-        (stopped, said)
+        let log = self.read_log();
+        (stopped, log)
     }
 
     fn terminate(&mut self) -> anyhow::Result<()> {
-        let asked = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status().context("run kill")?;
+        let kill_status =
+            Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status().context("run kill")?;
         let ended = self.child.wait().context("wait for the server")?;
-        if !asked.success() || !ended.success() {
+        if !kill_status.success() || !ended.success() {
             bail!("the server did not stop cleanly: {ended}");
         }
         Ok(())
     }
 
-    fn said(&mut self) -> String {
-        self.said.take().and_then(|reader| reader.join().ok()).unwrap_or_default()
+    fn read_log(&mut self) -> String {
+        self.log_reader.take().and_then(|reader| reader.join().ok()).unwrap_or_default()
     }
 }
 
@@ -169,7 +176,7 @@ fn port_in(line: &str, scheme: &str) -> Option<u16> {
     after.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
 }
 
-impl Drop for Server {
+impl Drop for ScriptServer {
     fn drop(&mut self) {
         // Nothing if it has ended.
         let _ = self.child.kill();
@@ -190,7 +197,7 @@ mod tests {
 
     #[test]
     fn checks_are_counted() {
-        assert_eq!(checks("redis-py 8.1.0: 34 checks"), Some(34));
-        assert_eq!(checks("redis-py 8.1.0"), None);
+        assert_eq!(check_count("redis-py 8.1.0: 34 checks"), Some(34));
+        assert_eq!(check_count("redis-py 8.1.0"), None);
     }
 }

@@ -12,6 +12,7 @@ mod proved;
 mod rename;
 mod run;
 mod test;
+mod tidy;
 mod tools;
 
 use std::process::ExitCode;
@@ -26,6 +27,7 @@ cargo xtask prove [--only PART] [--hours N]  the long proof; parts that proofs/p
 cargo xtask patches [NAME …]                 applies each known-bad patch and shows the test that catches it
 cargo xtask patches --carry [COMMIT]         merges each patch over the change of its files since COMMIT, HEAD by default
 cargo xtask rename MAP.toml                  renames items, modules and local names in all sources, and carries the patches
+cargo xtask tidy [--shrink]                  names, the engine's ranks and prose, beside the rules; --shrink lowers xtask/tidy.toml
 cargo xtask bench bars [ARGUMENTS …]         ratios to Redis, as `quipu bench` measures them, beside what they must be
 cargo xtask bench instructions [--check [PERCENT] | --write]
                                              instructions per command by callgrind, beside proofs/instructions.toml;
@@ -59,6 +61,8 @@ fn dispatch(arguments: &[String]) -> anyhow::Result<()> {
         ["prove", rest @ ..] => test::prove(&prove_options(rest)?),
         ["patches", "--carry"] => patches::carry::carry("HEAD"),
         ["patches", "--carry", commit] => patches::carry::carry(commit),
+        ["tidy"] => tidy::show(),
+        ["tidy", "--shrink"] => tidy::shrink(),
         ["rename", map] => rename::rename(map),
         ["patches", names @ ..] if names.iter().all(|name| !name.starts_with('-')) => {
             patches::patches(names).map(|_| ())
@@ -119,14 +123,14 @@ fn postgres_options(mut words: &[&str]) -> anyhow::Result<bench::PostgresOptions
     }
 }
 
-fn instructions_use(words: &[&str]) -> anyhow::Result<bench::Use> {
+fn instructions_use(words: &[&str]) -> anyhow::Result<bench::FiguresMode> {
     match words {
-        [] => Ok(bench::Use::Show),
-        ["--write"] => Ok(bench::Use::Write),
-        ["--check"] => Ok(bench::Use::Check(bench::PERCENT_MAX)),
+        [] => Ok(bench::FiguresMode::Show),
+        ["--write"] => Ok(bench::FiguresMode::Write),
+        ["--check"] => Ok(bench::FiguresMode::Check(bench::PERCENT_MAX)),
         ["--check", percent] => {
             let number = percent.parse().ok().filter(|percent| (0.0..=100.0).contains(percent));
-            number.map(bench::Use::Check).with_context(|| format!("'{percent}' is no number of percent"))
+            number.map(bench::FiguresMode::Check).with_context(|| format!("'{percent}' is no number of percent"))
         }
         other => bail!("unknown options '{}'\n{USAGE}", other.join(" ")),
     }

@@ -7,11 +7,11 @@ use std::process::Command;
 
 use anyhow::bail;
 
-use crate::patches::Proving;
+use crate::patches::PatchRun;
 use crate::paths::{root, target};
 use crate::proved::PATCHES_PART;
-use crate::run::{Outcome, run, shown};
-use crate::{bench, clients, documents, tools};
+use crate::run::{CommandOutcome, command_line, run};
+use crate::{bench, clients, documents, tidy, tools};
 
 /// One part.
 pub struct Part {
@@ -20,11 +20,11 @@ pub struct Part {
     /// Minutes on two idle cores, cold. A new part of `test` displaces something.
     pub budget: f32,
     /// How it is done.
-    pub work: Work,
+    pub work: PartWork,
 }
 
 /// How a part is done.
-pub enum Work {
+pub enum PartWork {
     /// What the others need is installed.
     Tools,
     /// Commands of cargo, one after another, each of which must succeed.
@@ -33,6 +33,8 @@ pub enum Work {
     Tests(&'static [&'static str], Variables),
     /// Real clients against the program that this profile has built.
     Clients(&'static str),
+    /// The rules of style that `cargo xtask tidy` shows.
+    Tidy,
     /// The shell examples of the documents.
     Documents,
     /// Instructions per command, beside those that are checked in.
@@ -55,7 +57,7 @@ pub enum PatchChoice {
 
 /// What a part found.
 #[derive(Default)]
-pub struct Found {
+pub struct PartResult {
     /// Tests, checks or patches that are as they ought to be.
     pub passed: usize,
     /// Those that are not.
@@ -88,36 +90,41 @@ const SHUTTLE: &str = "test -p quipu-engine --features shuttle --test shuttle --
 
 /// The parts of `cargo xtask test`.
 pub static TEST: &[Part] = &[
-    Part { name: "tools", budget: 2.0, work: Work::Tools },
-    Part { name: "build", budget: 6.0, work: Work::Cargo(&["test {whole} --no-run"]) },
-    Part { name: "fmt and clippy", budget: 1.0, work: Work::Cargo(&[FMT, CLIPPY]) },
-    Part { name: "unit and integration", budget: 2.5, work: Work::Tests(&[UNIT, "test {whole} --doc"], &[]) },
-    Part { name: "crash states", budget: 0.3, work: Work::Tests(&[CRASH_STATES], &[]) },
-    Part { name: "interleaving", budget: 0.1, work: Work::Tests(&[INTERLEAVING], &[]) },
-    Part { name: "simulation", budget: 0.4, work: Work::Tests(&[SIMULATION], &[("QUIPU_SIM_SEEDS", "1000")]) },
-    Part { name: "failpoints", budget: 1.0, work: Work::Tests(&[FAILPOINTS], &[("QUIPU_FAILPOINT_SEEDS", "2")]) },
-    Part { name: "kills", budget: 1.5, work: Work::Tests(&[KILLS], &[("QUIPU_KILLS", "12")]) },
-    Part { name: "linearizability", budget: 0.2, work: Work::Tests(&[LINEARIZABILITY], &[("QUIPU_HISTORIES", "5")]) },
+    Part { name: "tools", budget: 2.0, work: PartWork::Tools },
+    Part { name: "build", budget: 6.0, work: PartWork::Cargo(&["test {whole} --no-run"]) },
+    Part { name: "fmt and clippy", budget: 1.0, work: PartWork::Cargo(&[FMT, CLIPPY]) },
+    Part { name: "tidy", budget: 0.1, work: PartWork::Tidy },
+    Part { name: "unit and integration", budget: 2.5, work: PartWork::Tests(&[UNIT, "test {whole} --doc"], &[]) },
+    Part { name: "crash states", budget: 0.3, work: PartWork::Tests(&[CRASH_STATES], &[]) },
+    Part { name: "interleaving", budget: 0.1, work: PartWork::Tests(&[INTERLEAVING], &[]) },
+    Part { name: "simulation", budget: 0.4, work: PartWork::Tests(&[SIMULATION], &[("QUIPU_SIM_SEEDS", "1000")]) },
+    Part { name: "failpoints", budget: 1.0, work: PartWork::Tests(&[FAILPOINTS], &[("QUIPU_FAILPOINT_SEEDS", "2")]) },
+    Part { name: "kills", budget: 1.5, work: PartWork::Tests(&[KILLS], &[("QUIPU_KILLS", "12")]) },
+    Part {
+        name: "linearizability",
+        budget: 0.2,
+        work: PartWork::Tests(&[LINEARIZABILITY], &[("QUIPU_HISTORIES", "5")]),
+    },
     Part {
         name: "stores",
         budget: 2.5,
-        work: Work::Tests(
+        work: PartWork::Tests(
             &[STORES, "test {whole} --test it_program -- --show-output nodes::three_nodes_on_redis"],
             &[],
         ),
     },
-    Part { name: "clients", budget: 1.0, work: Work::Clients("debug") },
-    Part { name: "documents", budget: 1.5, work: Work::Documents },
-    Part { name: PATCHES_PART, budget: 2.0, work: Work::Patches(PatchChoice::Few) },
+    Part { name: "clients", budget: 1.0, work: PartWork::Clients("debug") },
+    Part { name: "documents", budget: 1.5, work: PartWork::Documents },
+    Part { name: PATCHES_PART, budget: 2.0, work: PartWork::Patches(PatchChoice::Few) },
 ];
 
 /// The parts of `cargo xtask prove`.
 pub static PROVE: &[Part] = &[
-    Part { name: "tools", budget: 2.0, work: Work::Tools },
+    Part { name: "tools", budget: 2.0, work: PartWork::Tools },
     Part {
         name: "build",
         budget: 12.0,
-        work: Work::Cargo(&[
+        work: PartWork::Cargo(&[
             "build --release -p quipu",
             "build --profile dist -p quipu",
             bench::INSTRUCTIONS_BUILD,
@@ -128,7 +135,7 @@ pub static PROVE: &[Part] = &[
     Part {
         name: "features",
         budget: 2.0,
-        work: Work::Cargo(&[
+        work: PartWork::Cargo(&[
             FMT,
             CLIPPY,
             "clippy -p quipu-engine --features shuttle --test shuttle -- -D warnings",
@@ -142,109 +149,125 @@ pub static PROVE: &[Part] = &[
     Part {
         name: "unit and integration",
         budget: 3.0,
-        work: Work::Tests(&[UNIT, "test {whole} --doc", CRASH_STATES, INTERLEAVING], &[]),
+        work: PartWork::Tests(&[UNIT, "test {whole} --doc", CRASH_STATES, INTERLEAVING], &[]),
     },
-    Part { name: "simulation", budget: 8.0, work: Work::Tests(&[SIMULATION], &[("QUIPU_SIM_SEEDS", "20000")]) },
-    Part { name: "shuttle", budget: 3.0, work: Work::Tests(&[SHUTTLE], &[]) },
-    Part { name: "failpoints", budget: 4.0, work: Work::Tests(&[FAILPOINTS], &[("QUIPU_FAILPOINT_SEEDS", "20")]) },
+    Part { name: "simulation", budget: 8.0, work: PartWork::Tests(&[SIMULATION], &[("QUIPU_SIM_SEEDS", "20000")]) },
+    Part { name: "shuttle", budget: 3.0, work: PartWork::Tests(&[SHUTTLE], &[]) },
+    Part { name: "failpoints", budget: 4.0, work: PartWork::Tests(&[FAILPOINTS], &[("QUIPU_FAILPOINT_SEEDS", "20")]) },
     Part {
         name: "full disk",
         budget: 0.5,
-        work: Work::Tests(&["test {whole} --test full_disk -- --show-output --test-threads=3"], &[]),
+        work: PartWork::Tests(&["test {whole} --test full_disk -- --show-output --test-threads=3"], &[]),
     },
     // In each of eight suites, two or three of every mode; with those of the histories 300 kills a mode or more.
-    Part { name: "kills", budget: 14.0, work: Work::Tests(&[KILLS], &[("QUIPU_KILLS", "130")]) },
-    Part { name: "linearizability", budget: 2.0, work: Work::Tests(&[LINEARIZABILITY], &[("QUIPU_HISTORIES", "200")]) },
+    Part { name: "kills", budget: 14.0, work: PartWork::Tests(&[KILLS], &[("QUIPU_KILLS", "130")]) },
+    Part {
+        name: "linearizability",
+        budget: 2.0,
+        work: PartWork::Tests(&[LINEARIZABILITY], &[("QUIPU_HISTORIES", "200")]),
+    },
     Part {
         name: "engines",
         budget: 4.0,
-        work: Work::Tests(&[STORES, "test {whole} --test it_program -- --show-output nodes:: moving:: looking::"], &[]),
+        work: PartWork::Tests(
+            &[STORES, "test {whole} --test it_program -- --show-output nodes:: moving:: looking::"],
+            &[],
+        ),
     },
     Part {
         name: "scale",
         budget: 2.0,
         // One after another: what they measure is memory and time.
-        work: Work::Tests(
+        work: PartWork::Tests(
             &["test {whole} --test scale -- --show-output --test-threads=1"],
             &[("QUIPU_TEST_BIN", "{target}/dist/quipu")],
         ),
     },
-    Part { name: "instructions", budget: 2.0, work: Work::Instructions },
-    Part { name: "clients", budget: 0.5, work: Work::Clients("dist") },
-    Part { name: PATCHES_PART, budget: 16.0, work: Work::Patches(PatchChoice::All) },
+    Part { name: "instructions", budget: 2.0, work: PartWork::Instructions },
+    Part { name: "clients", budget: 0.5, work: PartWork::Clients("dist") },
+    Part { name: PATCHES_PART, budget: 16.0, work: PartWork::Patches(PatchChoice::All) },
 ];
 
 impl Part {
     /// Does it; patches may have been begun with. `variables` are added to those of the part.
-    pub fn run(&self, variables: &[(&str, &str)], proving: &mut Option<Proving>) -> anyhow::Result<Found> {
-        let mut found = Found::default();
+    pub fn run(&self, variables: &[(&str, &str)], patch_run: &mut Option<PatchRun>) -> anyhow::Result<PartResult> {
+        let mut result = PartResult::default();
         match self.work {
-            Work::Tools => {
+            PartWork::Tools => {
                 tools::install()?;
             }
-            Work::Cargo(commands) => {
+            PartWork::Cargo(commands) => {
                 for command in commands {
-                    self.cargo(command, &[], &mut found)?;
-                    if found.failure.is_some() {
+                    self.cargo(command, &[], &mut result)?;
+                    if result.failure.is_some() {
                         break;
                     }
                 }
             }
-            Work::Tests(commands, own) => {
+            PartWork::Tests(commands, own) => {
                 let variables: Vec<(&str, String)> =
                     own.iter().chain(variables).map(|(name, value)| (*name, in_target(value))).collect();
                 let variables: Vec<(&str, &str)> =
                     variables.iter().map(|(name, value)| (*name, value.as_str())).collect();
                 for command in commands {
-                    self.tests(command, &variables, &mut found)?;
-                    if found.failure.is_some() {
+                    self.tests(command, &variables, &mut result)?;
+                    if result.failure.is_some() {
                         break;
                     }
                 }
             }
-            Work::Clients(profile) => found = clients::clients(profile)?,
-            Work::Documents => found = documents::documents()?,
-            Work::Instructions => {
+            PartWork::Clients(profile) => result = clients::clients(profile)?,
+            PartWork::Tidy => {
+                result.passed = tidy::check()?;
+                result.proofs.push("the tree is as tidy as xtask/tidy.toml says".to_owned());
+            }
+            PartWork::Documents => result = documents::documents()?,
+            PartWork::Instructions => {
                 let comparison = bench::check_instructions()?;
-                (found.passed, found.failed) = (comparison.within, comparison.outside);
-                found.proofs.push(format!(
+                (result.passed, result.failed) = (comparison.within, comparison.outside);
+                result.proofs.push(format!(
                     "instructions per command: {} settings, at most {:.2} % off",
                     comparison.within, comparison.percent
                 ));
-                found.failure = comparison
+                result.failure = comparison
                     .expect_within(bench::PERCENT_MAX)
                     .err()
                     .map(|error| format!("{}\n{error}", comparison.table));
             }
-            Work::Patches(choice) => {
-                let proving = proving.take().map_or_else(|| Proving::choose(choice), Ok)?;
-                let (applying, caught) = (proving.applying(), proving.finish()?);
-                found.passed = caught;
-                found.proofs.push(format!(
+            PartWork::Patches(choice) => {
+                let patch_run = patch_run.take().map_or_else(|| PatchRun::choose(choice), Ok)?;
+                let (applying, caught) = (patch_run.applying(), patch_run.finish()?);
+                result.passed = caught;
+                result.proofs.push(format!(
                     "known-bad patches: {applying} apply; {caught} tried, each caught by the test it names"
                 ));
             }
         }
-        Ok(found)
+        Ok(result)
     }
 
-    fn tests(&self, words: &str, variables: &[(&str, &str)], found: &mut Found) -> anyhow::Result<()> {
-        let (before, outcome) = (found.passed, self.cargo(words, variables, found)?);
-        if outcome.success && found.passed == before {
-            found.failure = Some(format!("cargo {words}\nran no test: a proof that is not there proves nothing"));
+    fn tests(&self, words: &str, variables: &[(&str, &str)], result: &mut PartResult) -> anyhow::Result<()> {
+        let (before, outcome) = (result.passed, self.cargo(words, variables, result)?);
+        if outcome.success && result.passed == before {
+            result.failure = Some(format!("cargo {words}\nran no test: a proof that is not there proves nothing"));
         }
         Ok(())
     }
 
-    fn cargo(&self, words: &str, variables: &[(&str, &str)], found: &mut Found) -> anyhow::Result<Outcome> {
+    fn cargo(
+        &self,
+        words: &str,
+        variables: &[(&str, &str)],
+        result: &mut PartResult,
+    ) -> anyhow::Result<CommandOutcome> {
         let command = cargo(words, variables);
         let outcome = run(self.name, &command)?;
         let (passed, failed) = outcome.tests();
-        found.passed += passed;
-        found.failed += failed;
-        found.proofs.extend(outcome.proofs());
+        result.passed += passed;
+        result.failed += failed;
+        result.proofs.extend(outcome.proofs());
         if !outcome.success {
-            found.failure = Some(format!("{}\n{}", shown(&command), outcome.lines.join("\n")));
+            result.failure = Some(format!("{}\n{}", command_line(&command), outcome.lines.join("\n")));
         }
         Ok(outcome)
     }
@@ -279,13 +302,14 @@ mod tests {
     /// All commands of all parts.
     fn commands() -> Vec<&'static str> {
         let each = TEST.iter().chain(PROVE).flat_map(|part| match part.work {
-            Work::Tests(commands, _) => commands.to_vec(),
-            Work::Cargo(_)
-            | Work::Tools
-            | Work::Clients(_)
-            | Work::Documents
-            | Work::Instructions
-            | Work::Patches(_) => Vec::new(),
+            PartWork::Tests(commands, _) => commands.to_vec(),
+            PartWork::Cargo(_)
+            | PartWork::Tools
+            | PartWork::Clients(_)
+            | PartWork::Tidy
+            | PartWork::Documents
+            | PartWork::Instructions
+            | PartWork::Patches(_) => Vec::new(),
         });
         each.collect()
     }

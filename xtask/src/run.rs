@@ -19,14 +19,14 @@ const KILL_AFTER: Duration = Duration::from_secs(10);
 pub const PROOF: &str = "proof: ";
 
 /// What a command did.
-pub struct Outcome {
+pub struct CommandOutcome {
     /// Whether it succeeded.
     pub success: bool,
     /// All it said on stdout and stderr, in the order in which it came.
     pub lines: Vec<String>,
 }
 
-impl Outcome {
+impl CommandOutcome {
     /// Passed and failed tests, by cargo's own count.
     pub fn tests(&self) -> (usize, usize) {
         let results = self.lines.iter().filter_map(|line| line.strip_prefix("test result: "));
@@ -38,13 +38,13 @@ impl Outcome {
     pub fn proofs(&self) -> Vec<String> {
         // A harness that shows output as it comes writes "test name ... " before the first line of a test.
         let proofs = self.lines.iter().filter_map(|line| line.find(PROOF).map(|at| &line[at + PROOF.len()..]));
-        let mut kept: Vec<String> = Vec::new();
+        let mut figures: Vec<String> = Vec::new();
         for proof in proofs {
-            if !kept.iter().any(|known| known == proof) {
-                kept.push(proof.to_owned());
+            if !figures.iter().any(|known| known == proof) {
+                figures.push(proof.to_owned());
             }
         }
-        kept
+        figures
     }
 
     /// The tests that failed.
@@ -54,7 +54,7 @@ impl Outcome {
     }
 
     /// All lines, or an error that holds them.
-    pub fn expect_success(self, what: &str) -> anyhow::Result<Outcome> {
+    pub fn expect_success(self, what: &str) -> anyhow::Result<CommandOutcome> {
         if !self.success {
             bail!("{what} failed:\n{}", self.lines.join("\n"));
         }
@@ -69,13 +69,13 @@ fn number(line: &str, word: &str) -> usize {
 }
 
 /// Runs a command; on a terminal a line shows what it is at.
-pub fn run(label: &str, command: &Command) -> anyhow::Result<Outcome> {
+pub fn run(label: &str, command: &Command) -> anyhow::Result<CommandOutcome> {
     let mut child = bounded(command)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .with_context(|| format!("run {}", shown(command)))?;
+        .with_context(|| format!("run {}", command_line(command)))?;
     let (sender, receiver) = mpsc::channel();
     let (stdout, stderr) = (child.stdout.take().expect("it was piped"), child.stderr.take().expect("it was piped"));
     let readers = [listen(stdout, sender.clone()), listen(stderr, sender)];
@@ -95,9 +95,9 @@ pub fn run(label: &str, command: &Command) -> anyhow::Result<Outcome> {
     }
     let status = child.wait().context("wait for a command")?;
     if !status.success() {
-        lines.push(format!("{}: {status}", shown(command)));
+        lines.push(format!("{}: {status}", command_line(command)));
     }
-    Ok(Outcome { success: status.success(), lines })
+    Ok(CommandOutcome { success: status.success(), lines })
 }
 
 /// The same command with an end: `timeout` ends it and all it has started.
@@ -132,7 +132,7 @@ fn listen(from: impl Read + Send + 'static, to: mpsc::Sender<String>) -> thread:
 }
 
 /// A command as it would be typed.
-pub fn shown(command: &Command) -> String {
+pub fn command_line(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
 }
@@ -173,7 +173,7 @@ proof: crash states: 7 distinct
 test c::d ... FAILED
 test result: FAILED. 12 passed; 1 failed; 0 ignored; 0 measured; 5 filtered out; finished in 0.10s
 test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.10s";
-        let outcome = Outcome { success: false, lines: said.lines().map(str::to_owned).collect() };
+        let outcome = CommandOutcome { success: false, lines: said.lines().map(str::to_owned).collect() };
         assert_eq!(outcome.tests(), (15, 1));
         assert_eq!(outcome.proofs(), ["crash states: 7 distinct"]);
         assert_eq!(outcome.failures(), ["c::d"]);

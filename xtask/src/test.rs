@@ -6,8 +6,8 @@ use anyhow::bail;
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
 
-use crate::parts::{self, Found, Part, PatchChoice, Work};
-use crate::patches::Proving;
+use crate::parts::{self, Part, PartResult, PartWork, PatchChoice};
+use crate::patches::PatchRun;
 use crate::paths::check_free_space;
 use crate::proved::ProofRecord;
 use crate::run::{children_cpu, now};
@@ -21,7 +21,7 @@ struct PartReport {
     part: &'static Part,
     wall: Duration,
     cpu: Duration,
-    found: Found,
+    result: PartResult,
 }
 
 /// `cargo xtask test`: all parts, or those whose name begins with `only`.
@@ -48,7 +48,8 @@ pub fn prove(options: &ProveOptions) -> anyhow::Result<()> {
     let mut record = ProofRecord::open()?;
     let chosen = parts::choose(parts::PROVE, options.only.as_deref())?;
     // Tools and builds are cheap when they are there, and the other parts need them.
-    let needed = |part: &&&Part| matches!(part.work, Work::Tools) || part.name == "build" || !record.holds(part.name);
+    let needed =
+        |part: &&&Part| matches!(part.work, PartWork::Tools) || part.name == "build" || !record.holds(part.name);
     let missing: Vec<&Part> = chosen.iter().filter(needed).copied().collect();
     if missing.iter().all(|part| record.holds(part.name)) {
         println!("all parts are proved for these sources; proofs/proved.toml says so");
@@ -81,35 +82,35 @@ fn run_parts(
 ) -> anyhow::Result<Vec<PartReport>> {
     check_free_space()?;
     let mut reports = Vec::new();
-    let mut proving = None;
-    let tries_patches = chosen.iter().any(|part| matches!(part.work, Work::Patches(_)));
+    let mut patch_run = None;
+    let tries_patches = chosen.iter().any(|part| matches!(part.work, PartWork::Patches(_)));
     for &part in chosen {
         println!("{} …", part.name);
         let began = now();
         let cpu_before = children_cpu()?;
         // Once everything is built: before that the cores have enough to do.
-        if patches_early && tries_patches && proving.is_none() && matches!(part.work, Work::Tests(..)) {
-            proving = Some(Proving::choose(PatchChoice::All)?.begin_early());
+        if patches_early && tries_patches && patch_run.is_none() && matches!(part.work, PartWork::Tests(..)) {
+            patch_run = Some(PatchRun::choose(PatchChoice::All)?.begin_early());
         }
         // What cannot even be run has failed like what ran and failed.
-        let found = part.run(variables, &mut proving).unwrap_or_else(|error| Found {
+        let result = part.run(variables, &mut patch_run).unwrap_or_else(|error| PartResult {
             failed: 1,
             failure: Some(format!("{error:#}")),
-            ..Found::default()
+            ..PartResult::default()
         });
         let wall = began.elapsed();
         let cpu = children_cpu()?.saturating_sub(cpu_before);
-        let state = if found.failure.is_some() { "FAILED" } else { "ok" };
+        let state = if result.failure.is_some() { "FAILED" } else { "ok" };
         println!(
             "{} {state}, {} passed, {} failed, {} min, {} CPU min",
             part.name,
-            found.passed,
-            found.failed,
+            result.passed,
+            result.failed,
             minutes(wall),
             minutes(cpu)
         );
-        let failure = found.failure.clone();
-        reports.push(PartReport { part, wall, cpu, found });
+        let failure = result.failure.clone();
+        reports.push(PartReport { part, wall, cpu, result });
         if let Some(failure) = failure {
             println!("\n{failure}\n");
             print_summary(&reports);
@@ -124,14 +125,14 @@ fn run_parts(
 fn print_summary(reports: &[PartReport]) {
     let mut table = Table::new();
     table.load_style(NOTHING).set_header(["part", "minutes", "budget", "CPU", "passed", "failed", "proof"]);
-    for PartReport { part, wall, cpu, found } in reports {
-        let counts = if found.passed + found.failed == 0 {
+    for PartReport { part, wall, cpu, result } in reports {
+        let counts = if result.passed + result.failed == 0 {
             [String::new(), String::new()]
         } else {
-            [found.passed.to_string(), found.failed.to_string()]
+            [result.passed.to_string(), result.failed.to_string()]
         };
         let [passed, failed] = counts;
-        let state = if found.failure.is_some() { "FAILED".to_owned() } else { found.proofs.join("\n") };
+        let state = if result.failure.is_some() { "FAILED".to_owned() } else { result.proofs.join("\n") };
         let budget = format!("{:.1}", part.budget);
         table.add_row([part.name.to_owned(), minutes(*wall), budget, minutes(*cpu), passed, failed, state]);
     }
@@ -142,11 +143,11 @@ fn print_summary(reports: &[PartReport]) {
     }
     let wall: Duration = reports.iter().map(|report| report.wall).sum();
     let cpu: Duration = reports.iter().map(|report| report.cpu).sum();
-    let count = |of: fn(&Found) -> usize| reports.iter().map(|report| of(&report.found)).sum::<usize>();
+    let count = |of: fn(&PartResult) -> usize| reports.iter().map(|report| of(&report.result)).sum::<usize>();
     println!("\n{}\n", table.trim_fmt());
-    let failed = count(|found| found.failed.max(usize::from(found.failure.is_some())));
+    let failed = count(|result| result.failed.max(usize::from(result.failure.is_some())));
     println!("{} minutes, {} CPU minutes", minutes(wall), minutes(cpu));
-    println!("{} passed, {failed} failed", count(|found| found.passed));
+    println!("{} passed, {failed} failed", count(|result| result.passed));
 }
 
 fn minutes(time: Duration) -> String {

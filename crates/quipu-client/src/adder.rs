@@ -11,7 +11,7 @@
 //! Not here: sending (`flush`), retrying within a flush (`driver`).
 
 mod flush;
-mod thin;
+mod sampling;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,8 +21,8 @@ use quipu_model::Name;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout_at};
 
-pub use self::thin::Sampling;
-use self::thin::Thinner;
+use self::sampling::AddSampler;
+pub use self::sampling::SampleMode;
 
 use crate::client::spawn;
 use crate::{Client, Error, Trouble};
@@ -37,21 +37,21 @@ pub struct AdderOptions {
     /// Most counters that are summed at once; when half of them are, they are sent. Beyond it, adds to further counters wait. Not 0.
     pub counters_max: usize,
     /// Which events are summed. What is sampled is an estimate, of which the counter's readings say how good it is; it needs a namespace that is sampled.
-    pub sample: Sampling,
+    pub sample: SampleMode,
 }
 
 impl AdderOptions {
     /// The same, with one event in so many summed, for all of them.
     #[must_use]
     pub fn sample(self, p: u32) -> AdderOptions {
-        AdderOptions { sample: Sampling::OneIn(p), ..self }
+        AdderOptions { sample: SampleMode::OneIn(p), ..self }
     }
 }
 
 impl Default for AdderOptions {
     fn default() -> AdderOptions {
         // A second is what people who look at a number do not notice; 8,192 names of the usual length take about a megabyte.
-        let sample = Sampling::All;
+        let sample = SampleMode::All;
         AdderOptions { interval: Duration::from_secs(1), adds_max: 65_536, counters_max: 8_192, sample }
     }
 }
@@ -90,30 +90,30 @@ pub struct Counter {
 
 #[derive(Debug)]
 struct Handle {
-    shared: Arc<Shared>,
+    inner: Arc<AdderInner>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct AdderInner {
     client: Client,
     options: AdderOptions,
-    state: Mutex<State>,
+    state: Mutex<AdderState>,
     /// There is something to be sent, or it is to be sent now, or everybody is gone.
     wake: Notify,
     /// There is room for further counters.
     room: Notify,
     /// The last taking of sums of which everything is answered.
-    done: watch::Sender<u64>,
+    batches_done: watch::Sender<u64>,
 }
 
 #[derive(Debug)]
-struct State {
+struct AdderState {
     /// At most `counters_max`.
-    sums: HashMap<Box<[u8]>, Sum>,
+    sums: HashMap<Box<[u8]>, PendingSum>,
     /// Adds in `sums`.
     adds: u64,
     /// How often `sums` were taken to be sent.
-    taken: u64,
+    batches_taken: u64,
     /// Whether they are to be sent before their time.
     is_urgent: bool,
     is_closed: bool,
@@ -122,38 +122,38 @@ struct State {
     refusal: Option<Error>,
     /// Why what is on its way was not answered.
     trouble: Option<Trouble>,
-    thinner: Thinner,
+    sampler: AddSampler,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Sum {
+struct PendingSum {
     delta: i64,
     adds: u64,
 }
 
 impl Adder {
     pub(crate) fn new(client: Client, options: AdderOptions) -> Adder {
-        let state = State {
+        let state = AdderState {
             sums: HashMap::new(),
             adds: 0,
-            taken: 0,
+            batches_taken: 0,
             is_urgent: false,
             is_closed: false,
             stats: AdderStats::default(),
             refusal: None,
             trouble: None,
-            thinner: Thinner::new(options.sample, client.seed(), Instant::now()),
+            sampler: AddSampler::new(options.sample, client.seed(), Instant::now()),
         };
-        let shared = Arc::new(Shared {
+        let inner = Arc::new(AdderInner {
             client,
             options,
             state: Mutex::new(state),
             wake: Notify::new(),
             room: Notify::new(),
-            done: watch::Sender::new(0),
+            batches_done: watch::Sender::new(0),
         });
-        spawn(flush::run(shared.clone()));
-        Adder { handle: Arc::new(Handle { shared }) }
+        spawn(flush::run(inner.clone()));
+        Adder { handle: Arc::new(Handle { inner }) }
     }
 
     /// A counter, named once and added to often.
@@ -163,26 +163,26 @@ impl Adder {
 
     /// Adds. Returns when the add is summed, which is at once unless too many counters wait to be sent; it is acknowledged by [`Adder::flush`].
     pub async fn add(&self, name: impl AsRef<[u8]>, delta: i64) -> Result<(), Error> {
-        let (shared, name) = (self.shared(), name.as_ref());
-        let deadline = shared.client.deadline();
+        let (inner, name) = (self.inner(), name.as_ref());
+        let deadline = inner.client.deadline();
         loop {
-            let mut room = std::pin::pin!(shared.room.notified());
+            let mut room = std::pin::pin!(inner.room.notified());
             // Before looking, so that room that is made in between is not missed.
             room.as_mut().enable();
             match self.try_add(name, delta) {
                 Err(full @ Error::Full { .. }) => timeout_at(deadline, room).await.map_err(|_| full)?,
-                done => return done,
+                outcome => return outcome,
             }
         }
     }
 
     /// Adds, or says that it would have to wait ([`Error::Full`]). Never waits.
     pub fn try_add(&self, name: impl AsRef<[u8]>, delta: i64) -> Result<(), Error> {
-        let (shared, name) = (self.shared(), Name::new(name.as_ref())?.bytes());
-        let counters_max = shared.options.counters_max.max(1);
-        let mut state = shared.state();
+        let (inner, name) = (self.inner(), Name::new(name.as_ref())?.bytes());
+        let counters_max = inner.options.counters_max.max(1);
+        let mut state = inner.state();
         let (was_empty, counters) = (state.sums.is_empty(), state.sums.len());
-        let delta = match state.thinner.p() {
+        let delta = match state.sampler.p() {
             None => delta,
             Some(p) => {
                 if counters >= counters_max && !state.sums.contains_key(name) {
@@ -194,7 +194,7 @@ impl Adder {
                 let sum =
                     if fits(i64::MAX / 2).is_some() { 0 } else { state.sums.get(name).map_or(0, |sum| sum.delta) };
                 fits(sum).ok_or(Error::Overflow)?;
-                match state.thinner.take(events) {
+                match state.sampler.sample(events) {
                     0 => {
                         state.stats.adds_skipped += 1;
                         return Ok(());
@@ -209,14 +209,14 @@ impl Adder {
                 sum.adds += 1;
             }
             None if counters >= counters_max => return Err(Error::Full { counters_max }),
-            None => drop(state.sums.insert(name.into(), Sum { delta, adds: 1 })),
+            None => drop(state.sums.insert(name.into(), PendingSum { delta, adds: 1 })),
         }
         state.adds += 1;
         state.stats.adds_pending += 1;
-        let is_urgent = state.adds >= shared.options.adds_max || state.sums.len() * 2 > counters_max;
+        let is_urgent = state.adds >= inner.options.adds_max || state.sums.len() * 2 > counters_max;
         if was_empty || is_urgent && !state.is_urgent {
             state.is_urgent |= is_urgent;
-            shared.wake.notify_one();
+            inner.wake.notify_one();
         }
         Ok(())
     }
@@ -226,17 +226,17 @@ impl Adder {
     /// [`Error::Unflushed`]: not within the client's timeout; what is left is kept, and is sent again by itself under the same tokens. [`Error::Refused`] and [`Error::Unknown`] tell the first counter of
     /// which that is so since the last flush, when everything else is acknowledged; [`AdderStats`] has the figures.
     pub async fn flush(&self) -> Result<(), Error> {
-        let shared = self.shared();
-        let deadline = shared.client.deadline();
-        let mut done = shared.done.subscribe();
+        let inner = self.inner();
+        let deadline = inner.client.deadline();
+        let mut outcome = inner.batches_done.subscribe();
         let target = {
-            let mut state = shared.state();
+            let mut state = inner.state();
             state.is_urgent |= !state.sums.is_empty();
-            state.taken + u64::from(!state.sums.is_empty())
+            state.batches_taken + u64::from(!state.sums.is_empty())
         };
-        shared.wake.notify_one();
-        let flushed = timeout_at(deadline, done.wait_for(|done| *done >= target)).await;
-        let mut state = shared.state();
+        inner.wake.notify_one();
+        let flushed = timeout_at(deadline, outcome.wait_for(|outcome| *outcome >= target)).await;
+        let mut state = inner.state();
         match flushed {
             Ok(Ok(_)) => state.refusal.take().map_or(Ok(()), Err),
             Ok(Err(_)) => Err(Error::Closed),
@@ -246,11 +246,11 @@ impl Adder {
 
     /// What became of the adds so far.
     pub fn stats(&self) -> AdderStats {
-        self.shared().state().stats
+        self.inner().state().stats
     }
 
-    fn shared(&self) -> &Shared {
-        &self.handle.shared
+    fn inner(&self) -> &AdderInner {
+        &self.handle.inner
     }
 }
 
@@ -271,19 +271,19 @@ impl Counter {
     }
 }
 
-impl Shared {
+impl AdderInner {
     /// The state. Nothing that is done under the lock can be left half done, so a panic elsewhere does not spoil it.
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, AdderState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        let mut state = self.shared.state();
+        let mut state = self.inner.state();
         state.is_closed = true;
-        self.shared.client.note_dropped(state.stats.adds_pending);
+        self.inner.client.record_dropped_adds(state.stats.adds_pending);
         drop(state);
-        self.shared.wake.notify_one();
+        self.inner.wake.notify_one();
     }
 }

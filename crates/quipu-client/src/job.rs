@@ -9,10 +9,10 @@ use tokio::time::Instant;
 use crate::{Error, Trouble};
 
 /// First words of refusals that go away by themselves: nothing was applied, and the same may be asked again.
-const PASSING: [&str; 7] = ["TRYAGAIN", "NOROOM", "OOM", "TOKENSFULL", "STOREDOWN", "LOADING", "BUSY"];
+const TRANSIENT_REFUSALS: [&str; 7] = ["TRYAGAIN", "NOROOM", "OOM", "TOKENSFULL", "STOREDOWN", "LOADING", "BUSY"];
 
 /// Who waits for the end of a job.
-pub(crate) type Answer = oneshot::Receiver<Result<Value, Error>>;
+pub(crate) type ReplyReceiver = oneshot::Receiver<Result<Value, Error>>;
 
 /// A request on its way.
 #[derive(Debug)]
@@ -22,88 +22,88 @@ pub(crate) struct Job {
     /// How often it was sent.
     pub attempts: u32,
     /// Where in the bytes of its connection it began.
-    pub began: u64,
+    pub start_offset: u64,
     answer: Option<oneshot::Sender<Result<Value, Error>>>,
     unanswered: bool,
     trouble: Trouble,
-    _place: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
 }
 
 impl Job {
-    pub fn new(request: Vec<u8>, deadline: Instant, place: OwnedSemaphorePermit) -> (Job, Answer) {
-        let (answer, waits) = oneshot::channel();
+    pub fn new(request: Vec<u8>, deadline: Instant, permit: OwnedSemaphorePermit) -> (Job, ReplyReceiver) {
+        let (answer, receiver) = oneshot::channel();
         let job = Job {
             request,
             deadline,
             attempts: 0,
-            began: 0,
+            start_offset: 0,
             answer: Some(answer),
             unanswered: false,
             trouble: Trouble::Late,
-            _place: place,
+            _permit: permit,
         };
-        (job, waits)
+        (job, receiver)
     }
 
     /// Whether nobody waits for it, or not for any longer. What was never sent, and what would be sent again, need not be.
-    pub fn is_over(&self) -> bool {
+    pub fn is_cancelled(&self) -> bool {
         self.answer.as_ref().is_none_or(oneshot::Sender::is_closed)
     }
 
     /// Notes that an attempt has failed.
-    pub fn note(&mut self, trouble: &Trouble) {
+    pub fn record_failure(&mut self, trouble: &Trouble) {
         self.trouble = trouble.clone();
     }
 
     /// Notes that its connection was lost after so many bytes.
     pub fn lost(&mut self, written: u64, trouble: &Trouble) {
-        if self.began < written {
+        if self.start_offset < written {
             self.unanswered = true;
         } else {
             self.attempts -= 1;
         }
-        self.note(trouble);
+        self.record_failure(trouble);
     }
 
     /// Takes the reply; gives the job back if it is to be sent again.
-    pub fn answered(mut self, reply: Value) -> Option<Job> {
-        let end = match reply {
+    pub fn on_reply(mut self, reply: Value) -> Option<Job> {
+        let outcome = match reply {
             Value::Error(text) => {
                 self.trouble = Trouble::Refused(text.clone());
-                let word = text.split(' ').next().unwrap_or_default();
-                if PASSING.contains(&word) && !self.is_over() {
+                let code = text.split(' ').next().unwrap_or_default();
+                if TRANSIENT_REFUSALS.contains(&code) && !self.is_cancelled() {
                     return Some(self);
                 }
-                if self.unanswered { Err(self.unknown()) } else { Err(Error::Refused { text }) }
+                if self.unanswered { Err(self.unknown_outcome()) } else { Err(Error::Refused { text }) }
             }
             value => Ok(value),
         };
-        self.end(end);
+        self.finish(outcome);
         None
     }
 
     /// Its time is over, and it is not on its way.
     pub fn expired(mut self) {
         let (attempts, source) = (self.attempts, self.trouble.clone());
-        let error = if self.unanswered { self.unknown() } else { Error::NotApplied { attempts, source } };
-        self.end(Err(error));
+        let error = if self.unanswered { self.unknown_outcome() } else { Error::NotApplied { attempts, source } };
+        self.finish(Err(error));
     }
 
     /// Its time is over while it is on its way; its place stays, for the reply.
     pub fn abandon(&mut self) {
         self.trouble = Trouble::Late;
-        let error = self.unknown();
-        self.end(Err(error));
+        let error = self.unknown_outcome();
+        self.finish(Err(error));
     }
 
-    fn unknown(&self) -> Error {
+    fn unknown_outcome(&self) -> Error {
         Error::Unknown { attempts: self.attempts, source: self.trouble.clone() }
     }
 
-    fn end(&mut self, end: Result<Value, Error>) {
+    fn finish(&mut self, outcome: Result<Value, Error>) {
         if let Some(answer) = self.answer.take() {
             // Who has stopped waiting is not told.
-            let _ = answer.send(end);
+            let _ = answer.send(outcome);
         }
     }
 }

@@ -48,15 +48,15 @@ mod adder;
 mod error;
 mod reading;
 
+mod backoff;
 mod dial;
 mod driver;
 mod job;
-mod pause;
 mod token;
 
-pub use adder::{Adder, AdderOptions, AdderStats, Counter, Sampling};
+pub use adder::{Adder, AdderOptions, AdderStats, Counter, SampleMode};
 pub use client::Client;
 pub use error::{Error, Trouble};
 pub use options::{Options, Secret};
 pub use quipu_model::Freshness;
-pub use reading::{Reading, Sampled, Seen};
+pub use reading::{Coverage, Reading, SamplingInfo};

@@ -23,11 +23,11 @@ pub struct Reading {
     /// The least and the most that the value may be, where that is known.
     pub bound: Option<(i64, i64)>,
     /// Of a count that is sampled: how rarely, and how far off its value is.
-    pub sampled: Option<Sampled>,
+    pub sampled: Option<SamplingInfo>,
     /// Of the counter's shards, those that are in the value.
-    pub shards: Seen,
+    pub shards: Coverage,
     /// Of the writers that may have added to it, those that are in the value.
-    pub writers: Seen,
+    pub writers: Coverage,
     /// When the counter will expire, if ever.
     pub expires_at: Option<SystemTime>,
     /// The value for people: `1.2M`.
@@ -36,7 +36,7 @@ pub struct Reading {
 
 /// How a count was sampled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Sampled {
+pub struct SamplingInfo {
     /// Events to one that was counted, for all of them, at most.
     pub rate: u64,
     /// The standard deviation of the value, at most.
@@ -45,7 +45,7 @@ pub struct Sampled {
 
 /// How many of how many.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Seen {
+pub struct Coverage {
     /// Those that were seen.
     pub seen: u64,
     /// All that there are, as far as is known.
@@ -54,14 +54,14 @@ pub struct Seen {
 
 impl Reading {
     /// A reading from the map that a server replies; `None` if something is missing. What it says beyond that is left out: newer servers say more.
-    pub(crate) fn of(reply: &Value) -> Option<Reading> {
+    pub(crate) fn from_reply(reply: &Value) -> Option<Reading> {
         let pairs = reply.pairs();
         let get =
             |name: &str| pairs.iter().find(|(key, _)| key.bytes() == Some(name.as_bytes())).map(|(_, value)| *value);
         let number = |name: &str| get(name)?.number();
         let natural = |name: &str| u64::try_from(number(name)?).ok();
         let text = |name: &str| Some(String::from_utf8_lossy(get(name)?.bytes()?).into_owned());
-        let seen = |seen: &str, total: &str| Some(Seen { seen: natural(seen)?, total: natural(total)? });
+        let seen = |seen: &str, total: &str| Some(Coverage { seen: natural(seen)?, total: natural(total)? });
         // Outside, whether the server has said it; inside, whether there is one.
         let maybe = |name: &str| match get(name)? {
             Value::Null => Some(None),
@@ -78,7 +78,7 @@ impl Reading {
             bound: number("bound_low").zip(number("bound_high")),
             sampled: natural("sampled_rate")
                 .zip(natural("sampled_deviation"))
-                .map(|(rate, deviation)| Sampled { rate, deviation }),
+                .map(|(rate, deviation)| SamplingInfo { rate, deviation }),
             shards: seen("shards_seen", "shards_total")?,
             writers: seen("writers_seen", "writers_total")?,
             expires_at: maybe("expires_at")?.map(time),
@@ -91,44 +91,44 @@ impl Reading {
 mod tests {
     use quipu_model::{Epoch, Kind, Millis, Name};
     use quipu_protocol::resp::ReplyReader;
-    use quipu_protocol::{Version, Writer};
+    use quipu_protocol::{RespVersion, RespWriter};
 
     use super::*;
 
     #[test]
     fn what_a_server_writes_is_read_in_both_dialects() {
-        let told = quipu_model::Reading {
+        let response = quipu_model::Reading {
             kind: Kind::Count,
             value: -1_234_567,
             exists: true,
             exact: true,
             bound: Some((-1_234_567, -1_234_567)),
             error: None,
-            sampled: Some(quipu_model::Sampled { rate: 10, deviation: 77 }),
+            sampled: Some(quipu_model::SamplingInfo { rate: 10, deviation: 77 }),
             window: None,
             as_of: Millis(1_700_000_000_123),
             lag: None,
-            shards: quipu_model::Seen { seen: 2, total: 3 },
-            writers: quipu_model::Seen::ONE,
+            shards: quipu_model::Coverage { seen: 2, total: 3 },
+            writers: quipu_model::Coverage::ONE,
             epoch: Epoch::default(),
             expires_at: Some(Millis(1_700_000_001_000)),
         };
-        for version in [Version::Resp2, Version::Resp3] {
+        for version in [RespVersion::Resp2, RespVersion::Resp3] {
             let mut bytes = Vec::new();
-            Writer::new(&mut bytes, version).reading(Name::new(b"likes:42").unwrap(), &told);
+            RespWriter::new(&mut bytes, version).reading(Name::new(b"likes:42").unwrap(), &response);
             let mut reader = ReplyReader::default();
             reader.feed(&bytes);
             let reply = reader.take().unwrap().expect("a whole reply");
-            let reading = Reading::of(&reply).expect("a whole reading");
+            let reading = Reading::from_reply(&reply).expect("a whole reading");
             assert_eq!((reading.value, reading.exists, reading.exact), (-1_234_567, true, true));
             assert_eq!((reading.lag, reading.bound), (None, Some((-1_234_567, -1_234_567))));
-            assert_eq!(reading.shards, Seen { seen: 2, total: 3 });
-            assert_eq!(reading.sampled, Some(Sampled { rate: 10, deviation: 77 }));
+            assert_eq!(reading.shards, Coverage { seen: 2, total: 3 });
+            assert_eq!(reading.sampled, Some(SamplingInfo { rate: 10, deviation: 77 }));
             assert_eq!(reading.as_of, UNIX_EPOCH + Duration::from_millis(1_700_000_000_123));
             assert_eq!(reading.expires_at, Some(UNIX_EPOCH + Duration::from_secs(1_700_000_001)));
             assert_eq!((reading.kind.as_str(), reading.display.as_str()), ("count", "-1.2M"));
         }
-        assert_eq!(Reading::of(&Value::Array(vec![])), None);
-        assert_eq!(Reading::of(&Value::Null), None);
+        assert_eq!(Reading::from_reply(&Value::Array(vec![])), None);
+        assert_eq!(Reading::from_reply(&Value::Null), None);
     }
 }

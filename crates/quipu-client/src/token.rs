@@ -7,24 +7,27 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Makes tokens.
 #[derive(Debug)]
-pub(crate) struct Tokens {
+pub(crate) struct TokenSource {
     producer: String,
-    made: AtomicU64,
+    numbers_used: AtomicU64,
 }
 
 /// The item of one token.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Item(String);
+pub(crate) struct TokenItem(String);
 
-impl Tokens {
-    pub fn new() -> Tokens {
+impl TokenSource {
+    pub fn new() -> TokenSource {
         let mut bytes = [0; 16];
         // Without chance, the time and the process tell clients apart; every system we know of has it.
         if getrandom::fill(&mut bytes).is_err() {
             bytes[..8].copy_from_slice(&(since_1970().as_nanos() as u64).to_le_bytes());
             bytes[8..12].copy_from_slice(&std::process::id().to_le_bytes());
         }
-        Tokens { producer: bytes.iter().map(|byte| format!("{byte:02x}")).collect(), made: AtomicU64::new(0) }
+        TokenSource {
+            producer: bytes.iter().map(|byte| format!("{byte:02x}")).collect(),
+            numbers_used: AtomicU64::new(0),
+        }
     }
 
     pub fn producer(&self) -> &[u8] {
@@ -35,17 +38,17 @@ impl Tokens {
     pub fn seed(&self) -> u64 {
         // The first 64 of the producer's bits, and how many were asked for.
         let bits = self.producer.get(..16).and_then(|digits| u64::from_str_radix(digits, 16).ok()).unwrap_or_default();
-        bits.wrapping_add(self.made.fetch_add(1, Ordering::Relaxed))
+        bits.wrapping_add(self.numbers_used.fetch_add(1, Ordering::Relaxed))
     }
 
     /// One that nobody has used, made now.
-    pub fn next(&self) -> Item {
+    pub fn next(&self) -> TokenItem {
         // Thirteen digits, as the server expects of one that carries its time.
-        Item(format!("{:013}-{:x}", since_1970().as_millis(), self.made.fetch_add(1, Ordering::Relaxed)))
+        TokenItem(format!("{:013}-{:x}", since_1970().as_millis(), self.numbers_used.fetch_add(1, Ordering::Relaxed)))
     }
 }
 
-impl Item {
+impl TokenItem {
     pub fn bytes(&self) -> &[u8] {
         self.0.as_bytes()
     }
@@ -64,7 +67,7 @@ mod tests {
 
     #[test]
     fn tokens_differ_and_carry_their_time() {
-        let (tokens, others) = (Tokens::new(), Tokens::new());
+        let (tokens, others) = (TokenSource::new(), TokenSource::new());
         assert_ne!(tokens.producer(), others.producer());
         let (first, second) = (tokens.next(), tokens.next());
         assert_ne!(first, second);

@@ -50,7 +50,7 @@ static ENGINE: LazyLock<(Engine, TempDir)> = LazyLock::new(|| {
 fn options(directory: &TempDir) -> Options {
     let modes = [("m", Durability::Memory), ("r", Durability::Relaxed), ("d", Durability::Durable)];
     let namespaces =
-        modes.map(|(name, mode)| (Box::from(name.as_bytes()), quipu_model::Namespace::durable(mode))).to_vec();
+        modes.map(|(name, mode)| (Box::from(name.as_bytes()), quipu_model::Namespace::with_durability(mode))).to_vec();
     Options { namespaces, journal_bytes_max: 1 << 40, ..Options::new(directory.path()) }
 }
 
@@ -141,7 +141,7 @@ mod by_name {
         bencher.counter(ItemsCount::new(names.len())).bench_local(|| {
             for names in names.chunks(TURN) {
                 apply(&ENGINE.0, names);
-                ENGINE.0.steps().hand_over();
+                ENGINE.0.steps().write_filled();
             }
         });
     }
@@ -168,13 +168,13 @@ mod journal {
 
     #[divan::bench]
     fn fill_and_hand_over(bencher: Bencher<'_, '_>) {
-        commit(bencher, |engine| engine.steps().hand_over());
+        commit(bencher, |engine| engine.steps().write_filled());
     }
 
     #[divan::bench]
     fn fill_hand_over_and_sync(bencher: Bencher<'_, '_>) {
         commit(bencher, |engine| {
-            engine.steps().hand_over();
+            engine.steps().write_filled();
             engine.steps().sync();
         });
     }
@@ -199,9 +199,9 @@ mod rest {
         let names: Vec<String> = (0..sized(100_000, 1_000)).map(|index| format!("r:{index:018}")).collect();
         let change = || {
             names.chunks(TURN).for_each(|names| apply(&engine, names));
-            engine.steps().hand_over();
+            engine.steps().write_filled();
             engine.steps().sync();
-            engine.steps().prepare().expect("there is space");
+            engine.steps().prepare_segments().expect("there is space");
         };
         let seal = |()| engine.steps().seal_all().expect("there is space");
         bencher.counter(ItemsCount::new(names.len())).with_inputs(change).bench_local_values(seal);
@@ -218,8 +218,8 @@ mod rest {
         let bytes = sized(32 << 20, 64 << 10) as u64;
         for names in names.chunks(TURN).cycle() {
             apply(&engine, names);
-            engine.steps().hand_over();
-            engine.steps().prepare().expect("there is space");
+            engine.steps().write_filled();
+            engine.steps().prepare_segments().expect("there is space");
             if engine.stats().journal_bytes >= bytes {
                 break;
             }

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::Command as Process;
 use std::time::{Duration, Instant};
 
-use quipu_engine::{Engine, LEDGER_DIR, Options, Sealing};
+use quipu_engine::{Engine, LEDGER_DIR, Options, SealStep};
 use quipu_ledger::{Ledger, LedgerOptions};
 use quipu_model::{Cell, Command, Durability, Name, Reply, Scan};
 use rustix::time::{ClockId, clock_gettime};
@@ -155,8 +155,8 @@ fn add_all(engine: &Engine, counters: usize) {
         }
         let wait = turn.finish();
         // The sync thread may be at it.
-        while !engine.steps().reached(wait) {
-            engine.steps().hand_over();
+        while !engine.steps().has_reached(wait) {
+            engine.steps().write_filled();
         }
     }
 }
@@ -164,24 +164,24 @@ fn add_all(engine: &Engine, counters: usize) {
 /// Seals everything, a step at a time; the longest of those that collect a shard, of which only a part is under its lock.
 fn seal(engine: &Engine) -> Duration {
     let steps = engine.steps();
-    let (mut seal, mut took) = (steps.seal_begin(), Vec::new());
+    let (mut seal, mut took) = (steps.begin_seal(), Vec::new());
     loop {
-        let (sealing, time) = on_cpu(|| steps.seal_step(&mut seal).expect("there is space"));
+        let (sealing, time) = on_cpu(|| steps.step_seal(&mut seal).expect("there is space"));
         match sealing {
-            Sealing::More => took.push(time),
-            Sealing::Waits(wait) => {
-                while !steps.reached(wait) {
-                    steps.hand_over();
+            SealStep::More => took.push(time),
+            SealStep::WaitFor(wait) => {
+                while !steps.has_reached(wait) {
+                    steps.write_filled();
                     steps.sync();
                 }
             }
-            Sealing::Done => break,
+            SealStep::Done => break,
         }
     }
-    steps.seal_finish(seal).expect("there is space");
+    steps.finish_seal(seal).expect("there is space");
     // The others hand what was collected to the ledger, which takes far longer.
     took.sort_unstable();
-    took.truncate(steps.shards());
+    took.truncate(steps.shard_count());
     took.pop().unwrap_or_default()
 }
 

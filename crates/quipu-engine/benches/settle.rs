@@ -17,7 +17,7 @@ fn main() {
     let (waiting, due, rounds) = if is_bench { (100_000, 1_000, 50) } else { (1_000, 100, 2) };
     let directory = tempfile::tempdir().expect("a temporary directory");
     let mut options = Options::new(directory.path());
-    let memory = Namespace::durable(Durability::Memory);
+    let memory = Namespace::with_durability(Durability::Memory);
     options.namespaces = vec![
         (Box::from(*b"due"), Namespace { settle_every: Some(Duration::ZERO), ..memory.clone() }),
         (Box::from(*b"waiting"), Namespace { settle_every: Some(Duration::from_secs(3_600)), ..memory }),
@@ -48,7 +48,7 @@ fn add(engine: &Engine, name: &str) {
         // By itself: a turn holds locks until it is dropped.
         let run = engine.turn().run(&command);
         let Err(load) = run else { return };
-        let _asked = engine.steps().ask(load);
+        let _asked = engine.steps().enqueue_load(load);
         block_on(engine.sharing().expect("there is a store").fetch());
     }
 }

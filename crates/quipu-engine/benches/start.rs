@@ -10,7 +10,7 @@ use std::process::Command as Process;
 use std::time::{Duration, Instant};
 
 use quipu_engine::{Engine, Environment, Options};
-use quipu_model::{Brief, Durability, Name};
+use quipu_model::{Durability, Name, SimpleCommand};
 use rustix::time::{ClockId, clock_gettime};
 
 /// Of each kind.
@@ -69,23 +69,23 @@ fn measure(counters: u64, bytes: u64) {
 fn live_and_die(data: &Path, counters: u64, bytes: u64) -> ! {
     let engine = Engine::open(options(data, None)).expect("it opens");
     let names: Vec<String> = (0..counters).map(|number| format!("r:{number:018}")).collect();
-    let mut dice = 1u64;
+    let mut rng = 1u64;
     while engine.stats().journal_bytes < bytes {
-        let briefs: Vec<Brief<'_>> = (0..TURN)
+        let commands: Vec<SimpleCommand<'_>> = (0..TURN)
             .map(|_| {
-                dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                let name = &names[((dice >> 33) % counters) as usize];
-                Brief { name: Name::new(name.as_bytes()).expect("it is short"), delta: Some(1) }
+                rng = rng.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                let name = &names[((rng >> 33) % counters) as usize];
+                SimpleCommand { name: Name::new(name.as_bytes()).expect("it is short"), delta: Some(1) }
             })
             .collect();
         let mut turn = engine.turn();
         let mut at = 0;
-        while at < briefs.len() {
-            at += turn.run_briefs(&briefs[at..], |_| ());
+        while at < commands.len() {
+            at += turn.run_simple(&commands[at..], |_| ());
         }
         let wait = turn.finish();
-        while !engine.steps().reached(wait) {
-            engine.steps().hand_over();
+        while !engine.steps().has_reached(wait) {
+            engine.steps().write_filled();
         }
     }
     std::process::abort();

@@ -15,48 +15,48 @@
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use crate::engine::{Dead, Inner};
+use crate::engine::{Inner, JournalFailure};
 use crate::failpoint::step;
-use crate::journal::control::Control;
+use crate::journal::control::ControlState;
 use crate::journal::format::Position;
 use crate::journal::segments::Segment;
-use crate::journal::{Hold, Wait};
-use crate::making::{Making, MakingError};
+use crate::journal::{CutHold, Wait};
+use crate::staging::{StagedDirectory, StagingError};
 use crate::sync::{MutexGuard, try_lock};
 
 /// A backup under way.
 pub struct Backup<'e> {
     inner: &'e Inner,
     // In the order in which they are let go: what was not finished is removed while nobody else may begin.
-    making: Option<Making<'e>>,
-    hold: Hold<'e>,
-    _one: MutexGuard<'e, ()>,
+    staged: Option<StagedDirectory<'e>>,
+    cut_hold: CutHold<'e>,
+    _exclusive: MutexGuard<'e, ()>,
     /// Everything before this is in it.
-    least: Position,
-    stage: Stage,
+    includes_until: Position,
+    stage: BackupStage,
 }
 
-enum Stage {
+enum BackupStage {
     /// The ledger comes next, once the journal has synced what it had when the backup began.
     Ledger,
     /// Segments to copy, the next one last.
-    Segments { control: Control, left: Vec<Segment>, end: Position },
+    Segments { control: ControlState, left: Vec<Segment>, end: Position },
 }
 
 /// How far a step of a backup has come.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Backing {
+pub enum BackupStep {
     /// Go on.
     More,
     /// Go on when the journal has come so far.
-    Waits(Wait),
+    WaitFor(Wait),
     /// It is whole and durable.
-    Done(BackedUp),
+    Done(BackupSummary),
 }
 
 /// What a backup holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BackedUp {
+pub struct BackupSummary {
     /// Where its journal ends.
     pub position: Position,
     /// Bytes of its segment files.
@@ -77,55 +77,55 @@ pub enum BackupError {
     Closed,
     /// The journal failed meanwhile.
     #[error(transparent)]
-    Dead(#[from] Dead),
+    JournalFailed(#[from] JournalFailure),
     /// The copy could not be made.
     #[error(transparent)]
-    Making(#[from] MakingError),
+    Staging(#[from] StagingError),
 }
 
 impl<'e> Backup<'e> {
     /// Takes the place, and keeps the journal from being cut.
     pub(crate) fn begin(inner: &'e Inner, dir: &Path) -> Result<Backup<'e>, BackupError> {
-        let one = try_lock(&inner.backing_up).ok_or(BackupError::Busy)?;
+        let exclusive = try_lock(&inner.backup_lock).ok_or(BackupError::Busy)?;
         if inner.is_closed() {
             return Err(BackupError::Closed);
         }
-        let hold = inner.journal.hold();
-        let least = inner.journal.reserved();
+        let cut_hold = inner.journal.hold_cut();
+        let includes_until = inner.journal.reserved();
         step!("backup_held");
-        let making = Some(Making::begin(inner.journal.vfs(), dir, &inner.options.data)?);
+        let staged = Some(StagedDirectory::begin(inner.journal.vfs(), dir, &inner.options.data)?);
         step!("backup_begun");
-        Ok(Backup { inner, making, hold, _one: one, least, stage: Stage::Ledger })
+        Ok(Backup { inner, staged, cut_hold, _exclusive: exclusive, includes_until, stage: BackupStage::Ledger })
     }
 
     /// Does a little more. After an error the backup is over and gone.
-    pub fn step(&mut self) -> Result<Backing, BackupError> {
+    pub fn step(&mut self) -> Result<BackupStep, BackupError> {
         let inner = self.inner;
         if inner.is_closed() {
             return Err(BackupError::Closed);
         }
         match &mut self.stage {
-            Stage::Ledger => {
-                let wait = Wait { written: self.least, synced: self.least };
-                if !inner.journal.reached(wait) {
-                    return Ok(Backing::Waits(wait));
+            BackupStage::Ledger => {
+                let wait = Wait { written: self.includes_until, synced: self.includes_until };
+                if !inner.journal.has_reached(wait) {
+                    return Ok(BackupStep::WaitFor(wait));
                 }
                 step!("backup_synced");
                 self.copy_ledger()?;
                 step!("backup_ledger");
                 let end = inner.journal.synced();
-                let (control, mut left) = self.hold.extent(end);
+                let (control, mut left) = self.cut_hold.extent(end);
                 left.reverse();
-                self.stage = Stage::Segments { control, left, end };
-                Ok(Backing::More)
+                self.stage = BackupStage::Segments { control, left, end };
+                Ok(BackupStep::More)
             }
-            Stage::Segments { control, left, end } => {
-                let making = self.making.as_ref().ok_or(BackupError::Closed)?;
+            BackupStage::Segments { control, left, end } => {
+                let staged = self.staged.as_ref().ok_or(BackupError::Closed)?;
                 if let Some(segment) = left.pop() {
-                    let mut go_on = |_| go_on(inner);
-                    making.add_segment(inner.journal.vfs(), &segment, control.log, *end, &mut go_on)?;
+                    let mut progress = |_| continue_unless_closed(inner);
+                    staged.add_segment(inner.journal.vfs(), &segment, control.log, *end, &mut progress)?;
                     step!("backup_segment");
-                    return Ok(Backing::More);
+                    return Ok(BackupStep::More);
                 }
                 let (control, end) = (*control, *end);
                 self.finish(control, end)
@@ -134,13 +134,13 @@ impl<'e> Backup<'e> {
     }
 
     fn copy_ledger(&self) -> Result<(), BackupError> {
-        let making = self.making.as_ref().ok_or(BackupError::Closed)?;
-        let copied = self.inner.ledger.copy_to(making.dir(), &mut |_| go_on(self.inner));
-        Ok(copied.map_err(|error| making.ledger_error(error))?)
+        let staged = self.staged.as_ref().ok_or(BackupError::Closed)?;
+        let copied = self.inner.ledger.copy_to(staged.dir(), &mut |_| continue_unless_closed(self.inner));
+        Ok(copied.map_err(|error| staged.ledger_error(error))?)
     }
 
-    fn finish(&mut self, control: Control, position: Position) -> Result<Backing, BackupError> {
-        let (_, segments) = self.hold.extent(position);
+    fn finish(&mut self, control: ControlState, position: Position) -> Result<BackupStep, BackupError> {
+        let (_, segments) = self.cut_hold.extent(position);
         let (first, end) = match (segments.first(), segments.last()) {
             (Some(first), Some(last)) => (first.number, last.number + 1),
             // The journal was cut where its segments end; the next one begins there.
@@ -148,16 +148,20 @@ impl<'e> Backup<'e> {
         };
         let base = segments.last().map_or(control.base, |segment| segment.end);
         // Not a clean stop: whoever opens it begins a new incarnation.
-        let control = Control { clean: false, first, end, base, synced: position, ..control };
+        let control = ControlState { clean: false, first, end, base, synced: position, ..control };
         step!("backup_copied");
-        self.making.take().ok_or(BackupError::Closed)?.finish(control)?;
+        self.staged.take().ok_or(BackupError::Closed)?.finish(control)?;
         step!("backup_done");
         let journal_bytes = segments.iter().map(Segment::bytes).sum();
-        Ok(Backing::Done(BackedUp { position, journal_bytes, ledger_bytes: self.inner.ledger.stats().disk_bytes }))
+        Ok(BackupStep::Done(BackupSummary {
+            position,
+            journal_bytes,
+            ledger_bytes: self.inner.ledger.stats().disk_bytes,
+        }))
     }
 }
 
 /// Whoever closes the engine does not wait for a long copy.
-fn go_on(inner: &Inner) -> ControlFlow<()> {
+fn continue_unless_closed(inner: &Inner) -> ControlFlow<()> {
     if inner.is_closed() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
 }

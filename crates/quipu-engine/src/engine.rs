@@ -1,6 +1,6 @@
 //! The engine as its callers hold it: open, count, read, close.
 //!
-//! Doors take [`Engine::turn`] and await [`Engine::committed`]; programs that embed the engine call `add`, `read` and the like, which
+//! Doors take [`Engine::turn`] and await [`Engine::commit_until`]; programs that embed the engine call `add`, `read` and the like, which
 //! do both and block. Nothing here knows a socket or a runtime.
 
 use std::collections::BTreeMap;
@@ -16,25 +16,25 @@ use quipu_model::{
 };
 
 use crate::apply::table::Table;
-use crate::backup::{BackedUp, Backing, Backup, BackupError};
-use crate::driver::{Driver, Kick};
+use crate::background::{BackgroundThreads, Signals};
+use crate::backup::{Backup, BackupError, BackupStep, BackupSummary};
 use crate::handle::Handle;
 use crate::journal::format::Position;
 use crate::journal::{Journal, JournalError, SyncCounts, Wait};
-use crate::load::{Load, Loaded, Loading, Loads};
-use crate::namespaces::{Namespaces, Policies, PutError};
+use crate::load::{Load, LoadFuture, LoadOutcome, LoadQueues};
+use crate::namespaces::{Namespaces, Policies, PutNamespaceError};
 use crate::open::{OpenError, Recovery, open};
 use crate::options::{Environment, Options};
 use crate::overload::Pressure;
-use crate::seal::{Seal, SealError, Sealing};
-use crate::sharing::{Shared, Sharing};
+use crate::seal::{Seal, SealError, SealStep};
+use crate::sharing::{Sharing, StoreLink};
 use crate::sketches::bodies_bytes_max;
-use crate::split::{Split, SplitList};
+use crate::split::{LaneRegistry, LaneSet};
 use crate::steps::Steps;
 use crate::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Mutex, OnceLock, Ordering, lock};
 use crate::time::{EngineTime, STEP_MAX};
-use crate::tokens::{Noted, TokenStats, Tokens};
-use crate::turn::{Turn, Visit};
+use crate::tokens::{TokenRecord, TokenStats, Tokens};
+use crate::turn::{LaneVisit, Turn};
 use crate::watermark::Watermark;
 
 /// An open data directory. Clones are handles on the same one.
@@ -42,7 +42,7 @@ use crate::watermark::Watermark;
 pub struct Engine {
     inner: Arc<Inner>,
     /// Its threads end with the last handle; a simulated engine has none.
-    driver: Option<Arc<Driver>>,
+    driver: Option<Arc<BackgroundThreads>>,
 }
 
 /// What all handles share.
@@ -68,9 +68,9 @@ pub(crate) struct Inner {
     /// Under which sketches of our own form hash what they count: the directory's, in every life and every copy of it.
     pub(crate) sketch_key: quipu_sketch::Key,
     /// Counters that somebody has a handle of, and their lanes.
-    pub(crate) splits: SplitList,
+    pub(crate) lanes: LaneRegistry,
     /// Commands that wait for counters at rest.
-    pub(crate) loads: Loads,
+    pub(crate) loads: LoadQueues,
     /// Some counters are in the ledger only.
     pub(crate) unloaded: AtomicBool,
     /// The batch of the last seal that was begun, and of the last that was finished.
@@ -79,30 +79,30 @@ pub(crate) struct Inner {
     /// Counters that left memory since the start.
     pub(crate) evicted: AtomicU64,
     /// The newest deletion of everything; noted while all shards are held.
-    pub(crate) flush: Mutex<Flush>,
+    pub(crate) flush: Mutex<FlushMark>,
     /// Held by whoever seals: one at a time, since a seal marks the journal.
-    pub(crate) sealing: Mutex<()>,
+    pub(crate) seal_lock: Mutex<()>,
     /// Held by whoever backs up: one at a time, and a close waits for it.
-    pub(crate) backing_up: Mutex<()>,
+    pub(crate) backup_lock: Mutex<()>,
     /// What compaction has done.
-    pub(crate) compaction: Compaction,
+    pub(crate) compaction: CompactionState,
     /// Lives that were registered with a shared store and are not over, and when they were; each is here before its record is in the journal.
     pub(crate) joined: Mutex<BTreeMap<Incarnation, Millis>>,
     /// What is shared with other nodes, and with whom.
-    pub(crate) shared: Option<Shared>,
+    pub(crate) shared: Option<StoreLink>,
     /// How the journal has done lately, where somebody wants to know.
     pub(crate) pressure: Mutex<Pressure>,
     /// Wakes the driver's threads.
-    pub(crate) kick: std::sync::OnceLock<Arc<Kick>>,
+    pub(crate) signals: std::sync::OnceLock<Arc<Signals>>,
     pub(crate) closed: AtomicBool,
     /// Whether a close has gone well.
-    pub(crate) closing: Mutex<bool>,
+    pub(crate) close_done: Mutex<bool>,
     pub(crate) _lock: Box<dyn DirLock>,
 }
 
 /// A deletion of everything.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Flush {
+pub(crate) struct FlushMark {
     /// How many there were in this life.
     pub(crate) count: u64,
     /// Where its record begins and ends, if the ledger does not know of it yet.
@@ -112,7 +112,7 @@ pub(crate) struct Flush {
 
 /// What compaction has done since the start.
 #[derive(Default)]
-pub(crate) struct Compaction {
+pub(crate) struct CompactionState {
     pub(crate) pieces: AtomicU64,
     pub(crate) micros: AtomicU64,
     pub(crate) running: AtomicBool,
@@ -132,16 +132,16 @@ pub enum Error {
     Refused(#[from] Refusal),
     /// Perhaps applied; the journal failed before it was durable.
     #[error(transparent)]
-    Dead(#[from] Dead),
+    JournalFailed(#[from] JournalFailure),
     /// Perhaps applied; the shared store did not answer, or the engine was closed in the middle of it.
     #[error("nobody can say what became of it: it was applied once or not at all")]
-    Unknown,
+    OutcomeUnknown,
 }
 
 /// The journal has failed: whether an operation survives is unknown until the next start has read the journal.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the journal failed: {reason}")]
-pub struct Dead {
+pub struct JournalFailure {
     /// What happened to it.
     pub reason: String,
 }
@@ -149,13 +149,13 @@ pub struct Dead {
 impl Engine {
     /// Opens a directory of this machine, with threads of its own for what happens in the background.
     pub fn open(options: Options) -> Result<Engine, OpenError> {
-        Engine::open_driven(options, Environment::system())
+        Engine::open_with_threads(options, Environment::system())
     }
 
     /// Opens a directory in another world, with the same threads.
-    pub fn open_driven(options: Options, environment: Environment) -> Result<Engine, OpenError> {
+    pub fn open_with_threads(options: Options, environment: Environment) -> Result<Engine, OpenError> {
         let inner = Arc::new(open(options, environment)?);
-        let driver = Driver::start(inner.clone());
+        let driver = BackgroundThreads::start(inner.clone());
         Ok(Engine { inner, driver: Some(Arc::new(driver)) })
     }
 
@@ -182,7 +182,7 @@ impl Engine {
         let mut since = None;
         loop {
             let mut turn = self.turn();
-            since.into_iter().for_each(|since| turn.rows_since(since));
+            since.into_iter().for_each(|since| turn.set_rows_since(since));
             let read = turn.reading(name, freshness);
             let wait = turn.finish();
             match read {
@@ -228,22 +228,22 @@ impl Engine {
 
     /// Applies any command and waits until its reply may be told.
     pub fn execute(&self, command: &Command<'_>) -> Result<Reply, Error> {
-        self.execute_by(|turn| turn.run(command))
+        self.execute_with(|turn| turn.run(command))
     }
 
     /// Applies a mutation once, however often this is called for it: with the same identity and the same command, every call has the same reply.
     pub fn execute_once(&self, identity: &Identity<'_>, command: &Command<'_>) -> Result<Reply, Error> {
-        self.execute_by(|turn| turn.run_once(identity, std::slice::from_ref(command)))
+        self.execute_with(|turn| turn.run_once(identity, std::slice::from_ref(command)))
     }
 
-    fn execute_by(&self, run: impl Fn(&mut Turn<'_>) -> Result<Reply, Load>) -> Result<Reply, Error> {
+    fn execute_with(&self, run: impl Fn(&mut Turn<'_>) -> Result<Reply, Load>) -> Result<Reply, Error> {
         let mut since = None;
         let reply = loop {
             let mut turn = self.turn();
-            since.into_iter().for_each(|since| turn.rows_since(since));
-            let ran = run(&mut turn);
+            since.into_iter().for_each(|since| turn.set_rows_since(since));
+            let result = run(&mut turn);
             let wait = turn.finish();
-            match ran {
+            match result {
                 Ok(reply) => {
                     self.wait(wait)?;
                     break reply;
@@ -263,7 +263,7 @@ impl Engine {
 
     /// Says what holds in a namespace, in place of what was said of it at run time before; what is left open is as the options say. It is durable and in force when this
     /// returns, and nothing of it is if it is refused. Blocks; not for a thread that serves others.
-    pub fn put_namespace(&self, name: impl AsRef<[u8]>, settings: Namespace) -> Result<(), PutError> {
+    pub fn put_namespace(&self, name: impl AsRef<[u8]>, settings: Namespace) -> Result<(), PutNamespaceError> {
         self.inner.put_namespace(name.as_ref(), settings)
     }
 
@@ -274,7 +274,7 @@ impl Engine {
 
     /// What is in force in which namespace.
     pub fn policies(&self) -> impl std::ops::Deref<Target = Policies> + '_ {
-        self.inner.namespaces.now()
+        self.inner.namespaces.current()
     }
 
     /// What it was opened with.
@@ -284,13 +284,13 @@ impl Engine {
 
     /// Writes a copy of everything to a directory that is empty or does not exist yet, while counting goes on. It holds a state that existed, with all
     /// that was acknowledged before the call, and opens as a data directory of its own. Blocks; not for a thread that serves others.
-    pub fn backup(&self, dir: impl AsRef<Path>) -> Result<BackedUp, BackupError> {
+    pub fn backup(&self, dir: impl AsRef<Path>) -> Result<BackupSummary, BackupError> {
         let mut backup = Backup::begin(&self.inner, dir.as_ref())?;
         loop {
             match backup.step()? {
-                Backing::More => {}
-                Backing::Waits(wait) => self.wait(wait)?,
-                Backing::Done(backed_up) => return Ok(backed_up),
+                BackupStep::More => {}
+                BackupStep::WaitFor(wait) => self.wait(wait)?,
+                BackupStep::Done(backed_up) => return Ok(backed_up),
             }
         }
     }
@@ -300,7 +300,7 @@ impl Engine {
     ///
     /// What was decided by the time before stays as it is: tokens that were forgotten too early (those that carry their time are
     /// refused from here on, others may be applied again), expiry, and panes of windows.
-    pub fn lower_time(&self) -> Result<Option<TimeLowered>, SealError> {
+    pub fn lower_time(&self) -> Result<Option<TimeCorrection>, SealError> {
         self.inner.lower_time()
     }
 
@@ -329,25 +329,25 @@ impl Engine {
     }
 
     /// Waits until replies may leave; commits, for all that is filled, if nobody else is at it.
-    pub fn committed(&self, wait: Wait) -> Committed<'_> {
-        self.inner.committed(wait)
+    pub fn commit_until(&self, wait: Wait) -> CommitFuture<'_> {
+        self.inner.commit_until(wait)
     }
 
     /// Brings counters back from the ledger, or walks it.
-    pub fn load(&self, load: Load) -> Loading {
-        let ask = match &load {
-            Load::Names(_) | Load::Memory => Kick::load,
-            Load::Scan { .. } | Load::List { .. } => Kick::walk,
-            Load::Rows(_) => Kick::fetch,
-            Load::Swap(_) | Load::Once(_) => Kick::swap,
+    pub fn load(&self, load: Load) -> LoadFuture {
+        let signal = match &load {
+            Load::Names(_) | Load::Memory => Signals::request_load,
+            Load::Scan { .. } | Load::List { .. } => Signals::request_walk,
+            Load::Rows(_) => Signals::request_fetch,
+            Load::Swap(_) | Load::Once(_) => Signals::request_swap,
         };
-        let loading = self.inner.loads.ask(load, self.inner.clock.elapsed());
-        match self.inner.kick.get() {
-            Some(kick) if !kick.is_stopped() => ask(kick),
+        let loading = self.inner.loads.enqueue(load, self.inner.clock.elapsed());
+        match self.inner.signals.get() {
+            Some(signals) if !signals.is_stopped() => signal(signals),
             // No threads, or none any more: whoever asks does it.
             _ => {
-                self.steps().load();
-                self.steps().walk();
+                self.steps().run_loads();
+                self.steps().run_walks();
             }
         }
         loading
@@ -379,9 +379,9 @@ impl Engine {
         let (journal_bytes, segments) = inner.journal.size();
         Stats {
             writer: inner.writer,
-            durability: inner.namespaces.now().default_durability(),
+            durability: inner.namespaces.current().default_durability(),
             counters: inner.table.counters(),
-            counters_split: inner.splits.all().iter().filter(|split| split.is_open()).count(),
+            counters_split: inner.lanes.all().iter().filter(|lanes| lanes.is_open()).count(),
             journal_bytes,
             segments,
             written: inner.journal.written(),
@@ -396,15 +396,15 @@ impl Engine {
             disk_full: inner.journal.is_full_hint(),
             resident_bytes: inner.table.bytes(),
             bodies_bytes: inner.table.bodies_bytes(),
-            late_events: inner.table.late(),
-            sampled_events: inner.table.thinned_events(),
-            sampling_rate: inner.namespaces.now().overload_p(),
+            late_events: inner.table.late_events(),
+            sampled_events: inner.table.sampled_events(),
+            sampling_rate: inner.namespaces.current().overload_p(),
             memory_bytes_max: inner.options.memory_bytes_max,
             disk_bytes_max: inner.options.disk_bytes_max,
             seals: u64::from(inner.batch_sealed()),
             evicted: inner.evicted.load(Ordering::Relaxed),
             tokens: inner.tokens.stats(),
-            loaded: inner.loads.loaded(),
+            loaded: inner.loads.lookups(),
             compactions: inner.compaction.pieces.load(Ordering::Relaxed),
             compaction_micros: inner.compaction.micros.load(Ordering::Relaxed),
             compaction_running: inner.compaction.running.load(Ordering::Relaxed),
@@ -428,29 +428,29 @@ impl Engine {
     pub(crate) fn load_now(&self, load: Load, since: &mut Option<Duration>) -> Result<Option<Reply>, Error> {
         let loading = self.load(load);
         match block_on(loading) {
-            Loaded::Again => Ok(None),
-            Loaded::Fetched(at) => {
+            LoadOutcome::Retry => Ok(None),
+            LoadOutcome::Fetched(at) => {
                 // What was fetched the first time stays fresh enough, or several counters would never be fresh at once.
                 since.get_or_insert(at);
                 Ok(None)
             }
-            Loaded::Refused(refusal) => Err(refusal.into()),
-            Loaded::Unknown => Err(Error::Unknown),
-            Loaded::Reply(reply, wait) => {
+            LoadOutcome::Refused(refusal) => Err(refusal.into()),
+            LoadOutcome::Unknown => Err(Error::OutcomeUnknown),
+            LoadOutcome::Reply(reply, wait) => {
                 self.wait(wait)?;
                 Ok(Some(reply))
             }
         }
     }
 
-    pub(crate) fn wait(&self, wait: Wait) -> Result<(), Dead> {
-        block_on(self.committed(wait))
+    pub(crate) fn wait(&self, wait: Wait) -> Result<(), JournalFailure> {
+        block_on(self.commit_until(wait))
     }
 }
 
 /// The engine's time was put back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TimeLowered {
+pub struct TimeCorrection {
     /// What it was.
     pub from: Millis,
     /// What it is.
@@ -466,7 +466,7 @@ pub enum CloseError {
     Unsealed(SealError),
     /// The journal failed.
     #[error(transparent)]
-    Dead(#[from] Dead),
+    JournalFailed(#[from] JournalFailure),
     /// The control file could not be written.
     #[error(transparent)]
     Journal(#[from] JournalError),
@@ -481,8 +481,8 @@ impl Inner {
         self.shared.as_ref().map(|shared| Sharing::new(self, shared))
     }
 
-    pub(crate) fn committed(&self, wait: Wait) -> Committed<'_> {
-        Committed { inner: self, wait }
+    pub(crate) fn commit_until(&self, wait: Wait) -> CommitFuture<'_> {
+        CommitFuture { inner: self, wait }
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -497,33 +497,33 @@ impl Inner {
     }
 
     /// Asks for segments if they are running out.
-    pub(crate) fn tend_if_low(&self) {
+    pub(crate) fn request_segments_if_low(&self) {
         // A full disk is tried again now and then without being asked; asking after every turn would keep the thread busy.
-        if self.journal.room_is_low() && !self.journal.is_full_hint() {
-            self.tend_now();
+        if self.journal.is_room_low() && !self.journal.is_full_hint() {
+            self.request_maintenance();
         }
     }
 
-    pub(crate) fn tend_now(&self) {
-        if let Some(kick) = self.kick.get() {
-            kick.tend();
+    pub(crate) fn request_maintenance(&self) {
+        if let Some(signals) = self.signals.get() {
+            signals.request_maintenance();
         }
     }
 
     pub(crate) fn close(&self) -> Result<(), CloseError> {
         // One at a time: a second call returns when the first is done, and tries again what the first could not do.
-        let mut closed = lock(&self.closing);
+        let mut closed = lock(&self.close_done);
         if *closed {
             return Ok(());
         }
         // While there may be more room to ask for than lanes hold of it.
-        self.visit_splits(Visit::Join);
+        self.visit_all_lanes(LaneVisit::Join);
         self.closed.store(true, Ordering::Release);
-        self.visit_splits(Visit::Close);
+        self.visit_all_lanes(LaneVisit::Close);
         // So does whoever is saying something of a namespace, or is done with it before the mark.
         self.namespaces.wait_for_change();
         // A backup under way sees that, gives up and removes what it wrote.
-        drop(lock(&self.backing_up));
+        drop(lock(&self.backup_lock));
         let sealed = loop {
             match self.seal_all() {
                 // By a turn that was under way when the close began; another cannot come.
@@ -532,65 +532,65 @@ impl Inner {
             }
         };
         let end = self.journal.reserved();
-        block_on(self.committed(Wait { written: end, synced: end }))?;
+        block_on(self.commit_until(Wait { written: end, synced: end }))?;
         match sealed {
             // The journal has everything but the counters that are not journaled; the stop is clean without a seal.
-            Err(SealError::Ledger(LedgerError::Full(_))) if !self.namespaces.now().has_memory() => {}
+            Err(SealError::Ledger(LedgerError::Full(_))) if !self.namespaces.current().has_memory() => {}
             sealed => sealed.map_err(CloseError::Unsealed)?,
         }
-        self.journal.note_synced(true)?;
+        self.journal.record_synced(true)?;
         *closed = true;
         Ok(())
     }
 
     /// The lanes of a counter, to be added to by one more handle.
-    pub(crate) fn split(&self, name: Name<'_>) -> Arc<Split> {
+    pub(crate) fn acquire_lanes(&self, name: Name<'_>) -> Arc<LaneSet> {
         let hash = self.table.hash(name.bytes());
         let mut shard = self.table.lock(self.table.shard_of(hash));
-        if let Some(split) = shard.splits.find(name.bytes()) {
-            split.add_handle();
-            return split.clone();
+        if let Some(lanes) = shard.lanes.find(name.bytes()) {
+            lanes.add_handle();
+            return lanes.clone();
         }
-        let split = Arc::new(Split::new(name.bytes(), hash, self.options.lanes));
+        let lanes = Arc::new(LaneSet::new(name.bytes(), hash, self.options.lanes));
         // One that is too many is never opened.
-        if self.splits.add(&split) {
-            shard.splits.insert(split.clone());
+        if self.lanes.try_add(&lanes) {
+            shard.lanes.insert(lanes.clone());
         }
-        split
+        lanes
     }
 
     /// Looks at the lanes of all counters.
-    pub(crate) fn visit_splits(&self, visit: Visit) {
-        for split in self.splits.all() {
-            if visit == Visit::Look {
-                split.forget();
+    pub(crate) fn visit_all_lanes(&self, visit: LaneVisit) {
+        for lanes in self.lanes.all() {
+            if visit == LaneVisit::CloseIdle {
+                lanes.reset_recent_adds();
             }
             // A close looks at each, under its lock: one may be about to be opened.
-            if visit == Visit::Close || split.is_live() || split.is_idle() {
-                self.visit_split(&split, visit);
+            if visit == LaneVisit::Close || lanes.is_live() || lanes.has_no_handles() {
+                self.visit_lanes(&lanes, visit);
             }
         }
     }
 
-    pub(crate) fn visit_split(&self, split: &Split, visit: Visit) {
-        let look = || {
+    pub(crate) fn visit_lanes(&self, lanes: &LaneSet, visit: LaneVisit) {
+        let visit_once = || {
             let mut turn = Turn::new(self);
-            let looked = turn.visit(split, visit);
+            let visited = turn.visit_lanes(lanes, visit);
             turn.finish();
-            looked
+            visited
         };
         // What a late add has left in a lane after its counter has gone to rest. If that cannot be read, the next look tries again.
-        if !look() && self.loads.bring_back(self, split.name().bytes()).is_ok() {
-            look();
+        if !visit_once() && self.loads.load_counter(self, lanes.name().bytes()).is_ok() {
+            visit_once();
         }
     }
 
     /// Seals everything that has changed and cuts the journal. On a full disk it takes the space that was kept for this.
     pub(crate) fn seal_all(&self) -> Result<(), SealError> {
-        let _one = lock(&self.sealing);
+        let _one = lock(&self.seal_lock);
         self.journal.check_files()?;
         match self.try_seal_all() {
-            Err(SealError::Ledger(LedgerError::Full(_))) if self.journal.give_space()? => self.try_seal_all(),
+            Err(SealError::Ledger(LedgerError::Full(_))) if self.journal.release_spare_space()? => self.try_seal_all(),
             sealed => sealed,
         }
     }
@@ -599,59 +599,59 @@ impl Inner {
         let mut seal = Seal::begin(self);
         loop {
             match seal.step(self)? {
-                Sealing::More => {}
-                Sealing::Waits(wait) => block_on(self.committed(wait)).inspect_err(|_| seal.give_up(self))?,
-                Sealing::Done => break,
+                SealStep::More => {}
+                SealStep::WaitFor(wait) => block_on(self.commit_until(wait)).inspect_err(|_| seal.abort(self))?,
+                SealStep::Done => break,
             }
             // A long seal must not keep the writing from its segments.
-            if self.journal.room_is_low() && !self.journal.is_full() {
-                self.journal.prepare().inspect_err(|_| seal.give_up(self))?;
+            if self.journal.is_room_low() && !self.journal.is_full() {
+                self.journal.prepare_segments().inspect_err(|_| seal.abort(self))?;
             }
         }
         Ok(seal.finish(self)?)
     }
 
-    fn lower_time(&self) -> Result<Option<TimeLowered>, SealError> {
+    fn lower_time(&self) -> Result<Option<TimeCorrection>, SealError> {
         let (from, wall) = (self.now(), self.clock.wall());
         if from.0.saturating_sub(wall.0) <= STEP_MAX.as_millis() as u64 {
             return Ok(None);
         }
         // Then no record is left in the journal, and the watermark alone has the newest time.
         self.seal_all()?;
-        let _one = lock(&self.sealing);
+        let _one = lock(&self.seal_lock);
         let to = self.time.lower(&*self.clock);
-        let horizon = Noted::Horizon(self.tokens.lower_horizon(to)).note();
+        let horizon = TokenRecord::Horizon(self.tokens.lower_horizon(to)).to_aux_record();
         let watermark = Watermark { time: to, ..lock(&self.watermark).clone() };
         self.ledger.ingest(&[], &[horizon], &watermark.encode())?;
         *lock(&self.watermark) = watermark;
-        Ok(Some(TimeLowered { from, to }))
+        Ok(Some(TimeCorrection { from, to }))
     }
 
     /// Whether the ledger may grow by so much when the journal is cut there.
     pub(crate) fn check_quota(&self, cut: Position, bytes: u64) -> Result<(), LedgerError> {
-        self.journal.check_quota_cut(cut, bytes).map_err(|error| LedgerError::Full(error.to_string()))
+        self.journal.reserve_ledger_growth(cut, bytes).map_err(|error| LedgerError::Full(error.to_string()))
     }
 
     /// Takes note of what the ledger has grown or shrunk to.
-    pub(crate) fn note_ledger(&self) {
+    pub(crate) fn update_ledger_stats(&self) {
         // Asked for under the lock, so that of a seal and a merge that end together the later one has the last word.
-        let mut noted = lock(&self.ledger_stats);
-        *noted = self.ledger.stats();
-        self.journal.note_ledger(noted.disk_bytes);
+        let mut stats = lock(&self.ledger_stats);
+        *stats = self.ledger.stats();
+        self.journal.set_ledger_bytes(stats.disk_bytes);
     }
 
     pub(crate) fn batch_sealed(&self) -> u32 {
         self.batch_sealed.load(Ordering::Acquire)
     }
 
-    pub(crate) fn flush(&self) -> Flush {
+    pub(crate) fn flush(&self) -> FlushMark {
         *lock(&self.flush)
     }
 
     /// Everything was deleted by the record between these positions. Called while all shards are held.
-    pub(crate) fn note_flush(&self, start: Position, end: Position) {
+    pub(crate) fn record_flush(&self, start: Position, end: Position) {
         let mut flush = lock(&self.flush);
-        *flush = Flush { count: flush.count + 1, start, end };
+        *flush = FlushMark { count: flush.count + 1, start, end };
         self.unloaded.store(false, Ordering::Release);
     }
 
@@ -678,51 +678,51 @@ impl Inner {
 }
 
 /// Resolves when replies may leave.
-pub struct Committed<'e> {
+pub struct CommitFuture<'e> {
     inner: &'e Inner,
     wait: Wait,
 }
 
-impl Committed<'_> {
+impl CommitFuture<'_> {
     fn try_commit(&self) -> bool {
         let journal = &self.inner.journal;
-        journal.reached(self.wait) || {
+        journal.has_reached(self.wait) || {
             if self.wait.written > journal.written() {
-                journal.hand_over();
+                journal.write_filled();
             }
             if self.wait.synced > journal.synced() {
-                match self.inner.kick.get() {
+                match self.inner.signals.get() {
                     // A slow disk: the driver's thread waits for it, the worker goes on with what needs none.
-                    Some(kick) if journal.is_slow() && !kick.is_stopped() => kick.sync(),
+                    Some(signals) if journal.is_slow() && !signals.is_stopped() => signals.request_sync(),
                     _ => journal.sync(),
                 }
             }
-            journal.reached(self.wait)
+            journal.has_reached(self.wait)
         }
     }
 }
 
-impl Future for Committed<'_> {
-    type Output = Result<(), Dead>;
+impl Future for CommitFuture<'_> {
+    type Output = Result<(), JournalFailure>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let journal = &self.inner.journal;
-        if journal.reached(self.wait) {
+        if journal.has_reached(self.wait) {
             return Poll::Ready(Ok(()));
         }
         if let Some(reason) = journal.failure() {
-            return Poll::Ready(Err(Dead { reason: reason.to_owned() }));
+            return Poll::Ready(Err(JournalFailure { reason: reason.to_owned() }));
         }
         if self.try_commit() {
             return Poll::Ready(Ok(()));
         }
         // Someone else is committing. Register, then try again: whoever was at it either sees us or is done.
-        journal.wake_later(context.waker());
+        journal.register_waker(context.waker());
         if self.try_commit() {
             return Poll::Ready(Ok(()));
         }
         match journal.failure() {
-            Some(reason) => Poll::Ready(Err(Dead { reason: reason.to_owned() })),
+            Some(reason) => Poll::Ready(Err(JournalFailure { reason: reason.to_owned() })),
             None => Poll::Pending,
         }
     }
@@ -730,13 +730,13 @@ impl Future for Committed<'_> {
 
 /// Runs a future on this thread.
 pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
-    struct Unpark(thread::Thread);
-    impl Wake for Unpark {
+    struct ParkedThread(thread::Thread);
+    impl Wake for ParkedThread {
         fn wake(self: Arc<Self>) {
             self.0.unpark();
         }
     }
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let waker = Waker::from(Arc::new(ParkedThread(thread::current())));
     let mut context = Context::from_waker(&waker);
     let mut future = std::pin::pin!(future);
     loop {

@@ -8,28 +8,28 @@ use quipu_model::{Name, NameTooLong};
 
 use crate::engine::{Engine, Error};
 use crate::load::Load;
-use crate::split::{Adding, Split};
+use crate::split::{LaneAdd, LaneSet};
 use crate::sync::Arc;
-use crate::turn::{Counted, Visit};
+use crate::turn::{AddOutcome, LaneVisit};
 
 /// Adds that take the ordinary way and that nobody waits for are handed to the operating system after so many: they must not fill the memory until the next window.
-const HAND_OVER_EVERY: u32 = 64;
+const WRITE_FILLED_EVERY: u32 = 64;
 
 /// A counter, resolved once. Clones are handles on the same one.
 pub struct Handle {
     engine: Engine,
-    split: Arc<Split>,
+    lanes: Arc<LaneSet>,
 }
 
 impl Handle {
     pub(crate) fn new(engine: &Engine, name: &[u8]) -> Result<Handle, NameTooLong> {
         let name = Name::new(name)?;
-        Ok(Handle { engine: engine.clone(), split: engine.inner().split(name) })
+        Ok(Handle { engine: engine.clone(), lanes: engine.inner().acquire_lanes(name) })
     }
 
     /// Adds, and returns the value after it once it is as durable as the namespace asks.
     pub fn add(&self, delta: i64) -> Result<i64, Error> {
-        self.engine.add_to(self.split.name(), delta)
+        self.engine.add_to(self.lanes.name(), delta)
     }
 
     /// Adds, and neither returns a value nor waits. Whoever reads the counter after this has returned sees it; it is acknowledged by
@@ -38,23 +38,23 @@ impl Handle {
     // Always: a call costs as much as all that it does.
     #[inline(always)]
     pub fn count(&self, delta: i64) -> Result<(), Error> {
-        match self.split.add(delta) {
-            Adding::Laid => Ok(()),
-            other => self.count_otherwise(other, delta),
+        match self.lanes.add(delta) {
+            LaneAdd::Added => Ok(()),
+            other => self.count_slow(other, delta),
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn count_otherwise(&self, adding: Adding, delta: i64) -> Result<(), Error> {
-        match adding {
-            Adding::Laid => Ok(()),
-            Adding::Not => self.count_alone(delta),
-            Adding::Full => {
+    fn count_slow(&self, lane_add: LaneAdd, delta: i64) -> Result<(), Error> {
+        match lane_add {
+            LaneAdd::Added => Ok(()),
+            LaneAdd::NotAdded => self.count_without_lanes(delta),
+            LaneAdd::Full => {
                 self.join_full();
                 Ok(())
             }
-            Adding::Late => self.join_late(),
+            LaneAdd::Late => self.join_late(),
         }
     }
 
@@ -76,34 +76,34 @@ impl Handle {
 
     /// Whether [`Handle::count`] goes to lanes at the moment: while it is called often.
     pub fn is_split(&self) -> bool {
-        self.split.is_open()
+        self.lanes.is_open()
     }
 
     /// The counter's name.
     pub fn name(&self) -> &[u8] {
-        self.split.name().bytes()
+        self.lanes.name().bytes()
     }
 
-    pub(crate) fn split(&self) -> &Arc<Split> {
-        &self.split
+    pub(crate) fn lanes(&self) -> &Arc<LaneSet> {
+        &self.lanes
     }
 
     #[cold]
-    fn count_alone(&self, delta: i64) -> Result<(), Error> {
+    fn count_without_lanes(&self, delta: i64) -> Result<(), Error> {
         let mut since = None;
         loop {
             let mut turn = self.engine.turn();
-            since.into_iter().for_each(|since| turn.rows_since(since));
-            let counted = turn.count_alone(&self.split, delta);
+            since.into_iter().for_each(|since| turn.set_rows_since(since));
+            let counted = turn.count_without_lanes(&self.lanes, delta);
             turn.finish();
             match counted {
-                Ok(Counted::Refused(refusal)) => return Err(refusal.into()),
-                Ok(Counted::Yes | Counted::Unknown) => break,
+                Ok(AddOutcome::Refused(refusal)) => return Err(refusal.into()),
+                Ok(AddOutcome::Added | AddOutcome::Unknown) => break,
                 Err(load) => self.load(load, &mut since)?,
             }
         }
-        if self.split.recent().is_multiple_of(HAND_OVER_EVERY) {
-            self.engine.inner().journal.hand_over();
+        if self.lanes.recent_adds().is_multiple_of(WRITE_FILLED_EVERY) {
+            self.engine.inner().journal.write_filled();
         }
         Ok(())
     }
@@ -111,21 +111,21 @@ impl Handle {
     #[cold]
     fn join_full(&self) {
         let mut turn = self.engine.turn();
-        turn.join_full(&self.split);
+        turn.join_full(&self.lanes);
         turn.finish();
     }
 
     #[cold]
     fn join_late(&self) -> Result<(), Error> {
         let mut turn = self.engine.turn();
-        let joined = turn.join_late(&self.split);
+        let joined = turn.join_late(&self.lanes);
         turn.finish();
         if joined {
             return Ok(());
         }
         // At rest, perhaps.
-        self.engine.inner().visit_split(&self.split, Visit::Join);
-        if self.split.holds() { Err(Error::Unknown) } else { Ok(()) }
+        self.engine.inner().visit_lanes(&self.lanes, LaneVisit::Join);
+        if self.lanes.has_pending() { Err(Error::OutcomeUnknown) } else { Ok(()) }
     }
 
     fn load(&self, load: Load, since: &mut Option<Duration>) -> Result<(), Error> {
@@ -137,14 +137,14 @@ impl Handle {
 
 impl Clone for Handle {
     fn clone(&self) -> Handle {
-        self.split.add_handle();
-        Handle { engine: self.engine.clone(), split: self.split.clone() }
+        self.lanes.add_handle();
+        Handle { engine: self.engine.clone(), lanes: self.lanes.clone() }
     }
 }
 
 impl Drop for Handle {
     /// What it counted is joined by the next look, which also lets the lanes go.
     fn drop(&mut self) {
-        self.split.drop_handle();
+        self.lanes.drop_handle();
     }
 }

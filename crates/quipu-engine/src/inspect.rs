@@ -4,13 +4,13 @@ use std::path::{Path, PathBuf};
 
 use quipu_model::{Ledger, LedgerError, Vfs};
 
-use crate::journal::control::{Control, ControlFile, SLOT_BYTES};
+use crate::journal::control::{ControlFile, ControlState, SLOT_BYTES};
 use crate::journal::format::Position;
-use crate::journal::recover::{Record, Tail, find_segments, open_control, replay};
+use crate::journal::reader::{Record, Tail, find_segments, open_control, replay};
 use crate::journal::segments::Segment;
 use crate::journal::{Damage, JournalError, io_error};
 use crate::open::OpenError;
-use crate::overlay::{Found, lay_over, read_watermark};
+use crate::recovery::{DataDir, read_watermark, recover};
 use crate::sync::Arc;
 use crate::watermark::Watermark;
 
@@ -19,7 +19,7 @@ pub struct Inspection {
     /// The directory.
     pub dir: PathBuf,
     /// What the control file says; `None` in a directory that holds no journal.
-    pub control: Option<Control>,
+    pub control: Option<ControlState>,
     /// The segments, oldest first, and how many records begin in each.
     pub segments: Vec<(Segment, u64)>,
     /// Records in all.
@@ -29,7 +29,7 @@ pub struct Inspection {
     /// What it knows, if it knows anything.
     pub watermark: Option<Watermark>,
     /// Parts of its files that a start does not read, so that damage there is neither found nor does any harm.
-    pub unchecked: Vec<Unchecked>,
+    pub unchecked: Vec<UncheckedRange>,
     /// How many counters ledger and journal have together, expired ones that nobody has looked at included; known if the directory is whole.
     pub counters: u64,
     /// Where the records end, or what would keep the server from starting, in the same words.
@@ -38,7 +38,7 @@ pub struct Inspection {
 
 /// A part of a file that was not compared with a checksum.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Unchecked {
+pub struct UncheckedRange {
     /// Which file.
     pub file: PathBuf,
     /// From this byte.
@@ -59,7 +59,7 @@ pub fn inspect(
     vfs.list(dir).map_err(|e| io_error(dir, "list", e))?;
     let nothing = Tail { position: Default::default(), previous: 0, synced: Default::default(), torn: None };
     let (control, ledger, watermark, segments, verdict) = (None, None, None, Vec::new(), Ok(nothing));
-    let mut found = Inspection {
+    let mut inspection = Inspection {
         dir: dir.to_owned(),
         control,
         segments,
@@ -70,24 +70,24 @@ pub fn inspect(
         counters: 0,
         verdict,
     };
-    if let Err(error) = look(vfs, dir, open_ledger, &mut visit, &mut found) {
-        found.verdict = Err(error);
+    if let Err(error) = inspect_directory(vfs, dir, open_ledger, &mut visit, &mut inspection) {
+        inspection.verdict = Err(error);
     }
-    if let (Some(control), Ok(tail)) = (found.control, &found.verdict) {
-        let unread = unread_parts(&found.segments, control.start, tail.position);
-        found.unchecked.extend(unread);
+    if let (Some(control), Ok(tail)) = (inspection.control, &inspection.verdict) {
+        let unread = unread_ranges(&inspection.segments, control.start, tail.position);
+        inspection.unchecked.extend(unread);
     }
-    Ok(found)
+    Ok(inspection)
 }
 
 /// The parts of segments before the first record that counts, and behind the last one.
-fn unread_parts(segments: &[(Segment, u64)], start: Position, end: Position) -> Vec<Unchecked> {
+fn unread_ranges(segments: &[(Segment, u64)], start: Position, end: Position) -> Vec<UncheckedRange> {
     let mut parts = Vec::new();
     for (segment, _) in segments {
         let mut push = |from: Position, to: Position, reason: &str| {
             if from < to {
                 let (from, to) = (segment.offset(from), segment.offset(to));
-                parts.push(Unchecked { file: segment.path.clone(), from, to, reason: reason.to_owned() });
+                parts.push(UncheckedRange { file: segment.path.clone(), from, to, reason: reason.to_owned() });
             }
         };
         push(segment.base, start.min(segment.end), "the ledger has it");
@@ -97,49 +97,54 @@ fn unread_parts(segments: &[(Segment, u64)], start: Position, end: Position) -> 
 }
 
 /// Notes what is found, up to the first thing that is not as it should be.
-fn look(
+fn inspect_directory(
     vfs: &dyn Vfs,
     dir: &Path,
     open_ledger: impl FnOnce() -> Result<Arc<dyn Ledger>, LedgerError>,
     visit: &mut impl FnMut(&Segment, &Record<'_>) -> Result<(), Damage>,
-    found: &mut Inspection,
+    inspection: &mut Inspection,
 ) -> Result<(), OpenError> {
     let Some(file) = open_control(vfs, dir)? else { return Ok(()) };
     for (from, to) in ControlFile::unused_parts() {
-        found.unchecked.push(Unchecked { file: file.path().to_owned(), from, to, reason: "unused".to_owned() });
+        inspection.unchecked.push(UncheckedRange {
+            file: file.path().to_owned(),
+            from,
+            to,
+            reason: "unused".to_owned(),
+        });
     }
     if let Some((from, reason)) = file.unreadable_slot() {
         let (from, to, reason) = (*from, *from + SLOT_BYTES as u64, format!("one of two copies, {reason}"));
-        found.unchecked.push(Unchecked { file: file.path().to_owned(), from, to, reason });
+        inspection.unchecked.push(UncheckedRange { file: file.path().to_owned(), from, to, reason });
     }
     let control = *file.state();
-    found.control = Some(control);
+    inspection.control = Some(control);
     let segments = find_segments(vfs, dir, &control)?.segments;
-    found.segments = segments.iter().map(|segment| (segment.clone(), 0)).collect();
+    inspection.segments = segments.iter().map(|segment| (segment.clone(), 0)).collect();
     let opened = open_ledger();
     if opened.is_err() {
         // The server would go no further; but how much of the journal is whole is worth knowing all the more.
         let _ = replay(vfs, &control, &segments, |record| {
             let index = segments.partition_point(|segment| segment.end <= record.position);
-            found.segments[index].1 += 1;
-            found.records += 1;
+            inspection.segments[index].1 += 1;
+            inspection.records += 1;
             visit(&segments[index], record)
         });
     }
     let ledger = opened.map_err(|source| OpenError::Ledger { dir: dir.to_owned(), source })?;
-    found.ledger = Some(Arc::clone(&ledger));
-    found.watermark = read_watermark(&*ledger, dir, &control)?;
-    let (at_rest, counts, records) = (found.watermark.clone(), &mut found.segments, &mut found.records);
+    inspection.ledger = Some(Arc::clone(&ledger));
+    inspection.watermark = read_watermark(&*ledger, dir, &control)?;
+    let (at_rest, counts, records) = (inspection.watermark.clone(), &mut inspection.segments, &mut inspection.records);
     // Any order of hashes does where there are none to agree with.
     let fresh = || Watermark::new(control.log, 1, 0);
-    let directory = Found { vfs, dir, control: &control, segments: &segments, ledger: &*ledger, threads: None };
-    let overlaid = lay_over(directory, at_rest, fresh, |record| {
+    let directory = DataDir { vfs, dir, control: &control, segments: &segments, ledger: &*ledger, threads: None };
+    let recovered = recover(directory, at_rest, fresh, |record| {
         let index = segments.partition_point(|segment| segment.end <= record.position);
         counts[index].1 += 1;
         *records += 1;
         visit(&segments[index], record)
     })?;
-    found.counters = overlaid.table.counters();
-    found.verdict = Ok(overlaid.tail);
+    inspection.counters = recovered.table.counters();
+    inspection.verdict = Ok(recovered.tail);
     Ok(())
 }

@@ -19,18 +19,18 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The path of a command, one module a verb: [`admit`] → [`apply`] → [`journal`] → reply, with [`turn`] holding the steps together. Durability
+//! The path of a command, one module a verb: [`admission`] → [`apply`] → [`journal`] → reply, with [`turn`] holding the steps together. Durability
 //! is what a reply waits for, see [`quipu_model::Durability`].
 
 mod failpoint;
 mod sync;
 
+mod logging;
 mod options;
-mod say;
 mod system;
 mod time;
 
-pub mod admit;
+pub mod admission;
 pub mod apply;
 pub mod journal;
 pub mod namespaces;
@@ -39,14 +39,14 @@ mod split;
 mod tokens;
 pub mod turn;
 
-mod briefs;
+mod fast_path;
 
 pub mod sharing;
 
 mod load;
 mod open;
-mod overlay;
 mod overload;
+mod recovery;
 mod seal;
 mod watermark;
 
@@ -54,37 +54,37 @@ mod backup;
 mod engine;
 mod handle;
 pub mod inspect;
-mod making;
+pub mod offline;
 mod restore;
+mod staging;
 mod steps;
-pub mod survey;
 
-mod driver;
+mod background;
 
-pub use backup::{BackedUp, Backing, Backup, BackupError};
-pub use briefs::{BRIEFS_MAX, BriefReply};
-pub use engine::{CloseError, Committed, Dead, Engine, Error, Stats, TimeLowered};
+pub use backup::{Backup, BackupError, BackupStep, BackupSummary};
+pub use engine::{CloseError, CommitFuture, Engine, Error, JournalFailure, Stats, TimeCorrection};
+pub use fast_path::{SIMPLE_COMMANDS_MAX, SimpleReply};
 pub use handle::Handle;
 pub use journal::format::Position;
 pub use journal::{Damage, JournalError, SYNC_SECONDS, SyncCounts, Wait};
-pub use load::{Load, Loaded, Loading};
-pub use making::MakingError;
-pub use namespaces::{Policies, Policy, Put, PutError, Puts};
+pub use load::{Load, LoadFuture, LoadOutcome};
+pub use namespaces::{Policies, Policy, PutNamespaceError, RuntimeSettings, RuntimeSettingsMap};
 pub use open::{LOCK_FILE, OpenError, Recovery};
 pub use options::{
     EXIT_JOURNAL_FAILED, Environment, LEDGER_DIR, OpenLedger, Options, SEGMENT_BYTES_DEFAULT, SEGMENT_BYTES_MAX,
     SEGMENT_BYTES_MIN,
 };
 pub use restore::{RestoreError, restore, restore_bytes};
-pub use seal::{Seal, SealError, Sealing};
+pub use seal::{Seal, SealError, SealStep};
 pub use sharing::{
-    Adopt, AdoptError, Adopted, MergeError, Once, Pick, SHARDS_MAX, Secret, SharePolicy, Sharing, SharingOptions,
-    SharingStats, Standing, StoreHealth, Swap, dump_bodies,
+    AdoptError, AdoptionReport, Membership, MergeError, SHARDS_MAX, Secret, ShardPick, SharePolicy, Sharing,
+    SharingOptions, SharingStats, StoreHealth, Swap, TokenAdd, UnconfirmedAdds, dump_bodies,
 };
 pub use sketches::{OBSERVES_MAX, sketch_fingerprint};
+pub use staging::StagingError;
 pub use steps::Steps;
 pub use system::{SystemClock, SystemDisk, SystemLedger, SystemRng, is_in_use};
 pub use time::{STEP_MAX, STEP_STAYS};
 pub use tokens::{TokenKey, TokenStats};
-pub use turn::{Counted, NotRun, Turn, Watch};
+pub use turn::{AddOutcome, NotRun, Turn, WatchedVersion};
 pub use watermark::{ShardMark, Watermark};

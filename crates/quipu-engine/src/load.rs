@@ -16,16 +16,16 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use quipu_model::{KeptName, LedgerError, ListNames, Pattern, Refusal, Reply, Scan};
+use quipu_model::{LedgerError, ListNames, NameBuf, Pattern, Refusal, Reply, Scan};
 
-use crate::apply::table::Look;
-use crate::apply::{Passing, list_names, scan};
+use crate::apply::table::Residency;
+use crate::apply::{ShardWalk, list_names, scan};
 use crate::engine::Inner;
 use crate::failpoint::step;
 use crate::journal::Wait;
 use crate::journal::format::Position;
-use crate::sharing::own::Owned;
-use crate::sharing::{Once, Swap};
+use crate::sharing::own::OwnCells;
+use crate::sharing::{Swap, TokenAdd};
 use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, lock};
 
 /// So long a command waits for memory before it is refused: several seals, on a disk that works.
@@ -38,7 +38,7 @@ const SWEEP_NAMES_MAX: usize = 1_024;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Load {
     /// These counters.
-    Names(Vec<KeptName>),
+    Names(Vec<NameBuf>),
     /// Memory for a new counter.
     Memory,
     /// All names, a page of them.
@@ -58,18 +58,18 @@ pub enum Load {
         bytes_max: usize,
     },
     /// What the shared store has of these counters.
-    Rows(Vec<KeptName>),
+    Rows(Vec<NameBuf>),
     /// A change that the shared store carries out.
     Swap(Box<Swap>),
     /// An add with a token, which is claimed at the shared store first.
-    Once(Box<Once>),
+    Once(Box<TokenAdd>),
 }
 
 /// What loading came to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Loaded {
+pub enum LoadOutcome {
     /// What was missing is here: run the command again.
-    Again,
+    Retry,
     /// Rows are here that were asked for then, or later: run the command again, with [`Turn::rows_since`](crate::Turn::rows_since). If it has to wait
     /// more than once, the first time counts.
     Fetched(Duration),
@@ -81,87 +81,87 @@ pub enum Loaded {
     Unknown,
 }
 
-impl Loaded {
+impl LoadOutcome {
     /// A reply that waits for nothing.
-    pub(crate) fn reply(reply: Reply) -> Loaded {
-        Loaded::Reply(reply, Wait::default())
+    pub(crate) fn reply(reply: Reply) -> LoadOutcome {
+        LoadOutcome::Reply(reply, Wait::default())
     }
 }
 
 /// Loads that wait for their thread. Each is asked for by a connection or a thread that waits for it, so there are no more than of those.
 #[derive(Default)]
-pub struct Loads {
-    counters: Mutex<Vec<Arc<Job>>>,
-    walks: Mutex<Vec<Arc<Job>>>,
+pub struct LoadQueues {
+    counters: Mutex<Vec<Arc<LoadJob>>>,
+    walks: Mutex<Vec<Arc<LoadJob>>>,
     /// For the shared store: rows, until they have landed; swaps and claims, until someone takes them.
-    rows: Mutex<Vec<Arc<Job>>>,
-    swaps: Mutex<Vec<Arc<Job>>>,
-    onces: Mutex<Vec<Arc<Job>>>,
-    loaded: AtomicU64,
+    rows: Mutex<Vec<Arc<LoadJob>>>,
+    swaps: Mutex<Vec<Arc<LoadJob>>>,
+    claims: Mutex<Vec<Arc<LoadJob>>>,
+    lookups: AtomicU64,
     /// Somebody has waited for memory in vain, and there is none yet.
     starved: AtomicBool,
     /// Held by whoever loads.
-    loading: Mutex<()>,
+    load_lock: Mutex<()>,
 }
 
 /// A load, and who waits for it.
-pub(crate) struct Job {
+pub(crate) struct LoadJob {
     load: Load,
     asked_at: Duration,
     /// Of the rows that are waited for, those that have landed.
-    landed: Mutex<BTreeSet<KeptName>>,
-    state: Mutex<JobState>,
+    landed: Mutex<BTreeSet<NameBuf>>,
+    state: Mutex<LoadState>,
 }
 
 #[derive(Default)]
-struct JobState {
-    loaded: Option<Loaded>,
+struct LoadState {
+    outcome: Option<LoadOutcome>,
     waker: Option<Waker>,
 }
 
 /// Resolves when a load is done.
-pub struct Loading(Arc<Job>);
+pub struct LoadFuture(Arc<LoadJob>);
 
-impl Loads {
+impl LoadQueues {
     /// Asks for a load, at a time.
-    pub fn ask(&self, load: Load, asked_at: Duration) -> Loading {
+    pub fn enqueue(&self, load: Load, asked_at: Duration) -> LoadFuture {
         let queue = match &load {
             Load::Names(_) | Load::Memory => &self.counters,
             Load::Scan { .. } | Load::List { .. } => &self.walks,
             Load::Rows(_) => &self.rows,
             Load::Swap(_) => &self.swaps,
-            Load::Once(_) => &self.onces,
+            Load::Once(_) => &self.claims,
         };
-        let job = Arc::new(Job { load, asked_at, landed: Mutex::default(), state: Mutex::default() });
+        let job = Arc::new(LoadJob { load, asked_at, landed: Mutex::default(), state: Mutex::default() });
         lock(queue).push(job.clone());
-        Loading(job)
+        LoadFuture(job)
     }
 
     /// Brings back the counters that were asked for; returns how many loads are done, and how many wait for memory.
-    pub fn run(&self, inner: &Inner) -> (usize, usize) {
-        let _loading = lock(&self.loading);
+    pub fn run_loads(&self, inner: &Inner) -> (usize, usize) {
+        let _load_guard = lock(&self.load_lock);
         let jobs = std::mem::take(&mut *lock(&self.counters));
         let (mut done, mut waiting) = (0, Vec::new());
         // Without the threads of a driver nobody is going to give memory back.
-        let driven = inner.kick.get().is_some_and(|kick| !kick.is_stopped());
+        let has_threads = inner.signals.get().is_some_and(|signals| !signals.is_stopped());
         // Once one has waited in vain, the others need not find out one by one.
         let starved = inner.memory_is_full() && self.starved.load(Ordering::Relaxed);
-        let patient = driven && !starved;
+        let may_wait = has_threads && !starved;
         self.starved.store(starved, Ordering::Relaxed);
         for job in jobs {
-            let loaded = match &job.load {
+            let outcome = match &job.load {
                 Load::Names(names) if !inner.memory_is_overfull() => load_names(inner, names),
-                Load::Memory if !inner.memory_is_full() => Loaded::Again,
-                _ if patient && inner.clock.elapsed().saturating_sub(job.asked_at) < MEMORY_WAIT_MAX => {
+                Load::Memory if !inner.memory_is_full() => LoadOutcome::Retry,
+                _ if may_wait && inner.clock.elapsed().saturating_sub(job.asked_at) < MEMORY_WAIT_MAX => {
                     waiting.push(job);
                     continue;
                 }
                 _ => {
                     self.starved.store(true, Ordering::Relaxed);
-                    Loaded::Refused(Refusal::NoMemory { bytes_max: inner.options.memory_bytes_max.unwrap_or(0) })
+                    LoadOutcome::Refused(Refusal::NoMemory { bytes_max: inner.options.memory_bytes_max.unwrap_or(0) })
                 }
             };
-            job.finish(loaded);
+            job.finish(outcome);
             done += 1;
         }
         let left = waiting.len();
@@ -172,87 +172,87 @@ impl Loads {
     // ---- for the shared store ---------------------------------------------------------------------------------------------------
 
     /// Counters whose rows are waited for.
-    pub(crate) fn wanted_rows(&self) -> BTreeSet<KeptName> {
+    pub(crate) fn awaited_rows(&self) -> BTreeSet<NameBuf> {
         let mut rows = lock(&self.rows);
         // Whoever asked may have gone away since.
         rows.retain(|job| Arc::strong_count(job) > 1);
-        rows.iter().flat_map(|job| job.awaited()).collect()
+        rows.iter().flat_map(|job| job.awaited_rows()).collect()
     }
 
     /// A row has landed that was asked for then; takes those who wait for nothing else. Whoever asked later waits for the next one.
-    pub(crate) fn landed_rows(&self, name: &KeptName, asked_at: Duration) -> Vec<Arc<Job>> {
+    pub(crate) fn take_landed_rows(&self, name: &NameBuf, asked_at: Duration) -> Vec<Arc<LoadJob>> {
         let mut rows = lock(&self.rows);
-        rows.extract_if(.., |job| job.asked_at <= asked_at && job.land(name)).collect()
+        rows.extract_if(.., |job| job.asked_at <= asked_at && job.record_landed(name)).collect()
     }
 
     /// Takes those who wait for this row, among others.
-    pub(crate) fn take_rows(&self, name: &KeptName) -> Vec<Arc<Job>> {
+    pub(crate) fn take_rows(&self, name: &NameBuf) -> Vec<Arc<LoadJob>> {
         lock(&self.rows).extract_if(.., |job| job.rows().contains(name)).collect()
     }
 
     /// Takes those who have waited for rows for that long.
-    pub(crate) fn late_rows(&self, now: Duration, wait: Duration) -> Vec<Arc<Job>> {
+    pub(crate) fn take_late_rows(&self, now: Duration, wait: Duration) -> Vec<Arc<LoadJob>> {
         let mut rows = lock(&self.rows);
         rows.extract_if(.., |job| now.saturating_sub(job.asked_at) >= wait).collect()
     }
 
     /// Takes the swaps that are waited for.
-    pub(crate) fn take_swaps(&self) -> Vec<Arc<Job>> {
+    pub(crate) fn take_swaps(&self) -> Vec<Arc<LoadJob>> {
         std::mem::take(&mut *lock(&self.swaps))
     }
 
     /// Takes an add with a token.
-    pub(crate) fn take_once(&self) -> Option<Arc<Job>> {
-        let mut onces = lock(&self.onces);
-        if onces.is_empty() { None } else { Some(onces.remove(0)) }
+    pub(crate) fn take_claim(&self) -> Option<Arc<LoadJob>> {
+        let mut claims = lock(&self.claims);
+        if claims.is_empty() { None } else { Some(claims.remove(0)) }
     }
 
     /// Brings a counter back, if it is at rest.
-    pub(crate) fn bring_back(&self, inner: &Inner, name: &[u8]) -> Result<(), LedgerError> {
-        let _loading = lock(&self.loading);
+    pub(crate) fn load_counter(&self, inner: &Inner, name: &[u8]) -> Result<(), LedgerError> {
+        let _load_guard = lock(&self.load_lock);
         load_name(inner, inner.table.hash(name), name)
     }
 
     /// How many counters were looked for in the ledger.
-    pub fn loaded(&self) -> u64 {
-        self.loaded.load(Ordering::Relaxed)
+    pub fn lookups(&self) -> u64 {
+        self.lookups.load(Ordering::Relaxed)
     }
 
     /// Walks, for those who asked; returns how many did. They read only, so they need not wait for one another.
-    pub fn walk(&self, inner: &Inner) -> usize {
+    pub fn run_walks(&self, inner: &Inner) -> usize {
         let jobs = std::mem::take(&mut *lock(&self.walks));
         // Whoever asked may have gone away since, and a walk over everything takes long.
         for job in jobs.iter().filter(|job| Arc::strong_count(job) > 1) {
-            job.finish(walk(inner, &job.load));
+            job.finish(run_walk(inner, &job.load));
         }
         jobs.len()
     }
 }
 
-impl Job {
+impl LoadJob {
     /// The rows that are waited for.
-    pub(crate) fn rows(&self) -> &[KeptName] {
+    pub(crate) fn rows(&self) -> &[NameBuf] {
         if let Load::Rows(names) = &self.load { names } else { &[] }
     }
 
     /// The rows that have not landed yet.
-    fn awaited(&self) -> Vec<KeptName> {
+    fn awaited_rows(&self) -> Vec<NameBuf> {
         let landed = lock(&self.landed);
         self.rows().iter().filter(|name| !landed.contains(*name)).cloned().collect()
     }
 
     /// A row has landed; whether that was the last one that is waited for.
-    fn land(&self, name: &KeptName) -> bool {
+    fn record_landed(&self, name: &NameBuf) -> bool {
         if !self.rows().contains(name) {
             return false;
         }
         lock(&self.landed).insert(name.clone());
-        self.awaited().is_empty()
+        self.awaited_rows().is_empty()
     }
 
     /// Its rows are here.
-    pub(crate) fn fetched(&self) {
-        self.finish(Loaded::Fetched(self.asked_at));
+    pub(crate) fn finish_fetched(&self) {
+        self.finish(LoadOutcome::Fetched(self.asked_at));
     }
 
     /// The swap that is waited for.
@@ -261,13 +261,13 @@ impl Job {
     }
 
     /// The add with a token that is waited for.
-    pub(crate) fn once(&self) -> Option<&Once> {
+    pub(crate) fn once(&self) -> Option<&TokenAdd> {
         if let Load::Once(once) = &self.load { Some(once) } else { None }
     }
 
-    pub(crate) fn finish(&self, loaded: Loaded) {
+    pub(crate) fn finish(&self, outcome: LoadOutcome) {
         let mut state = lock(&self.state);
-        state.loaded = Some(loaded);
+        state.outcome = Some(outcome);
         if let Some(waker) = state.waker.take() {
             drop(state);
             waker.wake();
@@ -275,52 +275,55 @@ impl Job {
     }
 }
 
-fn walk(inner: &Inner, load: &Load) -> Loaded {
+fn run_walk(inner: &Inner, load: &Load) -> LoadOutcome {
     let ledger = Some(&*inner.ledger);
-    let mut passing = Passing { table: &inner.table, ledger, now: inner.now(), newest: Position(0), hidden: false };
+    let mut shard_walk =
+        ShardWalk { table: &inner.table, ledger, now: inner.now(), newest: Position(0), has_hidden_expired: false };
     let walked = match load {
         Load::Scan { cursor, pattern, count } => {
             let pattern = pattern.as_deref().map(Pattern);
-            scan(&mut passing, &Scan { cursor: *cursor, pattern, count: *count })
+            scan(&mut shard_walk, &Scan { cursor: *cursor, pattern, count: *count })
         }
         Load::List { pattern, bytes_max } => {
-            list_names(&mut passing, &ListNames { pattern: Pattern(pattern), bytes_max: *bytes_max })
+            list_names(&mut shard_walk, &ListNames { pattern: Pattern(pattern), bytes_max: *bytes_max })
         }
-        Load::Names(_) | Load::Memory | Load::Rows(_) | Load::Swap(_) | Load::Once(_) => return Loaded::Again,
+        Load::Names(_) | Load::Memory | Load::Rows(_) | Load::Swap(_) | Load::Once(_) => return LoadOutcome::Retry,
     };
-    if passing.hidden {
+    if shard_walk.has_hidden_expired {
         // What was shown as expired stays so.
         let mut turn = crate::turn::Turn::new(inner);
-        passing.newest = passing.newest.max(turn.note_time());
+        shard_walk.newest = shard_walk.newest.max(turn.journal_time());
         turn.finish();
     }
     match walked {
-        Ok(reply) => Loaded::Reply(reply, Wait::for_durability(inner.namespaces.now().strictest(), passing.newest)),
-        Err(refusal) => Loaded::Refused(refusal),
+        Ok(reply) => {
+            LoadOutcome::Reply(reply, Wait::for_durability(inner.namespaces.current().strictest(), shard_walk.newest))
+        }
+        Err(refusal) => LoadOutcome::Refused(refusal),
     }
 }
 
-fn load_names(inner: &Inner, names: &[KeptName]) -> Loaded {
+fn load_names(inner: &Inner, names: &[NameBuf]) -> LoadOutcome {
     let mut hashed: Vec<(u64, &[u8])> = names.iter().map(|name| (inner.table.hash(name), &**name)).collect();
     // In the ledger's order, so that neighbours are read from one block.
     hashed.sort_unstable();
-    let mut loaded = Loaded::Again;
+    let mut outcome = LoadOutcome::Retry;
     for (hash, name) in hashed {
         // The first is needed by the command that asks; the others perhaps by later ones, which will ask for themselves.
         if let Err(error) = load_name(inner, hash, name)
             && names.first().is_some_and(|first| **first == *name)
         {
-            loaded = Loaded::Refused(Refusal::AtRest { reason: error.to_string() });
+            outcome = LoadOutcome::Refused(Refusal::AtRest { reason: error.to_string() });
         }
     }
-    loaded
+    outcome
 }
 
 fn load_name(inner: &Inner, hash: u64, name: &[u8]) -> Result<(), LedgerError> {
     let (table, index) = (&inner.table, inner.table.shard_of(hash));
     let flushes = {
         let mut shard = table.lock(index);
-        if shard.look(hash, name) != Look::Unknown {
+        if shard.find(hash, name) != Residency::NotResident {
             return Ok(());
         }
         // A flush counts up while it holds every shard.
@@ -329,12 +332,12 @@ fn load_name(inner: &Inner, hash: u64, name: &[u8]) -> Result<(), LedgerError> {
     step!("loading");
     let cell = inner.ledger.get(hash, name)?;
     let own = match inner.shared {
-        Some(_) => inner.ledger.own(hash, name)?,
+        Some(_) => inner.ledger.own_cells(hash, name)?,
         None => None,
     };
-    let own = own.map(|bytes| Owned::decode(&bytes).ok_or_else(own_damage)).transpose()?.map(Box::new);
-    inner.loads.loaded.fetch_add(1, Ordering::Relaxed);
-    table.with(index, |shard| {
+    let own = own.map(|bytes| OwnCells::decode(&bytes).ok_or_else(own_cells_damage)).transpose()?.map(Box::new);
+    inner.loads.lookups.fetch_add(1, Ordering::Relaxed);
+    table.with_shard(index, |shard| {
         if inner.flush().count == flushes {
             shard.load(hash, name, cell, own);
         }
@@ -344,17 +347,17 @@ fn load_name(inner: &Inner, hash: u64, name: &[u8]) -> Result<(), LedgerError> {
 }
 
 /// What is at rest of own cells makes no sense.
-pub(crate) fn own_damage() -> LedgerError {
+pub(crate) fn own_cells_damage() -> LedgerError {
     LedgerError::Damaged("what this node says of a counter on a shared store makes no sense".to_owned())
 }
 
 /// Brings back counters of a shard that have expired at rest, so that they are removed; whether there were any.
 pub fn sweep(inner: &Inner, index: usize) -> Result<bool, LedgerError> {
-    let _loading = lock(&inner.loads.loading);
+    let _load_guard = lock(&inner.loads.load_lock);
     let (table, now) = (&inner.table, inner.now());
     let collections = {
         let shard = table.lock(index);
-        if !shard.unloaded || shard.rest_deadline.is_none_or(|at| at > now) || inner.memory_is_full() {
+        if !shard.unloaded || shard.ledger_deadline.is_none_or(|at| at > now) || inner.memory_is_full() {
             return Ok(false);
         }
         shard.collections
@@ -365,7 +368,7 @@ pub fn sweep(inner: &Inner, index: usize) -> Result<bool, LedgerError> {
             return ControlFlow::Break(());
         }
         match cell.expires_at {
-            Some(at) if at <= now && expired.len() < SWEEP_NAMES_MAX => expired.push((hash, KeptName::from(name))),
+            Some(at) if at <= now && expired.len() < SWEEP_NAMES_MAX => expired.push((hash, NameBuf::from(name))),
             Some(at) => deadline = Some(deadline.map_or(at, |earliest: quipu_model::Millis| earliest.min(at))),
             None => {}
         }
@@ -380,18 +383,18 @@ pub fn sweep(inner: &Inner, index: usize) -> Result<bool, LedgerError> {
     let mut shard = table.lock(index);
     // What was sealed meanwhile may expire earlier than what was seen.
     if shard.collections == collections {
-        shard.rest_deadline = deadline;
+        shard.ledger_deadline = deadline;
     }
     Ok(!expired.is_empty())
 }
 
-impl Future for Loading {
-    type Output = Loaded;
+impl Future for LoadFuture {
+    type Output = LoadOutcome;
 
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Loaded> {
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<LoadOutcome> {
         let mut state = lock(&self.0.state);
-        match state.loaded.take() {
-            Some(loaded) => Poll::Ready(loaded),
+        match state.outcome.take() {
+            Some(outcome) => Poll::Ready(outcome),
             None => {
                 state.waker = Some(context.waker().clone());
                 Poll::Pending

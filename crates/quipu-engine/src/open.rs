@@ -11,21 +11,21 @@ use std::path::Path;
 
 use quipu_model::{Durability, Incarnation, LedgerError, LockError, Namespace, NodeId, Vfs, Writer};
 
-use crate::engine::{Compaction, Inner};
+use crate::engine::{CompactionState, Inner};
 use crate::failpoint::step;
-use crate::journal::control::{CONTROL_FILE, CONTROL_FILE_NEW, CONTROL_FILE_UNFINISHED, Control, ControlFile};
+use crate::journal::control::{CONTROL_FILE, CONTROL_FILE_NEW, CONTROL_FILE_UNFINISHED, ControlFile, ControlState};
 use crate::journal::format::{Entry, Position};
-use crate::journal::recover::{Found, Tail, find_segments, open_control};
+use crate::journal::reader::{SegmentList, Tail, find_segments, open_control};
 use crate::journal::segments::{Segment, segment_number};
-use crate::journal::{Draft, Journal, JournalError, JournalOptions, io_error};
-use crate::load::Loads;
-use crate::namespaces::{Namespaces, Thinned};
+use crate::journal::{Journal, JournalError, JournalOptions, RecordBuilder, io_error};
+use crate::load::LoadQueues;
+use crate::namespaces::{Namespaces, SamplingRecord};
 use crate::options::{Environment, LEDGER_DIR, Options, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
-use crate::overlay::{self, Overlaid, lay_over, read_watermark};
 use crate::overload::Pressure;
-use crate::sharing::{Kept, Shared};
+use crate::recovery::{self, RecoveredState, read_watermark, recover};
+use crate::sharing::{CleanStop, StoreLink};
 use crate::sketches;
-use crate::split::SplitList;
+use crate::split::LaneRegistry;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, OnceLock};
 use crate::time::EngineTime;
 use crate::tokens::Tokens;
@@ -38,7 +38,7 @@ pub const LOCK_FILE: &str = "lock";
 const LOST_AND_FOUND: &str = "lost+found";
 
 /// As many files of a foreign directory are named.
-const FOREIGN_NAMED: usize = 3;
+const FOREIGN_NAMES_MAX: usize = 3;
 
 /// Why an engine could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -53,7 +53,7 @@ pub enum OpenError {
         source: LockError,
     },
     /// No file can be made in the directory.
-    #[error("cannot write to data directory {}: {source}; {}, or name another directory", .dir.display(), advice(source))]
+    #[error("cannot write to data directory {}: {source}; {}, or name another directory", .dir.display(), write_advice(source))]
     Unwritable {
         /// Which directory.
         dir: std::path::PathBuf,
@@ -93,7 +93,7 @@ pub enum OpenError {
 }
 
 /// What to do about a directory that cannot be written.
-fn advice(error: &std::io::Error) -> &'static str {
+fn write_advice(error: &std::io::Error) -> &'static str {
     match error.kind() {
         std::io::ErrorKind::ReadOnlyFilesystem => "mount its file system for writing",
         _ => "check its owner and permissions",
@@ -136,7 +136,7 @@ pub(crate) fn open(options: Options, environment: Environment) -> Result<Inner, 
     };
     lock.lock_file(control.path()).map_err(refused)?;
     step!("control");
-    let Found { mut segments, leftovers } = find_segments(&*vfs, &dir, control.state())?;
+    let SegmentList { mut segments, leftovers } = find_segments(&*vfs, &dir, control.state())?;
     let ledger = open_ledger(&options).map_err(|source| OpenError::Ledger { dir: dir.clone(), source })?;
     let ledger_dir = dir.join(LEDGER_DIR);
     // A ledger need not be a directory of this file system.
@@ -146,7 +146,7 @@ pub(crate) fn open(options: Options, environment: Environment) -> Result<Inner, 
     let at_rest = read_watermark(&*ledger, &dir, control.state())?;
     step!("watermark");
     let fresh = || Watermark::new(control.state().log, options.table_shards, rng.next());
-    let directory = overlay::Found {
+    let directory = recovery::DataDir {
         vfs: &*vfs,
         dir: &dir,
         control: control.state(),
@@ -154,32 +154,43 @@ pub(crate) fn open(options: Options, environment: Environment) -> Result<Inner, 
         ledger: &*ledger,
         threads: options.restore_threads,
     };
-    let found = lay_over(directory, at_rest, fresh, |_| Ok(()))?;
-    let Overlaid { table, watermark, unloaded, time, records, flush, tail, joined, horizon, namespaces: said, thinned } =
-        found;
+    let recovered = recover(directory, at_rest, fresh, |_| Ok(()))?;
+    let RecoveredState {
+        table,
+        watermark,
+        unloaded,
+        time,
+        records,
+        flush,
+        tail,
+        joined,
+        horizon,
+        namespaces: declared,
+        sampling,
+    } = recovered;
     if store.is_none() && !joined.is_empty() {
         let reason =
             "its counters are shared with other nodes: it cannot be opened without the store that it has joined";
         return Err(OpenError::Options(format!("{}: {reason}", dir.display())));
     }
-    if store.is_some() && (0..table.shard_count()).any(|shard| !table.lock(shard).shelf().is_empty()) {
+    if store.is_some() && (0..table.shard_count()).any(|shard| !table.lock(shard).bodies().is_empty()) {
         let reason = "it has counters of approximate kinds from before it had a store: they hash what they count by a secret of this directory, so that they cannot be laid together with those of other nodes";
         return Err(OpenError::Options(format!("{}: {reason}", dir.display())));
     }
     if store.is_some()
-        && let Some((name, _)) = thinned.first_key_value()
+        && let Some((name, _)) = sampling.first_key_value()
     {
         let reason = "was sampled before it had a store: other nodes would take its counters for exact ones";
         return Err(OpenError::Options(format!("{}: namespace {} {reason}", dir.display(), name.escape_ascii())));
     }
-    said.iter().try_for_each(|(name, put)| check_namespace(name, &put.settings, store.is_some()))?;
-    let (namespaces, unwritten) = Namespaces::new(&options, said, thinned);
+    declared.iter().try_for_each(|(name, put)| check_namespace(name, &put.settings, store.is_some()))?;
+    let (namespaces, unjournaled) = Namespaces::new(&options, declared, sampling);
     step!("replayed");
 
     for path in leftovers {
         vfs.remove(&path).map_err(|e| io_error(&path, "remove", e))?;
     }
-    adopt_prepared(&*vfs, &dir, &mut control, &segments)?;
+    adopt_prepared_segments(&*vfs, &dir, &mut control, &segments)?;
     // Those that may have something to sync or to write.
     for segment in segments.iter_mut().filter(|segment| segment.end > tail.synced) {
         segment.reopen(&*vfs)?;
@@ -196,7 +207,7 @@ pub(crate) fn open(options: Options, environment: Environment) -> Result<Inner, 
     let writer = Writer { node: control.state().node, incarnation };
     // Into both slots: a damaged one must not fall back to a clean stop that is no longer true.
     for _ in 0..2 {
-        control.write(|control| {
+        control.update(|control| {
             control.clean = false;
             control.released = 0;
             control.incarnation = incarnation;
@@ -210,26 +221,27 @@ pub(crate) fn open(options: Options, environment: Environment) -> Result<Inner, 
         pending_bytes_max: options.pending_bytes_max,
         disk_bytes_max: options.disk_bytes_max,
         reserve_bytes: options.reserve_bytes,
-        zeros: namespaces.now().strictest() > Durability::Relaxed,
+        zeros: namespaces.current().strictest() > Durability::Relaxed,
     };
     let (environment, log) = ((vfs, clock.clone()), control.state().log);
     let journal = Journal::new(environment, &dir, journal_options, control, segments, &tail, on_failure);
     let ledger_stats = ledger.stats();
-    journal.note_ledger(ledger_stats.disk_bytes);
+    journal.set_ledger_bytes(ledger_stats.disk_bytes);
     journal.find_reserve()?;
-    journal.prepare()?;
-    if journal.is_full() && journal.give_space()? {
-        journal.prepare()?;
+    journal.prepare_segments()?;
+    if journal.is_full() && journal.release_spare_space()? {
+        journal.prepare_segments()?;
     }
-    let kept = last.filter(|_| released != 0).map(|incarnation| Kept { incarnation, released });
-    let shared = store.map(|store| Shared::new(store, options.sharing.clone(), rng.clone(), writer, kept));
-    let remembered = (0..table.shard_count()).map(|shard| table.lock(shard).book().len());
+    let clean_stop =
+        last.filter(|_| released != 0).map(|incarnation| CleanStop { incarnation, released_version: released });
+    let shared = store.map(|store| StoreLink::new(store, options.sharing.clone(), rng.clone(), writer, clean_stop));
+    let remembered = (0..table.shard_count()).map(|shard| table.lock(shard).tokens().counts());
     let remembered = remembered.fold((0, 0), |(tokens, producers), one| (tokens + one.0, producers + one.1));
     let tokens = Tokens::new(&options, log, horizon, remembered);
     let inner = Inner {
         sketch_key: match &shared {
             Some(shared) => sketches::shared_key(&shared.options.secret.0),
-            None => sketches::key(log),
+            None => sketches::directory_key(log),
         },
         tokens,
         namespaces,
@@ -240,32 +252,32 @@ pub(crate) fn open(options: Options, environment: Environment) -> Result<Inner, 
         clock,
         recovery: Recovery { records, tail, clean, copied },
         unloaded: AtomicBool::new(unloaded && flush.end == Position(0)),
-        sealing: Mutex::new(()),
-        backing_up: Mutex::new(()),
+        seal_lock: Mutex::new(()),
+        backup_lock: Mutex::new(()),
         ledger,
         ledger_stats: Mutex::new(ledger_stats),
         watermark: Mutex::new(watermark),
-        splits: SplitList::default(),
-        loads: Loads::default(),
+        lanes: LaneRegistry::default(),
+        loads: LoadQueues::default(),
         batch_next: AtomicU32::new(0),
         batch_sealed: AtomicU32::new(0),
         evicted: AtomicU64::new(0),
         flush: Mutex::new(flush),
-        compaction: Compaction::default(),
+        compaction: CompactionState::default(),
         joined: Mutex::new(joined),
         shared,
         pressure: Mutex::new(Pressure::new()),
-        kick: OnceLock::new(),
+        signals: OnceLock::new(),
         closed: AtomicBool::new(false),
-        closing: Mutex::new(false),
+        close_done: Mutex::new(false),
         options,
         _lock: lock,
     };
     inner.count_all_limited().map_err(|source| OpenError::Ledger { dir: dir.clone(), source })?;
-    inner.table.seed_dice(inner.writer.incarnation.0 ^ inner.recovery.tail.position.0.rotate_left(32));
-    begin_life(&inner, &unwritten).map_err(|reason| OpenError::NoRoom { dir, reason })?;
+    inner.table.seed_rng(inner.writer.incarnation.0 ^ inner.recovery.tail.position.0.rotate_left(32));
+    begin_incarnation(&inner, &unjournaled).map_err(|reason| OpenError::NoRoom { dir, reason })?;
     // What this life does not sample any more; without room for that, later.
-    inner.settle_thinning();
+    inner.retry_end_sampling();
     Ok(inner)
 }
 
@@ -290,17 +302,17 @@ fn check_directory(vfs: &dyn Vfs, dir: &Path) -> Result<(), OpenError> {
         return Ok(());
     }
     names.sort();
-    let more = names.len().saturating_sub(FOREIGN_NAMED);
-    names.truncate(FOREIGN_NAMED);
+    let more = names.len().saturating_sub(FOREIGN_NAMES_MAX);
+    names.truncate(FOREIGN_NAMES_MAX);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     Err(OpenError::Foreign { dir: dir.to_owned(), found: format!("{}{more}", names.join(", ")) })
 }
 
-fn new_control(node: u64, log: u64) -> Control {
+fn new_control(node: u64, log: u64) -> ControlState {
     let (start, base, synced) = (Position(0), Position(0), Position(0));
     let (node, incarnation) = (NodeId(node), Incarnation(0));
     let (first, end, identity) = (0, 0, 0);
-    Control {
+    ControlState {
         clean: false,
         generation: 0,
         node,
@@ -318,7 +330,7 @@ fn new_control(node: u64, log: u64) -> Control {
 }
 
 /// Segments that were prepared but not yet entered in the control file are entered now, once they are surely durable.
-fn adopt_prepared(
+fn adopt_prepared_segments(
     vfs: &dyn Vfs,
     dir: &Path,
     control: &mut ControlFile,
@@ -334,27 +346,27 @@ fn adopt_prepared(
     }
     vfs.sync_dir(dir).map_err(|e| io_error(dir, "sync", e))?;
     let base = segments.last().map_or(control.state().base, |segment| segment.end);
-    control.write(|control| {
+    control.update(|control| {
         control.end = end;
         control.base = base;
     })
 }
 
 /// Makes what was recovered durable and writes the record that begins this life: it breaks the chain to whatever a torn tail left. With it comes how namespaces are sampled from here on.
-fn begin_life(inner: &Inner, thinned: &[(Box<[u8]>, Thinned)]) -> Result<(), String> {
-    let mut draft = Draft::default();
-    draft.push(inner.now(), &Entry::Start { writer: inner.writer });
-    for (name, thinned) in thinned {
-        draft.push(inner.now(), &Entry::Thinned { name, thinned: *thinned });
+fn begin_incarnation(inner: &Inner, sampling: &[(Box<[u8]>, SamplingRecord)]) -> Result<(), String> {
+    let mut builder = RecordBuilder::default();
+    builder.push(inner.now(), &Entry::Start { writer: inner.writer });
+    for (name, sampling) in sampling {
+        builder.push(inner.now(), &Entry::Sampling { name, sampling: *sampling });
     }
-    let record = draft.close().expect("an entry was pushed");
+    let record = builder.close_record().expect("an entry was pushed");
     let journal = &inner.journal;
     journal.reserve_room(record.len()).map_err(|refusal| refusal.to_string())?;
     let position = journal.reserve(record.len());
-    journal.fill([(position, &draft.bytes()[record])]);
-    journal.hand_over();
+    journal.fill([(position, &builder.bytes()[record])]);
+    journal.write_filled();
     journal.sync();
-    journal.keep_room();
+    journal.reserve_start_room();
     step!("begun");
     match journal.failure() {
         Some(reason) => Err(reason.to_owned()),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use quipu_model::{Clock, Durability, Ledger, LedgerError, Namespace, Rng, Store, Vfs};
 
-use crate::say;
+use crate::logging;
 use crate::sharing::SharingOptions;
 use crate::sync::Arc;
 use crate::system::{SystemClock, SystemDisk, SystemLedger, SystemRng};
@@ -188,7 +188,7 @@ impl Environment {
             }),
             store: None,
             on_failure: Arc::new(|reason| {
-                say::error(
+                logging::error(
                     reason,
                     "the journal failed, so the process ends; nothing was acknowledged that is not durable, and the next start verifies the journal",
                 );

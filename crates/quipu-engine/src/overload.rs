@@ -1,6 +1,6 @@
 //! Whether the journal keeps up, and how rarely namespaces are sampled that say so for when it does not.
 //!
-//! In: signs of the journal, looked at every now and then. Out: a rate, for [`Inner::put_overload`].
+//! In: signs of the journal, looked at every now and then. Out: a rate, for [`Inner::set_overload_rate`].
 //!
 //! The rate doubles while the journal cannot keep up, and is halved after each second in which it could, so that it finds the one at which it can. Each change is a change of what is in force in those
 //! namespaces, and the rarest of them is written down before (`namespaces::thinned`); so nothing of this is on the way of an add.
@@ -25,7 +25,7 @@ const FALL_EVERY: Duration = Duration::from_secs(1);
 
 /// What is seen of the journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Signs {
+pub struct PressureSigns {
     /// The disk is full: what room there is, is all there is.
     pub full: bool,
     /// Half of what may wait to be written does.
@@ -42,31 +42,31 @@ pub struct Signs {
 #[derive(Debug)]
 pub struct Pressure {
     p: u32,
-    before: Signs,
+    previous: PressureSigns,
     /// When the rate was changed, and when the journal could not keep up.
     changed_at: Option<Duration>,
-    short_at: Duration,
+    overloaded_at: Duration,
 }
 
 impl Pressure {
     /// Of a journal that nobody has looked at.
     pub fn new() -> Pressure {
-        Pressure { p: 1, before: Signs::default(), changed_at: None, short_at: Duration::ZERO }
+        Pressure { p: 1, previous: PressureSigns::default(), changed_at: None, overloaded_at: Duration::ZERO }
     }
 
     /// Events to one that is to be counted from here on.
-    pub fn weigh(&mut self, signs: Signs, now: Duration) -> u32 {
+    pub fn update_rate(&mut self, signs: PressureSigns, now: Duration) -> u32 {
         let since = |at: Duration| now.saturating_sub(at);
         let stuck = signs.sync_since.is_some_and(|began| since(began) > SYNC_LATE);
-        let more = signs.late_syncs > self.before.late_syncs || signs.shortages > self.before.shortages;
+        let more = signs.late_syncs > self.previous.late_syncs || signs.shortages > self.previous.shortages;
         let short = signs.full || signs.behind || stuck || more;
-        self.before = signs;
+        self.previous = signs;
         if short {
-            self.short_at = now;
+            self.overloaded_at = now;
             if self.p < OVERLOAD_P_MAX && self.changed_at.is_none_or(|at| since(at) >= RISE_EVERY) {
                 (self.p, self.changed_at) = (self.p * 2, Some(now));
             }
-        } else if self.p > 1 && since(self.changed_at.unwrap_or_default().max(self.short_at)) >= FALL_EVERY {
+        } else if self.p > 1 && since(self.changed_at.unwrap_or_default().max(self.overloaded_at)) >= FALL_EVERY {
             (self.p, self.changed_at) = (self.p / 2, Some(now));
         }
         self.p
@@ -75,20 +75,24 @@ impl Pressure {
 
 impl Inner {
     /// Looks how the journal does, and samples more rarely or less where namespaces say so. Blocks while that is written down.
-    pub(crate) fn weigh(&self) {
-        self.settle_thinning();
+    pub(crate) fn adjust_overload_rate(&self) {
+        self.retry_end_sampling();
         let (wanted, p_now) = {
-            let policies = self.namespaces.now();
+            let policies = self.namespaces.current();
             (policies.has_overload(), policies.overload_p())
         };
         if !wanted && p_now == 1 {
             return;
         }
-        let p = if wanted { lock(&self.pressure).weigh(self.journal.signs(), self.clock.elapsed()) } else { 1 };
+        let p = if wanted {
+            lock(&self.pressure).update_rate(self.journal.pressure_signs(), self.clock.elapsed())
+        } else {
+            1
+        };
         if p == p_now {
             return;
         }
-        match self.put_overload(p) {
+        match self.set_overload_rate(p) {
             Ok(()) if p_now == 1 => tracing::warn!(
                 p,
                 "the journal cannot keep up: namespaces with overload = \"sample\" count one event in so many"
@@ -112,48 +116,67 @@ mod tests {
     #[test]
     fn the_rate_doubles_while_the_journal_cannot_keep_up_and_comes_back() {
         let mut pressure = Pressure::new();
-        let short = Signs { behind: true, ..Signs::default() };
-        let rates: Vec<u32> = (0..14).map(|tick| pressure.weigh(short, at(100 * tick))).collect();
+        let short = PressureSigns { behind: true, ..PressureSigns::default() };
+        let rates: Vec<u32> = (0..14).map(|tick| pressure.update_rate(short, at(100 * tick))).collect();
         assert_eq!(rates, [2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 1024, 1024, 1024, 1024]);
-        assert_eq!(pressure.weigh(Signs::default(), at(2_299)), 1024, "a second has not passed");
+        assert_eq!(pressure.update_rate(PressureSigns::default(), at(2_299)), 1024, "a second has not passed");
         let rates: Vec<u32> =
-            (1..=12).map(|second| pressure.weigh(Signs::default(), at(1_300 + 1_000 * second))).collect();
+            (1..=12).map(|second| pressure.update_rate(PressureSigns::default(), at(1_300 + 1_000 * second))).collect();
         assert_eq!(rates, [512, 256, 128, 64, 32, 16, 8, 4, 2, 1, 1, 1]);
     }
 
     #[test]
     fn a_look_too_soon_changes_nothing() {
         let mut pressure = Pressure::new();
-        let short = Signs { full: true, ..Signs::default() };
+        let short = PressureSigns { full: true, ..PressureSigns::default() };
         assert_eq!(
-            (pressure.weigh(short, at(0)), pressure.weigh(short, at(99)), pressure.weigh(short, at(100))),
+            (
+                pressure.update_rate(short, at(0)),
+                pressure.update_rate(short, at(99)),
+                pressure.update_rate(short, at(100))
+            ),
             (2, 2, 4)
         );
     }
 
     #[test]
     fn every_sign_is_seen_once() {
-        for sign in [Signs { late_syncs: 3, ..Signs::default() }, Signs { shortages: 1, ..Signs::default() }] {
+        for sign in [
+            PressureSigns { late_syncs: 3, ..PressureSigns::default() },
+            PressureSigns { shortages: 1, ..PressureSigns::default() },
+        ] {
             let mut pressure = Pressure::new();
             assert_eq!(
-                (pressure.weigh(sign, at(0)), pressure.weigh(sign, at(100)), pressure.weigh(sign, at(999))),
+                (
+                    pressure.update_rate(sign, at(0)),
+                    pressure.update_rate(sign, at(100)),
+                    pressure.update_rate(sign, at(999))
+                ),
                 (2, 2, 2)
             );
-            assert_eq!(pressure.weigh(sign, at(1_000)), 1, "what was late before is over");
+            assert_eq!(pressure.update_rate(sign, at(1_000)), 1, "what was late before is over");
         }
     }
 
     #[test]
     fn a_sync_that_does_not_end_is_one_that_is_late() {
         let mut pressure = Pressure::new();
-        let waits = Signs { sync_since: Some(at(7)), ..Signs::default() };
+        let waits = PressureSigns { sync_since: Some(at(7)), ..PressureSigns::default() };
         assert_eq!(
-            (pressure.weigh(waits, at(7)), pressure.weigh(waits, at(57)), pressure.weigh(waits, at(58))),
+            (
+                pressure.update_rate(waits, at(7)),
+                pressure.update_rate(waits, at(57)),
+                pressure.update_rate(waits, at(58))
+            ),
             (1, 1, 2)
         );
-        let done = Signs { late_syncs: 1, ..Signs::default() };
+        let done = PressureSigns { late_syncs: 1, ..PressureSigns::default() };
         assert_eq!(
-            (pressure.weigh(done, at(160)), pressure.weigh(done, at(1_159)), pressure.weigh(done, at(1_160))),
+            (
+                pressure.update_rate(done, at(160)),
+                pressure.update_rate(done, at(1_159)),
+                pressure.update_rate(done, at(1_160))
+            ),
             (4, 4, 2)
         );
     }

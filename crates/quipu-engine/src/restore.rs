@@ -7,13 +7,13 @@
 
 use std::path::Path;
 
-use quipu_model::{Copied, Vfs};
+use quipu_model::{CopyProgress, Vfs};
 
 use crate::failpoint::step;
 use crate::inspect::Inspection;
-use crate::journal::control::Control;
+use crate::journal::control::ControlState;
 use crate::journal::format::Position;
-use crate::making::{Making, MakingError};
+use crate::staging::{StagedDirectory, StagingError};
 
 /// Why nothing was restored. What was written has been removed.
 #[derive(Debug, thiserror::Error)]
@@ -24,32 +24,32 @@ pub enum RestoreError {
     NotWhole,
     /// The copy could not be made.
     #[error(transparent)]
-    Making(#[from] MakingError),
+    Staging(#[from] StagingError),
 }
 
-/// Copies; `source` is the disk that was inspected, `copied` hears of every piece.
+/// Copies; `source` is the disk that was inspected, `progress` hears of every piece.
 pub fn restore(
     source: &dyn Vfs,
     inspection: &Inspection,
     vfs: &dyn Vfs,
     dir: &Path,
-    copied: &mut Copied<'_>,
+    progress: &mut CopyProgress<'_>,
 ) -> Result<(), RestoreError> {
     let (Some(control), Some(ledger), Ok(_)) = (inspection.control, &inspection.ledger, &inspection.verdict) else {
         return Err(RestoreError::NotWhole);
     };
-    let making = Making::begin(vfs, dir, &inspection.dir)?;
+    let staged = StagedDirectory::begin(vfs, dir, &inspection.dir)?;
     step!("restore_begun");
-    ledger.copy_to(making.dir(), copied).map_err(|error| making.ledger_error(error))?;
+    ledger.copy_to(staged.dir(), progress).map_err(|error| staged.ledger_error(error))?;
     step!("restore_ledger");
     for (segment, _) in &inspection.segments {
-        making.add_segment(source, segment, control.log, Position(u64::MAX), copied)?;
+        staged.add_segment(source, segment, control.log, Position(u64::MAX), progress)?;
         step!("restore_segment");
     }
     let end = inspection.segments.last().map_or(control.end, |(segment, _)| segment.number + 1);
     let base = inspection.segments.last().map_or(control.base, |(segment, _)| segment.end);
     // The one it is a copy of may live on: never its incarnation again.
-    making.finish(Control { clean: false, end, base, ..control })?;
+    staged.finish(ControlState { clean: false, end, base, ..control })?;
     step!("restore_done");
     Ok(())
 }

@@ -12,15 +12,15 @@
 //!
 //! Not here: when to seal (`driver`).
 
-use quipu_model::{LedgerError, Millis, Note, Sealed};
+use quipu_model::{AuxRecord, LedgerError, Millis, SealedCell};
 
-use crate::engine::{Flush, Inner};
+use crate::engine::{FlushMark, Inner};
 use crate::failpoint::step;
 use crate::journal::format::Position;
 use crate::journal::{JournalError, Wait};
 use crate::sync::{Ordering, lock};
-use crate::tokens::{Noted, is_of_token};
-use crate::turn::Visit;
+use crate::tokens::{TokenRecord, is_token_key};
+use crate::turn::LaneVisit;
 use crate::watermark::{ShardMark, Watermark};
 
 /// A seal of all changed cells under way.
@@ -32,17 +32,17 @@ pub struct Seal {
     mark: Position,
     next_shard: usize,
     /// Collected and not ingested yet; the shards they are of are those since `ingested`.
-    cells: Vec<Sealed>,
+    cells: Vec<SealedCell>,
     /// Tokens and pages of sketches of the same shards, and what is over of both.
-    notes: Vec<Note>,
+    aux_records: Vec<AuxRecord>,
     /// Bytes of pages of sketches among these.
     pages_bytes: usize,
     /// Tokens that were applied up to then are over.
-    over: Millis,
+    horizon: Millis,
     /// How much of what was said of namespaces is collected, once all shards are.
     namespaces: Option<u64>,
     /// What outlives a flush.
-    kept: Option<Kept>,
+    survivors: Option<FlushSurvivors>,
     ingested: usize,
     has_ingested: bool,
     watermark: Watermark,
@@ -51,21 +51,21 @@ pub struct Seal {
 }
 
 /// All tokens, and what was said of namespaces, as they were after a flush.
-struct Kept {
+struct FlushSurvivors {
     /// Which flush it was.
     flushes: u64,
-    notes: Vec<Note>,
+    aux_records: Vec<AuxRecord>,
     /// The end of the newest record that they are in.
     newest: Position,
 }
 
 /// How far a step of a seal has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sealing {
+pub enum SealStep {
     /// Go on.
     More,
     /// Go on when the journal has come so far.
-    Waits(Wait),
+    WaitFor(Wait),
     /// Everything is in the ledger.
     Done,
 }
@@ -84,31 +84,31 @@ pub enum SealError {
     Journal(#[from] JournalError),
     /// The journal has failed.
     #[error(transparent)]
-    Dead(#[from] crate::engine::Dead),
+    JournalFailed(#[from] crate::engine::JournalFailure),
 }
 
 impl Seal {
     /// Marks where the journal will be cut: at its present end.
     pub(crate) fn begin(inner: &Inner) -> Seal {
         // What is counted in lanes is sealed with the rest.
-        inner.visit_splits(Visit::Join);
-        let mark = inner.journal.mark();
+        inner.visit_all_lanes(LaneVisit::Join);
+        let mark = inner.journal.mark_cut();
         step!("marked");
         let batch = inner.batch_next.fetch_add(1, Ordering::AcqRel) + 1;
         let watermark = lock(&inner.watermark).clone();
         let flushes = inner.flush().count;
-        let over = inner.tokens.begin_forgetting(inner.now(), inner.namespaces.now().token_window_max());
+        let horizon = inner.tokens.raise_horizon(inner.now(), inner.namespaces.current().token_window_max());
         Seal {
             batch,
             flushes,
             mark,
             next_shard: 0,
             cells: Vec::new(),
-            notes: Vec::new(),
+            aux_records: Vec::new(),
             pages_bytes: 0,
-            over,
+            horizon,
             namespaces: None,
-            kept: None,
+            survivors: None,
             ingested: 0,
             has_ingested: false,
             watermark,
@@ -117,28 +117,28 @@ impl Seal {
     }
 
     /// Collects a shard, or ingests what was collected. After an error the seal is over.
-    pub(crate) fn step(&mut self, inner: &Inner) -> Result<Sealing, SealError> {
-        self.try_step(inner).inspect_err(|_| self.give_up(inner))
+    pub(crate) fn step(&mut self, inner: &Inner) -> Result<SealStep, SealError> {
+        self.try_step(inner).inspect_err(|_| self.abort(inner))
     }
 
-    fn try_step(&mut self, inner: &Inner) -> Result<Sealing, SealError> {
+    fn try_step(&mut self, inner: &Inner) -> Result<SealStep, SealError> {
         let flush = inner.flush();
         if flush.end > self.watermark.cleared {
             return self.clear(inner, flush);
         }
-        let collected = self.cells.len() + self.notes.len() + self.pages_bytes / COLLECTED_BYTES;
+        let collected = self.cells.len() + self.aux_records.len() + self.pages_bytes / COLLECTED_BYTES;
         if self.next_shard < inner.table.shard_count() && collected < inner.options.ingest_cells() {
             self.collect(inner)?;
-            return Ok(Sealing::More);
+            return Ok(SealStep::More);
         }
         if self.next_shard == inner.table.shard_count() && self.namespaces.is_none() {
-            let (newest, changes) = inner.namespaces.collect(&mut self.notes);
+            let (newest, changes) = inner.namespaces.collect_aux_records(&mut self.aux_records);
             (self.newest, self.namespaces) = (self.newest.max(newest), Some(changes));
-            return Ok(Sealing::More);
+            return Ok(SealStep::More);
         }
         let wait = Wait { written: self.newest, synced: self.newest };
-        if !inner.journal.reached(wait) {
-            return Ok(Sealing::Waits(wait));
+        if !inner.journal.has_reached(wait) {
+            return Ok(SealStep::WaitFor(wait));
         }
         self.ingest(inner)
     }
@@ -151,11 +151,12 @@ impl Seal {
             return Err(SealError::Flushed);
         }
         shard.collect(self.batch, inner.batch_sealed(), &mut self.cells);
-        shard.book_mut().collect(self.over, &mut self.notes);
-        let pages_from = self.notes.len();
-        shard.collect_pages(|name| inner.table.hash(name), &mut self.notes);
-        let page_bytes = |note: &Note| note.key.len() + note.value.as_ref().map_or(0, |value| value.len());
-        self.pages_bytes += self.notes[pages_from..].iter().map(page_bytes).sum::<usize>();
+        shard.tokens_mut().collect(self.horizon, &mut self.aux_records);
+        let pages_from = self.aux_records.len();
+        shard.collect_pages(|name| inner.table.hash(name), &mut self.aux_records);
+        let page_bytes =
+            |aux_record: &AuxRecord| aux_record.key.len() + aux_record.value.as_ref().map_or(0, |value| value.len());
+        self.pages_bytes += self.aux_records[pages_from..].iter().map(page_bytes).sum::<usize>();
         self.watermark.shards[self.next_shard] = ShardMark {
             newest: shard.newest,
             counters: shard.counters,
@@ -172,40 +173,40 @@ impl Seal {
     }
 
     /// Hands the ledger what was collected.
-    fn ingest(&mut self, inner: &Inner) -> Result<Sealing, SealError> {
+    fn ingest(&mut self, inner: &Inner) -> Result<SealStep, SealError> {
         let last = self.next_shard == inner.table.shard_count();
         if last {
-            let marked = inner.journal.marked().filter(|(position, _)| *position == self.mark);
+            let marked = inner.journal.cut_mark().filter(|(position, _)| *position == self.mark);
             let (position, previous) = marked.expect("the journal is synced beyond the mark, and nobody else marks it");
             (self.watermark.position, self.watermark.previous) = (position, previous);
         }
         if last
             && self.cells.is_empty()
-            && self.notes.is_empty()
+            && self.aux_records.is_empty()
             && !self.has_ingested
             && self.watermark.position == lock(&inner.watermark).position
         {
             // Nothing has happened since the last seal.
             self.ingested = self.next_shard;
-            return Ok(Sealing::Done);
+            return Ok(SealStep::Done);
         }
         self.watermark.time = inner.now();
         self.watermark.joined = lock(&inner.joined).clone();
         step!("collected");
         self.check_quota(inner)?;
-        if self.notes.iter().any(|note| note.value.is_none() && is_of_token(&note.key)) {
-            self.notes.push(Noted::Horizon(self.over).note());
+        if self.aux_records.iter().any(|aux_record| aux_record.value.is_none() && is_token_key(&aux_record.key)) {
+            self.aux_records.push(TokenRecord::Horizon(self.horizon).to_aux_record());
         }
-        self.notes.sort_unstable_by(|a, b| a.key.cmp(&b.key));
-        inner.ledger.ingest(&self.cells, &self.notes, &self.watermark.encode())?;
+        self.aux_records.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+        inner.ledger.ingest(&self.cells, &self.aux_records, &self.watermark.encode())?;
         step!("ingested");
         self.cells.clear();
-        self.notes.clear();
+        self.aux_records.clear();
         self.pages_bytes = 0;
         (self.ingested, self.has_ingested) = (self.next_shard, true);
         *lock(&inner.watermark) = self.watermark.clone();
-        inner.note_ledger();
-        Ok(if last { Sealing::Done } else { Sealing::More })
+        inner.update_ledger_stats();
+        Ok(if last { SealStep::Done } else { SealStep::More })
     }
 
     /// The journal is cut only when all of a seal is in the ledger, so there must be room for all of it before the first ingestion: half a seal would take
@@ -214,13 +215,13 @@ impl Seal {
         if inner.options.disk_bytes_max.is_none() || self.has_ingested {
             return Ok(());
         }
-        let notes_bytes = |count: usize| count as u64 * NOTE_BYTES;
-        let mut bytes = INGESTION_BYTES + notes_bytes(self.notes.len()) + self.pages_bytes as u64;
+        let aux_records_bytes = |count: usize| count as u64 * AUX_RECORD_BYTES;
+        let mut bytes = INGESTION_BYTES + aux_records_bytes(self.aux_records.len()) + self.pages_bytes as u64;
         bytes += self.cells.iter().map(|sealed| sealed_bytes(&sealed.name)).sum::<u64>();
         for index in self.next_shard..inner.table.shard_count() {
             let shard = inner.table.lock(index);
             bytes += shard.unsealed_names(inner.batch_sealed()).map(sealed_bytes).sum::<u64>();
-            bytes += notes_bytes(shard.book().unsealed()) + shard.unsealed_pages_bytes();
+            bytes += aux_records_bytes(shard.tokens().unsealed_count()) + shard.unsealed_pages_bytes();
         }
         inner.check_quota(self.mark, bytes)
     }
@@ -230,29 +231,29 @@ impl Seal {
         debug_assert_eq!(self.ingested, inner.table.shard_count());
         inner.batch_sealed.store(self.batch, Ordering::Release);
         for index in 0..inner.table.shard_count() {
-            let forgotten = inner.table.with(index, |shard| {
+            let forgotten = inner.table.with_shard(index, |shard| {
                 shard.purge(self.batch);
-                shard.sealed_pages();
-                shard.book_mut().sealed()
+                shard.mark_pages_sealed();
+                shard.tokens_mut().finish_seal()
             });
-            inner.tokens.note_evicted(forgotten);
+            inner.tokens.record_evictions(forgotten);
         }
-        inner.namespaces.sealed(self.namespaces.unwrap_or(0));
-        inner.journal.nothing_comes();
+        inner.namespaces.finish_seal(self.namespaces.unwrap_or(0));
+        inner.journal.release_ledger_growth();
         step!("sealed");
         inner.journal.cut(self.watermark.position, self.watermark.previous)
     }
 
     /// A flush since the last seal: the ledger forgets everything first, and says so, before anything new comes in.
-    fn clear(&mut self, inner: &Inner, flush: Flush) -> Result<Sealing, SealError> {
-        let over = self.over;
-        if self.kept.as_ref().is_none_or(|kept| kept.flushes != flush.count) {
-            self.kept = Some(Kept::collect(inner, flush, over));
+    fn clear(&mut self, inner: &Inner, flush: FlushMark) -> Result<SealStep, SealError> {
+        let horizon = self.horizon;
+        if self.survivors.as_ref().is_none_or(|survivors| survivors.flushes != flush.count) {
+            self.survivors = Some(FlushSurvivors::collect(inner, flush, horizon));
         }
-        let Some(kept) = &self.kept else { return Ok(Sealing::More) };
-        let wait = Wait { written: kept.newest, synced: kept.newest };
-        if !inner.journal.reached(wait) {
-            return Ok(Sealing::Waits(wait));
+        let Some(survivors) = &self.survivors else { return Ok(SealStep::More) };
+        let wait = Wait { written: survivors.newest, synced: survivors.newest };
+        if !inner.journal.has_reached(wait) {
+            return Ok(SealStep::WaitFor(wait));
         }
         let mut watermark = self.watermark.clone();
         watermark.cleared = flush.end;
@@ -262,45 +263,45 @@ impl Seal {
             let (newest, floor) = (flush.start, inner.table.lock(index).floor);
             *mark = ShardMark { newest, floor, ..ShardMark::default() };
         }
-        inner.ledger.clear(&kept.notes, &watermark.encode())?;
+        inner.ledger.clear(&survivors.aux_records, &watermark.encode())?;
         step!("cleared");
         *lock(&inner.watermark) = watermark.clone();
-        inner.note_ledger();
+        inner.update_ledger_stats();
         self.watermark = watermark;
         // What was collected before the flush is of no use any more.
-        if flush.count == self.flushes && self.next_shard == 0 { Ok(Sealing::More) } else { Err(SealError::Flushed) }
+        if flush.count == self.flushes && self.next_shard == 0 { Ok(SealStep::More) } else { Err(SealError::Flushed) }
     }
 
     /// What was collected and did not reach the ledger is changed as before.
-    pub(crate) fn give_up(&self, inner: &Inner) {
+    pub(crate) fn abort(&self, inner: &Inner) {
         for index in self.ingested..self.next_shard {
-            inner.table.with(index, |shard| {
-                shard.uncollect(self.batch);
-                shard.uncollect_pages();
-                shard.book_mut().uncollect();
+            inner.table.with_shard(index, |shard| {
+                shard.undo_collect(self.batch);
+                shard.undo_collect_pages();
+                shard.tokens_mut().undo_collect();
             });
         }
-        inner.journal.nothing_comes();
+        inner.journal.release_ledger_growth();
     }
 }
 
-impl Kept {
+impl FlushSurvivors {
     /// Collects after the flush: whatever was applied before it is in, and what comes after it is replayed.
-    fn collect(inner: &Inner, flush: Flush, over: Millis) -> Kept {
-        let (mut notes, mut newest) = (vec![Noted::Horizon(over).note()], flush.end);
+    fn collect(inner: &Inner, flush: FlushMark, horizon: Millis) -> FlushSurvivors {
+        let (mut aux_records, mut newest) = (vec![TokenRecord::Horizon(horizon).to_aux_record()], flush.end);
         for index in 0..inner.table.shard_count() {
             let shard = inner.table.lock(index);
-            shard.book().all(&mut notes);
+            shard.tokens().collect_all(&mut aux_records);
             newest = newest.max(shard.newest);
         }
-        newest = newest.max(inner.namespaces.all(&mut notes));
-        notes.sort_unstable_by(|a, b| a.key.cmp(&b.key));
-        Kept { flushes: flush.count, notes, newest }
+        newest = newest.max(inner.namespaces.collect_all_aux_records(&mut aux_records));
+        aux_records.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+        FlushSurvivors { flushes: flush.count, aux_records, newest }
     }
 }
 
 /// About what a token takes at rest, rather more than less; and what a page of a sketch takes beside its bytes.
-const NOTE_BYTES: u64 = 80;
+const AUX_RECORD_BYTES: u64 = 80;
 
 /// About what a cell takes while it is collected; so many bytes of pages count as one.
 const COLLECTED_BYTES: usize = 100;

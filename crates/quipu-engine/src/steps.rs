@@ -12,10 +12,10 @@ use crate::engine::Inner;
 use crate::failpoint::step;
 use crate::journal::format::Position;
 use crate::journal::{JournalError, Wait};
-use crate::load::{Load, Loading, sweep};
-use crate::seal::{Seal, SealError, Sealing};
+use crate::load::{Load, LoadFuture, sweep};
+use crate::seal::{Seal, SealError, SealStep};
 use crate::sync::Ordering;
-use crate::turn::{Turn, Visit};
+use crate::turn::{LaneVisit, Turn};
 
 /// So many counters are expired under one lock.
 const EXPIRE_RUN: usize = 64;
@@ -34,8 +34,8 @@ impl<'e> Steps<'e> {
     }
 
     /// First half of a commit: hands all that is filled to the operating system.
-    pub fn hand_over(&self) {
-        self.inner.journal.hand_over();
+    pub fn write_filled(&self) {
+        self.inner.journal.write_filled();
     }
 
     /// Second half of a commit: makes what was handed over durable.
@@ -44,32 +44,32 @@ impl<'e> Steps<'e> {
     }
 
     /// Whether replies that wait for this may leave.
-    pub fn reached(&self, wait: Wait) -> bool {
-        self.inner.journal.failure().is_none() && self.inner.journal.reached(wait)
+    pub fn has_reached(&self, wait: Wait) -> bool {
+        self.inner.journal.failure().is_none() && self.inner.journal.has_reached(wait)
     }
 
     /// Joins the lanes of all counters that are added to without a value coming back; closes those that nobody has added to since this was last called.
-    pub fn join(&self) {
-        self.inner.visit_splits(Visit::Look);
+    pub fn join_lanes(&self) {
+        self.inner.visit_all_lanes(LaneVisit::CloseIdle);
     }
 
     /// Prepares segments if room is running out, and keeps the reserve.
-    pub fn prepare(&self) -> Result<(), JournalError> {
-        self.inner.journal.prepare()
+    pub fn prepare_segments(&self) -> Result<(), JournalError> {
+        self.inner.journal.prepare_segments()
     }
 
     /// Looks whether the journal keeps up; where namespaces say so, they are sampled if it does not.
-    pub fn weigh(&self) {
-        self.inner.weigh();
+    pub fn adjust_overload_rate(&self) {
+        self.inner.adjust_overload_rate();
     }
 
     /// Lets the control file know how far the journal is synced.
-    pub fn note_synced(&self) -> Result<(), JournalError> {
-        self.inner.journal.note_synced(false)
+    pub fn record_synced(&self) -> Result<(), JournalError> {
+        self.inner.journal.record_synced(false)
     }
 
     /// How many shards the table has: some steps go shard by shard.
-    pub fn shards(&self) -> usize {
+    pub fn shard_count(&self) -> usize {
         self.inner.table.shard_count()
     }
 
@@ -98,25 +98,25 @@ impl<'e> Steps<'e> {
 
     /// Whether the journal has grown enough to be sealed and cut: by itself, or beside what is left of the disk. The cells of a seal take less than the
     /// records they come from, so as long as there is as much space as journal, they fit. Not while a backup holds the journal: there would be no cut.
-    pub fn wants_seal(&self) -> bool {
+    pub fn needs_seal(&self) -> bool {
         let journal = &self.inner.journal;
         let bytes = journal.size().0;
         let is_long = bytes > self.inner.options.journal_bytes_max;
-        (is_long || (bytes > SEAL_BYTES_MIN && journal.free_bytes() < bytes)) && !journal.is_held()
+        (is_long || (bytes > SEAL_BYTES_MIN && journal.free_bytes() < bytes)) && !journal.is_cut_held()
     }
 
     /// Begins to seal what has changed.
-    pub fn seal_begin(&self) -> Seal {
+    pub fn begin_seal(&self) -> Seal {
         Seal::begin(self.inner)
     }
 
     /// Seals a little more. After an error the seal is over.
-    pub fn seal_step(&self, seal: &mut Seal) -> Result<Sealing, SealError> {
+    pub fn step_seal(&self, seal: &mut Seal) -> Result<SealStep, SealError> {
         seal.step(self.inner)
     }
 
     /// Cuts the journal.
-    pub fn seal_finish(&self, seal: Seal) -> Result<(), JournalError> {
+    pub fn finish_seal(&self, seal: Seal) -> Result<(), JournalError> {
         seal.finish(self.inner)
     }
 
@@ -126,23 +126,23 @@ impl<'e> Steps<'e> {
     }
 
     /// Begins a backup.
-    pub fn backup_begin(&self, dir: &Path) -> Result<Backup<'e>, BackupError> {
+    pub fn begin_backup(&self, dir: &Path) -> Result<Backup<'e>, BackupError> {
         Backup::begin(self.inner, dir)
     }
 
     /// Asks for a load and leaves it to a later step.
-    pub fn ask(&self, load: Load) -> Loading {
-        self.inner.loads.ask(load, self.inner.clock.elapsed())
+    pub fn enqueue_load(&self, load: Load) -> LoadFuture {
+        self.inner.loads.enqueue(load, self.inner.clock.elapsed())
     }
 
     /// Loads what commands are waiting for; returns how many were served, and how many wait for memory.
-    pub fn load(&self) -> (usize, usize) {
-        self.inner.loads.run(self.inner)
+    pub fn run_loads(&self) -> (usize, usize) {
+        self.inner.loads.run_loads(self.inner)
     }
 
     /// Walks over all names for those who asked; returns how many did.
-    pub fn walk(&self) -> usize {
-        self.inner.loads.walk(self.inner)
+    pub fn run_walks(&self) -> usize {
+        self.inner.loads.run_walks(self.inner)
     }
 
     /// Brings back counters of a shard that have expired at rest, for `expire` to remove; whether there were any.
@@ -153,7 +153,7 @@ impl<'e> Steps<'e> {
     /// Lets counters of a shard leave memory that the ledger knows and nobody has looked at since last time.
     pub fn evict(&self, shard: usize) -> usize {
         let inner = self.inner;
-        let evicted = inner.table.with(shard, |shard| {
+        let evicted = inner.table.with_shard(shard, |shard| {
             let evicted = shard.evict(inner.batch_sealed());
             if shard.unloaded {
                 // Under the lock: a flush, which holds all of them, says the opposite.
@@ -171,8 +171,8 @@ impl<'e> Steps<'e> {
     /// Forgets names of a shard that are known not to exist.
     pub fn purge(&self, shard: usize) {
         let inner = self.inner;
-        inner.table.with(shard, |shard| {
-            if shard.wants_purge() {
+        inner.table.with_shard(shard, |shard| {
+            if shard.needs_purge() {
                 shard.purge(inner.batch_sealed());
             }
         });
@@ -192,7 +192,7 @@ impl<'e> Steps<'e> {
             inner.compaction.pieces.fetch_add(1, Ordering::Relaxed);
             inner.compaction.micros.fetch_add(took.as_micros() as u64, Ordering::Relaxed);
         }
-        inner.note_ledger();
+        inner.update_ledger_stats();
         compacted
     }
 

@@ -7,8 +7,8 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use quipu_model::{
-    Cell, Clock, Copied, DirLock, Ledger, LedgerError, LedgerStats, LockError, Millis, Note, Rng, Sealed, Vfs, VfsFile,
-    Visit, VisitNote, VisitOwn,
+    AuxRecord, AuxRecordVisitor, Cell, CellVisitor, Clock, CopyProgress, DirLock, Ledger, LedgerError, LedgerStats,
+    LockError, Millis, OwnCellsVisitor, Rng, SealedCell, Vfs, VfsFile,
 };
 
 use xxhash_rust::xxh3::xxh3_64;
@@ -149,18 +149,18 @@ impl Vfs for SystemDisk {
     fn lock(&self, path: &Path) -> Result<Box<dyn DirLock>, LockError> {
         let pid_file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
         let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let mut lock = SystemLock { pid_file, held: Vec::new(), kept: Vec::new() };
-        match lock.try_hold(File::open(dir)?) {
+        let mut lock = SystemLock { pid_file, locked: Vec::new(), kept_open: Vec::new() };
+        match lock.try_lock_file(File::open(dir)?) {
             Err(LockError::Io(error)) if is_lock_unsupported(&error) => tracing::warn!(
                 %error,
                 dir = %dir.display(),
                 "the file system does not lock directories: the lock of the file `control` has to do"
             ),
-            held => held?,
+            locked => locked?,
         }
         // Versions before this one lock the file with the process id alone.
         let pid_file = lock.pid_file.try_clone()?;
-        lock.try_hold(pid_file)?;
+        lock.try_lock_file(pid_file)?;
         lock.pid_file.set_len(0)?;
         lock.pid_file.rewind()?;
         write!(lock.pid_file, "{}", std::process::id())?;
@@ -190,17 +190,17 @@ fn is_lock_unsupported(error: &io::Error) -> bool {
 struct SystemLock {
     /// Read by whoever finds the directory locked.
     pid_file: File,
-    held: Vec<File>,
+    locked: Vec<File>,
     /// Open, and not locked.
-    kept: Vec<File>,
+    kept_open: Vec<File>,
 }
 
 impl SystemLock {
-    fn try_hold(&mut self, file: File) -> Result<(), LockError> {
+    fn try_lock_file(&mut self, file: File) -> Result<(), LockError> {
         for _ in 0..LOCK_ATTEMPTS {
             match file.try_lock() {
                 Ok(()) => {
-                    self.held.push(file);
+                    self.locked.push(file);
                     return Ok(());
                 }
                 Err(TryLockError::WouldBlock) => std::thread::sleep(LOCK_RETRY_AFTER),
@@ -215,11 +215,11 @@ impl SystemLock {
 
 impl DirLock for SystemLock {
     fn lock_file(&mut self, path: &Path) -> Result<(), LockError> {
-        self.try_hold(OpenOptions::new().read(true).write(true).open(path)?)
+        self.try_lock_file(OpenOptions::new().read(true).write(true).open(path)?)
     }
 
     fn keep_open(&mut self, path: &Path) -> io::Result<()> {
-        self.kept.push(File::open(path)?);
+        self.kept_open.push(File::open(path)?);
         Ok(())
     }
 }
@@ -261,15 +261,17 @@ pub struct SystemLedger(quipu_ledger::Ledger);
 impl SystemLedger {
     /// Opens it, making it if there is none.
     pub fn open(dir: &Path, cache_bytes: u64) -> Result<SystemLedger, LedgerError> {
-        quipu_ledger::Ledger::open(dir, quipu_ledger::LedgerOptions { cache_bytes }).map(SystemLedger).map_err(said)
+        quipu_ledger::Ledger::open(dir, quipu_ledger::LedgerOptions { cache_bytes })
+            .map(SystemLedger)
+            .map_err(convert_error)
     }
 }
 
 impl SystemLedger {
     /// Looks at the ledger of a data directory that nobody uses, and changes nothing: what would change it is refused.
-    pub fn look(data: &Path) -> Result<Arc<dyn Ledger>, LedgerError> {
-        let ledger = quipu_ledger::ReadOnlyLedger::open(&data.join(LEDGER_DIR)).map_err(said)?;
-        Ok(Arc::new(LookedAt(ledger)))
+    pub fn open_read_only(data: &Path) -> Result<Arc<dyn Ledger>, LedgerError> {
+        let ledger = quipu_ledger::ReadOnlyLedger::open(&data.join(LEDGER_DIR)).map_err(convert_error)?;
+        Ok(Arc::new(ReadOnlySystemLedger(ledger)))
     }
 
     /// Compares every byte at rest in a data directory with its checksum; `progress` gets the bytes done and to do. Returns how many there were; a
@@ -277,35 +279,38 @@ impl SystemLedger {
     pub fn verify(data: &Path, progress: impl FnMut(u64, u64)) -> Result<u64, LedgerError> {
         let dir = data.join(LEDGER_DIR);
         // What is not a ledger yet is for whoever looks at it to judge; there is nothing to compare.
-        if quipu_ledger::ReadOnlyLedger::open(&dir).map_err(said)?.stats().tables == 0 {
+        if quipu_ledger::ReadOnlyLedger::open(&dir).map_err(convert_error)?.stats().tables == 0 {
             return Ok(0);
         }
-        quipu_ledger::Ledger::verify(&dir, progress).map(|verified| verified.bytes).map_err(said)
+        quipu_ledger::Ledger::verify(&dir, progress).map(|verified| verified.bytes).map_err(convert_error)
     }
 }
 
 impl Ledger for SystemLedger {
     fn watermark(&self) -> Result<Option<Vec<u8>>, LedgerError> {
-        self.0.watermark().map_err(said)
+        self.0.watermark().map_err(convert_error)
     }
 
-    fn ingest(&self, cells: &[Sealed], notes: &[Note], watermark: &[u8]) -> Result<(), LedgerError> {
+    fn ingest(&self, cells: &[SealedCell], aux_records: &[AuxRecord], watermark: &[u8]) -> Result<(), LedgerError> {
         let own = cells.iter().filter_map(|sealed| Some((sealed.hash, &*sealed.name, sealed.own.as_deref()?)));
         let cells = cells.iter().map(|sealed| (sealed.hash, &*sealed.name, sealed.cell));
-        self.0.ingest_with(cells, own, notes.iter().map(noted), watermark).map(|_| ()).map_err(said)
+        self.0
+            .ingest_with(cells, own, aux_records.iter().map(key_and_value), watermark)
+            .map(|_| ())
+            .map_err(convert_error)
     }
 
-    fn clear(&self, notes: &[Note], watermark: &[u8]) -> Result<(), LedgerError> {
-        self.0.clear_with(notes.iter().map(noted), watermark).map_err(said)
+    fn clear(&self, aux_records: &[AuxRecord], watermark: &[u8]) -> Result<(), LedgerError> {
+        self.0.clear_with(aux_records.iter().map(key_and_value), watermark).map_err(convert_error)
     }
 
     fn get(&self, hash: u64, name: &[u8]) -> Result<Option<Cell>, LedgerError> {
-        self.0.get(hash, name).map_err(said)
+        self.0.get(hash, name).map_err(convert_error)
     }
 
-    fn range(&self, from: u64, visit: &mut Visit<'_>) -> Result<(), LedgerError> {
-        for found in self.0.range(from) {
-            let (hash, name, cell) = found.map_err(said)?;
+    fn range(&self, from: u64, visit: &mut CellVisitor<'_>) -> Result<(), LedgerError> {
+        for row in self.0.range(from) {
+            let (hash, name, cell) = row.map_err(convert_error)?;
             if visit(hash, &name, cell).is_break() {
                 break;
             }
@@ -313,96 +318,96 @@ impl Ledger for SystemLedger {
         Ok(())
     }
 
-    fn own(&self, hash: u64, name: &[u8]) -> Result<Option<Box<[u8]>>, LedgerError> {
-        self.0.own(hash, name).map_err(said)
+    fn own_cells(&self, hash: u64, name: &[u8]) -> Result<Option<Box<[u8]>>, LedgerError> {
+        self.0.own_cells(hash, name).map_err(convert_error)
     }
 
-    fn range_own(&self, from: u64, visit: &mut VisitOwn<'_>) -> Result<(), LedgerError> {
-        self.0.range_own(from, visit).map_err(said)
+    fn range_own_cells(&self, from: u64, visit: &mut OwnCellsVisitor<'_>) -> Result<(), LedgerError> {
+        self.0.range_own_cells(from, visit).map_err(convert_error)
     }
 
-    fn notes(&self, visit: &mut VisitNote<'_>) -> Result<(), LedgerError> {
-        self.0.notes(visit).map_err(said)
+    fn aux_records(&self, visit: &mut AuxRecordVisitor<'_>) -> Result<(), LedgerError> {
+        self.0.aux_records(visit).map_err(convert_error)
     }
 
     fn compact(&self) -> Result<bool, LedgerError> {
-        self.0.compact().map(|compacted| compacted.more).map_err(said)
+        self.0.compact().map(|compacted| compacted.more).map_err(convert_error)
     }
 
-    fn copy_to(&self, data: &Path, copied: &mut Copied<'_>) -> Result<(), LedgerError> {
-        self.0.copy_to(&data.join(LEDGER_DIR), copied).map_err(said)
+    fn copy_to(&self, data: &Path, progress: &mut CopyProgress<'_>) -> Result<(), LedgerError> {
+        self.0.copy_to(&data.join(LEDGER_DIR), progress).map_err(convert_error)
     }
 
     fn stats(&self) -> LedgerStats {
-        stats(self.0.stats())
+        convert_stats(self.0.stats())
     }
 }
 
-struct LookedAt(quipu_ledger::ReadOnlyLedger);
+struct ReadOnlySystemLedger(quipu_ledger::ReadOnlyLedger);
 
-impl LookedAt {
-    fn refuse<T>() -> Result<T, LedgerError> {
+impl ReadOnlySystemLedger {
+    fn refuse_write<T>() -> Result<T, LedgerError> {
         Err(LedgerError::Io("it is only looked at".to_owned()))
     }
 }
 
-impl Ledger for LookedAt {
+impl Ledger for ReadOnlySystemLedger {
     fn watermark(&self) -> Result<Option<Vec<u8>>, LedgerError> {
-        self.0.watermark().map_err(said)
+        self.0.watermark().map_err(convert_error)
     }
 
-    fn ingest(&self, _cells: &[Sealed], _notes: &[Note], _watermark: &[u8]) -> Result<(), LedgerError> {
-        LookedAt::refuse()
+    fn ingest(&self, _cells: &[SealedCell], _aux_records: &[AuxRecord], _watermark: &[u8]) -> Result<(), LedgerError> {
+        ReadOnlySystemLedger::refuse_write()
     }
 
-    fn clear(&self, _notes: &[Note], _watermark: &[u8]) -> Result<(), LedgerError> {
-        LookedAt::refuse()
+    fn clear(&self, _aux_records: &[AuxRecord], _watermark: &[u8]) -> Result<(), LedgerError> {
+        ReadOnlySystemLedger::refuse_write()
     }
 
     fn get(&self, hash: u64, name: &[u8]) -> Result<Option<Cell>, LedgerError> {
-        self.0.get(hash, name).map_err(said)
+        self.0.get(hash, name).map_err(convert_error)
     }
 
-    fn range(&self, from: u64, visit: &mut Visit<'_>) -> Result<(), LedgerError> {
-        self.0.range(from, visit).map_err(said)
+    fn range(&self, from: u64, visit: &mut CellVisitor<'_>) -> Result<(), LedgerError> {
+        self.0.range(from, visit).map_err(convert_error)
     }
 
-    fn own(&self, hash: u64, name: &[u8]) -> Result<Option<Box<[u8]>>, LedgerError> {
-        self.0.own(hash, name).map_err(said)
+    fn own_cells(&self, hash: u64, name: &[u8]) -> Result<Option<Box<[u8]>>, LedgerError> {
+        self.0.own_cells(hash, name).map_err(convert_error)
     }
 
-    fn range_own(&self, from: u64, visit: &mut VisitOwn<'_>) -> Result<(), LedgerError> {
-        self.0.range_own(from, visit).map_err(said)
+    fn range_own_cells(&self, from: u64, visit: &mut OwnCellsVisitor<'_>) -> Result<(), LedgerError> {
+        self.0.range_own_cells(from, visit).map_err(convert_error)
     }
 
-    fn notes(&self, visit: &mut VisitNote<'_>) -> Result<(), LedgerError> {
-        self.0.notes(visit).map_err(said)
+    fn aux_records(&self, visit: &mut AuxRecordVisitor<'_>) -> Result<(), LedgerError> {
+        self.0.aux_records(visit).map_err(convert_error)
     }
 
     fn compact(&self) -> Result<bool, LedgerError> {
-        LookedAt::refuse()
+        ReadOnlySystemLedger::refuse_write()
     }
 
-    fn copy_to(&self, data: &Path, copied: &mut Copied<'_>) -> Result<(), LedgerError> {
-        self.0.copy_to(&data.join(LEDGER_DIR), copied).map_err(said)
+    fn copy_to(&self, data: &Path, progress: &mut CopyProgress<'_>) -> Result<(), LedgerError> {
+        self.0.copy_to(&data.join(LEDGER_DIR), progress).map_err(convert_error)
     }
 
     fn stats(&self) -> LedgerStats {
-        stats(self.0.stats())
+        convert_stats(self.0.stats())
     }
 }
 
-fn noted(note: &Note) -> (&[u8], Option<&[u8]>) {
-    (&note.key, note.value.as_deref())
+fn key_and_value(aux_record: &AuxRecord) -> (&[u8], Option<&[u8]>) {
+    (&aux_record.key, aux_record.value.as_deref())
 }
 
-fn stats(stats: quipu_ledger::LedgerStats) -> LedgerStats {
+fn convert_stats(stats: quipu_ledger::LedgerStats) -> LedgerStats {
     let quipu_ledger::LedgerStats { tables, runs, disk_bytes, memory_bytes, cache_bytes, .. } = stats;
     LedgerStats { disk_bytes, memory_bytes: memory_bytes + cache_bytes, tables, runs }
 }
 
 /// What the engine would do about an error decides what it is.
-fn said(error: quipu_ledger::LedgerError) -> LedgerError {
+fn convert_error(error: quipu_ledger::LedgerError) -> LedgerError {
     let text = match std::error::Error::source(&error) {
         Some(source) => format!("{error}: {source}"),
         None => error.to_string(),

@@ -42,16 +42,16 @@ const REBASE_AFTER: Duration = Duration::from_millis(10);
 
 /// A time of day at a moment of the monotonic clock, and from there on at its speed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Line {
+struct ClockLine {
     /// Of the monotonic clock.
     at: Duration,
     /// Since the Unix epoch.
     time: Duration,
 }
 
-impl Line {
-    fn new(elapsed: Duration, time: Millis) -> Line {
-        Line { at: elapsed, time: Duration::from_millis(time.0) }
+impl ClockLine {
+    fn new(elapsed: Duration, time: Millis) -> ClockLine {
+        ClockLine { at: elapsed, time: Duration::from_millis(time.0) }
     }
 
     fn time_at(self, elapsed: Duration) -> Duration {
@@ -66,17 +66,17 @@ impl Line {
 /// Both lines and the engine's time, as a function of what the clocks showed so far.
 #[derive(Debug, Clone)]
 pub struct Timeline {
-    trusted: Line,
+    trusted: ClockLine,
     /// The line on which the wall clock was found, and since when.
-    candidate: Line,
+    candidate: ClockLine,
     /// The engine's time, since it last followed a clock.
-    running: Line,
+    running: ClockLine,
     newest: Duration,
 }
 
 /// What an observation of the clocks found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Observation {
+pub struct ClockObservation {
     /// The engine's time.
     pub time: Millis,
     /// Until the next observation the wall clock is the engine's time while it shows no more than this.
@@ -91,30 +91,30 @@ impl Timeline {
     /// At a start, from the newest time in the journal on. The wall clock is believed if it is later: nobody knows how long the
     /// server was down.
     pub fn begin(floor: Millis, wall: Millis, elapsed: Duration) -> Timeline {
-        let running = Line::new(elapsed, floor.max(wall));
-        Timeline { trusted: running, candidate: Line::new(elapsed, wall), running, newest: running.time }
+        let running = ClockLine::new(elapsed, floor.max(wall));
+        Timeline { trusted: running, candidate: ClockLine::new(elapsed, wall), running, newest: running.time }
     }
 
-    /// Takes what the clocks show. `given` is the newest time that was given out since the last observation.
-    pub fn observe(&mut self, wall: Millis, elapsed: Duration, given: Millis) -> Observation {
+    /// Takes what the clocks show. `issued` is the newest time that was given out since the last observation.
+    pub fn observe(&mut self, wall: Millis, elapsed: Duration, issued: Millis) -> ClockObservation {
         let wall = Duration::from_millis(wall.0);
-        if Duration::from_millis(given.0) > self.newest {
-            self.follow(elapsed, Duration::from_millis(given.0));
+        if Duration::from_millis(issued.0) > self.newest {
+            self.rebase(elapsed, Duration::from_millis(issued.0));
         }
         let mut moved_millis = None;
         if !self.candidate.is_near(wall, elapsed) {
-            self.candidate = Line { at: elapsed, time: wall };
+            self.candidate = ClockLine { at: elapsed, time: wall };
         } else if elapsed.saturating_sub(self.candidate.at) >= STEP_STAYS {
             if !self.trusted.is_near(wall, elapsed) {
                 moved_millis = Some(signed_millis(wall, self.trusted.time_at(elapsed)));
             }
-            self.candidate = Line { at: elapsed, time: wall };
+            self.candidate = ClockLine { at: elapsed, time: wall };
             self.trusted = self.candidate;
         }
         let trusted = self.trusted.time_at(elapsed);
-        let aim = if self.trusted.is_near(wall, elapsed) { wall } else { trusted };
-        self.advance(aim, elapsed);
-        Observation {
+        let target = if self.trusted.is_near(wall, elapsed) { wall } else { trusted };
+        self.advance(target, elapsed);
+        ClockObservation {
             time: millis(self.newest),
             believed_until: millis(trusted.saturating_add(STEP_MAX)),
             ahead_millis: signed_millis(wall, self.newest),
@@ -123,21 +123,21 @@ impl Timeline {
     }
 
     /// Moves the engine's time towards a clock, and never back.
-    fn advance(&mut self, aim: Duration, elapsed: Duration) {
-        let ahead = self.newest.saturating_sub(aim);
+    fn advance(&mut self, target: Duration, elapsed: Duration) {
+        let ahead = self.newest.saturating_sub(target);
         if ahead <= STILL_MAX {
-            return self.follow(elapsed, aim.max(self.newest));
+            return self.rebase(elapsed, target.max(self.newest));
         }
         let passed = elapsed.saturating_sub(self.running.at);
         let lost = if ahead <= STEP_MAX { passed / SLEW_PARTS } else { Duration::ZERO };
         self.newest = self.newest.max(self.running.time.saturating_add(passed - lost));
         if passed >= REBASE_AFTER {
-            self.follow(elapsed, self.newest);
+            self.rebase(elapsed, self.newest);
         }
     }
 
-    fn follow(&mut self, elapsed: Duration, time: Duration) {
-        self.running = Line { at: elapsed, time };
+    fn rebase(&mut self, elapsed: Duration, time: Duration) {
+        self.running = ClockLine { at: elapsed, time };
         self.newest = time;
     }
 }
@@ -148,8 +148,8 @@ fn millis(time: Duration) -> Millis {
 
 /// `a - b`.
 fn signed_millis(a: Duration, b: Duration) -> i64 {
-    let apart = i64::try_from(a.abs_diff(b).as_millis()).unwrap_or(i64::MAX);
-    if a < b { -apart } else { apart }
+    let offset = i64::try_from(a.abs_diff(b).as_millis()).unwrap_or(i64::MAX);
+    if a < b { -offset } else { offset }
 }
 
 /// The time that all threads of an engine share.
@@ -189,16 +189,16 @@ impl EngineTime {
     }
 
     /// Compares the clocks. Called now and then, whether anybody asks for the time or not.
-    pub(crate) fn observe(&self, clock: &dyn Clock) -> Observation {
+    pub(crate) fn observe(&self, clock: &dyn Clock) -> ClockObservation {
         self.observe_with(&mut lock(&self.timeline), clock)
     }
 
-    fn observe_with(&self, timeline: &mut Timeline, clock: &dyn Clock) -> Observation {
-        let given = Millis(self.newest.load(Ordering::Acquire));
-        let observation = timeline.observe(clock.wall(), clock.elapsed(), given);
+    fn observe_with(&self, timeline: &mut Timeline, clock: &dyn Clock) -> ClockObservation {
+        let issued = Millis(self.newest.load(Ordering::Acquire));
+        let observation = timeline.observe(clock.wall(), clock.elapsed(), issued);
         self.believed_until.store(observation.believed_until.0, Ordering::Release);
         let newest = self.newest.fetch_max(observation.time.0, Ordering::AcqRel).max(observation.time.0);
-        Observation { time: Millis(newest), ..observation }
+        ClockObservation { time: Millis(newest), ..observation }
     }
 
     /// Begins anew at the wall clock, even if that is a step back: only while nothing else uses the engine.
@@ -223,34 +223,34 @@ mod tests {
     const TICK: u64 = 100;
 
     /// Two clocks and a timeline that looks at them.
-    struct World {
+    struct TestClocks {
         timeline: Timeline,
         elapsed: Duration,
-        wall_apart: i64,
+        wall_offset: i64,
     }
 
-    impl World {
-        fn new() -> World {
+    impl TestClocks {
+        fn new() -> TestClocks {
             let timeline = Timeline::begin(Millis(0), Millis(BEGIN), Duration::ZERO);
-            World { timeline, elapsed: Duration::ZERO, wall_apart: 0 }
+            TestClocks { timeline, elapsed: Duration::ZERO, wall_offset: 0 }
         }
 
         fn true_time(&self) -> u64 {
             BEGIN + self.elapsed.as_millis() as u64
         }
 
-        fn observe(&mut self) -> Observation {
-            let wall = self.true_time().saturating_add_signed(self.wall_apart);
+        fn observe(&mut self) -> ClockObservation {
+            let wall = self.true_time().saturating_add_signed(self.wall_offset);
             self.timeline.observe(Millis(wall), self.elapsed, Millis(0))
         }
 
-        fn pass(&mut self, millis: u64) -> Observation {
+        fn pass(&mut self, millis: u64) -> ClockObservation {
             self.elapsed += Duration::from_millis(millis);
             self.observe()
         }
 
         /// So long, looking as often as the driver does.
-        fn pass_ticks(&mut self, millis: u64) -> Observation {
+        fn pass_ticks(&mut self, millis: u64) -> ClockObservation {
             for _ in 0..millis / TICK {
                 self.pass(TICK);
             }
@@ -260,65 +260,65 @@ mod tests {
 
     #[test]
     fn a_jump_forward_and_back_moves_nothing() {
-        let mut world = World::new();
-        world.pass_ticks(5_000);
-        world.wall_apart = 30 * DAY;
-        let jumped = world.pass_ticks(60_000);
-        assert_eq!((jumped.time, jumped.ahead_millis), (Millis(world.true_time()), 30 * DAY));
-        world.wall_apart = 0;
-        let back = world.pass_ticks(60_000);
-        assert_eq!((back.time, back.ahead_millis, back.moved_millis), (Millis(world.true_time()), 0, None));
+        let mut clocks = TestClocks::new();
+        clocks.pass_ticks(5_000);
+        clocks.wall_offset = 30 * DAY;
+        let jumped = clocks.pass_ticks(60_000);
+        assert_eq!((jumped.time, jumped.ahead_millis), (Millis(clocks.true_time()), 30 * DAY));
+        clocks.wall_offset = 0;
+        let back = clocks.pass_ticks(60_000);
+        assert_eq!((back.time, back.ahead_millis, back.moved_millis), (Millis(clocks.true_time()), 0, None));
     }
 
     #[test]
     fn a_jump_that_stays_is_believed_after_ten_minutes() {
-        let mut world = World::new();
-        world.pass_ticks(5_000);
-        world.wall_apart = 30 * DAY;
-        let before = world.pass_ticks(STEP_STAYS.as_millis() as u64);
-        assert_eq!(before.time, Millis(world.true_time()));
-        let after = world.pass(TICK);
+        let mut clocks = TestClocks::new();
+        clocks.pass_ticks(5_000);
+        clocks.wall_offset = 30 * DAY;
+        let before = clocks.pass_ticks(STEP_STAYS.as_millis() as u64);
+        assert_eq!(before.time, Millis(clocks.true_time()));
+        let after = clocks.pass(TICK);
         assert_eq!(after.moved_millis, Some(30 * DAY));
-        assert_eq!(after.time, Millis(world.true_time() + 30 * DAY as u64));
+        assert_eq!(after.time, Millis(clocks.true_time() + 30 * DAY as u64));
         // And if it goes back then, time runs on from there.
-        world.wall_apart = 0;
-        let began = world.observe().time;
-        let hour = world.pass_ticks(3_600_000);
+        clocks.wall_offset = 0;
+        let began = clocks.observe().time;
+        let hour = clocks.pass_ticks(3_600_000);
         assert_eq!(began.until(hour.time), 3_600_000);
         assert!((hour.ahead_millis + 30 * DAY).abs() <= TICK as i64, "{}", hour.ahead_millis);
     }
 
     #[test]
     fn a_year_back_stops_nothing() {
-        let mut world = World::new();
-        world.wall_apart = -365 * DAY;
+        let mut clocks = TestClocks::new();
+        clocks.wall_offset = -365 * DAY;
         for _ in 0..3 {
-            let later = world.pass_ticks(3_600_000);
-            assert_eq!((later.time, later.ahead_millis), (Millis(world.true_time()), -365 * DAY));
+            let later = clocks.pass_ticks(3_600_000);
+            assert_eq!((later.time, later.ahead_millis), (Millis(clocks.true_time()), -365 * DAY));
         }
     }
 
     #[test]
     fn small_steps_are_followed_at_once_and_taken_back_slowly() {
-        let mut world = World::new();
-        world.wall_apart = 59_000;
-        assert_eq!(world.pass(TICK).time, Millis(world.true_time() + 59_000));
-        world.wall_apart = 0;
-        let began = world.observe().time;
-        let later = world.pass_ticks(16_000);
+        let mut clocks = TestClocks::new();
+        clocks.wall_offset = 59_000;
+        assert_eq!(clocks.pass(TICK).time, Millis(clocks.true_time() + 59_000));
+        clocks.wall_offset = 0;
+        let began = clocks.observe().time;
+        let later = clocks.pass_ticks(16_000);
         let passed = began.until(later.time);
         assert!((14_900..=15_100).contains(&passed), "{passed} of 16,000 ms have passed");
-        let later = world.pass_ticks(16 * 60_000);
-        assert_eq!(later.time, Millis(world.true_time()), "it is where the wall clock is");
+        let later = clocks.pass_ticks(16 * 60_000);
+        assert_eq!(later.time, Millis(clocks.true_time()), "it is where the wall clock is");
     }
 
     #[test]
     fn steps_every_second_do_not_add_up() {
-        let mut world = World::new();
+        let mut clocks = TestClocks::new();
         for step in 1..=3_600 {
-            world.wall_apart = 30_000 * step;
-            let observed = world.pass_ticks(1_000);
-            let ahead = observed.time.0 as i64 - world.true_time() as i64;
+            clocks.wall_offset = 30_000 * step;
+            let observed = clocks.pass_ticks(1_000);
+            let ahead = observed.time.0 as i64 - clocks.true_time() as i64;
             assert!((0..=60_000).contains(&ahead), "after {step} s it is {ahead} ms ahead");
         }
     }
@@ -341,22 +341,22 @@ mod tests {
         fn time_never_goes_back_and_never_stands_still_for_long(
             steps in prop::collection::vec((-40 * DAY..40 * DAY, 0..20_000u64, 0..4u8), 1..60),
         ) {
-            let mut world = World::new();
-            let mut newest = world.observe().time;
-            for (apart, pass, how) in steps {
+            let mut clocks = TestClocks::new();
+            let mut newest = clocks.observe().time;
+            for (offset, pass, how) in steps {
                 match how {
-                    0 => world.wall_apart = apart,
-                    1 => world.wall_apart += apart % 90_000,
-                    2 => world.wall_apart = 0,
+                    0 => clocks.wall_offset = offset,
+                    1 => clocks.wall_offset += offset % 90_000,
+                    2 => clocks.wall_offset = 0,
                     _ => {}
                 }
-                let began = (newest, world.elapsed);
+                let began = (newest, clocks.elapsed);
                 for _ in 0..pass / TICK {
-                    let now = world.pass(TICK).time;
+                    let now = clocks.pass(TICK).time;
                     prop_assert!(now >= newest);
                     newest = now;
                 }
-                let passed = (world.elapsed - began.1).as_millis() as u64;
+                let passed = (clocks.elapsed - began.1).as_millis() as u64;
                 let least = (passed - passed / 16).saturating_sub(STILL_MAX.as_millis() as u64 + TICK);
                 prop_assert!(began.0.until(newest) >= least, "{} of {passed}", began.0.until(newest));
             }
@@ -366,24 +366,24 @@ mod tests {
         fn time_is_never_far_ahead_of_a_clock_that_was_right_all_along(
             steps in prop::collection::vec((-40 * DAY..40 * DAY, 1..300u64), 1..40),
         ) {
-            let mut world = World::new();
-            for (apart, seconds) in steps {
+            let mut clocks = TestClocks::new();
+            for (offset, seconds) in steps {
                 // Wrong for less than it takes to be believed, then right again.
-                world.wall_apart = apart;
-                world.pass_ticks(1_000 * seconds);
-                world.wall_apart = 0;
-                let observed = world.pass_ticks(1_000 * seconds);
-                prop_assert!(observed.time.0.abs_diff(world.true_time()) <= STEP_MAX.as_millis() as u64);
+                clocks.wall_offset = offset;
+                clocks.pass_ticks(1_000 * seconds);
+                clocks.wall_offset = 0;
+                let observed = clocks.pass_ticks(1_000 * seconds);
+                prop_assert!(observed.time.0.abs_diff(clocks.true_time()) <= STEP_MAX.as_millis() as u64);
             }
         }
 
         #[test]
-        fn a_wall_clock_that_stays_is_where_time_ends_up_or_behind_it(apart in -40 * DAY..40 * DAY) {
-            let mut world = World::new();
-            world.wall_apart = apart;
-            let observed = world.pass_ticks(2 * STEP_STAYS.as_millis() as u64 + 16 * 60_000 + 10_000);
-            let wall = world.true_time().saturating_add_signed(apart);
-            if apart >= 0 {
+        fn a_wall_clock_that_stays_is_where_time_ends_up_or_behind_it(offset in -40 * DAY..40 * DAY) {
+            let mut clocks = TestClocks::new();
+            clocks.wall_offset = offset;
+            let observed = clocks.pass_ticks(2 * STEP_STAYS.as_millis() as u64 + 16 * 60_000 + 10_000);
+            let wall = clocks.true_time().saturating_add_signed(offset);
+            if offset >= 0 {
                 prop_assert_eq!(observed.time, Millis(wall));
             } else {
                 prop_assert!(observed.time.0 >= wall);

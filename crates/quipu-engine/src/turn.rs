@@ -18,22 +18,22 @@ use std::time::Duration;
 
 use quipu_model::{Cell, Command, Durability, Freshness, ListNames, Millis, Name, Refusal, Reply, Scan, SketchCommand};
 
-pub use self::count::Counted;
-pub(crate) use self::count::Visit;
-use self::scratch::{Scratch, Unfilled};
-use crate::admit::{Reach, creates, reach, writes};
-use crate::apply::table::Look;
-use crate::apply::{Allowance, Held, Passing, Run, list_names, scan};
+pub use self::count::AddOutcome;
+pub(crate) use self::count::LaneVisit;
+use self::scratch::{Scratch, UnfilledRecord};
+use crate::admission::{CommandTargets, command_targets, creates_counter, is_write};
+use crate::apply::table::Residency;
+use crate::apply::{RoomBudget, Run, ShardLocks, ShardWalk, list_names, scan};
 use crate::engine::Inner;
 use crate::failpoint::step;
 use crate::journal::format::{
     ENTRY_BYTES_MAX, Entry, NAMESPACE_ENTRY_BYTES_MAX, Position, RECORD_BYTES_MAX, RECORD_OVERHEAD_BYTES_MAX,
 };
-use crate::journal::{Draft, Wait};
+use crate::journal::{RecordBuilder, Wait};
 use crate::load::Load;
-use crate::namespaces::{InForce, Places};
+use crate::namespaces::{CounterReservation, PolicyRef};
 use crate::sharing::own::own_bytes_max;
-use crate::sharing::{Demand, Seeing, Share, demand, names_of};
+use crate::sharing::{RowCheck, SharedCounter, StoreNeed, store_need, target_names};
 use crate::sketches::{concerns_bodies, own_body_bytes_max, record_bytes_guess, record_bytes_max, strings_bytes_max};
 
 /// A run ends after so many commands, so that a long pipeline on one counter does not keep others from its shard.
@@ -53,21 +53,21 @@ pub struct Turn<'e> {
     pub(crate) engine: &'e Inner,
     pub(crate) now: Millis,
     /// What is in force in which namespace, as far as this turn has seen.
-    pub(crate) policies: InForce<'e>,
-    pub(crate) held: Option<Held<'e>>,
+    pub(crate) policies: PolicyRef<'e>,
+    pub(crate) locks: Option<ShardLocks<'e>>,
     /// Commands in the present run.
     run_commands: usize,
     /// What the present run's replies must wait for.
     pub(crate) run_durability: Durability,
-    pub(crate) draft: Draft,
+    pub(crate) builder: RecordBuilder,
     /// Records that have a place but are not filled: where, and which bytes of the draft.
-    unfilled: Vec<Unfilled>,
+    unfilled: Vec<UnfilledRecord>,
     /// Room promised and not used yet.
     room: usize,
     /// Most bytes the present run may still need for what it has applied.
-    promised: usize,
+    run_room_max: usize,
     /// A record took more room than this turn had.
-    overdrawn: bool,
+    overcommitted: bool,
     wait: Wait,
     /// The present run has deleted everything.
     flushed: bool,
@@ -94,16 +94,16 @@ impl From<Refusal> for NotRun {
 
 /// What WATCH remembers of a counter: the version of its shard, and when it would expire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Watch {
+pub struct WatchedVersion {
     shard: usize,
     version: u64,
     expires_at: Option<Millis>,
 }
 
-impl Watch {
+impl WatchedVersion {
     /// A counter that has expired since has changed, whether anyone has noticed or not.
-    fn has_changed(&self, held: &mut Held<'_>, now: Millis) -> bool {
-        held.shard(self.shard).version != self.version || self.expires_at.is_some_and(|at| at <= now)
+    fn has_changed(&self, locks: &mut ShardLocks<'_>, now: Millis) -> bool {
+        locks.shard(self.shard).version != self.version || self.expires_at.is_some_and(|at| at <= now)
     }
 }
 
@@ -116,15 +116,15 @@ impl<'e> Turn<'e> {
         Turn {
             engine,
             now,
-            policies: engine.namespaces.now(),
-            held: None,
+            policies: engine.namespaces.current(),
+            locks: None,
             run_commands: 0,
             run_durability: Durability::Memory,
-            draft: Draft::EMPTY,
+            builder: RecordBuilder::EMPTY,
             unfilled: Vec::new(),
             room: 0,
-            promised: 0,
-            overdrawn: false,
+            run_room_max: 0,
+            overcommitted: false,
             wait: Wait::default(),
             flushed: false,
             elapsed: if engine.shared.is_some() { engine.clock.elapsed() } else { Duration::ZERO },
@@ -141,51 +141,57 @@ impl<'e> Turn<'e> {
             return Ok(Reply::Refused(refusal));
         }
         if self.engine.shared.is_some() {
-            match demand(command) {
-                Demand::Adds | Demand::Reads => {}
-                Demand::Swaps(swap) => return Err(Load::Swap(swap.into())),
-                Demand::OneOwner(what) => return Ok(Reply::Refused(Refusal::OneOwner { what })),
+            match store_need(command) {
+                StoreNeed::Add | StoreNeed::Read => {}
+                StoreNeed::Swap(swap) => return Err(Load::Swap(swap.into())),
+                StoreNeed::OneOwner(what) => return Ok(Reply::Refused(Refusal::OneOwner { what })),
             }
         }
-        match reach(command) {
-            Reach::One(name) => self.run_one(command, name),
-            Reach::Many(_) | Reach::All => match self.run_all(std::slice::from_ref(command), &[]) {
+        match command_targets(command) {
+            CommandTargets::One(name) => self.run_one(command, name),
+            CommandTargets::Many(_) | CommandTargets::All => match self
+                .run_transaction(std::slice::from_ref(command), &[])
+            {
                 Ok(replies) => Ok(replies.and_then(|mut replies| replies.pop()).expect("one command, nothing watched")),
                 Err(NotRun::Refused(refusal)) => Ok(Reply::Refused(refusal)),
                 Err(NotRun::Load(load)) => Err(load),
             },
-            Reach::Walk => self.walk(command),
+            CommandTargets::Walk => self.walk(command),
         }
     }
 
     /// Applies several commands as one: nobody sees a part of them, and after a crash all are there or none is. Refusals are per
     /// command, as in Redis. `None` if something watched has changed; `Err` if there is no room for all of them, or some are at rest.
-    pub fn run_all(&mut self, commands: &[Command<'_>], watches: &[Watch]) -> Result<Option<Vec<Reply>>, NotRun> {
-        self.release();
+    pub fn run_transaction(
+        &mut self,
+        commands: &[Command<'_>],
+        watches: &[WatchedVersion],
+    ) -> Result<Option<Vec<Reply>>, NotRun> {
+        self.end_run();
         self.check_shared(commands, watches)?;
         let mut bodies_bytes = 0;
         loop {
-            if let Some(replies) = self.try_all(commands, watches, &mut bodies_bytes)? {
+            if let Some(replies) = self.try_transaction(commands, watches, &mut bodies_bytes)? {
                 return Ok(replies);
             }
         }
     }
 
     /// `None` if other policies came in force meanwhile, or bodies of sketches were found to need more room: then nothing was applied.
-    fn try_all(
+    fn try_transaction(
         &mut self,
         commands: &[Command<'_>],
-        watches: &[Watch],
+        watches: &[WatchedVersion],
         bodies_bytes: &mut usize,
     ) -> Result<Option<Option<Vec<Reply>>>, NotRun> {
-        let (mut shards, mut bytes, mut together) = (Vec::new(), *bodies_bytes, Durability::Memory);
+        let (mut shards, mut bytes, mut joint_durability) = (Vec::new(), *bodies_bytes, Durability::Memory);
         let (mut writing, mut flushing) = (false, false);
         for command in commands {
-            let reach = reach(command);
-            reach.shards(&self.engine.table, &mut shards);
-            bytes += reach.record_bytes_max(self.own_bytes_max());
-            together = together.max(reach.durability(&self.policies));
-            writing |= writes(command);
+            let targets = command_targets(command);
+            targets.collect_shards(&self.engine.table, &mut shards);
+            bytes += targets.record_bytes_max(self.own_bytes_max());
+            joint_durability = joint_durability.max(targets.durability(&self.policies));
+            writing |= is_write(command);
             flushing |= matches!(command, Command::Flush);
         }
         shards.extend(watches.iter().map(|watch| watch.shard));
@@ -193,53 +199,55 @@ impl<'e> Turn<'e> {
             return Err(too_long(bytes).into());
         }
         // A flush is journaled whatever its namespaces ask for.
-        let has_room = self.admit(bytes, writing, together > Durability::Memory || flushing)?;
-        let mut held = Held::many(&self.engine.table, shards);
-        if !self.is_admitted() || together > Durability::Memory && self.needs_more(&held, commands, bodies_bytes) {
-            self.promised = 0;
+        let has_room = self.admit(bytes, writing, joint_durability > Durability::Memory || flushing)?;
+        let mut locks = ShardLocks::lock_sorted(&self.engine.table, shards);
+        if !self.policies_unchanged()
+            || joint_durability > Durability::Memory && self.needs_more_room(&locks, commands, bodies_bytes)
+        {
+            self.run_room_max = 0;
             return Ok(None);
         }
         if writing {
             // Under the locks: what was admitted before the close must not come after its mark.
             self.engine.check_open()?;
         }
-        let changed = self.has_changed(&mut held, watches);
-        if !changed && let Some(load) = self.missing(&mut held, commands) {
+        let changed = self.has_changed(&mut locks, watches);
+        if !changed && let Some(load) = self.find_missing(&mut locks, commands) {
             return Err(NotRun::Load(load));
         }
-        self.check_rows(&mut held, commands)?;
-        self.held = Some(held);
-        let places = if changed { Ok(None) } else { self.hold_places(commands).map(Some) };
-        let _places = places.inspect_err(|_| self.held = None)?;
-        self.run_durability = together;
+        self.check_rows(&mut locks, commands)?;
+        self.locks = Some(locks);
+        let reservation = if changed { Ok(None) } else { self.reserve_counter_slots(commands).map(Some) };
+        let _reservation = reservation.inspect_err(|_| self.locks = None)?;
+        self.run_durability = joint_durability;
         let mut string_bytes = 0;
         let mut run = |command: &Command<'_>| {
             if string_bytes >= STRINGS_BYTES_MAX && may_reply_string(command) {
                 return Reply::Refused(Refusal::ReplyTooLarge { bytes_max: STRINGS_BYTES_MAX });
             }
-            let reply = self.apply(command, Some(together), has_room);
+            let reply = self.apply(command, Some(joint_durability), has_room);
             string_bytes += if let Reply::Bytes(string) = &reply { string.len() } else { 0 };
             reply
         };
         let replies = (!changed).then(|| commands.iter().map(&mut run).collect());
-        self.release();
+        self.end_run();
         Ok(Some(replies))
     }
 
     /// Whether what is known of the counters of these commands is enough, on a shared store; their shards are held.
-    fn check_rows(&self, held: &mut Held<'_>, commands: &[Command<'_>]) -> Result<(), NotRun> {
+    fn check_rows(&self, locks: &mut ShardLocks<'_>, commands: &[Command<'_>]) -> Result<(), NotRun> {
         let Some(shared) = &self.engine.shared else { return Ok(()) };
         let mut rows = Vec::new();
         for command in commands {
-            let adds = matches!(demand(command), Demand::Adds);
-            for name in names_of(command) {
+            let adds = matches!(store_need(command), StoreNeed::Add);
+            for name in target_names(command) {
                 let hash = self.engine.table.hash(name.bytes());
-                let shard = held.shard(self.engine.table.shard_of(hash));
+                let shard = locks.shard(self.engine.table.shard_of(hash));
                 let (policy, times) = (&self.policies.policy(*name).share, (self.elapsed, self.rows_since));
-                match shared.look(shard.own(hash, name.bytes()), *name, adds, times, policy) {
-                    Seeing::Known => {}
-                    Seeing::Fetch => rows.push(name.bytes().into()),
-                    Seeing::Refuse(refusal) => return Err(refusal.into()),
+                match shared.check_row(shard.own_cells(hash, name.bytes()), *name, adds, times, policy) {
+                    RowCheck::Usable => {}
+                    RowCheck::Fetch => rows.push(name.bytes().into()),
+                    RowCheck::Refuse(refusal) => return Err(refusal.into()),
                 }
             }
         }
@@ -247,112 +255,118 @@ impl<'e> Turn<'e> {
     }
 
     /// Whether something watched has changed. Lanes of its shards are closed, so that nothing is counted in them from here on.
-    fn has_changed(&self, held: &mut Held<'_>, watches: &[Watch]) -> bool {
+    fn has_changed(&self, locks: &mut ShardLocks<'_>, watches: &[WatchedVersion]) -> bool {
         let mut changed = false;
         for watch in watches {
-            changed |= held.shard(watch.shard).splits.close_all() | watch.has_changed(held, self.now);
+            changed |= locks.shard(watch.shard).lanes.close_all() | watch.has_changed(locks, self.now);
         }
         if !changed {
             for watch in watches {
-                let room = held.shard(watch.shard).splits.settle_all(|_| ());
-                self.engine.splits.return_room(&self.engine.journal, room);
+                let room = locks.shard(watch.shard).lanes.drain_all(|_| ());
+                self.engine.lanes.return_room(&self.engine.journal, room);
             }
         }
         changed
     }
 
-    /// Remembers the state of a counter, for [`Turn::run_all`] to compare.
-    pub fn watch(&mut self, name: Name<'_>) -> Result<Watch, Load> {
+    /// Remembers the state of a counter, for [`Turn::run_transaction`] to compare.
+    pub fn watch(&mut self, name: Name<'_>) -> Result<WatchedVersion, Load> {
         // On a shared store it is refused when it comes to be compared.
-        self.release();
+        self.end_run();
         let table = &self.engine.table;
         let hash = table.hash(name.bytes());
         let index = table.shard_of(hash);
         let mut shard = table.lock(index);
-        if shard.splits.are_live() {
+        if shard.lanes.has_live() {
             // What was counted in lanes so far is no change.
             drop(shard);
             self.cell(name)?;
-            self.release();
+            self.end_run();
             shard = table.lock(index);
         }
-        let expires_at = match shard.look(hash, name.bytes()) {
-            Look::Cell(cell) => cell.expires_at.filter(|at| *at > self.now),
-            Look::Absent => None,
-            Look::Unknown => return Err(Load::Names(vec![name.bytes().into()])),
+        let expires_at = match shard.find(hash, name.bytes()) {
+            Residency::Present(cell) => cell.expires_at.filter(|at| *at > self.now),
+            Residency::Absent => None,
+            Residency::NotResident => return Err(Load::Names(vec![name.bytes().into()])),
         };
-        Ok(Watch { shard: index, version: shard.version, expires_at })
+        Ok(WatchedVersion { shard: index, version: shard.version, expires_at })
     }
 
     /// Works on a counter that is shared. Refused if it is at rest, or there is no room to write down what changes.
-    pub(crate) fn share<T>(&mut self, name: Name<'_>, work: impl FnOnce(&mut Share<'_>) -> T) -> Result<T, Refusal> {
-        self.share_with(name, 0, work)
+    pub(crate) fn with_shared_counter<T>(
+        &mut self,
+        name: Name<'_>,
+        work: impl FnOnce(&mut SharedCounter<'_>) -> T,
+    ) -> Result<T, Refusal> {
+        self.with_shared_counter_body(name, 0, work)
     }
 
     /// The same, where what this node says of a sketch may come to be another body of so many bytes at most, or all of its own is written down.
-    pub(crate) fn share_with<T>(
+    pub(crate) fn with_shared_counter_body<T>(
         &mut self,
         name: Name<'_>,
         body_bytes: usize,
-        work: impl FnOnce(&mut Share<'_>) -> T,
+        work: impl FnOnce(&mut SharedCounter<'_>) -> T,
     ) -> Result<T, Refusal> {
-        let heard_bytes = if body_bytes > 0 { body_bytes + own_body_bytes_max(name) } else { 0 };
-        let mut body_bytes = heard_bytes;
+        let merged_bytes = if body_bytes > 0 { body_bytes + own_body_bytes_max(name) } else { 0 };
+        let mut body_bytes = merged_bytes;
         let (shard, durability) = loop {
-            let shard = self.make_way(name);
+            let shard = self.continue_or_end_run(name);
             let durability = self.policies.durability(name);
-            let bytes = Reach::One(name).record_bytes_max(self.own_bytes_max()) + body_bytes;
+            let bytes = CommandTargets::One(name).record_bytes_max(self.own_bytes_max()) + body_bytes;
             self.admit(bytes, true, durability > Durability::Memory)?;
-            if self.hold(shard) {
-                let own = self.held.as_mut().expect("the run is open").shard(shard).own_shelves().of(name.bytes());
+            if self.lock_shard(shard) {
+                let own =
+                    self.locks.as_mut().expect("the run is open").shard(shard).own_bodies().bodies_of(name.bytes());
                 // What is heard of may be taken in, beside all that is there.
                 let own = own.map(|(_, own)| own.bytes_after_a_carry() + own_body_bytes_max(name));
-                let needed = heard_bytes + own.sum::<usize>();
+                let needed = merged_bytes + own.sum::<usize>();
                 if needed <= body_bytes {
                     break (shard, durability);
                 }
                 // Asked for with nothing held: there may be none before the disk was asked.
                 body_bytes = needed;
-                self.release();
+                self.end_run();
             }
         };
         self.engine.check_open()?;
-        self.known(name, shard, false).map_err(|_| Refusal::AtRest { reason: "it has left memory".to_owned() })?;
+        self.check_resident(name, shard, false)
+            .map_err(|_| Refusal::AtRest { reason: "it has left memory".to_owned() })?;
         self.run_commands += 1;
         self.run_durability = self.run_durability.max(durability);
-        Ok(self.with_run(None, true, |run| run.share(name, work)))
+        Ok(self.with_run(None, true, |run| run.with_shared_counter(name, work)))
     }
 
     /// Writes down something that is no counter's.
-    pub(crate) fn note(&mut self, entry: &Entry<'_>) -> Result<(), Refusal> {
-        self.note_under(entry, || ()).map(|_| ())
+    pub(crate) fn journal_entry(&mut self, entry: &Entry<'_>) -> Result<(), Refusal> {
+        self.journal_entry_locked(entry, || ()).map(|_| ())
     }
 
     /// The same, with something locked before it has its place; that, and where its record ends.
-    pub(crate) fn note_under<L>(
+    pub(crate) fn journal_entry_locked<L>(
         &mut self,
         entry: &Entry<'_>,
         lock: impl FnOnce() -> L,
     ) -> Result<(Position, L), Refusal> {
-        self.release();
-        let entry_bytes_max = if let Entry::Namespace { .. } | Entry::Thinned { .. } = entry {
+        self.end_run();
+        let entry_bytes_max = if let Entry::Namespace { .. } | Entry::Sampling { .. } = entry {
             NAMESPACE_ENTRY_BYTES_MAX
         } else {
             ENTRY_BYTES_MAX
         };
-        self.promise(RECORD_OVERHEAD_BYTES_MAX + entry_bytes_max)?;
-        self.draft.push(self.now, entry);
-        let record = self.draft.close().expect("an entry was pushed");
+        self.reserve_room(RECORD_OVERHEAD_BYTES_MAX + entry_bytes_max)?;
+        self.builder.push(self.now, entry);
+        let record = self.builder.close_record().expect("an entry was pushed");
         let (bytes, locked) = (record.len(), lock());
         let position = self.engine.journal.reserve(bytes);
-        self.spend(bytes);
-        self.promised = 0;
+        self.consume_room(bytes);
+        self.run_room_max = 0;
         self.unfilled.push((position, record));
         Ok((position.plus(bytes as u64), locked))
     }
 
     /// What a transaction on shared counters may not have in it.
-    fn check_shared(&self, commands: &[Command<'_>], watches: &[Watch]) -> Result<(), Refusal> {
+    fn check_shared(&self, commands: &[Command<'_>], watches: &[WatchedVersion]) -> Result<(), Refusal> {
         let Some(shared) = &self.engine.shared else { return Ok(()) };
         if let Some(refusal) = shared.refusal() {
             return Err(refusal);
@@ -361,10 +375,10 @@ impl<'e> Turn<'e> {
             return Err(Refusal::OneOwner { what: "WATCH" });
         }
         for command in commands {
-            match demand(command) {
-                Demand::Adds | Demand::Reads => {}
-                Demand::OneOwner(what) => return Err(Refusal::OneOwner { what }),
-                Demand::Swaps(_) => {
+            match store_need(command) {
+                StoreNeed::Add | StoreNeed::Read => {}
+                StoreNeed::OneOwner(what) => return Err(Refusal::OneOwner { what }),
+                StoreNeed::Swap(_) => {
                     return Err(Refusal::OneOwner { what: "a change that is not an add, in a transaction," });
                 }
             }
@@ -378,75 +392,75 @@ impl<'e> Turn<'e> {
 
     /// Ends the present run, if there is one: its record takes its place in the journal, then its locks are let go.
     #[inline]
-    pub fn release(&mut self) {
-        if let Some(held) = self.held.take() {
-            self.let_go(held);
+    pub fn end_run(&mut self) {
+        if let Some(locks) = self.locks.take() {
+            self.reserve_record_and_unlock(locks);
         }
     }
 
-    fn let_go(&mut self, mut held: Held<'_>) {
+    fn reserve_record_and_unlock(&mut self, mut locks: ShardLocks<'_>) {
         step!("applied");
         let mut newest = Position(0);
-        match self.draft.close() {
+        match self.builder.close_record() {
             Some(record) => {
                 let bytes = record.len();
-                debug_assert!(bytes <= self.promised, "{bytes} bytes were written, {} promised", self.promised);
+                debug_assert!(bytes <= self.run_room_max, "{bytes} bytes were written, {} promised", self.run_room_max);
                 let position = self.engine.journal.reserve(bytes);
                 newest = position.plus(bytes as u64);
                 if std::mem::take(&mut self.flushed) {
-                    self.engine.note_flush(position, newest);
+                    self.engine.record_flush(position, newest);
                 }
-                self.spend(bytes);
+                self.consume_room(bytes);
                 self.unfilled.push((position, record));
                 // Only now: whoever counts them waits for what is reserved by then.
-                held.for_each(|shard| {
+                locks.for_each(|shard| {
                     shard.newest = newest;
-                    self.engine.table.note(shard);
+                    self.engine.table.update_totals(shard);
                 });
             }
             // A read waits for the newest record of what it looked at.
-            None => held.for_each(|shard| {
+            None => locks.for_each(|shard| {
                 newest = newest.max(shard.newest);
-                self.engine.table.note(shard);
+                self.engine.table.update_totals(shard);
             }),
         }
-        drop(held);
+        drop(locks);
         self.wait_for(self.run_durability, newest);
-        (self.run_commands, self.run_durability, self.promised) = (0, Durability::Memory, 0);
+        (self.run_commands, self.run_durability, self.run_room_max) = (0, Durability::Memory, 0);
     }
 
     /// Takes room for a record out of what this turn has. No record should need more than it was promised; should one, the journal is told what is missing, and nothing wraps.
-    fn spend(&mut self, bytes: usize) {
+    fn consume_room(&mut self, bytes: usize) {
         let missing = bytes.saturating_sub(self.room);
         self.room -= bytes - missing;
         if missing > 0 {
-            self.engine.journal.overdraw(missing);
-            self.overdrawn = true;
+            self.engine.journal.overcommit_room(missing);
+            self.overcommitted = true;
         }
     }
 
     /// Brings the bytes of all records of this turn.
     #[inline]
     pub fn fill(&mut self) {
-        self.release();
+        self.end_run();
         step!("reserved");
         // Where nothing is journaled there is nothing to bring.
-        if self.room > 0 || self.overdrawn || self.draft.capacity() > 0 {
-            self.bring();
+        if self.room > 0 || self.overcommitted || self.builder.capacity() > 0 {
+            self.write_record_bytes();
         }
     }
 
-    fn bring(&mut self) {
-        if std::mem::take(&mut self.overdrawn) {
+    fn write_record_bytes(&mut self) {
+        if std::mem::take(&mut self.overcommitted) {
             // With no lock held, and before a commit can come to the places of this turn.
-            self.engine.journal.make_up();
+            self.engine.journal.replenish_room();
         }
         if !self.unfilled.is_empty() {
-            let bytes = self.draft.bytes();
+            let bytes = self.builder.bytes();
             self.engine.journal.fill(self.unfilled.drain(..).map(|(position, range)| (position, &bytes[range])));
             step!("filled");
         }
-        self.draft.clear();
+        self.builder.clear();
         if self.room > 0 {
             self.engine.journal.return_room(std::mem::take(&mut self.room));
         }
@@ -456,17 +470,17 @@ impl<'e> Turn<'e> {
     #[inline]
     pub fn finish(mut self) -> Wait {
         self.fill();
-        self.engine.tend_if_low();
+        self.engine.request_segments_if_low();
         self.wait
     }
 
-    /// Takes rows for fresh that were asked for since then: what [`Loaded::Fetched`](crate::Loaded::Fetched) says.
-    pub fn rows_since(&mut self, since: Duration) {
+    /// Takes rows for fresh that were asked for since then: what [`LoadOutcome::Fetched`](crate::Loaded::Fetched) says.
+    pub fn set_rows_since(&mut self, since: Duration) {
         self.rows_since = Some(since);
     }
 
     /// Makes the replies of this turn wait for this, too.
-    pub fn wait_also(&mut self, wait: Wait) {
+    pub fn add_wait(&mut self, wait: Wait) {
         self.wait = self.wait.and(wait);
     }
 
@@ -501,16 +515,16 @@ impl<'e> Turn<'e> {
             if let Some(refusal) = shared.refusal() {
                 return Ok(Err(refusal));
             }
-            let shard = self.hold_to_look(name);
-            self.known(name, shard, false)?;
+            let shard = self.lock_for_read(name);
+            self.check_resident(name, shard, false)?;
             let hash = self.engine.table.hash(name.bytes());
-            let owned = self.held.as_mut().expect("the run is open").shard(shard).own(hash, name.bytes());
+            let own_cells = self.locks.as_mut().expect("the run is open").shard(shard).own_cells(hash, name.bytes());
             let mut policy = self.policies.policy(name).share;
             policy.freshness = freshness.limit(policy.freshness);
-            match shared.look(owned, name, false, (self.elapsed, self.rows_since), &policy) {
-                Seeing::Known => {}
-                Seeing::Fetch => return Err(Load::Rows(vec![name.bytes().into()])),
-                Seeing::Refuse(refusal) => return Ok(Err(refusal)),
+            match shared.check_row(own_cells, name, false, (self.elapsed, self.rows_since), &policy) {
+                RowCheck::Usable => {}
+                RowCheck::Fetch => return Err(Load::Rows(vec![name.bytes().into()])),
+                RowCheck::Refuse(refusal) => return Ok(Err(refusal)),
             }
         }
         self.cell(name).map(Ok)
@@ -519,27 +533,27 @@ impl<'e> Turn<'e> {
     /// Reads a counter's cell, in full, and the epoch that a new one would have.
     pub(crate) fn cell(&mut self, name: Name<'_>) -> Result<(Option<Cell>, quipu_model::Epoch), Load> {
         let (shard, has_room) = loop {
-            let shard = self.make_way(name);
+            let shard = self.continue_or_end_run(name);
             let has_room = self.may_expire(name);
-            if self.hold(shard) {
+            if self.lock_shard(shard) {
                 break (shard, has_room);
             }
         };
         self.run_durability = self.run_durability.max(self.policies.durability(name));
-        self.known(name, shard, false)?;
+        self.check_resident(name, shard, false)?;
         let cell = self.with_run(None, has_room, |run| run.cell(name));
-        let floor = self.held.as_mut().expect("the run is open").shard(shard).floor;
+        let floor = self.locks.as_mut().expect("the run is open").shard(shard).floor;
         Ok((cell, floor))
     }
 
     fn run_one(&mut self, command: &Command<'_>, name: Name<'_>) -> Result<Reply, Load> {
-        let writing = writes(command);
+        let writing = is_write(command);
         let mut bodies_bytes = record_bytes_guess(command);
         let (shard, durability, limited, has_room) = loop {
-            let shard = self.make_way(name);
+            let shard = self.continue_or_end_run(name);
             let policy = self.policies.policy(name);
             let (durability, limited) = (policy.durability, policy.limit.is_some());
-            let bytes = Reach::One(name).record_bytes_max(self.own_bytes_max()) + bodies_bytes;
+            let bytes = CommandTargets::One(name).record_bytes_max(self.own_bytes_max()) + bodies_bytes;
             if bytes > RECORD_BYTES_MAX {
                 return Ok(Reply::Refused(too_long(bytes)));
             }
@@ -547,31 +561,32 @@ impl<'e> Turn<'e> {
                 Ok(has_room) => has_room,
                 Err(refusal) => return Ok(Reply::Refused(refusal)),
             };
-            if self.hold(shard) {
-                if durability == Durability::Memory || !self.needs_more_now(command, &mut bodies_bytes) {
+            if self.lock_shard(shard) {
+                if durability == Durability::Memory || !self.run_needs_more_room(command, &mut bodies_bytes) {
                     break (shard, durability, limited, has_room);
                 }
                 // Asked for with nothing held: there may be none before the disk was asked.
-                self.release();
+                self.end_run();
             }
         };
         if writing && self.engine.is_closed() {
             // Under the lock: what was admitted before the close must not come after its mark.
             return Ok(self.engine.check_open().map_or_else(Reply::Refused, |()| unreachable!("it is closed")));
         }
-        self.known(name, shard, creates(command, name))?;
+        self.check_resident(name, shard, creates_counter(command, name))?;
         if let Some(shared) = &self.engine.shared {
             let hash = self.engine.table.hash(name.bytes());
-            let owned = self.held.as_mut().expect("the run is open").shard(shard).own(hash, name.bytes());
-            let (adds, times) = (matches!(demand(command), Demand::Adds), (self.elapsed, self.rows_since));
-            match shared.look(owned, name, adds, times, &self.policies.policy(name).share) {
-                Seeing::Known => {}
-                Seeing::Fetch => return Err(Load::Rows(vec![name.bytes().into()])),
-                Seeing::Refuse(refusal) => return Ok(Reply::Refused(refusal)),
+            let own_cells = self.locks.as_mut().expect("the run is open").shard(shard).own_cells(hash, name.bytes());
+            let (adds, times) = (matches!(store_need(command), StoreNeed::Add), (self.elapsed, self.rows_since));
+            match shared.check_row(own_cells, name, adds, times, &self.policies.policy(name).share) {
+                RowCheck::Usable => {}
+                RowCheck::Fetch => return Err(Load::Rows(vec![name.bytes().into()])),
+                RowCheck::Refuse(refusal) => return Ok(Reply::Refused(refusal)),
             }
         }
-        let _places = match limited.then(|| self.hold_places(std::slice::from_ref(command))).transpose() {
-            Ok(places) => places,
+        let _reservation = match limited.then(|| self.reserve_counter_slots(std::slice::from_ref(command))).transpose()
+        {
+            Ok(reservation) => reservation,
             Err(refusal) => return Ok(Reply::Refused(refusal)),
         };
         self.run_commands += 1;
@@ -580,84 +595,93 @@ impl<'e> Turn<'e> {
     }
 
     /// Whether what is written of sketches, and of strings that are told under a token, may take more room than so much, as the held shards know; then how much.
-    pub(crate) fn needs_more(&self, held: &Held<'_>, commands: &[Command<'_>], bodies_bytes: &mut usize) -> bool {
+    pub(crate) fn needs_more_room(
+        &self,
+        locks: &ShardLocks<'_>,
+        commands: &[Command<'_>],
+        bodies_bytes: &mut usize,
+    ) -> bool {
         let table = &self.engine.table;
-        let look = |name: Name<'_>| {
+        let lookup = |name: Name<'_>| {
             let hash = table.hash(name.bytes());
-            let shard = held.peek(table.shard_of(hash));
-            let shown = shard.body_now(hash, name.bytes(), self.now);
+            let shard = locks.peek(table.shard_of(hash));
+            let shown = shard.unexpired_body(hash, name.bytes(), self.now);
             // On a shared store it is what this node says that is written down; if it says nothing yet, what it will say is like what is shown.
             let Some(shared) = &self.engine.shared else { return shown };
             match shown {
-                Some(shown) => shard.observing(hash, name.bytes(), shown.sketch(), shared.present()).or(Some(shown)),
-                None => shard.own_shelves().of(name.bytes()).map(|(_, own)| own).max_by_key(|own| own.bytes().len()),
+                Some(shown) => {
+                    shard.observed_body(hash, name.bytes(), shown.sketch(), shared.incarnation()).or(Some(shown))
+                }
+                None => {
+                    shard.own_bodies().bodies_of(name.bytes()).map(|(_, own)| own).max_by_key(|own| own.bytes().len())
+                }
             }
         };
-        let needed = record_bytes_max(commands, look) + strings_bytes_max(commands, look);
+        let needed = record_bytes_max(commands, lookup) + strings_bytes_max(commands, lookup);
         let more = needed > *bodies_bytes;
         *bodies_bytes = needed.max(*bodies_bytes);
         more
     }
 
     /// The same of one command, whose shard is held.
-    fn needs_more_now(&self, command: &Command<'_>, bodies_bytes: &mut usize) -> bool {
-        let held = self.held.as_ref().expect("the run is open");
-        concerns_bodies(command) && self.needs_more(held, std::slice::from_ref(command), bodies_bytes)
+    fn run_needs_more_room(&self, command: &Command<'_>, bodies_bytes: &mut usize) -> bool {
+        let locks = self.locks.as_ref().expect("the run is open");
+        concerns_bodies(command) && self.needs_more_room(locks, std::slice::from_ref(command), bodies_bytes)
     }
 
     /// Places for the counters that these commands may make, in namespaces where their number is limited; the shards are held.
-    pub(crate) fn hold_places(&mut self, commands: &[Command<'_>]) -> Result<Places, Refusal> {
-        let held = self.held.as_mut().expect("the run is open");
+    pub(crate) fn reserve_counter_slots(&mut self, commands: &[Command<'_>]) -> Result<CounterReservation, Refusal> {
+        let locks = self.locks.as_mut().expect("the run is open");
         let limit_of = |name: Name<'_>| self.policies.policy(name).limit.clone();
-        Places::hold(&self.engine.table, held, limit_of, commands)
+        CounterReservation::reserve(&self.engine.table, locks, limit_of, commands)
     }
 
     /// Whether it is known, without the ledger, if the counter exists; and whether there is memory for it, if it is to be made.
-    fn known(&mut self, name: Name<'_>, shard: usize, creates: bool) -> Result<(), Load> {
+    fn check_resident(&mut self, name: Name<'_>, shard: usize, creates: bool) -> Result<(), Load> {
         let full = creates && self.engine.memory_is_full();
-        let shard = self.held.as_mut().expect("the run is open").shard(shard);
+        let shard = self.locks.as_mut().expect("the run is open").shard(shard);
         if !shard.unloaded && !full {
             return Ok(());
         }
-        match shard.look(self.engine.table.hash(name.bytes()), name.bytes()) {
-            Look::Unknown => Err(Load::Names(vec![name.bytes().into()])),
-            Look::Absent if full => Err(Load::Memory),
+        match shard.find(self.engine.table.hash(name.bytes()), name.bytes()) {
+            Residency::NotResident => Err(Load::Names(vec![name.bytes().into()])),
+            Residency::Absent if full => Err(Load::Memory),
             _ => Ok(()),
         }
     }
 
     /// What has to be loaded before these commands can run, as far as the held shards know.
-    fn missing(&self, held: &mut Held<'_>, commands: &[Command<'_>]) -> Option<Load> {
+    fn find_missing(&self, locks: &mut ShardLocks<'_>, commands: &[Command<'_>]) -> Option<Load> {
         let full = self.engine.memory_is_full();
-        if !full && !held.each().any(|shard| shard.unloaded) {
+        if !full && !locks.shards_mut().any(|shard| shard.unloaded) {
             return None;
         }
-        let (table, mut unknown, mut lacking) = (&self.engine.table, Vec::new(), false);
+        let (table, mut unknown, mut lacks_memory) = (&self.engine.table, Vec::new(), false);
         for command in commands {
-            let mut see = |name: &Name<'_>| {
+            let mut check_name = |name: &Name<'_>| {
                 let hash = table.hash(name.bytes());
-                match held.shard(table.shard_of(hash)).look(hash, name.bytes()) {
-                    Look::Unknown => unknown.push(name.bytes().into()),
-                    Look::Absent => lacking |= full && creates(command, *name),
-                    Look::Cell(_) => {}
+                match locks.shard(table.shard_of(hash)).find(hash, name.bytes()) {
+                    Residency::NotResident => unknown.push(name.bytes().into()),
+                    Residency::Absent => lacks_memory |= full && creates_counter(command, *name),
+                    Residency::Present(_) => {}
                 }
             };
-            match reach(command) {
-                Reach::One(name) => see(&name),
-                Reach::Many(names) => names.iter().for_each(see),
-                Reach::All | Reach::Walk => {}
+            match command_targets(command) {
+                CommandTargets::One(name) => check_name(&name),
+                CommandTargets::Many(names) => names.iter().for_each(check_name),
+                CommandTargets::All | CommandTargets::Walk => {}
             }
         }
         match unknown.is_empty() {
             false => Some(Load::Names(unknown)),
-            true => lacking.then_some(Load::Memory),
+            true => lacks_memory.then_some(Load::Memory),
         }
     }
 
     /// Adds the counters of a command that is about to come to a load, if they are not known: so that a pipeline waits once, not once a
     /// command. A hint; the command itself will say what it needs.
-    pub fn foresee(&mut self, command: &Command<'_>, load: &mut Load) {
-        self.release();
+    pub fn prefetch(&mut self, command: &Command<'_>, load: &mut Load) {
+        self.end_run();
         let (unknown, rows) = match load {
             Load::Names(unknown) => (unknown, None),
             Load::Rows(unknown) => (unknown, self.engine.shared.as_ref()),
@@ -665,100 +689,102 @@ impl<'e> Turn<'e> {
         };
         let (table, times, policies) = (&self.engine.table, (self.elapsed, self.rows_since), &self.policies);
         let adds = matches!(command, Command::Add { .. });
-        let mut see = |name: &Name<'_>| {
+        let mut check_name = |name: &Name<'_>| {
             let hash = table.hash(name.bytes());
             let mut shard = table.lock(table.shard_of(hash));
-            let look = shard.look(hash, name.bytes());
+            let lookup = shard.find(hash, name.bytes());
             let wanted = match rows {
-                None => look == Look::Unknown,
+                None => lookup == Residency::NotResident,
                 Some(shared) => {
-                    let owned = shard.own(hash, name.bytes());
+                    let own_cells = shard.own_cells(hash, name.bytes());
                     let policy = &policies.policy(*name).share;
-                    look != Look::Unknown && matches!(shared.look(owned, *name, adds, times, policy), Seeing::Fetch)
+                    lookup != Residency::NotResident
+                        && matches!(shared.check_row(own_cells, *name, adds, times, policy), RowCheck::Fetch)
                 }
             };
             if unknown.len() < LOAD_NAMES_MAX && wanted {
                 unknown.push(name.bytes().into());
             }
         };
-        match reach(command) {
-            Reach::One(name) => see(&name),
-            Reach::Many(names) => names.iter().for_each(see),
-            Reach::All | Reach::Walk => {}
+        match command_targets(command) {
+            CommandTargets::One(name) => check_name(&name),
+            CommandTargets::Many(names) => names.iter().for_each(check_name),
+            CommandTargets::All | CommandTargets::Walk => {}
         }
     }
 
     /// Ends the present run unless it can go on with a command on this name; returns the name's shard.
-    fn make_way(&mut self, name: Name<'_>) -> usize {
+    fn continue_or_end_run(&mut self, name: Name<'_>) -> usize {
         let shard = self.engine.table.shard_of(self.engine.table.hash(name.bytes()));
-        let goes_on = self.run_commands < RUN_COMMANDS_MAX && self.held.as_ref().is_some_and(|held| held.is_one(shard));
-        if !goes_on {
-            self.release();
+        let continues =
+            self.run_commands < RUN_COMMANDS_MAX && self.locks.as_ref().is_some_and(|locks| locks.holds_only(shard));
+        if !continues {
+            self.end_run();
         }
         shard
     }
 
     /// Holds a shard for what was admitted; false if it has to be admitted again, and nothing is held.
     #[inline]
-    fn hold(&mut self, shard: usize) -> bool {
-        if self.held.is_some() {
+    fn lock_shard(&mut self, shard: usize) -> bool {
+        if self.locks.is_some() {
             // Since it was taken nobody else has it, so it makes no difference when in that time something was done.
             return true;
         }
-        let held = Held::one(&self.engine.table, shard);
-        let admitted = self.is_admitted();
+        let locks = ShardLocks::lock_one(&self.engine.table, shard);
+        let admitted = self.policies_unchanged();
         if admitted {
-            self.held = Some(held);
+            self.locks = Some(locks);
         }
         admitted
     }
 
     /// Whether the policies that something was admitted by are in force, asked under the locks that it needs. If not, those that are will be.
     #[inline]
-    pub(crate) fn is_admitted(&mut self) -> bool {
-        let admitted = self.engine.namespaces.is_now(&self.policies);
+    pub(crate) fn policies_unchanged(&mut self) -> bool {
+        let admitted = self.engine.namespaces.is_current(&self.policies);
         if !admitted {
-            self.policies = self.engine.namespaces.now();
+            self.policies = self.engine.namespaces.current();
         }
         admitted
     }
 
     /// Holds the shard of a name, to look at it.
-    fn hold_to_look(&mut self, name: Name<'_>) -> usize {
+    fn lock_for_read(&mut self, name: Name<'_>) -> usize {
         loop {
-            let shard = self.make_way(name);
-            if self.hold(shard) {
+            let shard = self.continue_or_end_run(name);
+            if self.lock_shard(shard) {
                 return shard;
             }
         }
     }
 
-    fn apply(&mut self, command: &Command<'_>, together: Option<Durability>, may_expire: bool) -> Reply {
-        self.with_run(together, may_expire, |run| run.apply(command))
+    fn apply(&mut self, command: &Command<'_>, joint_durability: Option<Durability>, may_expire: bool) -> Reply {
+        self.with_run(joint_durability, may_expire, |run| run.apply(command))
     }
 
     pub(crate) fn with_run<T>(
         &mut self,
-        together: Option<Durability>,
+        joint_durability: Option<Durability>,
         may_expire: bool,
         work: impl FnOnce(&mut Run<'_, 'e>) -> T,
     ) -> T {
         let mut run = Run {
             table: &self.engine.table,
-            held: self.held.as_mut().expect("the run was opened"),
-            draft: &mut self.draft,
+            locks: self.locks.as_mut().expect("the run was opened"),
+            builder: &mut self.builder,
             policies: &self.policies,
-            together,
+            joint_durability,
             may_expire,
             now: self.now,
             node: self.engine.writer.node,
             flushed: &mut self.flushed,
-            picking: self.engine.shared.as_ref().map(|shared| shared.picking(self.elapsed, &self.policies)),
-            allowance: Allowance {
+            picker: self.engine.shared.as_ref().map(|shared| shared.shard_picker(self.elapsed, &self.policies)),
+            room_budget: RoomBudget {
                 journal: &self.engine.journal,
-                splits: &self.engine.splits,
+                lanes: &self.engine.lanes,
                 room: &mut self.room,
-                promised: &mut self.promised,
+                run_room_max: &mut self.run_room_max,
             },
             key: &self.engine.sketch_key,
             memory: self.engine.options.table_bytes_max().zip(self.engine.options.memory_bytes_max),
@@ -770,46 +796,46 @@ impl<'e> Turn<'e> {
         // A walk takes its time, and nobody's commit passes a place that is not filled.
         self.fill();
         let table = &self.engine.table;
-        let mut passing = Passing { table, ledger: None, now: self.now, newest: Position(0), hidden: false };
+        let mut walk = ShardWalk { table, ledger: None, now: self.now, newest: Position(0), has_hidden_expired: false };
         // Before and after: counters may leave memory for the first time while the walk is on its way, and it has not looked for them.
         let at_rest = || self.engine.has_unloaded();
         let reply = match command {
             Command::Scan(command @ Scan { cursor, pattern, count }) => {
-                let walked = (!at_rest()).then(|| scan(&mut passing, command)).filter(|_| !at_rest());
+                let walked = (!at_rest()).then(|| scan(&mut walk, command)).filter(|_| !at_rest());
                 let pattern = || pattern.map(|pattern| pattern.0.into());
                 walked.ok_or_else(|| Load::Scan { cursor: *cursor, pattern: pattern(), count: *count })?
             }
             Command::ListNames(command @ ListNames { pattern, bytes_max }) => {
-                let walked = (!at_rest()).then(|| list_names(&mut passing, command)).filter(|_| !at_rest());
+                let walked = (!at_rest()).then(|| list_names(&mut walk, command)).filter(|_| !at_rest());
                 walked.ok_or_else(|| Load::List { pattern: pattern.0.into(), bytes_max: *bytes_max })?
             }
             _ => {
                 // The number of counters includes everything applied so far.
                 let counters = table.counters();
-                passing.newest = self.engine.journal.reserved();
+                walk.newest = self.engine.journal.reserved();
                 Ok(Reply::Integer(counters as i64))
             }
         };
-        if passing.hidden {
-            passing.newest = passing.newest.max(self.note_time());
+        if walk.has_hidden_expired {
+            walk.newest = walk.newest.max(self.journal_time());
         }
-        let strictest = self.engine.namespaces.now().strictest();
-        self.wait_for(strictest, passing.newest);
+        let strictest = self.engine.namespaces.current().strictest();
+        self.wait_for(strictest, walk.newest);
         Ok(reply.unwrap_or_else(Reply::Refused))
     }
 
     /// Journals the time, and nothing else: what was shown as expired by then stays so, also if the clock goes back. Without room it
     /// does not, and the walk goes on.
-    pub(crate) fn note_time(&mut self) -> Position {
-        if !self.promise_what_is_there(RECORD_OVERHEAD_BYTES_MAX) {
+    pub(crate) fn journal_time(&mut self) -> Position {
+        if !self.try_reserve_room(RECORD_OVERHEAD_BYTES_MAX) {
             return Position(0);
         }
-        self.draft.touch(self.now);
-        let record = self.draft.close().expect("it was opened");
+        self.builder.ensure_record(self.now);
+        let record = self.builder.close_record().expect("it was opened");
         let bytes = record.len();
         let position = self.engine.journal.reserve(bytes);
-        self.spend(bytes);
-        self.promised = 0;
+        self.consume_room(bytes);
+        self.run_room_max = 0;
         self.unfilled.push((position, record));
         position.plus(bytes as u64)
     }
@@ -818,9 +844,9 @@ impl<'e> Turn<'e> {
     /// refused without room, nothing else is, and nothing else goes to the disk for it.
     fn admit(&mut self, bytes: usize, writing: bool, journaled: bool) -> Result<bool, Refusal> {
         match (writing, journaled) {
-            (true, true) => self.promise(bytes).map(|()| true),
+            (true, true) => self.reserve_room(bytes).map(|()| true),
             (true, false) => self.engine.check_open().map(|()| true),
-            (false, true) => Ok(self.promise_what_is_there(bytes)),
+            (false, true) => Ok(self.try_reserve_room(bytes)),
             (false, false) => Ok(!self.engine.is_closed()),
         }
     }
@@ -828,44 +854,45 @@ impl<'e> Turn<'e> {
     /// Whether a counter that is found expired can be removed.
     fn may_expire(&mut self, name: Name<'_>) -> bool {
         let journaled = self.policies.durability(name) > Durability::Memory;
-        let bytes = Reach::One(name).record_bytes_max(self.own_bytes_max());
+        let bytes = CommandTargets::One(name).record_bytes_max(self.own_bytes_max());
         self.admit(bytes, false, journaled).unwrap_or(false)
     }
 
     /// Makes sure that there is room for so many bytes more than the present run was promised.
-    fn promise(&mut self, bytes: usize) -> Result<(), Refusal> {
+    fn reserve_room(&mut self, bytes: usize) -> Result<(), Refusal> {
         self.engine.check_open()?;
-        if !self.promise_what_is_there(bytes) {
+        if !self.try_reserve_room(bytes) {
             // The writing has overtaken the preparing of segments: rather than refuse, prepare some here, with no lock held and nothing
             // that others would have to wait for left empty.
             self.fill();
             loop {
-                match self.take_room(bytes) {
+                match self.take_journal_room(bytes) {
                     Ok(()) => break,
                     Err(refusal @ Refusal::Behind { .. }) => return Err(refusal),
-                    Err(_) => self.engine.journal.prepare_now(bytes)?,
+                    Err(_) => self.engine.journal.prepare_room_now(bytes)?,
                 }
             }
-            self.promised = bytes;
+            self.run_room_max = bytes;
         }
         Ok(())
     }
 
     /// The same, without going to the disk for it.
-    pub(crate) fn promise_what_is_there(&mut self, bytes: usize) -> bool {
-        let needed = self.promised + bytes;
-        let there = !self.engine.is_closed() && (needed <= self.room || self.take_room(needed - self.room).is_ok());
+    pub(crate) fn try_reserve_room(&mut self, bytes: usize) -> bool {
+        let needed = self.run_room_max + bytes;
+        let there =
+            !self.engine.is_closed() && (needed <= self.room || self.take_journal_room(needed - self.room).is_ok());
         if there {
-            self.promised = needed;
+            self.run_room_max = needed;
         }
         there
     }
 
-    fn take_room(&mut self, bytes: usize) -> Result<(), Refusal> {
-        if self.draft.capacity() == 0 {
+    fn take_journal_room(&mut self, bytes: usize) -> Result<(), Refusal> {
+        if self.builder.capacity() == 0 {
             // Something will be written down: not all turns do that.
-            let Scratch { draft, unfilled } = Scratch::take();
-            (self.draft, self.unfilled) = (draft, unfilled);
+            let Scratch { builder, unfilled } = Scratch::take();
+            (self.builder, self.unfilled) = (builder, unfilled);
         }
         let journal = &self.engine.journal;
         let taken = match journal.reserve_room(bytes.max(ROOM_PIECE_BYTES)) {
@@ -906,9 +933,9 @@ impl Drop for Turn<'_> {
             return;
         }
         self.fill();
-        if self.draft.capacity() > 0 {
-            let (draft, unfilled) = (std::mem::take(&mut self.draft), std::mem::take(&mut self.unfilled));
-            Scratch { draft, unfilled }.give_back();
+        if self.builder.capacity() > 0 {
+            let (builder, unfilled) = (std::mem::take(&mut self.builder), std::mem::take(&mut self.unfilled));
+            Scratch { builder, unfilled }.put_back();
         }
     }
 }
@@ -924,10 +951,10 @@ mod tests {
         let engine = Engine::open(options).unwrap();
         let inner = engine.inner();
         let mut turn = engine.turn();
-        turn.promise(100).unwrap();
-        turn.spend(1 << 20);
-        assert_eq!((turn.room, turn.overdrawn), (0, true));
-        turn.promised = 0;
+        turn.reserve_room(100).unwrap();
+        turn.consume_room(1 << 20);
+        assert_eq!((turn.room, turn.overcommitted), (0, true));
+        turn.run_room_max = 0;
         turn.finish();
         inner.journal.reserve_room(1).unwrap();
         inner.journal.return_room(1);

@@ -28,8 +28,8 @@ use quipu_model::{Epoch, Incarnation, Millis, NodeId};
 use crate::journal::format::Position;
 
 const VERSION: u8 = 1;
-const VERSION_WITH_LIVES: u8 = 2;
-const LIFE_BYTES: usize = 2 * 8;
+const VERSION_WITH_INCARNATIONS: u8 = 2;
+const INCARNATION_BYTES: usize = 2 * 8;
 const HEAD_BYTES: usize = 1 + 8 + 8 + 8 + 4 + 8 + 8 + 4;
 const SHARD_BYTES: usize = 7 * 8;
 
@@ -85,7 +85,7 @@ impl Watermark {
     /// As bytes.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(HEAD_BYTES + self.shards.len() * SHARD_BYTES);
-        out.push(if self.joined.is_empty() { VERSION } else { VERSION_WITH_LIVES });
+        out.push(if self.joined.is_empty() { VERSION } else { VERSION_WITH_INCARNATIONS });
         for field in [self.log, self.seed, self.position.0] {
             out.extend_from_slice(&field.to_le_bytes());
         }
@@ -117,16 +117,16 @@ impl Watermark {
         if !count.is_power_of_two() {
             return None;
         }
-        let (shards, lives) = rest.split_at_checked(count.checked_mul(SHARD_BYTES)?)?;
+        let (shards, incarnations) = rest.split_at_checked(count.checked_mul(SHARD_BYTES)?)?;
         let whole = match head[0] {
-            VERSION => lives.is_empty(),
-            VERSION_WITH_LIVES => !lives.is_empty() && lives.len() % LIFE_BYTES == 0,
+            VERSION => incarnations.is_empty(),
+            VERSION_WITH_INCARNATIONS => !incarnations.is_empty() && incarnations.len() % INCARNATION_BYTES == 0,
             _ => false,
         };
         if !whole {
             return None;
         }
-        let life = |bytes: &[u8]| (Incarnation(u64_at(bytes, 0)), Millis(u64_at(bytes, 8)));
+        let registration = |bytes: &[u8]| (Incarnation(u64_at(bytes, 0)), Millis(u64_at(bytes, 8)));
         let epoch = |bytes: &[u8], at| Epoch { millis: u64_at(bytes, at), node: NodeId(u64_at(bytes, at + 8)) };
         let mark = |bytes: &[u8]| ShardMark {
             newest: Position(u64_at(bytes, 0)),
@@ -143,7 +143,7 @@ impl Watermark {
             cleared: Position(u64_at(head, 29)),
             time: Millis(u64_at(head, 37)),
             shards: shards.chunks_exact(SHARD_BYTES).map(mark).collect(),
-            joined: lives.chunks_exact(LIFE_BYTES).map(life).collect(),
+            joined: incarnations.chunks_exact(INCARNATION_BYTES).map(registration).collect(),
         })
     }
 }
@@ -166,12 +166,12 @@ mod tests {
         let shards = (0..4).map(mark).collect();
         let joined = BTreeMap::new();
         let watermark = Watermark { log: 2, seed: 3, position, previous: 7, cleared, time: Millis(8), shards, joined };
-        let lives = [(Incarnation(1), Millis(2)), (Incarnation(3), Millis(4))].into();
-        for watermark in [watermark.clone(), Watermark { joined: lives, ..watermark }] {
+        let incarnations = [(Incarnation(1), Millis(2)), (Incarnation(3), Millis(4))].into();
+        for watermark in [watermark.clone(), Watermark { joined: incarnations, ..watermark }] {
             let bytes = watermark.encode();
             assert_eq!(Watermark::decode(&bytes), Some(watermark.clone()));
             // All but the first life are whole watermarks, too: how many there are is known from the length.
-            let whole = |length: usize| watermark.joined.len() == 2 && length + LIFE_BYTES == bytes.len();
+            let whole = |length: usize| watermark.joined.len() == 2 && length + INCARNATION_BYTES == bytes.len();
             for length in (0..bytes.len()).filter(|length| !whole(*length)) {
                 assert_eq!(Watermark::decode(&bytes[..length]), None);
             }

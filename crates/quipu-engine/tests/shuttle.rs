@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use quipu_engine::{Engine, Environment, Error, Options};
 use quipu_model::{Command, Durability, Identity, Millis, Name, Namespace, Refusal, Reply};
-use quipu_testkit::{CrashDisk, Dice, FileLedger, SimClock};
+use quipu_testkit::{CrashDisk, FileLedger, SeededRng, SimClock};
 use shuttle::thread;
 
 fn number(variable: &str) -> Option<u64> {
@@ -54,7 +54,7 @@ impl Drop for FailingSchedule {
 
 fn open(disk: &CrashDisk, seed: u64) -> Engine {
     let options = Options {
-        namespaces: vec![(Box::from(*b"r"), Namespace::durable(Durability::Relaxed))],
+        namespaces: vec![(Box::from(*b"r"), Namespace::with_durability(Durability::Relaxed))],
         segment_bytes: 4096,
         ahead_bytes: Some(8192),
         table_shards: 2,
@@ -65,7 +65,7 @@ fn open(disk: &CrashDisk, seed: u64) -> Engine {
     };
     let environment = Environment {
         clock: Arc::new(SimClock::new(Millis(1_780_000_000_000))),
-        rng: Arc::new(Dice::new(seed)),
+        rng: Arc::new(SeededRng::new(seed)),
         vfs: Arc::new(disk.clone()),
         open_ledger: {
             let disk = disk.clone();
@@ -78,8 +78,8 @@ fn open(disk: &CrashDisk, seed: u64) -> Engine {
 }
 
 /// What a loss of power right now leaves of a counter.
-fn after_power_loss(disk: &CrashDisk, dice: &Dice, name: &str) -> i64 {
-    let image = disk.crash(disk.operations(), dice);
+fn after_power_loss(disk: &CrashDisk, rng: &SeededRng, name: &str) -> i64 {
+    let image = disk.crash(disk.operations(), rng);
     open(&image.into_disk(), 9).read(name).unwrap().value
 }
 
@@ -88,16 +88,16 @@ fn no_two_adds_reply_the_same_and_every_reply_is_durable_when_it_leaves() {
     let schedules = schedules(1500);
     check_random(
         || {
-            let (disk, dice) = (CrashDisk::new(), Arc::new(Dice::new(7)));
+            let (disk, rng) = (CrashDisk::new(), Arc::new(SeededRng::new(7)));
             let engine = open(&disk, 1);
             let threads: Vec<_> = (0..3)
                 .map(|_| {
-                    let (engine, disk, dice) = (engine.clone(), disk.clone(), dice.clone());
+                    let (engine, disk, rng) = (engine.clone(), disk.clone(), rng.clone());
                     thread::spawn(move || {
                         let mut replies = Vec::new();
                         for _ in 0..2 {
                             let value = engine.add("d:a", 1).unwrap();
-                            assert!(after_power_loss(&disk, &dice, "d:a") >= value, "{value} was told and then lost");
+                            assert!(after_power_loss(&disk, &rng, "d:a") >= value, "{value} was told and then lost");
                             replies.push(value);
                         }
                         replies
@@ -118,7 +118,7 @@ fn what_a_read_has_shown_is_durable_in_both_modes_and_over_shards() {
     let schedules = schedules(1500);
     check_random(
         || {
-            let (disk, dice) = (CrashDisk::new(), Arc::new(Dice::new(8)));
+            let (disk, rng) = (CrashDisk::new(), Arc::new(SeededRng::new(8)));
             let engine = open(&disk, 1);
             let writers: Vec<_> = [("d:a", 1), ("r:a", 1), ("d:b", 5)]
                 .into_iter()
@@ -128,12 +128,12 @@ fn what_a_read_has_shown_is_durable_in_both_modes_and_over_shards() {
                 })
                 .collect();
             let reader = {
-                let (engine, disk, dice) = (engine.clone(), disk.clone(), dice.clone());
+                let (engine, disk, rng) = (engine.clone(), disk.clone(), rng.clone());
                 thread::spawn(move || {
                     for name in ["d:a", "d:b"] {
                         let shown = engine.read(name).unwrap().value;
                         assert!(
-                            after_power_loss(&disk, &dice, name) >= shown,
+                            after_power_loss(&disk, &rng, name) >= shown,
                             "{name}: {shown} was shown and then lost"
                         );
                     }
@@ -166,8 +166,8 @@ fn transactions_do_not_block_each_other_for_ever_and_are_whole() {
                         shard_key: None,
                     });
                     let mut turn = engine.turn();
-                    turn.run_all(&adds, &[]).unwrap().unwrap();
-                    shuttle::future::block_on(engine.committed(turn.finish())).unwrap();
+                    turn.run_transaction(&adds, &[]).unwrap().unwrap();
+                    shuttle::future::block_on(engine.commit_until(turn.finish())).unwrap();
                 })
             };
             let threads = [pair(b"d:a", b"d:b"), pair(b"d:b", b"d:a")];
@@ -175,7 +175,7 @@ fn transactions_do_not_block_each_other_for_ever_and_are_whole() {
             let names = vec![Name::new(b"d:a").unwrap(), Name::new(b"d:b").unwrap()];
             let Ok(Reply::Values(values)) = turn.run(&Command::ReadMany { names }) else { panic!("not values") };
             assert_eq!(values[0], values[1], "half a transaction was seen");
-            shuttle::future::block_on(engine.committed(turn.finish())).unwrap();
+            shuttle::future::block_on(engine.commit_until(turn.finish())).unwrap();
             threads.into_iter().for_each(|thread| thread.join().unwrap());
         },
         schedules,
@@ -188,7 +188,7 @@ fn a_seal_and_a_cut_meet_adds_and_lose_nothing() {
     let schedules = schedules(1000);
     check_random(
         || {
-            let (disk, dice) = (CrashDisk::new(), Dice::new(9));
+            let (disk, rng) = (CrashDisk::new(), SeededRng::new(9));
             let engine = open(&disk, 1);
             engine.add("d:a", 10).unwrap();
             let sealing = {
@@ -203,7 +203,7 @@ fn a_seal_and_a_cut_meet_adds_and_lose_nothing() {
             };
             sealing.join().unwrap();
             assert_eq!(adding.join().unwrap(), [11, 12]);
-            assert_eq!(after_power_loss(&disk, &dice, "d:a"), 12);
+            assert_eq!(after_power_loss(&disk, &rng, "d:a"), 12);
         },
         schedules,
     );
@@ -215,7 +215,7 @@ fn seals_evictions_and_loads_meet_adds_and_lose_nothing() {
     let schedules = schedules(1000);
     check_random(
         || {
-            let (disk, dice) = (CrashDisk::new(), Dice::new(11));
+            let (disk, rng) = (CrashDisk::new(), SeededRng::new(11));
             let engine = open(&disk, 1);
             engine.add("d:a", 10).unwrap();
             engine.steps().seal_all().unwrap();
@@ -238,7 +238,7 @@ fn seals_evictions_and_loads_meet_adds_and_lose_nothing() {
             resting.join().unwrap();
             assert_eq!(adding.join().unwrap(), [11, 12, 13]);
             assert_eq!((engine.read("d:a").unwrap().value, engine.stats().counters), (13, 1));
-            assert_eq!(after_power_loss(&disk, &dice, "d:a"), 13);
+            assert_eq!(after_power_loss(&disk, &rng, "d:a"), 13);
         },
         schedules,
     );
@@ -250,7 +250,7 @@ fn a_flush_among_seals_and_loads_deletes_everything_before_it_and_nothing_after(
     let schedules = schedules(1000);
     check_random(
         || {
-            let (disk, dice) = (CrashDisk::new(), Dice::new(12));
+            let (disk, rng) = (CrashDisk::new(), SeededRng::new(12));
             let engine = open(&disk, 1);
             engine.add("d:a", 10).unwrap();
             engine.steps().seal_all().unwrap();
@@ -270,7 +270,7 @@ fn a_flush_among_seals_and_loads_deletes_everything_before_it_and_nothing_after(
             let expected = if added == 11 { 0 } else { 1 };
             assert!(added == 11 || added == 1, "{added}");
             assert_eq!(engine.read("d:a").unwrap().value, expected);
-            assert_eq!(after_power_loss(&disk, &dice, "d:a"), expected);
+            assert_eq!(after_power_loss(&disk, &rng, "d:a"), expected);
         },
         schedules,
     );
@@ -300,7 +300,7 @@ fn adds_in_lanes_count_once_whoever_reads_joins_or_closes_them() {
             let looking = {
                 let engine = engine.clone();
                 // Every other look finds that nobody has counted since, and closes the lanes.
-                thread::spawn(move || (0..4).for_each(|_| engine.steps().join()))
+                thread::spawn(move || (0..4).for_each(|_| engine.steps().join_lanes()))
             };
             let seen: Vec<i64> = (0..2).map(|_| engine.read("d:a").unwrap().value).collect();
             assert!(seen[0] <= seen[1], "{seen:?}");
@@ -349,24 +349,24 @@ fn what_was_counted_before_a_flush_returned_is_durable() {
     let schedules = schedules(1000);
     check_random(
         || {
-            let (disk, dice) = (CrashDisk::new(), Arc::new(Dice::new(13)));
+            let (disk, rng) = (CrashDisk::new(), Arc::new(SeededRng::new(13)));
             let engine = open(&disk, 1);
             let threads: Vec<_> = (0..2)
                 .map(|_| {
-                    let (engine, disk, dice) = (engine.clone(), disk.clone(), dice.clone());
+                    let (engine, disk, rng) = (engine.clone(), disk.clone(), rng.clone());
                     thread::spawn(move || {
                         let handle = engine.handle("d:a").unwrap();
                         for own in 1..=2 {
                             handle.count(1).unwrap();
                             handle.flush().unwrap();
-                            assert!(after_power_loss(&disk, &dice, "d:a") >= own, "{own} were flushed and then lost");
+                            assert!(after_power_loss(&disk, &rng, "d:a") >= own, "{own} were flushed and then lost");
                         }
                     })
                 })
                 .collect();
-            engine.steps().join();
+            engine.steps().join_lanes();
             threads.into_iter().for_each(|thread| thread.join().unwrap());
-            assert_eq!(after_power_loss(&disk, &dice, "d:a"), 4);
+            assert_eq!(after_power_loss(&disk, &rng, "d:a"), 4);
         },
         schedules,
     );
@@ -389,7 +389,7 @@ fn adds_in_lanes_meet_a_close_and_each_counts_or_is_told_that_it_may_not() {
                         for _ in 0..3 {
                             match handle.count(1) {
                                 Ok(()) => counted += 1,
-                                Err(Error::Unknown) => unknown += 1,
+                                Err(Error::OutcomeUnknown) => unknown += 1,
                                 Err(Error::Refused(_)) => {}
                                 Err(other) => panic!("{other}"),
                             }
@@ -399,13 +399,13 @@ fn adds_in_lanes_meet_a_close_and_each_counts_or_is_told_that_it_may_not() {
                 })
                 .collect();
             engine.close().unwrap();
-            let told: Vec<(i64, i64)> = counting.into_iter().map(|thread| thread.join().unwrap()).collect();
-            let (counted, unknown): (i64, i64) = (told.iter().map(|t| t.0).sum(), told.iter().map(|t| t.1).sum());
+            let counts: Vec<(i64, i64)> = counting.into_iter().map(|thread| thread.join().unwrap()).collect();
+            let (counted, unknown): (i64, i64) = (counts.iter().map(|t| t.0).sum(), counts.iter().map(|t| t.1).sum());
             let shown = engine.read("d:a").unwrap().value;
             let value = open(&disk.kill(disk.operations()).into_disk(), 9).read("d:a").unwrap().value;
             assert!(
                 counted <= value && value <= counted + unknown && shown == value,
-                "{told:?}: {shown}, then {value}"
+                "{counts:?}: {shown}, then {value}"
             );
         },
         schedules,
@@ -418,7 +418,7 @@ fn adds_in_lanes_meet_a_flush_of_everything_and_counters_that_leave_memory() {
     let schedules = schedules(1000);
     check_random(
         || {
-            let (disk, dice) = (CrashDisk::new(), Dice::new(14));
+            let (disk, rng) = (CrashDisk::new(), SeededRng::new(14));
             let engine = open(&disk, 1);
             let handle = engine.handle("d:a").unwrap();
             (0..2).for_each(|_| handle.count(10).unwrap());
@@ -430,7 +430,7 @@ fn adds_in_lanes_meet_a_flush_of_everything_and_counters_that_leave_memory() {
                 let engine = engine.clone();
                 thread::spawn(move || {
                     for _ in 0..2 {
-                        engine.steps().join();
+                        engine.steps().join_lanes();
                         let _ = engine.steps().seal_all();
                         evict_all(&engine);
                     }
@@ -442,7 +442,7 @@ fn adds_in_lanes_meet_a_flush_of_everything_and_counters_that_leave_memory() {
             handle.flush().unwrap();
             let value = engine.read("d:a").unwrap().value;
             assert!((0..=3).contains(&value), "{value}");
-            assert_eq!(after_power_loss(&disk, &dice, "d:a"), value);
+            assert_eq!(after_power_loss(&disk, &rng, "d:a"), value);
             assert_eq!(engine.stats().counters, u64::from(engine.read("d:a").unwrap().exists));
         },
         schedules,
@@ -452,8 +452,8 @@ fn adds_in_lanes_meet_a_flush_of_everything_and_counters_that_leave_memory() {
 
 fn evict_all(engine: &Engine) {
     let steps = engine.steps();
-    (0..2 * steps.shards()).for_each(|index| {
-        steps.evict(index % steps.shards());
+    (0..2 * steps.shard_count()).for_each(|index| {
+        steps.evict(index % steps.shard_count());
     });
 }
 
@@ -462,16 +462,16 @@ fn of_two_that_retry_at_once_one_applies_and_both_have_its_durable_reply() {
     let schedules = schedules(1500);
     check_random(
         || {
-            let (disk, dice) = (CrashDisk::new(), Arc::new(Dice::new(11)));
+            let (disk, rng) = (CrashDisk::new(), Arc::new(SeededRng::new(11)));
             let engine = open(&disk, 1);
             let threads: Vec<_> = (0..3)
                 .map(|_| {
-                    let (engine, disk, dice) = (engine.clone(), disk.clone(), dice.clone());
+                    let (engine, disk, rng) = (engine.clone(), disk.clone(), rng.clone());
                     thread::spawn(move || {
                         let add = Command::Add { name: Name::new(b"d:a").unwrap(), delta: 1, shard_key: None };
                         let reply = engine.execute_once(&Identity::token(b"p", b"1").unwrap(), &add);
                         if reply.is_ok() {
-                            assert!(after_power_loss(&disk, &dice, "d:a") >= 1, "it was told and then lost");
+                            assert!(after_power_loss(&disk, &rng, "d:a") >= 1, "it was told and then lost");
                         }
                         reply
                     })
@@ -498,23 +498,23 @@ fn a_namespace_becomes_durable_among_adds_and_what_it_shows_from_then_on_is() {
     let schedules = schedules(300);
     check_random(
         || {
-            let (disk, dice) = (CrashDisk::new(), Arc::new(Dice::new(11)));
+            let (disk, rng) = (CrashDisk::new(), Arc::new(SeededRng::new(11)));
             let engine = open(&disk, 1);
-            engine.put_namespace("x", Namespace::durable(Durability::Memory)).unwrap();
+            engine.put_namespace("x", Namespace::with_durability(Durability::Memory)).unwrap();
             let writers: Vec<_> = (0..2)
                 .map(|_| {
                     let engine = engine.clone();
                     thread::spawn(move || (0..2).for_each(|_| assert!(engine.add("x:a", 1).is_ok())))
                 })
                 .collect();
-            engine.put_namespace("x", Namespace::durable(Durability::Durable)).unwrap();
+            engine.put_namespace("x", Namespace::with_durability(Durability::Durable)).unwrap();
             for _ in 0..2 {
                 let shown = engine.read("x:a").unwrap().value;
-                assert!(after_power_loss(&disk, &dice, "x:a") >= shown, "{shown} was shown and then lost");
+                assert!(after_power_loss(&disk, &rng, "x:a") >= shown, "{shown} was shown and then lost");
             }
             writers.into_iter().for_each(|writer| writer.join().unwrap());
             assert_eq!(engine.add("x:a", 1).unwrap(), 5);
-            assert_eq!(after_power_loss(&disk, &dice, "x:a"), 5);
+            assert_eq!(after_power_loss(&disk, &rng, "x:a"), 5);
         },
         schedules,
     );

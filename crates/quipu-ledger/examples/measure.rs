@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use quipu_ledger::{Ledger, LedgerError, LedgerOptions};
 use quipu_model::{Cell, Epoch};
-use quipu_testkit::Dice;
+use quipu_testkit::SeededRng;
 use xxhash_rust::xxh3::xxh3_64;
 
 const GETS: usize = 200_000;
@@ -90,10 +90,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 fn gets(ledger: &Ledger, counters: usize) -> Result<(), LedgerError> {
-    let dice = Dice::new(1);
+    let rng = SeededRng::new(1);
     let (found, took) = timed(|| {
         (0..GETS).try_fold(0, |found, _| {
-            let name = name(dice.below(counters) as u32);
+            let name = name(rng.below(counters) as u32);
             ledger.get(xxh3_64(name.as_bytes()), name.as_bytes()).map(|cell| found + usize::from(cell.is_some()))
         })
     })?;

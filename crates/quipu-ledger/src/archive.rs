@@ -50,15 +50,15 @@ pub struct Section {
 
 /// Reads and checks the list of sections at the end of a file.
 pub fn sections(file: &File, path: &Path) -> Result<Vec<Section>, LedgerError> {
-    let length = file.metadata().map_err(|error| LedgerError::reading(path, error))?.len();
+    let length = file.metadata().map_err(|error| LedgerError::unreadable(path, error))?.len();
     let start = length.checked_sub(TRAILER_BYTES).ok_or_else(|| LedgerError::damaged(path, "it has no trailer"))?;
     let trailer = read_at(file, path, start, TRAILER_BYTES as usize)?;
     let damaged = |reason: &str| LedgerError::damaged_at(path, start, reason);
     let mut rest = &trailer[..];
-    if take(&mut rest) != Some(*b"SFA!\x01\x00") {
+    if take_array(&mut rest) != Some(*b"SFA!\x01\x00") {
         return Err(damaged("its trailer is not one"));
     }
-    let numbers = (take(&mut rest), take(&mut rest), take(&mut rest));
+    let numbers = (take_array(&mut rest), take_array(&mut rest), take_array(&mut rest));
     let (Some(checksum), Some(list_start), Some(list_bytes)) = numbers else {
         return Err(damaged("its trailer is too short"));
     };
@@ -76,7 +76,7 @@ pub fn sections(file: &File, path: &Path) -> Result<Vec<Section>, LedgerError> {
 
 /// Checks the parts of a table that the tree reads when it opens it.
 pub fn check_at_open(path: &Path) -> Result<(), LedgerError> {
-    let file = File::open(path).map_err(|error| LedgerError::reading(path, error))?;
+    let file = File::open(path).map_err(|error| LedgerError::unreadable(path, error))?;
     for section in sections(&file, path)? {
         if SECTIONS_AT_OPEN.contains(&&section.name[..]) {
             check_blocks(&file, path, &section)?;
@@ -87,7 +87,7 @@ pub fn check_at_open(path: &Path) -> Result<(), LedgerError> {
 
 /// Finds where a table is damaged, block by block; an error that names the place, or nothing.
 pub fn check_all(path: &Path) -> Result<(), LedgerError> {
-    let file = File::open(path).map_err(|error| LedgerError::reading(path, error))?;
+    let file = File::open(path).map_err(|error| LedgerError::unreadable(path, error))?;
     for section in sections(&file, path)? {
         if section.name != SECTION_FORMAT {
             check_blocks(&file, path, &section)?;
@@ -101,26 +101,26 @@ pub fn check_all(path: &Path) -> Result<(), LedgerError> {
 /// Reads so many bytes at a place.
 pub fn read_at(file: &File, path: &Path, start: u64, bytes: usize) -> Result<Vec<u8>, LedgerError> {
     let mut buffer = vec![0; bytes];
-    file.read_exact_at(&mut buffer, start).map_err(|error| LedgerError::reading(path, error))?;
+    file.read_exact_at(&mut buffer, start).map_err(|error| LedgerError::unreadable(path, error))?;
     Ok(buffer)
 }
 
 /// Takes the next bytes off the front.
-pub fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
+pub fn take_array<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
     let (taken, rest) = bytes.split_first_chunk::<N>()?;
     *bytes = rest;
     Some(*taken)
 }
 
 fn parse_list(mut list: &[u8], sections_end: u64) -> Option<Vec<Section>> {
-    if take(&mut list)? != *b"TOC!" {
+    if take_array(&mut list)? != *b"TOC!" {
         return None;
     }
-    let count = u32::from_le_bytes(take(&mut list)?);
+    let count = u32::from_le_bytes(take_array(&mut list)?);
     let mut sections = Vec::new();
     for _ in 0..count {
-        let (start, bytes) = (u64::from_le_bytes(take(&mut list)?), u64::from_le_bytes(take(&mut list)?));
-        let name_bytes = u16::from_le_bytes(take(&mut list)?);
+        let (start, bytes) = (u64::from_le_bytes(take_array(&mut list)?), u64::from_le_bytes(take_array(&mut list)?));
+        let name_bytes = u16::from_le_bytes(take_array(&mut list)?);
         let (name, rest) = list.split_at_checked(usize::from(name_bytes))?;
         list = rest;
         if start.checked_add(bytes)? > sections_end {
@@ -155,15 +155,16 @@ fn check_blocks(file: &File, path: &Path, section: &Section) -> Result<(), Ledge
 
 fn parse_block_header(header: &[u8]) -> Option<(u128, usize)> {
     let mut rest = header;
-    if take(&mut rest)? != *b"LSM\x03" {
+    if take_array(&mut rest)? != *b"LSM\x03" {
         return None;
     }
-    let [_block_type] = take(&mut rest)?;
-    let data_checksum = u128::from_le_bytes(take(&mut rest)?);
-    let data_bytes = u32::from_le_bytes(take(&mut rest)?);
-    let _unpacked_bytes = u32::from_le_bytes(take(&mut rest)?);
+    let [_block_type] = take_array(&mut rest)?;
+    let data_checksum = u128::from_le_bytes(take_array(&mut rest)?);
+    let data_bytes = u32::from_le_bytes(take_array(&mut rest)?);
+    let _unpacked_bytes = u32::from_le_bytes(take_array(&mut rest)?);
     let checked = &header[..header.len() - rest.len()];
-    (u32::from_le_bytes(take(&mut rest)?) == xxh3_128(checked) as u32).then_some((data_checksum, data_bytes as usize))
+    (u32::from_le_bytes(take_array(&mut rest)?) == xxh3_128(checked) as u32)
+        .then_some((data_checksum, data_bytes as usize))
 }
 
 /// Whether a directory entry or file is simply not there.

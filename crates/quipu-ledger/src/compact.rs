@@ -32,7 +32,7 @@ const TABLE_BYTES: u64 = 32 << 20;
 
 /// What a piece of compaction did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Compacted {
+pub struct CompactionProgress {
     /// Whether to go on: there was something to do, so there may be more.
     pub more: bool,
     /// Bytes of the tables it wrote.
@@ -49,7 +49,7 @@ pub fn is_due(generation: &Generation) -> bool {
 }
 
 /// Does one piece.
-pub fn compact(generation: &Generation) -> Result<Compacted, LedgerError> {
+pub fn compact(generation: &Generation) -> Result<CompactionProgress, LedgerError> {
     let tree = &generation.tree;
     let (before, first_new) = (tree.current_version().id(), tree.next_table_id());
     let strategy = Leveled::default().with_l0_threshold(FIRST_LEVEL_TABLES).with_table_target_size(TABLE_BYTES);
@@ -61,5 +61,8 @@ pub fn compact(generation: &Generation) -> Result<Compacted, LedgerError> {
             LedgerError::tree("compact", &generation.dir, error)
         });
     }
-    Ok(Compacted { more: tree.current_version().id() != before, bytes_written: generation.bytes_since(first_new) })
+    Ok(CompactionProgress {
+        more: tree.current_version().id() != before,
+        bytes_written: generation.bytes_since(first_new),
+    })
 }

@@ -11,7 +11,7 @@ use std::io::{self, Read, Write};
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use quipu_model::Copied;
+use quipu_model::CopyProgress;
 
 use crate::LedgerError;
 use crate::ledger;
@@ -29,7 +29,7 @@ pub enum Tables {
     Copied,
 }
 
-/// Writes a copy of the generation in `from`, as `manifest` has it, to `to`, which must be empty or absent. `copied` hears of every piece, and may
+/// Writes a copy of the generation in `from`, as `manifest` has it, to `to`, which must be empty or absent. `progress` hears of every piece, and may
 /// end it.
 pub fn copy(
     from: &Path,
@@ -37,11 +37,11 @@ pub fn copy(
     number: u64,
     to: &Path,
     how: Tables,
-    copied: &mut Copied<'_>,
+    progress: &mut CopyProgress<'_>,
 ) -> Result<(), LedgerError> {
-    let making = |error| LedgerError::io("make", to, error);
-    fs::create_dir_all(to).map_err(making)?;
-    if fs::read_dir(to).map_err(making)?.next().is_some() {
+    let create_error = |error| LedgerError::io("make", to, error);
+    fs::create_dir_all(to).map_err(create_error)?;
+    if fs::read_dir(to).map_err(create_error)?.next().is_some() {
         return Err(LedgerError::io("copy to", to, io::ErrorKind::DirectoryNotEmpty.into()));
     }
     let generation = ledger::generation_path(to, number);
@@ -50,9 +50,9 @@ pub fn copy(
     for table in &manifest.tables {
         let (source, target) = (manifest::table_path(from, table.id), manifest::table_path(&generation, table.id));
         if how == Tables::Linked && fs::hard_link(&source, &target).is_ok() {
-            tell(copied, bytes_of(&source), &target)?;
+            report_progress(progress, bytes_of(&source), &target)?;
         } else {
-            copy_table(&source, &target, copied)?;
+            copy_table(&source, &target, progress)?;
         }
     }
     write_durably(&manifest::version_path(&generation, manifest.version), &manifest.bytes)?;
@@ -73,24 +73,24 @@ pub fn write_durably(path: &Path, bytes: &[u8]) -> Result<(), LedgerError> {
     write().map_err(|error| LedgerError::io("write", path, error))
 }
 
-fn copy_table(from: &Path, to: &Path, copied: &mut Copied<'_>) -> Result<(), LedgerError> {
-    let reading = |error| LedgerError::reading(from, error);
-    let writing = |error| LedgerError::io("write", to, error);
-    let mut source = File::open(from).map_err(reading)?;
-    let mut target = File::create(to).map_err(writing)?;
+fn copy_table(from: &Path, to: &Path, progress: &mut CopyProgress<'_>) -> Result<(), LedgerError> {
+    let read_error = |error| LedgerError::unreadable(from, error);
+    let write_error = |error| LedgerError::io("write", to, error);
+    let mut source = File::open(from).map_err(read_error)?;
+    let mut target = File::create(to).map_err(write_error)?;
     let mut piece = vec![0; PIECE_BYTES];
     loop {
-        let bytes = source.read(&mut piece).map_err(reading)?;
+        let bytes = source.read(&mut piece).map_err(read_error)?;
         if bytes == 0 {
-            return target.sync_all().map_err(writing);
+            return target.sync_all().map_err(write_error);
         }
-        target.write_all(&piece[..bytes]).map_err(writing)?;
-        tell(copied, bytes as u64, to)?;
+        target.write_all(&piece[..bytes]).map_err(write_error)?;
+        report_progress(progress, bytes as u64, to)?;
     }
 }
 
-fn tell(copied: &mut Copied<'_>, bytes: u64, to: &Path) -> Result<(), LedgerError> {
-    match copied(bytes) {
+fn report_progress(progress: &mut CopyProgress<'_>, bytes: u64, to: &Path) -> Result<(), LedgerError> {
+    match progress(bytes) {
         ControlFlow::Continue(()) => Ok(()),
         ControlFlow::Break(()) => Err(LedgerError::io("copy to", to, io::ErrorKind::Interrupted.into())),
     }

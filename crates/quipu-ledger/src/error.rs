@@ -64,7 +64,7 @@ impl LedgerError {
     }
 
     /// A file we know must exist could not be read: missing and shortened files are damage, not a failing disk.
-    pub(crate) fn reading(path: &Path, source: io::Error) -> LedgerError {
+    pub(crate) fn unreadable(path: &Path, source: io::Error) -> LedgerError {
         match source.kind() {
             io::ErrorKind::NotFound => LedgerError::damaged(path, "it is missing"),
             io::ErrorKind::UnexpectedEof => LedgerError::damaged(path, "it is shorter than it was"),
@@ -75,7 +75,7 @@ impl LedgerError {
     /// An error of the tree while it did `action` in `dir`.
     pub(crate) fn tree(action: &'static str, dir: &Path, error: lsm_tree::Error) -> LedgerError {
         match error {
-            lsm_tree::Error::Io(source) if is_missing(&source) => LedgerError::reading(dir, source),
+            lsm_tree::Error::Io(source) if is_missing(&source) => LedgerError::unreadable(dir, source),
             lsm_tree::Error::Io(source) => LedgerError::io(action, dir, source),
             error => LedgerError::damaged(dir, format!("could not {action}: {error}")),
         }

@@ -50,7 +50,7 @@ pub struct Generation {
 
 /// What an ingestion wrote.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ingested {
+pub struct IngestStats {
     /// Cells and tombstones.
     pub cells: u64,
     /// Bytes on disk.
@@ -108,14 +108,15 @@ impl Generation {
         &self,
         cells: impl IntoIterator<Item = (u64, N, Option<Cell>)>,
         own: impl IntoIterator<Item = (u64, N, &'b [u8])>,
-        notes: impl IntoIterator<Item = (&'b [u8], Option<&'b [u8]>)>,
+        aux_records: impl IntoIterator<Item = (&'b [u8], Option<&'b [u8]>)>,
         watermark: &[u8],
-    ) -> Result<Ingested, LedgerError> {
+    ) -> Result<IngestStats, LedgerError> {
         let first_new = self.tree.next_table_id();
-        let written =
-            self.write(cells, own, notes, watermark).map_err(|error| LedgerError::tree("write to", &self.dir, error));
+        let written = self
+            .write(cells, own, aux_records, watermark)
+            .map_err(|error| LedgerError::tree("write to", &self.dir, error));
         match written {
-            Ok(cells) => Ok(Ingested { cells, bytes: self.bytes_since(first_new) }),
+            Ok(cells) => Ok(IngestStats { cells, bytes: self.bytes_since(first_new) }),
             Err(error) => {
                 self.remove_unnamed_since(first_new);
                 Err(error)
@@ -127,7 +128,7 @@ impl Generation {
         &self,
         cells: impl IntoIterator<Item = (u64, N, Option<Cell>)>,
         own: impl IntoIterator<Item = (u64, N, &'b [u8])>,
-        notes: impl IntoIterator<Item = (&'b [u8], Option<&'b [u8]>)>,
+        aux_records: impl IntoIterator<Item = (&'b [u8], Option<&'b [u8]>)>,
         watermark: &[u8],
     ) -> lsm_tree::Result<u64> {
         let mut ingestion = self.tree.ingestion()?;
@@ -156,8 +157,8 @@ impl Generation {
             }
             std::mem::swap(&mut key, &mut before);
         }
-        for (note, value) in notes {
-            record::note_key(&mut key, note);
+        for (aux_key, value) in aux_records {
+            record::aux_record_key(&mut key, aux_key);
             assert!(before < key, "notes are sealed in order, each once");
             match value {
                 Some(value) => ingestion.write(&key[..], value)?,
@@ -241,7 +242,7 @@ impl Generation {
     }
 
     /// Another generation took its place.
-    pub fn replace(&self) {
+    pub fn mark_replaced(&self) {
         self.replaced.store(true, Ordering::Release);
     }
 }

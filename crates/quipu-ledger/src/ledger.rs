@@ -15,12 +15,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use lsm_tree::{AbstractTree, Cache, Guard};
 use quipu_model::Cell;
 
-use crate::compact::{Compacted, RUNS_DAMAGED_MAX, RUNS_MAX, compact, is_due};
+use crate::compact::{CompactionProgress, RUNS_DAMAGED_MAX, RUNS_MAX, compact, is_due};
 use crate::copy::{Tables, copy, write_durably};
-use crate::generation::{Generation, Ingested};
+use crate::generation::{Generation, IngestStats};
 use crate::manifest::Manifest;
-use crate::record::{self, CELL, NOTE, OWN, WATERMARK};
-use crate::verify::{Verified, verify};
+use crate::record::{self, AUX, CELL, OWN, WATERMARK};
+use crate::verify::{VerifyStats, verify};
 use crate::{LedgerError, archive};
 
 /// The file that says which layout the directory has.
@@ -114,7 +114,7 @@ impl Ledger {
         &self,
         cells: impl IntoIterator<Item = (u64, N, Option<Cell>)>,
         watermark: &[u8],
-    ) -> Result<Ingested, LedgerError> {
+    ) -> Result<IngestStats, LedgerError> {
         self.ingest_with(cells, std::iter::empty::<(u64, N, &[u8])>(), [], watermark)
     }
 
@@ -126,24 +126,24 @@ impl Ledger {
         &self,
         cells: impl IntoIterator<Item = (u64, N, Option<Cell>)>,
         own: impl IntoIterator<Item = (u64, N, &'b [u8])>,
-        notes: impl IntoIterator<Item = (&'b [u8], Option<&'b [u8]>)>,
+        aux_records: impl IntoIterator<Item = (&'b [u8], Option<&'b [u8]>)>,
         watermark: &[u8],
-    ) -> Result<Ingested, LedgerError> {
+    ) -> Result<IngestStats, LedgerError> {
         let _writing = self.write();
-        let mut generation = self.in_step()?;
+        let mut generation = self.reload_current()?;
         while generation.tree.l0_run_count() >= RUNS_MAX {
             match compact(&generation) {
                 Ok(_) => {}
                 // Damage at rest keeps tables from being merged, not new ones from being written: what is counted now must go somewhere.
                 Err(LedgerError::Damaged { .. }) if generation.tree.l0_run_count() < RUNS_DAMAGED_MAX => break,
                 Err(error) => {
-                    self.fall_in_step();
+                    self.try_reload_current();
                     return Err(error);
                 }
             }
             generation = self.generation();
         }
-        generation.ingest(cells, own, notes, watermark).inspect_err(|_| self.fall_in_step())
+        generation.ingest(cells, own, aux_records, watermark).inspect_err(|_| self.try_reload_current())
     }
 
     /// What the newest batch said; nothing if there never was one.
@@ -173,14 +173,14 @@ impl Ledger {
     }
 
     /// What this node says of a counter on a shared store.
-    pub fn own(&self, hash: u64, name: &[u8]) -> Result<Option<Box<[u8]>>, LedgerError> {
+    pub fn own_cells(&self, hash: u64, name: &[u8]) -> Result<Option<Box<[u8]>>, LedgerError> {
         let mut key = Vec::with_capacity(16 + name.len());
         record::own_key(&mut key, hash, name);
         Ok(self.generation().get(&key)?.map(|value| Box::from(&*value)))
     }
 
     /// All of that from a hash on, by hash, then name, as it is now; a break ends it.
-    pub fn range_own(
+    pub fn range_own_cells(
         &self,
         from_hash: u64,
         mut visit: impl FnMut(u64, &[u8], &[u8]) -> ControlFlow<()>,
@@ -200,9 +200,9 @@ impl Ledger {
     }
 
     /// All notes, by key, as they are now; a break ends it.
-    pub fn notes(&self, mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<(), LedgerError> {
+    pub fn aux_records(&self, mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<(), LedgerError> {
         let generation = self.generation();
-        for item in generation.range(&[NOTE], &[NOTE + 1]) {
+        for item in generation.range(&[AUX], &[AUX + 1]) {
             let (key, value) = item.into_inner().map_err(|error| generation.read_error(error, None))?;
             if visit(&key[1..], &value).is_break() {
                 break;
@@ -223,26 +223,27 @@ impl Ledger {
     /// If they are not sorted.
     pub fn clear_with<'b>(
         &self,
-        notes: impl IntoIterator<Item = (&'b [u8], Option<&'b [u8]>)>,
+        aux_records: impl IntoIterator<Item = (&'b [u8], Option<&'b [u8]>)>,
         watermark: &[u8],
     ) -> Result<(), LedgerError> {
         let mut unfinished = self.write();
-        let number = self.in_step()?.number + 1;
-        let generation = |generation: &Generation| generation.ingest::<&[u8]>([], [], notes, watermark).map(|_| ());
-        make_generation(&self.dir, number, generation, &self.cache).inspect_err(|_| self.fall_in_step())?;
+        let number = self.reload_current()?.number + 1;
+        let generation =
+            |generation: &Generation| generation.ingest::<&[u8]>([], [], aux_records, watermark).map(|_| ());
+        make_generation(&self.dir, number, generation, &self.cache).inspect_err(|_| self.try_reload_current())?;
         *unfinished = false;
         // The new generation is in place: in step is with it.
-        self.in_step().map(|_| ())
+        self.reload_current().map(|_| ())
     }
 
     /// Does one bounded piece of compaction. Older versions and tombstones are collected on the way.
-    pub fn compact(&self) -> Result<Compacted, LedgerError> {
+    pub fn compact(&self) -> Result<CompactionProgress, LedgerError> {
         let mut unfinished = self.write();
-        let generation = self.in_step()?;
+        let generation = self.reload_current()?;
         if !*unfinished && !is_due(&generation) {
-            return Ok(Compacted { more: false, bytes_written: 0 });
+            return Ok(CompactionProgress { more: false, bytes_written: 0 });
         }
-        let compacted = compact(&generation).inspect_err(|_| self.fall_in_step())?;
+        let compacted = compact(&generation).inspect_err(|_| self.try_reload_current())?;
         *unfinished = compacted.more;
         Ok(compacted)
     }
@@ -264,7 +265,7 @@ impl Ledger {
 
     /// Reads every byte at rest in a directory and compares it with its checksum; `progress` gets the bytes done and to do. Changes nothing, and
     /// may run while the ledger is in use.
-    pub fn verify(dir: &Path, progress: impl FnMut(u64, u64)) -> Result<Verified, LedgerError> {
+    pub fn verify(dir: &Path, progress: impl FnMut(u64, u64)) -> Result<VerifyStats, LedgerError> {
         if !read_format(dir)? {
             return Err(LedgerError::damaged(&dir.join(FORMAT_FILE), "it is missing"));
         }
@@ -273,17 +274,17 @@ impl Ledger {
 
     /// Writes a consistent copy to a directory that is empty or absent, while the ledger is in use.
     ///
-    /// `copied` hears of every piece, by its bytes, and may end it. Within one file system tables are shared, since they never change.
-    pub fn copy_to(&self, dir: &Path, mut copied: impl FnMut(u64) -> ControlFlow<()>) -> Result<(), LedgerError> {
+    /// `progress` hears of every piece, by its bytes, and may end it. Within one file system tables are shared, since they never change.
+    pub fn copy_to(&self, dir: &Path, mut progress: impl FnMut(u64) -> ControlFlow<()>) -> Result<(), LedgerError> {
         let (generation, manifest, _pinned) = {
             let _writing = self.write();
-            let generation = self.in_step()?;
+            let generation = self.reload_current()?;
             // Whoever holds a version holds its tables, whatever compaction does meanwhile.
             let pinned = generation.tree.current_version();
             let manifest = Manifest::read(&generation.dir)?;
             (generation, manifest, pinned)
         };
-        copy(&generation.dir, &manifest, generation.number, dir, Tables::Linked, &mut copied)
+        copy(&generation.dir, &manifest, generation.number, dir, Tables::Linked, &mut progress)
     }
 
     fn write(&self) -> MutexGuard<'_, bool> {
@@ -297,7 +298,7 @@ impl Ledger {
 
     /// The generation in force, after making sure that a restart would find it so. It would not if the last step of a write, making a rename
     /// durable, had failed after the rename; then the next write would overwrite what the disk has in force.
-    fn in_step(&self) -> Result<Arc<Generation>, LedgerError> {
+    fn reload_current(&self) -> Result<Arc<Generation>, LedgerError> {
         let current = self.generation();
         let number = newest_generation(&self.dir)?;
         let dir = generation_path(&self.dir, number);
@@ -310,7 +311,7 @@ impl Ledger {
         if number == current.number {
             next.number_tables_after(&current);
         } else {
-            current.replace();
+            current.mark_replaced();
         }
         let next = Arc::new(next);
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&next);
@@ -318,8 +319,8 @@ impl Ledger {
     }
 
     /// Gets in step after a failure. If that fails too, the next write tries again, and says why it could not.
-    fn fall_in_step(&self) {
-        let _ = self.in_step();
+    fn try_reload_current(&self) {
+        let _ = self.reload_current();
     }
 }
 

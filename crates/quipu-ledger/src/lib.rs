@@ -33,9 +33,9 @@ mod read_only;
 mod record;
 mod verify;
 
-pub use compact::Compacted;
+pub use compact::CompactionProgress;
 pub use error::LedgerError;
-pub use generation::Ingested;
+pub use generation::IngestStats;
 pub use ledger::{Cells, Ledger, LedgerOptions, LedgerStats};
 pub use read_only::ReadOnlyLedger;
-pub use verify::Verified;
+pub use verify::VerifyStats;

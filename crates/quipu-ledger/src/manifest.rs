@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::LedgerError;
-use crate::archive::{self, take};
+use crate::archive::{self, take_array};
 
 /// Folder of the tables inside a generation.
 pub const TABLES: &str = "tables";
@@ -55,7 +55,7 @@ impl Manifest {
         if xxh3_128(&bytes) != checksum {
             return Err(LedgerError::damaged(&path, "it does not have the checksum that `current` names"));
         }
-        let file = fs::File::open(&path).map_err(|error| LedgerError::reading(&path, error))?;
+        let file = fs::File::open(&path).map_err(|error| LedgerError::unreadable(&path, error))?;
         let sections = archive::sections(&file, &path)?;
         let (tables, runs) = sections
             .iter()
@@ -91,27 +91,27 @@ pub fn table_path(dir: &Path, id: u64) -> PathBuf {
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, LedgerError> {
-    fs::read(path).map_err(|error| LedgerError::reading(path, error))
+    fs::read(path).map_err(|error| LedgerError::unreadable(path, error))
 }
 
 fn parse_current(mut bytes: &[u8]) -> Option<(u64, u128)> {
-    let version = u64::from_le_bytes(take(&mut bytes)?);
-    let checksum = u128::from_le_bytes(take(&mut bytes)?);
+    let version = u64::from_le_bytes(take_array(&mut bytes)?);
+    let checksum = u128::from_le_bytes(take_array(&mut bytes)?);
     (bytes == [0]).then_some((version, checksum))
 }
 
 fn parse_tables(mut bytes: &[u8]) -> Option<(Vec<TableEntry>, u64)> {
     let (mut tables, mut runs_newest) = (Vec::new(), None);
-    let [levels] = take(&mut bytes)?;
+    let [levels] = take_array(&mut bytes)?;
     for _ in 0..levels {
-        let [runs] = take(&mut bytes)?;
+        let [runs] = take_array(&mut bytes)?;
         runs_newest.get_or_insert(u64::from(runs));
         for _ in 0..runs {
-            for _ in 0..u32::from_le_bytes(take(&mut bytes)?) {
-                let id = u64::from_le_bytes(take(&mut bytes)?);
-                let [_checksum_type] = take(&mut bytes)?;
-                let checksum = u128::from_le_bytes(take(&mut bytes)?);
-                let seqno = u64::from_le_bytes(take(&mut bytes)?);
+            for _ in 0..u32::from_le_bytes(take_array(&mut bytes)?) {
+                let id = u64::from_le_bytes(take_array(&mut bytes)?);
+                let [_checksum_type] = take_array(&mut bytes)?;
+                let checksum = u128::from_le_bytes(take_array(&mut bytes)?);
+                let seqno = u64::from_le_bytes(take_array(&mut bytes)?);
                 tables.push(TableEntry { id, checksum, seqno });
             }
         }

@@ -14,9 +14,9 @@ use lsm_tree::{InternalValue, Table, UserKey, UserValue};
 /// A walk over the keys of several tables.
 pub struct Merge<'t> {
     /// Tables that the walk has not come to, the first to come last.
-    ahead: Vec<&'t Table>,
+    unopened: Vec<&'t Table>,
     /// The next record of each table that it has come to: the smallest key first, of equal ones the newest.
-    reading: BinaryHeap<Reverse<Head<'t>>>,
+    heads: BinaryHeap<Reverse<TableHead<'t>>>,
     from: UserKey,
     end: UserKey,
 }
@@ -24,14 +24,14 @@ pub struct Merge<'t> {
 /// Records of a table, with the table that an error is of.
 type Records<'t> = Box<dyn Iterator<Item = lsm_tree::Result<InternalValue>> + 't>;
 
-struct Head<'t> {
+struct TableHead<'t> {
     next: InternalValue,
     records: Records<'t>,
     table: &'t Table,
 }
 
 /// A table that could not be read on.
-pub type Failed<'t> = (lsm_tree::Error, &'t Table);
+pub type TableError<'t> = (lsm_tree::Error, &'t Table);
 
 impl<'t> Merge<'t> {
     /// All keys from `from` up to, not including, `end`.
@@ -40,15 +40,15 @@ impl<'t> Merge<'t> {
         let reaches = |table: &&Table| *table.metadata.key_range.min() < end && *table.metadata.key_range.max() >= from;
         let mut ahead: Vec<&Table> = tables.iter().filter(reaches).collect();
         ahead.sort_by(|a, b| b.metadata.key_range.min().cmp(a.metadata.key_range.min()));
-        Merge { ahead, reading: BinaryHeap::new(), from, end }
+        Merge { unopened: ahead, heads: BinaryHeap::new(), from, end }
     }
 
-    fn try_next(&mut self) -> Result<Option<(UserKey, UserValue)>, Failed<'t>> {
+    fn try_next(&mut self) -> Result<Option<(UserKey, UserValue)>, TableError<'t>> {
         loop {
-            self.come_to_tables()?;
-            let Some(newest) = self.take()? else { return Ok(None) };
-            while self.reading.peek().is_some_and(|Reverse(head)| head.next.key.user_key == newest.key.user_key) {
-                self.take()?;
+            self.open_reached_tables()?;
+            let Some(newest) = self.take_next()? else { return Ok(None) };
+            while self.heads.peek().is_some_and(|Reverse(head)| head.next.key.user_key == newest.key.user_key) {
+                self.take_next()?;
             }
             if !newest.is_tombstone() {
                 return Ok(Some((newest.key.user_key, newest.value)));
@@ -57,29 +57,27 @@ impl<'t> Merge<'t> {
     }
 
     /// Begins to read the tables that may hold the next key.
-    fn come_to_tables(&mut self) -> Result<(), Failed<'t>> {
-        while let Some(table) = self.ahead.last() {
-            let reached = self
-                .reading
-                .peek()
-                .is_none_or(|Reverse(head)| head.next.key.user_key >= *table.metadata.key_range.min());
+    fn open_reached_tables(&mut self) -> Result<(), TableError<'t>> {
+        while let Some(table) = self.unopened.last() {
+            let reached =
+                self.heads.peek().is_none_or(|Reverse(head)| head.next.key.user_key >= *table.metadata.key_range.min());
             if !reached {
                 break;
             }
             let (table, bounds) = (*table, (Bound::Included(self.from.clone()), Bound::Excluded(self.end.clone())));
-            self.ahead.pop();
+            self.unopened.pop();
             let mut records: Records<'t> = Box::new(table.range(bounds));
             if let Some(next) = records.next() {
                 let next = next.map_err(|error| (error, table))?;
-                self.reading.push(Reverse(Head { next, records, table }));
+                self.heads.push(Reverse(TableHead { next, records, table }));
             }
         }
         Ok(())
     }
 
     /// The next record of all tables that are read, older versions of a key included.
-    fn take(&mut self) -> Result<Option<InternalValue>, Failed<'t>> {
-        let Some(mut first) = self.reading.peek_mut() else { return Ok(None) };
+    fn take_next(&mut self) -> Result<Option<InternalValue>, TableError<'t>> {
+        let Some(mut first) = self.heads.peek_mut() else { return Ok(None) };
         let table = first.0.table;
         let taken = match first.0.records.next().transpose().map_err(|error| (error, table))? {
             Some(next) => std::mem::replace(&mut first.0.next, next),
@@ -90,30 +88,30 @@ impl<'t> Merge<'t> {
 }
 
 impl<'t> Iterator for Merge<'t> {
-    type Item = Result<(UserKey, UserValue), Failed<'t>>;
+    type Item = Result<(UserKey, UserValue), TableError<'t>>;
 
     fn next(&mut self) -> Option<Self::Item> {
         self.try_next().transpose()
     }
 }
 
-impl Ord for Head<'_> {
+impl Ord for TableHead<'_> {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         // Of one key the newest is the least.
         self.next.key.cmp(&other.next.key)
     }
 }
 
-impl PartialOrd for Head<'_> {
+impl PartialOrd for TableHead<'_> {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl PartialEq for Head<'_> {
+impl PartialEq for TableHead<'_> {
     fn eq(&self, other: &Self) -> bool {
         self.next.key == other.next.key
     }
 }
 
-impl Eq for Head<'_> {}
+impl Eq for TableHead<'_> {}

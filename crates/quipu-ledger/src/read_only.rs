@@ -16,7 +16,7 @@ use crate::copy::{Tables, copy};
 use crate::ledger::{FORMAT_FILE, LedgerStats, generation_path, generations, read_format};
 use crate::manifest::{self, Manifest};
 use crate::merge::Merge;
-use crate::record::{self, CELL, NOTE, OWN, RecordError, WATERMARK};
+use crate::record::{self, AUX, CELL, OWN, RecordError, WATERMARK};
 use crate::{LedgerError, archive, error, verify};
 
 /// Bytes of blocks kept in memory: enough for the index of what is looked at.
@@ -28,10 +28,10 @@ const DESCRIPTORS_MAX: usize = 64;
 /// A ledger to look at.
 pub struct ReadOnlyLedger {
     /// `None`: there is nothing at rest yet.
-    found: Option<Found>,
+    generation: Option<ReadOnlyGeneration>,
 }
 
-struct Found {
+struct ReadOnlyGeneration {
     dir: PathBuf,
     number: u64,
     manifest: Manifest,
@@ -42,22 +42,23 @@ impl ReadOnlyLedger {
     /// Looks into a directory; one that is absent or empty holds nothing, as a ledger made there would.
     pub fn open(dir: &Path) -> Result<ReadOnlyLedger, LedgerError> {
         if !dir.exists() {
-            return Ok(ReadOnlyLedger { found: None });
+            return Ok(ReadOnlyLedger { generation: None });
         }
         let formatted = read_format(dir)?;
         let Some(number) = generations(dir)?.pop() else {
             return match formatted {
                 true => Err(LedgerError::damaged(&generation_path(dir, 1), "it is missing")),
-                false => Ok(ReadOnlyLedger { found: None }),
+                false => Ok(ReadOnlyLedger { generation: None }),
             };
         };
-        let ledger = ReadOnlyLedger { found: Some(Found::open(generation_path(dir, number), number)?) };
+        let ledger =
+            ReadOnlyLedger { generation: Some(ReadOnlyGeneration::open(generation_path(dir, number), number)?) };
         match formatted {
             true => Ok(ledger),
             false if ledger.watermark()?.is_some() => {
                 Err(LedgerError::damaged(&dir.join(FORMAT_FILE), "it is missing"))
             }
-            false => Ok(ReadOnlyLedger { found: None }),
+            false => Ok(ReadOnlyLedger { generation: None }),
         }
     }
 
@@ -70,13 +71,13 @@ impl ReadOnlyLedger {
     pub fn get(&self, hash: u64, name: &[u8]) -> Result<Option<Cell>, LedgerError> {
         let mut key = Vec::new();
         record::cell_key(&mut key, hash, name);
-        let (Some(found), Some(value)) = (&self.found, self.newest(&key)?) else { return Ok(None) };
+        let (Some(generation), Some(value)) = (&self.generation, self.newest(&key)?) else { return Ok(None) };
         let cell = record::decode_cell(&value);
-        cell.map(Some).map_err(|error| LedgerError::damaged(&found.dir, error.to_string()))
+        cell.map(Some).map_err(|error| LedgerError::damaged(&generation.dir, error.to_string()))
     }
 
     /// What this node says of a counter on a shared store.
-    pub fn own(&self, hash: u64, name: &[u8]) -> Result<Option<Box<[u8]>>, LedgerError> {
+    pub fn own_cells(&self, hash: u64, name: &[u8]) -> Result<Option<Box<[u8]>>, LedgerError> {
         let mut key = Vec::new();
         record::own_key(&mut key, hash, name);
         Ok(self.newest(&key)?.map(|value| Box::from(&*value)))
@@ -97,7 +98,7 @@ impl ReadOnlyLedger {
     }
 
     /// Visits what this node says of counters on a shared store, likewise.
-    pub fn range_own(
+    pub fn range_own_cells(
         &self,
         from_hash: u64,
         mut visit: impl FnMut(u64, &[u8], &[u8]) -> ControlFlow<()>,
@@ -111,29 +112,29 @@ impl ReadOnlyLedger {
     }
 
     /// Visits all notes, by key; a break ends it.
-    pub fn notes(&self, mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<(), LedgerError> {
-        self.walk(&[NOTE], &[NOTE + 1], |key, value| Ok(visit(&key[1..], value)))
+    pub fn aux_records(&self, mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<(), LedgerError> {
+        self.walk(&[AUX], &[AUX + 1], |key, value| Ok(visit(&key[1..], value)))
     }
 
     /// What the ledger takes on disk.
     pub fn stats(&self) -> LedgerStats {
         let (mut stats, none) = (LedgerStats::default(), Vec::new());
-        let tables = self.found.as_ref().map_or(&none, |found| &found.tables);
+        let tables = self.generation.as_ref().map_or(&none, |generation| &generation.tables);
         for table in tables {
             stats.tables += 1;
             stats.cells += table.metadata.item_count;
             stats.tombstones += table.tombstone_count();
             stats.disk_bytes += table.path.metadata().map_or(0, |metadata| metadata.len());
         }
-        stats.runs = self.found.as_ref().map_or(0, |found| found.manifest.runs);
+        stats.runs = self.generation.as_ref().map_or(0, |generation| generation.manifest.runs);
         stats
     }
 
-    /// Writes a copy to a directory that is empty or absent; `copied` hears of every piece, by its bytes, and may end it. The copy shares nothing.
-    pub fn copy_to(&self, dir: &Path, mut copied: impl FnMut(u64) -> ControlFlow<()>) -> Result<(), LedgerError> {
-        match &self.found {
-            Some(Found { dir: from, number, manifest, .. }) => {
-                copy(from, manifest, *number, dir, Tables::Copied, &mut copied)
+    /// Writes a copy to a directory that is empty or absent; `progress` hears of every piece, by its bytes, and may end it. The copy shares nothing.
+    pub fn copy_to(&self, dir: &Path, mut progress: impl FnMut(u64) -> ControlFlow<()>) -> Result<(), LedgerError> {
+        match &self.generation {
+            Some(ReadOnlyGeneration { dir: from, number, manifest, .. }) => {
+                copy(from, manifest, *number, dir, Tables::Copied, &mut progress)
             }
             None => Ok(()),
         }
@@ -145,11 +146,11 @@ impl ReadOnlyLedger {
         end: &[u8],
         mut visit: impl FnMut(&[u8], &[u8]) -> Result<ControlFlow<()>, RecordError>,
     ) -> Result<(), LedgerError> {
-        let Some(found) = &self.found else { return Ok(()) };
-        for record in Merge::new(&found.tables, from, end) {
-            let (key, value) = record.map_err(|(error, table)| found.read_error(error, table))?;
-            let went = visit(&key, &value).map_err(|error| LedgerError::damaged(&found.dir, error.to_string()))?;
-            if went.is_break() {
+        let Some(generation) = &self.generation else { return Ok(()) };
+        for record in Merge::new(&generation.tables, from, end) {
+            let (key, value) = record.map_err(|(error, table)| generation.read_error(error, table))?;
+            let flow = visit(&key, &value).map_err(|error| LedgerError::damaged(&generation.dir, error.to_string()))?;
+            if flow.is_break() {
                 break;
             }
         }
@@ -157,12 +158,12 @@ impl ReadOnlyLedger {
     }
 
     fn newest(&self, key: &[u8]) -> Result<Option<Slice>, LedgerError> {
-        let Some(found) = &self.found else { return Ok(None) };
+        let Some(generation) = &self.generation else { return Ok(None) };
         let mut newest: Option<InternalValue> = None;
-        for table in found.tables.iter().filter(|table| table.metadata.key_range.contains_key(key)) {
+        for table in generation.tables.iter().filter(|table| table.metadata.key_range.contains_key(key)) {
             let bound = UserKey::from(key);
             for item in table.range((Bound::Included(bound.clone()), Bound::Included(bound))) {
-                let item = item.map_err(|error| found.read_error(error, table))?;
+                let item = item.map_err(|error| generation.read_error(error, table))?;
                 if newest.as_ref().is_none_or(|newest| newest.key.seqno < item.key.seqno) {
                     newest = Some(item);
                 }
@@ -172,8 +173,8 @@ impl ReadOnlyLedger {
     }
 }
 
-impl Found {
-    fn open(dir: PathBuf, number: u64) -> Result<Found, LedgerError> {
+impl ReadOnlyGeneration {
+    fn open(dir: PathBuf, number: u64) -> Result<ReadOnlyGeneration, LedgerError> {
         let manifest = Manifest::read(&dir)?;
         let cache = Arc::new(Cache::with_capacity_bytes(CACHE_BYTES));
         let descriptors = Arc::new(DescriptorTable::new(DESCRIPTORS_MAX));
@@ -189,7 +190,7 @@ impl Found {
             }
             tables.push(table);
         }
-        Ok(Found { dir, number, manifest, tables })
+        Ok(ReadOnlyGeneration { dir, number, manifest, tables })
     }
 
     /// An error of a table while it was read, with the place it comes from.

@@ -27,7 +27,7 @@ pub const CELL: u8 = b'c';
 pub const OWN: u8 = b'o';
 
 /// First byte of the key of a note.
-pub const NOTE: u8 = b't';
+pub const AUX: u8 = b't';
 
 /// The key of the watermark. Greater than that of every cell, so that it is the last of each ingestion.
 pub const WATERMARK: &[u8] = b"w";
@@ -52,22 +52,22 @@ pub struct RecordError(&'static str);
 
 /// Writes the key of a cell over whatever `key` held.
 pub fn cell_key(key: &mut Vec<u8>, hash: u64, name: &[u8]) {
-    key_of(key, CELL, hash, name);
+    write_key(key, CELL, hash, name);
 }
 
 /// Writes the key of what this node says of a counter over whatever `key` held.
 pub fn own_key(key: &mut Vec<u8>, hash: u64, name: &[u8]) {
-    key_of(key, OWN, hash, name);
+    write_key(key, OWN, hash, name);
 }
 
 /// Writes the key of a note over whatever `key` held.
-pub fn note_key(key: &mut Vec<u8>, note: &[u8]) {
+pub fn aux_record_key(key: &mut Vec<u8>, aux_key: &[u8]) {
     key.clear();
-    key.push(NOTE);
-    key.extend_from_slice(note);
+    key.push(AUX);
+    key.extend_from_slice(aux_key);
 }
 
-fn key_of(key: &mut Vec<u8>, first: u8, hash: u64, name: &[u8]) {
+fn write_key(key: &mut Vec<u8>, first: u8, hash: u64, name: &[u8]) {
     key.clear();
     key.push(first);
     key.extend_from_slice(&hash.to_be_bytes());

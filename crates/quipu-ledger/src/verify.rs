@@ -20,7 +20,7 @@ const ATTEMPTS_MAX: usize = 10;
 
 /// What was found whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Verified {
+pub struct VerifyStats {
     /// Tables.
     pub tables: u64,
     /// Their bytes.
@@ -28,35 +28,39 @@ pub struct Verified {
 }
 
 /// Verifies a ledger; `progress` gets the bytes done and to do.
-pub fn verify(dir: &Path, mut progress: impl FnMut(u64, u64)) -> Result<Verified, LedgerError> {
+pub fn verify(dir: &Path, mut progress: impl FnMut(u64, u64)) -> Result<VerifyStats, LedgerError> {
     for _ in 1..ATTEMPTS_MAX {
-        let found = verify_once(dir, &mut progress);
-        match found {
-            Err((Some(seen), LedgerError::Damaged { .. })) if in_force(dir).is_ok_and(|now| now != seen) => {}
-            found => return found.map_err(|(_, error)| error),
+        let outcome = verify_once(dir, &mut progress);
+        match outcome {
+            Err((Some(version), LedgerError::Damaged { .. }))
+                if current_version_id(dir).is_ok_and(|now| now != version) => {}
+            outcome => return outcome.map_err(|(_, error)| error),
         }
     }
     verify_once(dir, &mut progress).map_err(|(_, error)| error)
 }
 
-type InForce = (u64, u64);
+type VersionId = (u64, u64);
 
-fn in_force(dir: &Path) -> Result<InForce, LedgerError> {
+fn current_version_id(dir: &Path) -> Result<VersionId, LedgerError> {
     let number = ledger::newest_generation(dir)?;
     Ok((number, Manifest::read_version(&ledger::generation_path(dir, number))?))
 }
 
-fn verify_once(dir: &Path, progress: &mut impl FnMut(u64, u64)) -> Result<Verified, (Option<InForce>, LedgerError)> {
-    let seen = in_force(dir).map_err(|error| (None, error))?;
-    verify_generation(&ledger::generation_path(dir, seen.0), progress).map_err(|error| (Some(seen), error))
+fn verify_once(
+    dir: &Path,
+    progress: &mut impl FnMut(u64, u64),
+) -> Result<VerifyStats, (Option<VersionId>, LedgerError)> {
+    let version = current_version_id(dir).map_err(|error| (None, error))?;
+    verify_generation(&ledger::generation_path(dir, version.0), progress).map_err(|error| (Some(version), error))
 }
 
-fn verify_generation(dir: &Path, progress: &mut impl FnMut(u64, u64)) -> Result<Verified, LedgerError> {
+fn verify_generation(dir: &Path, progress: &mut impl FnMut(u64, u64)) -> Result<VerifyStats, LedgerError> {
     let manifest = Manifest::read(dir)?;
     let mut total = 0;
     for table in &manifest.tables {
         let path = manifest::table_path(dir, table.id);
-        total += path.metadata().map_err(|error| LedgerError::reading(&path, error))?.len();
+        total += path.metadata().map_err(|error| LedgerError::unreadable(&path, error))?.len();
     }
     let mut done = 0;
     progress(done, total);
@@ -66,17 +70,17 @@ fn verify_generation(dir: &Path, progress: &mut impl FnMut(u64, u64)) -> Result<
             progress(done, total);
         })?;
     }
-    Ok(Verified { tables: manifest.tables.len() as u64, bytes: done })
+    Ok(VerifyStats { tables: manifest.tables.len() as u64, bytes: done })
 }
 
 /// Compares a table with its checksum; if they differ, names the block.
 pub fn check_table(path: &Path, checksum: u128, progress: &mut impl FnMut(u64)) -> Result<(), LedgerError> {
-    let reading = |error| LedgerError::reading(path, error);
-    let mut file = File::open(path).map_err(reading)?;
+    let read_error = |error| LedgerError::unreadable(path, error);
+    let mut file = File::open(path).map_err(read_error)?;
     let mut hasher = Xxh3Default::new();
     let mut buffer = vec![0; BUFFER_BYTES];
     loop {
-        let bytes = file.read(&mut buffer).map_err(reading)?;
+        let bytes = file.read(&mut buffer).map_err(read_error)?;
         if bytes == 0 {
             break;
         }

@@ -17,7 +17,7 @@ pub enum Command<'a> {
         shard_key: Option<&'a [u8]>,
     },
     /// Adds what was sampled before it came: of so many events one was taken, and counts for all of them. Only where the namespace is sampled as rarely; replies `Integer`, the value after it.
-    AddThinned {
+    AddSampled {
         /// Which counter.
         name: Name<'a>,
         /// What the events that were taken count for; not negative.
@@ -76,7 +76,7 @@ pub enum Command<'a> {
         /// Which counter.
         name: Name<'a>,
         /// When.
-        when: When,
+        when: ExpiryTime,
         /// Under which condition.
         condition: ExpiryCondition,
     },
@@ -106,15 +106,15 @@ pub enum Command<'a> {
 
 /// An add to one counter or a read of it: what nearly all commands are, small enough that many are looked at at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Brief<'a> {
+pub struct SimpleCommand<'a> {
     /// Which counter.
     pub name: Name<'a>,
     /// By how much; `None`: it is read.
     pub delta: Option<i64>,
 }
 
-impl<'a> From<Brief<'a>> for Command<'a> {
-    fn from(Brief { name, delta }: Brief<'a>) -> Command<'a> {
+impl<'a> From<SimpleCommand<'a>> for Command<'a> {
+    fn from(SimpleCommand { name, delta }: SimpleCommand<'a>) -> Command<'a> {
         match delta {
             Some(delta) => Command::Add { name, delta, shard_key: None },
             None => Command::Read { name },
@@ -175,7 +175,7 @@ pub enum SetExpiry {
     /// Keeps what there was.
     Keep,
     /// Sets it.
-    At(When),
+    At(ExpiryTime),
 }
 
 /// What a command that is not a set does to the expiry.
@@ -186,12 +186,12 @@ pub enum Expiry {
     /// Removes it.
     Remove,
     /// Sets it.
-    At(When),
+    At(ExpiryTime),
 }
 
 /// A point in time as a client states it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum When {
+pub enum ExpiryTime {
     /// Milliseconds from now; may be negative where the door allows it.
     In(i64),
     /// Milliseconds since the Unix epoch.

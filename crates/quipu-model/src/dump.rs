@@ -1,6 +1,6 @@
 //! All of a counter, to be kept or decoded elsewhere.
 
-use quipu_sketch::Kind as SketchForm;
+use quipu_sketch::SketchKind as SketchForm;
 
 use crate::{Kind, Millis};
 

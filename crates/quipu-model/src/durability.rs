@@ -20,7 +20,7 @@ impl Durability {
     pub const ALL: [Durability; 3] = [Durability::Memory, Durability::Relaxed, Durability::Durable];
 
     /// The word used in configuration and documents.
-    pub fn word(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Durability::Memory => "memory",
             Durability::Relaxed => "relaxed",
@@ -31,7 +31,7 @@ impl Durability {
 
 impl fmt::Display for Durability {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.word())
+        f.write_str(self.name())
     }
 }
 
@@ -43,7 +43,7 @@ pub struct UnknownDurability(String);
 impl FromStr for Durability {
     type Err = UnknownDurability;
 
-    fn from_str(word: &str) -> Result<Durability, UnknownDurability> {
-        Durability::ALL.into_iter().find(|d| d.word() == word).ok_or_else(|| UnknownDurability(word.to_owned()))
+    fn from_str(name: &str) -> Result<Durability, UnknownDurability> {
+        Durability::ALL.into_iter().find(|d| d.name() == name).ok_or_else(|| UnknownDurability(name.to_owned()))
     }
 }

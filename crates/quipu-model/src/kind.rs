@@ -18,7 +18,7 @@ impl Kind {
     pub const ALL: [Kind; 4] = [Kind::Count, Kind::Unique, Kind::Frequency, Kind::Top];
 
     /// The word used in configuration, JSON and documents.
-    pub fn word(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Kind::Count => "count",
             Kind::Unique => "unique",

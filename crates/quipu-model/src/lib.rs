@@ -9,11 +9,10 @@ pub mod count;
 pub mod dump;
 pub mod durability;
 pub mod epoch;
-pub mod form;
-pub mod kept_name;
 pub mod kind;
 pub mod memory_store;
 pub mod name;
+pub mod name_buf;
 pub mod namespace;
 pub mod pattern;
 pub mod ports;
@@ -25,40 +24,44 @@ pub mod shared;
 pub mod sketch_command;
 pub mod time;
 pub mod token;
+pub mod value_form;
 pub mod writer;
 
 pub use cell::Cell;
 pub use command::{
-    AddWithin, Brief, Command, Expiry, ExpiryCondition, ExpiryForm, ListNames, Scan, Set, SetCondition, SetExpiry, When,
+    AddWithin, Command, Expiry, ExpiryCondition, ExpiryForm, ExpiryTime, ListNames, Scan, Set, SetCondition, SetExpiry,
+    SimpleCommand,
 };
 pub use dump::{DUMP_BYTES_MAX, Dump, DumpContent, SketchDump};
 pub use durability::Durability;
 pub use epoch::Epoch;
-pub use form::Form;
-pub use kept_name::{KEPT_BYTES_MAX, KeptName};
 pub use kind::Kind;
 pub use memory_store::MemoryStore;
 pub use name::{NAME_BYTES_MAX, Name, NameTooLong};
+pub use name_buf::{NAME_INLINE_BYTES_MAX, NameBuf};
 pub use namespace::{
     FailMode, NAMESPACE_BYTES_MAX, NAMESPACE_KEYS, NAMESPACE_SETTINGS_BYTES_MAX, NAMESPACES_MAX, Namespace,
-    NamespaceKey, Overload, Pick, SAMPLE_MAX, SHARDS_MAX, Sample, Shards, check_namespace_name,
+    NamespaceKey, Overload, SAMPLE_MAX, SHARDS_MAX, SampleRate, ShardCount, ShardPick, check_namespace_name,
 };
 pub use pattern::Pattern;
 pub use ports::{
-    Answer, BoxError, Call, Cursor, History, NODE_NAME_BYTES_MAX, NodeNames, PUTS_MAX, Page, PutResult,
-    RESTORED_CLAIMS_MAX, SCAN_NAMES_MAX, Store, StoreError, Writers,
+    AuxRecord, AuxRecordVisitor, CellVisitor, Clock, CopyProgress, DirLock, Ledger, LedgerError, LedgerStats,
+    LockError, OwnCellsVisitor, Rng, SealedCell, Vfs, VfsFile,
 };
 pub use ports::{
-    Clock, Copied, DirLock, Ledger, LedgerError, LedgerStats, LockError, Note, Rng, Sealed, Vfs, VfsFile, Visit,
-    VisitNote, VisitOwn,
+    BoxError, Cursor, History, NODE_NAME_BYTES_MAX, NodeNames, PUTS_MAX, PutResult, RESTORED_CLAIMS_MAX,
+    SCAN_NAMES_MAX, ScanPage, Store, StoreCall, StoreError, StoreFuture, WriterList,
 };
-pub use reading::{Covered, Freshness, Reading, Sampled, Seen};
+pub use reading::{Coverage, Freshness, Reading, SamplingInfo, WindowCoverage};
 pub use reason::{ProblemType, Reason, RespCode};
 pub use reply::{Refusal, Reply};
 pub use sketch_command::{
-    Dialect, Estimate, Fraction, Frequencies, Frequency, FrequencyInfo, FrequencySize, KindAndDialect, Ranked,
-    Relation, SetString, SketchCommand, TOP_ITEMS_MAX, TopInfo, TopSize,
+    Dialect, Estimate, Fraction, Frequencies, Frequency, FrequencyInfo, FrequencySize, KindAndDialect, Relation,
+    SetString, SketchCommand, TOP_ITEMS_MAX, TopInfo, TopItem, TopSize,
 };
 pub use time::Millis;
-pub use token::{BadIdentity, Identity, Item, Listed, OUTCOME_BYTES_MAX, Outcome, TOKEN_AHEAD_MAX};
+pub use token::{
+    BadIdentity, Identity, IdentityItem, STORED_REPLY_BYTES_MAX, StoredList, StoredReply, TOKEN_AHEAD_MAX,
+};
+pub use value_form::ValueForm;
 pub use writer::{Incarnation, NodeId, Writer};

@@ -13,7 +13,7 @@ use std::time::Duration;
 use quipu_sketch::window::Panes;
 
 use crate::quantity::{read_duration_between, show_duration};
-use crate::{Durability, Form, Kind};
+use crate::{Durability, Kind, ValueForm};
 
 /// Longest name of a namespace that anything is said of: a quarter of the longest name of a counter.
 pub const NAMESPACE_BYTES_MAX: usize = 128;
@@ -52,8 +52,12 @@ const HOUR: Duration = Duration::from_secs(3_600);
 const AUTO: &str = "auto";
 
 /// What a shard is picked by, and its word.
-const PICKS: [(&str, Pick); 4] =
-    [("writer", Pick::Writer), ("random", Pick::Random), ("hash", Pick::Hash), ("time", Pick::Time)];
+const PICKS: [(&str, ShardPick); 4] = [
+    ("writer", ShardPick::Writer),
+    ("random", ShardPick::Random),
+    ("hash", ShardPick::Hash),
+    ("time", ShardPick::Time),
+];
 
 /// What is done with adds while the journal cannot keep up, and its word.
 const OVERLOADS: [(&str, Overload); 2] = [("refuse", Overload::Refuse), ("sample", Overload::Sample)];
@@ -84,9 +88,9 @@ pub struct Namespace {
     /// On a shared store: what has changed is put there this long after.
     pub settle_every: Option<Duration>,
     /// On a shared store: how many cells a counter has there for each writer.
-    pub shards: Option<Shards>,
+    pub shards: Option<ShardCount>,
     /// Which of them an add goes to.
-    pub pick: Option<Pick>,
+    pub pick: Option<ShardPick>,
     /// A mutation with a token can be retried for so long.
     pub token_window: Option<Duration>,
     /// So many counters may there be.
@@ -94,14 +98,14 @@ pub struct Namespace {
     /// What is done while a shared store does not answer.
     pub fail_mode: Option<FailMode>,
     /// Of the events that counts are to count, one in so many is.
-    pub sample: Option<Sample>,
+    pub sample: Option<SampleRate>,
     /// What is done with adds while the journal cannot keep up.
     pub overload: Option<Overload>,
 }
 
 /// How many events there are to one that is counted, for all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sample {
+pub enum SampleRate {
     /// So many, 2 at least.
     OneIn(u32),
     /// As many as the counter's value allows for an error of half a percent; few events are all counted.
@@ -120,7 +124,7 @@ pub enum Overload {
 
 /// How many cells a counter has in a shared store for each writer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Shards {
+pub enum ShardCount {
     /// As many as are of use. A node adds to its own table and puts running values, so nobody waits for a cell, and that is one.
     #[default]
     Auto,
@@ -128,19 +132,19 @@ pub enum Shards {
     Fixed(u16),
 }
 
-impl Shards {
+impl ShardCount {
     /// How many that is.
-    pub fn count(self) -> u16 {
+    pub fn get(self) -> u16 {
         match self {
-            Shards::Auto => 1,
-            Shards::Fixed(count) => count,
+            ShardCount::Auto => 1,
+            ShardCount::Fixed(count) => count,
         }
     }
 }
 
 /// Which shard an add goes to, where a counter has several.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Pick {
+pub enum ShardPick {
     /// The same one for all adds of a writer.
     #[default]
     Writer,
@@ -187,7 +191,7 @@ pub struct NamespaceKey {
     /// Its name.
     pub key: &'static str,
     /// How its value is written.
-    pub form: Form,
+    pub form: ValueForm,
     /// What it is, for documentation.
     pub help: &'static str,
     /// What is in force where neither the namespace nor the server says anything; empty: nothing is.
@@ -202,121 +206,121 @@ pub struct NamespaceKey {
 pub static NAMESPACE_KEYS: &[NamespaceKey] = &[
     NamespaceKey {
         key: "kind",
-        form: Form::Text,
+        form: ValueForm::Text,
         help: "The only kind that counters are made of: `count`, `unique`, `frequency` or `top`. Nothing: of any",
         default: "",
-        take: |n, text| put(&mut n.kind, read_kind(text)),
-        show: |n| n.kind.map(|kind| kind.word().to_owned()),
+        take: |n, text| set_field(&mut n.kind, read_kind(text)),
+        show: |n| n.kind.map(|kind| kind.name().to_owned()),
     },
     NamespaceKey {
         key: "durability",
-        form: Form::Text,
+        form: ValueForm::Text,
         help: "What an ack means: `durable` (synced to disk), `relaxed` (handed to the OS), `memory`",
         default: "durable",
-        take: |n, text| put(&mut n.durability, text.parse().map_err(|e| format!("{e}"))),
+        take: |n, text| set_field(&mut n.durability, text.parse().map_err(|e| format!("{e}"))),
         show: |n| n.durability.map(|durability| durability.to_string()),
     },
     NamespaceKey {
         key: "ttl",
-        form: Form::Time,
+        form: ValueForm::Time,
         help: "A counter that is made without an expiry of its own expires this long after; later adds do not move that. Not offered on a shared store",
         default: "",
-        take: |n, text| put(&mut n.ttl, read_duration_between(text, TTL)),
+        take: |n, text| set_field(&mut n.ttl, read_duration_between(text, TTL)),
         show: |n| n.ttl.map(show_duration),
     },
     NamespaceKey {
         key: "window",
-        form: Form::Text,
+        form: ValueForm::Text,
         help: "Counters of approximate kinds that are made from now on know the last so long, in so many panes: `1h/60` is the last hour in 60 panes of a minute, of which the oldest goes at once. Those that exist go on as they are. Not offered on a shared store",
         default: "",
-        take: |n, text| put(&mut n.window, Panes::read(text)),
+        take: |n, text| set_field(&mut n.window, Panes::parse(text)),
         show: |n| n.window.map(|window| window.to_string()),
     },
     NamespaceKey {
         key: "decay",
-        form: Form::Time,
+        form: ValueForm::Time,
         help: "In tops that are made from now on, what came so long ago counts half, and so on: what is trending. They have no panes. Not offered on a shared store",
         default: "",
-        take: |n, text| put(&mut n.decay, read_duration_between(text, TTL)),
+        take: |n, text| set_field(&mut n.decay, read_duration_between(text, TTL)),
         show: |n| n.decay.map(show_duration),
     },
     NamespaceKey {
         key: "freshness",
-        form: Form::Time,
+        form: ValueForm::Time,
         help: "With a shared store: what is known of other nodes may be this old when a counter is read",
         default: "1s",
-        take: |n, text| put(&mut n.freshness, read_freshness(text)),
+        take: |n, text| set_field(&mut n.freshness, read_freshness(text)),
         show: |n| n.freshness.map(show_duration),
     },
     NamespaceKey {
         key: "settle_every",
-        form: Form::Time,
+        form: ValueForm::Time,
         help: "With a shared store: what has changed is put there this long after",
         default: "1s",
-        take: |n, text| put(&mut n.settle_every, read_settle_every(text)),
+        take: |n, text| set_field(&mut n.settle_every, read_settle_every(text)),
         show: |n| n.settle_every.map(show_duration),
     },
     NamespaceKey {
         key: "shards",
-        form: Form::NumberOrAuto,
+        form: ValueForm::NumberOrAuto,
         help: "With a shared store: cells that a counter has there for each writer, or `auto`",
         default: "auto",
-        take: |n, text| put(&mut n.shards, read_shards(text)),
+        take: |n, text| set_field(&mut n.shards, read_shards(text)),
         show: |n| n.shards.map(show_shards),
     },
     NamespaceKey {
         key: "pick",
-        form: Form::Text,
+        form: ValueForm::Text,
         help: "With several such cells: which one an add goes to: `writer` (always the same), `random`, `hash` (of the SHARDKEY of the command), `time` (the second)",
         default: "writer",
-        take: |n, text| put(&mut n.pick, read_pick(text)),
+        take: |n, text| set_field(&mut n.pick, read_pick(text)),
         show: |n| n.pick.map(|pick| show_pick(pick).to_owned()),
     },
     NamespaceKey {
         key: "token_window",
-        form: Form::Time,
+        form: ValueForm::Time,
         help: "A mutation with a token can be retried for this long",
         default: "24h",
-        take: |n, text| put(&mut n.token_window, read_token_window(text)),
+        take: |n, text| set_field(&mut n.token_window, read_token_window(text)),
         show: |n| n.token_window.map(show_duration),
     },
     NamespaceKey {
         key: "max_counters",
-        form: Form::Number,
+        form: ValueForm::Number,
         help: "So many counters may there be; beyond it, new ones are refused and those that exist go on counting. Counted at every start. Not offered on a shared store",
         default: "",
-        take: |n, text| put(&mut n.max_counters, read_counters(text)),
+        take: |n, text| set_field(&mut n.max_counters, read_counters(text)),
         show: |n| n.max_counters.map(|counters| counters.to_string()),
     },
     NamespaceKey {
         key: "fail_mode",
-        form: Form::Text,
+        form: ValueForm::Text,
         help: "While a shared store does not answer: `local` (adds go on, reads show what was last known), `open` (the same, and reads of which nothing is known show what this node has counted), `last-known` (reads only), `closed` (neither)",
         default: "local",
-        take: |n, text| put(&mut n.fail_mode, read_fail_mode(text)),
+        take: |n, text| set_field(&mut n.fail_mode, read_fail_mode(text)),
         show: |n| n.fail_mode.map(|mode| show_fail_mode(mode).to_owned()),
     },
     NamespaceKey {
         key: "sample",
-        form: Form::NumberOrAuto,
+        form: ValueForm::NumberOrAuto,
         help: "Of the events that counts are to count, one in so many is, and counts for all of them: an estimate, of which every reading says how good it is. Or `auto`: all of them while they are few, then as many as keep its error below half a percent. What needs exactness is refused: decrements and adds with bounds. Not offered on a shared store",
         default: "",
-        take: |n, text| put(&mut n.sample, read_sample(text)),
+        take: |n, text| set_field(&mut n.sample, read_sample(text)),
         show: |n| n.sample.map(show_sample),
     },
     NamespaceKey {
         key: "overload",
-        form: Form::Text,
+        form: ValueForm::Text,
         help: "While the journal cannot keep up: `refuse` (adds wait, and are refused without room), `sample` (one in 2, 4, 8 … is counted, for all of them, until it is over; readings and metrics say so). With `sample`, what needs exactness is refused. Not offered on a shared store",
         default: "refuse",
-        take: |n, text| put(&mut n.overload, read_word("overload", &OVERLOADS, text)),
-        show: |n| n.overload.map(|overload| show_word(&OVERLOADS, overload).to_owned()),
+        take: |n, text| set_field(&mut n.overload, parse_name("overload", &OVERLOADS, text)),
+        show: |n| n.overload.map(|overload| name_of(&OVERLOADS, overload).to_owned()),
     },
 ];
 
 impl Namespace {
     /// One that only says how durable it is.
-    pub fn durable(durability: Durability) -> Namespace {
+    pub fn with_durability(durability: Durability) -> Namespace {
         Namespace { durability: Some(durability), ..Namespace::default() }
     }
 
@@ -327,7 +331,7 @@ impl Namespace {
 
     /// This, and where it says nothing the other.
     #[must_use]
-    pub fn or(&self, other: &Namespace) -> Namespace {
+    pub fn with_defaults(&self, other: &Namespace) -> Namespace {
         let mut both = other.clone();
         for key in NAMESPACE_KEYS {
             if let Some(text) = (key.show)(self) {
@@ -341,9 +345,9 @@ impl Namespace {
     pub fn conflicts(&self, shared: bool) -> Vec<String> {
         let mut mistakes = if shared { self.store_conflicts() } else { Vec::new() };
         let sampling = [("sample", self.sample.is_some()), ("overload", self.overload == Some(Overload::Sample))];
-        for (key, _) in sampling.into_iter().filter(|(_, said)| *said) {
+        for (key, _) in sampling.into_iter().filter(|(_, is_set)| *is_set) {
             if let Some(kind) = self.kind.filter(|kind| *kind != Kind::Count) {
-                mistakes.push(format!("{key}: only counts are sampled, and kind is {}; leave one out", kind.word()));
+                mistakes.push(format!("{key}: only counts are sampled, and kind is {}; leave one out", kind.name()));
             }
             for (other, _) in
                 [("window", self.window.is_some()), ("decay", self.decay.is_some())].iter().filter(|o| o.1)
@@ -433,52 +437,52 @@ pub fn read_token_window(text: &str) -> Result<Duration, String> {
 }
 
 /// See [`Namespace::shards`].
-pub fn read_shards(text: &str) -> Result<Shards, String> {
+pub fn read_shards(text: &str) -> Result<ShardCount, String> {
     match text.parse() {
-        _ if text == AUTO => Ok(Shards::Auto),
-        Ok(count) if (1..=SHARDS_MAX).contains(&count) => Ok(Shards::Fixed(count)),
+        _ if text == AUTO => Ok(ShardCount::Auto),
+        Ok(count) if (1..=SHARDS_MAX).contains(&count) => Ok(ShardCount::Fixed(count)),
         _ => Err(format!("'{text}' is not a number from 1 to {SHARDS_MAX}, or {AUTO}")),
     }
 }
 
 /// As it is written.
-pub fn show_shards(shards: Shards) -> String {
+pub fn show_shards(shards: ShardCount) -> String {
     match shards {
-        Shards::Auto => AUTO.to_owned(),
-        Shards::Fixed(count) => count.to_string(),
+        ShardCount::Auto => AUTO.to_owned(),
+        ShardCount::Fixed(count) => count.to_string(),
     }
 }
 
 /// See [`Namespace::pick`].
-pub fn read_pick(text: &str) -> Result<Pick, String> {
-    read_word("pick", &PICKS, text)
+pub fn read_pick(text: &str) -> Result<ShardPick, String> {
+    parse_name("pick", &PICKS, text)
 }
 
 /// As it is written.
-pub fn show_pick(pick: Pick) -> &'static str {
-    show_word(&PICKS, pick)
+pub fn show_pick(pick: ShardPick) -> &'static str {
+    name_of(&PICKS, pick)
 }
 
 fn read_fail_mode(text: &str) -> Result<FailMode, String> {
-    read_word("fail mode", &FAIL_MODES, text)
+    parse_name("fail mode", &FAIL_MODES, text)
 }
 
 fn show_fail_mode(mode: FailMode) -> &'static str {
-    show_word(&FAIL_MODES, mode)
+    name_of(&FAIL_MODES, mode)
 }
 
-fn read_sample(text: &str) -> Result<Sample, String> {
+fn read_sample(text: &str) -> Result<SampleRate, String> {
     match text.parse() {
-        _ if text == AUTO => Ok(Sample::Auto),
-        Ok(p) if (2..=SAMPLE_MAX).contains(&p) => Ok(Sample::OneIn(p)),
+        _ if text == AUTO => Ok(SampleRate::Auto),
+        Ok(p) if (2..=SAMPLE_MAX).contains(&p) => Ok(SampleRate::OneIn(p)),
         _ => Err(format!("'{text}' is not a number from 2 to {SAMPLE_MAX}, or {AUTO}")),
     }
 }
 
-fn show_sample(sample: Sample) -> String {
+fn show_sample(sample: SampleRate) -> String {
     match sample {
-        Sample::OneIn(p) => p.to_string(),
-        Sample::Auto => AUTO.to_owned(),
+        SampleRate::OneIn(p) => p.to_string(),
+        SampleRate::Auto => AUTO.to_owned(),
     }
 }
 
@@ -488,11 +492,11 @@ fn read_counters(text: &str) -> Result<u64, String> {
 }
 
 fn read_kind(text: &str) -> Result<Kind, String> {
-    let known = Kind::ALL.into_iter().find(|kind| kind.word() == text);
-    known.ok_or_else(|| format!("unknown kind '{text}': it is {}", Kind::ALL.map(Kind::word).join(", ")))
+    let known = Kind::ALL.into_iter().find(|kind| kind.name() == text);
+    known.ok_or_else(|| format!("unknown kind '{text}': it is {}", Kind::ALL.map(Kind::name).join(", ")))
 }
 
-fn read_word<T: Copy>(what: &str, words: &[(&str, T)], text: &str) -> Result<T, String> {
+fn parse_name<T: Copy>(what: &str, words: &[(&str, T)], text: &str) -> Result<T, String> {
     let known = words.iter().find(|(word, _)| *word == text).map(|(_, known)| *known);
     known.ok_or_else(|| {
         let all: Vec<_> = words.iter().map(|(word, _)| *word).collect();
@@ -501,12 +505,12 @@ fn read_word<T: Copy>(what: &str, words: &[(&str, T)], text: &str) -> Result<T, 
     })
 }
 
-fn show_word<T: Copy + PartialEq>(words: &[(&'static str, T)], value: T) -> &'static str {
+fn name_of<T: Copy + PartialEq>(words: &[(&'static str, T)], value: T) -> &'static str {
     words.iter().find(|(_, known)| *known == value).map_or("", |(word, _)| word)
 }
 
-fn put<T>(place: &mut Option<T>, value: Result<T, String>) -> Result<(), String> {
-    *place = Some(value?);
+fn set_field<T>(field: &mut Option<T>, value: Result<T, String>) -> Result<(), String> {
+    *field = Some(value?);
     Ok(())
 }
 
@@ -568,19 +572,19 @@ mod tests {
 
     #[test]
     fn what_is_left_open_is_as_the_other_says() {
-        let top = Namespace { pick: Some(Pick::Hash), ..Namespace::durable(Durability::Memory) };
-        let both = top.or(&full());
-        assert_eq!((both.pick, both.durability), (Some(Pick::Hash), Some(Durability::Memory)));
+        let top = Namespace { pick: Some(ShardPick::Hash), ..Namespace::with_durability(Durability::Memory) };
+        let both = top.with_defaults(&full());
+        assert_eq!((both.pick, both.durability), (Some(ShardPick::Hash), Some(Durability::Memory)));
         assert_eq!(Namespace { pick: full().pick, durability: full().durability, ..both }, full());
-        assert_eq!(Namespace::default().or(&top), top);
+        assert_eq!(Namespace::default().with_defaults(&top), top);
     }
 
     #[test]
     fn a_rate_is_from_two_up_to_its_bound_or_auto() {
         for (text, sample) in [
-            ("2", Some(Sample::OneIn(2))),
-            ("1000000", Some(Sample::OneIn(SAMPLE_MAX))),
-            ("auto", Some(Sample::Auto)),
+            ("2", Some(SampleRate::OneIn(2))),
+            ("1000000", Some(SampleRate::OneIn(SAMPLE_MAX))),
+            ("auto", Some(SampleRate::Auto)),
             ("1", None),
             ("0", None),
             ("-2", None),
@@ -592,13 +596,13 @@ mod tests {
             assert_eq!(read_sample(text).ok(), sample, "{text}");
         }
         assert_eq!(read_sample("1").unwrap_err(), "'1' is not a number from 2 to 1000000, or auto");
-        let error = read_word("overload", &OVERLOADS, "drop").unwrap_err();
+        let error = parse_name("overload", &OVERLOADS, "drop").unwrap_err();
         assert_eq!(error, "unknown overload 'drop': it is refuse or sample");
     }
 
     #[test]
     fn what_is_not_of_counts_is_not_sampled() {
-        let sampled = Namespace { sample: Some(Sample::Auto), ..Namespace::default() };
+        let sampled = Namespace { sample: Some(SampleRate::Auto), ..Namespace::default() };
         assert_eq!(sampled.conflicts(false), Vec::<String>::new());
         assert_eq!(Namespace { kind: Some(Kind::Count), ..sampled.clone() }.conflicts(false), Vec::<String>::new());
         let conflicts = Namespace { kind: Some(Kind::Unique), ..sampled.clone() }.conflicts(false);

@@ -15,7 +15,10 @@ impl<'a> Pattern<'a> {
 
     /// Prepares to match many names.
     pub fn matcher(self) -> Matcher<'a> {
-        Matcher { pattern: self, steps: (self.0.len() <= Pattern::BYTES_MAX).then(|| Box::new(Steps::new(self.0))) }
+        Matcher {
+            pattern: self,
+            machine: (self.0.len() <= Pattern::BYTES_MAX).then(|| Box::new(PatternMachine::new(self.0))),
+        }
     }
 
     /// Whether the whole name matches. Takes time up to the product of both lengths: for many names take a matcher.
@@ -33,7 +36,7 @@ impl<'a> Pattern<'a> {
             if n == name.len() {
                 return pattern[p..].iter().all(|&byte| byte == b'*');
             }
-            match one(&pattern[p..], name[n]) {
+            match match_byte(&pattern[p..], name[n]) {
                 Some(used) => (p, n) = (p + used, n + 1),
                 None => match retry {
                     Some((star, from)) => {
@@ -51,14 +54,14 @@ impl<'a> Pattern<'a> {
 pub struct Matcher<'a> {
     pattern: Pattern<'a>,
     /// `None` for a pattern over the bound, which is matched the slow way.
-    steps: Option<Box<Steps>>,
+    machine: Option<Box<PatternMachine>>,
 }
 
 impl Matcher<'_> {
     /// Whether the whole name matches. Takes time in proportion to the name.
     pub fn matches(&self, name: &[u8]) -> bool {
-        match &self.steps {
-            Some(steps) => steps.lead_through(name),
+        match &self.machine {
+            Some(machine) => machine.accepts(name),
             None => self.pattern.matches(name),
         }
     }
@@ -69,46 +72,46 @@ const WORDS: usize = Pattern::BYTES_MAX / 64 + 1;
 
 /// The pattern as a machine that is in many states at once, a bit each: bit `i` says that what was read so far can be what
 /// the first `i` tokens stand for. A token is whatever takes one byte; a star is a state that may be stayed in.
-struct Steps {
+struct PatternMachine {
     /// Per byte, the states whose next token takes it.
-    takes: [[u64; WORDS]; 256],
+    transitions: [[u64; WORDS]; 256],
     /// States before which there is a star.
-    stays: [u64; WORDS],
+    loops: [u64; WORDS],
     tokens: usize,
 }
 
-impl Steps {
-    fn new(pattern: &[u8]) -> Steps {
-        let mut steps = Steps { takes: [[0; WORDS]; 256], stays: [0; WORDS], tokens: 0 };
+impl PatternMachine {
+    fn new(pattern: &[u8]) -> PatternMachine {
+        let mut machine = PatternMachine { transitions: [[0; WORDS]; 256], loops: [0; WORDS], tokens: 0 };
         let mut at = 0;
         while at < pattern.len() {
-            let (word, bit) = place(steps.tokens);
+            let (word, bit) = bit_position(machine.tokens);
             if pattern[at] == b'*' {
-                steps.stays[word] |= bit;
+                machine.loops[word] |= bit;
                 at += 1;
                 continue;
             }
             for byte in 0..=u8::MAX {
-                if one(&pattern[at..], byte).is_some() {
-                    steps.takes[usize::from(byte)][word] |= bit;
+                if match_byte(&pattern[at..], byte).is_some() {
+                    machine.transitions[usize::from(byte)][word] |= bit;
                 }
             }
             at += token_bytes(&pattern[at..]);
-            steps.tokens += 1;
+            machine.tokens += 1;
         }
-        steps
+        machine
     }
 
-    fn lead_through(&self, name: &[u8]) -> bool {
-        let (last_word, last_bit) = place(self.tokens);
+    fn accepts(&self, name: &[u8]) -> bool {
+        let (last_word, last_bit) = bit_position(self.tokens);
         let mut states = [0; WORDS];
         states[0] = 1;
         for &byte in name {
-            let takes = &self.takes[usize::from(byte)];
+            let takes = &self.transitions[usize::from(byte)];
             let (mut carried, mut alive) = (0, 0);
             for word in 0..=last_word {
                 let taken = states[word] & takes[word];
-                states[word] = (taken << 1) | carried | (states[word] & self.stays[word]);
+                states[word] = (taken << 1) | carried | (states[word] & self.loops[word]);
                 carried = taken >> 63;
                 alive |= states[word];
             }
@@ -121,25 +124,25 @@ impl Steps {
 }
 
 /// The word of a state and its bit in there.
-fn place(state: usize) -> (usize, u64) {
+fn bit_position(state: usize) -> (usize, u64) {
     (state / 64, 1 << (state % 64))
 }
 
 /// How many bytes of the pattern the token at its beginning has.
 fn token_bytes(pattern: &[u8]) -> usize {
     match pattern {
-        [b'[', ..] => class(pattern, 0).1,
+        [b'[', ..] => match_class(pattern, 0).1,
         [b'\\', _, ..] => 2,
         _ => 1,
     }
 }
 
 /// Matches one byte of a name; returns how many bytes of the pattern that took.
-fn one(pattern: &[u8], byte: u8) -> Option<usize> {
+fn match_byte(pattern: &[u8], byte: u8) -> Option<usize> {
     match pattern {
         [] => None,
         [b'?', ..] => Some(1),
-        [b'[', ..] => match class(pattern, byte) {
+        [b'[', ..] => match match_class(pattern, byte) {
             (true, used) => Some(used),
             (false, _) => None,
         },
@@ -149,7 +152,7 @@ fn one(pattern: &[u8], byte: u8) -> Option<usize> {
 }
 
 /// `[abc]`, `[a-z]`, `[^a]`: whether it holds the byte, and its length; an unclosed class ends with the pattern, as in Redis.
-fn class(pattern: &[u8], byte: u8) -> (bool, usize) {
+fn match_class(pattern: &[u8], byte: u8) -> (bool, usize) {
     let mut at = 1;
     let negated = pattern.get(at) == Some(&b'^');
     at += usize::from(negated);

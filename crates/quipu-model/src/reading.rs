@@ -6,21 +6,21 @@ use crate::{Epoch, Kind, Millis};
 
 /// How many of how many.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Seen {
+pub struct Coverage {
     /// Those that were seen.
     pub seen: u64,
     /// All that there are, as far as is known.
     pub total: u64,
 }
 
-impl Seen {
+impl Coverage {
     /// The only one there is.
-    pub const ONE: Seen = Seen { seen: 1, total: 1 };
+    pub const ONE: Coverage = Coverage { seen: 1, total: 1 };
 }
 
 /// What a sketch over time covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Covered {
+pub struct WindowCoverage {
     /// What came from then on is in it.
     pub from: Millis,
     /// What came before that is in it.
@@ -33,7 +33,7 @@ pub struct Covered {
 
 /// How a count was sampled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Sampled {
+pub struct SamplingInfo {
     /// Events to one that was counted, for all of them, at most.
     pub rate: u32,
     /// The standard deviation of the value, at most.
@@ -56,17 +56,17 @@ pub struct Reading {
     /// Of frequencies and tops, whose value is how much came in all: what is said of one item is too high by so much at most.
     pub error: Option<u64>,
     /// Of a count that is sampled: how rarely, and how far off its value is.
-    pub sampled: Option<Sampled>,
+    pub sampled: Option<SamplingInfo>,
     /// Of a sketch over time: which time it is of.
-    pub window: Option<Covered>,
+    pub window: Option<WindowCoverage>,
     /// When it was read.
     pub as_of: Millis,
     /// How old what it knows of other nodes is; zero where there are none, `None` if nothing is known of them.
     pub lag: Option<Duration>,
     /// Of the counter's shards, those that are in the value.
-    pub shards: Seen,
+    pub shards: Coverage,
     /// Of the writers that may have added to it, those that are in the value.
-    pub writers: Seen,
+    pub writers: Coverage,
     /// The counter's epoch: raised by set, reset, delete and expiry.
     pub epoch: Epoch,
     /// When the counter will expire, if ever.

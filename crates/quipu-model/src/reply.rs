@@ -1,6 +1,6 @@
 //! What the engine answers, once, for all doors.
 
-use crate::{Estimate, Frequencies, FrequencyInfo, Kind, KindAndDialect, Ranked, TopInfo};
+use crate::{Estimate, Frequencies, FrequencyInfo, Kind, KindAndDialect, TopInfo, TopItem};
 
 /// The answer to a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,7 +36,7 @@ pub enum Reply {
     /// How large a sketch of frequencies is.
     FrequencyInfo(FrequencyInfo),
     /// The most frequent items, the most frequent first.
-    Ranked(Vec<Ranked>),
+    TopItems(Vec<TopItem>),
     /// How large a sketch of the most frequent is.
     TopInfo(TopInfo),
     /// The operation has not been applied and will not be.
@@ -62,7 +62,7 @@ pub enum Refusal {
         found: KindAndDialect,
     },
     /// The namespace is for counters of one kind.
-    #[error("Operation against a key holding the wrong kind of value: its namespace has kind = \"{}\"", .allowed.word())]
+    #[error("Operation against a key holding the wrong kind of value: its namespace has kind = \"{}\"", .allowed.name())]
     KindNotAllowed {
         /// The kind it is for.
         allowed: Kind,

@@ -179,7 +179,7 @@ pub enum SketchCommand<'a> {
         /// In which dialect.
         dialect: Dialect,
     },
-    /// Replies `Ranked`, the most frequent first.
+    /// Replies `TopItem`, the most frequent first.
     ListTop {
         /// Which sketch.
         name: Name<'a>,
@@ -238,19 +238,19 @@ pub struct TopSize {
 
 impl FrequencySize {
     /// What a sketch is made like when it is first counted in: `at_most` is at most a ten-thousandth of all too high, but for one item in a thousand.
-    pub fn usual() -> FrequencySize {
+    pub fn default_size() -> FrequencySize {
         FrequencySize::Accuracy { error: Fraction(0.0001f64.to_bits()), probability: Fraction(0.001f64.to_bits()) }
     }
 }
 
 impl TopSize {
     /// What a list is made like when it is first counted in.
-    pub fn usual() -> TopSize {
-        TopSize::of(100)
+    pub fn default_size() -> TopSize {
+        TopSize::with_k(100)
     }
 
     /// What `TOPK.RESERVE` takes where it is told no more than `k`.
-    pub fn of(k: u32) -> TopSize {
+    pub fn with_k(k: u32) -> TopSize {
         TopSize { k, width: 8, depth: 7, decay: Fraction(0.9f64.to_bits()) }
     }
 }
@@ -272,9 +272,9 @@ pub struct SetString<'a> {
 
 impl<'a> SketchCommand<'a> {
     /// What it asks for, and of which time, if that was said.
-    pub fn timed(&self) -> (&SketchCommand<'a>, Option<Millis>) {
+    pub fn command_and_time(&self) -> (&SketchCommand<'a>, Option<Millis>) {
         match self {
-            SketchCommand::At { at, command } => (command.timed().0, Some(*at)),
+            SketchCommand::At { at, command } => (command.command_and_time().0, Some(*at)),
             command => (command, None),
         }
     }
@@ -355,9 +355,9 @@ impl<'a> SketchCommand<'a> {
     }
 
     /// The counter it may make.
-    pub fn made(&self) -> Option<Name<'a>> {
+    pub fn creates(&self) -> Option<Name<'a>> {
         match self {
-            SketchCommand::At { command, .. } => command.made(),
+            SketchCommand::At { command, .. } => command.creates(),
             SketchCommand::Observe { name, .. }
             | SketchCommand::MakeFrequency { name, .. }
             | SketchCommand::CountItems { name, make: Some(_), .. }
@@ -370,16 +370,16 @@ impl<'a> SketchCommand<'a> {
     }
 
     /// Appends what it would do, such that others have other bytes; false if it changes nothing.
-    pub(crate) fn payload(&self, out: &mut Vec<u8>) -> bool {
+    pub(crate) fn append_payload(&self, out: &mut Vec<u8>) -> bool {
         let number = |out: &mut Vec<u8>, number: u64| out.extend_from_slice(&number.to_le_bytes());
-        let counted = |out: &mut Vec<u8>, items: &[(&[u8], u64)]| {
+        let put_items = |out: &mut Vec<u8>, items: &[(&[u8], u64)]| {
             number(out, items.len() as u64);
             for (item, by) in items {
                 token::put_bytes(out, item);
                 number(out, *by);
             }
         };
-        let named = |out: &mut Vec<u8>, names: &[Name<'_>]| {
+        let put_names = |out: &mut Vec<u8>, names: &[Name<'_>]| {
             number(out, names.len() as u64);
             names.iter().for_each(|name| token::put_bytes(out, name.bytes()));
         };
@@ -387,50 +387,50 @@ impl<'a> SketchCommand<'a> {
             SketchCommand::At { at, command } => {
                 out.push(9);
                 number(out, at.0);
-                return command.payload(out);
+                return command.append_payload(out);
             }
             SketchCommand::Observe { name, items, dialect } => {
                 out.extend_from_slice(&[1, *dialect as u8]);
-                named(out, &[*name]);
+                put_names(out, &[*name]);
                 number(out, items.len() as u64);
                 items.iter().for_each(|item| token::put_bytes(out, item));
             }
             SketchCommand::MergeUnique { names, dialect } => {
                 out.extend_from_slice(&[2, *dialect as u8]);
-                named(out, names);
+                put_names(out, names);
             }
             SketchCommand::SetString(SetString { name, bytes, condition, expiry, reply_old }) => {
                 out.push(3);
-                named(out, &[*name]);
+                put_names(out, &[*name]);
                 token::put_bytes(out, bytes);
                 token::put_set(out, *condition, *expiry, *reply_old);
             }
             SketchCommand::MakeFrequency { name, size, dialect } => {
                 out.extend_from_slice(&[4, *dialect as u8]);
-                named(out, &[*name]);
+                put_names(out, &[*name]);
                 put_frequency_size(out, Some(*size));
             }
             SketchCommand::CountItems { name, items, make, dialect } => {
                 out.extend_from_slice(&[5, *dialect as u8]);
-                named(out, &[*name]);
-                counted(out, items);
+                put_names(out, &[*name]);
+                put_items(out, items);
                 put_frequency_size(out, *make);
             }
             SketchCommand::MergeFrequency { names, weights, dialect } => {
                 out.extend_from_slice(&[6, *dialect as u8]);
-                named(out, names);
+                put_names(out, names);
                 number(out, weights.len() as u64);
                 weights.iter().for_each(|weight| number(out, *weight as u64));
             }
             SketchCommand::MakeTop { name, size, dialect } => {
                 out.extend_from_slice(&[7, *dialect as u8]);
-                named(out, &[*name]);
+                put_names(out, &[*name]);
                 put_top_size(out, Some(*size));
             }
             SketchCommand::CountTop { name, items, make, dialect } => {
                 out.extend_from_slice(&[8, *dialect as u8]);
-                named(out, &[*name]);
-                counted(out, items);
+                put_names(out, &[*name]);
+                put_items(out, items);
                 put_top_size(out, *make);
             }
             _ => return false,
@@ -470,7 +470,7 @@ pub struct Estimate {
 
 impl Estimate {
     /// What is known exactly.
-    pub fn exactly(value: u64) -> Estimate {
+    pub fn exact(value: u64) -> Estimate {
         Estimate { value, low: value, high: value }
     }
 
@@ -515,7 +515,7 @@ pub struct FrequencyInfo {
 
 /// An item of a list of the most frequent.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ranked {
+pub struct TopItem {
     /// The item.
     pub item: Box<[u8]>,
     /// It did not come more often.
@@ -551,7 +551,7 @@ impl KindAndDialect {
     pub const COUNT: KindAndDialect = KindAndDialect { kind: Kind::Count, dialect: Dialect::Redis };
 
     /// The command that reads such a counter.
-    pub fn reader(self) -> &'static str {
+    pub fn read_command(self) -> &'static str {
         match (self.kind, self.dialect) {
             (Kind::Count, _) => "GET",
             (Kind::Unique, Dialect::Redis) => "PFCOUNT",
@@ -567,7 +567,7 @@ impl KindAndDialect {
 /// For error texts: the kind, and which command reads it.
 impl std::fmt::Display for KindAndDialect {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "of kind {}, which {} reads", self.kind.word(), self.reader())
+        write!(f, "of kind {}, which {} reads", self.kind.name(), self.read_command())
     }
 }
 
@@ -593,7 +593,7 @@ mod tests {
     fn payloads_differ_where_commands_do() {
         let items = |count: usize| vec![(&b"a"[..], 1); count];
         let (redis, native) = (Dialect::Redis, Dialect::Native);
-        let sizes = [Some(TopSize::of(1)), Some(TopSize::of(2)), None];
+        let sizes = [Some(TopSize::with_k(1)), Some(TopSize::with_k(2)), None];
         let width = |width| FrequencySize::Dimensions { width, depth: 2 };
         let mut commands = vec![
             SketchCommand::Observe { name: name("a"), items: vec![b"x"], dialect: redis },
@@ -604,7 +604,7 @@ mod tests {
             SketchCommand::MergeUnique { names: vec![name("b"), name("a")], dialect: redis },
             SketchCommand::MakeFrequency { name: name("a"), size: width(1), dialect: redis },
             SketchCommand::MakeFrequency { name: name("a"), size: width(2), dialect: redis },
-            SketchCommand::MakeTop { name: name("a"), size: TopSize::of(1), dialect: redis },
+            SketchCommand::MakeTop { name: name("a"), size: TopSize::with_k(1), dialect: redis },
             SketchCommand::CountItems { name: name("a"), items: items(2), make: None, dialect: redis },
             SketchCommand::CountItems { name: name("a"), items: items(2), make: Some(width(1)), dialect: redis },
             SketchCommand::MergeFrequency { names: vec![name("a")], weights: vec![1, 2], dialect: redis },
@@ -619,7 +619,7 @@ mod tests {
             .iter()
             .map(|command| {
                 let mut out = Vec::new();
-                assert!(command.payload(&mut out) && command.writes());
+                assert!(command.append_payload(&mut out) && command.writes());
                 out
             })
             .collect();
@@ -627,7 +627,7 @@ mod tests {
             assert!(!payloads[..index].contains(payload), "{:?}", commands[index]);
         }
         let read = SketchCommand::ListTop { name: name("a"), dialect: redis };
-        assert!(!read.payload(&mut Vec::new()) && !read.writes() && read.made().is_none());
+        assert!(!read.append_payload(&mut Vec::new()) && !read.writes() && read.creates().is_none());
     }
 
     #[test]
@@ -635,6 +635,6 @@ mod tests {
         assert_eq!(Fraction::new(f64::NAN), None);
         assert_eq!(Fraction::new(f64::INFINITY), None);
         assert_eq!(Fraction::new(-0.0), Fraction::new(0.0));
-        assert_eq!(Fraction::new(0.9), Some(TopSize::of(1).decay));
+        assert_eq!(Fraction::new(0.9), Some(TopSize::with_k(1).decay));
     }
 }

@@ -15,7 +15,7 @@
 use std::time::Duration;
 
 use crate::shared::claim::TOKEN_BYTES_MAX;
-use crate::{Command, Expiry, ExpiryCondition, Millis, Reply, SetCondition, SetExpiry, When};
+use crate::{Command, Expiry, ExpiryCondition, ExpiryTime, Millis, Reply, SetCondition, SetExpiry};
 
 /// Longest producer and item together: with a byte for their border they are a token of a shared store.
 pub const IDENTITY_BYTES_MAX: usize = TOKEN_BYTES_MAX - 1;
@@ -30,18 +30,18 @@ const MILLIS_DIGITS: usize = 13;
 const UUID_BYTES: usize = 36;
 
 /// Longest answer that is remembered, about: what a few hundred items with their names take. A mutation whose answer may be longer is refused a token.
-pub const OUTCOME_BYTES_MAX: usize = 64 << 10;
+pub const STORED_REPLY_BYTES_MAX: usize = 64 << 10;
 
 /// What a client calls a mutation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Identity<'a> {
     producer: &'a [u8], // with the item, at most IDENTITY_BYTES_MAX bytes
-    item: Item<'a>,
+    item: IdentityItem<'a>,
 }
 
 /// What a producer calls one of its mutations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Item<'a> {
+pub enum IdentityItem<'a> {
     /// A token of its own choosing; not empty.
     Token(&'a [u8]),
     /// The number of the mutation, from 1 on, without gaps.
@@ -71,18 +71,18 @@ impl<'a> Identity<'a> {
         if item.is_empty() {
             return Err(BadIdentity::Empty);
         }
-        Identity::within(producer, item.len(), Item::Token(item))
+        Identity::checked(producer, item.len(), IdentityItem::Token(item))
     }
 
     /// The number of a mutation among those of its producer.
     pub fn sequence(producer: &'a [u8], n: u64) -> Result<Identity<'a>, BadIdentity> {
         match n {
             0 => Err(BadIdentity::Zero),
-            n => Identity::within(producer, 0, Item::Sequence(n)),
+            n => Identity::checked(producer, 0, IdentityItem::Sequence(n)),
         }
     }
 
-    fn within(producer: &'a [u8], item_bytes: usize, item: Item<'a>) -> Result<Identity<'a>, BadIdentity> {
+    fn checked(producer: &'a [u8], item_bytes: usize, item: IdentityItem<'a>) -> Result<Identity<'a>, BadIdentity> {
         match producer.len() + item_bytes {
             0..=IDENTITY_BYTES_MAX => Ok(Identity { producer, item }),
             bytes => Err(BadIdentity::TooLong { bytes }),
@@ -102,13 +102,13 @@ impl<'a> Identity<'a> {
     }
 
     /// How.
-    pub fn item(&self) -> Item<'a> {
+    pub fn item(&self) -> IdentityItem<'a> {
         self.item
     }
 
     /// The bytes under which it is remembered: of a token, all of it; of a sequence, its producer. At most [`TOKEN_BYTES_MAX`].
     pub fn key(&self) -> Vec<u8> {
-        let item = if let Item::Token(item) = self.item { item } else { &[] };
+        let item = if let IdentityItem::Token(item) = self.item { item } else { &[] };
         let mut key = Vec::with_capacity(1 + self.producer.len() + item.len());
         // The bound keeps it below a byte.
         key.push(self.producer.len() as u8);
@@ -120,15 +120,15 @@ impl<'a> Identity<'a> {
     /// The time it carries: that of a UUID of version 7, or of `ms-nonce` with 13 digits.
     pub fn time(&self) -> Option<Millis> {
         match self.item {
-            Item::Token(item) => uuid_time(item).or_else(|| prefix_time(item)),
-            Item::Sequence(_) => None,
+            IdentityItem::Token(item) => uuid_time(item).or_else(|| prefix_time(item)),
+            IdentityItem::Sequence(_) => None,
         }
     }
 }
 
 /// What the time that a token carries says of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Age {
+pub enum TokenAge {
     /// It may be applied, if it was not before.
     Fresh,
     /// It may have been applied and forgotten.
@@ -138,22 +138,22 @@ pub enum Age {
 }
 
 /// Whether a token that carries this time is fresh.
-pub fn age(carried: Millis, now: Millis, window: Duration) -> Age {
-    if carried.0 > later(now, TOKEN_AHEAD_MAX).0 {
-        Age::FromFuture
-    } else if later(carried, window) <= now {
-        Age::TooOld
+pub fn token_age(carried: Millis, now: Millis, window: Duration) -> TokenAge {
+    if carried.0 > time_after(now, TOKEN_AHEAD_MAX).0 {
+        TokenAge::FromFuture
+    } else if time_after(carried, window) <= now {
+        TokenAge::TooOld
     } else {
-        Age::Fresh
+        TokenAge::Fresh
     }
 }
 
 /// Until when a token that was applied then is remembered: for the window, and for as long as it may have been ahead.
 pub fn forget_at(applied: Millis, window: Duration) -> Millis {
-    later(later(applied, window), TOKEN_AHEAD_MAX)
+    time_after(time_after(applied, window), TOKEN_AHEAD_MAX)
 }
 
-fn later(at: Millis, by: Duration) -> Millis {
+fn time_after(at: Millis, by: Duration) -> Millis {
     Millis(at.0.saturating_add(u64::try_from(by.as_millis()).unwrap_or(u64::MAX)))
 }
 
@@ -185,7 +185,7 @@ fn prefix_time(item: &[u8]) -> Option<Millis> {
 
 /// The answer of a mutation, as it is remembered.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Outcome {
+pub enum StoredReply {
     /// [`Reply::Ok`].
     Ok,
     /// [`Reply::Nil`].
@@ -199,12 +199,12 @@ pub enum Outcome {
     /// [`Reply::Pair`]; apart, because nearly all answers are one number.
     Pair(Box<(i64, i64)>),
     /// Several things; apart, too.
-    Listed(Box<Listed>),
+    List(Box<StoredList>),
 }
 
-/// An answer of several things, at most [`OUTCOME_BYTES_MAX`] of them in bytes.
+/// An answer of several things, at most [`STORED_REPLY_BYTES_MAX`] of them in bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Listed {
+pub enum StoredList {
     /// [`Reply::Bytes`].
     Bytes(Box<[u8]>),
     /// [`Reply::Integers`].
@@ -213,79 +213,79 @@ pub enum Listed {
     Items(Vec<Option<Box<[u8]>>>),
 }
 
-impl Listed {
+impl StoredList {
     /// About how many bytes it takes, rather more than less.
-    pub fn bytes(&self) -> usize {
+    pub fn heap_bytes(&self) -> usize {
         const EACH: usize = 24;
         match self {
-            Listed::Bytes(bytes) => EACH + bytes.len(),
-            Listed::Integers(numbers) => EACH + 8 * numbers.len(),
-            Listed::Items(items) => {
+            StoredList::Bytes(bytes) => EACH + bytes.len(),
+            StoredList::Integers(numbers) => EACH + 8 * numbers.len(),
+            StoredList::Items(items) => {
                 EACH + items.iter().map(|item| EACH + item.as_ref().map_or(0, |item| item.len())).sum::<usize>()
             }
         }
     }
 }
 
-impl Outcome {
+impl StoredReply {
     /// What is remembered of a reply; `None`: it is no answer of a mutation, or a refusal, of which there is nothing to remember.
-    pub fn of(reply: &Reply) -> Option<Outcome> {
+    pub fn from_reply(reply: &Reply) -> Option<StoredReply> {
         Some(match reply {
-            Reply::Ok => Outcome::Ok,
-            Reply::Nil => Outcome::Nil,
-            Reply::Integer(value) => Outcome::Integer(*value),
-            Reply::Value(Some(value)) => Outcome::Value(*value),
-            Reply::Value(None) => Outcome::Absent,
-            Reply::Pair(value, applied) => Outcome::Pair(Box::new((*value, *applied))),
-            Reply::Bytes(bytes) => Outcome::Listed(Box::new(Listed::Bytes(bytes.clone()))),
-            Reply::Integers(numbers) => Outcome::Listed(Box::new(Listed::Integers(numbers.clone()))),
-            Reply::Items(items) => Outcome::Listed(Box::new(Listed::Items(items.clone()))),
+            Reply::Ok => StoredReply::Ok,
+            Reply::Nil => StoredReply::Nil,
+            Reply::Integer(value) => StoredReply::Integer(*value),
+            Reply::Value(Some(value)) => StoredReply::Value(*value),
+            Reply::Value(None) => StoredReply::Absent,
+            Reply::Pair(value, applied) => StoredReply::Pair(Box::new((*value, *applied))),
+            Reply::Bytes(bytes) => StoredReply::List(Box::new(StoredList::Bytes(bytes.clone()))),
+            Reply::Integers(numbers) => StoredReply::List(Box::new(StoredList::Integers(numbers.clone()))),
+            Reply::Items(items) => StoredReply::List(Box::new(StoredList::Items(items.clone()))),
             _ => return None,
         })
     }
 
     /// The reply again.
-    pub fn reply(&self) -> Reply {
+    pub fn to_reply(&self) -> Reply {
         match self {
-            Outcome::Ok => Reply::Ok,
-            Outcome::Nil => Reply::Nil,
-            Outcome::Integer(value) => Reply::Integer(*value),
-            Outcome::Value(value) => Reply::Value(Some(*value)),
-            Outcome::Absent => Reply::Value(None),
-            Outcome::Pair(pair) => Reply::Pair(pair.0, pair.1),
-            Outcome::Listed(listed) => match &**listed {
-                Listed::Bytes(bytes) => Reply::Bytes(bytes.clone()),
-                Listed::Integers(numbers) => Reply::Integers(numbers.clone()),
-                Listed::Items(items) => Reply::Items(items.clone()),
+            StoredReply::Ok => Reply::Ok,
+            StoredReply::Nil => Reply::Nil,
+            StoredReply::Integer(value) => Reply::Integer(*value),
+            StoredReply::Value(value) => Reply::Value(Some(*value)),
+            StoredReply::Absent => Reply::Value(None),
+            StoredReply::Pair(pair) => Reply::Pair(pair.0, pair.1),
+            StoredReply::List(listed) => match &**listed {
+                StoredList::Bytes(bytes) => Reply::Bytes(bytes.clone()),
+                StoredList::Integers(numbers) => Reply::Integers(numbers.clone()),
+                StoredList::Items(items) => Reply::Items(items.clone()),
             },
         }
     }
 
     /// About how many bytes it takes beside itself.
-    pub fn bytes_beside(&self) -> usize {
+    pub fn heap_bytes(&self) -> usize {
         match self {
-            Outcome::Pair(_) => 16,
-            Outcome::Listed(listed) => listed.bytes(),
+            StoredReply::Pair(_) => 16,
+            StoredReply::List(listed) => listed.heap_bytes(),
             _ => 0,
         }
     }
 }
 
 /// Appends what a mutation would do, such that others have other bytes, one after the other too; false if it is none.
-pub fn payload(command: &Command<'_>, out: &mut Vec<u8>) -> bool {
+pub fn append_payload(command: &Command<'_>, out: &mut Vec<u8>) -> bool {
     let mut name = |tag: u8, name: &crate::Name<'_>| {
         out.push(tag);
         put_bytes(out, name.bytes());
     };
     match command {
-        Command::Add { name: to, delta, shard_key } => {
-            name(1, to);
+        Command::Add { name: counter, delta, shard_key } => {
+            name(1, counter);
             put(out, *delta);
             out.push(u8::from(shard_key.is_some()));
             put_bytes(out, shard_key.unwrap_or_default());
         }
-        Command::AddThinned { name: to, amount, p } => {
-            name(12, to);
+        Command::AddSampled { name: counter, amount, p } => {
+            name(12, counter);
             put(out, *amount);
             put(out, i64::from(*p));
         }
@@ -300,19 +300,19 @@ pub fn payload(command: &Command<'_>, out: &mut Vec<u8>) -> bool {
             put(out, set.value);
             put_set(out, set.condition, set.expiry, set.reply_old);
         }
-        Command::Take { name: of } => name(4, of),
-        Command::ReadAndExpire { name: of, expiry } => {
-            name(5, of);
+        Command::Take { name: counter } => name(4, counter),
+        Command::ReadAndExpire { name: counter, expiry } => {
+            name(5, counter);
             put_expiry(out, *expiry);
         }
-        Command::Reset { name: of } => name(6, of),
+        Command::Reset { name: counter } => name(6, counter),
         Command::Delete { names } => {
             out.push(7);
             put(out, names.len() as i64);
             names.iter().for_each(|name| put_bytes(out, name.bytes()));
         }
-        Command::Expire { name: of, when, condition } => {
-            name(8, of);
+        Command::Expire { name: counter, when, condition } => {
+            name(8, counter);
             put_expiry(out, Expiry::At(*when));
             out.push(match condition {
                 ExpiryCondition::Always => 0,
@@ -323,11 +323,11 @@ pub fn payload(command: &Command<'_>, out: &mut Vec<u8>) -> bool {
                 ExpiryCondition::IfSomeEarlier => 5,
             });
         }
-        Command::Persist { name: of } => name(9, of),
+        Command::Persist { name: counter } => name(9, counter),
         Command::Flush => out.push(10),
         Command::Sketch(command) => {
             out.push(11);
-            return command.payload(out);
+            return command.append_payload(out);
         }
         Command::Read { .. }
         | Command::ReadMany { .. }
@@ -355,8 +355,8 @@ fn put_expiry(out: &mut Vec<u8>, expiry: Expiry) {
     let (tag, millis) = match expiry {
         Expiry::Keep => (0, 0),
         Expiry::Remove => (1, 0),
-        Expiry::At(When::In(millis)) => (2, millis),
-        Expiry::At(When::At(millis)) => (3, millis),
+        Expiry::At(ExpiryTime::In(millis)) => (2, millis),
+        Expiry::At(ExpiryTime::At(millis)) => (3, millis),
     };
     out.push(tag);
     put(out, millis);

@@ -34,7 +34,7 @@ pub struct BadAddress {
 impl Address {
     /// Reads `host`, `host:port`, or `quipu://[user][:password@]host[:port][/0]`, as Redis clients write it.
     pub fn parse(text: &str) -> Result<Address, BadAddress> {
-        let bad = |why: &str| BadAddress { address: hidden(text), why: why.to_owned() };
+        let bad = |why: &str| BadAddress { address: without_password(text), why: why.to_owned() };
         let rest = match SCHEMES.iter().find_map(|scheme| text.strip_prefix(scheme)) {
             Some(rest) => rest.strip_suffix("/0").or(rest.strip_suffix('/')).unwrap_or(rest),
             None if text.starts_with("http://") || text.starts_with("https://") => {
@@ -46,18 +46,18 @@ impl Address {
             None if text.contains("://") => return Err(bad("only quipu://, resp:// and redis:// are known")),
             None => text,
         };
-        let (user, place) = rest.rsplit_once('@').map_or((None, rest), |(user, place)| (Some(user), place));
+        let (user, location) = rest.rsplit_once('@').map_or((None, rest), |(user, location)| (Some(user), location));
         let password = match user.and_then(|user| user.split_once(':')) {
             Some((_, "")) | None => None,
             Some((_, password)) => {
                 Some(percent_decode(password).map_err(|_| bad("the password is not percent-encoded"))?)
             }
         };
-        let (host, port) = match place.rsplit_once(':') {
+        let (host, port) = match location.rsplit_once(':') {
             // The colons of an address of IPv6 are its own.
-            Some((host, _)) if host.contains(':') && !host.ends_with(']') => (place, None),
+            Some((host, _)) if host.contains(':') && !host.ends_with(']') => (location, None),
             Some((host, port)) => (host, Some(port)),
-            None => (place, None),
+            None => (location, None),
         };
         let port = match port {
             Some(port) => port.parse().map_err(|_| bad("the port is not a number from 0 to 65535"))?,
@@ -91,9 +91,9 @@ impl fmt::Debug for Address {
 }
 
 /// An address without its password, to be shown.
-fn hidden(text: &str) -> String {
+fn without_password(text: &str) -> String {
     match text.rsplit_once('@') {
-        Some((_, place)) => format!("…@{place}"),
+        Some((_, location)) => format!("…@{location}"),
         None => text.to_owned(),
     }
 }

@@ -16,15 +16,15 @@
 //! Not here: sockets, time-outs, who may ask what (`quipu-server`); what a command does (`quipu-engine`).
 
 mod address;
-mod brief;
 pub mod command;
+mod items;
 pub mod json;
 pub mod number;
-mod observe;
 pub mod resp;
+mod simple;
 
 pub use address::{Address, BadAddress};
-pub use brief::{BriefFrame, Word, brief};
 pub use command::{CommandError, Request, Spec, lookup};
-pub use observe::{Counted, Counts, ObserveFrame, observe};
-pub use resp::{Args, DecodeError, Decoder, Frame, Limits, Version, Writer};
+pub use items::{ItemCount, ItemFrame, SketchTarget, decode_item};
+pub use resp::{Args, DecodeError, Decoder, Frame, Limits, RespVersion, RespWriter};
+pub use simple::{SimpleFrame, SimpleVerb, decode_simple};

@@ -36,7 +36,7 @@ pub fn natural(digits: &[u8]) -> Option<u64> {
 /// Appends the one spelling of a number, as a bulk string.
 pub fn append_bulk(out: &mut Vec<u8>, value: i64) {
     let mut line = [0; ROOM_BYTES];
-    let at = spell(&mut line, value);
+    let at = write_decimal(&mut line, value);
     append_line(out, b'$', (LINE_BYTES_MAX - 2 - at) as i64);
     out.extend_from_slice(&line[at..LINE_BYTES_MAX]);
 }
@@ -44,7 +44,7 @@ pub fn append_bulk(out: &mut Vec<u8>, value: i64) {
 /// Appends a line: a first byte, the one spelling of a number, an end of line.
 #[inline]
 pub fn append_line(out: &mut Vec<u8>, first: u8, value: i64) {
-    match Line::of(first, value) {
+    match IntegerLine::try_new(first, value) {
         Some(line) => line.append(out),
         None => append_long_line(out, first, value),
     }
@@ -54,35 +54,35 @@ pub fn append_line(out: &mut Vec<u8>, first: u8, value: i64) {
 #[inline(never)]
 fn append_long_line(out: &mut Vec<u8>, first: u8, value: i64) {
     let mut line = [0; ROOM_BYTES];
-    let at = spell(&mut line, value) - 1;
+    let at = write_decimal(&mut line, value) - 1;
     line[at] = first;
     out.extend_from_slice(&line[at..LINE_BYTES_MAX]);
 }
 
 /// Lines of integers, one after another. Of a counter that is counted up, most differ from the one before in the last digit only.
 #[derive(Default)]
-pub struct Lines {
+pub struct IntegerLines {
     /// The newest line, if it was a short one.
-    line: Line,
+    line: IntegerLine,
     /// Its number.
     value: i64,
 }
 
-impl Lines {
+impl IntegerLines {
     /// Appends the line of a number.
     #[inline]
     pub fn append(&mut self, out: &mut Vec<u8>, value: i64) {
-        if value == self.value.wrapping_add(1) && self.line.raise() {
+        if value == self.value.wrapping_add(1) && self.line.increment() {
             self.value = value;
             return self.line.append(out);
         }
-        match Line::of(b':', value) {
+        match IntegerLine::try_new(b':', value) {
             Some(line) => {
                 (self.line, self.value) = (line, value);
                 line.append(out);
             }
             None => {
-                self.line = Line::default();
+                self.line = IntegerLine::default();
                 append_long_line(out, b':', value);
             }
         }
@@ -92,44 +92,44 @@ impl Lines {
 /// A line of a number that is not negative and has at most thirteen digits. It is made in registers and only ever written, at once: bytes that are written one by one and
 /// then read together are waited for.
 #[derive(Clone, Copy, Default)]
-struct Line {
+struct IntegerLine {
     /// Its bytes, the first one lowest.
     text: u128,
     /// How many they are.
     bytes: u32,
 }
 
-impl Line {
+impl IntegerLine {
     /// The line of a number that is short enough; nearly all are.
     #[inline]
-    fn of(first: u8, value: i64) -> Option<Line> {
+    fn try_new(first: u8, value: i64) -> Option<IntegerLine> {
         let value = u64::try_from(value).ok()?;
         if let Some(small) = SMALL.get(value as usize) {
             let (text, bytes) = (small & !(0xff << 56), (small >> 56) as u32);
-            return Some(Line { text: u128::from(u64::from(first) | text), bytes });
+            return Some(IntegerLine { text: u128::from(u64::from(first) | text), bytes });
         }
         if value < EIGHT_DIGITS {
-            let (digits, count) = spelled(value as u32);
-            return Some(Line::with(first, u128::from(digits), count));
+            let (digits, count) = decimal_digits(value as u32);
+            return Some(IntegerLine::from_digits(first, u128::from(digits), count));
         }
         let upper = value / EIGHT_DIGITS;
         if upper >= FIVE_DIGITS {
             return None;
         }
-        let (upper, count) = spelled(upper as u32);
+        let (upper, count) = decimal_digits(upper as u32);
         let lower = eight_digits((value % EIGHT_DIGITS) as u32) | ZEROS;
-        Some(Line::with(first, u128::from(upper) | u128::from(lower) << (8 * count), count + 8))
+        Some(IntegerLine::from_digits(first, u128::from(upper) | u128::from(lower) << (8 * count), count + 8))
     }
 
     #[inline]
-    const fn with(first: u8, digits: u128, count: u32) -> Line {
+    const fn from_digits(first: u8, digits: u128, count: u32) -> IntegerLine {
         let end = u16::from_le_bytes(*b"\r\n") as u128;
-        Line { text: first as u128 | (digits | end << (8 * count)) << 8, bytes: count + 3 }
+        IntegerLine { text: first as u128 | (digits | end << (8 * count)) << 8, bytes: count + 3 }
     }
 
     /// Makes it the line of the next number, if only the last digit changes; whether it did.
     #[inline]
-    fn raise(&mut self) -> bool {
+    fn increment(&mut self) -> bool {
         // Behind the last digit is the end of the line.
         let Some(last) = self.bytes.checked_sub(3) else { return false };
         let raises = (self.text >> (8 * last)) as u8 != b'9';
@@ -152,8 +152,8 @@ const FIVE_DIGITS: u64 = 100_000;
 static SMALL: [u64; 1_000] = {
     let (mut lines, mut number) = ([0; 1_000], 0);
     while number < lines.len() {
-        let (digits, count) = spelled(number as u32);
-        let Line { text, bytes } = Line::with(0, digits as u128, count);
+        let (digits, count) = decimal_digits(number as u32);
+        let IntegerLine { text, bytes } = IntegerLine::from_digits(0, digits as u128, count);
         lines[number] = text as u64 | (bytes as u64) << 56;
         number += 1;
     }
@@ -167,7 +167,7 @@ const ZEROS: u64 = u64::from_le_bytes([b'0'; 8]);
 
 /// The digits of a number below a hundred millions, without zeros in front, and how many they are: at least one.
 #[inline]
-const fn spelled(number: u32) -> (u64, u32) {
+const fn decimal_digits(number: u32) -> (u64, u32) {
     let digits = eight_digits(number);
     // Of zero the last one stays.
     let zeros = (digits | 1 << 56).trailing_zeros() / 8;
@@ -205,7 +205,7 @@ const PAIRS: [u8; 200] = {
 
 /// Spells a number at the end of a line, before its end; returns where it begins, which is never the first byte.
 #[inline]
-fn spell(line: &mut [u8; ROOM_BYTES], value: i64) -> usize {
+fn write_decimal(line: &mut [u8; ROOM_BYTES], value: i64) -> usize {
     let mut at = LINE_BYTES_MAX - 2;
     line[at] = b'\r';
     line[at + 1] = b'\n';
@@ -276,7 +276,7 @@ mod tests {
             first in prop_oneof![any::<i64>(), -20..20_i64, i64::MAX - 3..=i64::MAX],
             steps in proptest::collection::vec(prop_oneof![8 => Just(1), 1 => any::<i64>(), 1 => -2..2_i64], 0..60),
         ) {
-            let (mut lines, mut out, mut expected, mut value) = (Lines::default(), Vec::new(), String::new(), first);
+            let (mut lines, mut out, mut expected, mut value) = (IntegerLines::default(), Vec::new(), String::new(), first);
             for step in steps {
                 lines.append(&mut out, value);
                 expected += &format!(":{value}\r\n");

@@ -26,7 +26,7 @@ const ITEM_BITS: u64 = 13;
 
 /// What is sent.
 #[derive(Clone, Copy)]
-enum Sent {
+enum Workload {
     /// `INCR` of so many keys in a shuffled order.
     Incr { keys: usize },
     /// `PFADD` of an item that was not sent before.
@@ -40,7 +40,7 @@ enum Sent {
 /// What is measured.
 struct Setting {
     name: &'static str,
-    sent: Sent,
+    workload: Workload,
     /// Commands that a connection sends at once.
     pipeline: usize,
     /// Connections that are served in one round.
@@ -48,22 +48,27 @@ struct Setting {
 }
 
 const SETTINGS: [Setting; 11] = [
-    Setting { name: "incr-1-key-p1", sent: Sent::Incr { keys: 1 }, pipeline: 1, connections: 1 },
-    Setting { name: "incr-1-key-p1-50-connections", sent: Sent::Incr { keys: 1 }, pipeline: 1, connections: 50 },
-    Setting { name: "incr-1-key-p16", sent: Sent::Incr { keys: 1 }, pipeline: 16, connections: 1 },
-    Setting { name: "incr-1-key-p64", sent: Sent::Incr { keys: 1 }, pipeline: 64, connections: 1 },
-    Setting { name: "incr-10000-keys-p1", sent: Sent::Incr { keys: 10_000 }, pipeline: 1, connections: 1 },
+    Setting { name: "incr-1-key-p1", workload: Workload::Incr { keys: 1 }, pipeline: 1, connections: 1 },
     Setting {
-        name: "incr-10000-keys-p1-50-connections",
-        sent: Sent::Incr { keys: 10_000 },
+        name: "incr-1-key-p1-50-connections",
+        workload: Workload::Incr { keys: 1 },
         pipeline: 1,
         connections: 50,
     },
-    Setting { name: "incr-10000-keys-p16", sent: Sent::Incr { keys: 10_000 }, pipeline: 16, connections: 1 },
-    Setting { name: "incr-10000-keys-p64", sent: Sent::Incr { keys: 10_000 }, pipeline: 64, connections: 1 },
-    Setting { name: "pfadd-p1", sent: Sent::Pfadd, pipeline: 1, connections: 1 },
-    Setting { name: "cms.incrby-p1", sent: Sent::CmsIncrby, pipeline: 1, connections: 1 },
-    Setting { name: "topk.add-p1", sent: Sent::TopkAdd, pipeline: 1, connections: 1 },
+    Setting { name: "incr-1-key-p16", workload: Workload::Incr { keys: 1 }, pipeline: 16, connections: 1 },
+    Setting { name: "incr-1-key-p64", workload: Workload::Incr { keys: 1 }, pipeline: 64, connections: 1 },
+    Setting { name: "incr-10000-keys-p1", workload: Workload::Incr { keys: 10_000 }, pipeline: 1, connections: 1 },
+    Setting {
+        name: "incr-10000-keys-p1-50-connections",
+        workload: Workload::Incr { keys: 10_000 },
+        pipeline: 1,
+        connections: 50,
+    },
+    Setting { name: "incr-10000-keys-p16", workload: Workload::Incr { keys: 10_000 }, pipeline: 16, connections: 1 },
+    Setting { name: "incr-10000-keys-p64", workload: Workload::Incr { keys: 10_000 }, pipeline: 64, connections: 1 },
+    Setting { name: "pfadd-p1", workload: Workload::Pfadd, pipeline: 1, connections: 1 },
+    Setting { name: "cms.incrby-p1", workload: Workload::CmsIncrby, pipeline: 1, connections: 1 },
+    Setting { name: "topk.add-p1", workload: Workload::TopkAdd, pipeline: 1, connections: 1 },
 ];
 
 fn main() -> ExitCode {
@@ -94,10 +99,10 @@ impl Setting {
         let engine = engine(directory.path());
         let mut worker = SocketlessWorker::new(engine.clone(), self.connections).expect("loopback has a port");
         let mut replies = Vec::new();
-        for command in self.sent.prepare() {
+        for command in self.workload.prepare() {
             worker.run_round(&[command], &mut replies);
         }
-        assert_eq!(replies, b"+OK\r\n".repeat(self.sent.prepare().len()), "{}", replies.escape_ascii());
+        assert_eq!(replies, b"+OK\r\n".repeat(self.workload.prepare().len()), "{}", replies.escape_ascii());
 
         let (input, ends) = self.input();
         let mut inputs = Vec::with_capacity(self.connections);
@@ -120,11 +125,11 @@ impl Setting {
     fn input(&self) -> (Vec<u8>, Vec<(usize, usize)>) {
         let mut random = SplitMix(1);
         let (mut input, mut ends) = (Vec::new(), Vec::new());
-        let keys = self.sent.shuffled_keys(&mut random);
+        let keys = self.workload.shuffled_keys(&mut random);
         for at in 0..PASSES_MAX * PASS_COMMANDS / self.pipeline {
             let from = input.len();
             for command in at * self.pipeline..(at + 1) * self.pipeline {
-                self.sent.write(command, &keys, &mut random, &mut input);
+                self.workload.write(command, &keys, &mut random, &mut input);
             }
             ends.push((from, input.len()));
         }
@@ -133,7 +138,7 @@ impl Setting {
 
     /// Everything was counted, or the figure is of something else.
     fn check(&self, engine: &Engine, passes: usize) {
-        if let Sent::Incr { keys } = self.sent {
+        if let Workload::Incr { keys } = self.workload {
             let commands = passes * PASS_COMMANDS;
             for key in [0, keys / 2, keys - 1] {
                 let value = engine.read(key_name(key)).expect("it is a count").value;
@@ -143,20 +148,20 @@ impl Setting {
     }
 }
 
-impl Sent {
+impl Workload {
     /// Commands that come first.
     fn prepare(self) -> &'static [&'static [u8]] {
         match self {
-            Sent::Incr { .. } | Sent::Pfadd => &[],
-            Sent::CmsIncrby => &[b"*4\r\n$13\r\nCMS.INITBYDIM\r\n$5\r\nwords\r\n$4\r\n2000\r\n$1\r\n7\r\n"],
-            Sent::TopkAdd => {
+            Workload::Incr { .. } | Workload::Pfadd => &[],
+            Workload::CmsIncrby => &[b"*4\r\n$13\r\nCMS.INITBYDIM\r\n$5\r\nwords\r\n$4\r\n2000\r\n$1\r\n7\r\n"],
+            Workload::TopkAdd => {
                 &[b"*6\r\n$12\r\nTOPK.RESERVE\r\n$3\r\ntop\r\n$3\r\n100\r\n$4\r\n2000\r\n$1\r\n7\r\n$3\r\n0.9\r\n"]
             }
         }
     }
 
     fn shuffled_keys(self, random: &mut SplitMix) -> Vec<usize> {
-        let Sent::Incr { keys } = self else { return Vec::new() };
+        let Workload::Incr { keys } = self else { return Vec::new() };
         let mut order: Vec<usize> = (0..keys).collect();
         for at in (1..keys).rev() {
             order.swap(at, (random.draw() % (at as u64 + 1)) as usize);
@@ -167,10 +172,10 @@ impl Sent {
     /// Appends a command.
     fn write(self, command: usize, keys: &[usize], random: &mut SplitMix, out: &mut Vec<u8>) {
         match self {
-            Sent::Incr { .. } => write_command(out, &["INCR", &key_name(keys[command % keys.len()])]),
-            Sent::Pfadd => write_command(out, &["PFADD", "visitors", &item_name(command as u64)]),
-            Sent::CmsIncrby => write_command(out, &["CMS.INCRBY", "words", &item_name(random.draw_skewed()), "1"]),
-            Sent::TopkAdd => write_command(out, &["TOPK.ADD", "top", &item_name(random.draw_skewed())]),
+            Workload::Incr { .. } => write_command(out, &["INCR", &key_name(keys[command % keys.len()])]),
+            Workload::Pfadd => write_command(out, &["PFADD", "visitors", &item_name(command as u64)]),
+            Workload::CmsIncrby => write_command(out, &["CMS.INCRBY", "words", &item_name(random.draw_skewed()), "1"]),
+            Workload::TopkAdd => write_command(out, &["TOPK.ADD", "top", &item_name(random.draw_skewed())]),
         }
     }
 }

@@ -11,36 +11,36 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use quipu_model::Millis;
-use quipu_protocol::Version;
+use quipu_protocol::RespVersion;
 
 /// All connections of a server.
 #[derive(Default)]
 pub(crate) struct Clients {
     last_id: AtomicU64,
-    table: Arc<Mutex<Table>>,
+    table: Arc<Mutex<ClientTable>>,
 }
 
-type Table = BTreeMap<u64, Weak<Client>>;
+type ClientTable = BTreeMap<u64, Weak<ClientInfo>>;
 
 /// One connection, as others may see it.
-pub(crate) struct Client {
+pub(crate) struct ClientInfo {
     pub id: u64,
     peer: SocketAddr,
     local: SocketAddr,
-    since: Millis,
-    details: Mutex<Details>,
-    table: Arc<Mutex<Table>>,
+    connected_at: Millis,
+    details: Mutex<ClientDetails>,
+    table: Arc<Mutex<ClientTable>>,
 }
 
 /// What a connection says of itself, brought up to date once per turn.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Details {
+pub(crate) struct ClientDetails {
     pub name: String,
     pub lib_name: String,
     pub lib_version: String,
-    pub active: Millis,
+    pub last_active: Millis,
     pub command: &'static str,
-    pub version: Version,
+    pub version: RespVersion,
     /// Commands queued since MULTI, if there was one.
     pub queued: Option<usize>,
     pub watching: usize,
@@ -49,17 +49,23 @@ pub(crate) struct Details {
 
 impl Clients {
     /// Lets a connection in, unless there are `connections_max`.
-    pub fn admit(&self, peer: SocketAddr, local: SocketAddr, now: Millis, connections_max: u32) -> Option<Arc<Client>> {
+    pub fn admit(
+        &self,
+        peer: SocketAddr,
+        local: SocketAddr,
+        now: Millis,
+        connections_max: u32,
+    ) -> Option<Arc<ClientInfo>> {
         let mut table = lock(&self.table);
         if table.len() >= connections_max as usize {
             return None;
         }
-        let client = Arc::new(Client {
+        let client = Arc::new(ClientInfo {
             id: self.last_id.fetch_add(1, Ordering::Relaxed) + 1,
             peer,
             local,
-            since: now,
-            details: Mutex::new(Details { active: now, command: "NULL", ..Details::default() }),
+            connected_at: now,
+            details: Mutex::new(ClientDetails { last_active: now, command: "NULL", ..ClientDetails::default() }),
             table: Arc::clone(&self.table),
         });
         table.insert(client.id, Arc::downgrade(&client));
@@ -71,13 +77,13 @@ impl Clients {
     }
 
     /// Every client, by id.
-    pub fn all(&self) -> Vec<Arc<Client>> {
+    pub fn all(&self) -> Vec<Arc<ClientInfo>> {
         lock(&self.table).values().filter_map(Weak::upgrade).collect()
     }
 }
 
-impl Client {
-    pub fn details(&self) -> MutexGuard<'_, Details> {
+impl ClientInfo {
+    pub fn details(&self) -> MutexGuard<'_, ClientDetails> {
         lock(&self.details)
     }
 
@@ -89,7 +95,17 @@ impl Client {
     /// The line of CLIENT LIST, in the order and words of Redis; what has no meaning here is what an idle Redis would say.
     pub fn line(&self, now: Millis) -> String {
         let details = self.details().clone();
-        let Details { name, lib_name, lib_version, active, command, version, queued, watching, input_bytes } = details;
+        let ClientDetails {
+            name,
+            lib_name,
+            lib_version,
+            last_active: active,
+            command,
+            version,
+            queued,
+            watching,
+            input_bytes,
+        } = details;
         let mut line = String::with_capacity(320);
         let flags = if queued.is_some() { "x" } else { "N" };
         let multi = queued.map_or(-1, |queued| queued as i64);
@@ -102,7 +118,7 @@ impl Client {
             self.id,
             self.peer,
             self.local,
-            seconds(self.since),
+            seconds(self.connected_at),
             seconds(active),
             version.number(),
         );
@@ -111,7 +127,7 @@ impl Client {
     }
 }
 
-impl Drop for Client {
+impl Drop for ClientInfo {
     fn drop(&mut self) {
         lock(&self.table).remove(&self.id);
     }

@@ -63,7 +63,7 @@ pub fn errors_page() -> String {
         let _ = writeln!(page, "{}\n", links.collect::<Vec<_>>().join(" · "));
     }
     page.push_str(WORDS);
-    for word in words(&sections).iter().filter(|word| *word != "ERR") {
+    for word in first_words(&sections).iter().filter(|word| *word != "ERR") {
         let errors: Vec<String> = sections
             .iter()
             .flat_map(|section| &section.errors)
@@ -100,7 +100,7 @@ fn examples<E: Display>(rows: &'static [Reason], errors: Vec<E>) -> Vec<(&'stati
 }
 
 /// The words that error replies begin with.
-fn words(sections: &[Section]) -> Vec<String> {
+fn first_words(sections: &[Section]) -> Vec<String> {
     let errors = sections.iter().flat_map(|section| &section.errors);
     let mut words: Vec<String> = errors.filter_map(|(row, text)| first_word(row, text)).collect();
     words.sort();

@@ -4,27 +4,27 @@ use std::fmt::Write;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use quipu_engine::{Standing, StoreHealth};
+use quipu_engine::{Membership, StoreHealth};
 
 use crate::connection::REDIS_VERSION;
 use crate::process;
-use crate::shared::Shared;
+use crate::server_state::ServerState;
 
 /// The sections, in order. Asked for by name in any case; `all`, `default`, `everything` or no name means all of them.
 const SECTIONS: [&str; 9] =
     ["Server", "Clients", "Memory", "Persistence", "Stats", "Replication", "Cluster", "Keyspace", "Quipu"];
 
 /// The text of the sections asked for; unknown ones are empty, as in Redis.
-pub(crate) fn text(shared: &Shared, asked: &[&[u8]]) -> String {
-    let everything =
-        asked.is_empty() || asked.iter().any(|word| ["all", "default", "everything"].iter().any(|all| is(word, all)));
+pub(crate) fn text(server: &ServerState, sections: &[&[u8]]) -> String {
+    let everything = sections.is_empty()
+        || sections.iter().any(|word| ["all", "default", "everything"].iter().any(|all| names_match(word, all)));
     let mut text = String::new();
     for section in SECTIONS {
-        if everything || asked.iter().any(|word| is(word, section)) {
+        if everything || sections.iter().any(|word| names_match(word, section)) {
             if !text.is_empty() {
                 text.push_str("\r\n");
             }
-            let lines = lines(shared, section);
+            let lines = section_lines(server, section);
             write!(text, "# {section}\r\n").expect("writing to a string cannot fail");
             for (key, value) in lines {
                 write!(text, "{key}:{value}\r\n").expect("writing to a string cannot fail");
@@ -34,13 +34,13 @@ pub(crate) fn text(shared: &Shared, asked: &[&[u8]]) -> String {
     text
 }
 
-fn lines(shared: &Shared, section: &str) -> Vec<(&'static str, String)> {
-    let stats = shared.engine.stats();
-    let uptime = shared.started.until(shared.engine.now()) / 1000;
+fn section_lines(server: &ServerState, section: &str) -> Vec<(&'static str, String)> {
+    let stats = server.engine.stats();
+    let uptime = server.started.until(server.engine.now()) / 1000;
     let number = |value: u64| value.to_string();
     let word = |value: &str| value.to_owned();
     let resident = || number(process::resident_bytes().unwrap_or(0));
-    let tally = &shared.tally;
+    let server_stats = &server.stats;
     match section {
         "Server" => vec![
             ("redis_version", word(REDIS_VERSION)),
@@ -51,14 +51,14 @@ fn lines(shared: &Shared, section: &str) -> Vec<(&'static str, String)> {
             ("arch_bits", number(usize::BITS.into())),
             ("process_id", number(std::process::id().into())),
             ("run_id", format!("{:016x}{:016x}", stats.writer.node.0, stats.writer.incarnation.0)),
-            ("tcp_port", number(shared.resp.port().into())),
+            ("tcp_port", number(server.resp.port().into())),
             ("uptime_in_seconds", number(uptime)),
             ("uptime_in_days", number(uptime / (24 * 60 * 60))),
-            ("io_threads_active", number(shared.workers as u64)),
+            ("io_threads_active", number(server.workers as u64)),
         ],
         "Clients" => vec![
-            ("connected_clients", number(shared.clients.count() as u64)),
-            ("maxclients", number(shared.settings.connections_max().into())),
+            ("connected_clients", number(server.clients.count() as u64)),
+            ("maxclients", number(server.settings.connections_max().into())),
             ("blocked_clients", word("0")),
         ],
         "Memory" => vec![
@@ -77,12 +77,12 @@ fn lines(shared: &Shared, section: &str) -> Vec<(&'static str, String)> {
             ("aof_current_size", number(stats.journal_bytes)),
         ],
         "Stats" => vec![
-            ("total_connections_received", number(tally.connections.load(Relaxed))),
-            ("total_commands_processed", number(tally.commands.load(Relaxed))),
-            ("total_net_input_bytes", number(tally.bytes_in.load(Relaxed))),
-            ("total_net_output_bytes", number(tally.bytes_out.load(Relaxed))),
-            ("rejected_connections", number(tally.connections_refused.load(Relaxed))),
-            ("total_error_replies", number(tally.errors.load(Relaxed))),
+            ("total_connections_received", number(server_stats.connections.load(Relaxed))),
+            ("total_commands_processed", number(server_stats.commands.load(Relaxed))),
+            ("total_net_input_bytes", number(server_stats.bytes_in.load(Relaxed))),
+            ("total_net_output_bytes", number(server_stats.bytes_out.load(Relaxed))),
+            ("rejected_connections", number(server_stats.connections_refused.load(Relaxed))),
+            ("total_error_replies", number(server_stats.errors.load(Relaxed))),
             ("evicted_keys", word("0")),
         ],
         "Replication" => vec![("role", word("master")), ("connected_slaves", word("0"))],
@@ -124,17 +124,17 @@ fn lines(shared: &Shared, section: &str) -> Vec<(&'static str, String)> {
             ("max_disk", number(stats.disk_bytes_max.unwrap_or(0))),
             ("disk_full", number(stats.disk_full.into())),
             ("clock_ahead_seconds", (stats.clock_ahead_millis / 1_000).to_string()),
-            ("http_port", shared.http.map_or_else(|| word("none"), |addr| addr.port().to_string())),
+            ("http_port", server.http.map_or_else(|| word("none"), |addr| addr.port().to_string())),
         ]
         .into_iter()
-        .chain(store_lines(shared))
+        .chain(store_lines(server))
         .collect(),
     }
 }
 
 /// Whether the shared store can be reached, and why not.
-fn store_lines(shared: &Shared) -> Vec<(&'static str, String)> {
-    let Some(sharing) = shared.engine.sharing() else { return vec![("store", "none".to_owned())] };
+fn store_lines(server: &ServerState) -> Vec<(&'static str, String)> {
+    let Some(sharing) = server.engine.sharing() else { return vec![("store", "none".to_owned())] };
     let (reachable, error, for_time) = match sharing.health() {
         StoreHealth::Reachable => (1, "none".to_owned(), Duration::ZERO),
         StoreHealth::Unknown => (0, "not answered yet".to_owned(), Duration::ZERO),
@@ -144,7 +144,7 @@ fn store_lines(shared: &Shared) -> Vec<(&'static str, String)> {
     problems.extend(sharing.registry_problem());
     let problems = problems.join("; ");
     vec![
-        ("store", shared.store.clone().unwrap_or_else(|| "embedded".to_owned())),
+        ("store", server.store.clone().unwrap_or_else(|| "embedded".to_owned())),
         ("store_reachable", reachable.to_string()),
         ("store_error", error),
         ("store_unreachable_ms", for_time.as_millis().to_string()),
@@ -152,19 +152,19 @@ fn store_lines(shared: &Shared) -> Vec<(&'static str, String)> {
         ("node_name", sharing.node_name().unwrap_or_default()),
         ("unsettled_counters", sharing.unsettled().to_string()),
         ("failing_counters", sharing.failing().to_string()),
-        ("store_standing", standing(&sharing.standing()).to_owned()),
+        ("store_standing", membership_name(&sharing.membership()).to_owned()),
     ]
 }
 
 /// Where the node stands with its store, as a word.
-fn standing(standing: &Standing) -> &'static str {
-    match standing {
-        Standing::Joining => "joining",
-        Standing::Live => "live",
-        Standing::Fenced { .. } => "fenced",
+fn membership_name(membership: &Membership) -> &'static str {
+    match membership {
+        Membership::Joining => "joining",
+        Membership::Live => "live",
+        Membership::Fenced { .. } => "fenced",
     }
 }
 
-fn is(given: &[u8], known: &str) -> bool {
+fn names_match(given: &[u8], known: &str) -> bool {
     given.eq_ignore_ascii_case(known.as_bytes())
 }

@@ -16,21 +16,21 @@
 //! Not here: what bytes mean (`quipu-protocol`), what commands do (`quipu-engine`), flags and files (`quipu`).
 
 mod backup;
+mod cached_clock;
 mod clients;
 mod connection;
 mod errors_page;
 mod hosts;
-mod hot;
+mod hot_keys;
 mod http;
 mod info;
 mod limits;
 mod metrics;
-mod moment;
 mod options;
 mod process;
 mod server;
+mod server_state;
 mod settings;
-mod shared;
 mod worker;
 
 #[doc(hidden)]

@@ -92,7 +92,7 @@ impl Password {
     }
 
     /// Whether a guess is right. Takes the same time for every guess of up to the longest password.
-    pub fn is(&self, guess: &[u8]) -> bool {
+    pub fn matches(&self, guess: &[u8]) -> bool {
         // The length is compared in the same breath: it is no secret how long the guess was, but how long the password is.
         let same = self.padded.ct_eq(&padded(guess)) & self.bytes.ct_eq(&(guess.len() as u64));
         same.into()
@@ -119,13 +119,13 @@ mod tests {
     #[test]
     fn only_the_password_itself_is_right() {
         let password = Password::new(b"secret").unwrap();
-        assert!(password.is(b"secret"));
+        assert!(password.matches(b"secret"));
         for guess in [&b""[..], b"secre", b"secret\0", b"secrets", b"Secret"] {
-            assert!(!password.is(guess), "{}", guess.escape_ascii());
+            assert!(!password.matches(guess), "{}", guess.escape_ascii());
         }
         let longest = Password::new(&[b'a'; PASSWORD_BYTES_MAX]).unwrap();
-        assert!(longest.is(&[b'a'; PASSWORD_BYTES_MAX]));
-        assert!(!longest.is(&[b'a'; PASSWORD_BYTES_MAX + 1]));
+        assert!(longest.matches(&[b'a'; PASSWORD_BYTES_MAX]));
+        assert!(!longest.matches(&[b'a'; PASSWORD_BYTES_MAX + 1]));
     }
 
     #[test]

@@ -16,7 +16,7 @@ const FILES_RUNTIME: u64 = 4;
 const RUNTIMES_BESIDES: u64 = 2;
 
 /// Standard streams, listeners, and on each of these a connection that is there only to be refused; rounded up.
-const FILES_STANDING: u64 = 16;
+const FILES_FIXED: u64 = 16;
 
 /// Threads whose name begins so take the process with them when they panic.
 pub(crate) const WORKER_THREAD_PREFIX: &str = "quipu-worker-";
@@ -25,27 +25,27 @@ pub(crate) const WORKER_THREAD_PREFIX: &str = "quipu-worker-";
 const HTTP_SHARE: u64 = 4;
 
 /// Files that are not for connections.
-fn files_standing(workers: usize) -> u64 {
+fn fixed_files(workers: usize) -> u64 {
     let runtimes = workers as u64 + RUNTIMES_BESIDES;
-    FILES_ENGINE + FILES_STANDING + FILES_RUNTIME * runtimes
+    FILES_ENGINE + FILES_FIXED + FILES_RUNTIME * runtimes
 }
 
 /// How many HTTP connections so many files leave room for beside those of RESP.
 pub(crate) fn http_connections_possible(files: u64, workers: usize) -> usize {
-    let possible = files.saturating_sub(files_standing(workers)) / HTTP_SHARE;
+    let possible = files.saturating_sub(fixed_files(workers)) / HTTP_SHARE;
     usize::try_from(possible).unwrap_or(usize::MAX)
 }
 
 /// Files that are not for RESP connections. As long as these are kept, no number of connections keeps the journal from a file.
 pub(crate) fn files_reserved(limits: &Limits, workers: usize) -> u64 {
-    files_standing(workers).saturating_add(limits.http_connections_max as u64)
+    fixed_files(workers).saturating_add(limits.http_connections_max as u64)
 }
 
 /// How many connections so many files leave room for.
 pub(crate) fn connections_possible(files: u64, reserved: u64) -> Option<u32> {
     match files.saturating_sub(reserved) {
         0 => None,
-        places => Some(u32::try_from(places).unwrap_or(u32::MAX)),
+        possible => Some(u32::try_from(possible).unwrap_or(u32::MAX)),
     }
 }
 
@@ -64,12 +64,12 @@ pub(crate) fn raise_open_files() -> u64 {
 
 /// A worker that panics may have stopped in the middle of a turn. Its locks and its place in the journal are then in a state that
 /// no code has been written for, so the process ends; the next start replays the journal.
-pub(crate) fn end_with_a_panicking_worker() {
+pub(crate) fn abort_on_worker_panic() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        let print = std::panic::take_hook();
+        let previous_hook = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |info| {
-            print(info);
+            previous_hook(info);
             if std::thread::current().name().is_some_and(|name| name.starts_with(WORKER_THREAD_PREFIX)) {
                 std::process::abort();
             }
@@ -94,7 +94,7 @@ mod tests {
     #[test]
     fn a_panic_in_a_worker_ends_the_process() {
         if std::env::var_os(CHILD).is_some() {
-            end_with_a_panicking_worker();
+            abort_on_worker_panic();
             let worker = std::thread::Builder::new().name(format!("{WORKER_THREAD_PREFIX}0"));
             let _ = worker.spawn(|| panic!("half-way through a turn")).expect("a thread can be started").join();
             // Reached only if the panic was survived.

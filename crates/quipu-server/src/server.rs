@@ -17,11 +17,11 @@ use tokio::sync::watch;
 
 use crate::clients::Clients;
 use crate::connection::ConnectionError;
-use crate::hot::Hot;
+use crate::hot_keys::HotKeyTracker;
 use crate::http::Http;
-use crate::metrics::{CommandLatencies, Latencies};
+use crate::metrics::{CommandLatencies, HttpLatencies};
+use crate::server_state::{ServerState, ServerStats, add_stat};
 use crate::settings::Settings;
-use crate::shared::{Shared, Tally, tally};
 use crate::worker::Worker;
 use crate::{Options, process};
 
@@ -42,7 +42,7 @@ pub struct Addresses {
 
 /// Bound to its addresses, not yet answering.
 pub struct Server {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) state: Arc<ServerState>,
     resp: TcpListener,
     http: Option<TcpListener>,
 }
@@ -122,8 +122,8 @@ impl Addresses {
             options;
         let resp = listen(resp, resp_addr)?;
         let http = http.zip(http_addr).map(|(socket, addr)| listen(socket, addr)).transpose()?;
-        let hot = Hot::new(engine.now());
-        let shared = Shared {
+        let hot_keys = HotKeyTracker::new(engine.now());
+        let state = ServerState {
             started: engine.now(),
             durability: engine.stats().durability,
             engine,
@@ -134,16 +134,16 @@ impl Addresses {
             settings: Settings::new(&limits, connections_possible),
             limits,
             clients: Clients::default(),
-            tally: Tally::default(),
-            latencies: Latencies::default(),
+            stats: ServerStats::default(),
+            http_latencies: HttpLatencies::default(),
             command_latencies: CommandLatencies::default(),
-            hot,
+            hot_keys,
             http_open: AtomicU64::new(0),
             resp: resp.1,
             http: http.as_ref().map(|(_, addr)| *addr),
             workers: workers.get(),
         };
-        Ok(Server { shared: Arc::new(shared), resp: resp.0, http: http.map(|(listener, _)| listener) })
+        Ok(Server { state: Arc::new(state), resp: resp.0, http: http.map(|(listener, _)| listener) })
     }
 }
 
@@ -155,34 +155,34 @@ impl Server {
 
     /// Where Redis clients connect; the real port if 0 was asked for.
     pub fn resp_addr(&self) -> SocketAddr {
-        self.shared.resp
+        self.state.resp
     }
 
     /// Where HTTP is served, if it is.
     pub fn http_addr(&self) -> Option<SocketAddr> {
-        self.shared.http
+        self.state.http
     }
 
     /// Answers until `shutdown` is ready; then stops accepting, answers what has been received, closes and returns.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), RunError> {
-        process::end_with_a_panicking_worker();
-        let Server { shared, resp, http } = self;
+        process::abort_on_worker_panic();
+        let Server { state, resp, http } = self;
         let (stop, stopping) = watch::channel(false);
-        let workers = (0..shared.workers)
-            .map(|index| Worker::start(index, Arc::clone(&shared), stopping.clone()))
+        let workers = (0..state.workers)
+            .map(|index| Worker::start(index, Arc::clone(&state), stopping.clone()))
             .collect::<io::Result<Vec<Worker>>>()?;
-        let http = http.map(|listener| Http::start(listener, Arc::clone(&shared), stopping)).transpose()?;
+        let http = http.map(|listener| Http::start(listener, Arc::clone(&state), stopping)).transpose()?;
         let listener = tokio::net::TcpListener::from_std(resp)?;
         tokio::select! {
             () = pin!(shutdown) => {}
-            () = accept(&listener, &shared, &workers) => {}
+            () = accept(&listener, &state, &workers) => {}
         }
         drop(listener);
         stop.send_replace(true);
         let threads: Vec<_> = workers
             .into_iter()
-            .map(|Worker { hand, ended, thread }| {
-                drop(hand);
+            .map(|Worker { sockets, ended, thread }| {
+                drop(sockets);
                 (ended, thread)
             })
             .chain(http.map(|Http { ended, thread }| (ended, thread)))
@@ -197,7 +197,7 @@ impl Server {
 }
 
 /// Lets clients in, one worker after the other.
-async fn accept(listener: &tokio::net::TcpListener, shared: &Shared, workers: &[Worker]) {
+async fn accept(listener: &tokio::net::TcpListener, state: &ServerState, workers: &[Worker]) {
     let mut next = 0;
     loop {
         let (socket, peer) = match listener.accept().await {
@@ -207,20 +207,20 @@ async fn accept(listener: &tokio::net::TcpListener, shared: &Shared, workers: &[
                 continue;
             }
         };
-        tally(&shared.tally.connections, 1);
-        let local = socket.local_addr().unwrap_or(shared.resp);
-        let connections_max = shared.settings.connections_max();
-        let Some(client) = shared.clients.admit(peer, local, shared.engine.now(), connections_max) else {
-            tally(&shared.tally.connections_refused, 1);
+        add_stat(&state.stats.connections, 1);
+        let local = socket.local_addr().unwrap_or(state.resp);
+        let connections_max = state.settings.connections_max();
+        let Some(client) = state.clients.admit(peer, local, state.engine.now(), connections_max) else {
+            add_stat(&state.stats.connections_refused, 1);
             // A new socket has room for a line; whether the client reads it is its own affair.
             let _ = socket.try_write(format!("-{}\r\n", ConnectionError::TooManyClients).as_bytes());
             continue;
         };
-        prepare(&socket, shared.limits.write_time_max);
+        configure_socket(&socket, state.limits.write_time_max);
         let Ok(socket) = socket.into_std() else { continue };
         let worker = &workers[next % workers.len()];
         next = next.wrapping_add(1);
-        if worker.hand.send((socket, client)).await.is_err() {
+        if worker.sockets.send((socket, client)).await.is_err() {
             // A worker ends before the acceptor only by a panic, which ends the process.
             return;
         }
@@ -231,7 +231,7 @@ async fn accept(listener: &tokio::net::TcpListener, shared: &Shared, workers: &[
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(300);
 
 /// Sets what the operating system does for a connection. What it cannot set it does without.
-pub(crate) fn prepare(socket: &tokio::net::TcpStream, write_time_max: Duration) {
+pub(crate) fn configure_socket(socket: &tokio::net::TcpStream, write_time_max: Duration) {
     // Replies are written whole; waiting for more would only add delay.
     let _ = socket.set_nodelay(true);
     // A peer that has vanished would keep its place for ever.

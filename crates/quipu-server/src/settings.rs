@@ -8,7 +8,7 @@ use std::time::Duration;
 use quipu_model::{Durability, Pattern};
 
 use crate::Limits;
-use crate::shared::Shared;
+use crate::server_state::ServerState;
 
 /// Largest `maxclients`, as in Redis.
 const CONNECTIONS_SETTABLE_MAX: u64 = u32::MAX as u64;
@@ -47,19 +47,19 @@ impl Settings {
 }
 
 /// All settings whose name matches one of the patterns, in any case.
-pub(crate) fn get(shared: &Shared, patterns: &[&[u8]]) -> Vec<(&'static str, String)> {
+pub(crate) fn get(server: &ServerState, patterns: &[&[u8]]) -> Vec<(&'static str, String)> {
     let lower: Vec<Vec<u8>> = patterns.iter().map(|pattern| pattern.to_ascii_lowercase()).collect();
-    let mut all = all(shared);
+    let mut all = all(server);
     all.retain(|(name, _)| lower.iter().any(|pattern| Pattern(pattern).matches(name.as_bytes())));
     all
 }
 
 /// Changes settings: all of them, or none and an error text.
-pub(crate) fn set(shared: &Shared, pairs: &[(&[u8], &[u8])]) -> Result<(), String> {
-    let possible = u64::from(shared.settings.connections_possible);
+pub(crate) fn set(server: &ServerState, pairs: &[(&[u8], &[u8])]) -> Result<(), String> {
+    let possible = u64::from(server.settings.connections_possible);
     let mut changes: Vec<(&str, u64)> = Vec::with_capacity(pairs.len());
     for (name, value) in pairs {
-        let Some((known, _)) = all(shared).into_iter().find(|(known, _)| is(name, known)) else {
+        let Some((known, _)) = all(server).into_iter().find(|(known, _)| names_match(name, known)) else {
             let name = String::from_utf8_lossy(name);
             return Err(format!("ERR Unknown option or number of arguments for CONFIG SET - '{name}'"));
         };
@@ -88,15 +88,15 @@ pub(crate) fn set(shared: &Shared, pairs: &[(&[u8], &[u8])]) -> Result<(), Strin
     for (name, number) in changes {
         match name {
             // Checked against the bound above.
-            "maxclients" => shared.settings.connections_max.store(number as u32, Ordering::Relaxed),
-            _ => shared.settings.idle_seconds_max.store(number, Ordering::Relaxed),
+            "maxclients" => server.settings.connections_max.store(number as u32, Ordering::Relaxed),
+            _ => server.settings.idle_seconds_max.store(number, Ordering::Relaxed),
         }
     }
     Ok(())
 }
 
-fn all(shared: &Shared) -> Vec<(&'static str, String)> {
-    let (limits, durability) = (&shared.limits, shared.durability);
+fn all(server: &ServerState) -> Vec<(&'static str, String)> {
+    let (limits, durability) = (&server.limits, server.durability);
     let fsync = match durability {
         Durability::Durable => "always",
         Durability::Relaxed => "everysec",
@@ -105,20 +105,20 @@ fn all(shared: &Shared) -> Vec<(&'static str, String)> {
     vec![
         ("appendfsync", fsync.to_owned()),
         ("appendonly", if durability == Durability::Memory { "no" } else { "yes" }.to_owned()),
-        ("bind", shared.resp.ip().to_string()),
+        ("bind", server.resp.ip().to_string()),
         ("cluster-enabled", "no".to_owned()),
         ("databases", "1".to_owned()),
-        ("io-threads", shared.workers.to_string()),
-        ("maxclients", shared.settings.connections_max().to_string()),
+        ("io-threads", server.workers.to_string()),
+        ("maxclients", server.settings.connections_max().to_string()),
         ("maxmemory", "0".to_owned()),
         ("maxmemory-policy", "noeviction".to_owned()),
-        ("port", shared.resp.port().to_string()),
+        ("port", server.resp.port().to_string()),
         ("proto-max-bulk-len", limits.frame.bulk_bytes_max.to_string()),
         ("save", String::new()),
-        ("timeout", shared.settings.idle_seconds_max.load(Ordering::Relaxed).to_string()),
+        ("timeout", server.settings.idle_seconds_max.load(Ordering::Relaxed).to_string()),
     ]
 }
 
-fn is(given: &[u8], known: &str) -> bool {
+fn names_match(given: &[u8], known: &str) -> bool {
     given.eq_ignore_ascii_case(known.as_bytes())
 }

@@ -1,7 +1,7 @@
 //! Runs one seed and prints everything that happened: `cargo run -p quipu-sim --example seed -- SEED [ACTS] [WITHOUT …]`, where the rest are kinds of
 //! faults to leave out, as a violation names them.
 
-use quipu_sim::{ACTS, Fault, Log, Plan, run};
+use quipu_sim::{ACTS, EventLog, Fault, Plan, run};
 
 fn main() {
     let mut words = std::env::args().skip(1);
@@ -9,9 +9,9 @@ fn main() {
     let acts = words.next().and_then(|word| word.parse().ok()).unwrap_or(ACTS);
     let named: Vec<String> = words.flat_map(|word| word.split(',').map(str::to_owned).collect::<Vec<_>>()).collect();
     let without: Vec<Fault> = Fault::ALL.into_iter().filter(|fault| named.contains(&format!("{fault:?}"))).collect();
-    let plan = Plan::of(seed, acts, &without);
+    let plan = Plan::limited(seed, acts, &without);
     println!("{plan:#?}");
-    let log = Log::whole();
+    let log = EventLog::unbounded();
     let end = run(plan, &log);
     log.lines().iter().for_each(|line| println!("{line}"));
     match end {

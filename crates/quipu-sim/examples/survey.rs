@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use quipu_sim::{ACTS, Fault, Log, Plan, Tally, run};
+use quipu_sim::{ACTS, EventLog, Fault, Plan, RunTally, run};
 
 /// Seeds between two words of how far it is.
-const TOLD_EVERY: u64 = 5_000;
+const PROGRESS_EVERY: u64 = 5_000;
 
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -16,7 +16,7 @@ fn main() {
     let (from, count) = (number(0).unwrap_or(0), number(1).unwrap_or(100));
     let is_named = |fault: &Fault| words.contains(&format!("{fault:?}"));
     let without: Vec<Fault> = Fault::ALL.into_iter().filter(is_named).collect();
-    let (next, kinds, total) = (AtomicU64::new(from), Mutex::new(BTreeMap::new()), Mutex::new(Tally::default()));
+    let (next, kinds, total) = (AtomicU64::new(from), Mutex::new(BTreeMap::new()), Mutex::new(RunTally::default()));
     std::thread::scope(|scope| {
         for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
             scope.spawn(|| {
@@ -25,10 +25,10 @@ fn main() {
                     if seed >= from + count {
                         break;
                     }
-                    if seed > from && (seed - from).is_multiple_of(TOLD_EVERY) {
+                    if seed > from && (seed - from).is_multiple_of(PROGRESS_EVERY) {
                         eprintln!("{} of {count} seeds begun", seed - from);
                     }
-                    match run(Plan::of(seed, ACTS, &without), &Log::silent()) {
+                    match run(Plan::limited(seed, ACTS, &without), &EventLog::disabled()) {
                         Ok(tally) => total.lock().expect("nobody panics holding it").add(&tally),
                         Err(what) => {
                             let kind: String =
@@ -43,12 +43,12 @@ fn main() {
         }
     });
     let kinds = kinds.into_inner().expect("nobody panics holding it");
-    for found in kinds.values() {
-        let seeds: Vec<u64> = found.iter().map(|(seed, _)| *seed).collect();
+    for violations in kinds.values() {
+        let seeds: Vec<u64> = violations.iter().map(|(seed, _)| *seed).collect();
         println!(
             "{} times: {}\n    seeds {:?}",
-            found.len(),
-            found[0].1.chars().take(400).collect::<String>(),
+            violations.len(),
+            violations[0].1.chars().take(400).collect::<String>(),
             &seeds[..seeds.len().min(20)]
         );
     }

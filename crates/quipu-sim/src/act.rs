@@ -3,15 +3,15 @@
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use quipu_engine::Once;
-use quipu_model::shared::Token;
+use quipu_engine::TokenAdd;
+use quipu_model::shared::ClaimToken;
 use quipu_model::{
-    AddWithin, Brief, Command, Dialect, Durability, Expiry, ExpiryCondition, FrequencySize, Identity, Pattern, Scan,
-    Set, SetCondition, SetExpiry, SketchCommand, TopSize, When,
+    AddWithin, Command, Dialect, Durability, Expiry, ExpiryCondition, ExpiryTime, FrequencySize, Identity, Pattern,
+    Scan, Set, SetCondition, SetExpiry, SimpleCommand, SketchCommand, TopSize,
 };
-use quipu_testkit::Dice;
+use quipu_testkit::SeededRng;
 
-use crate::counters::{COUNTERS, Class, Counter, Form, name_of};
+use crate::counters::{COUNTERS, CounterClass, CounterForm, SimCounter, counter_name};
 
 /// One thing asked of one counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,12 +19,12 @@ pub struct Act {
     /// Which counter.
     pub counter: usize,
     /// What.
-    pub what: What,
+    pub what: Action,
 }
 
 /// What is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum What {
+pub enum Action {
     /// INCRBY.
     Add(i64),
     /// INCRBY with a token: the same one may be sent to several nodes.
@@ -82,7 +82,7 @@ pub const COUNTED_ITEMS: usize = 20;
 const SIZE: FrequencySize = FrequencySize::Dimensions { width: 256, depth: 4 };
 
 /// An item.
-pub fn item(number: usize) -> &'static [u8] {
+pub fn item_name(number: usize) -> &'static [u8] {
     static NAMES: LazyLock<Vec<Vec<u8>>> =
         LazyLock::new(|| (0..ITEMS).map(|at| format!("item-{at}").into_bytes()).collect());
     &NAMES[number % ITEMS]
@@ -100,15 +100,15 @@ const TOKEN_WINDOW: Duration = Duration::from_secs(24 * 3_600);
 /// Names looked at in one SCAN: all there are.
 const SCAN_COUNT: usize = 100;
 
-impl What {
+impl Action {
     /// Whether it takes the counter's value and sets another.
     pub fn takes(self) -> bool {
-        matches!(self, What::GetSet | What::Reset | What::Take | What::Delete | What::Set(_))
+        matches!(self, Action::GetSet | Action::Reset | Action::Take | Action::Delete | Action::Set(_))
     }
 
     /// Whether it must be refused.
     pub fn is_forbidden(self) -> bool {
-        matches!(self, What::Flush | What::SetIfAbsent | What::AddWithin)
+        matches!(self, Action::Flush | Action::SetIfAbsent | Action::AddWithin)
     }
 }
 
@@ -129,137 +129,143 @@ impl FromIterator<usize> for Items {
 
 impl Act {
     /// Draws one. `expiry_millis_max` is the longest time to live.
-    pub fn draw(dice: &Dice, expiry_millis_max: i64) -> Act {
-        let counter = dice.below(COUNTERS.len());
+    pub fn draw(rng: &SeededRng, expiry_millis_max: i64) -> Act {
+        let counter = rng.below(COUNTERS.len());
         let class = COUNTERS[counter].class;
-        let what = match dice.below(100) {
-            0..55 if COUNTERS[counter].is_sketch() => Act::observe(dice, counter),
-            55..73 if COUNTERS[counter].is_sketch() => What::Estimate,
-            0..50 => What::Add(match class {
-                Class::Both => dice.between(-DELTA_MAX..=DELTA_MAX),
-                _ => dice.between(1..=DELTA_MAX),
+        let what = match rng.below(100) {
+            0..55 if COUNTERS[counter].is_sketch() => Act::observe(rng, counter),
+            55..73 if COUNTERS[counter].is_sketch() => Action::Estimate,
+            0..50 => Action::Add(match class {
+                CounterClass::Both => rng.between(-DELTA_MAX..=DELTA_MAX),
+                _ => rng.between(1..=DELTA_MAX),
             }),
-            50..70 => What::Read,
-            70..73 => What::ReadMany,
-            73..75 => What::Scan,
-            75 => What::Flush,
-            76 => What::SetIfAbsent,
-            77 => What::AddWithin,
-            _ => return Act::swap(dice, counter, expiry_millis_max),
+            50..70 => Action::Read,
+            70..73 => Action::ReadMany,
+            73..75 => Action::Scan,
+            75 => Action::Flush,
+            76 => Action::SetIfAbsent,
+            77 => Action::AddWithin,
+            _ => return Act::swap(rng, counter, expiry_millis_max),
         };
         Act { counter, what }
     }
 
     /// Draws an observation of a sketch.
-    pub fn observe(dice: &Dice, counter: usize) -> What {
+    pub fn observe(rng: &SeededRng, counter: usize) -> Action {
         match COUNTERS[counter].form {
-            Form::Frequency | Form::Top => What::Observe(dice.below(COUNTED_ITEMS), 1 + dice.below(9) as u64),
-            Form::Number | Form::Unique | Form::Hll => What::Observe(dice.below(ITEMS), 1),
+            CounterForm::Frequency | CounterForm::Top => {
+                Action::Observe(rng.below(COUNTED_ITEMS), 1 + rng.below(9) as u64)
+            }
+            CounterForm::Number | CounterForm::Unique | CounterForm::Hll => Action::Observe(rng.below(ITEMS), 1),
         }
     }
 
     /// Draws an add with a token. Its counter is durable: who has applied it cannot be seen from outside, so no crash may take it.
-    pub fn draw_once(dice: &Dice, token: u64) -> Act {
+    pub fn draw_once(rng: &SeededRng, token: u64) -> Act {
         let durable = |counter: &usize| {
-            let Counter { class, durability, form, .. } = COUNTERS[*counter];
-            durability == Durability::Durable && class != Class::Mixed && form == Form::Number
+            let SimCounter { class, durability, form, .. } = COUNTERS[*counter];
+            durability == Durability::Durable && class != CounterClass::Mixed && form == CounterForm::Number
         };
         let counters: Vec<usize> = (0..COUNTERS.len()).filter(durable).collect();
-        Act { counter: *dice.pick(&counters), what: What::Once { token, delta: dice.between(1..=DELTA_MAX) } }
+        Act { counter: *rng.pick(&counters), what: Action::Once { token, delta: rng.between(1..=DELTA_MAX) } }
     }
 
     /// What has to be claimed before it is applied.
-    pub fn once(&self) -> Option<Once> {
-        let What::Once { token, delta } = self.what else { return None };
+    pub fn once(&self) -> Option<TokenAdd> {
+        let Action::Once { token, delta } = self.what else { return None };
         let item = format!("token-{token}");
         let identity = Identity::token(b"", item.as_bytes()).expect("it is short");
-        let token = Token::new(&identity.key()).expect("it is short");
-        Some(Once { token, name: name_of(self.counter).bytes().into(), delta, window: TOKEN_WINDOW })
+        let token = ClaimToken::new(&identity.key()).expect("it is short");
+        Some(TokenAdd { token, name: counter_name(self.counter).bytes().into(), delta, window: TOKEN_WINDOW })
     }
 
     /// Draws a swap, if the counter is one that is swapped, else a read.
-    fn swap(dice: &Dice, counter: usize, expiry_millis_max: i64) -> Act {
-        let what = match (COUNTERS[counter].class, dice.below(10)) {
-            (Class::Rising | Class::Both, _) => What::Read,
-            (Class::Observed, _) | (Class::Discarded, 0..8) | (Class::Passing, 0..5) => What::Estimate,
-            (Class::Discarded, _) | (Class::Passing, 5) => What::Delete,
-            (Class::Passing, 6..9) => What::Expire(dice.between(-10..=expiry_millis_max)),
-            (Class::Passing, _) => What::Persist,
-            (Class::Harvested, 0..4) => What::GetSet,
-            (Class::Harvested, 4..7) => What::Reset,
-            (Class::Harvested, _) => What::Take,
-            (Class::Mixed, 0) => What::GetSet,
-            (Class::Mixed, 1) => What::Take,
-            (Class::Mixed, 2) => What::Delete,
-            (Class::Mixed, 3) => What::Set(dice.between(0..=DELTA_MAX)),
-            (Class::Mixed, 4) => What::Reset,
-            (Class::Mixed, 5..8) => What::Expire(dice.between(-10..=expiry_millis_max)),
-            (Class::Mixed, _) => What::Persist,
+    fn swap(rng: &SeededRng, counter: usize, expiry_millis_max: i64) -> Act {
+        let what = match (COUNTERS[counter].class, rng.below(10)) {
+            (CounterClass::Rising | CounterClass::Both, _) => Action::Read,
+            (CounterClass::Observed, _) | (CounterClass::Discarded, 0..8) | (CounterClass::Passing, 0..5) => {
+                Action::Estimate
+            }
+            (CounterClass::Discarded, _) | (CounterClass::Passing, 5) => Action::Delete,
+            (CounterClass::Passing, 6..9) => Action::Expire(rng.between(-10..=expiry_millis_max)),
+            (CounterClass::Passing, _) => Action::Persist,
+            (CounterClass::Harvested, 0..4) => Action::GetSet,
+            (CounterClass::Harvested, 4..7) => Action::Reset,
+            (CounterClass::Harvested, _) => Action::Take,
+            (CounterClass::Mixed, 0) => Action::GetSet,
+            (CounterClass::Mixed, 1) => Action::Take,
+            (CounterClass::Mixed, 2) => Action::Delete,
+            (CounterClass::Mixed, 3) => Action::Set(rng.between(0..=DELTA_MAX)),
+            (CounterClass::Mixed, 4) => Action::Reset,
+            (CounterClass::Mixed, 5..8) => Action::Expire(rng.between(-10..=expiry_millis_max)),
+            (CounterClass::Mixed, _) => Action::Persist,
         };
         Act { counter, what }
     }
 
     /// The names it looks at or changes.
     pub fn counters(&self) -> impl Iterator<Item = usize> + use<> {
-        let many = if self.what == What::ReadMany { 3 } else { 1 };
+        let many = if self.what == Action::ReadMany { 3 } else { 1 };
         let first = self.counter;
         (0..many).map(move |at| (first + at) % COUNTERS.len())
     }
 
     /// The same, if it is one of those that run many at a time.
-    pub fn brief(&self) -> Option<Brief<'static>> {
-        let name = name_of(self.counter);
+    pub fn simple_command(&self) -> Option<SimpleCommand<'static>> {
+        let name = counter_name(self.counter);
         match self.what {
-            What::Add(delta) => Some(Brief { name, delta: Some(delta) }),
-            What::Read => Some(Brief { name, delta: None }),
+            Action::Add(delta) => Some(SimpleCommand { name, delta: Some(delta) }),
+            Action::Read => Some(SimpleCommand { name, delta: None }),
             _ => None,
         }
     }
 
     /// As the engine takes it.
     pub fn command(&self) -> Command<'static> {
-        let (name, form) = (name_of(self.counter), COUNTERS[self.counter].form);
-        let dialect = if form == Form::Hll { Dialect::Redis } else { Dialect::Native };
+        let (name, form) = (counter_name(self.counter), COUNTERS[self.counter].form);
+        let dialect = if form == CounterForm::Hll { Dialect::Redis } else { Dialect::Native };
         let set = |value, condition, reply_old| Set { name, value, condition, expiry: SetExpiry::Keep, reply_old };
         match self.what {
-            What::Add(delta) | What::Once { delta, .. } => Command::Add { name, delta, shard_key: None },
-            What::Read => Command::Read { name },
-            What::ReadMany => Command::ReadMany { names: self.counters().map(name_of).collect() },
-            What::Scan => Command::Scan(Scan { cursor: 0, pattern: Some(Pattern(b"*")), count: SCAN_COUNT }),
-            What::GetSet => Command::Set(set(0, SetCondition::Always, true)),
-            What::Reset => Command::Reset { name },
-            What::Take => Command::Take { name },
-            What::Delete => Command::Delete { names: vec![name] },
-            What::Set(value) => Command::Set(set(value, SetCondition::Always, false)),
-            What::Expire(millis) => {
-                Command::Expire { name, when: When::In(millis), condition: ExpiryCondition::Always }
+            Action::Add(delta) | Action::Once { delta, .. } => Command::Add { name, delta, shard_key: None },
+            Action::Read => Command::Read { name },
+            Action::ReadMany => Command::ReadMany { names: self.counters().map(counter_name).collect() },
+            Action::Scan => Command::Scan(Scan { cursor: 0, pattern: Some(Pattern(b"*")), count: SCAN_COUNT }),
+            Action::GetSet => Command::Set(set(0, SetCondition::Always, true)),
+            Action::Reset => Command::Reset { name },
+            Action::Take => Command::Take { name },
+            Action::Delete => Command::Delete { names: vec![name] },
+            Action::Set(value) => Command::Set(set(value, SetCondition::Always, false)),
+            Action::Expire(millis) => {
+                Command::Expire { name, when: ExpiryTime::In(millis), condition: ExpiryCondition::Always }
             }
-            What::Persist => Command::Persist { name },
-            What::Observe(number, by) => Command::Sketch(match form {
-                Form::Frequency => {
-                    SketchCommand::CountItems { name, items: vec![(item(number), by)], make: Some(SIZE), dialect }
+            Action::Persist => Command::Persist { name },
+            Action::Observe(number, by) => Command::Sketch(match form {
+                CounterForm::Frequency => {
+                    SketchCommand::CountItems { name, items: vec![(item_name(number), by)], make: Some(SIZE), dialect }
                 }
-                Form::Top => {
-                    let make = Some(TopSize::of(COUNTED_ITEMS as u32));
-                    SketchCommand::CountTop { name, items: vec![(item(number), by)], make, dialect }
+                CounterForm::Top => {
+                    let make = Some(TopSize::with_k(COUNTED_ITEMS as u32));
+                    SketchCommand::CountTop { name, items: vec![(item_name(number), by)], make, dialect }
                 }
-                Form::Number | Form::Unique | Form::Hll => {
-                    SketchCommand::Observe { name, items: vec![item(number)], dialect }
+                CounterForm::Number | CounterForm::Unique | CounterForm::Hll => {
+                    SketchCommand::Observe { name, items: vec![item_name(number)], dialect }
                 }
             }),
-            What::ObserveAll(items) => {
-                Command::Sketch(SketchCommand::Observe { name, items: items.iter().map(item).collect(), dialect })
+            Action::ObserveAll(items) => {
+                Command::Sketch(SketchCommand::Observe { name, items: items.iter().map(item_name).collect(), dialect })
             }
-            What::Estimate => Command::Sketch(match form {
-                Form::Frequency => {
-                    SketchCommand::ReadItems { name, items: (0..COUNTED_ITEMS).map(item).collect(), dialect }
+            Action::Estimate => Command::Sketch(match form {
+                CounterForm::Frequency => {
+                    SketchCommand::ReadItems { name, items: (0..COUNTED_ITEMS).map(item_name).collect(), dialect }
                 }
-                Form::Top => SketchCommand::ListTop { name, dialect },
-                Form::Number | Form::Unique | Form::Hll => SketchCommand::CountUnique { names: vec![name], dialect },
+                CounterForm::Top => SketchCommand::ListTop { name, dialect },
+                CounterForm::Number | CounterForm::Unique | CounterForm::Hll => {
+                    SketchCommand::CountUnique { names: vec![name], dialect }
+                }
             }),
-            What::Flush => Command::Flush,
-            What::SetIfAbsent => Command::Set(set(FORBIDDEN, SetCondition::IfAbsent, false)),
-            What::AddWithin => Command::AddWithin(AddWithin {
+            Action::Flush => Command::Flush,
+            Action::SetIfAbsent => Command::Set(set(FORBIDDEN, SetCondition::IfAbsent, false)),
+            Action::AddWithin => Command::AddWithin(AddWithin {
                 name,
                 delta: FORBIDDEN,
                 lower: i64::MIN,

@@ -4,90 +4,101 @@
 
 use std::sync::Arc;
 
-use quipu_engine::{BriefReply, Engine, Load, Loaded, Position, Turn, Wait};
-use quipu_model::{Brief, Command, Refusal, Reply};
-use quipu_testkit::Dice;
+use quipu_engine::{Engine, Load, LoadOutcome, Position, SimpleReply, Turn, Wait};
+use quipu_model::{Command, Refusal, Reply, SimpleCommand};
+use quipu_testkit::SeededRng;
 
 use crate::act::Act;
-use crate::counters::{COUNTERS, name_of};
-use crate::judge::Answer;
-use crate::task::pause;
+use crate::counters::{COUNTERS, counter_name};
+use crate::judge::ActOutcome;
+use crate::task::yield_now;
 
 /// Serves one act.
-pub async fn serve(engine: Engine, dice: Arc<Dice>, act: Act) -> Answer {
+pub async fn serve(engine: Engine, rng: Arc<SeededRng>, act: Act) -> ActOutcome {
     if let Some(once) = act.once() {
-        let loaded = engine.steps().ask(Load::Once(once.into())).await;
+        let loaded = engine.steps().enqueue_load(Load::Once(once.into())).await;
         let position = engine.steps().reserved();
-        let again = Answer { reply: None, position };
-        return answer(&engine, &dice, loaded, position).await.unwrap_or(again);
+        let again = ActOutcome { reply: None, position };
+        return outcome_of_load(&engine, &rng, loaded, position).await.unwrap_or(again);
     }
     let command = act.command();
     let mut since = None;
     loop {
         let mut turn = engine.turn();
-        since.into_iter().for_each(|since| turn.rows_since(since));
-        let ran = run(&mut turn, &dice, &act, &command);
-        turn.release();
+        since.into_iter().for_each(|since| turn.set_rows_since(since));
+        let ran = run(&mut turn, &rng, &act, &command);
+        turn.end_run();
         let position = engine.steps().reserved();
-        pause().await;
+        yield_now().await;
         turn.fill();
-        pause().await;
+        yield_now().await;
         let wait = turn.finish();
         let load = match ran {
-            Ok(reply) => return reply_after(&engine, &dice, wait, reply, position).await,
+            Ok(reply) => return reply_when_reached(&engine, &rng, wait, reply, position).await,
             Err(load) => load,
         };
-        let loaded = engine.steps().ask(load).await;
-        if let Loaded::Fetched(at) = loaded {
+        let loaded = engine.steps().enqueue_load(load).await;
+        if let LoadOutcome::Fetched(at) = loaded {
             // What was fetched the first time stays fresh enough, or several counters would never be fresh at once.
             since = since.or(Some(at));
         }
-        if let Some(answer) = answer(&engine, &dice, loaded, position).await {
-            return answer;
+        if let Some(outcome) = outcome_of_load(&engine, &rng, loaded, position).await {
+            return outcome;
         }
     }
 }
 
 /// Runs a command as a server does: together with others that came in the same read if it is of those that can, by itself if not.
-fn run(turn: &mut Turn<'_>, dice: &Dice, act: &Act, command: &Command<'_>) -> Result<Reply, Load> {
-    let Some(brief) = act.brief() else { return turn.run(command) };
-    let look = |counter| Brief { name: name_of(counter), delta: None };
-    let (mut briefs, mut replies) = (vec![brief], Vec::new());
-    if dice.chance(30) {
-        briefs.insert(0, look(dice.below(COUNTERS.len())));
+fn run(turn: &mut Turn<'_>, rng: &SeededRng, act: &Act, command: &Command<'_>) -> Result<Reply, Load> {
+    let Some(simple) = act.simple_command() else { return turn.run(command) };
+    let read_of = |counter| SimpleCommand { name: counter_name(counter), delta: None };
+    let (mut simple_commands, mut replies) = (vec![simple], Vec::new());
+    if rng.chance(30) {
+        simple_commands.insert(0, read_of(rng.below(COUNTERS.len())));
     }
-    if dice.chance(30) {
-        briefs.push(look(act.counter));
+    if rng.chance(30) {
+        simple_commands.push(read_of(act.counter));
     }
-    let at = usize::from(briefs[0] != brief);
-    turn.run_briefs(&briefs, |reply| replies.push(reply));
+    let at = usize::from(simple_commands[0] != simple);
+    turn.run_simple(&simple_commands, |reply| replies.push(reply));
     match replies.get(at) {
-        Some(BriefReply::Added(value)) => Ok(Reply::Integer(*value)),
-        Some(BriefReply::Read(value)) => Ok(Reply::Value(*value)),
-        Some(BriefReply::Overflow) => Ok(Reply::Refused(Refusal::Overflow)),
+        Some(SimpleReply::Added(value)) => Ok(Reply::Integer(*value)),
+        Some(SimpleReply::Read(value)) => Ok(Reply::Value(*value)),
+        Some(SimpleReply::Overflow) => Ok(Reply::Refused(Refusal::Overflow)),
         None => turn.run(command),
     }
 }
 
 /// What was waited for is the answer, unless the command has to run again.
-async fn answer(engine: &Engine, dice: &Dice, loaded: Loaded, position: Position) -> Option<Answer> {
+async fn outcome_of_load(
+    engine: &Engine,
+    rng: &SeededRng,
+    loaded: LoadOutcome,
+    position: Position,
+) -> Option<ActOutcome> {
     match loaded {
-        Loaded::Again | Loaded::Fetched(_) => None,
-        Loaded::Reply(reply, wait) => Some(reply_after(engine, dice, wait, reply, position).await),
-        Loaded::Refused(refusal) => Some(Answer { reply: Some(Reply::Refused(refusal)), position }),
-        Loaded::Unknown => Some(Answer { reply: None, position }),
+        LoadOutcome::Retry | LoadOutcome::Fetched(_) => None,
+        LoadOutcome::Reply(reply, wait) => Some(reply_when_reached(engine, rng, wait, reply, position).await),
+        LoadOutcome::Refused(refusal) => Some(ActOutcome { reply: Some(Reply::Refused(refusal)), position }),
+        LoadOutcome::Unknown => Some(ActOutcome { reply: None, position }),
     }
 }
 
-async fn reply_after(engine: &Engine, dice: &Dice, wait: Wait, reply: Reply, position: Position) -> Answer {
-    while !engine.steps().reached(wait) {
-        pause().await;
+async fn reply_when_reached(
+    engine: &Engine,
+    rng: &SeededRng,
+    wait: Wait,
+    reply: Reply,
+    position: Position,
+) -> ActOutcome {
+    while !engine.steps().has_reached(wait) {
+        yield_now().await;
         // Any worker's commit serves all of them.
-        if dice.chance(50) {
-            engine.steps().hand_over();
+        if rng.chance(50) {
+            engine.steps().write_filled();
         } else {
             engine.steps().sync();
         }
     }
-    Answer { reply: Some(reply), position }
+    ActOutcome { reply: Some(reply), position }
 }

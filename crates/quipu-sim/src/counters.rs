@@ -4,7 +4,7 @@ use quipu_model::{Durability, Name};
 
 /// What clients do to a counter, and so what can be judged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Class {
+pub enum CounterClass {
     /// Adds above 0 only: readings never go back.
     Rising,
     /// Adds of any sign.
@@ -23,7 +23,7 @@ pub enum Class {
 
 /// What a counter is made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Form {
+pub enum CounterForm {
     /// A number.
     Number,
     /// A sketch of uniques in our form, which is exact for as few as are observed here.
@@ -36,75 +36,75 @@ pub enum Form {
     Top,
 }
 
-impl Class {
+impl CounterClass {
     /// Whether nothing below 0 is ever added to it.
     pub fn only_grows(self) -> bool {
-        !matches!(self, Class::Both | Class::Observed | Class::Discarded | Class::Passing)
+        !matches!(self, CounterClass::Both | CounterClass::Observed | CounterClass::Discarded | CounterClass::Passing)
     }
 
     /// Whether anything but adds happens to it.
     pub fn is_swapped(self) -> bool {
-        matches!(self, Class::Harvested | Class::Mixed)
+        matches!(self, CounterClass::Harvested | CounterClass::Mixed)
     }
 }
 
 /// A counter.
 #[derive(Debug, Clone, Copy)]
-pub struct Counter {
+pub struct SimCounter {
     /// Its name; the namespace decides the durability.
     pub name: &'static str,
     /// What happens to it.
-    pub class: Class,
+    pub class: CounterClass,
     /// What it is made of.
-    pub form: Form,
+    pub form: CounterForm,
     /// What an ack means.
     pub durability: Durability,
 }
 
 /// All of them. Namespace `d` is durable, `r` relaxed, `m` in memory.
-pub const COUNTERS: [Counter; 18] = [
-    Counter::number("d:rising", Class::Rising, Durability::Durable),
-    Counter::number("r:rising", Class::Rising, Durability::Relaxed),
-    Counter::number("m:rising", Class::Rising, Durability::Memory),
-    Counter::number("d:both", Class::Both, Durability::Durable),
-    Counter::number("r:both", Class::Both, Durability::Relaxed),
-    Counter::number("d:harvested", Class::Harvested, Durability::Durable),
-    Counter::number("r:harvested", Class::Harvested, Durability::Relaxed),
-    Counter::number("m:harvested", Class::Harvested, Durability::Memory),
-    Counter::number("d:mixed", Class::Mixed, Durability::Durable),
-    Counter::number("r:mixed", Class::Mixed, Durability::Relaxed),
-    Counter::number("m:mixed", Class::Mixed, Durability::Memory),
-    Counter::sketch("d:observed", Class::Observed, Form::Unique, Durability::Durable),
-    Counter::sketch("r:observed", Class::Observed, Form::Hll, Durability::Relaxed),
-    Counter::sketch("d:discarded", Class::Discarded, Form::Unique, Durability::Durable),
-    Counter::sketch("m:discarded", Class::Discarded, Form::Unique, Durability::Memory),
-    Counter::sketch("d:passing", Class::Passing, Form::Hll, Durability::Durable),
-    Counter::sketch("d:counted", Class::Observed, Form::Frequency, Durability::Durable),
-    Counter::sketch("d:ranked", Class::Discarded, Form::Top, Durability::Durable),
+pub const COUNTERS: [SimCounter; 18] = [
+    SimCounter::number("d:rising", CounterClass::Rising, Durability::Durable),
+    SimCounter::number("r:rising", CounterClass::Rising, Durability::Relaxed),
+    SimCounter::number("m:rising", CounterClass::Rising, Durability::Memory),
+    SimCounter::number("d:both", CounterClass::Both, Durability::Durable),
+    SimCounter::number("r:both", CounterClass::Both, Durability::Relaxed),
+    SimCounter::number("d:harvested", CounterClass::Harvested, Durability::Durable),
+    SimCounter::number("r:harvested", CounterClass::Harvested, Durability::Relaxed),
+    SimCounter::number("m:harvested", CounterClass::Harvested, Durability::Memory),
+    SimCounter::number("d:mixed", CounterClass::Mixed, Durability::Durable),
+    SimCounter::number("r:mixed", CounterClass::Mixed, Durability::Relaxed),
+    SimCounter::number("m:mixed", CounterClass::Mixed, Durability::Memory),
+    SimCounter::sketch("d:observed", CounterClass::Observed, CounterForm::Unique, Durability::Durable),
+    SimCounter::sketch("r:observed", CounterClass::Observed, CounterForm::Hll, Durability::Relaxed),
+    SimCounter::sketch("d:discarded", CounterClass::Discarded, CounterForm::Unique, Durability::Durable),
+    SimCounter::sketch("m:discarded", CounterClass::Discarded, CounterForm::Unique, Durability::Memory),
+    SimCounter::sketch("d:passing", CounterClass::Passing, CounterForm::Hll, Durability::Durable),
+    SimCounter::sketch("d:counted", CounterClass::Observed, CounterForm::Frequency, Durability::Durable),
+    SimCounter::sketch("d:ranked", CounterClass::Discarded, CounterForm::Top, Durability::Durable),
 ];
 
-impl Counter {
-    const fn number(name: &'static str, class: Class, durability: Durability) -> Counter {
-        Counter { name, class, form: Form::Number, durability }
+impl SimCounter {
+    const fn number(name: &'static str, class: CounterClass, durability: Durability) -> SimCounter {
+        SimCounter { name, class, form: CounterForm::Number, durability }
     }
 
-    const fn sketch(name: &'static str, class: Class, form: Form, durability: Durability) -> Counter {
-        Counter { name, class, form, durability }
+    const fn sketch(name: &'static str, class: CounterClass, form: CounterForm, durability: Durability) -> SimCounter {
+        SimCounter { name, class, form, durability }
     }
 
     /// Whether it is a sketch.
     pub fn is_sketch(&self) -> bool {
-        self.form != Form::Number
+        self.form != CounterForm::Number
     }
 }
 
 /// Which counter has this name.
-pub fn counter_of(name: &[u8]) -> Option<usize> {
+pub fn find_counter(name: &[u8]) -> Option<usize> {
     COUNTERS.iter().position(|counter| counter.name.as_bytes() == name)
 }
 
 /// A counter's name.
-pub fn name_of(counter: usize) -> Name<'static> {
+pub fn counter_name(counter: usize) -> Name<'static> {
     Name::new(COUNTERS[counter].name.as_bytes()).expect("the names here are short")
 }
 
@@ -115,10 +115,10 @@ mod tests {
     #[test]
     fn a_counter_is_found_by_its_name_and_its_namespace_says_its_durability() {
         for (index, counter) in COUNTERS.iter().enumerate() {
-            assert_eq!(counter_of(counter.name.as_bytes()), Some(index));
-            let word = counter.durability.word().as_bytes();
-            assert_eq!(name_of(index).namespace(), &word[..1], "{counter:?}");
+            assert_eq!(find_counter(counter.name.as_bytes()), Some(index));
+            let durability = counter.durability.name().as_bytes();
+            assert_eq!(counter_name(index).namespace(), &durability[..1], "{counter:?}");
         }
-        assert_eq!(counter_of(b"other"), None);
+        assert_eq!(find_counter(b"other"), None);
     }
 }

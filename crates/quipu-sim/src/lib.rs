@@ -28,8 +28,8 @@ mod store;
 mod task;
 mod world;
 
-pub use log::Log;
+pub use log::EventLog;
 pub use plan::{ACTS, FAULTS_MIN, Fault, Plan};
 pub use run::{Violation, run, run_seed, run_seeds};
-pub use store::{Fates, Met};
-pub use world::Tally;
+pub use store::{Fates, StoreEvents};
+pub use world::RunTally;

@@ -12,26 +12,26 @@ const LINES_MAX: usize = 200;
 
 /// Where events are noted. Clones write to the same one.
 #[derive(Clone, Default)]
-pub struct Log {
+pub struct EventLog {
     stamp: Arc<AtomicU64>,
     lines: Option<Arc<Mutex<VecDeque<String>>>>,
     lines_max: usize,
 }
 
-impl Log {
+impl EventLog {
     /// A log that counts stamps and keeps no lines.
-    pub fn silent() -> Log {
-        Log::default()
+    pub fn disabled() -> EventLog {
+        EventLog::default()
     }
 
     /// A log that keeps the last lines.
-    pub fn writing() -> Log {
-        Log { lines: Some(Arc::default()), lines_max: LINES_MAX, ..Log::default() }
+    pub fn bounded() -> EventLog {
+        EventLog { lines: Some(Arc::default()), lines_max: LINES_MAX, ..EventLog::default() }
     }
 
     /// A log that keeps all of them, for whoever looks into one seed.
-    pub fn whole() -> Log {
-        Log { lines_max: usize::MAX, ..Log::writing() }
+    pub fn unbounded() -> EventLog {
+        EventLog { lines_max: usize::MAX, ..EventLog::bounded() }
     }
 
     /// The present stamp.
@@ -45,12 +45,12 @@ impl Log {
     }
 
     /// Whether anyone is going to read it.
-    pub fn is_writing(&self) -> bool {
+    pub fn is_enabled(&self) -> bool {
         self.lines.is_some()
     }
 
     /// Notes an event, if anyone is going to read it.
-    pub fn note(&self, what: impl FnOnce() -> String) {
+    pub fn write_line(&self, what: impl FnOnce() -> String) {
         let Some(lines) = &self.lines else { return };
         let line = format!("{:>6}  {}", self.stamp(), what());
         let mut lines = lines.lock().unwrap_or_else(PoisonError::into_inner);
@@ -73,14 +73,14 @@ mod tests {
 
     #[test]
     fn the_last_lines_are_kept_with_their_stamps() {
-        let log = Log::writing();
+        let log = EventLog::bounded();
         for event in 0..LINES_MAX + 2 {
             log.tick();
-            log.clone().note(|| format!("event {event}"));
+            log.clone().write_line(|| format!("event {event}"));
         }
         let lines = log.lines();
         assert_eq!(lines.len(), LINES_MAX);
         assert_eq!(lines[0].trim(), "3  event 2");
-        Log::silent().note(|| panic!("nobody reads it"));
+        EventLog::disabled().write_line(|| panic!("nobody reads it"));
     }
 }

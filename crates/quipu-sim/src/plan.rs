@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use quipu_engine::{Pick, SharingOptions};
-use quipu_testkit::Dice;
+use quipu_engine::{ShardPick, SharingOptions};
+use quipu_testkit::SeededRng;
 
 /// Acts of clients in every run.
 pub const ACTS: usize = 760;
@@ -71,7 +71,7 @@ impl Fault {
     ];
 
     /// Those after which less can be judged, so that most runs go without them.
-    fn blurs(self) -> bool {
+    fn loses_store_data(self) -> bool {
         matches!(self, Fault::StoreLosesCommits | Fault::StoreRestored)
     }
 
@@ -87,7 +87,7 @@ impl Fault {
 
 /// A fault that is to come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Planned {
+pub struct PlannedFault {
     /// When so many acts have been asked.
     pub at: usize,
     /// What.
@@ -106,7 +106,7 @@ pub struct Plan {
     /// Acts of clients.
     pub acts: usize,
     /// Faults, the next one last.
-    pub faults: Vec<Planned>,
+    pub faults: Vec<PlannedFault>,
     /// Of calls to the store that meet a fault.
     pub store_percent: usize,
     /// Workers of each node.
@@ -120,60 +120,61 @@ pub struct Plan {
     /// Most milliseconds that pass at once.
     pub stride_millis: usize,
     /// Whether the store may lose data.
-    pub blurred: bool,
+    pub store_may_lose_data: bool,
 }
 
 impl Plan {
     /// The plan of a seed.
     pub fn new(seed: u64) -> Plan {
-        Plan::of(seed, ACTS, &[])
+        Plan::limited(seed, ACTS, &[])
     }
 
     /// The same with fewer acts and without some faults, to find out what a violation needs.
-    pub fn of(seed: u64, acts: usize, without: &[Fault]) -> Plan {
-        let dice = Dice::new(seed ^ 0x005e_ed0f_9a1e);
-        let blurred = dice.chance(20);
-        let kinds: Vec<Fault> = Fault::ALL.into_iter().filter(|fault| blurred || !fault.blurs()).collect();
+    pub fn limited(seed: u64, acts: usize, without: &[Fault]) -> Plan {
+        let rng = SeededRng::new(seed ^ 0x005e_ed0f_9a1e);
+        let store_may_lose_data = rng.chance(20);
+        let kinds: Vec<Fault> =
+            Fault::ALL.into_iter().filter(|fault| store_may_lose_data || !fault.loses_store_data()).collect();
         let mut faults = Vec::new();
-        for _ in 0..FAULTS_MIN + dice.below(FAULTS_MAX - FAULTS_MIN + 1) {
-            let (at, fault, node) = (20 + dice.below(ACTS - 40), *dice.pick(&kinds), dice.below(NODES));
-            let strike = Planned { at, fault, node, prepares: false };
+        for _ in 0..FAULTS_MIN + rng.below(FAULTS_MAX - FAULTS_MIN + 1) {
+            let (at, fault, node) = (20 + rng.below(ACTS - 40), *rng.pick(&kinds), rng.below(NODES));
+            let strike = PlannedFault { at, fault, node, prepares: false };
             if let Some(before) = fault.prepared() {
-                faults.push(Planned { at: at.saturating_sub(1 + dice.below(before)), prepares: true, ..strike });
+                faults.push(PlannedFault { at: at.saturating_sub(1 + rng.below(before)), prepares: true, ..strike });
             }
             faults.push(strike);
         }
         faults.sort_by_key(|planned| std::cmp::Reverse(planned.at));
         faults.retain(|planned| planned.at < acts && !without.contains(&planned.fault));
-        let sharing = sharing(&dice);
+        let sharing = draw_sharing_options(&rng);
         Plan {
             seed,
             acts,
             faults,
-            store_percent: *dice.pick(&[0, 5, 10, 25]),
-            workers: 2 + dice.below(2),
-            expiry_millis_max: *dice.pick(&[200, 3_000, 20_000]),
-            segment_bytes: *dice.pick(&[4_096, 8_192, 65_536]),
-            stride_millis: *dice.pick(&[5, 20, 60]),
+            store_percent: *rng.pick(&[0, 5, 10, 25]),
+            workers: 2 + rng.below(2),
+            expiry_millis_max: *rng.pick(&[200, 3_000, 20_000]),
+            segment_bytes: *rng.pick(&[4_096, 8_192, 65_536]),
+            stride_millis: *rng.pick(&[5, 20, 60]),
             sharing,
-            blurred,
+            store_may_lose_data,
         }
     }
 }
 
 /// Three scales of time: writers are retired within a run, hardly, and never.
-fn sharing(dice: &Dice) -> SharingOptions {
+fn draw_sharing_options(rng: &SeededRng) -> SharingOptions {
     let seconds = Duration::from_secs;
-    let (lease, retire_after, grace, audit_every) = match dice.below(3) {
+    let (lease, retire_after, grace, audit_every) = match rng.below(3) {
         0 => (seconds(4), seconds(6), seconds(90), seconds(6)),
         1 => (seconds(6), seconds(20), seconds(240), seconds(20)),
         _ => (seconds(30), seconds(24 * 3_600), seconds(7 * 24 * 3_600), seconds(3_600)),
     };
-    let pick = *dice.pick(&[Pick::Writer, Pick::Random, Pick::Time]);
+    let pick = *rng.pick(&[ShardPick::Writer, ShardPick::Random, ShardPick::Time]);
     SharingOptions {
-        settle_every: Duration::from_millis(*dice.pick(&[0, 100, 1_000])),
-        freshness: Duration::from_millis(*dice.pick(&[0, 100, 1_000])),
-        shards: *dice.pick(&[1, 1, 3]),
+        settle_every: Duration::from_millis(*rng.pick(&[0, 100, 1_000])),
+        freshness: Duration::from_millis(*rng.pick(&[0, 100, 1_000])),
+        shards: *rng.pick(&[1, 1, 3]),
         pick,
         lease,
         retire_after,
@@ -191,19 +192,19 @@ mod tests {
 
     #[test]
     fn every_seed_has_enough_faults_and_all_kinds_come_up() {
-        let mut met = BTreeSet::new();
+        let mut drawn = BTreeSet::new();
         for seed in 0..200 {
             let plan = Plan::new(seed);
             let strikes = plan.faults.iter().filter(|planned| !planned.prepares).count();
             assert!(strikes >= FAULTS_MIN && plan.acts >= 500);
             assert!(plan.faults.is_sorted_by_key(|planned| std::cmp::Reverse(planned.at)));
-            met.extend(plan.faults.iter().map(|planned| planned.fault));
+            drawn.extend(plan.faults.iter().map(|planned| planned.fault));
             // What the protocol takes for granted: nobody with a lease sleeps for half of grace.
             let SharingOptions { lease, retire_after, grace, audit_every, .. } = plan.sharing;
             assert!(lease + retire_after + audit_every <= grace / 2);
         }
-        assert_eq!(met.len(), Fault::ALL.len(), "{met:?}");
-        let fewer = Plan::of(7, 100, &[Plan::new(7).faults[0].fault]);
+        assert_eq!(drawn.len(), Fault::ALL.len(), "{drawn:?}");
+        let fewer = Plan::limited(7, 100, &[Plan::new(7).faults[0].fault]);
         assert!(fewer.acts == 100 && fewer.faults.len() < Plan::new(7).faults.len());
     }
 }

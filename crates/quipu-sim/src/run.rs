@@ -4,9 +4,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use crate::log::Log;
+use crate::log::EventLog;
 use crate::plan::{ACTS, Fault, Plan};
-use crate::world::{Tally, World};
+use crate::world::{RunTally, Simulation};
 
 /// A promise that a seed broke.
 #[derive(Debug, Clone)]
@@ -22,9 +22,9 @@ pub struct Violation {
 }
 
 /// Runs a plan; whatever panics has broken something.
-pub fn run(plan: Plan, log: &Log) -> Result<Tally, String> {
+pub fn run(plan: Plan, log: &EventLog) -> Result<RunTally, String> {
     let run = || {
-        let mut world = World::new(plan, log.clone());
+        let mut world = Simulation::new(plan, log.clone());
         world.run().map(|()| world.tally.clone())
     };
     catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
@@ -35,17 +35,17 @@ pub fn run(plan: Plan, log: &Log) -> Result<Tally, String> {
 }
 
 /// Runs a seed. One that breaks something is shrunk, and run once more for its log.
-pub fn run_seed(seed: u64) -> Result<Tally, Box<Violation>> {
-    run(Plan::new(seed), &Log::silent()).map_err(|what| Box::new(shrink(seed, what)))
+pub fn run_seed(seed: u64) -> Result<RunTally, Box<Violation>> {
+    run(Plan::new(seed), &EventLog::disabled()).map_err(|what| Box::new(shrink(seed, what)))
 }
 
 /// Runs seeds on all cores; the sum of what they met, or the first violation in the order of seeds, of those that were found.
-pub fn run_seeds(seeds: impl IntoIterator<Item = u64>) -> Result<Tally, Box<Violation>> {
+pub fn run_seeds(seeds: impl IntoIterator<Item = u64>) -> Result<RunTally, Box<Violation>> {
     let seeds: Vec<u64> = seeds.into_iter().collect();
     let (next, broken) = (AtomicU64::new(0), AtomicBool::new(false));
-    let (total, violation) = (Mutex::new(Tally::default()), Mutex::new(None::<Box<Violation>>));
+    let (total, violation) = (Mutex::new(RunTally::default()), Mutex::new(None::<Box<Violation>>));
     let work = || {
-        let mut own = Tally::default();
+        let mut own = RunTally::default();
         while !broken.load(Ordering::Relaxed) {
             let Some(seed) = seeds.get(next.fetch_add(1, Ordering::Relaxed) as usize) else { break };
             match run_seed(*seed) {
@@ -74,9 +74,11 @@ pub fn run_seeds(seeds: impl IntoIterator<Item = u64>) -> Result<Tally, Box<Viol
 /// Leaves out one kind of fault after another, then acts, as long as the same is still broken.
 fn shrink(seed: u64, what: String) -> Violation {
     let (mut acts, mut without, mut what) = (ACTS, Vec::new(), what);
-    let kind = shape(&what);
+    let kind = without_numbers(&what);
     let try_one = |acts: usize, without: &[Fault]| {
-        run(Plan::of(seed, acts, without), &Log::silent()).err().filter(|still| shape(still) == kind)
+        run(Plan::limited(seed, acts, without), &EventLog::disabled())
+            .err()
+            .filter(|still| without_numbers(still) == kind)
     };
     for fault in Fault::ALL {
         without.push(fault);
@@ -90,14 +92,14 @@ fn shrink(seed: u64, what: String) -> Violation {
         let Some(still) = try_one(fewer, &without) else { break };
         (acts, what) = (fewer, still);
     }
-    let log = Log::writing();
-    let again = run(Plan::of(seed, acts, &without), &log).err();
+    let log = EventLog::bounded();
+    let again = run(Plan::limited(seed, acts, &without), &log).err();
     let what = again.unwrap_or_else(|| format!("{what} (and not when it was run again: it is not deterministic)"));
     Violation { seed, what, shrunk: (acts, without), log: log.lines() }
 }
 
 /// A violation without its numbers: whether two of them are the same in kind.
-fn shape(what: &str) -> String {
+fn without_numbers(what: &str) -> String {
     what.chars().filter(|letter| !letter.is_ascii_digit() && *letter != '-').take(80).collect()
 }
 

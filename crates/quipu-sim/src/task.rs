@@ -10,54 +10,54 @@ use std::task::{Context, Poll, Wake, Waker};
 /// See the module.
 pub struct Task<T> {
     future: Pin<Box<dyn Future<Output = T>>>,
-    woken: Arc<Woken>,
+    wake_state: Arc<WakeState>,
     waker: Waker,
 }
 
-struct Woken {
+struct WakeState {
     task: AtomicBool,
-    bell: Bell,
+    signal: WakeSignal,
 }
 
-impl Wake for Woken {
-    fn wake(self: Arc<Woken>) {
+impl Wake for WakeState {
+    fn wake(self: Arc<WakeState>) {
         self.task.store(true, Ordering::Relaxed);
-        self.bell.0.store(true, Ordering::Relaxed);
+        self.signal.0.store(true, Ordering::Relaxed);
     }
 }
 
 /// Rings when any of the tasks that share it is woken.
 #[derive(Clone, Default)]
-pub struct Bell(Arc<AtomicBool>);
+pub struct WakeSignal(Arc<AtomicBool>);
 
-impl Bell {
+impl WakeSignal {
     /// Whether it has rung since it was last muted.
-    pub fn is_rung(&self) -> bool {
+    pub fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 
     /// Waits for the next ring.
-    pub fn mute(&self) {
+    pub fn clear(&self) {
         self.0.store(false, Ordering::Relaxed);
     }
 }
 
 impl<T> Task<T> {
     /// A task that has not begun.
-    pub fn new(future: impl Future<Output = T> + 'static, bell: &Bell) -> Task<T> {
-        let woken = Arc::new(Woken { task: AtomicBool::new(true), bell: bell.clone() });
-        bell.0.store(true, Ordering::Relaxed);
-        Task { future: Box::pin(future), waker: Waker::from(woken.clone()), woken }
+    pub fn new(future: impl Future<Output = T> + 'static, signal: &WakeSignal) -> Task<T> {
+        let wake_state = Arc::new(WakeState { task: AtomicBool::new(true), signal: signal.clone() });
+        signal.0.store(true, Ordering::Relaxed);
+        Task { future: Box::pin(future), waker: Waker::from(wake_state.clone()), wake_state }
     }
 
     /// Whether polling it may come to something.
     pub fn is_woken(&self) -> bool {
-        self.woken.task.load(Ordering::Relaxed)
+        self.wake_state.task.load(Ordering::Relaxed)
     }
 
     /// One step.
     pub fn poll(&mut self) -> Option<T> {
-        self.woken.task.store(false, Ordering::Relaxed);
+        self.wake_state.task.store(false, Ordering::Relaxed);
         match self.future.as_mut().poll(&mut Context::from_waker(&self.waker)) {
             Poll::Ready(output) => Some(output),
             Poll::Pending => None,
@@ -66,10 +66,10 @@ impl<T> Task<T> {
 }
 
 /// Ends a step: whatever else may happen, may happen here.
-pub async fn pause() {
-    let mut paused = false;
+pub async fn yield_now() {
+    let mut yielded = false;
     std::future::poll_fn(|context| {
-        if std::mem::replace(&mut paused, true) {
+        if std::mem::replace(&mut yielded, true) {
             return Poll::Ready(());
         }
         context.waker().wake_by_ref();
@@ -84,18 +84,18 @@ mod tests {
 
     #[test]
     fn a_task_takes_a_step_at_a_time_and_stands_still_until_it_is_woken() {
-        let bell = Bell::default();
+        let signal = WakeSignal::default();
         let two_steps = async {
-            pause().await;
+            yield_now().await;
             7
         };
-        let mut task = Task::new(two_steps, &bell);
-        assert!(task.is_woken() && bell.is_rung());
-        bell.mute();
+        let mut task = Task::new(two_steps, &signal);
+        assert!(task.is_woken() && signal.is_set());
+        signal.clear();
         assert_eq!(task.poll(), None);
-        assert!(task.is_woken() && bell.is_rung());
+        assert!(task.is_woken() && signal.is_set());
         assert_eq!(task.poll(), Some(7));
-        let mut task = Task::new(std::future::pending::<()>(), &bell);
+        let mut task = Task::new(std::future::pending::<()>(), &signal);
         assert_eq!(task.poll(), None);
         assert!(!task.is_woken());
     }

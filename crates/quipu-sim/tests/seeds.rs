@@ -9,19 +9,19 @@
 
 use std::time::Instant;
 
-use quipu_sim::{FAULTS_MIN, Fault, Log, Plan, Tally, run, run_seeds};
+use quipu_sim::{EventLog, FAULTS_MIN, Fault, Plan, RunTally, run, run_seeds};
 
 /// In a plain test run.
 const SEEDS_DEFAULT: u64 = 1_000;
 
 /// From so many seeds on everything that can happen must have happened.
-const SEEDS_TELLING: u64 = 1_000;
+const SEEDS_WITH_FULL_COVERAGE: u64 = 1_000;
 
 fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok().map(|text| text.parse().unwrap())
 }
 
-fn kept() -> impl Iterator<Item = u64> {
+fn regression_seeds() -> impl Iterator<Item = u64> {
     let lines = include_str!("../seeds.txt").lines().filter(|line| !line.starts_with('#'));
     lines.filter_map(|line| line.split_whitespace().next()).map(|seed| seed.parse().unwrap())
 }
@@ -35,27 +35,28 @@ fn whatever_happens_each_add_is_counted_once() {
         return;
     }
     let began = Instant::now();
-    let tally = run_seeds(kept().chain(from..from + seeds)).unwrap_or_else(|violation| panic!("\n{violation}"));
+    let tally =
+        run_seeds(regression_seeds().chain(from..from + seeds)).unwrap_or_else(|violation| panic!("\n{violation}"));
     let took = began.elapsed().as_secs_f64();
     println!("proof: simulation: {} seeds from {from}, {:.0} a second; {tally}", tally.runs, tally.runs as f64 / took);
     assert!(tally.acts >= 500 * tally.runs && tally.faults_all() >= FAULTS_MIN as u64 * tally.runs);
-    if seeds >= SEEDS_TELLING {
-        everything_was_met(&tally);
+    if seeds >= SEEDS_WITH_FULL_COVERAGE {
+        check_coverage(&tally);
     }
 }
 
-fn everything_was_met(tally: &Tally) {
-    for (fault, met) in Fault::ALL.iter().zip(tally.faults) {
-        assert!(met > 0, "{fault:?} was never met");
+fn check_coverage(tally: &RunTally) {
+    for (fault, count) in Fault::ALL.iter().zip(tally.faults) {
+        assert!(count > 0, "{fault:?} was never met");
     }
-    let (met, fates) = (&tally.met, &tally.fates);
+    let (count, fates) = (&tally.store_events, &tally.fates);
     let numbers = [
-        ("carries", met.carries),
-        ("closes", met.closes),
-        ("folds", met.folds),
-        ("lapses", met.lapses),
-        ("late settlements", met.late),
-        ("retirements", met.retired),
+        ("carries", count.carries),
+        ("closes", count.closes),
+        ("folds", count.folds),
+        ("lapses", count.lapses),
+        ("late settlements", count.late),
+        ("retirements", count.retired),
         ("fenced nodes", tally.fenced),
         ("calls that were not applied", fates.not_applied),
         ("calls that were lost", fates.lost),
@@ -63,15 +64,15 @@ fn everything_was_met(tally: &Tally) {
         ("calls that were applied late", fates.late),
         ("answers that came late", fates.answered_late),
     ];
-    for (what, met) in numbers {
-        assert!(met > 0, "no {what} were met");
+    for (what, count) in numbers {
+        assert!(count > 0, "no {what} were met");
     }
 }
 
 #[test]
 fn the_same_seed_gives_the_same_run() {
     for seed in 0..3 {
-        let logs = [Log::writing(), Log::writing()];
+        let logs = [EventLog::bounded(), EventLog::bounded()];
         let ends = logs.each_ref().map(|log| run(Plan::new(seed), log).map(|tally| tally.steps));
         assert_eq!(ends[0], ends[1]);
         assert!(!logs[0].lines().is_empty());

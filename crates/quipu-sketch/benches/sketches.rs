@@ -169,16 +169,16 @@ fn top_add_of_the_listed(bencher: Bencher) {
 #[divan::bench]
 fn sample_skips(bencher: Bencher) {
     let rate = Rate::one_in(100);
-    let mut die = 0x9e37_79b9_7f4a_7c15u64;
-    let mut skip = Skip::new(&rate, die);
+    let mut random = 0x9e37_79b9_7f4a_7c15u64;
+    let mut skip = Skip::new(&rate, random);
     bencher.counter(ItemsCount::new(ITEMS)).bench_local(|| {
         let mut taken = 0;
         for _ in 0..ITEMS {
             taken += u64::from(black_box(&mut skip).take(&rate, || {
-                die ^= die << 13;
-                die ^= die >> 7;
-                die ^= die << 17;
-                die
+                random ^= random << 13;
+                random ^= random >> 7;
+                random ^= random << 17;
+                random
             }));
         }
         taken

@@ -14,8 +14,8 @@
 //! Items are hashed under a secret [`Key`].
 
 use crate::edit::{put, replace};
-use crate::key::{again, place};
-use crate::{BYTES_MAX, Damaged, Edits, Key, Refused};
+use crate::key::{bucket_of, rehash};
+use crate::{BYTES_MAX, CorruptSketch, Edits, Key, SketchError};
 
 /// Most rows of a sketch that is made: with so many, an answer that is too high is less likely than damage to memory. An item costs as many looks at memory that is far away.
 pub const DEPTH_MAX: u32 = 64;
@@ -59,16 +59,16 @@ pub struct CountMin {
 
 impl CountMin {
     /// A sketch of given size.
-    pub fn by_size(update: Update, width: u32, depth: u32) -> Result<CountMin, Refused> {
+    pub fn by_size(update: Update, width: u32, depth: u32) -> Result<CountMin, SketchError> {
         if width == 0 {
-            return Err(Refused::Parameter("invalid width"));
+            return Err(SketchError::Parameter("invalid width"));
         }
         if depth == 0 || depth > DEPTH_MAX {
-            return Err(Refused::Parameter("invalid depth"));
+            return Err(SketchError::Parameter("invalid depth"));
         }
         let bytes = HEADER as u64 + 4 * u64::from(width) * u64::from(depth);
         if bytes > BYTES_MAX as u64 {
-            return Err(Refused::TooLarge { bytes });
+            return Err(SketchError::TooLarge { bytes });
         }
         let mut sketch = vec![0; bytes as usize];
         sketch[..2].copy_from_slice(&[1, update as u8]);
@@ -80,37 +80,37 @@ impl CountMin {
     /// A sketch that is too high by more than `error`·N with at most this probability.
     ///
     /// Linear sketches get the size that RedisBloom gives them, ⌈2/ε⌉ × ⌈log₂ 1/δ⌉ with logarithms in single precision; conservative ones ⌈e/ε⌉ × ⌈ln 1/δ⌉.
-    pub fn by_error(update: Update, error: f64, probability: f64) -> Result<CountMin, Refused> {
+    pub fn by_error(update: Update, error: f64, probability: f64) -> Result<CountMin, SketchError> {
         let inside = |value: f64| value > 0.0 && value < 1.0;
         if !inside(error) {
-            return Err(Refused::Parameter("invalid overestimation value"));
+            return Err(SketchError::Parameter("invalid overestimation value"));
         }
         if !inside(probability) {
-            return Err(Refused::Parameter("invalid prob value"));
+            return Err(SketchError::Parameter("invalid prob value"));
         }
         let (width, depth) = match update {
             Update::Linear => ((2.0 / error).ceil(), f64::from(((probability as f32).log10() / 0.5f32.log10()).ceil())),
             Update::Conservative => ((std::f64::consts::E / error).ceil(), (1.0 / probability).ln().ceil()),
         };
         if depth > f64::from(DEPTH_MAX) {
-            return Err(Refused::Parameter("invalid prob value"));
+            return Err(SketchError::Parameter("invalid prob value"));
         }
         let bytes = HEADER as f64 + 4.0 * width * depth;
         if bytes > BYTES_MAX as f64 {
-            return Err(Refused::TooLarge { bytes: bytes as u64 });
+            return Err(SketchError::TooLarge { bytes: bytes as u64 });
         }
         CountMin::by_size(update, width as u32, (depth as u32).max(1))
     }
 
     /// What [`bytes`](CountMin::bytes) gave.
-    pub fn from_bytes(bytes: Vec<u8>) -> Result<CountMin, Damaged> {
+    pub fn from_bytes(bytes: Vec<u8>) -> Result<CountMin, CorruptSketch> {
         let Some((header, cells)) = bytes.split_first_chunk::<HEADER>() else {
-            return Err(Damaged("frequencies are too short"));
+            return Err(CorruptSketch("frequencies are too short"));
         };
         let update = match header[..2] {
             [1, 0] => Update::Linear,
             [1, 1] => Update::Conservative,
-            _ => return Err(Damaged("frequencies of an unknown form")),
+            _ => return Err(CorruptSketch("frequencies of an unknown form")),
         };
         let depth = u32::from(u16::from_le_bytes([header[2], header[3]]));
         let width = u32::from_le_bytes([header[4], header[5], header[6], header[7]]);
@@ -120,12 +120,12 @@ impl CountMin {
             || cells.len() as u64 != 4 * u64::from(width) * u64::from(depth)
             || cells.len() > BYTES_MAX
         {
-            return Err(Damaged("the size of frequencies"));
+            return Err(CorruptSketch("the size of frequencies"));
         }
         let sums = sums(cells, width);
         let plausible = |sum: &u64| if update == Update::Linear { *sum == n } else { *sum <= n };
         if !sums.iter().all(plausible) {
-            return Err(Damaged("a row of frequencies does not add up"));
+            return Err(CorruptSketch("a row of frequencies does not add up"));
         }
         Ok(CountMin { bytes, update, width, depth, sums })
     }
@@ -179,14 +179,14 @@ impl CountMin {
 
     /// Counts an item. What it came to, at most. Refused if a cell cannot hold it.
     #[inline]
-    pub fn add(&mut self, key: &Key, item: &[u8], weight: u64, edits: &mut Edits) -> Result<u64, Refused> {
+    pub fn add(&mut self, key: &Key, item: &[u8], weight: u64, edits: &mut Edits) -> Result<u64, SketchError> {
         self.add_hash(key.hash(item), weight, edits)
     }
 
     /// Counts several items: all of them, or none. What each came to, at most.
-    pub fn add_all(&mut self, key: &Key, items: &[(&[u8], u64)], edits: &mut Edits) -> Result<Vec<u64>, Refused> {
+    pub fn add_all(&mut self, key: &Key, items: &[(&[u8], u64)], edits: &mut Edits) -> Result<Vec<u64>, SketchError> {
         let total = items.iter().try_fold(self.n(), |total, (_, weight)| total.checked_add(*weight));
-        let total = total.ok_or(Refused::Overflow)?;
+        let total = total.ok_or(SketchError::Overflow)?;
         // No cell is above what came in all.
         if total <= u64::from(u32::MAX) {
             return items.iter().map(|(item, weight)| self.add(key, item, *weight, edits)).collect();
@@ -219,7 +219,7 @@ impl CountMin {
     }
 
     /// Counts an item by its hash.
-    pub fn add_hash(&mut self, hash: u64, weight: u64, edits: &mut Edits) -> Result<u64, Refused> {
+    pub fn add_hash(&mut self, hash: u64, weight: u64, edits: &mut Edits) -> Result<u64, SketchError> {
         let (mut least, mut most) = (u32::MAX, 0);
         for row in 0..self.depth {
             let cell = self.cell(self.position(hash, row));
@@ -229,10 +229,10 @@ impl CountMin {
         if weight == 0 {
             return Ok(u64::from(least));
         }
-        let weight32 = u32::try_from(weight).map_err(|_| Refused::Overflow)?;
+        let weight32 = u32::try_from(weight).map_err(|_| SketchError::Overflow)?;
         let highest = if self.update == Update::Linear { most } else { least };
-        highest.checked_add(weight32).ok_or(Refused::Overflow)?;
-        let n = self.n().checked_add(weight).ok_or(Refused::Overflow)?;
+        highest.checked_add(weight32).ok_or(SketchError::Overflow)?;
+        let n = self.n().checked_add(weight).ok_or(SketchError::Overflow)?;
         for row in 0..self.depth {
             let at = self.position(hash, row);
             let before = self.cell(at);
@@ -268,7 +268,7 @@ impl CountMin {
 
     /// Becomes the sum of others, each times its weight: what `CMS.MERGE` does. What was counted before is gone, unless it is among them. Refused if a cell would not
     /// hold the result, or fall below zero; a conservative sketch refuses negative weights.
-    pub fn set_to_sum(&mut self, others: &[(&CountMin, i64)], edits: &mut Edits) -> Result<(), Refused> {
+    pub fn set_to_sum(&mut self, others: &[(&CountMin, i64)], edits: &mut Edits) -> Result<(), SketchError> {
         let merged = self.sum(others)?;
         *self = CountMin { bytes: std::mem::take(&mut self.bytes), ..merged.0 };
         replace(&mut self.bytes, edits, merged.1);
@@ -276,30 +276,30 @@ impl CountMin {
     }
 
     /// Takes in what others counted.
-    pub fn merge(&mut self, others: &[&CountMin], edits: &mut Edits) -> Result<(), Refused> {
+    pub fn merge(&mut self, others: &[&CountMin], edits: &mut Edits) -> Result<(), SketchError> {
         let mine = self.clone();
         let all: Vec<_> = others.iter().copied().chain([&mine]).map(|other| (other, 1)).collect();
         self.set_to_sum(&all, edits)
     }
 
-    fn sum(&self, others: &[(&CountMin, i64)]) -> Result<(CountMin, Vec<u8>), Refused> {
+    fn sum(&self, others: &[(&CountMin, i64)]) -> Result<(CountMin, Vec<u8>), SketchError> {
         let alike =
             |other: &CountMin| (other.update, other.width, other.depth) == (self.update, self.width, self.depth);
         if !others.iter().all(|(other, _)| alike(other)) {
-            return Err(Refused::Mismatch);
+            return Err(SketchError::Mismatch);
         }
         if self.update == Update::Conservative && others.iter().any(|(_, weight)| *weight < 0) {
-            return Err(Refused::Parameter("conservative frequencies cannot be subtracted"));
+            return Err(SketchError::Parameter("conservative frequencies cannot be subtracted"));
         }
         let n: i128 = others.iter().map(|(other, weight)| i128::from(other.n()) * i128::from(*weight)).sum();
-        let n = u64::try_from(n).map_err(|_| Refused::Overflow)?;
+        let n = u64::try_from(n).map_err(|_| SketchError::Overflow)?;
         let mut bytes = self.bytes[..HEADER].to_vec();
         bytes[N..].copy_from_slice(&n.to_le_bytes());
         bytes.reserve_exact(self.bytes.len() - HEADER);
         for at in (HEADER..self.bytes.len()).step_by(4) {
             let cell: i128 =
                 others.iter().map(|(other, weight)| i128::from(other.cell(at)) * i128::from(*weight)).sum();
-            bytes.extend_from_slice(&u32::try_from(cell).map_err(|_| Refused::Overflow)?.to_le_bytes());
+            bytes.extend_from_slice(&u32::try_from(cell).map_err(|_| SketchError::Overflow)?.to_le_bytes());
         }
         let sums = sums(&bytes[HEADER..], self.width);
         Ok((CountMin { bytes: Vec::new(), sums, ..*self }, bytes))
@@ -324,7 +324,7 @@ impl CountMin {
 
     #[inline]
     fn position(&self, hash: u64, row: u32) -> usize {
-        HEADER + 4 * (row as usize * self.width as usize + place(again(hash, u64::from(row)), self.width))
+        HEADER + 4 * (row as usize * self.width as usize + bucket_of(rehash(hash, u64::from(row)), self.width))
     }
 
     #[inline]
@@ -363,16 +363,16 @@ mod tests {
     fn sizes_that_cannot_be_are_refused_before_memory_is_asked_for() {
         for bad in [0.0, 1.0, -0.5, 2.0, f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
             for update in [Update::Linear, Update::Conservative] {
-                assert!(matches!(CountMin::by_error(update, bad, 0.1), Err(Refused::Parameter(_))), "{bad}");
-                assert!(matches!(CountMin::by_error(update, 0.1, bad), Err(Refused::Parameter(_))), "{bad}");
+                assert!(matches!(CountMin::by_error(update, bad, 0.1), Err(SketchError::Parameter(_))), "{bad}");
+                assert!(matches!(CountMin::by_error(update, 0.1, bad), Err(SketchError::Parameter(_))), "{bad}");
             }
         }
-        assert!(matches!(CountMin::by_error(Update::Linear, 1e-300, 0.1), Err(Refused::TooLarge { .. })));
-        assert!(matches!(CountMin::by_error(Update::Conservative, 0.1, 1e-300), Err(Refused::Parameter(_))));
-        assert!(matches!(CountMin::by_size(Update::Linear, u32::MAX, DEPTH_MAX), Err(Refused::TooLarge { .. })));
-        assert!(matches!(CountMin::by_size(Update::Linear, 1, DEPTH_MAX + 1), Err(Refused::Parameter(_))));
-        assert!(matches!(CountMin::by_size(Update::Linear, 0, 1), Err(Refused::Parameter(_))));
-        assert!(matches!(CountMin::by_size(Update::Linear, 1, 0), Err(Refused::Parameter(_))));
+        assert!(matches!(CountMin::by_error(Update::Linear, 1e-300, 0.1), Err(SketchError::TooLarge { .. })));
+        assert!(matches!(CountMin::by_error(Update::Conservative, 0.1, 1e-300), Err(SketchError::Parameter(_))));
+        assert!(matches!(CountMin::by_size(Update::Linear, u32::MAX, DEPTH_MAX), Err(SketchError::TooLarge { .. })));
+        assert!(matches!(CountMin::by_size(Update::Linear, 1, DEPTH_MAX + 1), Err(SketchError::Parameter(_))));
+        assert!(matches!(CountMin::by_size(Update::Linear, 0, 1), Err(SketchError::Parameter(_))));
+        assert!(matches!(CountMin::by_size(Update::Linear, 1, 0), Err(SketchError::Parameter(_))));
         let largest = (BYTES_MAX - HEADER) as u32 / 4;
         assert!(CountMin::by_size(Update::Linear, largest, 1).is_ok());
         assert!(CountMin::by_size(Update::Linear, largest + 1, 1).is_err());
@@ -386,8 +386,8 @@ mod tests {
             let most = u64::from(u32::MAX);
             assert_eq!(sketch.add(&KEY, b"x", most, &mut edits), Ok(most));
             edits.clear();
-            assert_eq!(sketch.add(&KEY, b"x", 1, &mut edits), Err(Refused::Overflow));
-            assert_eq!(sketch.add(&KEY, b"y", most + 1, &mut edits), Err(Refused::Overflow));
+            assert_eq!(sketch.add(&KEY, b"x", 1, &mut edits), Err(SketchError::Overflow));
+            assert_eq!(sketch.add(&KEY, b"y", most + 1, &mut edits), Err(SketchError::Overflow));
             assert_eq!(sketch.add(&KEY, b"x", 0, &mut edits), Ok(most));
             assert!(edits.is_empty());
             assert_eq!((sketch.query(&KEY, b"x").at_most, sketch.n()), (most, most));
@@ -404,9 +404,9 @@ mod tests {
             let (bytes, sums) = (sketch.bytes.clone(), sketch.sums.clone());
             edits.clear();
             let refused = sketch.add_all(&KEY, &[(b"z", 7), (b"z", 7), (b"y", 1), (b"x", 2), (b"z", 1)], &mut edits);
-            assert_eq!((refused, edits.is_empty()), (Err(Refused::Overflow), true));
+            assert_eq!((refused, edits.is_empty()), (Err(SketchError::Overflow), true));
             assert!(sketch.bytes == bytes && sketch.sums == sums);
-            assert_eq!(sketch.add_all(&KEY, &[(b"x", 1), (b"x", u64::MAX)], &mut edits), Err(Refused::Overflow));
+            assert_eq!(sketch.add_all(&KEY, &[(b"x", 1), (b"x", u64::MAX)], &mut edits), Err(SketchError::Overflow));
             assert!(sketch.bytes == bytes && sketch.sums == sums);
             assert!(sketch.add_all(&KEY, &[(b"z", 1), (b"z", 1)], &mut edits).is_ok() && !edits.is_empty());
             CountMin::from_bytes(sketch.into_bytes()).unwrap();
@@ -423,16 +423,16 @@ mod tests {
         to.set_to_sum(&[(&a, 2), (&b, -3)], &mut edits).unwrap();
         assert_eq!((to.query(&KEY, b"x").at_most, to.query(&KEY, b"y").at_most, to.n()), (4, 6, 10));
         let before = to.bytes().to_vec();
-        assert_eq!(to.set_to_sum(&[(&a, 1), (&b, -3)], &mut edits), Err(Refused::Overflow));
-        assert_eq!(to.set_to_sum(&[(&a, i64::MAX), (&b, i64::MAX)], &mut edits), Err(Refused::Overflow));
-        assert_eq!(to.set_to_sum(&[(&linear(50, 3), 1)], &mut edits), Err(Refused::Mismatch));
+        assert_eq!(to.set_to_sum(&[(&a, 1), (&b, -3)], &mut edits), Err(SketchError::Overflow));
+        assert_eq!(to.set_to_sum(&[(&a, i64::MAX), (&b, i64::MAX)], &mut edits), Err(SketchError::Overflow));
+        assert_eq!(to.set_to_sum(&[(&linear(50, 3), 1)], &mut edits), Err(SketchError::Mismatch));
         assert_eq!(to.bytes(), before);
         to.merge(&[&a], &mut edits).unwrap();
         assert_eq!(to.query(&KEY, b"x").at_most, 9);
         let mut careful = CountMin::by_size(Update::Conservative, 100, 3).unwrap();
         let other = careful.clone();
         assert!(careful.set_to_sum(&[(&other, -1)], &mut edits).is_err());
-        assert_eq!(careful.merge(&[&a], &mut edits), Err(Refused::Mismatch));
+        assert_eq!(careful.merge(&[&a], &mut edits), Err(SketchError::Mismatch));
     }
 
     #[test]
@@ -441,7 +441,7 @@ mod tests {
             let mut sketch = CountMin::by_error(update, 0.01, 0.01).unwrap();
             let mut truth = std::collections::HashMap::new();
             for n in 0..20_000u64 {
-                let item = again(n, 7) % (1 + again(n, 8) % 1000);
+                let item = rehash(n, 7) % (1 + rehash(n, 8) % 1000);
                 *truth.entry(item).or_insert(0) += 1 + n % 3;
                 sketch.add(&KEY, &item.to_le_bytes(), 1 + n % 3, &mut Edits::new()).unwrap();
             }

@@ -9,7 +9,7 @@
 //!
 //! Not here: the key that items were hashed under, which a dump names by its fingerprint (`quipu_model::Dump`).
 
-use crate::{BYTES_MAX, Damaged, Kind, Ring, Sketch};
+use crate::{BYTES_MAX, CorruptSketch, Ring, Sketch, SketchKind};
 
 /// A sketch and its panes.
 #[derive(Debug, Clone)]
@@ -34,14 +34,14 @@ impl Dump {
     }
 
     /// What [`encode`](Dump::encode) gave. The bytes are checked in full.
-    pub fn decode(kind: Kind, bytes: &[u8]) -> Result<Dump, Damaged> {
-        if kind != Kind::Ring {
+    pub fn decode(kind: SketchKind, bytes: &[u8]) -> Result<Dump, CorruptSketch> {
+        if kind != SketchKind::Ring {
             if bytes.len() > BYTES_MAX {
-                return Err(Damaged("a sketch longer than any"));
+                return Err(CorruptSketch("a sketch longer than any"));
             }
             return Ok(Dump { sketch: Sketch::from_bytes(kind, bytes.to_vec())?, panes: Vec::new() });
         }
-        let cut = Damaged("a dump of a sketch over time that ends early");
+        let cut = CorruptSketch("a dump of a sketch over time that ends early");
         let (ring, mut rest) = bytes.split_at_checked(Ring::bytes_of(bytes).ok_or(cut)?).ok_or(cut)?;
         let ring = Ring::from_bytes(ring.to_vec())?;
         let mut panes = Vec::new();
@@ -50,13 +50,13 @@ impl Dump {
             let (pane, after) = after.split_at_checked(u32::from_le_bytes(*length) as usize).ok_or(cut)?;
             let pane = Sketch::from_bytes(ring.kind(), pane.to_vec())?;
             if !ring.is_pane(&pane) {
-                return Err(Damaged("a pane of another size than its ring says"));
+                return Err(CorruptSketch("a pane of another size than its ring says"));
             }
             panes.push((slot, pane));
             rest = after;
         }
         if !rest.is_empty() {
-            return Err(Damaged("bytes behind the last pane of a sketch over time"));
+            return Err(CorruptSketch("bytes behind the last pane of a sketch over time"));
         }
         Ok(Dump { sketch: Sketch::Ring(ring), panes })
     }
@@ -66,7 +66,7 @@ impl Dump {
 mod tests {
     use super::*;
     use crate::count_min::Update;
-    use crate::ring::Course;
+    use crate::ring::RingMode;
     use crate::window::Panes;
     use crate::{CountMin, Edits, Hll, Key, Top, Unique};
 
@@ -88,7 +88,7 @@ mod tests {
             assert_eq!(bytes, sketch.bytes(), "a plain sketch is its bytes at rest");
             let again = Dump::decode(sketch.kind(), &bytes).unwrap();
             assert_eq!((again.sketch.bytes(), again.panes.len()), (sketch.bytes(), 0));
-            assert_eq!(Kind::from_word(sketch.kind().word()), Some(sketch.kind()));
+            assert_eq!(SketchKind::from_name(sketch.kind().name()), Some(sketch.kind()));
         }
     }
 
@@ -97,26 +97,26 @@ mod tests {
         let (mut edits, mut first) = (Edits::new(), Unique::new());
         first.add(&KEY, b"a", &mut edits);
         let first = Sketch::Unique(first);
-        let mut ring = Ring::new(Course::Panes(Panes::new(1_000, 3).unwrap()), &first).unwrap();
+        let mut ring = Ring::new(RingMode::Panes(Panes::new(1_000, 3).unwrap()), &first).unwrap();
         ring.begin(8_000, &mut edits);
         ring.begin(10_000, &mut edits);
         let second = ring.pane().unwrap();
         let sketch = Sketch::Ring(ring);
         let bytes = Dump::encode(&sketch, [&second, &first].into_iter());
-        let again = Dump::decode(Kind::Ring, &bytes).unwrap();
+        let again = Dump::decode(SketchKind::Ring, &bytes).unwrap();
         assert_eq!(again.sketch.bytes(), sketch.bytes());
         let panes: Vec<(u32, &[u8])> = again.panes.iter().map(|(slot, pane)| (*slot, pane.bytes())).collect();
         assert_eq!(panes, [(1, second.bytes()), (2, first.bytes())]);
         for cut in 0..bytes.len() {
-            assert!(Dump::decode(Kind::Ring, &bytes[..cut]).is_err(), "{cut}");
+            assert!(Dump::decode(SketchKind::Ring, &bytes[..cut]).is_err(), "{cut}");
         }
-        assert!(Dump::decode(Kind::Ring, &[&bytes[..], &[0]].concat()).is_err(), "one byte more");
-        assert!(Dump::decode(Kind::Unique, &bytes).is_err(), "another kind");
+        assert!(Dump::decode(SketchKind::Ring, &[&bytes[..], &[0]].concat()).is_err(), "one byte more");
+        assert!(Dump::decode(SketchKind::Unique, &bytes).is_err(), "another kind");
         let other = Sketch::Cms(CountMin::by_size(Update::Linear, 50, 3).unwrap());
-        let mut ring = Ring::new(Course::Panes(Panes::new(1_000, 1).unwrap()), &other).unwrap();
+        let mut ring = Ring::new(RingMode::Panes(Panes::new(1_000, 1).unwrap()), &other).unwrap();
         ring.begin(8_000, &mut edits);
         let smaller = Sketch::Cms(CountMin::by_size(Update::Linear, 40, 3).unwrap());
         let wrong = Dump::encode(&Sketch::Ring(ring), std::iter::once(&smaller));
-        assert!(Dump::decode(Kind::Ring, &wrong).is_err(), "a pane of another size");
+        assert!(Dump::decode(SketchKind::Ring, &wrong).is_err(), "a pane of another size");
     }
 }

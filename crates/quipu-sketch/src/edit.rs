@@ -9,7 +9,7 @@
 //!
 //! Not here: what the bytes mean. Whoever replays edits needs no knowledge of any kind.
 
-use crate::Damaged;
+use crate::CorruptSketch;
 
 /// One change of a sketch's bytes: `removed` bytes at `at` give way to `bytes`. In place when the lengths are equal, a splice
 /// otherwise.
@@ -105,11 +105,11 @@ impl Edits {
         let len = with.len() as u32;
         let in_place = removed == len;
         if in_place {
-            if len == 0 || self.again(self.spans.len().wrapping_sub(1), at, with) {
+            if len == 0 || self.merge_into_span(self.spans.len().wrapping_sub(1), at, with) {
                 return;
             }
             if let Some(head) = self.head
-                && self.again(head, at, with)
+                && self.merge_into_span(head, at, with)
             {
                 return;
             }
@@ -133,7 +133,7 @@ impl Edits {
     }
 
     /// Writes over an earlier in-place span that covers the same bytes; or, if it is the last one, goes on where it ends.
-    fn again(&mut self, index: usize, at: u32, with: &[u8]) -> bool {
+    fn merge_into_span(&mut self, index: usize, at: u32, with: &[u8]) -> bool {
         let last = index.wrapping_add(1) == self.spans.len();
         let Some(span) = self.spans.get_mut(index) else { return false };
         let len = with.len() as u32;
@@ -157,14 +157,14 @@ impl Edits {
 }
 
 /// Applies one edit to plain bytes. Bounds are checked: a damaged edit is an error and changes nothing.
-pub fn apply(bytes: &mut Vec<u8>, at: u32, removed: u32, with: &[u8]) -> Result<(), Damaged> {
+pub fn apply(bytes: &mut Vec<u8>, at: u32, removed: u32, with: &[u8]) -> Result<(), CorruptSketch> {
     let at = at as usize;
-    let end = at.checked_add(removed as usize).ok_or(Damaged("an edit ends beyond all bytes"))?;
+    let end = at.checked_add(removed as usize).ok_or(CorruptSketch("an edit ends beyond all bytes"))?;
     if end > bytes.len() {
-        return Err(Damaged("an edit lies outside the sketch"));
+        return Err(CorruptSketch("an edit lies outside the sketch"));
     }
     if bytes.len() - removed as usize + with.len() > crate::BYTES_MAX {
-        return Err(Damaged("an edit makes the sketch too large"));
+        return Err(CorruptSketch("an edit makes the sketch too large"));
     }
     if with.len() == removed as usize {
         bytes[at..end].copy_from_slice(with);

@@ -70,17 +70,17 @@ fn round(state: &mut [u64; 4]) {
 
 /// One more hash out of a hash, for row `row` of a sketch with several: every bit of both matters for every bit of the result.
 #[inline]
-pub(crate) fn again(hash: u64, row: u64) -> u64 {
+pub(crate) fn rehash(hash: u64, row: u64) -> u64 {
     let mut mixed = hash ^ row.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     mixed ^ (mixed >> 31)
 }
 
-/// Where a hash falls among `places`.
+/// Where a hash falls among `buckets`.
 #[inline]
-pub(crate) fn place(hash: u64, places: u32) -> usize {
-    (((hash >> 32) * u64::from(places)) >> 32) as usize
+pub(crate) fn bucket_of(hash: u64, buckets: u32) -> usize {
+    (((hash >> 32) * u64::from(buckets)) >> 32) as usize
 }
 
 #[cfg(test)]

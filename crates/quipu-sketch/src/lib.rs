@@ -18,9 +18,9 @@
 
 mod dump;
 mod edit;
+mod error;
 mod interval;
 mod key;
-mod refused;
 mod simd;
 mod sketch;
 
@@ -36,12 +36,12 @@ pub mod window;
 pub use count_min::CountMin;
 pub use dump::Dump;
 pub use edit::{Edit, Edits, apply};
+pub use error::{CorruptSketch, SketchError};
 pub use hll::Hll;
 pub use interval::Interval;
 pub use key::Key;
-pub use refused::{Damaged, Refused};
 pub use ring::Ring;
-pub use sketch::{Kind, Sketch};
+pub use sketch::{Sketch, SketchKind};
 pub use top::Top;
 pub use unique::Unique;
 

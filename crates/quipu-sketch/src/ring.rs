@@ -19,8 +19,8 @@ use crate::count_min::Update;
 use crate::edit::put;
 use crate::top::Top;
 use crate::unique::Unique;
-use crate::window::{Decay, PANES_MAX, Panes, Place};
-use crate::{CountMin, Damaged, Edits, Hll, Kind, Refused, Sketch};
+use crate::window::{Decay, PANES_MAX, PanePosition, Panes};
+use crate::{CorruptSketch, CountMin, Edits, Hll, Sketch, SketchError, SketchKind};
 
 const HEADER: usize = 56;
 const LATE: usize = 40;
@@ -28,7 +28,7 @@ const LANDMARK: usize = 48;
 
 /// How a sketch over time forgets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Course {
+pub enum RingMode {
     /// A pane at a time.
     Panes(Panes),
     /// All the time, by halves.
@@ -37,27 +37,27 @@ pub enum Course {
 
 /// What every pane is like.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Mould {
-    kind: Kind,
+struct PaneSpec {
+    kind: SketchKind,
     width: u32,
     depth: u32,
     k: u32,
     decay: f64,
 }
 
-impl Mould {
-    fn of(like: &Sketch) -> Result<Mould, Refused> {
-        let none = Mould { kind: like.kind(), width: 0, depth: 0, k: 0, decay: 0.0 };
+impl PaneSpec {
+    fn from_sketch(like: &Sketch) -> Result<PaneSpec, SketchError> {
+        let none = PaneSpec { kind: like.kind(), width: 0, depth: 0, k: 0, decay: 0.0 };
         Ok(match like {
             Sketch::Hll(_) | Sketch::Unique(_) => none,
             Sketch::Cms(counts) | Sketch::Frequency(counts) => {
-                Mould { width: counts.width(), depth: counts.depth(), ..none }
+                PaneSpec { width: counts.width(), depth: counts.depth(), ..none }
             }
             Sketch::TopK(list) | Sketch::Top(list) => {
                 let info = list.info();
-                Mould { width: info.width, depth: info.depth, k: info.k, decay: info.decay, ..none }
+                PaneSpec { width: info.width, depth: info.depth, k: info.k, decay: info.decay, ..none }
             }
-            Sketch::Ring(_) | Sketch::Replayed(..) => return Err(Refused::Parameter("a pane is a plain sketch")),
+            Sketch::Ring(_) | Sketch::Replayed(..) => return Err(SketchError::Parameter("a pane is a plain sketch")),
         })
     }
 }
@@ -67,8 +67,8 @@ impl Mould {
 pub struct Ring {
     /// As drawn above.
     bytes: Vec<u8>,
-    course: Course,
-    mould: Mould,
+    mode: RingMode,
+    pane_spec: PaneSpec,
 }
 
 impl Ring {
@@ -76,48 +76,48 @@ impl Ring {
     pub const HEADER_BYTES: usize = HEADER;
 
     /// Of panes like this sketch, in which nothing needs to be counted.
-    pub fn new(course: Course, like: &Sketch) -> Result<Ring, Refused> {
-        let mould = Mould::of(like)?;
-        let (form, length, slots, landmark) = match course {
-            Course::Panes(panes) => (0, panes.pane(), panes.count(), 0),
-            Course::Decay(decay) => (1, decay.half_life(), 1, decay.landmark()),
+    pub fn new(mode: RingMode, like: &Sketch) -> Result<Ring, SketchError> {
+        let pane_spec = PaneSpec::from_sketch(like)?;
+        let (form, length, slots, landmark) = match mode {
+            RingMode::Panes(panes) => (0, panes.pane(), panes.count(), 0),
+            RingMode::Decay(decay) => (1, decay.half_life(), 1, decay.landmark()),
         };
         let mut bytes = vec![0; HEADER + 8 * slots as usize];
-        bytes[..3].copy_from_slice(&[1, mould.kind.code(), form]);
+        bytes[..3].copy_from_slice(&[1, pane_spec.kind.code(), form]);
         bytes[8..16].copy_from_slice(&length.to_le_bytes());
-        for (at, number) in [(16, slots), (20, mould.width), (24, mould.depth), (28, mould.k)] {
+        for (at, number) in [(16, slots), (20, pane_spec.width), (24, pane_spec.depth), (28, pane_spec.k)] {
             bytes[at..at + 4].copy_from_slice(&number.to_le_bytes());
         }
-        bytes[32..40].copy_from_slice(&mould.decay.to_le_bytes());
+        bytes[32..40].copy_from_slice(&pane_spec.decay.to_le_bytes());
         bytes[LANDMARK..LANDMARK + 8].copy_from_slice(&landmark.to_le_bytes());
-        let ring = Ring { bytes, course, mould };
+        let ring = Ring { bytes, mode, pane_spec };
         ring.pane().map(|_| ring)
     }
 
     /// What [`bytes`](Ring::bytes) gave.
-    pub fn from_bytes(bytes: Vec<u8>) -> Result<Ring, Damaged> {
-        let wrong = Damaged("the header of a sketch over time");
+    pub fn from_bytes(bytes: Vec<u8>) -> Result<Ring, CorruptSketch> {
+        let wrong = CorruptSketch("the header of a sketch over time");
         if bytes.len() < HEADER || bytes[0] != 1 || bytes[3..8] != [0; 5] {
             return Err(wrong);
         }
         let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("it is 4 bytes"));
         let (length, slots, landmark) = (long(&bytes, 8), word(16), long(&bytes, LANDMARK));
-        let course = match bytes[2] {
-            0 if landmark == 0 => Course::Panes(Panes::new(length, slots).ok_or(wrong)?),
-            1 if slots == 1 && length > 0 => Course::Decay(Decay::new(length, landmark)),
+        let mode = match bytes[2] {
+            0 if landmark == 0 => RingMode::Panes(Panes::new(length, slots).ok_or(wrong)?),
+            1 if slots == 1 && length > 0 => RingMode::Decay(Decay::new(length, landmark)),
             _ => return Err(wrong),
         };
         if slots > PANES_MAX || bytes.len() != HEADER + 8 * slots as usize {
-            return Err(Damaged("the length of a sketch over time"));
+            return Err(CorruptSketch("the length of a sketch over time"));
         }
-        let kind = Kind::from_code(bytes[1]).ok_or(wrong)?;
+        let kind = SketchKind::from_code(bytes[1]).ok_or(wrong)?;
         let decay = f64::from_bits(long(&bytes, 32));
-        let mould = Mould { kind, width: word(20), depth: word(24), k: word(28), decay };
-        let ring = Ring { bytes, course, mould };
-        ring.pane().map_err(|_| Damaged("the sizes of a sketch over time"))?;
+        let pane_spec = PaneSpec { kind, width: word(20), depth: word(24), k: word(28), decay };
+        let ring = Ring { bytes, mode, pane_spec };
+        ring.pane().map_err(|_| CorruptSketch("the sizes of a sketch over time"))?;
         for slot in 0..slots {
             if ring.pane_in(slot).is_some_and(|pane| ring.slot_of(pane) != slot) {
-                return Err(Damaged("a pane of a sketch over time is in another's slot"));
+                return Err(CorruptSketch("a pane of a sketch over time is in another's slot"));
             }
         }
         Ok(ring)
@@ -145,55 +145,55 @@ impl Ring {
     }
 
     /// The kind of every pane.
-    pub fn kind(&self) -> Kind {
-        self.mould.kind
+    pub fn kind(&self) -> SketchKind {
+        self.pane_spec.kind
     }
 
     /// How it forgets.
-    pub fn course(&self) -> Course {
-        self.course
+    pub fn mode(&self) -> RingMode {
+        self.mode
     }
 
     /// A pane in which nothing is counted.
-    pub fn pane(&self) -> Result<Sketch, Refused> {
-        let Mould { kind, width, depth, k, decay } = self.mould;
+    pub fn pane(&self) -> Result<Sketch, SketchError> {
+        let PaneSpec { kind, width, depth, k, decay } = self.pane_spec;
         let list = || Top::reserve(k, width, depth, decay);
         Ok(match kind {
-            Kind::Hll => Sketch::Hll(Hll::new()),
-            Kind::Unique => Sketch::Unique(Unique::new()),
-            Kind::Cms => Sketch::Cms(CountMin::by_size(Update::Linear, width, depth)?),
-            Kind::Frequency => Sketch::Frequency(CountMin::by_size(Update::Conservative, width, depth)?),
-            Kind::TopK => Sketch::TopK(list()?),
-            Kind::Top => Sketch::Top(list()?),
-            Kind::Ring => return Err(Refused::Parameter("a pane is a plain sketch")),
+            SketchKind::Hll => Sketch::Hll(Hll::new()),
+            SketchKind::Unique => Sketch::Unique(Unique::new()),
+            SketchKind::Cms => Sketch::Cms(CountMin::by_size(Update::Linear, width, depth)?),
+            SketchKind::Frequency => Sketch::Frequency(CountMin::by_size(Update::Conservative, width, depth)?),
+            SketchKind::TopK => Sketch::TopK(list()?),
+            SketchKind::Top => Sketch::Top(list()?),
+            SketchKind::Ring => return Err(SketchError::Parameter("a pane is a plain sketch")),
         })
     }
 
     /// Whether a sketch has the kind and sizes of every pane.
     pub fn is_pane(&self, sketch: &Sketch) -> bool {
-        Mould::of(sketch).is_ok_and(|mould| mould == self.mould)
+        PaneSpec::from_sketch(sketch).is_ok_and(|pane_spec| pane_spec == self.pane_spec)
     }
 
     /// Width and depth of what every pane is, if it has such.
     pub fn table(&self) -> (u32, u32) {
-        (self.mould.width, self.mould.depth)
+        (self.pane_spec.width, self.pane_spec.depth)
     }
 
     /// Places of every list.
-    pub fn places(&self) -> u32 {
-        self.mould.k
+    pub fn k(&self) -> u32 {
+        self.pane_spec.k
     }
 
     /// What a client of RedisBloom asked of every list.
     pub fn list_decay(&self) -> f64 {
-        self.mould.decay
+        self.pane_spec.decay
     }
 
     /// How many slots there are.
     pub fn slots(&self) -> u32 {
-        match self.course {
-            Course::Panes(panes) => panes.count(),
-            Course::Decay(_) => 1,
+        match self.mode {
+            RingMode::Panes(panes) => panes.count(),
+            RingMode::Decay(_) => 1,
         }
     }
 
@@ -204,23 +204,23 @@ impl Ring {
 
     /// Slots that have a pane of the window at this time.
     pub fn covered(&self, now: u64) -> impl Iterator<Item = u32> + '_ {
-        let covered = match self.course {
-            Course::Panes(panes) => panes.covered(now),
-            Course::Decay(_) => 0..=0,
+        let covered = match self.mode {
+            RingMode::Panes(panes) => panes.covered(now),
+            RingMode::Decay(_) => 0..=0,
         };
         (0..self.slots()).filter(move |slot| self.pane_in(*slot).is_some_and(|pane| covered.contains(&pane)))
     }
 
     /// Where an event belongs: a slot, and whether its pane has to be begun. `None`: it is too late. One from the future is one of now.
-    pub fn place(&self, time: u64, now: u64) -> Option<(u32, bool)> {
+    pub fn locate(&self, time: u64, now: u64) -> Option<(u32, bool)> {
         let time = time.min(now);
-        let pane = match self.course {
-            Course::Panes(panes) => match panes.place(time, now) {
-                Place::Pane(pane) => pane,
-                Place::Late | Place::Ahead => return None,
+        let pane = match self.mode {
+            RingMode::Panes(panes) => match panes.locate(time, now) {
+                PanePosition::Pane(pane) => pane,
+                PanePosition::Late | PanePosition::Ahead => return None,
             },
-            Course::Decay(decay) if decay.weight(time) == 0 => return None,
-            Course::Decay(_) => 0,
+            RingMode::Decay(decay) if decay.weight(time) == 0 => return None,
+            RingMode::Decay(_) => 0,
         };
         let slot = self.slot_of(pane);
         match self.pane_in(slot) {
@@ -232,16 +232,16 @@ impl Ring {
 
     /// A pane begins: the one that this time is in.
     pub fn begin(&mut self, time: u64, edits: &mut Edits) {
-        let pane = match self.course {
-            Course::Panes(panes) => panes.pane_of(time),
-            Course::Decay(_) => 0,
+        let pane = match self.mode {
+            RingMode::Panes(panes) => panes.pane_of(time),
+            RingMode::Decay(_) => 0,
         };
         self.put_slot(self.slot_of(pane), pane + 1, edits);
     }
 
     /// Slots whose pane has left the window; they are empty after that.
     pub fn expire(&mut self, now: u64, edits: &mut Edits) -> Vec<u32> {
-        let Course::Panes(panes) = self.course else { return Vec::new() };
+        let RingMode::Panes(panes) = self.mode else { return Vec::new() };
         let expired = |slot: &u32| self.pane_in(*slot).is_some_and(|pane| panes.is_expired(pane, now));
         let slots: Vec<u32> = (0..self.slots()).filter(expired).collect();
         slots.iter().for_each(|slot| self.put_slot(*slot, 0, edits));
@@ -260,18 +260,18 @@ impl Ring {
     }
 
     /// Weights have become large: what was counted is to be halved so often.
-    pub fn move_on(&mut self, now: u64, edits: &mut Edits) -> Option<u32> {
-        let Course::Decay(decay) = self.course else { return None };
-        let (decay, halves) = decay.move_on(now)?;
-        self.course = Course::Decay(decay);
+    pub fn advance_landmark(&mut self, now: u64, edits: &mut Edits) -> Option<u32> {
+        let RingMode::Decay(decay) = self.mode else { return None };
+        let (decay, halves) = decay.advance_landmark(now)?;
+        self.mode = RingMode::Decay(decay);
         put(&mut self.bytes, edits, LANDMARK, 8, &decay.landmark().to_le_bytes());
         Some(halves)
     }
 
     fn slot_of(&self, pane: u64) -> u32 {
-        match self.course {
-            Course::Panes(panes) => panes.slot_of(pane) as u32,
-            Course::Decay(_) => u32::from(pane != 0),
+        match self.mode {
+            RingMode::Panes(panes) => panes.slot_of(pane) as u32,
+            RingMode::Decay(_) => u32::from(pane != 0),
         }
     }
 
@@ -289,30 +289,30 @@ mod tests {
     use super::*;
 
     fn ring(like: &Sketch) -> Ring {
-        Ring::new(Course::Panes(Panes::new(1_000, 3).unwrap()), like).unwrap()
+        Ring::new(RingMode::Panes(Panes::new(1_000, 3).unwrap()), like).unwrap()
     }
 
     #[test]
     fn panes_come_and_go_a_slot_at_a_time() {
         let (mut ring, mut edits) = (ring(&Sketch::Unique(Unique::new())), Edits::new());
-        assert_eq!(ring.place(10_500, 10_600), Some((1, true)));
+        assert_eq!(ring.locate(10_500, 10_600), Some((1, true)));
         ring.begin(10_500, &mut edits);
-        assert_eq!(ring.place(10_999, 10_999), Some((1, false)));
-        assert_eq!(ring.place(99_999, 10_600), Some((1, false)), "one from the future is one of now");
-        assert_eq!(ring.place(7_999, 10_600), None, "too late");
-        assert_eq!(ring.place(8_000, 10_600), Some((2, true)));
+        assert_eq!(ring.locate(10_999, 10_999), Some((1, false)));
+        assert_eq!(ring.locate(99_999, 10_600), Some((1, false)), "one from the future is one of now");
+        assert_eq!(ring.locate(7_999, 10_600), None, "too late");
+        assert_eq!(ring.locate(8_000, 10_600), Some((2, true)));
         ring.begin(8_000, &mut edits);
         assert_eq!(ring.covered(10_600).collect::<Vec<_>>(), [1, 2]);
         assert_eq!(ring.covered(11_000).collect::<Vec<_>>(), [1]);
         assert_eq!(ring.expire(11_000, &mut edits), [2]);
         assert_eq!((ring.pane_in(1), ring.pane_in(2)), (Some(10), None));
-        assert_eq!(ring.place(13_000, 13_000), Some((1, true)), "the slot of another");
+        assert_eq!(ring.locate(13_000, 13_000), Some((1, true)), "the slot of another");
         // A clock that was put back.
         ring.begin(13_000, &mut edits);
-        assert_eq!(ring.place(10_500, 10_600), None);
+        assert_eq!(ring.locate(10_500, 10_600), None);
         ring.add_late(7, &mut edits);
         let again = Ring::from_bytes(ring.bytes().to_vec()).unwrap();
-        assert_eq!((again.late(), again.pane_in(1), again.course()), (7, Some(13), ring.course()));
+        assert_eq!((again.late(), again.pane_in(1), again.mode()), (7, Some(13), ring.mode()));
     }
 
     #[test]
@@ -334,14 +334,18 @@ mod tests {
     #[test]
     fn a_decay_has_one_pane_that_stays() {
         let like = Sketch::Top(Top::reserve(3, 8, 7, 0.9).unwrap());
-        let (mut ring, mut edits) = (Ring::new(Course::Decay(Decay::new(1_000, 5_000)), &like).unwrap(), Edits::new());
-        assert_eq!(ring.place(5_000, 5_000), Some((0, true)));
+        let (mut ring, mut edits) =
+            (Ring::new(RingMode::Decay(Decay::new(1_000, 5_000)), &like).unwrap(), Edits::new());
+        assert_eq!(ring.locate(5_000, 5_000), Some((0, true)));
         ring.begin(5_000, &mut edits);
-        assert_eq!(ring.place(5_000, 5_000), Some((0, false)));
+        assert_eq!(ring.locate(5_000, 5_000), Some((0, false)));
         assert_eq!(ring.covered(u64::MAX).collect::<Vec<_>>(), [0]);
         assert_eq!(ring.expire(u64::MAX, &mut edits), []);
-        assert_eq!((ring.move_on(6_000, &mut edits), ring.move_on(13_000, &mut edits)), (None, Some(8)));
-        assert_eq!(Ring::from_bytes(ring.bytes().to_vec()).unwrap().course(), Course::Decay(Decay::new(1_000, 13_000)));
+        assert_eq!(
+            (ring.advance_landmark(6_000, &mut edits), ring.advance_landmark(13_000, &mut edits)),
+            (None, Some(8))
+        );
+        assert_eq!(Ring::from_bytes(ring.bytes().to_vec()).unwrap().mode(), RingMode::Decay(Decay::new(1_000, 13_000)));
     }
 
     #[test]

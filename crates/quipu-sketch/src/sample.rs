@@ -33,20 +33,20 @@ impl Rate {
     }
 
     /// Events that pass before the next one that is taken.
-    fn skip(&self, die: u64) -> u64 {
+    fn skip(&self, random: u64) -> u64 {
         // In (0, 1], so that the logarithm is finite.
-        let chance = ((die >> 11) + 1) as f64 * (-53f64).exp2();
+        let chance = ((random >> 11) + 1) as f64 * (-53f64).exp2();
         (chance.ln() * self.scale) as u64
     }
 }
 
 /// Dice by which to skip, from a number that others do not have: SplitMix64.
 #[derive(Debug, Clone)]
-pub struct Dice(pub u64);
+pub struct SplitMix64(pub u64);
 
-impl Dice {
+impl SplitMix64 {
     /// The next 64 random bits.
-    pub fn throw(&mut self) -> u64 {
+    pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -64,30 +64,30 @@ pub struct Skip {
 
 impl Skip {
     /// At the beginning, or when the rate has changed.
-    pub fn new(rate: &Rate, die: u64) -> Skip {
-        Skip { left: rate.skip(die) }
+    pub fn new(rate: &Rate, random: u64) -> Skip {
+        Skip { left: rate.skip(random) }
     }
 
     /// One event: whether it is taken. The die is thrown only then.
     #[inline]
-    pub fn take(&mut self, rate: &Rate, die: impl FnOnce() -> u64) -> bool {
+    pub fn take(&mut self, rate: &Rate, random: impl FnOnce() -> u64) -> bool {
         if self.left > 0 {
             self.left -= 1;
             return false;
         }
-        self.left = rate.skip(die());
+        self.left = rate.skip(random());
         true
     }
 
     /// Many events at once: how many of them are taken. Of each whole p events exactly one is, and chance decides about the rest: an unbiased number with less noise, in a time
     /// that does not grow with `events`.
-    pub fn take_many(&mut self, rate: &Rate, events: u64, mut die: impl FnMut() -> u64) -> u64 {
+    pub fn take_many(&mut self, rate: &Rate, events: u64, mut random: impl FnMut() -> u64) -> u64 {
         let p = u64::from(rate.p);
         let (mut taken, mut rest) = (events / p, events % p);
         while rest > self.left {
             rest -= self.left + 1;
             taken += 1;
-            self.left = rate.skip(die());
+            self.left = rate.skip(random());
         }
         self.left -= rest;
         taken
@@ -96,16 +96,16 @@ impl Skip {
 
 /// A count of events of which some were taken, at one rate after another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Sampled {
+pub struct SampledCount {
     /// The count.
     pub estimate: u64,
     /// The square of its standard deviation, at most.
     pub variance: u128,
 }
 
-impl Sampled {
+impl SampledCount {
     /// So many events were taken.
-    pub fn taken(&mut self, rate: &Rate, events: u64) {
+    pub fn add_taken(&mut self, rate: &Rate, events: u64) {
         let p = u64::from(rate.p);
         self.estimate = self.estimate.saturating_add(p.saturating_mul(events));
         self.variance = self.variance.saturating_add(u128::from(p * (p - 1)) * u128::from(events));
@@ -160,7 +160,7 @@ pub fn deviation(value: u64, p: u32) -> u64 {
 
 /// Keeps the events that are taken per second near a number, whatever comes.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Pace {
+pub struct RateControl {
     /// Events to take in a second.
     pub target: f64,
     /// The rate never becomes rarer than one in this.
@@ -173,9 +173,9 @@ const STEP_MAX: f64 = 8.0;
 /// Nothing changes while the events taken are within this factor of the target: otherwise noise alone would change the rate all the time.
 const SLACK: f64 = 1.25;
 
-impl Pace {
+impl RateControl {
     /// The rate to go on with, after `taken` events in so many milliseconds.
-    pub fn next(&self, rate: Rate, taken: u64, elapsed_ms: u64) -> Rate {
+    pub fn next_rate(&self, rate: Rate, taken: u64, elapsed_ms: u64) -> Rate {
         if elapsed_ms == 0 || self.target.is_nan() || self.target <= 0.0 {
             return rate;
         }
@@ -191,13 +191,13 @@ impl Pace {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::key::again;
+    use crate::key::rehash;
 
-    fn dice(seed: u64) -> impl FnMut() -> u64 {
+    fn rng(seed: u64) -> impl FnMut() -> u64 {
         let mut n = 0;
         move || {
             n += 1;
-            again(n, seed)
+            rehash(n, seed)
         }
     }
 
@@ -206,12 +206,12 @@ mod tests {
         let (rate, n, runs) = (Rate::one_in(10), 10_000, 2000);
         let (mut sum, mut squares) = (0.0, 0.0);
         for run in 0..runs {
-            let mut dice = dice(run);
-            let mut skip = Skip::new(&rate, dice());
-            let mut sampled = Sampled::default();
+            let mut rng = rng(run);
+            let mut skip = Skip::new(&rate, rng());
+            let mut sampled = SampledCount::default();
             for _ in 0..n {
-                if skip.take(&rate, &mut dice) {
-                    sampled.taken(&rate, 1);
+                if skip.take(&rate, &mut rng) {
+                    sampled.add_taken(&rate, 1);
                 }
             }
             let off = sampled.estimate as f64 / f64::from(n) - 1.0;
@@ -225,15 +225,15 @@ mod tests {
 
     #[test]
     fn many_at_once_are_as_unbiased_and_less_noisy() {
-        let (rate, mut dice) = (Rate::one_in(7), dice(1));
-        let mut skip = Skip::new(&rate, dice());
+        let (rate, mut rng) = (Rate::one_in(7), rng(1));
+        let mut skip = Skip::new(&rate, rng());
         let (mut taken, mut events) = (0, 0);
         for n in 0..200_000 {
-            taken += skip.take_many(&rate, n % 30, &mut dice);
+            taken += skip.take_many(&rate, n % 30, &mut rng);
             events += n % 30;
         }
         assert!((taken as f64 * 7.0 / events as f64 - 1.0).abs() < 0.005);
-        assert!(skip.take_many(&rate, u64::MAX, &mut dice) >= u64::MAX / 7);
+        assert!(skip.take_many(&rate, u64::MAX, &mut rng) >= u64::MAX / 7);
     }
 
     #[test]
@@ -286,10 +286,10 @@ mod tests {
 
         #[test]
         fn many_at_once_take_what_the_rate_says_but_for_one_in_each_skip(p in 1..1000u32, seed: u64, adds in proptest::collection::vec(0..5000u64, 1..50)) {
-            let (rate, mut dice) = (Rate::one_in(p), dice(seed));
-            let mut skip = Skip::new(&rate, dice());
+            let (rate, mut rng) = (Rate::one_in(p), rng(seed));
+            let mut skip = Skip::new(&rate, rng());
             for events in adds {
-                let taken = skip.take_many(&rate, events, &mut dice);
+                let taken = skip.take_many(&rate, events, &mut rng);
                 let whole = events / u64::from(p);
                 proptest::prop_assert!(taken >= whole && taken <= whole + events % u64::from(p));
             }
@@ -302,31 +302,31 @@ mod tests {
         let mut skip = Skip::new(&rate, 5);
         assert!((0..100).all(|n| skip.take(&rate, || n)));
         assert_eq!(skip.take_many(&rate, 50, || 1), 50);
-        let mut sampled = Sampled::default();
-        sampled.taken(&rate, 100);
-        assert_eq!(sampled, Sampled { estimate: 100, variance: 0 });
+        let mut sampled = SampledCount::default();
+        sampled.add_taken(&rate, 100);
+        assert_eq!(sampled, SampledCount { estimate: 100, variance: 0 });
     }
 
     #[test]
     fn extreme_dice_are_harmless() {
-        for die in [0, 1, u64::MAX] {
-            assert!(Rate::one_in(u32::MAX).skip(die) < 1 << 40);
+        for random in [0, 1, u64::MAX] {
+            assert!(Rate::one_in(u32::MAX).skip(random) < 1 << 40);
         }
         assert_eq!(Rate::one_in(100).skip(u64::MAX), 0);
     }
 
     #[test]
     fn the_pace_finds_its_rate() {
-        let pace = Pace { target: 1000.0, p_max: 1 << 20 };
+        let pace = RateControl { target: 1000.0, p_max: 1 << 20 };
         let mut rate = Rate::one_in(1);
         for _ in 0..20 {
-            rate = pace.next(rate, 5_000_000 / u64::from(rate.p()) / 10, 100);
+            rate = pace.next_rate(rate, 5_000_000 / u64::from(rate.p()) / 10, 100);
         }
         assert!((4_000..=6_500).contains(&rate.p()), "{}", rate.p());
         for _ in 0..20 {
-            rate = pace.next(rate, 0, 100);
+            rate = pace.next_rate(rate, 0, 100);
         }
         assert_eq!(rate.p(), 1);
-        assert_eq!(pace.next(rate, 100, 0), rate);
+        assert_eq!(pace.next_rate(rate, 100, 0), rate);
     }
 }

@@ -8,10 +8,10 @@
     reason = "vector instructions: the bar for three sketches is 5 µs, and safe code does not reach it"
 )]
 
-use crate::hll::dense::{PACKED, Registers, Tally};
+use crate::hll::dense::{PACKED, RegisterTally, Registers};
 
 /// Raises all registers to the packed ones, where those are higher, and looks at the result.
-pub fn union(registers: &mut Registers, packed: &[&[u8; PACKED]]) -> Tally {
+pub fn union(registers: &mut Registers, packed: &[&[u8; PACKED]]) -> RegisterTally {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx2") {
         // SAFETY: the processor has AVX2: that was asked on the line above.
@@ -20,7 +20,7 @@ pub fn union(registers: &mut Registers, packed: &[&[u8; PACKED]]) -> Tally {
     plain(registers, packed)
 }
 
-fn plain(registers: &mut Registers, packed: &[&[u8; PACKED]]) -> Tally {
+fn plain(registers: &mut Registers, packed: &[&[u8; PACKED]]) -> RegisterTally {
     for one in packed {
         registers.raise(one);
     }
@@ -31,12 +31,12 @@ fn plain(registers: &mut Registers, packed: &[&[u8; PACKED]]) -> Tally {
 mod avx2 {
     use std::arch::x86_64::*;
 
-    use crate::hll::dense::{PACKED, Registers, Tally};
+    use crate::hll::dense::{PACKED, RegisterTally, Registers};
     use crate::hll::{RANK_MAX, REGISTERS};
 
     /// Thirty-two registers at a time: 24 packed bytes, 32 bytes.
     #[target_feature(enable = "avx2")]
-    pub fn union(registers: &mut Registers, packed: &[&[u8; PACKED]]) -> Tally {
+    pub fn union(registers: &mut Registers, packed: &[&[u8; PACKED]]) -> RegisterTally {
         // Each group of three bytes becomes two lanes of 16 bits, in two ways: one for the registers that end up in low bytes, one for those in high bytes. The high half of the vector has the
         // packed bytes from 8 on, so its groups begin 4 bytes later.
         let low_from = groups([-1, 0, 1, 2]);
@@ -55,8 +55,8 @@ mod avx2 {
         let (zero, one, unit) = (_mm256_setzero_si256(), _mm256_set1_epi8(1), _mm256_set1_epi64x(1 << 50));
 
         let (mut set, mut full, mut rooms) = (zero, zero, [zero; 4]);
-        for (index, place) in registers.0.as_chunks_mut::<32>().0.iter_mut().enumerate() {
-            let mut highest = load(place);
+        for (index, chunk) in registers.0.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+            let mut highest = load(chunk);
             for packed in packed {
                 let bytes = &packed.as_chunks::<24>().0[index];
                 let (first, last) = (bytes.first_chunk().expect("16 of 24"), bytes.last_chunk().expect("16 of 24"));
@@ -66,7 +66,7 @@ mod avx2 {
                 let both = _mm256_or_si256(_mm256_mulhi_epu16(low, low_factor), _mm256_mullo_epi16(high, high_factor));
                 highest = _mm256_max_epu8(highest, both);
             }
-            store(place, highest);
+            store(chunk, highest);
             set = _mm256_add_epi64(set, _mm256_sad_epu8(_mm256_min_epu8(highest, one), zero));
             let at_top = _mm256_subs_epu8(highest, _mm256_set1_epi8(RANK_MAX as i8 - 1));
             full = _mm256_add_epi64(full, _mm256_sad_epu8(_mm256_min_epu8(at_top, one), zero));
@@ -79,7 +79,7 @@ mod avx2 {
         let room = rooms.into_iter().fold(0u64, |room, lanes| room.wrapping_add(sum(lanes)));
         // Only when all registers are empty the sum is 2⁶⁴, and wraps.
         let room = if set == 0 { 1 << 64 } else { u128::from(room) };
-        Tally { zeros: REGISTERS as u32 - set, full: sum(full) as u32, room }
+        RegisterTally { zeros: REGISTERS as u32 - set, full: sum(full) as u32, room }
     }
 
     /// A shuffle that takes these bytes of each group of three; −1 is a zero.

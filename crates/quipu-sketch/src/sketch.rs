@@ -1,12 +1,12 @@
 //! Any sketch, as whoever keeps it sees it: a kind and bytes.
 
 use crate::count_min::Update;
-use crate::{CountMin, Damaged, Edit, Hll, Ring, Top, Unique, apply};
+use crate::{CorruptSketch, CountMin, Edit, Hll, Ring, Top, Unique, apply};
 
 /// What a sketch counts, and how. The codes are kept with bytes at rest and never change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Kind {
+pub enum SketchKind {
     /// Distinct items, as Redis counts them.
     Hll = 1,
     /// Distinct items, under a secret key.
@@ -23,9 +23,17 @@ pub enum Kind {
     Ring = 7,
 }
 
-impl Kind {
+impl SketchKind {
     /// All of them.
-    pub const ALL: [Kind; 7] = [Kind::Hll, Kind::Unique, Kind::Cms, Kind::Frequency, Kind::TopK, Kind::Top, Kind::Ring];
+    pub const ALL: [SketchKind; 7] = [
+        SketchKind::Hll,
+        SketchKind::Unique,
+        SketchKind::Cms,
+        SketchKind::Frequency,
+        SketchKind::TopK,
+        SketchKind::Top,
+        SketchKind::Ring,
+    ];
 
     /// The code that stands for it.
     pub fn code(self) -> u8 {
@@ -33,78 +41,78 @@ impl Kind {
     }
 
     /// The kind that a code stands for.
-    pub fn from_code(code: u8) -> Option<Kind> {
-        Kind::ALL.into_iter().find(|kind| kind.code() == code)
+    pub fn from_code(code: u8) -> Option<SketchKind> {
+        SketchKind::ALL.into_iter().find(|kind| kind.code() == code)
     }
 
     /// The word that stands for it in dumps and exports.
-    pub fn word(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
-            Kind::Hll => "hll",
-            Kind::Unique => "unique",
-            Kind::Cms => "cms",
-            Kind::Frequency => "frequency",
-            Kind::TopK => "topk",
-            Kind::Top => "top",
-            Kind::Ring => "ring",
+            SketchKind::Hll => "hll",
+            SketchKind::Unique => "unique",
+            SketchKind::Cms => "cms",
+            SketchKind::Frequency => "frequency",
+            SketchKind::TopK => "topk",
+            SketchKind::Top => "top",
+            SketchKind::Ring => "ring",
         }
     }
 
     /// The kind that a word stands for.
-    pub fn from_word(word: &str) -> Option<Kind> {
-        Kind::ALL.into_iter().find(|kind| kind.word() == word)
+    pub fn from_name(word: &str) -> Option<SketchKind> {
+        SketchKind::ALL.into_iter().find(|kind| kind.name() == word)
     }
 }
 
 /// A sketch of any kind.
 #[derive(Debug, Clone)]
 pub enum Sketch {
-    /// See [`Kind::Hll`].
+    /// See [`SketchKind::Hll`].
     Hll(Hll),
-    /// See [`Kind::Unique`].
+    /// See [`SketchKind::Unique`].
     Unique(Unique),
-    /// See [`Kind::Cms`]; linear.
+    /// See [`SketchKind::Cms`]; linear.
     Cms(CountMin),
-    /// See [`Kind::Frequency`]; conservative.
+    /// See [`SketchKind::Frequency`]; conservative.
     Frequency(CountMin),
-    /// See [`Kind::TopK`].
+    /// See [`SketchKind::TopK`].
     TopK(Top),
-    /// See [`Kind::Top`].
+    /// See [`SketchKind::Top`].
     Top(Top),
-    /// See [`Kind::Ring`].
+    /// See [`SketchKind::Ring`].
     Ring(Ring),
     /// Bytes that were replayed and not looked at since: [`ready`](Sketch::ready) makes one of the above of them.
-    Replayed(Kind, Vec<u8>),
+    Replayed(SketchKind, Vec<u8>),
 }
 
 impl Sketch {
     /// What [`bytes`](Sketch::bytes) of this kind gave. They are checked in full.
-    pub fn from_bytes(kind: Kind, bytes: Vec<u8>) -> Result<Sketch, Damaged> {
+    pub fn from_bytes(kind: SketchKind, bytes: Vec<u8>) -> Result<Sketch, CorruptSketch> {
         let with = |update: Update, bytes: Vec<u8>| {
             let counts = CountMin::from_bytes(bytes)?;
-            if counts.update() == update { Ok(counts) } else { Err(Damaged("frequencies of the other kind")) }
+            if counts.update() == update { Ok(counts) } else { Err(CorruptSketch("frequencies of the other kind")) }
         };
         Ok(match kind {
-            Kind::Hll => Sketch::Hll(Hll::from_bytes(bytes)?),
-            Kind::Unique => Sketch::Unique(Unique::from_bytes(bytes)?),
-            Kind::Cms => Sketch::Cms(with(Update::Linear, bytes)?),
-            Kind::Frequency => Sketch::Frequency(with(Update::Conservative, bytes)?),
-            Kind::TopK => Sketch::TopK(Top::from_bytes(bytes)?),
-            Kind::Top => Sketch::Top(Top::from_bytes(bytes)?),
-            Kind::Ring => Sketch::Ring(Ring::from_bytes(bytes)?),
+            SketchKind::Hll => Sketch::Hll(Hll::from_bytes(bytes)?),
+            SketchKind::Unique => Sketch::Unique(Unique::from_bytes(bytes)?),
+            SketchKind::Cms => Sketch::Cms(with(Update::Linear, bytes)?),
+            SketchKind::Frequency => Sketch::Frequency(with(Update::Conservative, bytes)?),
+            SketchKind::TopK => Sketch::TopK(Top::from_bytes(bytes)?),
+            SketchKind::Top => Sketch::Top(Top::from_bytes(bytes)?),
+            SketchKind::Ring => Sketch::Ring(Ring::from_bytes(bytes)?),
         })
     }
 
     /// What it counts.
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> SketchKind {
         match self {
-            Sketch::Hll(_) => Kind::Hll,
-            Sketch::Unique(_) => Kind::Unique,
-            Sketch::Cms(_) => Kind::Cms,
-            Sketch::Frequency(_) => Kind::Frequency,
-            Sketch::TopK(_) => Kind::TopK,
-            Sketch::Top(_) => Kind::Top,
-            Sketch::Ring(_) => Kind::Ring,
+            Sketch::Hll(_) => SketchKind::Hll,
+            Sketch::Unique(_) => SketchKind::Unique,
+            Sketch::Cms(_) => SketchKind::Cms,
+            Sketch::Frequency(_) => SketchKind::Frequency,
+            Sketch::TopK(_) => SketchKind::TopK,
+            Sketch::Top(_) => SketchKind::Top,
+            Sketch::Ring(_) => SketchKind::Ring,
             Sketch::Replayed(kind, _) => *kind,
         }
     }
@@ -146,7 +154,7 @@ impl Sketch {
     }
 
     /// Applies an edit from the journal, to the bytes alone: what is derived from them is made again by [`ready`](Sketch::ready), once, after the last of them.
-    pub fn replay(&mut self, at: u32, removed: u32, with: &[u8]) -> Result<(), Damaged> {
+    pub fn replay(&mut self, at: u32, removed: u32, with: &[u8]) -> Result<(), CorruptSketch> {
         if let Sketch::Replayed(_, bytes) = self {
             return apply(bytes, at, removed, with);
         }
@@ -157,12 +165,12 @@ impl Sketch {
     }
 
     /// As [`replay`](Sketch::replay), by the edit.
-    pub fn replay_edit(&mut self, edit: Edit<'_>) -> Result<(), Damaged> {
+    pub fn replay_edit(&mut self, edit: Edit<'_>) -> Result<(), CorruptSketch> {
         self.replay(edit.at, edit.removed, edit.bytes)
     }
 
     /// Looks at bytes that were replayed: a sketch that can be asked and changed, or what is wrong with them.
-    pub fn ready(&mut self) -> Result<&mut Sketch, Damaged> {
+    pub fn ready(&mut self) -> Result<&mut Sketch, CorruptSketch> {
         if let Sketch::Replayed(kind, bytes) = self {
             *self = Sketch::from_bytes(*kind, std::mem::take(bytes))?;
         }

@@ -16,7 +16,7 @@ pub struct Panes {
 
 /// Where a time belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum PanePosition {
     /// In the pane of this number.
     Pane(u64),
     /// It is older than the window.
@@ -39,7 +39,7 @@ impl Panes {
     }
 
     /// Reads `1h/60`: the last hour, in 60 panes of a minute. The length must be whole panes.
-    pub fn read(text: &str) -> Result<Panes, String> {
+    pub fn parse(text: &str) -> Result<Panes, String> {
         let wrong =
             || format!("'{text}' is not a window: write 1h/60 for the last hour in 60 panes, at most {PANES_MAX}");
         let (length, count) = text.split_once('/').ok_or_else(wrong)?;
@@ -100,14 +100,14 @@ impl Panes {
     }
 
     /// Where an event belongs.
-    pub fn place(&self, time: u64, now: u64) -> Place {
+    pub fn locate(&self, time: u64, now: u64) -> PanePosition {
         let (pane, covered) = (self.pane_of(time), self.covered(now));
         if pane < *covered.start() {
-            Place::Late
+            PanePosition::Late
         } else if pane > *covered.end() {
-            Place::Ahead
+            PanePosition::Ahead
         } else {
-            Place::Pane(pane)
+            PanePosition::Pane(pane)
         }
     }
 }
@@ -166,7 +166,7 @@ impl Decay {
     }
 
     /// Once weights have become large: the weights to go on with, and how often all sums so far must be halved.
-    pub fn move_on(&self, now: u64) -> Option<(Decay, u32)> {
+    pub fn advance_landmark(&self, now: u64) -> Option<(Decay, u32)> {
         let halves = now.saturating_sub(self.landmark) / self.half_life;
         let landmark = self.landmark + halves * self.half_life;
         (halves >= HALF_LIVES_MAX).then(|| (Decay { landmark, ..*self }, u32::try_from(halves).unwrap_or(u32::MAX)))
@@ -184,10 +184,10 @@ mod tests {
 
     #[test]
     fn windows_are_read_and_shown() {
-        let hour = Panes::read("1h/60").unwrap();
+        let hour = Panes::parse("1h/60").unwrap();
         assert_eq!((hour.length(), hour.pane(), hour.count()), (3_600_000, 60_000, 60));
         for text in ["1h/60", "90s/3", "7d/7", "1500ms/5", "1d/1440"] {
-            assert_eq!(Panes::read(text).unwrap().to_string(), text);
+            assert_eq!(Panes::parse(text).unwrap().to_string(), text);
         }
         for bad in [
             "",
@@ -205,7 +205,7 @@ mod tests {
             "1 h/2",
             "213503982335d/1",
         ] {
-            assert!(Panes::read(bad).is_err(), "{bad}");
+            assert!(Panes::parse(bad).is_err(), "{bad}");
         }
     }
 
@@ -216,10 +216,10 @@ mod tests {
         assert_eq!(panes.times_of(1), 1000..2000);
         let now = 10_500;
         assert_eq!(panes.covered(now), 8..=10);
-        assert_eq!(panes.place(8_000, now), Place::Pane(8));
-        assert_eq!(panes.place(7_999, now), Place::Late);
-        assert_eq!(panes.place(10_999, now), Place::Pane(10));
-        assert_eq!(panes.place(11_000, now), Place::Ahead);
+        assert_eq!(panes.locate(8_000, now), PanePosition::Pane(8));
+        assert_eq!(panes.locate(7_999, now), PanePosition::Late);
+        assert_eq!(panes.locate(10_999, now), PanePosition::Pane(10));
+        assert_eq!(panes.locate(11_000, now), PanePosition::Ahead);
         assert!(panes.is_expired(7, now) && !panes.is_expired(8, now) && !panes.is_expired(11, now));
         assert_eq!(panes.covered(500), 0..=0);
         let slots: Vec<usize> = panes.covered(now).map(|pane| panes.slot_of(pane)).collect();
@@ -228,7 +228,7 @@ mod tests {
 
     #[test]
     fn a_reading_falls_short_by_less_than_a_pane() {
-        let panes = Panes::read("10s/10").unwrap();
+        let panes = Panes::parse("10s/10").unwrap();
         for now in 50_000..53_000 {
             let covered = now + 1 - panes.times_of(*panes.covered(now).start()).start;
             assert!(covered <= panes.length() && covered > panes.length() - panes.pane());
@@ -243,12 +243,12 @@ mod tests {
         assert_eq!((decay.value(sum, 6000), decay.value(sum, 7000)), (1.5, 0.75));
         assert_eq!(decay.weight(4000), Decay::UNIT / 2);
         assert_eq!(Decay::new(100, 5_000).weight(3_000), 0, "too old to count");
-        assert!(decay.move_on(12_999).is_none());
-        let (later, halves) = decay.move_on(13_500).unwrap();
+        assert!(decay.advance_landmark(12_999).is_none());
+        let (later, halves) = decay.advance_landmark(13_500).unwrap();
         assert_eq!((later.landmark(), halves), (13_000, 8));
         assert_eq!(later.value(sum >> halves, 26_000), decay.value(sum, 26_000));
         assert_eq!(Decay::new(0, u64::MAX).weight(0), 0);
-        let (far, halves) = Decay::new(1, 0).move_on(u64::MAX).unwrap();
+        let (far, halves) = Decay::new(1, 0).advance_landmark(u64::MAX).unwrap();
         assert_eq!((far.landmark(), halves), (u64::MAX, u32::MAX));
     }
 }

@@ -92,7 +92,7 @@ impl Config {
             return Err(ConfigError::Scheme);
         }
         let Options { mut prefix, connect_timeout, reply_timeout } = options;
-        let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (authority, query) = rest.split_once('?').unwrap_or((rest, ""));
         let mut parameters = Vec::new();
         for part in query.split('&').filter(|part| !part.is_empty()) {
             match part.split_once('=') {
@@ -104,12 +104,12 @@ impl Config {
             return Err(ConfigError::Prefix);
         }
         // `/` and `?` in a password are percent-encoded, as in any URL; an `@` may stand for itself, which the driver would not have.
-        let (place, path) = place.split_at(place.find('/').unwrap_or(place.len()));
-        let place = match place.rsplit_once('@') {
+        let (authority, path) = authority.split_at(authority.find('/').unwrap_or(authority.len()));
+        let authority = match authority.rsplit_once('@') {
             Some((user, hosts)) => format!("{}@{hosts}", user.replace('@', "%40")),
-            None => place.to_owned(),
+            None => authority.to_owned(),
         };
-        let url = format!("postgres://{place}{path}?{}", parameters.join("&"));
+        let url = format!("postgres://{authority}{path}?{}", parameters.join("&"));
         let parsed = url.trim_end_matches('?').parse::<tokio_postgres::Config>();
         let shape = "it is not of the form postgres://user:password@host:port/database?parameter=value";
         let mut driver = parsed.map_err(|_| ConfigError::Url(shape))?;

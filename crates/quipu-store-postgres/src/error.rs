@@ -29,14 +29,14 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quipu_model::{BoxError, Call, StoreError};
+use quipu_model::{BoxError, StoreCall, StoreError};
 use tokio_postgres::error::Severity;
 
 /// Codes, or the classes they begin with, that are only given for a transaction that was rolled back.
 const REFUSALS: [&str; 10] = ["0A", "22", "23", "25006", "26", "40", "42", "53", "55P03", "57014"];
 
 /// Classes of errors that the data of one row brings about: a statement without that row may succeed.
-const OF_ROWS: [&str; 6] = ["21", "22", "23", "54", "P0", "XX"];
+const ROW_ERROR_CLASSES: [&str; 6] = ["21", "22", "23", "54", "P0", "XX"];
 
 /// Codes of a statement that waited for a lock for too long.
 const LOCKED: [&str; 2] = ["55P03", "57014"];
@@ -49,7 +49,7 @@ pub(crate) type Cause = Arc<dyn Error + Send + Sync>;
 
 /// Why there is no answer.
 #[derive(Debug, Clone)]
-pub(crate) enum Failure {
+pub(crate) enum CallFailure {
     /// Certainly not applied.
     Refused(Cause),
     /// May have been applied.
@@ -64,67 +64,69 @@ pub(crate) enum Failure {
     HistoryChanged,
 }
 
-impl Failure {
+impl CallFailure {
     /// Nothing was sent.
-    pub(crate) fn unsent(source: impl Into<BoxError>) -> Failure {
-        Failure::Refused(source.into().into())
+    pub(crate) fn unsent(source: impl Into<BoxError>) -> CallFailure {
+        CallFailure::Refused(source.into().into())
     }
 
     /// Sent, and not answered.
-    pub(crate) fn lost(source: impl Into<BoxError>) -> Failure {
-        Failure::Open(source.into().into())
+    pub(crate) fn lost(source: impl Into<BoxError>) -> CallFailure {
+        CallFailure::Open(source.into().into())
     }
 
     /// What came instead of an answer.
-    pub(crate) fn answered(error: tokio_postgres::Error) -> Failure {
+    pub(crate) fn from_server_error(error: tokio_postgres::Error) -> CallFailure {
         let code = error
             .as_db_error()
             .filter(|answer| answer.parsed_severity() == Some(Severity::Error))
             .map(|answer| answer.code().code().to_owned());
-        let Some(code) = code else { return Failure::lost(error) };
-        match (is_of_row(&code), is_refusal(&code)) {
-            (true, true) => Failure::RowRefused(Arc::new(error)),
-            (true, false) => Failure::RowDamaged(Arc::new(error)),
-            (false, true) if LOCKED.contains(&&*code) => Failure::Locked(Arc::new(error)),
-            (false, true) => Failure::unsent(error),
-            (false, false) => Failure::lost(error),
+        let Some(code) = code else { return CallFailure::lost(error) };
+        match (is_row_error(&code), is_refusal(&code)) {
+            (true, true) => CallFailure::RowRefused(Arc::new(error)),
+            (true, false) => CallFailure::RowDamaged(Arc::new(error)),
+            (false, true) if LOCKED.contains(&&*code) => CallFailure::Locked(Arc::new(error)),
+            (false, true) => CallFailure::unsent(error),
+            (false, false) => CallFailure::lost(error),
         }
     }
 
     /// Of a call that was not sent because another one failed.
-    pub(crate) fn before(self) -> Failure {
+    pub(crate) fn into_unsent(self) -> CallFailure {
         match self {
-            Failure::Refused(cause)
-            | Failure::Open(cause)
-            | Failure::Locked(cause)
-            | Failure::RowRefused(cause)
-            | Failure::RowDamaged(cause) => Failure::Refused(cause),
-            Failure::HistoryChanged => Failure::HistoryChanged,
+            CallFailure::Refused(cause)
+            | CallFailure::Open(cause)
+            | CallFailure::Locked(cause)
+            | CallFailure::RowRefused(cause)
+            | CallFailure::RowDamaged(cause) => CallFailure::Refused(cause),
+            CallFailure::HistoryChanged => CallFailure::HistoryChanged,
         }
     }
 
     /// Names the row, if its data is the reason.
-    pub(crate) fn at(self, name: &[u8]) -> Failure {
-        let named = |source| -> Cause { Arc::new(AtRow { name: name.escape_ascii().to_string(), source }) };
+    pub(crate) fn with_row(self, name: &[u8]) -> CallFailure {
+        let named = |source| -> Cause { Arc::new(RowError { name: name.escape_ascii().to_string(), source }) };
         match self {
-            Failure::RowRefused(cause) => Failure::RowRefused(named(cause)),
-            Failure::RowDamaged(cause) => Failure::RowDamaged(named(cause)),
+            CallFailure::RowRefused(cause) => CallFailure::RowRefused(named(cause)),
+            CallFailure::RowDamaged(cause) => CallFailure::RowDamaged(named(cause)),
             other => other,
         }
     }
 
     /// Whether the data of a row is the reason: a statement without that row may succeed.
     pub(crate) fn is_of_row(&self) -> bool {
-        matches!(self, Failure::RowRefused(_) | Failure::RowDamaged(_))
+        matches!(self, CallFailure::RowRefused(_) | CallFailure::RowDamaged(_))
     }
 
-    pub(crate) fn of(self, call: Call) -> StoreError {
+    pub(crate) fn into_store_error(self, call: StoreCall) -> StoreError {
         match self {
-            Failure::Refused(cause) | Failure::Locked(cause) | Failure::RowRefused(cause) => {
+            CallFailure::Refused(cause) | CallFailure::Locked(cause) | CallFailure::RowRefused(cause) => {
                 StoreError::NotApplied { call, source: Box::new(cause) }
             }
-            Failure::Open(cause) | Failure::RowDamaged(cause) => StoreError::Unknown { call, source: Box::new(cause) },
-            Failure::HistoryChanged => StoreError::HistoryChanged { call },
+            CallFailure::Open(cause) | CallFailure::RowDamaged(cause) => {
+                StoreError::Unknown { call, source: Box::new(cause) }
+            }
+            CallFailure::HistoryChanged => StoreError::HistoryChanged { call },
         }
     }
 }
@@ -132,13 +134,13 @@ impl Failure {
 /// An error of the data in one row.
 #[derive(Debug, thiserror::Error)]
 #[error("the row of {name} cannot be used")]
-struct AtRow {
+struct RowError {
     name: String,
     source: Cause,
 }
 
-fn is_of_row(code: &str) -> bool {
-    OF_ROWS.iter().any(|known| code.starts_with(known))
+fn is_row_error(code: &str) -> bool {
+    ROW_ERROR_CLASSES.iter().any(|known| code.starts_with(known))
 }
 
 fn is_refusal(code: &str) -> bool {
@@ -153,11 +155,11 @@ pub(crate) struct RowLocked;
 /// The server has not answered in time.
 #[derive(Debug, thiserror::Error)]
 #[error("no reply within {0:?}")]
-pub(crate) struct Late(pub(crate) Duration);
+pub(crate) struct ReplyTimeout(pub(crate) Duration);
 
 /// What no statement or row of ours looks like.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Damaged {
+pub(crate) enum DataError {
     /// A column that cannot be read.
     #[error("{what} cannot be read")]
     Column {
@@ -168,13 +170,13 @@ pub(crate) enum Damaged {
     },
     /// A part is there without another that belongs to it, or there are too many.
     #[error("{0} is not whole")]
-    Torn(&'static str),
+    Incomplete(&'static str),
     /// More than a row of this program ever has.
     #[error("{0} are more than this program writes")]
     TooMany(&'static str),
     /// A word that we do not know.
     #[error("{what} cannot be {word:?}")]
-    Word {
+    UnknownWord {
         /// Which part.
         what: &'static str,
         /// What stands there.
@@ -185,18 +187,18 @@ pub(crate) enum Damaged {
     Body(#[from] quipu_model::shared::body::BodyError),
     /// The statement and the model do not agree.
     #[error("the statement did not carry out what it had to")]
-    Verdict,
+    VerdictMismatch,
 }
 
-impl From<Damaged> for Failure {
-    fn from(damaged: Damaged) -> Failure {
-        Failure::RowDamaged(Arc::new(damaged))
+impl From<DataError> for CallFailure {
+    fn from(error: DataError) -> CallFailure {
+        CallFailure::RowDamaged(Arc::new(error))
     }
 }
 
-impl From<quipu_model::shared::SnapshotError> for Failure {
-    fn from(error: quipu_model::shared::SnapshotError) -> Failure {
-        Failure::RowDamaged(Arc::new(error))
+impl From<quipu_model::shared::SnapshotError> for CallFailure {
+    fn from(error: quipu_model::shared::SnapshotError) -> CallFailure {
+        CallFailure::RowDamaged(Arc::new(error))
     }
 }
 

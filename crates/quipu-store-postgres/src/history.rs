@@ -17,7 +17,7 @@
 
 use tokio_postgres::{Client, Error};
 
-use crate::schema::named;
+use crate::schema::with_prefix;
 
 /// The name of the server in a history: there is one.
 pub(crate) const SERVER: &str = "postgresql";
@@ -47,12 +47,12 @@ pub(crate) async fn ask_identity(client: &Client, prefix: &str) -> Result<String
 
 fn with_server(prefix: &str) -> String {
     let is_lossy = "'off' IN (current_setting('fsync'), current_setting('synchronous_commit'))";
-    named(
+    with_prefix(
         &format!("SELECT concat_ws(' ', {SERVER_AND_TIMELINE}, {TABLES}, CASE WHEN {is_lossy} THEN {STARTS} END)"),
         prefix,
     )
 }
 
 fn without_server(prefix: &str) -> String {
-    named(&format!("SELECT concat_ws(' ', {TABLES}, {STARTS})"), prefix)
+    with_prefix(&format!("SELECT concat_ws(' ', {TABLES}, {STARTS})"), prefix)
 }

@@ -24,7 +24,7 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::OpenError;
 use crate::config::Config;
-use crate::error::{Failure, Late};
+use crate::error::{CallFailure, ReplyTimeout};
 use crate::{history, schema};
 
 /// Connections of one node: as many as the engine has threads that wait for a store, and a few for commands of people. A server takes a
@@ -47,12 +47,12 @@ struct Identities {
     /// The one that a server told last.
     newest: Option<Arc<str>>,
     /// The one that the caller knows, if it has asked.
-    known: Option<Arc<str>>,
+    expected: Option<Arc<str>>,
 }
 
 /// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
-enum Unconnected {
+enum ConnectError {
     #[error("cannot connect to the server")]
     Server(#[source] tokio_postgres::Error),
     #[error("cannot connect to the server in time")]
@@ -67,15 +67,15 @@ enum Unconnected {
     Closed,
 }
 
-impl From<PoolError> for Unconnected {
-    fn from(error: PoolError) -> Unconnected {
+impl From<PoolError> for ConnectError {
+    fn from(error: PoolError) -> ConnectError {
         match error {
-            PoolError::Backend(error) => Unconnected::Server(error),
-            PoolError::Timeout(TimeoutType::Wait) => Unconnected::Busy,
-            PoolError::Timeout(TimeoutType::Create | TimeoutType::Recycle) => Unconnected::Late,
-            PoolError::PostCreateHook(HookError::Backend(error)) => Unconnected::Tables(error),
-            PoolError::PostCreateHook(HookError::Message(why)) => Unconnected::Schema(why.into_owned()),
-            PoolError::Closed | PoolError::NoRuntimeSpecified => Unconnected::Closed,
+            PoolError::Backend(error) => ConnectError::Server(error),
+            PoolError::Timeout(TimeoutType::Wait) => ConnectError::Busy,
+            PoolError::Timeout(TimeoutType::Create | TimeoutType::Recycle) => ConnectError::Late,
+            PoolError::PostCreateHook(HookError::Backend(error)) => ConnectError::Tables(error),
+            PoolError::PostCreateHook(HookError::Message(why)) => ConnectError::Schema(why.into_owned()),
+            PoolError::Closed | PoolError::NoRuntimeSpecified => ConnectError::Closed,
         }
     }
 }
@@ -93,7 +93,7 @@ impl Link {
                 schema::prepare(client, &prefix, (connect_timeout, reply_timeout)).await?;
                 let asked = tokio::time::timeout(connect_timeout, history::ask_identity(client, &prefix)).await;
                 let identity = asked.map_err(|_| schema::SchemaError::Late(connect_timeout))?;
-                lock(&of_all).learn(client, identity.map_err(schema::SchemaError::Server)?);
+                lock(&of_all).record_identity(client, identity.map_err(schema::SchemaError::Server)?);
                 Ok(())
             })
         });
@@ -108,7 +108,11 @@ impl Link {
     }
 
     /// The rows that one statement answers, once it is committed: one that reads, or that stays true whatever the server lost.
-    pub(crate) async fn send(&self, statement: &str, parameters: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, Failure> {
+    pub(crate) async fn send(
+        &self,
+        statement: &str,
+        parameters: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>, CallFailure> {
         self.send_on(self.connection().await?, statement, parameters).await
     }
 
@@ -118,42 +122,42 @@ impl Link {
         &self,
         statement: &str,
         parameters: &[&(dyn ToSql + Sync)],
-    ) -> Result<Vec<Row>, Failure> {
+    ) -> Result<Vec<Row>, CallFailure> {
         let client = self.connection().await?;
-        let (is_known, is_newest) = lock(&self.identities).judge(&client);
+        let (is_known, is_newest) = lock(&self.identities).check_connection(&client);
         if !is_known {
             if !is_newest {
                 drop(Object::take(client));
             }
-            return Err(Failure::HistoryChanged);
+            return Err(CallFailure::HistoryChanged);
         }
         self.send_on(client, statement, parameters).await
     }
 
     /// Asks the server for the identity of its data.
-    pub(crate) async fn ask_history(&self) -> Result<History, Failure> {
+    pub(crate) async fn fetch_history(&self) -> Result<History, CallFailure> {
         let client = self.connection().await?;
-        match self.in_time(history::ask_identity(&client, &self.prefix)).await {
+        match self.with_timeout(history::ask_identity(&client, &self.prefix)).await {
             Ok(identity) => {
-                lock(&self.identities).learn(&client, identity.clone());
+                lock(&self.identities).record_identity(&client, identity.clone());
                 let identities = self.identities.clone();
-                drop(self.pool.retain(|client, _| lock(&identities).judge(client).1));
+                drop(self.pool.retain(|client, _| lock(&identities).check_connection(client).1));
                 Ok(History([(history::SERVER.to_owned(), identity)].into()))
             }
             Err(failure) => {
-                self.give_up(client, &failure);
+                self.drop_connection(client, &failure);
                 Err(failure)
             }
         }
     }
 
     /// From now on, data is changed only on a server of this history.
-    pub(crate) fn know_history(&self, history: &History) {
-        lock(&self.identities).known = history.0.get(history::SERVER).map(|identity| identity.as_str().into());
+    pub(crate) fn set_history(&self, history: &History) {
+        lock(&self.identities).expected = history.0.get(history::SERVER).map(|identity| identity.as_str().into());
     }
 
-    async fn connection(&self) -> Result<Object, Failure> {
-        self.pool.get().await.map_err(|error| Failure::unsent(Unconnected::from(error)))
+    async fn connection(&self) -> Result<Object, CallFailure> {
+        self.pool.get().await.map_err(|error| CallFailure::unsent(ConnectError::from(error)))
     }
 
     async fn send_on(
@@ -161,42 +165,45 @@ impl Link {
         client: Object,
         statement: &str,
         parameters: &[&(dyn ToSql + Sync)],
-    ) -> Result<Vec<Row>, Failure> {
-        let prepared = match self.in_time(client.prepare_cached(statement)).await {
+    ) -> Result<Vec<Row>, CallFailure> {
+        let prepared = match self.with_timeout(client.prepare_cached(statement)).await {
             Ok(prepared) => prepared,
             Err(failure) => {
-                self.give_up(client, &failure);
-                return Err(failure.before());
+                self.drop_connection(client, &failure);
+                return Err(failure.into_unsent());
             }
         };
-        let answer = self.in_time(client.query(&prepared, parameters)).await;
+        let answer = self.with_timeout(client.query(&prepared, parameters)).await;
         match &answer {
             // Rolled back, and the connection is as it was.
             Err(failure) if failure.is_of_row() => {}
-            Err(failure) => self.give_up(client, failure),
+            Err(failure) => self.drop_connection(client, failure),
             Ok(_) => {}
         }
         answer
     }
 
-    async fn in_time<T>(&self, work: impl Future<Output = Result<T, tokio_postgres::Error>>) -> Result<T, Failure> {
+    async fn with_timeout<T>(
+        &self,
+        work: impl Future<Output = Result<T, tokio_postgres::Error>>,
+    ) -> Result<T, CallFailure> {
         match tokio::time::timeout(self.reply_timeout, work).await {
-            Ok(answer) => answer.map_err(Failure::answered),
-            Err(_) => Err(Failure::lost(Late(self.reply_timeout))),
+            Ok(answer) => answer.map_err(CallFailure::from_server_error),
+            Err(_) => Err(CallFailure::lost(ReplyTimeout(self.reply_timeout))),
         }
     }
 
     /// A statement may still be running there, or its tables are not what they were when it was prepared.
-    fn give_up(&self, client: Object, failure: &Failure) {
+    fn drop_connection(&self, client: Object, failure: &CallFailure) {
         drop(Object::take(client));
-        if matches!(failure, Failure::Open(_)) {
+        if matches!(failure, CallFailure::Open(_)) {
             drop(self.pool.retain(|_, _| false));
         }
     }
 }
 
 impl Identities {
-    fn learn(&mut self, client: &ClientWrapper, identity: String) {
+    fn record_identity(&mut self, client: &ClientWrapper, identity: String) {
         let cache = Arc::downgrade(&client.statement_cache);
         let identity: Arc<str> = identity.into();
         self.of_connections.retain(|(other, _)| other.strong_count() > 0 && !other.ptr_eq(&cache));
@@ -205,11 +212,11 @@ impl Identities {
     }
 
     /// Whether a connection is to the server that the caller knows, and whether it is to the one that was met last.
-    fn judge(&self, client: &ClientWrapper) -> (bool, bool) {
+    fn check_connection(&self, client: &ClientWrapper) -> (bool, bool) {
         let cache = Arc::downgrade(&client.statement_cache);
         let mut connections = self.of_connections.iter();
         let identity = connections.find(|(other, _)| other.ptr_eq(&cache)).map(|(_, identity)| identity);
-        (self.known.is_none() || self.known.as_ref() == identity, self.newest.as_ref() == identity)
+        (self.expected.is_none() || self.expected.as_ref() == identity, self.newest.as_ref() == identity)
     }
 }
 

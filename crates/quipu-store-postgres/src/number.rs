@@ -30,7 +30,7 @@ const NEGATIVE: u16 = 0x4000;
 /// Bytes before the digits.
 const HEAD_BYTES: usize = 8;
 
-type Fault = Box<dyn Error + Sync + Send>;
+type ConversionError = Box<dyn Error + Sync + Send>;
 
 /// A whole number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,7 +54,7 @@ impl Number {
 }
 
 impl ToSql for Number {
-    fn to_sql(&self, _: &Type, out: &mut BytesMut) -> Result<IsNull, Fault> {
+    fn to_sql(&self, _: &Type, out: &mut BytesMut) -> Result<IsNull, ConversionError> {
         let mut digits = [0_u16; DIGITS_MAX]; // least significant first
         let (mut rest, mut count) = (self.0.unsigned_abs(), 0);
         while rest > 0 {
@@ -80,7 +80,7 @@ impl ToSql for Number {
 }
 
 impl FromSql<'_> for Number {
-    fn from_sql(_: &Type, raw: &[u8]) -> Result<Number, Fault> {
+    fn from_sql(_: &Type, raw: &[u8]) -> Result<Number, ConversionError> {
         let (head, digits) = raw.split_at_checked(HEAD_BYTES).ok_or(NotWhole)?;
         let part = |bytes: &[u8]| u16::from_be_bytes([bytes[0], bytes[1]]);
         let (count, weight, sign) = (part(&head[..2]), part(&head[2..4]) as i16, part(&head[4..6]));
@@ -88,18 +88,18 @@ impl FromSql<'_> for Number {
             return Err(NotWhole.into());
         }
         let mut value: i128 = 0;
-        let mut places = i32::from(weight) + 1;
+        let mut digit_count = i32::from(weight) + 1;
         for digit in digits.chunks_exact(2) {
             let digit = i128::from(part(digit));
-            if places <= 0 {
+            if digit_count <= 0 {
                 return Err(NotWhole.into());
             }
             // Summed below zero, where there is room for one more than above it.
             value = value.checked_mul(BASE as i128).and_then(|value| value.checked_sub(digit)).ok_or(NotWhole)?;
-            places -= 1;
+            digit_count -= 1;
         }
         if value != 0 {
-            for _ in 0..places {
+            for _ in 0..digit_count {
                 value = value.checked_mul(BASE as i128).ok_or(NotWhole)?;
             }
         }
@@ -120,7 +120,7 @@ impl FromSql<'_> for Number {
 pub(crate) struct Bits(pub(crate) u128);
 
 impl Bits {
-    pub(crate) fn of(high: u64, low: u64) -> Bits {
+    pub(crate) fn from_halves(high: u64, low: u64) -> Bits {
         Bits(u128::from(high) << 64 | u128::from(low))
     }
 
@@ -130,7 +130,7 @@ impl Bits {
 }
 
 impl ToSql for Bits {
-    fn to_sql(&self, _: &Type, out: &mut BytesMut) -> Result<IsNull, Fault> {
+    fn to_sql(&self, _: &Type, out: &mut BytesMut) -> Result<IsNull, ConversionError> {
         out.extend_from_slice(&self.0.to_be_bytes());
         Ok(IsNull::No)
     }
@@ -143,7 +143,7 @@ impl ToSql for Bits {
 }
 
 impl FromSql<'_> for Bits {
-    fn from_sql(_: &Type, raw: &[u8]) -> Result<Bits, Fault> {
+    fn from_sql(_: &Type, raw: &[u8]) -> Result<Bits, ConversionError> {
         Ok(Bits(u128::from_be_bytes(raw.try_into()?)))
     }
 
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn bits_survive_and_keep_their_halves() {
-        let bits = Bits::of(1, u64::MAX);
+        let bits = Bits::from_halves(1, u64::MAX);
         let mut bytes = BytesMut::new();
         bits.to_sql(&Type::UUID, &mut bytes).unwrap();
         assert_eq!(Bits::from_sql(&Type::UUID, &bytes).unwrap().halves(), (1, u64::MAX));

@@ -60,7 +60,7 @@ impl From<SchemaError> for HookError {
 }
 
 /// A text with the names of this prefix in it.
-pub(crate) fn named(text: &str, prefix: &str) -> String {
+pub(crate) fn with_prefix(text: &str, prefix: &str) -> String {
     text.replace("{p}", prefix)
 }
 
@@ -68,21 +68,21 @@ pub(crate) fn named(text: &str, prefix: &str) -> String {
 pub(crate) async fn prepare(
     client: &Client,
     prefix: &str,
-    (patience, reply_timeout): (Duration, Duration),
+    (wait_max, reply_timeout): (Duration, Duration),
 ) -> Result<(), SchemaError> {
-    let asked = async {
-        client.batch_execute(&session(reply_timeout)).await?;
-        version(client, prefix).await
+    let query = async {
+        client.batch_execute(&session_settings(reply_timeout)).await?;
+        read_version(client, prefix).await
     };
-    let found = tokio::time::timeout(patience, asked).await.map_err(|_| SchemaError::Late(patience))??;
+    let found = tokio::time::timeout(wait_max, query).await.map_err(|_| SchemaError::Late(wait_max))??;
     if is_known(found, STEPS.len(), prefix)? {
         return Ok(());
     }
-    bring_up(client, prefix, STEPS, reply_timeout).await
+    upgrade_tables(client, prefix, STEPS, reply_timeout).await
 }
 
 /// What every connection of ours is set to, whatever the server's or the user's defaults are.
-fn session(reply_timeout: Duration) -> String {
+fn session_settings(reply_timeout: Duration) -> String {
     // Before we give up, so that most of what we give up on is known not to have been applied.
     let statement_timeout = (reply_timeout * 3 / 4).as_millis().max(1);
     format!(
@@ -103,8 +103,8 @@ fn session(reply_timeout: Duration) -> String {
 }
 
 /// The version of the tables, or none if there are none.
-async fn version(client: &Client, prefix: &str) -> Result<Option<i32>, SchemaError> {
-    match client.query(&named("SELECT version FROM \"{p}_schema\"", prefix), &[]).await {
+async fn read_version(client: &Client, prefix: &str) -> Result<Option<i32>, SchemaError> {
+    match client.query(&with_prefix("SELECT version FROM \"{p}_schema\"", prefix), &[]).await {
         Ok(rows) => match &rows[..] {
             [row] => Ok(Some(row.try_get(0)?)),
             _ => Err(SchemaError::Unversioned { prefix: prefix.to_owned() }),
@@ -125,30 +125,35 @@ fn is_known(found: Option<i32>, known: usize, prefix: &str) -> Result<bool, Sche
 
 /// Takes the steps that lack, in one transaction, unless somebody else has meanwhile. In few requests, of which only the one that takes them may take its time: whoever is not heard of in between is gone, here as there,
 /// and must not keep others from making the tables.
-async fn bring_up(client: &Client, prefix: &str, steps: &[&str], reply_timeout: Duration) -> Result<(), SchemaError> {
-    let patience = 2 * reply_timeout;
-    let late = |_| SchemaError::Late(patience);
+async fn upgrade_tables(
+    client: &Client,
+    prefix: &str,
+    steps: &[&str],
+    reply_timeout: Duration,
+) -> Result<(), SchemaError> {
+    let wait_max = 2 * reply_timeout;
+    let late = |_| SchemaError::Late(wait_max);
     let millis = reply_timeout.as_millis().max(1);
     let limits = format!(
         "BEGIN; SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = {millis}; SET LOCAL lock_timeout = {millis};"
     );
-    let begin = limits + &named(BEGIN, prefix);
-    tokio::time::timeout(patience, client.batch_execute(&begin)).await.map_err(late)??;
-    let found = tokio::time::timeout(patience, version(client, prefix)).await.map_err(late)??;
+    let begin = limits + &with_prefix(BEGIN, prefix);
+    tokio::time::timeout(wait_max, client.batch_execute(&begin)).await.map_err(late)??;
+    let found = tokio::time::timeout(wait_max, read_version(client, prefix)).await.map_err(late)??;
     let mut end = String::new();
     if !is_known(found, steps.len(), prefix)? {
         let done = usize::try_from(found.unwrap_or_default()).unwrap_or_default();
         for text in steps[done..].iter().chain([&CODE, &NAMES]) {
-            end.push_str(&named(text, prefix));
+            end.push_str(&with_prefix(text, prefix));
             end.push(';');
         }
-        end.push_str(&named("UPDATE \"{p}_schema\" SET version = ", prefix));
+        end.push_str(&with_prefix("UPDATE \"{p}_schema\" SET version = ", prefix));
         end.push_str(&format!("{};", steps.len()));
     }
     end.push_str("COMMIT");
-    let patience = STEPS_TIMEOUT.min(STEPS_REPLIES * reply_timeout);
-    let taken = tokio::time::timeout(patience, client.batch_execute(&end)).await;
-    Ok(taken.map_err(|_| SchemaError::Late(patience))??)
+    let wait_max = STEPS_TIMEOUT.min(STEPS_REPLIES * reply_timeout);
+    let taken = tokio::time::timeout(wait_max, client.batch_execute(&end)).await;
+    Ok(taken.map_err(|_| SchemaError::Late(wait_max))??)
 }
 
 #[cfg(test)]

@@ -8,9 +8,9 @@ use quipu_model::NODE_NAME_BYTES_MAX;
 use quipu_model::shared::body::PAGE_BYTES;
 use quipu_model::shared::claim::CLAIM_REPLY_BYTES_MAX;
 use quipu_model::shared::registry::REGISTRATIONS_MAX;
-use quipu_model::shared::snapshot::SWAPS_KEPT;
+use quipu_model::shared::snapshot::SWAP_IDS_MAX;
 
-use crate::schema::{self, named};
+use crate::schema::{self, with_prefix};
 
 /// The statements, with the names of one prefix in them.
 pub(crate) struct Statements {
@@ -45,7 +45,7 @@ pub(crate) const PARTS_MAX: usize = 1 << 20;
 /// Most of each part that is fetched: one more than may be there tells whether there is more.
 fn bounded(text: &str) -> String {
     text.replace("{parts}", &(PARTS_MAX + 1).to_string())
-        .replace("{swaps}", &(SWAPS_KEPT + 1).to_string())
+        .replace("{swaps}", &(SWAP_IDS_MAX + 1).to_string())
         .replace("{page}", &(PAGE_BYTES + 1).to_string())
         .replace("{reply}", &(CLAIM_REPLY_BYTES_MAX + 1).to_string())
         .replace("{writers}", &(REGISTRATIONS_MAX + 1).to_string())
@@ -117,7 +117,7 @@ fn marks(numbers: RangeInclusive<usize>) -> String {
 
 impl Statements {
     pub(crate) fn new(prefix: &str) -> Statements {
-        let with = |text: &str| named(&bounded(text), prefix);
+        let with = |text: &str| with_prefix(&bounded(text), prefix);
         let call = |function: &str, parameters: usize| {
             with(&format!("SELECT * FROM \"{{p}}_{function}\"({})", marks(1..=parameters)))
         };

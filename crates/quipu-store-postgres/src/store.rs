@@ -13,24 +13,24 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use quipu_model::ports::store::{
-    History, NODE_NAME_BYTES_MAX, NodeNames, PUTS_MAX, PutResult, RESTORED_CLAIMS_MAX, SCAN_NAMES_MAX, within,
+    History, NODE_NAME_BYTES_MAX, NodeNames, PUTS_MAX, PutResult, RESTORED_CLAIMS_MAX, SCAN_NAMES_MAX, check_bound,
 };
-use quipu_model::shared::body::{self, Body, BodyError};
+use quipu_model::shared::body::{self, BodyError, StoredBody};
 use quipu_model::shared::claim::{self, CLAIM_REPLY_BYTES_MAX};
 use quipu_model::shared::put::judge;
 use quipu_model::shared::registry::REGISTRATIONS_MAX;
 use quipu_model::shared::{
-    BodyPut, BodyVerdict, CellId, Claim, ClaimEnd, ClaimVerdict, EndVerdict, Put, RegisterVerdict, Registration,
-    RestoreVerdict, Seen, SeenBodies, Snapshot, SwapVerdict, Token, Verdict, Version,
+    BodyPut, BodyVerdict, CellId, Claim, ClaimEnd, ClaimEndVerdict, ClaimToken, ClaimVerdict, FetchedRow, Put,
+    RegisterVerdict, Registration, RestoreVerdict, RowVersion, RowWithBodies, Snapshot, SwapVerdict, Verdict,
 };
-use quipu_model::{Answer, Call, Cursor, Epoch, Millis, Name, NodeId, Page, Store, Writer, Writers};
+use quipu_model::{Cursor, Epoch, Millis, Name, NodeId, ScanPage, Store, StoreCall, StoreFuture, Writer, WriterList};
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
 use crate::OpenError;
 use crate::config::{Config, ConfigError, Options};
-use crate::error::{Damaged, Failure, RowLocked};
-use crate::layout::{self, BodyColumns, Columns};
+use crate::error::{CallFailure, DataError, RowLocked};
+use crate::layout::{self, BodyColumns, CellColumns};
 use crate::link::Link;
 use crate::number::{Bits, Number};
 use crate::runtime::Runtime;
@@ -68,45 +68,47 @@ pub fn open(url: &str, options: Options) -> Result<PostgresStore, OpenError> {
 
 impl PostgresStore {
     /// Runs a call on the store's thread.
-    fn call<'a, T: Send + 'static, F: Future<Output = Result<T, Failure>> + Send + 'static>(
+    fn call<'a, T: Send + 'static, F: Future<Output = Result<T, CallFailure>> + Send + 'static>(
         &'a self,
-        call: Call,
+        call: StoreCall,
         work: impl FnOnce(Arc<Link>, Arc<Statements>) -> F,
-    ) -> Answer<'a, T> {
+    ) -> StoreFuture<'a, T> {
         let work = work(self.link.clone(), self.statements.clone());
-        Box::pin(async move { self.runtime.run(work).await.map_err(|failure| failure.of(call)) })
+        Box::pin(async move { self.runtime.run(work).await.map_err(|failure| failure.into_store_error(call)) })
     }
 
     /// The same, of a call on one counter: an error of its data names it.
-    fn call_on<'a, T: Send + 'static, F: Future<Output = Result<T, Failure>> + Send + 'static>(
+    fn call_on<'a, T: Send + 'static, F: Future<Output = Result<T, CallFailure>> + Send + 'static>(
         &'a self,
-        call: Call,
+        call: StoreCall,
         name: Vec<u8>,
         work: impl FnOnce(Vec<u8>, Arc<Link>, Arc<Statements>) -> F,
-    ) -> Answer<'a, T> {
+    ) -> StoreFuture<'a, T> {
         let work = work(name.clone(), self.link.clone(), self.statements.clone());
-        Box::pin(async move { self.runtime.run(work).await.map_err(|failure| failure.at(&name).of(call)) })
+        Box::pin(async move {
+            self.runtime.run(work).await.map_err(|failure| failure.with_row(&name).into_store_error(call))
+        })
     }
 
     /// Swaps a row, perhaps together with bodies beside it.
     fn swap_as<'a>(
         &'a self,
-        call: Call,
+        call: StoreCall,
         name: Name<'a>,
-        version: Version,
+        version: RowVersion,
         next: Option<&'a Snapshot>,
         bodies: Option<BodyColumns>,
-    ) -> Answer<'a, SwapVerdict> {
+    ) -> StoreFuture<'a, SwapVerdict> {
         let (name, stays) = (name.bytes().to_vec(), next.is_some());
         let next = next.cloned().unwrap_or_default();
         self.call_on(call, name, move |name, link, statements| async move {
             let seen = [version.born_at.0, version.swaps, version.puts].map(Number::from);
             let (born_at, swaps) = (Number::from(next.version.born_at.0), Number::from(next.version.swaps));
-            let puts = Number::from(next.version.puts.wrapping_sub(layout::moved(&next)));
-            let (epoch, base) = (layout::epoch(next.epoch), next.base.map(Number));
-            let (expires_at, gone_at) = (layout::millis(next.expires_at), layout::millis(next.gone_at));
+            let puts = Number::from(next.version.puts.wrapping_sub(layout::cells_weight(&next)));
+            let (epoch, base) = (layout::encode_epoch(next.epoch), next.base.map(Number));
+            let (expires_at, gone_at) = (layout::encode_millis(next.expires_at), layout::encode_millis(next.gone_at));
             let last: Vec<Bits> = next.swaps.iter().map(|id| Bits(id.0)).collect();
-            let cells = Columns::of(&next);
+            let cells = CellColumns::from_row(&next);
             let mut parameters: Vec<&(dyn ToSql + Sync)> = vec![
                 &name,
                 &seen[0],
@@ -158,22 +160,22 @@ impl PostgresStore {
 }
 
 impl Store for PostgresStore {
-    fn put<'a>(&'a self, puts: &'a [(Name<'a>, Put)]) -> Answer<'a, Vec<PutResult>> {
+    fn put<'a>(&'a self, puts: &'a [(Name<'a>, Put)]) -> StoreFuture<'a, Vec<PutResult>> {
         Box::pin(async move {
-            within(Call::Put, puts.len(), PUTS_MAX)?;
+            check_bound(StoreCall::Put, puts.len(), PUTS_MAX)?;
             let puts: Vec<_> = puts.iter().map(|(name, put)| (name.bytes().into(), *put)).collect();
-            self.call(Call::Put, |link, statements| Putting::of(puts).put(link, statements)).await
+            self.call(StoreCall::Put, |link, statements| PutProgress::new(puts).put(link, statements)).await
         })
     }
 
-    fn read<'a>(&'a self, name: Name<'a>) -> Answer<'a, Seen> {
-        self.call_on(Call::Read, name.bytes().to_vec(), |name, link, statements| async move {
-            let read = async || -> Result<Seen, Failure> {
+    fn read<'a>(&'a self, name: Name<'a>) -> StoreFuture<'a, FetchedRow> {
+        self.call_on(StoreCall::Read, name.bytes().to_vec(), |name, link, statements| async move {
+            let read = async || -> Result<FetchedRow, CallFailure> {
                 let rows = link.send(&statements.read, &[&name]).await?;
-                layout::seen(rows.first().ok_or(Damaged::Torn("an answer"))?)
+                layout::decode_row(rows.first().ok_or(DataError::Incomplete("an answer"))?)
             };
             let seen = read().await?;
-            if !seen.snapshot.due(seen.at) {
+            if !seen.snapshot.is_due(seen.at) {
                 return Ok(seen);
             }
             // A put may have been judged before the row's time was over, and not be in yet. After this, none is.
@@ -182,18 +184,19 @@ impl Store for PostgresStore {
         })
     }
 
-    fn put_body<'a>(&'a self, name: Name<'a>, asked: &'a BodyPut) -> Answer<'a, BodyVerdict> {
+    fn put_body<'a>(&'a self, name: Name<'a>, wanted: &'a BodyPut) -> StoreFuture<'a, BodyVerdict> {
         let (name, numbers): (Vec<u8>, Vec<i32>) =
-            (name.bytes().to_vec(), asked.pages.iter().map(|(page, _)| *page as i32).collect());
-        let contents: Vec<Vec<u8>> = asked.pages.iter().map(|(_, bytes)| body::without_zeros(bytes).to_vec()).collect();
+            (name.bytes().to_vec(), wanted.pages.iter().map(|(page, _)| *page as i32).collect());
+        let contents: Vec<Vec<u8>> = wanted.pages.iter().map(|(_, bytes)| body::trim_zeros(bytes).to_vec()).collect();
         // The judge has no use for the pages.
-        let asked = BodyPut { pages: Vec::new(), ..*asked };
-        self.call_on(Call::PutBody, name, move |name, link, statements| async move {
-            let Put { cell, epoch, seq, value, total } = asked.put;
-            let (writer, epoch, seq) = (layout::writer(cell.writer), layout::epoch(epoch), Number::from(seq.0));
-            let (shard, from) = (i32::from(cell.shard.0), asked.from.map(|seq| Number::from(seq.0)));
-            let (kind, key) = (i32::from(asked.shape.kind), Number::from(asked.shape.key));
-            let length = i32::try_from(asked.shape.length).map_err(|_| Failure::unsent(BodyError))?;
+        let wanted = BodyPut { pages: Vec::new(), ..*wanted };
+        self.call_on(StoreCall::PutBody, name, move |name, link, statements| async move {
+            let Put { cell, epoch, seq, value, total } = wanted.put;
+            let (writer, epoch, seq) =
+                (layout::encode_writer(cell.writer), layout::encode_epoch(epoch), Number::from(seq.0));
+            let (shard, from) = (i32::from(cell.shard.0), wanted.from.map(|seq| Number::from(seq.0)));
+            let (kind, key) = (i32::from(wanted.shape.kind), Number::from(wanted.shape.key));
+            let length = i32::try_from(wanted.shape.length).map_err(|_| CallFailure::unsent(BodyError))?;
             let (value, total) = (Number(value), Number(total));
             let rows = link
                 .change(
@@ -207,7 +210,7 @@ impl Store for PostgresStore {
                         &value,
                         &total,
                         &from,
-                        &asked.whole,
+                        &wanted.whole,
                         &kind,
                         &key,
                         &length,
@@ -216,26 +219,26 @@ impl Store for PostgresStore {
                     ],
                 )
                 .await?;
-            let Some(row) = rows.first() else { return Ok(BodyVerdict::Told(Verdict::Newest)) };
-            let (known, at) = layout::known_of(row, &asked.put)?;
-            let is_in = known.cells.get(&cell).is_some_and(|held| held.seq == asked.put.seq);
-            match body::judge(&known, &asked, at) {
+            let Some(row) = rows.first() else { return Ok(BodyVerdict::Cell(Verdict::Newest)) };
+            let (known, at) = layout::decode_put_row(row, &wanted.put)?;
+            let is_in = known.cells.get(&cell).is_some_and(|row_cell| row_cell.seq == wanted.put.seq);
+            match body::judge(&known, &wanted, at) {
                 // It was not put now, so it was before, or nothing may say so.
-                BodyVerdict::Told(Verdict::Newest) if !is_in => Err(Damaged::Verdict.into()),
+                BodyVerdict::Cell(Verdict::Newest) if !is_in => Err(DataError::VerdictMismatch.into()),
                 verdict => Ok(verdict),
             }
         })
     }
 
-    fn read_bodies<'a>(&'a self, name: Name<'a>) -> Answer<'a, SeenBodies> {
-        self.call_on(Call::ReadBodies, name.bytes().to_vec(), |name, link, statements| async move {
-            let read = async || -> Result<SeenBodies, Failure> {
+    fn read_bodies<'a>(&'a self, name: Name<'a>) -> StoreFuture<'a, RowWithBodies> {
+        self.call_on(StoreCall::ReadBodies, name.bytes().to_vec(), |name, link, statements| async move {
+            let read = async || -> Result<RowWithBodies, CallFailure> {
                 let rows = link.send(&statements.read_bodies, &[&name]).await?;
-                let row = rows.first().ok_or(Damaged::Torn("an answer"))?;
-                Ok(SeenBodies { seen: layout::seen(row)?, bodies: layout::bodies(row)? })
+                let row = rows.first().ok_or(DataError::Incomplete("an answer"))?;
+                Ok(RowWithBodies { row: layout::decode_row(row)?, bodies: layout::decode_bodies(row)? })
             };
             let seen = read().await?;
-            if !seen.seen.snapshot.due(seen.seen.at) {
+            if !seen.row.snapshot.is_due(seen.row.at) {
                 return Ok(seen);
             }
             // As in `read`.
@@ -244,28 +247,35 @@ impl Store for PostgresStore {
         })
     }
 
-    fn swap<'a>(&'a self, name: Name<'a>, version: Version, next: Option<&'a Snapshot>) -> Answer<'a, SwapVerdict> {
-        self.swap_as(Call::Swap, name, version, next, None)
+    fn swap<'a>(
+        &'a self,
+        name: Name<'a>,
+        version: RowVersion,
+        next: Option<&'a Snapshot>,
+    ) -> StoreFuture<'a, SwapVerdict> {
+        self.swap_as(StoreCall::Swap, name, version, next, None)
     }
 
     fn swap_bodies<'a>(
         &'a self,
         name: Name<'a>,
-        version: Version,
+        version: RowVersion,
         next: &'a Snapshot,
-        bodies: &'a [(Writer, Option<Body>)],
-    ) -> Answer<'a, SwapVerdict> {
-        match BodyColumns::of(bodies) {
-            Ok(bodies) => self.swap_as(Call::SwapBodies, name, version, Some(next), Some(bodies)),
-            Err(error) => Box::pin(async move { Err(Failure::unsent(error).of(Call::SwapBodies)) }),
+        bodies: &'a [(Writer, Option<StoredBody>)],
+    ) -> StoreFuture<'a, SwapVerdict> {
+        match BodyColumns::from_bodies(bodies) {
+            Ok(bodies) => self.swap_as(StoreCall::SwapBodies, name, version, Some(next), Some(bodies)),
+            Err(error) => {
+                Box::pin(async move { Err(CallFailure::unsent(error).into_store_error(StoreCall::SwapBodies)) })
+            }
         }
     }
 
-    fn scan<'a>(&'a self, from: Option<&'a Cursor>, names_max: usize) -> Answer<'a, Page> {
+    fn scan<'a>(&'a self, from: Option<&'a Cursor>, names_max: usize) -> StoreFuture<'a, ScanPage> {
         Box::pin(async move {
-            within(Call::Scan, names_max, SCAN_NAMES_MAX)?;
+            check_bound(StoreCall::Scan, names_max, SCAN_NAMES_MAX)?;
             let (names_max, from) = (names_max.max(1), from.map(|Cursor(last)| last.to_vec()));
-            self.call(Call::Scan, |link, statements| async move {
+            self.call(StoreCall::Scan, |link, statements| async move {
                 // One more than is asked for tells whether there is more.
                 let most = i64::try_from(names_max + 1).unwrap_or(i64::MAX);
                 let rows = match &from {
@@ -273,37 +283,37 @@ impl Store for PostgresStore {
                     None => link.send(&statements.scan, &[&most]).await?,
                 };
                 let names = rows.iter().map(|row| Ok(layout::column::<&[u8]>(row, "name")?.into()));
-                let mut names = names.collect::<Result<Vec<Box<[u8]>>, Failure>>()?;
+                let mut names = names.collect::<Result<Vec<Box<[u8]>>, CallFailure>>()?;
                 let more = names.len() > names_max;
                 names.truncate(names_max);
                 let next = names.last().filter(|_| more).map(|last| Cursor(last.clone()));
                 // What cannot be a counter's is somebody else's.
                 names.retain(|name| Name::new(name).is_ok());
-                Ok(Page { names, next })
+                Ok(ScanPage { names, next })
             })
             .await
         })
     }
 
-    fn claim<'a>(&'a self, asked: &'a Claim) -> Answer<'a, ClaimVerdict> {
-        let asked = asked.clone();
-        self.call(Call::Claim, |link, statements| async move {
-            let owner = layout::writer(asked.owner);
-            let [attempt, payload, forget_at] = [asked.attempt, asked.payload, asked.forget_at.0].map(Number::from);
-            let token = asked.token.bytes();
+    fn claim<'a>(&'a self, wanted: &'a Claim) -> StoreFuture<'a, ClaimVerdict> {
+        let wanted = wanted.clone();
+        self.call(StoreCall::Claim, |link, statements| async move {
+            let owner = layout::encode_writer(wanted.owner);
+            let [attempt, payload, forget_at] = [wanted.attempt, wanted.payload, wanted.forget_at.0].map(Number::from);
+            let token = wanted.token.bytes();
             let rows = link
                 .change(&statements.claim, &[&token, &owner, &attempt, &payload, &forget_at, &CLAIMS_REMOVED_MAX])
                 .await?;
-            let row = rows.first().ok_or(Damaged::Torn("an answer"))?;
+            let row = rows.first().ok_or(DataError::Incomplete("an answer"))?;
             if layout::column(row, "claimed")? {
                 return Ok(ClaimVerdict::Claimed);
             }
-            let mut known = layout::claim(row, &asked.token)?;
+            let mut known = layout::decode_claim(row, &wanted.token)?;
             let is_own =
-                known.as_ref().is_some_and(|known| (known.owner, known.attempt) == (asked.owner, asked.attempt));
-            match claim::claim(&mut known, &asked, layout::time(row)?) {
+                known.as_ref().is_some_and(|known| (known.owner, known.attempt) == (wanted.owner, wanted.attempt));
+            match claim::claim(&mut known, &wanted, layout::decode_time(row)?) {
                 // The statement has not recorded it.
-                ClaimVerdict::Claimed if !is_own => Err(Damaged::Verdict.into()),
+                ClaimVerdict::Claimed if !is_own => Err(DataError::VerdictMismatch.into()),
                 verdict => Ok(verdict),
             }
         })
@@ -311,65 +321,67 @@ impl Store for PostgresStore {
 
     fn end_claim<'a>(
         &'a self,
-        token: &'a Token,
+        token: &'a ClaimToken,
         owner: Writer,
         attempt: u64,
         end: &'a ClaimEnd,
-    ) -> Answer<'a, EndVerdict> {
+    ) -> StoreFuture<'a, ClaimEndVerdict> {
         let reply = match end {
             ClaimEnd::Done(reply) => Some(reply.to_vec()),
-            ClaimEnd::GivenBack => None,
+            ClaimEnd::Released => None,
         };
-        if let Err(error) = within(Call::EndClaim, reply.as_ref().map_or(0, Vec::len), CLAIM_REPLY_BYTES_MAX) {
+        if let Err(error) = check_bound(StoreCall::EndClaim, reply.as_ref().map_or(0, Vec::len), CLAIM_REPLY_BYTES_MAX)
+        {
             return Box::pin(async { Err(error) });
         }
-        let (token, owner, attempt) = (token.bytes().to_vec(), layout::writer(owner), Number::from(attempt));
-        self.call(Call::EndClaim, move |link, statements| async move {
+        let (token, owner, attempt) = (token.bytes().to_vec(), layout::encode_writer(owner), Number::from(attempt));
+        self.call(StoreCall::EndClaim, move |link, statements| async move {
             let rows = link.change(&statements.end_claim, &[&token, &owner, &attempt, &reply]).await?;
-            Ok(if layout::only(&rows)? { EndVerdict::Ended } else { EndVerdict::NotHeld })
+            Ok(if layout::only(&rows)? { ClaimEndVerdict::Ended } else { ClaimEndVerdict::NotHeld })
         })
     }
 
-    fn restore_claims<'a>(&'a self, claims: &'a [Claim]) -> Answer<'a, Vec<RestoreVerdict>> {
+    fn restore_claims<'a>(&'a self, claims: &'a [Claim]) -> StoreFuture<'a, Vec<RestoreVerdict>> {
         Box::pin(async move {
-            within(Call::RestoreClaims, claims.len(), RESTORED_CLAIMS_MAX)?;
-            for asked in claims {
-                let bytes = asked.reply.as_ref().map_or(0, |reply| reply.len());
-                within(Call::RestoreClaims, bytes, CLAIM_REPLY_BYTES_MAX)?;
+            check_bound(StoreCall::RestoreClaims, claims.len(), RESTORED_CLAIMS_MAX)?;
+            for wanted in claims {
+                let bytes = wanted.reply.as_ref().map_or(0, |reply| reply.len());
+                check_bound(StoreCall::RestoreClaims, bytes, CLAIM_REPLY_BYTES_MAX)?;
             }
             let claims = claims.to_vec();
-            self.call(Call::RestoreClaims, |link, statements| restore_claims(claims, link, statements)).await
+            self.call(StoreCall::RestoreClaims, |link, statements| restore_claims(claims, link, statements)).await
         })
     }
 
-    fn history(&self) -> Answer<'_, History> {
+    fn history(&self) -> StoreFuture<'_, History> {
         Box::pin(async move {
-            let history = self.call(Call::History, |link, _| async move { link.ask_history().await }).await?;
+            let history = self.call(StoreCall::History, |link, _| async move { link.fetch_history().await }).await?;
             // Not before: a caller that no longer waits does not know it.
-            self.link.know_history(&history);
+            self.link.set_history(&history);
             Ok(history)
         })
     }
 
-    fn writers(&self) -> Answer<'_, Writers> {
-        self.call(Call::Writers, |link, statements| async move {
+    fn writers(&self) -> StoreFuture<'_, WriterList> {
+        self.call(StoreCall::Writers, |link, statements| async move {
             let rows = link.send(&statements.writers, &[]).await?;
-            let at = layout::time(rows.first().ok_or(Damaged::Torn("an answer"))?)?;
+            let at = layout::decode_time(rows.first().ok_or(DataError::Incomplete("an answer"))?)?;
             if rows.len() > REGISTRATIONS_MAX {
-                return Err(Damaged::TooMany("the registrations").into());
+                return Err(DataError::TooMany("the registrations").into());
             }
-            let registrations = rows.iter().filter_map(|row| layout::registration(row).transpose());
-            Ok(Writers { registrations: registrations.collect::<Result<_, _>>()?, at })
+            let registrations = rows.iter().filter_map(|row| layout::decode_registration(row).transpose());
+            Ok(WriterList { registrations: registrations.collect::<Result<_, _>>()?, at })
         })
     }
 
-    fn register<'a>(&'a self, version: u64, next: &'a Registration) -> Answer<'a, RegisterVerdict> {
+    fn register<'a>(&'a self, version: u64, next: &'a Registration) -> StoreFuture<'a, RegisterVerdict> {
         let next = *next;
-        self.call(Call::Register, move |link, statements| async move {
-            let (writer, seen, most) = (layout::writer(next.writer), Number::from(version), REGISTRATIONS_MAX as i32);
+        self.call(StoreCall::Register, move |link, statements| async move {
+            let (writer, seen, most) =
+                (layout::encode_writer(next.writer), Number::from(version), REGISTRATIONS_MAX as i32);
             let holder = next.holder.map(|holder| Number::from(holder.0));
             let (version, lease_until) = (Number::from(next.version), Number::from(next.lease_until.0));
-            let (stage, since) = layout::stage(next.stage);
+            let (stage, since) = layout::encode_stage(next.stage);
             let rows = link
                 .send(&statements.register, &[&writer, &seen, &most, &version, &holder, &lease_until, &stage, &since])
                 .await?;
@@ -377,25 +389,25 @@ impl Store for PostgresStore {
                 "registered" => Ok(RegisterVerdict::Registered),
                 "moved" => Ok(RegisterVerdict::Moved),
                 "full" => Ok(RegisterVerdict::Full),
-                word => Err(Damaged::Word { what: "an answer", word: word.to_owned() }.into()),
+                word => Err(DataError::UnknownWord { what: "an answer", word: word.to_owned() }.into()),
             }
         })
     }
 
-    fn unregister(&self, writer: Writer, version: u64) -> Answer<'_, RegisterVerdict> {
-        let (writer, version) = (layout::writer(writer), Number::from(version));
-        self.call(Call::Unregister, move |link, statements| async move {
+    fn unregister(&self, writer: Writer, version: u64) -> StoreFuture<'_, RegisterVerdict> {
+        let (writer, version) = (layout::encode_writer(writer), Number::from(version));
+        self.call(StoreCall::Unregister, move |link, statements| async move {
             let rows = link.send(&statements.unregister, &[&writer, &version]).await?;
             Ok(if rows.is_empty() { RegisterVerdict::Moved } else { RegisterVerdict::Registered })
         })
     }
 
-    fn name_node<'a>(&'a self, node: NodeId, name: Option<&'a str>) -> Answer<'a, ()> {
-        if let Err(error) = within(Call::NameNode, name.map_or(0, str::len), NODE_NAME_BYTES_MAX) {
+    fn name_node<'a>(&'a self, node: NodeId, name: Option<&'a str>) -> StoreFuture<'a, ()> {
+        if let Err(error) = check_bound(StoreCall::NameNode, name.map_or(0, str::len), NODE_NAME_BYTES_MAX) {
             return Box::pin(async { Err(error) });
         }
-        let (node, name) = (layout::node(node), name.map(str::to_owned));
-        self.call(Call::NameNode, move |link, statements| async move {
+        let (node, name) = (layout::encode_node(node), name.map(str::to_owned));
+        self.call(StoreCall::NameNode, move |link, statements| async move {
             let has_names = has_names(&link, &statements).await?;
             match name {
                 Some(name) => {
@@ -413,8 +425,8 @@ impl Store for PostgresStore {
         })
     }
 
-    fn node_names(&self) -> Answer<'_, NodeNames> {
-        self.call(Call::NodeNames, |link, statements| async move {
+    fn node_names(&self) -> StoreFuture<'_, NodeNames> {
+        self.call(StoreCall::NodeNames, |link, statements| async move {
             if !has_names(&link, &statements).await? {
                 return Ok(NodeNames::new());
             }
@@ -422,43 +434,43 @@ impl Store for PostgresStore {
         })
     }
 
-    fn clock(&self) -> Answer<'_, Millis> {
-        self.call(Call::Clock, |link, statements| async move {
+    fn clock(&self) -> StoreFuture<'_, Millis> {
+        self.call(StoreCall::Clock, |link, statements| async move {
             let rows = link.send(&statements.clock, &[]).await?;
-            layout::time(rows.first().ok_or(Damaged::Torn("an answer"))?)
+            layout::decode_time(rows.first().ok_or(DataError::Incomplete("an answer"))?)
         })
     }
 }
 
 /// A put under way, and what is known of its outcome.
-struct Putting {
+struct PutProgress {
     puts: Vec<(Box<[u8]>, Put)>,
     results: Vec<Option<PutResult>>,
     statements_left: usize,
-    looked_for_locks: bool,
+    has_checked_locks: bool,
 }
 
-impl Putting {
-    fn of(puts: Vec<(Box<[u8]>, Put)>) -> Putting {
+impl PutProgress {
+    fn new(puts: Vec<(Box<[u8]>, Put)>) -> PutProgress {
         let results = puts.iter().map(|_| None).collect();
-        Putting { puts, results, statements_left: PUT_STATEMENTS_MAX, looked_for_locks: false }
+        PutProgress { puts, results, statements_left: PUT_STATEMENTS_MAX, has_checked_locks: false }
     }
 
     /// A result per put, in the order of the call; an error if none has a verdict, and the reason is not the data of a row.
-    async fn put(mut self, link: Arc<Link>, statements: Arc<Statements>) -> Result<Vec<PutResult>, Failure> {
+    async fn put(mut self, link: Arc<Link>, statements: Arc<Statements>) -> Result<Vec<PutResult>, CallFailure> {
         let mut parts: Vec<Vec<usize>> = vec![(0..self.puts.len()).collect()];
         let mut is_answered = false;
         while let Some(part) = parts.pop() {
             if part.is_empty() {
                 continue;
             }
-            let batch = Batch::of(&self.puts, &part);
+            let batch = PutBatch::from_puts(&self.puts, &part);
             self.statements_left = self.statements_left.saturating_sub(1);
             let failure = match batch.send(&link, &statements).await {
                 Ok(rows) => {
                     is_answered = true;
                     let puts = batch.puts;
-                    self.note_verdicts(&rows, &puts)?;
+                    self.record_verdicts(&rows, &puts)?;
                     continue;
                 }
                 Err(failure) => failure,
@@ -473,27 +485,27 @@ impl Putting {
                         None => self.fail(&part, &failure),
                     }
                 }
-                Failure::Locked(_) if may_go_on && !self.looked_for_locks => {
-                    self.looked_for_locks = true;
-                    let (locked, free) = self.part_locked(&part, &link, &statements).await?;
+                CallFailure::Locked(_) if may_go_on && !self.has_checked_locks => {
+                    self.has_checked_locks = true;
+                    let (locked, free) = self.partition_locked(&part, &link, &statements).await?;
                     if locked.is_empty() {
                         return Err(failure);
                     }
                     is_answered |= !free.is_empty();
-                    self.fail(&locked, &Failure::Locked(Arc::new(RowLocked)));
+                    self.fail(&locked, &CallFailure::Locked(Arc::new(RowLocked)));
                     parts.push(free);
                 }
                 failure if !is_answered => return Err(failure),
                 failure => {
                     self.fail(&part, &failure);
-                    let refused = failure.before();
+                    let refused = failure.into_unsent();
                     for rest in parts.drain(..) {
                         self.fail(&rest, &refused);
                     }
                 }
             }
         }
-        let unsent = || Err(Failure::unsent(Damaged::Verdict).of(Call::Put));
+        let unsent = || Err(CallFailure::unsent(DataError::VerdictMismatch).into_store_error(StoreCall::Put));
         Ok(self.results.into_iter().map(|result| result.unwrap_or_else(unsent)).collect())
     }
 
@@ -507,12 +519,12 @@ impl Putting {
     }
 
     /// Puts into rows that somebody else has locked, and the others.
-    async fn part_locked(
+    async fn partition_locked(
         &self,
         part: &[usize],
         link: &Link,
         statements: &Statements,
-    ) -> Result<(Vec<usize>, Vec<usize>), Failure> {
+    ) -> Result<(Vec<usize>, Vec<usize>), CallFailure> {
         let names: Vec<&[u8]> = part.iter().map(|&at| &*self.puts[at].0).collect();
         let rows = link.send(&statements.locked, &[&names]).await?;
         let locked = rows.iter().map(|row| layout::column::<&[u8]>(row, "name"));
@@ -520,60 +532,62 @@ impl Putting {
         Ok(part.iter().copied().partition(|&at| locked.contains(&*self.puts[at].0)))
     }
 
-    fn fail(&mut self, part: &[usize], failure: &Failure) {
+    fn fail(&mut self, part: &[usize], failure: &CallFailure) {
         for &at in part {
-            let failure = failure.clone().at(&self.puts[at].0);
-            self.results[at] = Some(Err(failure.of(Call::Put)));
+            let failure = failure.clone().with_row(&self.puts[at].0);
+            self.results[at] = Some(Err(failure.into_store_error(StoreCall::Put)));
         }
     }
 
     /// `Newest` of all that the statement said nothing of; the model's verdict on what it said of the others.
-    fn note_verdicts(&mut self, rows: &[Row], puts: &[(usize, Put)]) -> Result<(), Failure> {
+    fn record_verdicts(&mut self, rows: &[Row], puts: &[(usize, Put)]) -> Result<(), CallFailure> {
         for (at, _) in puts {
             self.results[*at] = Some(Ok(Verdict::Newest));
         }
         for row in rows {
             let number = usize::try_from(layout::column::<i32>(row, "put")?).ok();
             let number = number.and_then(|number| number.checked_sub(1));
-            let (at, put) = number.and_then(|number| puts.get(number)).ok_or(Damaged::Torn("the number of a put"))?;
-            let verdict = layout::known_of(row, put).and_then(|(known, time)| match judge(&known, put, time) {
+            let (at, put) =
+                number.and_then(|number| puts.get(number)).ok_or(DataError::Incomplete("the number of a put"))?;
+            let verdict = layout::decode_put_row(row, put).and_then(|(known, time)| match judge(&known, put, time) {
                 // It was not put, so nothing may say so.
-                Verdict::Newest => Err(Damaged::Verdict.into()),
+                Verdict::Newest => Err(DataError::VerdictMismatch.into()),
                 verdict => Ok(verdict),
             });
-            self.results[*at] = Some(verdict.map_err(|failure| failure.at(&self.puts[*at].0).of(Call::Put)));
+            self.results[*at] =
+                Some(verdict.map_err(|failure| failure.with_row(&self.puts[*at].0).into_store_error(StoreCall::Put)));
         }
         Ok(())
     }
 }
 
 /// One put of many cells, as arrays: names once each, and cells in the order in which every batch takes its locks.
-struct Batch<'p> {
+struct PutBatch<'p> {
     names: Vec<&'p [u8]>,
-    firsts: Vec<Bits>,       // the epoch of the first put of each name
+    first_epochs: Vec<Bits>, // the epoch of the first put of each name
     counts: Vec<i32>,        // puts of each round
-    which: Vec<i32>,         // the number of each put's name
+    name_numbers: Vec<i32>,  // the number of each put's name
     puts: Vec<(usize, Put)>, // where in the call each stands
 }
 
-impl<'p> Batch<'p> {
+impl<'p> PutBatch<'p> {
     /// These of the puts of a call.
-    fn of(asked: &'p [(Box<[u8]>, Put)], part: &[usize]) -> Batch<'p> {
-        let mut firsts: BTreeMap<&[u8], Epoch> = BTreeMap::new();
-        for &place in part {
-            let (name, put) = &asked[place];
-            firsts.entry(name).or_insert(put.epoch);
+    fn from_puts(wanted: &'p [(Box<[u8]>, Put)], part: &[usize]) -> PutBatch<'p> {
+        let mut first_epochs: BTreeMap<&[u8], Epoch> = BTreeMap::new();
+        for &index in part {
+            let (name, put) = &wanted[index];
+            first_epochs.entry(name).or_insert(put.epoch);
         }
-        let numbers: HashMap<&[u8], i32> = firsts.keys().copied().zip(1..).collect();
+        let numbers: HashMap<&[u8], i32> = first_epochs.keys().copied().zip(1..).collect();
         // A statement changes a row once, so the second put of a cell waits for a second round.
-        let mut said: HashMap<(i32, CellId), usize> = HashMap::with_capacity(part.len());
+        let mut cell_rounds: HashMap<(i32, CellId), usize> = HashMap::with_capacity(part.len());
         let mut puts: Vec<(usize, i32, usize, Put)> = Vec::with_capacity(part.len());
         let mut counts = Vec::new();
-        for &place in part {
-            let (name, put) = &asked[place];
+        for &index in part {
+            let (name, put) = &wanted[index];
             let number = numbers[&**name];
-            let rounds = said.entry((number, put.cell)).or_default();
-            puts.push((*rounds, number, place, *put));
+            let rounds = cell_rounds.entry((number, put.cell)).or_default();
+            puts.push((*rounds, number, index, *put));
             if counts.len() == *rounds {
                 counts.push(0);
             }
@@ -581,26 +595,26 @@ impl<'p> Batch<'p> {
             *rounds += 1;
         }
         puts.sort_unstable_by_key(|(round, number, _, put)| (*round, *number, put.cell));
-        Batch {
-            names: firsts.keys().copied().collect(),
-            firsts: firsts.values().map(|first| layout::epoch(*first)).collect(),
+        PutBatch {
+            names: first_epochs.keys().copied().collect(),
+            first_epochs: first_epochs.values().map(|first| layout::encode_epoch(*first)).collect(),
             counts,
-            which: puts.iter().map(|(_, number, ..)| *number).collect(),
-            puts: puts.into_iter().map(|(_, _, place, put)| (place, put)).collect(),
+            name_numbers: puts.iter().map(|(_, number, ..)| *number).collect(),
+            puts: puts.into_iter().map(|(_, _, index, put)| (index, put)).collect(),
         }
     }
 
-    async fn send(&self, link: &Link, statements: &Statements) -> Result<Vec<Row>, Failure> {
-        let Batch { names, firsts, counts, which, puts } = self;
+    async fn send(&self, link: &Link, statements: &Statements) -> Result<Vec<Row>, CallFailure> {
+        let PutBatch { names, first_epochs, counts, name_numbers, puts } = self;
         let puts = puts.iter().map(|(_, put)| put);
-        let writers: Vec<Bits> = puts.clone().map(|put| layout::writer(put.cell.writer)).collect();
+        let writers: Vec<Bits> = puts.clone().map(|put| layout::encode_writer(put.cell.writer)).collect();
         let shards: Vec<i32> = puts.clone().map(|put| put.cell.shard.0.into()).collect();
-        let epochs: Vec<Bits> = puts.clone().map(|put| layout::epoch(put.epoch)).collect();
+        let epochs: Vec<Bits> = puts.clone().map(|put| layout::encode_epoch(put.epoch)).collect();
         let seqs: Vec<Number> = puts.clone().map(|put| put.seq.0.into()).collect();
         let values: Vec<Number> = puts.clone().map(|put| Number(put.value)).collect();
         let totals: Vec<Number> = puts.map(|put| Number(put.total)).collect();
         let parameters: [&(dyn ToSql + Sync); 10] =
-            [names, firsts, counts, which, &writers, &shards, &epochs, &seqs, &values, &totals];
+            [names, first_epochs, counts, name_numbers, &writers, &shards, &epochs, &seqs, &values, &totals];
         link.change(&statements.put, &parameters).await
     }
 }
@@ -610,27 +624,27 @@ async fn restore_claims(
     claims: Vec<Claim>,
     link: Arc<Link>,
     statements: Arc<Statements>,
-) -> Result<Vec<RestoreVerdict>, Failure> {
+) -> Result<Vec<RestoreVerdict>, CallFailure> {
     let mut verdicts: Vec<Option<RestoreVerdict>> = vec![None; claims.len()];
     for _ in 0..RESTORE_ROUNDS_MAX {
         // A statement puts a token once.
-        let mut asked: BTreeMap<&[u8], usize> = BTreeMap::new();
+        let mut wanted: BTreeMap<&[u8], usize> = BTreeMap::new();
         for (at, claim) in claims.iter().enumerate().filter(|(at, _)| verdicts[*at].is_none()) {
-            asked.entry(claim.token.bytes()).or_insert(at);
+            wanted.entry(claim.token.bytes()).or_insert(at);
         }
-        if asked.is_empty() {
+        if wanted.is_empty() {
             break;
         }
-        let tokens: Vec<&[u8]> = asked.keys().copied().collect();
-        let these = asked.values().map(|&at| &claims[at]);
-        let owners: Vec<Bits> = these.clone().map(|claim| layout::writer(claim.owner)).collect();
+        let tokens: Vec<&[u8]> = wanted.keys().copied().collect();
+        let these = wanted.values().map(|&at| &claims[at]);
+        let owners: Vec<Bits> = these.clone().map(|claim| layout::encode_writer(claim.owner)).collect();
         let attempts: Vec<Number> = these.clone().map(|claim| claim.attempt.into()).collect();
         let payloads: Vec<Number> = these.clone().map(|claim| claim.payload.into()).collect();
         let ends: Vec<Number> = these.clone().map(|claim| claim.forget_at.0.into()).collect();
         let replies: Vec<Option<&[u8]>> = these.map(|claim| claim.reply.as_deref()).collect();
         let parameters: [&(dyn ToSql + Sync); 6] = [&tokens, &owners, &attempts, &payloads, &ends, &replies];
         for row in link.change(&statements.restore_claims, &parameters).await? {
-            let at = asked.get(layout::column::<&[u8]>(&row, "token")?).ok_or(Damaged::Torn("an answer"))?;
+            let at = wanted.get(layout::column::<&[u8]>(&row, "token")?).ok_or(DataError::Incomplete("an answer"))?;
             verdicts[*at] = Some(RestoreVerdict::Restored);
         }
         let mut there: HashMap<Vec<u8>, Row> = HashMap::with_capacity(tokens.len());
@@ -638,24 +652,24 @@ async fn restore_claims(
             there.insert(layout::column::<&[u8]>(&row, "token")?.to_vec(), row);
         }
         for (at, claim) in claims.iter().enumerate().filter(|(at, _)| verdicts[*at].is_none()).collect::<Vec<_>>() {
-            let row = there.get(claim.token.bytes()).ok_or(Damaged::Torn("an answer"))?;
-            verdicts[at] = match layout::claim(row, &claim.token) {
-                Ok(mut known) => match claim::restore(&mut known, claim, layout::time(row)?) {
+            let row = there.get(claim.token.bytes()).ok_or(DataError::Incomplete("an answer"))?;
+            verdicts[at] = match layout::decode_claim(row, &claim.token) {
+                Ok(mut known) => match claim::restore(&mut known, claim, layout::decode_time(row)?) {
                     // It is the statement that restores: the next one.
                     RestoreVerdict::Restored => None,
                     verdict => Some(verdict),
                 },
                 // Nobody can claim that token, and it must not keep the others from being put back.
-                Err(Failure::RowDamaged(_)) => Some(RestoreVerdict::Conflict),
+                Err(CallFailure::RowDamaged(_)) => Some(RestoreVerdict::Conflict),
                 Err(failure) => return Err(failure),
             };
         }
     }
-    verdicts.into_iter().map(|verdict| verdict.ok_or(Damaged::Verdict.into())).collect()
+    verdicts.into_iter().map(|verdict| verdict.ok_or(DataError::VerdictMismatch.into())).collect()
 }
 
 /// Whether the table of names is there: a store of older programs has none.
-async fn has_names(link: &Link, statements: &Statements) -> Result<bool, Failure> {
+async fn has_names(link: &Link, statements: &Statements) -> Result<bool, CallFailure> {
     let rows = link.send(&statements.has_names, &[]).await?;
     Ok(rows.first().is_some_and(|row| row.try_get("there").unwrap_or(false)))
 }

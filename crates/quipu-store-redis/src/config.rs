@@ -76,10 +76,10 @@ impl fmt::Display for Address {
 
 impl Address {
     /// `host:port`, as a redirection names it; without a host, that of whoever said so.
-    pub(crate) fn parse(text: &str, said_by: &str) -> Option<Address> {
+    pub(crate) fn parse(text: &str, origin: &str) -> Option<Address> {
         let (host, port) = text.rsplit_once(':')?;
         let host = host.trim_start_matches('[').trim_end_matches(']');
-        Some(Address { host: if host.is_empty() { said_by } else { host }.to_owned(), port: port.parse().ok()? })
+        Some(Address { host: if host.is_empty() { origin } else { host }.to_owned(), port: port.parse().ok()? })
     }
 }
 
@@ -127,8 +127,8 @@ impl Config {
             return Err(ConfigError::Prefix);
         }
         // `/`, `?` and `#` in a password are percent-encoded, as in any URL; an `@` may stand for itself.
-        let (user, place) = rest.rsplit_once('@').map_or(("", rest), |(user, place)| (user, place));
-        let (hosts, path) = place.split_once('/').unwrap_or((place, ""));
+        let (user, endpoint) = rest.rsplit_once('@').map_or(("", rest), |(user, endpoint)| (user, endpoint));
+        let (hosts, path) = endpoint.split_once('/').unwrap_or((endpoint, ""));
         if cluster && !path.is_empty() {
             return Err(ConfigError::Url("a Cluster has no numbered databases"));
         }
@@ -148,14 +148,14 @@ impl Config {
     /// How to connect to this one.
     pub(crate) fn connection(&self, address: &Address) -> ConnectionInfo {
         let Address { host, port } = address.clone();
-        let place = match self.info.addr() {
+        let endpoint = match self.info.addr() {
             ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
                 ConnectionAddr::TcpTls { host, port, insecure: *insecure, tls_params: tls_params.clone() }
             }
             _ => ConnectionAddr::Tcp(host, port),
         };
         // Several calls share a connection: a small one must not wait until the one before it is acknowledged.
-        self.info.clone().set_addr(place).set_tcp_settings(TcpSettings::default().set_nodelay(true))
+        self.info.clone().set_addr(endpoint).set_tcp_settings(TcpSettings::default().set_nodelay(true))
     }
 }
 

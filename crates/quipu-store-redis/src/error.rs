@@ -23,7 +23,7 @@
 use std::error::Error;
 use std::sync::Arc;
 
-use quipu_model::{BoxError, Call, StoreError};
+use quipu_model::{BoxError, StoreCall, StoreError};
 use redis::ServerError;
 
 /// Codes with which a server refuses a script before it has changed anything.
@@ -55,7 +55,7 @@ pub(crate) type Cause = Arc<dyn Error + Send + Sync>;
 
 /// Why there is no answer.
 #[derive(Debug, Clone)]
-pub(crate) enum Failure {
+pub(crate) enum CallFailure {
     /// Certainly not applied.
     Refused(Cause),
     /// May have been applied.
@@ -70,64 +70,64 @@ pub(crate) enum Failure {
     HistoryChanged,
 }
 
-impl Failure {
+impl CallFailure {
     /// Nothing was sent.
-    pub(crate) fn unsent(source: impl Into<BoxError>) -> Failure {
-        Failure::Refused(source.into().into())
+    pub(crate) fn unsent(source: impl Into<BoxError>) -> CallFailure {
+        CallFailure::Refused(source.into().into())
     }
 
     /// Sent, and not answered.
-    pub(crate) fn lost(source: impl Into<BoxError>) -> Failure {
-        Failure::Open(source.into().into())
+    pub(crate) fn lost(source: impl Into<BoxError>) -> CallFailure {
+        CallFailure::Open(source.into().into())
     }
 
     /// What the server answered instead.
-    pub(crate) fn answered(error: ServerError) -> Failure {
+    pub(crate) fn from_server_error(error: ServerError) -> CallFailure {
         match error.code() {
-            WRONG_TYPE => Failure::WrongType(Arc::new(error)),
-            SCRIPT_FAILED => Failure::ScriptFailed(Arc::new(error)),
-            code if REFUSALS.contains(&code) => Failure::unsent(error),
-            _ => Failure::lost(error),
+            WRONG_TYPE => CallFailure::WrongType(Arc::new(error)),
+            SCRIPT_FAILED => CallFailure::ScriptFailed(Arc::new(error)),
+            code if REFUSALS.contains(&code) => CallFailure::unsent(error),
+            _ => CallFailure::lost(error),
         }
     }
 
     /// Of a call that was not sent because another one failed.
-    pub(crate) fn before(self) -> Failure {
+    pub(crate) fn into_unsent(self) -> CallFailure {
         match self {
-            Failure::Refused(cause)
-            | Failure::Open(cause)
-            | Failure::WrongType(cause)
-            | Failure::ScriptFailed(cause)
-            | Failure::Damaged(cause) => Failure::Refused(cause),
-            Failure::HistoryChanged => Failure::HistoryChanged,
+            CallFailure::Refused(cause)
+            | CallFailure::Open(cause)
+            | CallFailure::WrongType(cause)
+            | CallFailure::ScriptFailed(cause)
+            | CallFailure::Damaged(cause) => CallFailure::Refused(cause),
+            CallFailure::HistoryChanged => CallFailure::HistoryChanged,
         }
     }
 
     /// Names the key, if its data is the reason.
-    pub(crate) fn at(self, key: &[u8]) -> Failure {
-        let name = |source| -> Cause { Arc::new(AtKey { key: key.escape_ascii().to_string(), source }) };
+    pub(crate) fn with_key(self, key: &[u8]) -> CallFailure {
+        let name = |source| -> Cause { Arc::new(KeyError { key: key.escape_ascii().to_string(), source }) };
         match self {
-            Failure::WrongType(cause) => Failure::WrongType(name(cause)),
-            Failure::ScriptFailed(cause) => Failure::ScriptFailed(name(cause)),
-            Failure::Damaged(cause) => Failure::Damaged(name(cause)),
+            CallFailure::WrongType(cause) => CallFailure::WrongType(name(cause)),
+            CallFailure::ScriptFailed(cause) => CallFailure::ScriptFailed(name(cause)),
+            CallFailure::Damaged(cause) => CallFailure::Damaged(name(cause)),
             other => other,
         }
     }
 
     /// Whether the data of one key is the reason: calls on other keys go on.
     pub(crate) fn is_of_key(&self) -> bool {
-        matches!(self, Failure::WrongType(_) | Failure::ScriptFailed(_) | Failure::Damaged(_))
+        matches!(self, CallFailure::WrongType(_) | CallFailure::ScriptFailed(_) | CallFailure::Damaged(_))
     }
 
-    pub(crate) fn of(self, call: Call) -> StoreError {
+    pub(crate) fn into_store_error(self, call: StoreCall) -> StoreError {
         match self {
-            Failure::Refused(cause) | Failure::WrongType(cause) => {
+            CallFailure::Refused(cause) | CallFailure::WrongType(cause) => {
                 StoreError::NotApplied { call, source: Box::new(cause) }
             }
-            Failure::Open(cause) | Failure::ScriptFailed(cause) | Failure::Damaged(cause) => {
+            CallFailure::Open(cause) | CallFailure::ScriptFailed(cause) | CallFailure::Damaged(cause) => {
                 StoreError::Unknown { call, source: Box::new(cause) }
             }
-            Failure::HistoryChanged => StoreError::HistoryChanged { call },
+            CallFailure::HistoryChanged => StoreError::HistoryChanged { call },
         }
     }
 }
@@ -135,14 +135,14 @@ impl Failure {
 /// An error of the data under one key.
 #[derive(Debug, thiserror::Error)]
 #[error("the key {key} cannot be used")]
-struct AtKey {
+struct KeyError {
     key: String,
     source: Cause,
 }
 
 /// What no script or row of ours looks like.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Damaged {
+pub(crate) enum DataError {
     /// Of a row, a claim or a registration.
     #[error("{what} cannot be read: {text:?}")]
     Text {
@@ -153,7 +153,7 @@ pub(crate) enum Damaged {
     },
     /// A row that lacks a field that every row has.
     #[error("the row has no field {0:?}")]
-    Lacks(&'static str),
+    MissingField(&'static str),
     /// A reply of another shape.
     #[error("the server's reply to a script has another shape")]
     Reply,
@@ -166,31 +166,31 @@ pub(crate) enum Damaged {
         /// Its name.
         field: String,
         /// Why.
-        source: Box<Damaged>,
+        source: Box<DataError>,
     },
     /// A hash with more fields than any row has.
     #[error("it has {0} fields, more than any of this program")]
-    Fields(i64),
+    TooManyFields(i64),
     /// A field that is longer than any.
     #[error("its field {0:?} is longer than any of this program")]
-    Long(String),
+    TooLong(String),
     /// Two fields for one cell, or one in another form than the scripts look for.
     #[error("the field {0:?} has another form than this program writes")]
-    Form(String),
+    WrongForm(String),
     /// The script and the model do not agree.
     #[error("the script did not carry out what it had to")]
-    Verdict,
+    VerdictMismatch,
 }
 
-impl From<Damaged> for Failure {
-    fn from(damaged: Damaged) -> Failure {
-        Failure::Damaged(Arc::new(damaged))
+impl From<DataError> for CallFailure {
+    fn from(error: DataError) -> CallFailure {
+        CallFailure::Damaged(Arc::new(error))
     }
 }
 
-impl From<quipu_model::shared::SnapshotError> for Failure {
-    fn from(error: quipu_model::shared::SnapshotError) -> Failure {
-        Failure::Damaged(Arc::new(error))
+impl From<quipu_model::shared::SnapshotError> for CallFailure {
+    fn from(error: quipu_model::shared::SnapshotError) -> CallFailure {
+        CallFailure::Damaged(Arc::new(error))
     }
 }
 
@@ -208,7 +208,7 @@ mod tests {
     #[test]
     fn what_is_not_known_to_mean_not_applied_is_unknown() {
         for line in ["-ERR Error running script\r\n", "-NOPERM no\r\n", "-WHAT is this\r\n", "-EXECABORT x\r\n"] {
-            let error = Failure::answered(server(line)).of(Call::Put);
+            let error = CallFailure::from_server_error(server(line)).into_store_error(StoreCall::Put);
             assert!(matches!(error, StoreError::Unknown { .. }), "{line}");
         }
     }
@@ -216,7 +216,8 @@ mod tests {
     #[test]
     fn what_a_server_refuses_before_the_first_write_is_not_applied() {
         for code in REFUSALS.into_iter().chain([WRONG_TYPE]) {
-            let error = Failure::answered(server(&format!("-{code} 1 2\r\n"))).of(Call::Put);
+            let error =
+                CallFailure::from_server_error(server(&format!("-{code} 1 2\r\n"))).into_store_error(StoreCall::Put);
             assert!(matches!(error, StoreError::NotApplied { .. }), "{code}");
         }
     }

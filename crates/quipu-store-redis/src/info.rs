@@ -15,12 +15,12 @@ pub(crate) struct Info {
 
 impl Info {
     /// Asks for what the identity of a server's data is made of. A section each: several at once need Redis 7.
-    pub(crate) fn of_identity() -> Pipeline {
+    pub(crate) fn identity_query() -> Pipeline {
         sections(&["server", "replication"])
     }
 
     /// Asks for what a server does when its memory is full.
-    pub(crate) fn of_memory() -> Pipeline {
+    pub(crate) fn memory_query() -> Pipeline {
         sections(&["memory"])
     }
 

@@ -12,44 +12,45 @@ use std::borrow::Cow;
 use std::fmt::{Display, Write as _};
 use std::str::FromStr;
 
-use quipu_model::shared::body::{BODY_BYTES_MAX, Body, PAGE_BYTES, Shape, without_zeros};
+use quipu_model::shared::body::{BODY_BYTES_MAX, BodyShape, PAGE_BYTES, StoredBody, trim_zeros};
 use quipu_model::shared::claim::CLAIM_REPLY_BYTES_MAX;
 use quipu_model::shared::{
-    Bodies, CellId, Claim, Held, Holder, Put, Registration, Seq, Shard, Snapshot, Spent, Stage, SwapId, Token,
+    Bodies, CellId, Claim, ClaimToken, Holder, Put, Registration, RowCell, Seq, Shard, Snapshot, SpentCell, SwapId,
+    WriterStage,
 };
 use quipu_model::{Epoch, Incarnation, Millis, Name, NodeId, Writer};
 
-use crate::error::{Damaged, Failure};
+use crate::error::{CallFailure, DataError};
 
 /// Stands for what there is none of.
 const NONE: &str = "-";
 
 /// How much of a text that cannot be read is shown.
-const SHOWN_CHARS_MAX: usize = 80;
+const QUOTED_CHARS_MAX: usize = 80;
 
 /// Most bytes of all bodies beside one row: 64 of the largest.
 const BODIES_BYTES_MAX: usize = 64 * BODY_BYTES_MAX;
 
 /// Names of keys under one prefix.
 #[derive(Debug, Clone)]
-pub(crate) struct Keys {
+pub(crate) struct KeyNames {
     rows: Vec<u8>,
     tokens: Vec<u8>,
     writers: Vec<u8>,
     names: Vec<u8>,
 }
 
-impl Keys {
-    pub(crate) fn new(prefix: &str) -> Keys {
+impl KeyNames {
+    pub(crate) fn new(prefix: &str) -> KeyNames {
         let key = |rest: &str| format!("{prefix}:{rest}").into_bytes();
-        Keys { rows: key("c:"), tokens: key("t:"), writers: key("writers"), names: key("names") }
+        KeyNames { rows: key("c:"), tokens: key("t:"), writers: key("writers"), names: key("names") }
     }
 
     pub(crate) fn row(&self, name: Name<'_>) -> Vec<u8> {
         [&self.rows, name.bytes()].concat()
     }
 
-    pub(crate) fn token(&self, token: &Token) -> Vec<u8> {
+    pub(crate) fn token(&self, token: &ClaimToken) -> Vec<u8> {
         [&self.tokens, token.bytes()].concat()
     }
 
@@ -68,33 +69,33 @@ impl Keys {
 }
 
 /// An epoch: 20 digits of time, 20 of the node.
-pub(crate) fn epoch(epoch: Epoch) -> String {
+pub(crate) fn encode_epoch(epoch: Epoch) -> String {
     format!("{:020}.{:020}", epoch.millis, epoch.node.0)
 }
 
 /// A seq: 20 digits.
-pub(crate) fn seq(seq: Seq) -> String {
+pub(crate) fn encode_seq(seq: Seq) -> String {
     format!("{:020}", seq.0)
 }
 
 /// A cell's id: `<node>.<incarnation>.<shard>`.
-pub(crate) fn cell(id: CellId) -> String {
+pub(crate) fn encode_cell_id(id: CellId) -> String {
     format!("{}.{}", id.writer, id.shard.0)
 }
 
 /// What is said of a cell, after its seq.
-pub(crate) fn said(put: &Put) -> String {
+pub(crate) fn encode_value(put: &Put) -> String {
     format!("open {} {}", put.value, put.total)
 }
 
 /// The fields of a row, and their values in turn.
-pub(crate) fn row_fields(row: &Snapshot) -> Vec<String> {
+pub(crate) fn encode_row(row: &Snapshot) -> Vec<String> {
     let mut fields = Vec::with_capacity(16 + 2 * (row.cells.len() + row.spent.len()));
     let mut field = |name: String, value: String| fields.extend([name, value]);
     field("born".into(), row.version.born_at.to_string());
     field("swaps".into(), row.version.swaps.to_string());
     field("puts".into(), row.version.puts.to_string());
-    field("epoch".into(), epoch(row.epoch));
+    field("epoch".into(), encode_epoch(row.epoch));
     if let Some(base) = row.base {
         field("base".into(), base.to_string());
     }
@@ -112,54 +113,64 @@ pub(crate) fn row_fields(row: &Snapshot) -> Vec<String> {
         }
         field("last".into(), ids);
     }
-    for (id, held) in &row.cells {
-        let Held { seq: at, value, total, closed } = *held;
-        field(format!("c:{}", cell(*id)), format!("{} {} {value} {total}", seq(at), state(closed)));
+    for (id, current) in &row.cells {
+        let RowCell { seq: at, value, total, closed } = *current;
+        field(
+            format!("c:{}", encode_cell_id(*id)),
+            format!("{} {} {value} {total}", encode_seq(at), encode_closed(closed)),
+        );
     }
     for (id, spent) in &row.spent {
-        let Spent { epoch: of, seq: kept, value, total, closed, expired, at } = *spent;
-        let (of, kept, expired) = (epoch(of), seq(kept), or_none(expired));
-        field(format!("s:{}", cell(*id)), format!("{of} {kept} {} {value} {total} {expired} {at}", state(closed)));
+        let SpentCell { epoch: of, seq: saved, value, total, closed, expired, at } = *spent;
+        let (of, saved, expired) = (encode_epoch(of), encode_seq(saved), text_or_none(expired));
+        field(
+            format!("s:{}", encode_cell_id(*id)),
+            format!("{of} {saved} {} {value} {total} {expired} {at}", encode_closed(closed)),
+        );
     }
     fields
 }
 
 /// The row of these fields, each followed by its value; the default row if there are none.
-pub(crate) fn row(fields: &[Vec<u8>]) -> Result<Snapshot, Failure> {
+pub(crate) fn decode_row(fields: &[Vec<u8>]) -> Result<Snapshot, CallFailure> {
     let mut row = Snapshot::default();
     if fields.is_empty() {
         return Ok(row);
     }
     let (mut born, mut epoch_known) = (false, false);
     for pair in fields.chunks(2) {
-        let [name, value] = pair else { return Err(Damaged::Reply.into()) };
-        let name = text("the name of a field", name)?;
+        let [name, value] = pair else { return Err(DataError::Reply.into()) };
+        let name = parse_utf8("the name of a field", name)?;
         if is_of_body(name) {
             continue;
         }
-        let value = text("a field", value)?;
+        let value = parse_utf8("a field", value)?;
         match name {
-            "born" => (row.version.born_at, born) = (Millis(number("born", value)?), true),
-            "swaps" => row.version.swaps = number("swaps", value)?,
-            "puts" => row.version.puts = number("puts", value)?,
-            "epoch" => (row.epoch, epoch_known) = (epoch_of(value)?, true),
-            "base" => row.base = Some(number("base", value)?),
-            "expires" => row.expires_at = Some(Millis(number("expires", value)?)),
-            "gone" => row.gone_at = Some(Millis(number("gone", value)?)),
+            "born" => (row.version.born_at, born) = (Millis(parse_number("born", value)?), true),
+            "swaps" => row.version.swaps = parse_number("swaps", value)?,
+            "puts" => row.version.puts = parse_number("puts", value)?,
+            "epoch" => (row.epoch, epoch_known) = (decode_epoch(value)?, true),
+            "base" => row.base = Some(parse_number("base", value)?),
+            "expires" => row.expires_at = Some(Millis(parse_number("expires", value)?)),
+            "gone" => row.gone_at = Some(Millis(parse_number("gone", value)?)),
             "last" => {
                 let ids = value.split(' ').map(|id| u128::from_str_radix(id, 16).map(SwapId));
                 row.swaps = ids.collect::<Result<_, _>>().map_err(|_| unreadable("last", value))?;
             }
             _ => match name.split_at_checked(2) {
-                Some(("c:", id)) => drop(row.cells.insert(cell_of(id)?, field(name, held(value))?)),
-                Some(("s:", id)) => drop(row.spent.insert(cell_of(id)?, field(name, spent(value))?)),
+                Some(("c:", id)) => {
+                    row.cells.insert(decode_cell_id(id)?, name_field(name, decode_cell(value))?);
+                }
+                Some(("s:", id)) => {
+                    row.spent.insert(decode_cell_id(id)?, name_field(name, decode_spent_cell(value))?);
+                }
                 _ => return Err(unreadable("the name of a field", name).into()),
             },
         }
     }
     for (name, there) in [("born", born), ("epoch", epoch_known)] {
         if !there {
-            return Err(Damaged::Lacks(name).into());
+            return Err(DataError::MissingField(name).into());
         }
     }
     Ok(row.checked()?)
@@ -171,21 +182,21 @@ fn is_of_body(name: &str) -> bool {
 }
 
 /// What a body is, without its length.
-pub(crate) fn shape(shape: &Shape) -> String {
+pub(crate) fn encode_shape(shape: &BodyShape) -> String {
     format!("{} {:016x}", shape.kind, shape.key)
 }
 
 /// The fields of bodies that come beside a row, and their values in turn: what says that there are any, and of each what it is and its pages.
-pub(crate) fn body_fields<'a>(bodies: impl Iterator<Item = (Writer, &'a Body)>) -> Vec<Cow<'a, [u8]>> {
+pub(crate) fn encode_bodies<'a>(bodies: impl Iterator<Item = (Writer, &'a StoredBody)>) -> Vec<Cow<'a, [u8]>> {
     let mut fields = Vec::new();
     let text = |text: String| Cow::Owned(text.into_bytes());
     for (writer, body) in bodies {
         if fields.is_empty() {
             fields.extend([text("bodies".into()), text("1".into())]);
         }
-        let shape = format!("{} {}", shape(&body.shape), body.shape.length);
+        let shape = format!("{} {}", encode_shape(&body.shape), body.shape.length);
         fields.extend([text(format!("b:{writer}")), text(shape)]);
-        for (page, bytes) in body.bytes.chunks(PAGE_BYTES).map(without_zeros).enumerate() {
+        for (page, bytes) in body.bytes.chunks(PAGE_BYTES).map(trim_zeros).enumerate() {
             if !bytes.is_empty() {
                 fields.extend([text(format!("p:{writer}.{page}")), Cow::Borrowed(bytes)]);
             }
@@ -195,17 +206,17 @@ pub(crate) fn body_fields<'a>(bodies: impl Iterator<Item = (Writer, &'a Body)>) 
 }
 
 /// What a body is, from its field.
-pub(crate) fn shape_of(value: &str) -> Result<Shape, Damaged> {
-    let [kind, key, length] = parts("a body", value)?;
-    Ok(Shape {
-        kind: number("the kind of a body", kind)?,
-        key: hex("the key of a body", key)?,
-        length: number("the length of a body", length)?,
+pub(crate) fn decode_shape(value: &str) -> Result<BodyShape, DataError> {
+    let [kind, key, length] = split_parts("a body", value)?;
+    Ok(BodyShape {
+        kind: parse_number("the kind of a body", kind)?,
+        key: parse_hex("the key of a body", key)?,
+        length: parse_number("the length of a body", length)?,
     })
 }
 
 /// The bodies among these fields of a row, each followed by its value.
-pub(crate) fn bodies(fields: &[Vec<u8>]) -> Result<Bodies, Failure> {
+pub(crate) fn decode_bodies(fields: &[Vec<u8>]) -> Result<Bodies, CallFailure> {
     let mut bodies = Bodies::new();
     let named = |kind: &'static str| {
         fields.chunks(2).filter_map(move |pair| match pair {
@@ -215,153 +226,164 @@ pub(crate) fn bodies(fields: &[Vec<u8>]) -> Result<Bodies, Failure> {
     };
     let mut bytes_left = BODIES_BYTES_MAX;
     for (writer, value) in named("b:") {
-        let shape = shape_of(text("a body", value)?)?;
-        let of = writer_of(writer)?;
+        let shape = decode_shape(parse_utf8("a body", value)?)?;
+        let of = decode_writer(writer)?;
         if of.to_string() != writer {
-            return Err(Damaged::Form(format!("b:{writer}")).into());
+            return Err(DataError::WrongForm(format!("b:{writer}")).into());
         }
         // Before there is room made for it.
         let bytes = usize::try_from(shape.length).ok().and_then(|bytes| bytes_left.checked_sub(bytes));
-        bytes_left = bytes.ok_or_else(|| Damaged::Long(format!("b:{writer}")))?;
-        bodies.insert(of, Body::new(shape).map_err(Damaged::from)?);
+        bytes_left = bytes.ok_or_else(|| DataError::TooLong(format!("b:{writer}")))?;
+        bodies.insert(of, StoredBody::new(shape).map_err(DataError::from)?);
     }
-    for (place, bytes) in named("p:") {
-        let (writer, page) = place.rsplit_once('.').ok_or_else(|| unreadable("a page", place))?;
-        let (of, number) = (writer_of(writer)?, number::<u32>("a page", page)?);
-        if format!("{of}.{number}") != place {
-            return Err(Damaged::Form(format!("p:{place}")).into());
+    for (page_id, bytes) in named("p:") {
+        let (writer, page) = page_id.rsplit_once('.').ok_or_else(|| unreadable("a page", page_id))?;
+        let (of, number) = (decode_writer(writer)?, parse_number::<u32>("a page", page)?);
+        if format!("{of}.{number}") != page_id {
+            return Err(DataError::WrongForm(format!("p:{page_id}")).into());
         }
-        let body = bodies.get_mut(&of).ok_or(Damaged::Lacks("the body of a page"))?;
-        body.lay_page(number, bytes).map_err(Damaged::from)?;
+        let body = bodies.get_mut(&of).ok_or(DataError::MissingField("the body of a page"))?;
+        body.write_page(number, bytes).map_err(DataError::from)?;
     }
     Ok(bodies)
 }
 
 /// A cell that counts.
-pub(crate) fn held(value: &str) -> Result<Held, Damaged> {
-    let [seq, closed, said, total] = parts("a cell", value)?;
-    Ok(Held {
-        seq: seq_of(seq)?,
-        value: number("a value", said)?,
-        total: number("a total", total)?,
-        closed: closed_of(closed)?,
+pub(crate) fn decode_cell(value: &str) -> Result<RowCell, DataError> {
+    let [seq, closed, value_text, total] = split_parts("a cell", value)?;
+    Ok(RowCell {
+        seq: decode_seq(seq)?,
+        value: parse_number("a value", value_text)?,
+        total: parse_number("a total", total)?,
+        closed: decode_closed(closed)?,
     })
 }
 
 /// A cell that no longer counts by itself.
-pub(crate) fn spent(value: &str) -> Result<Spent, Damaged> {
-    let [epoch, seq, closed, kept, total, expired, at] = parts("a spent cell", value)?;
-    Ok(Spent {
-        epoch: epoch_of(epoch)?,
-        seq: seq_of(seq)?,
-        value: number("a value", kept)?,
-        total: number("a total", total)?,
-        closed: closed_of(closed)?,
-        expired: some("an expiry", expired)?.map(Millis),
-        at: Millis(number("a time", at)?),
+pub(crate) fn decode_spent_cell(value: &str) -> Result<SpentCell, DataError> {
+    let [epoch, seq, closed, saved, total, expired, at] = split_parts("a spent cell", value)?;
+    Ok(SpentCell {
+        epoch: decode_epoch(epoch)?,
+        seq: decode_seq(seq)?,
+        value: parse_number("a value", saved)?,
+        total: parse_number("a total", total)?,
+        closed: decode_closed(closed)?,
+        expired: parse_optional("an expiry", expired)?.map(Millis),
+        at: Millis(parse_number("a time", at)?),
     })
 }
 
 /// A registration: `<version> <holder> <lease until> <stage> <since>`.
-pub(crate) fn registration(of: &Registration) -> String {
+pub(crate) fn encode_registration(of: &Registration) -> String {
     let (stage, since) = match of.stage {
-        Stage::Live => ("live", None),
-        Stage::Retiring { since } => ("retiring", Some(since)),
-        Stage::Closed { since } => ("closed", Some(since)),
-        Stage::Folded { since } => ("folded", Some(since)),
+        WriterStage::Live => ("live", None),
+        WriterStage::Retiring { since } => ("retiring", Some(since)),
+        WriterStage::Closed { since } => ("closed", Some(since)),
+        WriterStage::Folded { since } => ("folded", Some(since)),
     };
     let holder = of.holder.map_or_else(|| NONE.to_owned(), |Holder(holder)| format!("{holder:016x}"));
-    format!("{} {holder} {} {stage} {}", of.version, of.lease_until, or_none(since))
+    format!("{} {holder} {} {stage} {}", of.version, of.lease_until, text_or_none(since))
 }
 
-pub(crate) fn registration_of(writer: &[u8], value: &[u8]) -> Result<Registration, Damaged> {
-    let (writer, value) = (text("a writer", writer)?, text("a registration", value)?);
-    let [version, holder, lease_until, stage, since] = parts("a registration", value)?;
-    let since = some("a time", since)?.map(Millis);
+pub(crate) fn decode_registration(writer: &[u8], value: &[u8]) -> Result<Registration, DataError> {
+    let (writer, value) = (parse_utf8("a writer", writer)?, parse_utf8("a registration", value)?);
+    let [version, holder, lease_until, stage, since] = split_parts("a registration", value)?;
+    let since = parse_optional("a time", since)?.map(Millis);
     let stage = match (stage, since) {
-        ("live", None) => Stage::Live,
-        ("retiring", Some(since)) => Stage::Retiring { since },
-        ("closed", Some(since)) => Stage::Closed { since },
-        ("folded", Some(since)) => Stage::Folded { since },
+        ("live", None) => WriterStage::Live,
+        ("retiring", Some(since)) => WriterStage::Retiring { since },
+        ("closed", Some(since)) => WriterStage::Closed { since },
+        ("folded", Some(since)) => WriterStage::Folded { since },
         _ => return Err(unreadable("a registration", value)),
     };
     let holder = match holder {
         NONE => None,
-        holder => Some(Holder(hex("a holder", holder)?)),
+        holder => Some(Holder(parse_hex("a holder", holder)?)),
     };
-    let lease_until = Millis(number("a lease", lease_until)?);
-    Ok(Registration { writer: writer_of(writer)?, holder, lease_until, stage, version: number("a version", version)? })
+    let lease_until = Millis(parse_number("a lease", lease_until)?);
+    Ok(Registration {
+        writer: decode_writer(writer)?,
+        holder,
+        lease_until,
+        stage,
+        version: parse_number("a version", version)?,
+    })
 }
 
 /// A node, as a field of the hash of names.
-pub(crate) fn node_of(node: &[u8]) -> Result<NodeId, Damaged> {
-    hex("a node", text("a node", node)?).map(NodeId)
+pub(crate) fn decode_node(node: &[u8]) -> Result<NodeId, DataError> {
+    parse_hex("a node", parse_utf8("a node", node)?).map(NodeId)
 }
 
 /// A claim, from its owner, attempt, payload, end of its window, and reply.
-pub(crate) fn claim_of(token: &Token, fields: [Option<&[u8]>; 5]) -> Result<Option<Claim>, Damaged> {
+pub(crate) fn decode_claim(token: &ClaimToken, fields: [Option<&[u8]>; 5]) -> Result<Option<Claim>, DataError> {
     if fields.iter().all(Option::is_none) {
         return Ok(None);
     }
     let [owner, attempt, payload, forget_at, reply] = fields;
-    let word = |name: &'static str, value: Option<&[u8]>| -> Result<String, Damaged> {
-        text(name, value.ok_or(Damaged::Lacks(name))?).map(str::to_owned)
+    let required_text = |name: &'static str, value: Option<&[u8]>| -> Result<String, DataError> {
+        parse_utf8(name, value.ok_or(DataError::MissingField(name))?).map(str::to_owned)
     };
     if reply.is_some_and(|reply| reply.len() > CLAIM_REPLY_BYTES_MAX) {
-        return Err(Damaged::Long("reply".to_owned()));
+        return Err(DataError::TooLong("reply".to_owned()));
     }
     Ok(Some(Claim {
         token: token.clone(),
-        owner: writer_of(&word("owner", owner)?)?,
-        attempt: number("attempt", &word("attempt", attempt)?)?,
-        payload: number("payload", &word("payload", payload)?)?,
-        forget_at: Millis(number("forget", &word("forget", forget_at)?)?),
+        owner: decode_writer(&required_text("owner", owner)?)?,
+        attempt: parse_number("attempt", &required_text("attempt", attempt)?)?,
+        payload: parse_number("payload", &required_text("payload", payload)?)?,
+        forget_at: Millis(parse_number("forget", &required_text("forget", forget_at)?)?),
         reply: reply.map(Into::into),
     }))
 }
 
-pub(crate) fn epoch_of(value: &str) -> Result<Epoch, Damaged> {
+pub(crate) fn decode_epoch(value: &str) -> Result<Epoch, DataError> {
     let (millis, node) = value.split_once('.').ok_or_else(|| unreadable("an epoch", value))?;
-    let of = Epoch { millis: number("an epoch", millis)?, node: NodeId(number("an epoch", node)?) };
-    if epoch(of) == value { Ok(of) } else { Err(unreadable("an epoch", value)) }
+    let of = Epoch { millis: parse_number("an epoch", millis)?, node: NodeId(parse_number("an epoch", node)?) };
+    if encode_epoch(of) == value { Ok(of) } else { Err(unreadable("an epoch", value)) }
 }
 
-fn seq_of(value: &str) -> Result<Seq, Damaged> {
-    let of = Seq(number("a seq", value)?);
-    if seq(of) == value { Ok(of) } else { Err(unreadable("a seq", value)) }
+fn decode_seq(value: &str) -> Result<Seq, DataError> {
+    let of = Seq(parse_number("a seq", value)?);
+    if encode_seq(of) == value { Ok(of) } else { Err(unreadable("a seq", value)) }
 }
 
 /// Names the field that cannot be read.
-fn field<T>(name: &str, decoded: Result<T, Damaged>) -> Result<T, Damaged> {
-    decoded
-        .map_err(|source| Damaged::Field { field: name.chars().take(SHOWN_CHARS_MAX).collect(), source: source.into() })
+fn name_field<T>(name: &str, decoded: Result<T, DataError>) -> Result<T, DataError> {
+    decoded.map_err(|source| DataError::Field {
+        field: name.chars().take(QUOTED_CHARS_MAX).collect(),
+        source: source.into(),
+    })
 }
 
-pub(crate) fn text<'a>(what: &'static str, bytes: &'a [u8]) -> Result<&'a str, Damaged> {
+pub(crate) fn parse_utf8<'a>(what: &'static str, bytes: &'a [u8]) -> Result<&'a str, DataError> {
     str::from_utf8(bytes).map_err(|_| unreadable(what, &bytes.escape_ascii().to_string()))
 }
 
-pub(crate) fn number<T: FromStr>(what: &'static str, text: &str) -> Result<T, Damaged> {
+pub(crate) fn parse_number<T: FromStr>(what: &'static str, text: &str) -> Result<T, DataError> {
     text.parse().map_err(|_| unreadable(what, text))
 }
 
-fn cell_of(id: &str) -> Result<CellId, Damaged> {
+fn decode_cell_id(id: &str) -> Result<CellId, DataError> {
     let (writer, shard) = id.rsplit_once('.').ok_or_else(|| unreadable("a cell", id))?;
-    let of = CellId { writer: writer_of(writer)?, shard: Shard(number("a shard", shard)?) };
+    let of = CellId { writer: decode_writer(writer)?, shard: Shard(parse_number("a shard", shard)?) };
     // Two fields must not be one cell.
-    if cell(of) == id { Ok(of) } else { Err(Damaged::Form(id.to_owned())) }
+    if encode_cell_id(of) == id { Ok(of) } else { Err(DataError::WrongForm(id.to_owned())) }
 }
 
-fn writer_of(text: &str) -> Result<Writer, Damaged> {
+fn decode_writer(text: &str) -> Result<Writer, DataError> {
     let (node, incarnation) = text.split_once('.').ok_or_else(|| unreadable("a writer", text))?;
-    Ok(Writer { node: NodeId(hex("a node", node)?), incarnation: Incarnation(hex("an incarnation", incarnation)?) })
+    Ok(Writer {
+        node: NodeId(parse_hex("a node", node)?),
+        incarnation: Incarnation(parse_hex("an incarnation", incarnation)?),
+    })
 }
 
-fn state(closed: bool) -> &'static str {
+fn encode_closed(closed: bool) -> &'static str {
     if closed { "closed" } else { "open" }
 }
 
-fn closed_of(text: &str) -> Result<bool, Damaged> {
+fn decode_closed(text: &str) -> Result<bool, DataError> {
     match text {
         "open" => Ok(false),
         "closed" => Ok(true),
@@ -369,38 +391,38 @@ fn closed_of(text: &str) -> Result<bool, Damaged> {
     }
 }
 
-fn or_none(value: Option<impl Display>) -> String {
+fn text_or_none(value: Option<impl Display>) -> String {
     value.map_or_else(|| NONE.to_owned(), |value| value.to_string())
 }
 
-fn some<T: FromStr>(what: &'static str, text: &str) -> Result<Option<T>, Damaged> {
-    if text == NONE { Ok(None) } else { number(what, text).map(Some) }
+fn parse_optional<T: FromStr>(what: &'static str, text: &str) -> Result<Option<T>, DataError> {
+    if text == NONE { Ok(None) } else { parse_number(what, text).map(Some) }
 }
 
-fn hex(what: &'static str, text: &str) -> Result<u64, Damaged> {
+fn parse_hex(what: &'static str, text: &str) -> Result<u64, DataError> {
     u64::from_str_radix(text, 16).map_err(|_| unreadable(what, text))
 }
 
-fn parts<'a, const N: usize>(what: &'static str, value: &'a str) -> Result<[&'a str; N], Damaged> {
+fn split_parts<'a, const N: usize>(what: &'static str, value: &'a str) -> Result<[&'a str; N], DataError> {
     let parts: Vec<&str> = value.split(' ').collect();
     parts.try_into().map_err(|_| unreadable(what, value))
 }
 
-pub(crate) fn unreadable(what: &'static str, text: &str) -> Damaged {
-    Damaged::Text { what, text: text.chars().take(SHOWN_CHARS_MAX).collect() }
+pub(crate) fn unreadable(what: &'static str, text: &str) -> DataError {
+    DataError::Text { what, text: text.chars().take(QUOTED_CHARS_MAX).collect() }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use quipu_model::shared::Version;
+    use quipu_model::shared::RowVersion;
 
     fn id(node: u64) -> CellId {
         CellId { writer: Writer { node: NodeId(node), incarnation: Incarnation(u64::MAX) }, shard: Shard(u16::MAX) }
     }
 
     fn full() -> Snapshot {
-        let spent = Spent {
+        let spent = SpentCell {
             epoch: Epoch { millis: 7, node: NodeId(u64::MAX) },
             seq: Seq(u64::MAX),
             value: i128::MIN,
@@ -410,28 +432,28 @@ mod tests {
             at: Millis(u64::MAX),
         };
         Snapshot {
-            version: Version { born_at: Millis(1), swaps: 2, puts: 3 },
+            version: RowVersion { born_at: Millis(1), swaps: 2, puts: 3 },
             epoch: Epoch { millis: 8, node: NodeId(0) },
             base: Some(-1),
             expires_at: Some(Millis(u64::MAX)),
             gone_at: Some(Millis(0)),
-            cells: [(id(0), Held { seq: Seq(1), value: i128::MIN, total: 0, closed: false })].into(),
-            spent: [(id(u64::MAX), spent), (id(1), Spent { closed: false, expired: None, ..spent })].into(),
+            cells: [(id(0), RowCell { seq: Seq(1), value: i128::MIN, total: 0, closed: false })].into(),
+            spent: [(id(u64::MAX), spent), (id(1), SpentCell { closed: false, expired: None, ..spent })].into(),
             swaps: vec![SwapId(0), SwapId(u128::MAX)],
         }
     }
 
     fn stored(row: &Snapshot) -> Vec<Vec<u8>> {
-        row_fields(row).into_iter().map(String::into_bytes).collect()
+        encode_row(row).into_iter().map(String::into_bytes).collect()
     }
 
     #[test]
     fn a_row_decodes_to_what_was_encoded() {
-        let bare = Snapshot { version: Version { born_at: Millis(5), ..Version::ABSENT }, ..Snapshot::default() };
+        let bare = Snapshot { version: RowVersion { born_at: Millis(5), ..RowVersion::ABSENT }, ..Snapshot::default() };
         for of in [full(), bare] {
-            assert_eq!(row(&stored(&of)).unwrap(), of);
+            assert_eq!(decode_row(&stored(&of)).unwrap(), of);
         }
-        assert_eq!(row(&[]).unwrap(), Snapshot::default());
+        assert_eq!(decode_row(&[]).unwrap(), Snapshot::default());
     }
 
     #[test]
@@ -441,27 +463,27 @@ mod tests {
         let mut other = fields.clone();
         // The same cell for a reader, another field for a script: it would count twice.
         other.extend([b"c:0.ffffffffffffffff.65535".to_vec(), fields[at + 1].clone()]);
-        assert!(row(&other).is_err());
+        assert!(decode_row(&other).is_err());
         let mut short = fields.clone();
         short[at + 1] = b"1 open 5 5".to_vec();
-        let error = row(&short).unwrap_err().of(quipu_model::Call::Read);
+        let error = decode_row(&short).unwrap_err().into_store_error(quipu_model::StoreCall::Read);
         let source = std::error::Error::source(&error).expect("it has a cause").to_string();
         assert!(source.contains("c:0000000000000000.ffffffffffffffff.65535"), "{source}");
     }
 
     #[test]
     fn a_claim_that_lost_a_field_is_refused() {
-        let token = Token::new(b"t").unwrap();
+        let token = ClaimToken::new(b"t").unwrap();
         let whole: [&[u8]; 5] = [b"0000000000000001.0000000000000001", b"1", b"2", b"3", b"reply"];
-        assert!(claim_of(&token, whole.map(Some)).unwrap().is_some());
-        assert!(claim_of(&token, [None; 5]).unwrap().is_none());
+        assert!(decode_claim(&token, whole.map(Some)).unwrap().is_some());
+        assert!(decode_claim(&token, [None; 5]).unwrap().is_none());
         for at in 0..4 {
             let mut less = whole.map(Some);
             less[at] = None;
-            assert!(claim_of(&token, less).is_err(), "field {at}");
+            assert!(decode_claim(&token, less).is_err(), "field {at}");
         }
         let long = [b'x'; CLAIM_REPLY_BYTES_MAX + 1];
-        assert!(claim_of(&token, [whole[0], whole[1], whole[2], whole[3], &long].map(Some)).is_err());
+        assert!(decode_claim(&token, [whole[0], whole[1], whole[2], whole[3], &long].map(Some)).is_err());
     }
 
     #[test]
@@ -470,22 +492,22 @@ mod tests {
         for at in 0..fields.len() {
             let mut bent = fields.clone();
             bent[at] = b"what".to_vec();
-            assert!(row(&bent).is_err(), "field {at}");
+            assert!(decode_row(&bent).is_err(), "field {at}");
         }
-        assert!(row(&fields[2..]).is_err(), "without its birth");
-        assert!(row(&fields[1..]).is_err(), "shifted");
+        assert!(decode_row(&fields[2..]).is_err(), "without its birth");
+        assert!(decode_row(&fields[1..]).is_err(), "shifted");
     }
 
     #[test]
     fn what_the_scripts_cut_out_stands_where_they_look() {
-        let fields = row_fields(&full());
+        let fields = encode_row(&full());
         let value =
             |prefix: &str| fields[fields.iter().position(|field| field.starts_with(prefix)).unwrap() + 1].clone();
-        let (held, spent) = (value("c:"), value("s:"));
-        assert_eq!((&held[..20], &held[21..22]), ("00000000000000000001", "o"));
+        let (current, spent) = (value("c:"), value("s:"));
+        assert_eq!((&current[..20], &current[21..22]), ("00000000000000000001", "o"));
         assert_eq!((&spent[..41], &spent[63..64]), ("00000000000000000007.18446744073709551615", "o"));
-        let (writer, body) = (id(1).writer, Body { bytes: vec![1], ..Body::default() });
-        for field in body_fields([(writer, &body)].into_iter()).chunks(2).skip(1) {
+        let (writer, body) = (id(1).writer, StoredBody { bytes: vec![1], ..StoredBody::default() });
+        for field in encode_bodies([(writer, &body)].into_iter()).chunks(2).skip(1) {
             assert_eq!(&field[0][2..35], writer.to_string().as_bytes());
         }
     }
@@ -493,20 +515,20 @@ mod tests {
     #[test]
     fn bodies_decode_to_what_was_encoded() {
         let body = |length: u32, byte| {
-            let shape = Shape { kind: u8::MAX, key: 1, length };
-            let mut body = Body::new(shape).unwrap();
+            let shape = BodyShape { kind: u8::MAX, key: 1, length };
+            let mut body = StoredBody::new(shape).unwrap();
             body.bytes.iter_mut().skip(PAGE_BYTES).for_each(|at| *at = byte);
             body
         };
         let life = |incarnation| Writer { node: NodeId(7), incarnation: Incarnation(incarnation) };
         let of = Bodies::from([(life(0), body(0, 0)), (life(1), body(3_000, 9)), (life(u64::MAX), body(2_048, 0))]);
-        let fields = body_fields(of.iter().map(|(writer, body)| (*writer, body)));
+        let fields = encode_bodies(of.iter().map(|(writer, body)| (*writer, body)));
         let stored: Vec<Vec<u8>> = fields.into_iter().map(Cow::into_owned).collect();
-        assert_eq!(bodies(&stored).unwrap(), of);
+        assert_eq!(decode_bodies(&stored).unwrap(), of);
         for at in (2..stored.len()).step_by(2) {
             let mut bent = stored.clone();
             bent[at] = stored[at][..19].to_vec();
-            assert!(bodies(&bent).is_err(), "field {at} names no life");
+            assert!(decode_bodies(&bent).is_err(), "field {at} names no life");
         }
     }
 }

@@ -8,7 +8,7 @@
 //! - callers that need a connection at the same time wait for one and the same;
 //! - each connection knows the identity of its server's data before anything else is sent on it. A server that restarts breaks its
 //!   connections, so a new process is always asked. What changes a server without breaking its connections (a failover, a promotion) shows
-//!   in its replies, which end the connection, and in the next [`Link::ask_identity`].
+//!   in its replies, which end the connection, and in the next [`Link::fetch_identity`].
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -18,7 +18,7 @@ use redis::{AsyncConnectionConfig, Client, Pipeline, RedisError, ServerErrorKind
 use tokio::sync::OnceCell;
 
 use crate::config::{Address, Config};
-use crate::error::{Damaged, Failure};
+use crate::error::{CallFailure, DataError};
 use crate::info::Info;
 use crate::scripts;
 
@@ -27,18 +27,18 @@ pub(crate) struct Link {
     address: String,
     client: Client,
     options: AsyncConnectionConfig,
-    connection: Mutex<Arc<OnceCell<Connection>>>,
+    connection: Mutex<Arc<OnceCell<LinkConnection>>>,
 }
 
 /// A connection, and the server at its other end.
-struct Connection {
+struct LinkConnection {
     stream: MultiplexedConnection,
     identity: Mutex<String>,
 }
 
 /// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
-enum Unconnected {
+enum ConnectError {
     #[error(transparent)]
     Driver(#[from] RedisError),
     #[error("the server does not tell the identity of its process (run_id in INFO)")]
@@ -62,66 +62,73 @@ impl Link {
 
     /// The replies, in order; each may be an error of the server's. With a known history, nothing is sent to a server that has another
     /// identity than it has there.
-    pub(crate) async fn send(&self, pipeline: &Pipeline, known: Option<&History>) -> Result<Vec<Value>, Failure> {
-        let cell = self.present().clone();
-        let connection = self.connected(&cell).await?;
-        if known.is_some_and(|known| known.0.get(&self.address) != Some(&*connection.identity())) {
-            return Err(Failure::HistoryChanged);
+    pub(crate) async fn send(
+        &self,
+        pipeline: &Pipeline,
+        expected: Option<&History>,
+    ) -> Result<Vec<Value>, CallFailure> {
+        let cell = self.current_cell().clone();
+        let connection = self.get_or_connect(&cell).await?;
+        if expected.is_some_and(|expected| expected.0.get(&self.address) != Some(&*connection.identity())) {
+            return Err(CallFailure::HistoryChanged);
         }
         let mut stream = connection.stream.clone();
-        let mut replies = self.ask(&cell, &mut stream, pipeline).await?;
+        let mut replies = self.send_pipeline(&cell, &mut stream, pipeline).await?;
         let unknown: Vec<usize> = (0..replies.len()).filter(|&at| lacks_script(&replies[at])).collect();
         if !unknown.is_empty() {
             // What another connection, or an operator, made the server forget. What it did run stays as it was answered.
-            if self.ask(&cell, &mut stream, &scripts::load()).await.is_err() {
+            if self.send_pipeline(&cell, &mut stream, &scripts::load_scripts()).await.is_err() {
                 return Ok(replies);
             }
-            let mut again = Pipeline::with_capacity(unknown.len());
+            let mut retry = Pipeline::with_capacity(unknown.len());
             for (at, cmd) in pipeline.cmd_iter().enumerate() {
                 if unknown.contains(&at) {
-                    again.add_command(cmd.clone());
+                    retry.add_command(cmd.clone());
                 }
             }
-            for (at, reply) in unknown.into_iter().zip(self.ask(&cell, &mut stream, &again).await?) {
+            for (at, reply) in unknown.into_iter().zip(self.send_pipeline(&cell, &mut stream, &retry).await?) {
                 replies[at] = reply;
             }
         }
         if replies.iter().any(shows_demotion) {
-            self.give_up(&cell);
+            self.drop_connection(&cell);
         }
         Ok(replies)
     }
 
     /// Asks the server for the identity of its data, which may have changed since the connection was made.
-    pub(crate) async fn ask_identity(&self) -> Result<String, Failure> {
-        let cell = self.present().clone();
-        let connection = self.connected(&cell).await?;
+    pub(crate) async fn fetch_identity(&self) -> Result<String, CallFailure> {
+        let cell = self.current_cell().clone();
+        let connection = self.get_or_connect(&cell).await?;
         let mut stream = connection.stream.clone();
-        let replies = self.ask(&cell, &mut stream, &Info::of_identity()).await?;
-        let Some(identity) = identity(replies).map_err(Failure::unsent)? else {
-            return Err(Failure::unsent(Unconnected::NoIdentity));
+        let replies = self.send_pipeline(&cell, &mut stream, &Info::identity_query()).await?;
+        let Some(identity) = parse_identity(replies).map_err(CallFailure::unsent)? else {
+            return Err(CallFailure::unsent(ConnectError::NoIdentity));
         };
         connection.identity().clone_from(&identity);
         Ok(identity)
     }
 
     /// What the server says of itself.
-    pub(crate) async fn send_info(&self, sections: Pipeline) -> Result<Info, Failure> {
+    pub(crate) async fn send_info(&self, sections: Pipeline) -> Result<Info, CallFailure> {
         let mut info = Info::default();
         for reply in self.send(&sections, None).await? {
-            reply.extract_error().and_then(|reply| info.read(reply)).map_err(Failure::unsent)?;
+            reply.extract_error().and_then(|reply| info.read(reply)).map_err(CallFailure::unsent)?;
         }
         Ok(info)
     }
 
-    async fn connected<'c>(&self, cell: &'c Arc<OnceCell<Connection>>) -> Result<&'c Connection, Failure> {
-        cell.get_or_try_init(|| self.connect()).await.map_err(Failure::unsent)
+    async fn get_or_connect<'c>(
+        &self,
+        cell: &'c Arc<OnceCell<LinkConnection>>,
+    ) -> Result<&'c LinkConnection, CallFailure> {
+        cell.get_or_try_init(|| self.connect()).await.map_err(CallFailure::unsent)
     }
 
-    async fn connect(&self) -> Result<Connection, Unconnected> {
+    async fn connect(&self) -> Result<LinkConnection, ConnectError> {
         let mut stream = self.client.get_multiplexed_async_connection_with_config(&self.options).await?;
         // One round trip for all.
-        let (load, info) = (scripts::load(), Info::of_identity());
+        let (load, info) = (scripts::load_scripts(), Info::identity_query());
         let mut begin = Pipeline::with_capacity(load.len() + info.len());
         for cmd in info.cmd_iter().chain(load.cmd_iter()) {
             begin.add_command(cmd.clone());
@@ -131,48 +138,48 @@ impl Link {
         for reply in loaded {
             reply.extract_error()?;
         }
-        let identity = identity(replies)?.ok_or(Unconnected::NoIdentity)?;
-        Ok(Connection { stream, identity: Mutex::new(identity) })
+        let identity = parse_identity(replies)?.ok_or(ConnectError::NoIdentity)?;
+        Ok(LinkConnection { stream, identity: Mutex::new(identity) })
     }
 
-    async fn ask(
+    async fn send_pipeline(
         &self,
-        cell: &Arc<OnceCell<Connection>>,
+        cell: &Arc<OnceCell<LinkConnection>>,
         stream: &mut MultiplexedConnection,
         pipeline: &Pipeline,
-    ) -> Result<Vec<Value>, Failure> {
+    ) -> Result<Vec<Value>, CallFailure> {
         match stream.send_packed_commands(pipeline, 0, pipeline.len()).await {
             Ok(replies) if replies.len() == pipeline.len() => Ok(replies),
             other => {
-                self.give_up(cell);
-                Err(other.map_or_else(Failure::lost, |_| Failure::lost(Damaged::Reply)))
+                self.drop_connection(cell);
+                Err(other.map_or_else(CallFailure::lost, |_| CallFailure::lost(DataError::Reply)))
             }
         }
     }
 
     /// A connection that missed one reply may give the next caller that one.
-    fn give_up(&self, cell: &Arc<OnceCell<Connection>>) {
-        let mut present = self.present();
-        if Arc::ptr_eq(&present, cell) {
-            *present = Arc::default();
+    fn drop_connection(&self, cell: &Arc<OnceCell<LinkConnection>>) {
+        let mut current = self.current_cell();
+        if Arc::ptr_eq(&current, cell) {
+            *current = Arc::default();
         }
     }
 
-    fn present(&self) -> MutexGuard<'_, Arc<OnceCell<Connection>>> {
+    fn current_cell(&self) -> MutexGuard<'_, Arc<OnceCell<LinkConnection>>> {
         // It is replaced whole.
         self.connection.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Connection {
+impl LinkConnection {
     fn identity(&self) -> MutexGuard<'_, String> {
         // It is replaced whole.
         self.identity.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The identity in the replies to [`Info::of_identity`]; none if the server does not tell one.
-fn identity(replies: Vec<Value>) -> Result<Option<String>, RedisError> {
+/// The identity in the replies to [`Info::identity_query`]; none if the server does not tell one.
+fn parse_identity(replies: Vec<Value>) -> Result<Option<String>, RedisError> {
     let mut info = Info::default();
     for reply in replies {
         info.read(reply.extract_error()?)?;

@@ -20,7 +20,7 @@ use quipu_model::History;
 use redis::{Cmd, Pipeline, RedisError, ServerErrorKind, Value};
 
 use crate::config::{Address, Config};
-use crate::error::{Damaged, Failure};
+use crate::error::{CallFailure, DataError};
 use crate::link::Link;
 
 /// Slots of a Cluster.
@@ -30,17 +30,17 @@ const SLOTS: u16 = 16_384;
 const REDIRECTIONS_MAX: usize = 4;
 
 /// How many servers are asked at once where the slots are, so that one that hangs does not keep the others' answer.
-const ASKED_AT_ONCE: usize = 3;
+const QUERIES_AT_ONCE: usize = 3;
 
 /// A command on one key.
-pub(crate) struct Request {
+pub(crate) struct KeyCommand {
     slot: u16,
     cmd: Cmd,
 }
 
-impl Request {
-    pub(crate) fn new(key: &[u8], cmd: Cmd) -> Request {
-        Request { slot: slot(key), cmd }
+impl KeyCommand {
+    pub(crate) fn new(key: &[u8], cmd: Cmd) -> KeyCommand {
+        KeyCommand { slot: slot(key), cmd }
     }
 }
 
@@ -66,11 +66,11 @@ pub(crate) struct Masters {
 /// Where to send commands.
 pub(crate) struct Route {
     config: Config,
-    state: Mutex<State>,
+    state: Mutex<RouteState>,
 }
 
 #[derive(Default)]
-struct State {
+struct RouteState {
     links: BTreeMap<Address, Arc<Link>>,
     slots: Arc<Slots>,
     fresh: bool,
@@ -81,7 +81,7 @@ struct State {
 }
 
 /// A command under way.
-struct Under {
+struct PendingCommand {
     at: usize,                   // whose reply it is
     to: Option<(Address, bool)>, // where a redirection sent it, and whether it must say ASKING
 }
@@ -90,7 +90,7 @@ impl Route {
     /// Connects when something is sent.
     pub(crate) fn new(config: Config) -> Result<Route, RedisError> {
         // What the driver refuses, it refuses now.
-        let mut state = State::default();
+        let mut state = RouteState::default();
         for seed in &config.seeds {
             state.links.insert(seed.clone(), Arc::new(Link::new(&config, seed)?));
         }
@@ -98,32 +98,32 @@ impl Route {
     }
 
     /// Sends commands; a reply each, in order.
-    pub(crate) async fn send(&self, requests: Vec<Request>, access: Access) -> Vec<Result<Value, Failure>> {
-        let known = match access {
+    pub(crate) async fn send(&self, requests: Vec<KeyCommand>, access: Access) -> Vec<Result<Value, CallFailure>> {
+        let expected = match access {
             Access::Read => None,
             Access::Change => self.state().history.clone(),
         };
-        let known = known.as_deref();
+        let expected = expected.as_deref();
         if self.config.cluster {
-            self.send_to_many(requests, known).await
+            self.send_to_many(requests, expected).await
         } else {
-            self.send_to_one(requests, known).await
+            self.send_to_one(requests, expected).await
         }
     }
 
     /// Asks every server that has rows for the identity of its data.
-    pub(crate) async fn ask_history(&self) -> Result<History, Failure> {
+    pub(crate) async fn fetch_history(&self) -> Result<History, CallFailure> {
         let mut history = History::default();
         let links = self.masters(true).await?.links;
-        for (link, identity) in links.iter().zip(join_all(links.iter().map(|link| link.ask_identity())).await) {
-            history.0.insert(link.address().to_owned(), identity.inspect_err(|_| self.doubt())?);
+        for (link, identity) in links.iter().zip(join_all(links.iter().map(|link| link.fetch_identity())).await) {
+            history.0.insert(link.address().to_owned(), identity.inspect_err(|_| self.invalidate_slots())?);
         }
         let importing: Vec<Address> = self.state().importing.iter().cloned().collect();
         for address in importing {
             let link = self.link(&address)?;
             if history.0.contains_key(link.address()) {
                 self.state().importing.remove(&address);
-            } else if let Ok(identity) = link.ask_identity().await {
+            } else if let Ok(identity) = link.fetch_identity().await {
                 history.0.insert(link.address().to_owned(), identity);
             } else {
                 self.state().importing.remove(&address);
@@ -133,16 +133,16 @@ impl Route {
     }
 
     /// From now on, data is changed only on servers of this history.
-    pub(crate) fn know_history(&self, history: &History) {
+    pub(crate) fn set_history(&self, history: &History) {
         self.state().history = Some(Arc::new(history.clone()));
     }
 
-    /// All servers with rows; what is known of them, or, `anew`, what they say now.
-    pub(crate) async fn masters(&self, anew: bool) -> Result<Masters, Failure> {
+    /// All servers with rows; what is known of them, or, `refresh`, what they say now.
+    pub(crate) async fn masters(&self, refresh: bool) -> Result<Masters, CallFailure> {
         if !self.config.cluster {
             return Ok(Masters { links: vec![self.link(&self.config.seeds[0])?], digest: 0 });
         }
-        let slots = self.slots(anew).await?;
+        let slots = self.slots(refresh).await?;
         let mut masters: Vec<&Address> = slots.0.iter().map(|(_, _, address)| address).collect();
         masters.sort_unstable();
         masters.dedup();
@@ -153,56 +153,65 @@ impl Route {
     }
 
     /// What is known of the slots is not true any more.
-    pub(crate) fn doubt(&self) {
+    pub(crate) fn invalidate_slots(&self) {
         self.state().fresh = false;
     }
 
-    async fn send_to_one(&self, requests: Vec<Request>, known: Option<&History>) -> Vec<Result<Value, Failure>> {
+    async fn send_to_one(
+        &self,
+        requests: Vec<KeyCommand>,
+        expected: Option<&History>,
+    ) -> Vec<Result<Value, CallFailure>> {
         let count = requests.len();
         let mut pipeline = Pipeline::with_capacity(count);
         for request in requests {
             pipeline.add_command(request.cmd);
         }
         let sent = match self.link(&self.config.seeds[0]) {
-            Ok(link) => link.send(&pipeline, known).await,
+            Ok(link) => link.send(&pipeline, expected).await,
             Err(failure) => Err(failure),
         };
-        each(sent, count)
+        split_outcome(sent, count)
     }
 
-    async fn send_to_many(&self, requests: Vec<Request>, known: Option<&History>) -> Vec<Result<Value, Failure>> {
-        let mut results: Vec<Option<Result<Value, Failure>>> = requests.iter().map(|_| None).collect();
-        let mut under: Vec<Under> = (0..requests.len()).map(|at| Under { at, to: None }).collect();
+    async fn send_to_many(
+        &self,
+        requests: Vec<KeyCommand>,
+        expected: Option<&History>,
+    ) -> Vec<Result<Value, CallFailure>> {
+        let mut results: Vec<Option<Result<Value, CallFailure>>> = requests.iter().map(|_| None).collect();
+        let mut under: Vec<PendingCommand> = (0..requests.len()).map(|at| PendingCommand { at, to: None }).collect();
         for round in 0..=REDIRECTIONS_MAX {
             let slots = match self.slots(false).await {
                 Ok(slots) => slots,
                 Err(failure) => {
                     // Nobody knows where to: what is left was refused, or never sent.
-                    let refused = failure.before();
-                    under.iter().for_each(|left| results[left.at] = Some(Err(refused.clone())));
+                    let refused = failure.into_unsent();
+                    under.iter().for_each(|command| results[command.at] = Some(Err(refused.clone())));
                     break;
                 }
             };
             let mut parts: BTreeMap<(Address, bool), Vec<usize>> = BTreeMap::new();
-            for Under { at, to } in std::mem::take(&mut under) {
+            for PendingCommand { at, to } in std::mem::take(&mut under) {
                 match to.or_else(|| slots.owner(requests[at].slot).map(|address| (address.clone(), false))) {
                     Some(to) => parts.entry(to).or_default().push(at),
                     None => {
-                        self.doubt();
-                        results[at] = Some(Err(Failure::unsent("no server of the Cluster has the slot of this key")));
+                        self.invalidate_slots();
+                        results[at] =
+                            Some(Err(CallFailure::unsent("no server of the Cluster has the slot of this key")));
                     }
                 }
             }
             let sends = parts.into_iter().map(async |((address, asking), members)| {
                 let cmds = members.iter().map(|&at| &requests[at].cmd);
-                let replies = self.send_part(&address, asking, known, cmds).await;
+                let replies = self.send_part(&address, asking, expected, cmds).await;
                 (address, members, replies)
             });
             for (address, members, replies) in join_all(sends).await {
                 for (at, reply) in members.into_iter().zip(replies) {
                     match reply {
                         Ok(reply) => match redirection(&reply, &address.host) {
-                            Some(to) if round < REDIRECTIONS_MAX => under.push(Under { at, to: Some(to) }),
+                            Some(to) if round < REDIRECTIONS_MAX => under.push(PendingCommand { at, to: Some(to) }),
                             _ => results[at] = Some(Ok(reply)),
                         },
                         Err(failure) => results[at] = Some(Err(failure)),
@@ -213,8 +222,8 @@ impl Route {
                 break;
             }
         }
-        let answers = results.into_iter().map(|result| result.unwrap_or(Err(Failure::lost(Damaged::Reply))));
-        answers.map(|answer| answer.and_then(answered)).collect()
+        let answers = results.into_iter().map(|result| result.unwrap_or(Err(CallFailure::lost(DataError::Reply))));
+        answers.map(|answer| answer.and_then(check_reply)).collect()
     }
 
     /// Sends commands to one server of many.
@@ -222,9 +231,9 @@ impl Route {
         &self,
         address: &Address,
         asking: bool,
-        known: Option<&History>,
+        expected: Option<&History>,
         cmds: impl Iterator<Item = &'c Cmd>,
-    ) -> Vec<Result<Value, Failure>> {
+    ) -> Vec<Result<Value, CallFailure>> {
         let mut pipeline = Pipeline::new();
         let mut count = 0;
         for cmd in cmds {
@@ -235,28 +244,28 @@ impl Route {
             count += 1;
         }
         let sent = match self.link(address) {
-            Ok(link) => link.send(&pipeline, known).await,
+            Ok(link) => link.send(&pipeline, expected).await,
             Err(failure) => Err(failure),
         };
-        if asking && matches!(sent, Err(Failure::HistoryChanged)) {
+        if asking && matches!(sent, Err(CallFailure::HistoryChanged)) {
             self.state().importing.insert(address.clone());
         }
         let step = if asking { 2 } else { 1 };
         let sent = sent.map(|replies| replies.into_iter().skip(step - 1).step_by(step).collect::<Vec<_>>());
         if sent.as_ref().map_or(true, |replies| replies.iter().any(shows_change)) {
-            self.doubt();
+            self.invalidate_slots();
         }
         match sent {
             Ok(replies) => replies.into_iter().map(Ok).collect(),
-            failed => each(failed, count),
+            failed => split_outcome(failed, count),
         }
     }
 
     /// Where slots are.
-    async fn slots(&self, anew: bool) -> Result<Arc<Slots>, Failure> {
+    async fn slots(&self, refresh: bool) -> Result<Arc<Slots>, CallFailure> {
         let candidates = {
             let mut state = self.state();
-            if state.fresh && !anew {
+            if state.fresh && !refresh {
                 return Ok(state.slots.clone());
             }
             let mut candidates: Vec<Address> = state.links.keys().cloned().collect();
@@ -267,32 +276,32 @@ impl Route {
             candidates
         };
         let mut why = None;
-        for some in candidates.chunks(ASKED_AT_ONCE) {
+        for chunk in candidates.chunks(QUERIES_AT_ONCE) {
             // Whoever answers first is believed; what it does not know yet, redirections and the next time will tell.
-            let mut asked: Vec<_> = some.iter().map(|address| Box::pin(self.ask_slots(address))).collect();
-            while !asked.is_empty() {
-                let (answer, _, rest) = futures_util::future::select_all(asked).await;
-                asked = rest;
+            let mut queries: Vec<_> = chunk.iter().map(|address| Box::pin(self.fetch_slots(address))).collect();
+            while !queries.is_empty() {
+                let (answer, _, rest) = futures_util::future::select_all(queries).await;
+                queries = rest;
                 match answer {
-                    Ok(slots) => return Ok(self.learn(slots)),
+                    Ok(slots) => return Ok(self.set_slots(slots)),
                     Err(failure) => why = Some(failure),
                 }
             }
         }
-        Err(why.unwrap_or_else(|| Failure::unsent("the Cluster has no servers")))
+        Err(why.unwrap_or_else(|| CallFailure::unsent("the Cluster has no servers")))
     }
 
-    async fn ask_slots(&self, address: &Address) -> Result<Slots, Failure> {
+    async fn fetch_slots(&self, address: &Address) -> Result<Slots, CallFailure> {
         let mut pipeline = Pipeline::new();
         pipeline.cmd("CLUSTER").arg("SLOTS");
         let replies = self.link(address)?.send(&pipeline, None).await?;
-        let reply = replies.into_iter().next().ok_or_else(|| Failure::lost(Damaged::Reply))?;
-        let slots = Slots::decode(answered(reply)?, address).ok_or_else(|| Failure::lost(Damaged::Reply))?;
+        let reply = replies.into_iter().next().ok_or_else(|| CallFailure::lost(DataError::Reply))?;
+        let slots = Slots::decode(check_reply(reply)?, address).ok_or_else(|| CallFailure::lost(DataError::Reply))?;
         // One that is not, or no longer, part of a Cluster knows of no slots.
-        if slots.0.is_empty() { Err(Failure::unsent("the server knows no slots")) } else { Ok(slots) }
+        if slots.0.is_empty() { Err(CallFailure::unsent("the server knows no slots")) } else { Ok(slots) }
     }
 
-    fn learn(&self, slots: Slots) -> Arc<Slots> {
+    fn set_slots(&self, slots: Slots) -> Arc<Slots> {
         let slots = Arc::new(slots);
         let mut state = self.state();
         state.links.retain(|address, _| {
@@ -302,17 +311,17 @@ impl Route {
         slots
     }
 
-    fn link(&self, address: &Address) -> Result<Arc<Link>, Failure> {
+    fn link(&self, address: &Address) -> Result<Arc<Link>, CallFailure> {
         let mut state = self.state();
         if let Some(link) = state.links.get(address) {
             return Ok(link.clone());
         }
-        let link = Arc::new(Link::new(&self.config, address).map_err(Failure::unsent)?);
+        let link = Arc::new(Link::new(&self.config, address).map_err(CallFailure::unsent)?);
         state.links.insert(address.clone(), link.clone());
         Ok(link)
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, RouteState> {
         // Each change is one assignment or one insertion.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -326,7 +335,7 @@ impl Slots {
     }
 
     /// From the answer to CLUSTER SLOTS: per range its ends and its servers, the master first.
-    fn decode(reply: Value, said_by: &Address) -> Option<Slots> {
+    fn decode(reply: Value, origin: &Address) -> Option<Slots> {
         let Value::Array(ranges) = reply else { return None };
         let mut slots = Vec::with_capacity(ranges.len());
         for range in ranges {
@@ -336,7 +345,7 @@ impl Slots {
             let host = match host {
                 Value::BulkString(host) if !host.is_empty() => str::from_utf8(host).ok()?,
                 // A server that does not know its own name.
-                _ => &said_by.host,
+                _ => &origin.host,
             };
             let address = Address { host: host.to_owned(), port: u16::try_from(*port).ok()? };
             slots.push((u16::try_from(*from).ok()?, u16::try_from(*to).ok()?, address));
@@ -347,22 +356,22 @@ impl Slots {
 }
 
 /// A reply each, or the failure for all.
-fn each(sent: Result<Vec<Value>, Failure>, count: usize) -> Vec<Result<Value, Failure>> {
+fn split_outcome(sent: Result<Vec<Value>, CallFailure>, count: usize) -> Vec<Result<Value, CallFailure>> {
     match sent {
-        Ok(replies) => replies.into_iter().map(answered).collect(),
+        Ok(replies) => replies.into_iter().map(check_reply).collect(),
         Err(failure) => vec![Err(failure); count],
     }
 }
 
-fn answered(reply: Value) -> Result<Value, Failure> {
+fn check_reply(reply: Value) -> Result<Value, CallFailure> {
     match reply {
-        Value::ServerError(error) => Err(Failure::answered(error)),
+        Value::ServerError(error) => Err(CallFailure::from_server_error(error)),
         reply => Ok(reply),
     }
 }
 
 /// Where a reply sends the command, and whether it must say ASKING there.
-fn redirection(reply: &Value, said_by: &str) -> Option<(Address, bool)> {
+fn redirection(reply: &Value, origin: &str) -> Option<(Address, bool)> {
     let Value::ServerError(error) = reply else { return None };
     let asking = match error.kind() {
         Some(ServerErrorKind::Ask) => true,
@@ -371,7 +380,7 @@ fn redirection(reply: &Value, said_by: &str) -> Option<(Address, bool)> {
     };
     let error = RedisError::from(error.clone());
     let (address, _) = error.redirect_node()?;
-    Some((Address::parse(address, said_by)?, asking))
+    Some((Address::parse(address, origin)?, asking))
 }
 
 /// Whether a reply shows that slots are elsewhere by now, or soon will be.

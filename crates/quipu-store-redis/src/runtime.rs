@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 
-use crate::error::Failure;
+use crate::error::CallFailure;
 
 /// A thread with a runtime.
 pub(crate) struct Runtime {
@@ -33,9 +33,9 @@ impl Runtime {
     /// Runs a call there; waited for from anywhere.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
-        work: impl Future<Output = Result<T, Failure>> + Send + 'static,
-    ) -> Result<T, Failure> {
-        self.handle.spawn(work).await.unwrap_or_else(|error| Err(Failure::lost(error)))
+        work: impl Future<Output = Result<T, CallFailure>> + Send + 'static,
+    ) -> Result<T, CallFailure> {
+        self.handle.spawn(work).await.unwrap_or_else(|error| Err(CallFailure::lost(error)))
     }
 }
 

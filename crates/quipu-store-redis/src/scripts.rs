@@ -11,31 +11,32 @@ use std::sync::LazyLock;
 use redis::{Cmd, Pipeline, Script};
 
 /// One script.
-pub(crate) struct Known {
+pub(crate) struct RedisScript {
     text: &'static str,
     digest: LazyLock<String>,
 }
 
 macro_rules! script {
     ($file:literal) => {
-        Known {
+        RedisScript {
             text: include_str!(concat!("scripts/", $file)),
             digest: LazyLock::new(|| Script::new(include_str!(concat!("scripts/", $file))).get_hash().to_owned()),
         }
     };
 }
 
-pub(crate) static PUT: Known = script!("put.lua");
-pub(crate) static PUT_BODY: Known = script!("put_body.lua");
-pub(crate) static LOOK: Known = script!("look.lua");
-pub(crate) static CLOCK: Known = script!("clock.lua");
-pub(crate) static SWAP: Known = script!("swap.lua");
-pub(crate) static CLAIM: Known = script!("claim.lua");
-pub(crate) static END_CLAIM: Known = script!("end_claim.lua");
-pub(crate) static RESTORE_CLAIM: Known = script!("restore_claim.lua");
-pub(crate) static REGISTER: Known = script!("register.lua");
+pub(crate) static PUT: RedisScript = script!("put.lua");
+pub(crate) static PUT_BODY: RedisScript = script!("put_body.lua");
+pub(crate) static READ_HASH: RedisScript = script!("look.lua");
+pub(crate) static CLOCK: RedisScript = script!("clock.lua");
+pub(crate) static SWAP: RedisScript = script!("swap.lua");
+pub(crate) static CLAIM: RedisScript = script!("claim.lua");
+pub(crate) static END_CLAIM: RedisScript = script!("end_claim.lua");
+pub(crate) static RESTORE_CLAIM: RedisScript = script!("restore_claim.lua");
+pub(crate) static REGISTER: RedisScript = script!("register.lua");
 
-static ALL: [&Known; 9] = [&PUT, &PUT_BODY, &LOOK, &CLOCK, &SWAP, &CLAIM, &END_CLAIM, &RESTORE_CLAIM, &REGISTER];
+static ALL: [&RedisScript; 9] =
+    [&PUT, &PUT_BODY, &READ_HASH, &CLOCK, &SWAP, &CLAIM, &END_CLAIM, &RESTORE_CLAIM, &REGISTER];
 
 /// Most fields of a hash: 64 of the largest bodies beside a row. More stay at the server.
 const FIELDS_MAX: usize = 1 << 20;
@@ -43,7 +44,7 @@ const FIELDS_MAX: usize = 1 << 20;
 /// Longest field: a page, or the names of the last swaps, and room to spare.
 const FIELD_BYTES_MAX: usize = 2_048;
 
-impl Known {
+impl RedisScript {
     /// A call of it on this key, without its arguments.
     pub(crate) fn on(&self, key: &[u8]) -> Cmd {
         let mut cmd = redis::cmd("EVALSHA");
@@ -53,7 +54,7 @@ impl Known {
 }
 
 /// Makes a server know all of them.
-pub(crate) fn load() -> Pipeline {
+pub(crate) fn load_scripts() -> Pipeline {
     let mut pipeline = Pipeline::with_capacity(ALL.len());
     for script in ALL {
         pipeline.cmd("SCRIPT").arg("LOAD").arg(script.text);
@@ -62,8 +63,8 @@ pub(crate) fn load() -> Pipeline {
 }
 
 /// Reads a whole hash, within bounds.
-pub(crate) fn look(key: &[u8]) -> Cmd {
-    let mut cmd = LOOK.on(key);
+pub(crate) fn read_hash(key: &[u8]) -> Cmd {
+    let mut cmd = READ_HASH.on(key);
     cmd.arg(FIELDS_MAX).arg(FIELD_BYTES_MAX);
     cmd
 }

@@ -11,20 +11,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use quipu_model::{
-    Cell, Copied, Epoch, Ledger, LedgerError, LedgerStats, Millis, NodeId, Note, Sealed, Vfs, VfsFile, Visit,
-    VisitNote, VisitOwn,
+    AuxRecord, AuxRecordVisitor, Cell, CellVisitor, CopyProgress, Epoch, Ledger, LedgerError, LedgerStats, Millis,
+    NodeId, OwnCellsVisitor, SealedCell, Vfs, VfsFile,
 };
 
 const FILE: &str = "ledger.state";
 const FILE_NEW: &str = "ledger.state.new";
 
-type Keyed<T> = BTreeMap<(u64, Box<[u8]>), T>;
+type KeyedMap<T> = BTreeMap<(u64, Box<[u8]>), T>;
 
 /// All of it.
 #[derive(Clone, Default)]
-struct State {
-    cells: Keyed<Cell>,
-    own: Keyed<Box<[u8]>>,
+struct LedgerState {
+    cells: KeyedMap<Cell>,
+    own: KeyedMap<Box<[u8]>>,
     notes: BTreeMap<Box<[u8]>, Box<[u8]>>,
     watermark: Option<Vec<u8>>,
 }
@@ -33,7 +33,7 @@ struct State {
 pub struct FileLedger {
     vfs: Arc<dyn Vfs>,
     dir: PathBuf,
-    state: Mutex<State>,
+    state: Mutex<LedgerState>,
     /// Length of the file.
     bytes: AtomicU64,
 }
@@ -44,19 +44,19 @@ impl FileLedger {
         let failed = |error: io::Error| LedgerError::Io(error.to_string());
         let (state, bytes) = match vfs.open(&dir.join(FILE)) {
             Ok(file) => (read(&*file).map_err(failed)?, file.bytes().map_err(failed)?),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => (Some(State::default()), 0),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => (Some(LedgerState::default()), 0),
             Err(error) => return Err(failed(error)),
         };
         let state = state.ok_or_else(|| LedgerError::Damaged("the state cannot be read".to_owned()))?;
         Ok(FileLedger { vfs, dir: dir.to_owned(), state: Mutex::new(state), bytes: AtomicU64::new(bytes) })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, LedgerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Writes a state and, if that went well, takes it.
-    fn replace(&self, state: State) -> Result<(), LedgerError> {
+    fn replace(&self, state: LedgerState) -> Result<(), LedgerError> {
         let bytes = encode(&state);
         self.write(&bytes).map_err(|error| match error.kind() {
             io::ErrorKind::StorageFull => LedgerError::Full(error.to_string()),
@@ -86,18 +86,18 @@ impl Ledger for FileLedger {
         Ok(self.state().watermark.clone())
     }
 
-    fn ingest(&self, cells: &[Sealed], notes: &[Note], watermark: &[u8]) -> Result<(), LedgerError> {
+    fn ingest(&self, cells: &[SealedCell], notes: &[AuxRecord], watermark: &[u8]) -> Result<(), LedgerError> {
         let in_order = cells.is_sorted_by(|a, b| (a.hash, &a.name) < (b.hash, &b.name));
         assert!(in_order, "cells come in order, each once");
         assert!(notes.is_sorted_by(|a, b| a.key < b.key), "notes come in order, each once");
         let mut all = self.state().clone();
-        for Note { key, value } in notes {
+        for AuxRecord { key, value } in notes {
             match value {
                 Some(value) => drop(all.notes.insert(key.clone(), value.clone())),
                 None => drop(all.notes.remove(key)),
             }
         }
-        for Sealed { hash, name, cell, own } in cells {
+        for SealedCell { hash, name, cell, own } in cells {
             let key = || (*hash, Box::from(&**name));
             match cell {
                 Some(cell) => all.cells.insert(key(), *cell),
@@ -109,16 +109,16 @@ impl Ledger for FileLedger {
                 None => {}
             }
         }
-        self.replace(State { watermark: Some(watermark.to_vec()), ..all })
+        self.replace(LedgerState { watermark: Some(watermark.to_vec()), ..all })
     }
 
-    fn clear(&self, notes: &[Note], watermark: &[u8]) -> Result<(), LedgerError> {
+    fn clear(&self, notes: &[AuxRecord], watermark: &[u8]) -> Result<(), LedgerError> {
         assert!(notes.is_sorted_by(|a, b| a.key < b.key), "notes come in order, each once");
         let notes = notes.iter().filter_map(|note| Some((note.key.clone(), note.value.clone()?))).collect();
-        self.replace(State { notes, watermark: Some(watermark.to_vec()), ..State::default() })
+        self.replace(LedgerState { notes, watermark: Some(watermark.to_vec()), ..LedgerState::default() })
     }
 
-    fn notes(&self, visit: &mut VisitNote<'_>) -> Result<(), LedgerError> {
+    fn aux_records(&self, visit: &mut AuxRecordVisitor<'_>) -> Result<(), LedgerError> {
         let notes = self.state().notes.clone();
         for (key, value) in &notes {
             if visit(key, value).is_break() {
@@ -132,7 +132,7 @@ impl Ledger for FileLedger {
         Ok(self.state().cells.get(&(hash, name.into())).copied())
     }
 
-    fn range(&self, from: u64, visit: &mut Visit<'_>) -> Result<(), LedgerError> {
+    fn range(&self, from: u64, visit: &mut CellVisitor<'_>) -> Result<(), LedgerError> {
         let cells = self.state().cells.clone();
         for ((hash, name), cell) in cells.range((from, Box::from([]))..) {
             if visit(*hash, name, *cell).is_break() {
@@ -142,11 +142,11 @@ impl Ledger for FileLedger {
         Ok(())
     }
 
-    fn own(&self, hash: u64, name: &[u8]) -> Result<Option<Box<[u8]>>, LedgerError> {
+    fn own_cells(&self, hash: u64, name: &[u8]) -> Result<Option<Box<[u8]>>, LedgerError> {
         Ok(self.state().own.get(&(hash, name.into())).cloned())
     }
 
-    fn range_own(&self, from: u64, visit: &mut VisitOwn<'_>) -> Result<(), LedgerError> {
+    fn range_own_cells(&self, from: u64, visit: &mut OwnCellsVisitor<'_>) -> Result<(), LedgerError> {
         let all = self.state().own.clone();
         for ((hash, name), own) in all.range((from, Box::from([]))..) {
             if visit(*hash, name, own).is_break() {
@@ -160,7 +160,7 @@ impl Ledger for FileLedger {
         Ok(false)
     }
 
-    fn copy_to(&self, data: &Path, copied: &mut Copied<'_>) -> Result<(), LedgerError> {
+    fn copy_to(&self, data: &Path, copied: &mut CopyProgress<'_>) -> Result<(), LedgerError> {
         let copy = FileLedger::open(self.vfs.clone(), data)?;
         let state = self.state().clone();
         if state.watermark.is_some() {
@@ -177,7 +177,7 @@ impl Ledger for FileLedger {
     }
 }
 
-fn encode(State { cells, own, notes, watermark }: &State) -> Vec<u8> {
+fn encode(LedgerState { cells, own, notes, watermark }: &LedgerState) -> Vec<u8> {
     let mut out = Vec::new();
     let number = |out: &mut Vec<u8>, number: u64| out.extend_from_slice(&number.to_le_bytes());
     let watermark = watermark.as_deref().unwrap_or_default();
@@ -205,7 +205,7 @@ fn encode(State { cells, own, notes, watermark }: &State) -> Vec<u8> {
     out
 }
 
-fn read(file: &dyn VfsFile) -> io::Result<Option<State>> {
+fn read(file: &dyn VfsFile) -> io::Result<Option<LedgerState>> {
     let mut bytes = vec![0; file.bytes()? as usize];
     let mut done = 0;
     while done < bytes.len() {
@@ -217,7 +217,7 @@ fn read(file: &dyn VfsFile) -> io::Result<Option<State>> {
     Ok(decode(&bytes))
 }
 
-fn decode(bytes: &[u8]) -> Option<State> {
+fn decode(bytes: &[u8]) -> Option<LedgerState> {
     let mut rest = bytes;
     let take = |rest: &mut &[u8], bytes: usize| {
         let (taken, left) = rest.split_at_checked(bytes)?;
@@ -227,7 +227,7 @@ fn decode(bytes: &[u8]) -> Option<State> {
     let number = |rest: &mut &[u8]| Some(u64::from_le_bytes(take(rest, 8)?.try_into().ok()?));
     let watermark_bytes = number(&mut rest)? as usize;
     let watermark = Some(take(&mut rest, watermark_bytes)?);
-    let mut state = State { watermark, ..State::default() };
+    let mut state = LedgerState { watermark, ..LedgerState::default() };
     for _ in 0..number(&mut rest)? {
         let [hash, millis, node, value, expires, name_bytes] = [(); 6].map(|()| number(&mut rest));
         let name = take(&mut rest, name_bytes? as usize)?.into_boxed_slice();

@@ -74,7 +74,7 @@ pub enum LaunchError {
     },
     /// It said nothing in time.
     #[error("the program did not serve in time:\n{stderr}")]
-    Silent {
+    TimedOut {
         /// What it said.
         stderr: String,
     },
@@ -86,7 +86,7 @@ pub struct Program {
     child: Child,
     address: SocketAddr,
     http: Option<SocketAddr>,
-    found: String,
+    directory_report: String,
     ready_after: Duration,
     stderr: Option<JoinHandle<String>>, // ends with the process
 }
@@ -104,25 +104,30 @@ impl Launch {
     pub fn start(&self) -> Result<Program, LaunchError> {
         let began = now();
         let mut child = self.spawn(Stdio::piped())?;
-        let stderr = keep(child.stderr.take().expect("stderr was piped"));
+        let stderr = collect_stderr(child.stderr.take().expect("stderr was piped"));
         let (serves, ready) = mpsc::channel();
         let stdout = BufReader::new(child.stdout.take().expect("stdout was piped"));
         // Reads on after the address was found, so that the program never waits for a full pipe.
         thread::spawn(move || {
-            let mut found = String::new();
+            let mut directory_report = String::new();
             for line in stdout.lines().map_while(Result::ok) {
                 if let Some(text) = line.trim().strip_prefix(FOUND_MARK) {
-                    found = text.trim().to_owned();
+                    directory_report = text.trim().to_owned();
                 }
-                if let Some(address) = address_in(&line, READY_MARK) {
-                    let _ = serves.send((address, address_in(&line, HTTP_MARK), found.clone()));
+                if let Some(address) = find_address(&line, READY_MARK) {
+                    let _ = serves.send((address, find_address(&line, HTTP_MARK), directory_report.clone()));
                 }
             }
         });
         match ready.recv_timeout(READY_TIMEOUT) {
-            Ok((address, http, found)) => {
-                Ok(Program { child, address, http, found, ready_after: began.elapsed(), stderr: Some(stderr) })
-            }
+            Ok((address, http, directory_report)) => Ok(Program {
+                child,
+                address,
+                http,
+                directory_report,
+                ready_after: began.elapsed(),
+                stderr: Some(stderr),
+            }),
             Err(error) => {
                 if error == mpsc::RecvTimeoutError::Timeout {
                     let _ = child.kill();
@@ -130,7 +135,7 @@ impl Launch {
                 let status = child.wait().map_err(|source| LaunchError::Run { binary: "wait".to_owned(), source })?;
                 let stderr = stderr.join().unwrap_or_default();
                 Err(match error {
-                    mpsc::RecvTimeoutError::Timeout => LaunchError::Silent { stderr },
+                    mpsc::RecvTimeoutError::Timeout => LaunchError::TimedOut { stderr },
                     mpsc::RecvTimeoutError::Disconnected => LaunchError::Ended { status, stderr },
                 })
             }
@@ -140,7 +145,7 @@ impl Launch {
     /// Starts it and kills it after this long, whether it serves by then or is still recovering.
     pub fn start_and_kill(&self, length: Duration) -> Result<(), LaunchError> {
         let mut child = self.spawn(Stdio::null())?;
-        let stderr = keep(child.stderr.take().expect("stderr was piped"));
+        let stderr = collect_stderr(child.stderr.take().expect("stderr was piped"));
         thread::sleep(length);
         let _ = child.kill();
         let ended = child.wait();
@@ -158,7 +163,7 @@ impl Launch {
         command
             .args(words)
             .args(["serve", "--resp", "127.0.0.1:0", "--http", "127.0.0.1:0", "--workers", "2"])
-            .args(["--segment-bytes", &self.segment_bytes.to_string(), "--durability", self.durability.word()])
+            .args(["--segment-bytes", &self.segment_bytes.to_string(), "--durability", self.durability.name()])
             .arg("--data")
             .arg(&self.data)
             .args(&self.arguments)
@@ -183,13 +188,17 @@ impl Program {
     }
 
     /// What it said of the directory it was started on.
-    pub fn found(&self) -> &str {
-        &self.found
+    pub fn directory_report(&self) -> &str {
+        &self.directory_report
     }
 
     /// How many records of the journal the start had to read; `None` if it does not say.
     pub fn records_replayed(&self) -> Option<u64> {
-        let before = self.found.split(" records").next().filter(|before| before.len() < self.found.len())?;
+        let before = self
+            .directory_report
+            .split(" records")
+            .next()
+            .filter(|before| before.len() < self.directory_report.len())?;
         before.rsplit(' ').next()?.parse().ok()
     }
 
@@ -213,32 +222,32 @@ impl Program {
 
     /// Ends it at once, as `kill -9` does, and waits until it is gone.
     pub fn kill9(mut self) -> String {
-        self.end()
+        self.kill_and_wait()
     }
 
     /// Waits until it ends by itself; returns how it ended and what it said on stderr.
     pub fn wait(mut self) -> std::io::Result<(ExitStatus, String)> {
         let pid = Pid::from_child(&self.child);
-        self.ended(pid)
+        self.wait_for_exit(pid)
     }
 
     /// Asks it to stop, as `kill` does, and waits until it has; returns how it ended and what it said on stderr.
     pub fn terminate(self) -> std::io::Result<(ExitStatus, String)> {
-        self.stop_by(Signal::TERM)
+        self.stop_with(Signal::TERM)
     }
 
     /// Asks it to stop, as a terminal that closes does; the same otherwise.
     pub fn hang_up(self) -> std::io::Result<(ExitStatus, String)> {
-        self.stop_by(Signal::HUP)
+        self.stop_with(Signal::HUP)
     }
 
-    fn stop_by(mut self, signal: Signal) -> std::io::Result<(ExitStatus, String)> {
+    fn stop_with(mut self, signal: Signal) -> std::io::Result<(ExitStatus, String)> {
         let pid = Pid::from_child(&self.child);
         kill_process(pid, signal)?;
-        self.ended(pid)
+        self.wait_for_exit(pid)
     }
 
-    fn ended(&mut self, pid: Pid) -> std::io::Result<(ExitStatus, String)> {
+    fn wait_for_exit(&mut self, pid: Pid) -> std::io::Result<(ExitStatus, String)> {
         let (alive, ended) = mpsc::channel::<()>();
         // One that hangs is ended the hard way, which its status then shows.
         let watch = thread::spawn(move || {
@@ -253,7 +262,7 @@ impl Program {
         Ok((status, stderr))
     }
 
-    fn end(&mut self) -> String {
+    fn kill_and_wait(&mut self) -> String {
         let _ = self.child.kill();
         let _ = self.child.wait();
         self.stderr.take().and_then(|reader| reader.join().ok()).unwrap_or_default()
@@ -262,12 +271,12 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        self.end();
+        self.kill_and_wait();
     }
 }
 
 /// Keeps what the program writes to stderr, until it ends.
-fn keep(mut stderr: impl Read + Send + 'static) -> JoinHandle<String> {
+fn collect_stderr(mut stderr: impl Read + Send + 'static) -> JoinHandle<String> {
     thread::spawn(move || {
         let mut bytes = Vec::new();
         let _ = stderr.read_to_end(&mut bytes);
@@ -281,7 +290,7 @@ fn now() -> Instant {
     Instant::now()
 }
 
-fn address_in(line: &str, mark: &str) -> Option<SocketAddr> {
+fn find_address(line: &str, mark: &str) -> Option<SocketAddr> {
     let after = &line[line.find(mark)? + mark.len()..];
     let end = after.find(|c: char| !c.is_ascii_digit() && !".:[]".contains(c)).unwrap_or(after.len());
     after[..end].parse().ok()
@@ -297,12 +306,12 @@ mod tests {
         for line in
             ["ready resp://127.0.0.1:4711 http://127.0.0.1:4712", "resp://127.0.0.1:4711", "a resp://127.0.0.1:4711, b"]
         {
-            assert_eq!(address_in(line, READY_MARK), Some(expected), "{line}");
+            assert_eq!(find_address(line, READY_MARK), Some(expected), "{line}");
         }
-        assert_eq!(address_in("starting", READY_MARK), None);
-        assert_eq!(address_in("resp://nowhere", READY_MARK), None);
+        assert_eq!(find_address("starting", READY_MARK), None);
+        assert_eq!(find_address("resp://nowhere", READY_MARK), None);
         let both = "ready resp://127.0.0.1:4712 http://127.0.0.1:4711";
-        assert_eq!(address_in(both, HTTP_MARK), Some(expected));
+        assert_eq!(find_address(both, HTTP_MARK), Some(expected));
     }
 
     #[test]

@@ -24,9 +24,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What a request meets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Weather {
+pub enum NetworkFault {
     /// It goes through, and so does its reply.
-    Clear,
+    PassThrough,
     /// It goes through after this long.
     Delay(Duration),
     /// It goes through; neither its reply nor any later one on this connection does.
@@ -44,40 +44,40 @@ pub enum Weather {
 /// A proxy.
 pub struct Proxy {
     address: SocketAddr,
-    shared: Arc<Shared>,
-    accepting: Option<JoinHandle<()>>,
+    state: Arc<ProxyState>,
+    acceptor: Option<JoinHandle<()>>,
 }
 
-struct Shared {
+struct ProxyState {
     to: SocketAddr,
-    plan: Box<dyn Fn(u64) -> Weather + Send + Sync>,
+    plan: Box<dyn Fn(u64) -> NetworkFault + Send + Sync>,
     requests: AtomicU64,
     closed: AtomicBool,
-    open: Mutex<Vec<TcpStream>>,
+    streams: Mutex<Vec<TcpStream>>,
 }
 
 impl Proxy {
     /// Listens on a free port, and lets through to this server what the plan says.
-    pub fn start(to: SocketAddr, plan: impl Fn(u64) -> Weather + Send + Sync + 'static) -> io::Result<Proxy> {
+    pub fn start(to: SocketAddr, plan: impl Fn(u64) -> NetworkFault + Send + Sync + 'static) -> io::Result<Proxy> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let address = listener.local_addr()?;
-        let (requests, closed, open) = (AtomicU64::new(0), AtomicBool::new(false), Mutex::default());
-        let shared = Arc::new(Shared { to, plan: Box::new(plan), requests, closed, open });
-        let accepting = thread::spawn({
-            let shared = shared.clone();
+        let (requests, closed, streams) = (AtomicU64::new(0), AtomicBool::new(false), Mutex::default());
+        let state = Arc::new(ProxyState { to, plan: Box::new(plan), requests, closed, streams });
+        let acceptor = thread::spawn({
+            let state = state.clone();
             move || {
                 for client in listener.incoming() {
-                    if shared.closed.load(Ordering::SeqCst) {
+                    if state.closed.load(Ordering::SeqCst) {
                         return;
                     }
                     // A server that is down is a connection that is closed at once.
                     if let Ok(client) = client {
-                        let _ = shared.connect(client);
+                        let _ = state.connect(client);
                     }
                 }
             }
         });
-        Ok(Proxy { address, shared, accepting: Some(accepting) })
+        Ok(Proxy { address, state, acceptor: Some(acceptor) })
     }
 
     /// Where to connect.
@@ -87,73 +87,73 @@ impl Proxy {
 
     /// How many requests have come.
     pub fn requests(&self) -> u64 {
-        self.shared.requests.load(Ordering::SeqCst)
+        self.state.requests.load(Ordering::SeqCst)
     }
 }
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        self.shared.closed.store(true, Ordering::SeqCst);
+        self.state.closed.store(true, Ordering::SeqCst);
         // Wakes the thread that accepts.
         let _ = TcpStream::connect_timeout(&self.address, CONNECT_TIMEOUT);
-        if let Some(accepting) = self.accepting.take() {
-            let _ = accepting.join();
+        if let Some(acceptor) = self.acceptor.take() {
+            let _ = acceptor.join();
         }
-        for stream in self.shared.open().drain(..) {
+        for stream in self.state.lock_streams().drain(..) {
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
 }
 
-impl Shared {
-    fn open(&self) -> std::sync::MutexGuard<'_, Vec<TcpStream>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+impl ProxyState {
+    fn lock_streams(&self) -> std::sync::MutexGuard<'_, Vec<TcpStream>> {
+        self.streams.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn connect(self: &Arc<Shared>, client: TcpStream) -> io::Result<()> {
+    fn connect(self: &Arc<ProxyState>, client: TcpStream) -> io::Result<()> {
         let server = TcpStream::connect_timeout(&self.to, CONNECT_TIMEOUT)?;
         client.set_nodelay(true)?;
         server.set_nodelay(true)?;
-        self.open().extend([client.try_clone()?, server.try_clone()?]);
-        let silent = Arc::new(AtomicBool::new(false));
+        self.lock_streams().extend([client.try_clone()?, server.try_clone()?]);
+        let drops_replies = Arc::new(AtomicBool::new(false));
         thread::spawn({
-            let (silent, from, to) = (silent.clone(), server.try_clone()?, client.try_clone()?);
-            move || replies(&silent, from, to)
+            let (drops_replies, from, to) = (drops_replies.clone(), server.try_clone()?, client.try_clone()?);
+            move || replies(&drops_replies, from, to)
         });
-        let shared = self.clone();
-        thread::spawn(move || shared.requests_of(client, server, &silent));
+        let state = self.clone();
+        thread::spawn(move || state.forward_requests(client, server, &drops_replies));
         Ok(())
     }
 
     /// Carries requests until either side ends, or the weather does it.
-    fn requests_of(&self, mut client: TcpStream, mut server: TcpStream, silent: &AtomicBool) {
+    fn forward_requests(&self, mut client: TcpStream, mut server: TcpStream, drops_replies: &AtomicBool) {
         let mut chunk = vec![0; CHUNK_BYTES];
         while client.peek(&mut chunk).is_ok_and(|bytes| bytes > 0) {
-            let weather = (self.plan)(self.requests.fetch_add(1, Ordering::SeqCst));
-            match weather {
+            let fault = (self.plan)(self.requests.fetch_add(1, Ordering::SeqCst));
+            match fault {
                 // What was not read when a socket is closed makes it a reset; the other copies are let go of first.
-                Weather::Reset => {
-                    silent.store(true, Ordering::SeqCst);
+                NetworkFault::Reset => {
+                    drops_replies.store(true, Ordering::SeqCst);
                     let _ = server.shutdown(Shutdown::Both);
-                    self.forget(&client);
+                    self.forget_client(&client);
                     return;
                 }
-                Weather::HalfOpen => {
-                    silent.store(true, Ordering::SeqCst);
+                NetworkFault::HalfOpen => {
+                    drops_replies.store(true, Ordering::SeqCst);
                     while client.read(&mut chunk).is_ok_and(|bytes| bytes > 0) {}
                     break;
                 }
-                Weather::LoseReplies | Weather::CutAfter => silent.store(true, Ordering::SeqCst),
-                Weather::Clear | Weather::Delay(_) | Weather::CutBefore => {}
+                NetworkFault::LoseReplies | NetworkFault::CutAfter => drops_replies.store(true, Ordering::SeqCst),
+                NetworkFault::PassThrough | NetworkFault::Delay(_) | NetworkFault::CutBefore => {}
             }
             let Ok(bytes) = client.read(&mut chunk) else { break };
-            if let Weather::Delay(delay) = weather {
+            if let NetworkFault::Delay(delay) = fault {
                 thread::sleep(delay);
             }
-            if weather == Weather::CutBefore || server.write_all(&chunk[..bytes]).is_err() {
+            if fault == NetworkFault::CutBefore || server.write_all(&chunk[..bytes]).is_err() {
                 break;
             }
-            if weather == Weather::CutAfter {
+            if fault == NetworkFault::CutAfter {
                 let _ = client.shutdown(Shutdown::Both);
                 break;
             }
@@ -163,25 +163,25 @@ impl Shared {
         let _ = server.shutdown(Shutdown::Write);
     }
 
-    fn forget(&self, client: &TcpStream) {
+    fn forget_client(&self, client: &TcpStream) {
         let peer = client.peer_addr().ok();
-        self.open().retain(|stream| stream.peer_addr().ok() != peer);
+        self.lock_streams().retain(|stream| stream.peer_addr().ok() != peer);
     }
 }
 
 /// Carries replies, or drops them, until the server ends the connection.
-fn replies(silent: &AtomicBool, mut from: TcpStream, mut to: TcpStream) {
+fn replies(drops_replies: &AtomicBool, mut from: TcpStream, mut to: TcpStream) {
     let mut chunk = vec![0; CHUNK_BYTES];
     while let Ok(bytes) = from.read(&mut chunk) {
         if bytes == 0 {
             break;
         }
-        if !silent.load(Ordering::SeqCst) && to.write_all(&chunk[..bytes]).is_err() {
+        if !drops_replies.load(Ordering::SeqCst) && to.write_all(&chunk[..bytes]).is_err() {
             break;
         }
     }
     // One that is to be half open, or reset, is not closed here.
-    if !silent.load(Ordering::SeqCst) {
+    if !drops_replies.load(Ordering::SeqCst) {
         let _ = to.shutdown(Shutdown::Both);
     }
 }
@@ -194,14 +194,14 @@ mod tests {
     fn server() -> (SocketAddr, Arc<Mutex<Vec<u8>>>) {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let (address, got) = (listener.local_addr().unwrap(), Arc::new(Mutex::new(Vec::new())));
-        let told = got.clone();
+        let received = got.clone();
         thread::spawn(move || {
             for stream in listener.incoming() {
-                let (mut stream, told) = (stream.unwrap(), told.clone());
+                let (mut stream, received) = (stream.unwrap(), received.clone());
                 thread::spawn(move || {
                     let mut byte = [0];
                     while stream.read_exact(&mut byte).is_ok() {
-                        told.lock().unwrap().push(byte[0]);
+                        received.lock().unwrap().push(byte[0]);
                         if stream.write_all(&[byte[0] + 1]).is_err() {
                             return;
                         }
@@ -220,9 +220,9 @@ mod tests {
     }
 
     /// What the second request of a connection comes to, and whether the server gets it.
-    fn meet(weather: Weather) -> (io::Result<u8>, bool) {
+    fn send_through(fault: NetworkFault) -> (io::Result<u8>, bool) {
         let (address, got) = server();
-        let proxy = Proxy::start(address, move |n| if n == 1 { weather } else { Weather::Clear }).unwrap();
+        let proxy = Proxy::start(address, move |n| if n == 1 { fault } else { NetworkFault::PassThrough }).unwrap();
         let mut client = TcpStream::connect(proxy.address()).unwrap();
         client.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
         assert_eq!(ask(&mut client, 7).unwrap(), 8);
@@ -239,32 +239,32 @@ mod tests {
 
     #[test]
     fn what_goes_through_is_answered_now_or_later() {
-        for weather in [Weather::Clear, Weather::Delay(Duration::from_millis(50))] {
-            let (reply, came) = meet(weather);
-            assert_eq!((reply.unwrap(), came), (21, true), "{weather:?}");
+        for fault in [NetworkFault::PassThrough, NetworkFault::Delay(Duration::from_millis(50))] {
+            let (reply, came) = send_through(fault);
+            assert_eq!((reply.unwrap(), came), (21, true), "{fault:?}");
         }
     }
 
     #[test]
     fn a_delayed_request_arrives_though_its_client_has_given_up() {
-        let (reply, came) = meet(Weather::Delay(Duration::from_millis(300)));
+        let (reply, came) = send_through(NetworkFault::Delay(Duration::from_millis(300)));
         assert!(reply.is_err() && came);
     }
 
     #[test]
     fn replies_are_lost_and_connections_break_before_and_after_a_request() {
         use io::ErrorKind::{ConnectionReset, TimedOut, UnexpectedEof, WouldBlock};
-        for (weather, kinds, comes) in [
-            (Weather::LoseReplies, [WouldBlock, TimedOut], true),
-            (Weather::HalfOpen, [WouldBlock, TimedOut], false),
-            (Weather::CutAfter, [UnexpectedEof, ConnectionReset], true),
-            (Weather::CutBefore, [UnexpectedEof, ConnectionReset], false),
-            (Weather::Reset, [ConnectionReset, ConnectionReset], false),
+        for (fault, kinds, comes) in [
+            (NetworkFault::LoseReplies, [WouldBlock, TimedOut], true),
+            (NetworkFault::HalfOpen, [WouldBlock, TimedOut], false),
+            (NetworkFault::CutAfter, [UnexpectedEof, ConnectionReset], true),
+            (NetworkFault::CutBefore, [UnexpectedEof, ConnectionReset], false),
+            (NetworkFault::Reset, [ConnectionReset, ConnectionReset], false),
         ] {
-            let (reply, came) = meet(weather);
+            let (reply, came) = send_through(fault);
             let kind = reply.expect_err("no reply comes").kind();
-            assert!(kinds.contains(&kind), "{weather:?}: {kind:?}");
-            assert_eq!(came, comes, "{weather:?}: whether the server gets it");
+            assert!(kinds.contains(&kind), "{fault:?}: {kind:?}");
+            assert_eq!(came, comes, "{fault:?}: whether the server gets it");
         }
     }
 }

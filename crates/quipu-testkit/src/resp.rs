@@ -15,19 +15,19 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A connection.
 #[derive(Debug)]
-pub struct Client {
+pub struct TestRespClient {
     stream: TcpStream,
     replies: ReplyReader,
 }
 
-impl Client {
+impl TestRespClient {
     /// Connects; a reply that takes longer than `timeout` is an error of kind `WouldBlock` or `TimedOut`.
-    pub fn connect(address: SocketAddr, timeout: Duration) -> io::Result<Client> {
+    pub fn connect(address: SocketAddr, timeout: Duration) -> io::Result<TestRespClient> {
         let stream = TcpStream::connect_timeout(&address, CONNECT_TIMEOUT)?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(timeout))?;
         stream.set_write_timeout(Some(timeout))?;
-        Ok(Client { stream, replies: ReplyReader::default() })
+        Ok(TestRespClient { stream, replies: ReplyReader::default() })
     }
 
     /// Sends requests, all in one write.

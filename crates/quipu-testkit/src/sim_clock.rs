@@ -9,11 +9,11 @@ use quipu_model::{Clock, Millis};
 /// A clock in the hands of a test. Clones show the same time.
 #[derive(Debug, Clone, Default)]
 pub struct SimClock {
-    hands: Arc<Hands>,
+    state: Arc<ClockState>,
 }
 
 #[derive(Debug, Default)]
-struct Hands {
+struct ClockState {
     wall_millis: AtomicU64,
     elapsed_nanos: AtomicU64,
 }
@@ -28,24 +28,24 @@ impl SimClock {
 
     /// Makes the time of day jump, forwards or back; elapsed time stays.
     pub fn set_wall(&self, wall: Millis) {
-        self.hands.wall_millis.store(wall.0, Ordering::SeqCst);
+        self.state.wall_millis.store(wall.0, Ordering::SeqCst);
     }
 
     /// Lets time pass on both clocks.
     pub fn advance(&self, by: Duration) {
         let (nanos, millis) = (u64::try_from(by.as_nanos()), u64::try_from(by.as_millis()));
-        self.hands.elapsed_nanos.fetch_add(nanos.unwrap_or(u64::MAX / 2), Ordering::SeqCst);
-        self.hands.wall_millis.fetch_add(millis.unwrap_or(u64::MAX / 2), Ordering::SeqCst);
+        self.state.elapsed_nanos.fetch_add(nanos.unwrap_or(u64::MAX / 2), Ordering::SeqCst);
+        self.state.wall_millis.fetch_add(millis.unwrap_or(u64::MAX / 2), Ordering::SeqCst);
     }
 }
 
 impl Clock for SimClock {
     fn wall(&self) -> Millis {
-        Millis(self.hands.wall_millis.load(Ordering::SeqCst))
+        Millis(self.state.wall_millis.load(Ordering::SeqCst))
     }
 
     fn elapsed(&self) -> Duration {
-        Duration::from_nanos(self.hands.elapsed_nanos.load(Ordering::SeqCst))
+        Duration::from_nanos(self.state.elapsed_nanos.load(Ordering::SeqCst))
     }
 }
 

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Set in a test that runs in a namespace of its own.
-const INSIDE: &str = "QUIPU_TEST_IN_NAMESPACE";
+const NAMESPACE_VARIABLE: &str = "QUIPU_TEST_IN_NAMESPACE";
 
 /// What a filler writes at a time; at the end less, so that nothing is left.
 const PIECE_BYTES: usize = 64 << 10;
@@ -33,10 +33,10 @@ pub struct Filler {
 pub fn on_small_disk(name: &str, bytes: u64, test: impl FnOnce(&SmallDisk)) {
     match SmallDisk::mount(bytes) {
         Ok(disk) => test(&disk),
-        Err(error) if std::env::var_os(INSIDE).is_some() => {
+        Err(error) if std::env::var_os(NAMESPACE_VARIABLE).is_some() => {
             panic!("no tmpfs can be mounted, not even in a namespace of its own: {error}")
         }
-        Err(error) => run_inside(name, &error),
+        Err(error) => run_in_namespace(name, &error),
     }
 }
 
@@ -57,11 +57,11 @@ impl SmallDisk {
         if mounted.status.success() {
             return Ok(disk);
         }
-        let said = String::from_utf8_lossy(&mounted.stderr).trim().to_owned();
+        let output = String::from_utf8_lossy(&mounted.stderr).trim().to_owned();
         // Not mounted, so there is only the directory to take away.
         let _ = std::fs::remove_dir(&disk.dir);
         std::mem::forget(disk);
-        Err(io::Error::other(said))
+        Err(io::Error::other(output))
     }
 
     /// Where it is.
@@ -108,21 +108,21 @@ impl Filler {
 }
 
 /// Runs the test again, in a namespace where it may mount.
-fn run_inside(name: &str, why: &io::Error) {
+fn run_in_namespace(name: &str, why: &io::Error) {
     let test = std::env::current_exe().expect("a test knows its program");
     let outcome = Command::new("unshare")
         .args(["--user", "--map-root-user", "--mount", "--"])
         .arg(test)
         .args([name, "--exact", "--nocapture", "--test-threads=1"])
-        .env(INSIDE, "1")
+        .env(NAMESPACE_VARIABLE, "1")
         .output();
     let outcome = outcome
         .unwrap_or_else(|error| panic!("a tmpfs cannot be mounted ({why}), and unshare cannot be run ({error})"));
-    let said = format!("{}{}", String::from_utf8_lossy(&outcome.stdout), String::from_utf8_lossy(&outcome.stderr));
-    print!("{said}");
+    let output = format!("{}{}", String::from_utf8_lossy(&outcome.stdout), String::from_utf8_lossy(&outcome.stderr));
+    print!("{output}");
     assert!(
         outcome.status.success(),
-        "a tmpfs cannot be mounted here ({why}); in a namespace of its own the test ended so:\n{said}"
+        "a tmpfs cannot be mounted here ({why}); in a namespace of its own the test ended so:\n{output}"
     );
-    assert!(said.contains("1 passed"), "there is no test called {name}:\n{said}");
+    assert!(output.contains("1 passed"), "there is no test called {name}:\n{output}");
 }

@@ -10,24 +10,24 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use quipu_sketch::accuracy::{Report, Row, Scale, measure};
+use quipu_sketch::accuracy::{Report, ReportRow, Scale, measure};
 
-use crate::args::Accuracy;
+use crate::args::AccuracyArgs;
 use crate::json::Json;
 use crate::progress::Progress;
-use crate::show;
+use crate::terminal;
 
 /// Steps of the bar.
 const STEPS: u64 = 1000;
 
 /// Measures and prints.
-pub fn accuracy(flags: &Accuracy, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+pub fn accuracy(flags: &AccuracyArgs, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     let scale = if flags.quick { Scale::Quick } else { Scale::Full };
     let report = {
-        let bar = Progress::of_steps("accuracy", STEPS);
+        let bar = Progress::for_steps("accuracy", STEPS);
         measure(scale, flags.seed, &|what, done| {
             bar.set((done * STEPS as f64) as u64, STEPS);
-            bar.tell(what.to_owned());
+            bar.set_message(what.to_owned());
         })
     };
     if let Some(directory) = &flags.plot {
@@ -47,15 +47,15 @@ pub fn accuracy(flags: &Accuracy, out: &mut impl Write) -> anyhow::Result<ExitCo
 }
 
 fn table(report: &Report) -> String {
-    let mut table = show::table(["FIGURE", "MEASURED", "UNIT", "PUBLISHED"]);
+    let mut table = terminal::table(["FIGURE", "MEASURED", "UNIT", "PUBLISHED"]);
     for row in &report.rows {
         table.add_row([row.name.as_str(), &rounded(row.measured), row.unit, row.published]);
     }
-    show::figures(table, 1..2) + "\n"
+    terminal::render_figures(table, 1..2) + "\n"
 }
 
 fn json(report: &Report) -> Json {
-    let row = |row: &Row| {
+    let row = |row: &ReportRow| {
         Json::Object(vec![
             ("name", Json::text(&row.name)),
             ("unit", Json::text(row.unit)),

@@ -10,11 +10,11 @@ use clap::builder::TypedValueParser;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, Parser, Subcommand};
 
-use quipu_model::{Durability, Form};
+use quipu_model::{Durability, ValueForm};
 
 use crate::bench::Verb;
 use crate::config::settings::{SETTINGS, Setting};
-use crate::config::{DATA_DEFAULT, Given, Origin, variables};
+use crate::config::{DATA_DEFAULT, Origin, RawSetting, variables};
 use crate::stores::args as stores;
 
 /// The address that client commands talk to unless told otherwise: where `quipu serve` listens by default.
@@ -184,58 +184,58 @@ pub struct Cli {
 pub enum Task {
     /// Serve counters: RESP for every Redis client, JSON over HTTP for everybody else
     #[command(after_help = SERVE_EXAMPLES)]
-    Serve(ServeFlags),
+    Serve(ServeArgs),
     /// Add to a counter and print its value
     #[command(allow_negative_numbers = true, after_help = "Examples:\n  quipu add likes:42\n  quipu add stock:7 -3")]
-    Add(Ask<Add>),
+    Add(ServerCall<AddArgs>),
     /// Print the values of counters, of any kind; - for one that is not there
     #[command(after_help = GET_EXAMPLES)]
-    Get(Ask<Get>),
+    Get(ServerCall<GetArgs>),
     /// Delete counters and print how many there were
     #[command(after_help = "Example:\n  quipu del likes:42")]
-    Del(Ask<Del>),
+    Del(ServerCall<DelArgs>),
     /// Set a counter to 0 and print what it had; every add is in that value or comes after it
     #[command(after_help = "Example:\n  quipu reset likes:42")]
-    Reset(Ask<Reset>),
+    Reset(ServerCall<ResetArgs>),
     /// List counters with their values and kinds
     #[command(after_help = LIST_EXAMPLES)]
-    List(Ask<List>),
+    List(ServerCall<ListArgs>),
     /// Ask a server whether it answers; exit status 1 if it does not. For health checks where there is no shell
     #[command(after_help = "Examples:\n  quipu health --server 127.0.0.1:7379\n  quipu health --store")]
-    Health(Ask<Health>),
+    Health(ServerCall<HealthArgs>),
     /// Look into the data directory of a stopped or crashed server; changes nothing
     #[command(after_help = "Examples:\n  quipu inspect ./quipu-data\n  quipu inspect ./quipu-data --dump | less")]
-    Inspect(Inspect),
+    Inspect(InspectArgs),
     /// Print the lives of a node and what each still says on a shared store, or all writers of a store; changes nothing
     #[command(after_help = WRITERS_EXAMPLES)]
-    Writers(stores::Writers),
+    Writers(stores::WritersArgs),
     /// Compare the newest time in a data directory with the wall clock; `lower` puts it back
     #[command(after_help = CLOCK_EXAMPLES)]
-    Clock(Clock),
+    Clock(ClockArgs),
     /// Count everything in a data directory again, or check every row of a store; changes nothing, exit status 1 if something has drifted
     #[command(after_help = AUDIT_EXAMPLES)]
-    Audit(stores::Place),
+    Audit(stores::DirectoryOrStoreArgs),
     /// Print what each writer says of a counter in a store; changes nothing
     #[command(after_help = stores::SHARDS_EXAMPLES)]
-    Shards(stores::Shards),
+    Shards(stores::ShardsArgs),
     /// Import counters from a Redis or a PostgreSQL into a store; may be repeated, and killed and run again
     #[command(after_help = stores::IMPORT_EXAMPLES)]
-    Import(stores::Import),
+    Import(stores::ImportArgs),
     /// Copy all counters from one store to another, and compare
     #[command(after_help = stores::COPY_EXAMPLES)]
-    Copy(stores::Copy),
+    Copy(stores::CopyArgs),
     /// Write the counters of a store, or of a server that runs, as NDJSON or CSV
     #[command(after_help = stores::EXPORT_EXAMPLES)]
-    Export(stores::Export),
+    Export(stores::ExportArgs),
     /// Copy everything to another directory, while the server goes on counting
     #[command(after_help = BACKUP_EXAMPLES)]
-    Backup(Backup),
+    Backup(BackupArgs),
     /// Make a data directory from a backup, after verifying all of it
     #[command(after_help = RESTORE_EXAMPLES)]
-    Restore(Restore),
+    Restore(RestoreArgs),
     /// Measure how fast this server is on this machine, beside Redis if asked for
     #[command(after_help = BENCH_EXAMPLES)]
-    Bench(Bench),
+    Bench(BenchArgs),
     /// A server that does nothing, for `bench --with-floor`
     #[command(hide = true)]
     BenchFloor {
@@ -246,7 +246,7 @@ pub enum Task {
     },
     /// Measure the errors of all approximate kinds, beside what is published
     #[command(after_help = ACCURACY_EXAMPLES)]
-    Accuracy(Accuracy),
+    Accuracy(AccuracyArgs),
     /// Look at the configuration
     #[command(subcommand)]
     Config(ConfigTask),
@@ -254,13 +254,13 @@ pub enum Task {
     #[command(hide = true)]
     Docs {
         /// Which page
-        page: Page,
+        page: DocsPage,
     },
 }
 
 /// A page of documentation.
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
-pub enum Page {
+pub enum DocsPage {
     /// Every metric: docs/metrics.md
     Metrics,
     /// Every command: docs/commands.md
@@ -274,7 +274,7 @@ pub enum Page {
 }
 
 #[derive(Debug, Args)]
-pub struct Accuracy {
+pub struct AccuracyArgs {
     /// Run for seconds instead of minutes; the figures have more noise then
     #[arg(long)]
     pub quick: bool,
@@ -293,21 +293,21 @@ pub struct Accuracy {
 pub enum ConfigTask {
     /// Print the effective configuration and every mistake with its line; exit status 1 if there is any
     #[command(after_help = "Example:\n  quipu config check --config quipu.toml")]
-    Check(ServeFlags),
+    Check(ServeArgs),
 }
 
 /// A question to a running server.
 #[derive(Debug, Args)]
-pub struct Ask<T: Args> {
+pub struct ServerCall<T: Args> {
     #[command(flatten)]
     pub question: T,
     #[command(flatten)]
-    pub target: Target,
+    pub target: ServerArgs,
 }
 
 /// Which server.
 #[derive(Debug, Args)]
-pub struct Target {
+pub struct ServerArgs {
     /// Where the server listens: host:port, or a URL such as redis://:password@host:port
     #[arg(long, alias = "addr", value_name = "ADDRESS", env = "QUIPU_SERVER", default_value = SERVER_DEFAULT)]
     pub server: String,
@@ -317,7 +317,7 @@ pub struct Target {
 }
 
 #[derive(Debug, Args)]
-pub struct Add {
+pub struct AddArgs {
     /// The counter
     pub name: OsString,
     /// What to add
@@ -326,7 +326,7 @@ pub struct Add {
 }
 
 #[derive(Debug, Args)]
-pub struct Get {
+pub struct GetArgs {
     /// The counters
     #[arg(required = true, value_name = "NAME")]
     pub names: Vec<OsString>,
@@ -336,27 +336,27 @@ pub struct Get {
 }
 
 #[derive(Debug, Args)]
-pub struct Del {
+pub struct DelArgs {
     /// The counters
     #[arg(required = true, value_name = "NAME")]
     pub names: Vec<OsString>,
 }
 
 #[derive(Debug, Args)]
-pub struct Reset {
+pub struct ResetArgs {
     /// The counter
     pub name: OsString,
 }
 
 #[derive(Debug, Args)]
-pub struct Health {
+pub struct HealthArgs {
     /// Ask for its shared store, too: exit status 1 if that cannot be reached or forgets, or if there is none
     #[arg(long)]
     pub store: bool,
 }
 
 #[derive(Debug, Args)]
-pub struct List {
+pub struct ListArgs {
     /// Only counters whose names begin with this
     #[arg(default_value = "")]
     pub prefix: OsString,
@@ -369,7 +369,7 @@ pub struct List {
 }
 
 #[derive(Debug, Args)]
-pub struct Inspect {
+pub struct InspectArgs {
     /// The data directory
     #[arg(value_name = "DIR")]
     pub data: PathBuf,
@@ -380,7 +380,7 @@ pub struct Inspect {
 
 /// A data directory to be looked at; its server may run.
 #[derive(Debug, Args)]
-pub struct Directory {
+pub struct DirectoryArgs {
     /// The data directory
     #[arg(long, value_name = "DIR", env = "QUIPU_DATA", default_value = DATA_DEFAULT)]
     pub data: PathBuf,
@@ -391,9 +391,9 @@ pub struct Directory {
 
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
-pub struct Clock {
+pub struct ClockArgs {
     #[command(flatten)]
-    pub directory: Directory,
+    pub directory: DirectoryArgs,
     #[command(subcommand)]
     pub task: Option<ClockTask>,
 }
@@ -401,20 +401,20 @@ pub struct Clock {
 #[derive(Debug, Subcommand)]
 pub enum ClockTask {
     /// Put the newest time in the directory of a stopped server back to the wall clock; see `quipu clock --help` for what it costs
-    Lower(ClockLower),
+    Lower(ClockLowerArgs),
 }
 
 #[derive(Debug, Args)]
-pub struct ClockLower {
+pub struct ClockLowerArgs {
     #[command(flatten)]
-    pub directory: Directory,
+    pub directory: DirectoryArgs,
     /// The shared store that the directory has joined, if any
     #[arg(long, value_name = "URL", env = "QUIPU_STORE", hide_env_values = true)]
     pub store: Option<String>,
 }
 
 #[derive(Debug, Args)]
-pub struct Backup {
+pub struct BackupArgs {
     /// Where to: a directory that is empty or does not exist yet, on the server's machine
     #[arg(value_name = "DIR")]
     pub dir: PathBuf,
@@ -422,11 +422,11 @@ pub struct Backup {
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
     #[command(flatten)]
-    pub target: Target,
+    pub target: ServerArgs,
 }
 
 #[derive(Debug, Args)]
-pub struct Restore {
+pub struct RestoreArgs {
     /// The backup
     #[arg(value_name = "BACKUP")]
     pub backup: PathBuf,
@@ -436,7 +436,7 @@ pub struct Restore {
 }
 
 #[derive(Debug, Args)]
-pub struct Bench {
+pub struct BenchArgs {
     /// Also measure a private redis-server of the matching persistence mode, in turn, and print the ratios
     #[arg(long)]
     pub with_redis: bool,
@@ -502,16 +502,16 @@ fn seconds(text: &str) -> Result<f64, String> {
 
 /// The settings given as flags or variables, and the file that has the others.
 #[derive(Debug, Default)]
-pub struct ServeFlags {
+pub struct ServeArgs {
     /// The configuration file.
     pub config: Option<PathBuf>,
     /// In the order of the table of settings; not yet checked.
-    pub given: Vec<Given>,
+    pub raw_settings: Vec<RawSetting>,
     /// Variables that begin with `QUIPU_` and that nothing reads.
     pub unknown_variables: Vec<String>,
 }
 
-impl Args for ServeFlags {
+impl Args for ServeArgs {
     fn augment_args(command: Command) -> Command {
         let config = Arg::new("config")
             .long("config")
@@ -519,39 +519,39 @@ impl Args for ServeFlags {
             .value_name("FILE")
             .value_parser(clap::value_parser!(PathBuf))
             .help("The configuration file (TOML)");
-        SETTINGS.iter().fold(command.arg(config), |command, setting| command.arg(flag(setting)))
+        SETTINGS.iter().fold(command.arg(config), |command, setting| command.arg(setting_arg(setting)))
     }
 
     fn augment_args_for_update(command: Command) -> Command {
-        ServeFlags::augment_args(command)
+        ServeArgs::augment_args(command)
     }
 }
 
-impl FromArgMatches for ServeFlags {
-    fn from_arg_matches(matches: &ArgMatches) -> Result<ServeFlags, clap::Error> {
-        let given = SETTINGS.iter().filter_map(|setting| {
+impl FromArgMatches for ServeArgs {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<ServeArgs, clap::Error> {
+        let raw = SETTINGS.iter().filter_map(|setting| {
             let text = matches.get_one::<String>(setting.key)?.clone();
             let origin = match matches.value_source(setting.key)? {
                 ValueSource::EnvVariable => Origin::Variable(setting.variable()),
                 _ => Origin::Flag(setting.flag()),
             };
-            Some(Given { setting, text, origin })
+            Some(RawSetting { setting, text, origin })
         });
         let names = std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned());
-        Ok(ServeFlags {
+        Ok(ServeArgs {
             config: matches.get_one::<PathBuf>("config").cloned(),
-            given: given.collect(),
+            raw_settings: raw.collect(),
             unknown_variables: variables::unknown(names),
         })
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
-        *self = ServeFlags::from_arg_matches(matches)?;
+        *self = ServeArgs::from_arg_matches(matches)?;
         Ok(())
     }
 }
 
-fn flag(setting: &'static Setting) -> Arg {
+fn setting_arg(setting: &'static Setting) -> Arg {
     let help = match setting.default_text() {
         Some(default) => format!("{} [default: {default}]", setting.help),
         None => setting.help.to_owned(),
@@ -560,11 +560,11 @@ fn flag(setting: &'static Setting) -> Arg {
         .long(setting.flag())
         .env(setting.variable())
         .hide_env(true)
-        .value_name(setting.form.word())
+        .value_name(setting.form.value_name())
         .help(help);
     match setting.form {
         // `--insecure` alone, or `--insecure=false` against a variable or a file that says otherwise.
-        Form::Switch => arg.num_args(0..=1).require_equals(true).default_missing_value("true"),
+        ValueForm::Switch => arg.num_args(0..=1).require_equals(true).default_missing_value("true"),
         _ => arg.allow_hyphen_values(true),
     }
 }
@@ -583,8 +583,8 @@ mod tests {
     #[test]
     fn a_negative_delta_is_a_number_and_not_a_flag() {
         let cli = Cli::try_parse_from(["quipu", "add", "stock:7", "-3"]).unwrap();
-        let Task::Add(ask) = cli.task else { panic!("{cli:?}") };
-        assert_eq!((ask.question.name.to_str(), ask.question.delta), (Some("stock:7"), -3));
+        let Task::Add(call) = cli.task else { panic!("{cli:?}") };
+        assert_eq!((call.question.name.to_str(), call.question.delta), (Some("stock:7"), -3));
         assert!(Cli::try_parse_from(["quipu", "add", "stock:7", "-x"]).is_err());
     }
 
@@ -592,10 +592,10 @@ mod tests {
     fn flags_are_kept_as_text_with_where_they_came_from() {
         let line = ["quipu", "serve", "--workers", "many", "--limits-connections=5", "--insecure"];
         let Task::Serve(flags) = Cli::try_parse_from(line).unwrap().task else { panic!() };
-        let given = |key| flags.given.iter().find(|given| given.setting.key == key).map(|given| given.text.as_str());
-        assert_eq!(given("workers"), Some("many"));
-        assert_eq!(given("limits.connections"), Some("5"));
-        assert_eq!(given("insecure"), Some("true"));
-        assert_eq!(given("data"), None);
+        let raw = |key| flags.raw_settings.iter().find(|raw| raw.setting.key == key).map(|raw| raw.text.as_str());
+        assert_eq!(raw("workers"), Some("many"));
+        assert_eq!(raw("limits.connections"), Some("5"));
+        assert_eq!(raw("insecure"), Some("true"));
+        assert_eq!(raw("data"), None);
     }
 }

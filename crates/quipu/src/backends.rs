@@ -20,7 +20,7 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use quipu_model::Store;
 
-use crate::backends::source::{Source, Wanted};
+use crate::backends::source::{Source, SourceFilter};
 
 /// Stores that this build has, by the schemes of their URLs.
 const BUILT_WITH: &[&str] = &[
@@ -38,14 +38,14 @@ const BUILT_WITH: &[&str] = &[
 
 /// Opens a source to import from: its name, without secrets, and the source itself.
 #[cfg_attr(not(any(feature = "redis", feature = "postgres")), allow(unused_variables, reason = "every URL is refused"))]
-pub fn open_source(url: &str, wanted: &Wanted) -> anyhow::Result<(String, Box<dyn Source>)> {
-    match scheme(url)? {
+pub fn open_source(url: &str, filter: &SourceFilter) -> anyhow::Result<(String, Box<dyn Source>)> {
+    match url_scheme(url)? {
         #[cfg(feature = "redis")]
-        "redis" | "rediss" => redis_source::open(url, wanted),
+        "redis" | "rediss" => redis_source::open(url, filter),
         #[cfg(feature = "postgres")]
-        "postgres" | "postgresql" => postgres_source::open(url, wanted),
+        "postgres" | "postgresql" => postgres_source::open(url, filter),
         other => {
-            bail!("cannot import from {other}://: name a redis:// or postgres:// URL (built with: {})", built_with())
+            bail!("cannot import from {other}://: name a redis:// or postgres:// URL (built with: {})", built_schemes())
         }
     }
 }
@@ -61,12 +61,12 @@ impl StoreUrl {
         allow(unreachable_code, unused_variables, reason = "every URL is refused")
     )]
     pub fn new(text: &str) -> anyhow::Result<StoreUrl> {
-        match scheme(text)? {
+        match url_scheme(text)? {
             #[cfg(feature = "redis")]
             "redis" | "rediss" | "redis-cluster" | "rediss-cluster" => quipu_store_redis::check(text)?,
             #[cfg(feature = "postgres")]
             "postgres" | "postgresql" => quipu_store_postgres::check(text)?,
-            other => bail!("this build has no store for {other}:// (built with: {})", built_with()),
+            other => bail!("this build has no store for {other}:// (built with: {})", built_schemes()),
         }
         Ok(StoreUrl(text.to_owned()))
     }
@@ -77,7 +77,7 @@ impl StoreUrl {
         allow(unreachable_code, unused_variables, reason = "every URL is refused")
     )]
     pub fn open(&self) -> anyhow::Result<Arc<dyn Store>> {
-        let opened: Arc<dyn Store> = match scheme(&self.0)? {
+        let opened: Arc<dyn Store> = match url_scheme(&self.0)? {
             #[cfg(feature = "redis")]
             "redis" | "rediss" | "redis-cluster" | "rediss-cluster" => {
                 Arc::new(quipu_store_redis::open(&self.0, quipu_store_redis::Options::default())?)
@@ -86,42 +86,42 @@ impl StoreUrl {
             "postgres" | "postgresql" => {
                 Arc::new(quipu_store_postgres::open(&self.0, quipu_store_postgres::Options::default())?)
             }
-            other => bail!("this build has no store for {other}:// (built with: {})", built_with()),
+            other => bail!("this build has no store for {other}:// (built with: {})", built_schemes()),
         };
         Ok(opened)
     }
 
     /// Which store it is, whoever asks: the same for all who are let in, and without their secrets.
-    pub fn place(&self) -> String {
-        let (scheme, _, place, query) = self.parts();
-        format!("{scheme}://{}{query}", place.replace("localhost", "127.0.0.1"))
+    pub fn location(&self) -> String {
+        let (scheme, _, location, query) = self.parts();
+        format!("{scheme}://{}{query}", location.replace("localhost", "127.0.0.1"))
     }
 
     /// Scheme, whether somebody is named, where, and those parameters that say where: any other may be a secret.
     fn parts(&self) -> (&str, bool, &str, String) {
         let (scheme, rest) = self.0.split_once("://").unwrap_or(("", &self.0));
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
-        let (named, place) = rest.rsplit_once('@').map_or((false, rest), |(_, place)| (true, place));
-        let says_where = |part: &&str| part.starts_with("prefix=") || part.starts_with("host=");
-        let shown = query.split('&').filter(says_where).collect::<Vec<_>>().join("&");
-        (scheme, named, place, if shown.is_empty() { shown } else { format!("?{shown}") })
+        let (has_user, location) = rest.rsplit_once('@').map_or((false, rest), |(_, location)| (true, location));
+        let is_location = |part: &&str| part.starts_with("prefix=") || part.starts_with("host=");
+        let shown = query.split('&').filter(is_location).collect::<Vec<_>>().join("&");
+        (scheme, has_user, location, if shown.is_empty() { shown } else { format!("?{shown}") })
     }
 }
 
-fn scheme(url: &str) -> anyhow::Result<&str> {
+fn url_scheme(url: &str) -> anyhow::Result<&str> {
     let (scheme, _) = url.split_once("://").context("not a URL of a store: write scheme://host:port")?;
     Ok(scheme)
 }
 
-fn built_with() -> String {
+fn built_schemes() -> String {
     if BUILT_WITH.is_empty() { "none".to_owned() } else { BUILT_WITH.join(", ") }
 }
 
 /// Without the secrets.
 impl fmt::Display for StoreUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (scheme, named, place, query) = self.parts();
-        write!(f, "{scheme}://{}{place}{query}", if named { "***@" } else { "" })
+        let (scheme, has_user, location, query) = self.parts();
+        write!(f, "{scheme}://{}{location}{query}", if has_user { "***@" } else { "" })
     }
 }
 
@@ -137,9 +137,9 @@ mod tests {
 
     #[test]
     fn a_store_that_this_build_does_not_have_is_refused_with_those_that_it_has() {
-        let told = StoreUrl::new("mysql://me:s3cret@db/x").unwrap_err().to_string();
-        assert!(told.contains("mysql://") && told.contains("built with: "), "{told}");
-        assert!(!told.contains("s3cret"), "{told}");
+        let error = StoreUrl::new("mysql://me:s3cret@db/x").unwrap_err().to_string();
+        assert!(error.contains("mysql://") && error.contains("built with: "), "{error}");
+        assert!(!error.contains("s3cret"), "{error}");
         assert!(StoreUrl::new("nonsense").unwrap_err().to_string().contains("scheme://"));
     }
 
@@ -150,8 +150,8 @@ mod tests {
         assert_eq!(url.to_string(), "redis://***@host:1/2?prefix=shop");
         assert!(!format!("{url:?}").contains("s3cr"));
         assert_eq!(StoreUrl::new("redis-cluster://a:1,b:2").unwrap().to_string(), "redis-cluster://a:1,b:2");
-        assert_eq!(url.place(), "redis://host:1/2?prefix=shop");
-        assert_eq!(StoreUrl::new("redis://localhost:1").unwrap().place(), "redis://127.0.0.1:1");
+        assert_eq!(url.location(), "redis://host:1/2?prefix=shop");
+        assert_eq!(StoreUrl::new("redis://localhost:1").unwrap().location(), "redis://127.0.0.1:1");
     }
 
     #[test]
@@ -159,7 +159,7 @@ mod tests {
     fn a_password_among_the_parameters_is_not_shown() {
         let url = StoreUrl::new("postgres://h/counts?password=s3cret&prefix=shop&user=me").unwrap();
         assert_eq!(
-            (url.to_string(), url.place()),
+            (url.to_string(), url.location()),
             ("postgres://h/counts?prefix=shop".into(), "postgres://h/counts?prefix=shop".into())
         );
     }

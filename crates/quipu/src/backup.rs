@@ -9,22 +9,22 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
-use quipu_engine::{BackedUp, Engine, Environment, OpenError};
+use quipu_engine::{BackupSummary, Engine, Environment, OpenError};
 
 use crate::args;
-use crate::resp_client::{Client, Value};
-use crate::stopped;
+use crate::offline_engine;
+use crate::resp_client::{RespClient, Value};
 
 /// How long a server may take: 100 GB over a slow network take hours. Whoever has enough of waiting interrupts it.
 const BACKUP_TIME_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Backs up and says what to do with it.
-pub fn backup(target: &args::Backup, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+pub fn backup(target: &args::BackupArgs, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     // The server is elsewhere, if only by its working directory.
     let dir = std::path::absolute(&target.dir).with_context(|| format!("find {}", target.dir.display()))?;
     match &target.data {
         Some(data) => back_up_stopped(data, &dir, out)?,
-        None => ask_server(&target.target, &dir, out)?,
+        None => request_backup(&target.target, &dir, out)?,
     }
     let dir = dir.display();
     writeln!(out, "next: quipu inspect {dir}                  is it whole?")?;
@@ -32,8 +32,8 @@ pub fn backup(target: &args::Backup, out: &mut impl Write) -> anyhow::Result<Exi
     Ok(ExitCode::SUCCESS)
 }
 
-fn ask_server(target: &args::Target, dir: &Path, out: &mut impl Write) -> anyhow::Result<()> {
-    let mut client = Client::connect(&target.server, target.password.as_deref())?;
+fn request_backup(target: &args::ServerArgs, dir: &Path, out: &mut impl Write) -> anyhow::Result<()> {
+    let mut client = RespClient::connect(&target.server, target.password.as_deref())?;
     client.wait_for(BACKUP_TIME_MAX).context("wait for a long reply")?;
     match client.call(&[b"QUIPU.BACKUP", dir.as_os_str().as_bytes()])? {
         Value::Simple(text) => Ok(writeln!(out, "{}", text.strip_prefix("OK ").unwrap_or(&text))?),
@@ -43,16 +43,17 @@ fn ask_server(target: &args::Target, dir: &Path, out: &mut impl Write) -> anyhow
 
 fn back_up_stopped(data: &Path, dir: &Path, out: &mut impl Write) -> anyhow::Result<()> {
     let shown = data.display();
-    stopped::check(data)?;
-    let engine = Engine::open_with(stopped::options(data), Environment::system()).map_err(|error| match error {
-        OpenError::InUse { .. } => {
-            anyhow!("cannot open {shown}: {error}; of a running server ask for a backup without --data")
-        }
-        error => anyhow!("cannot open {shown}: {error}"),
-    })?;
+    offline_engine::check(data)?;
+    let engine =
+        Engine::open_with(offline_engine::options(data), Environment::system()).map_err(|error| match error {
+            OpenError::InUse { .. } => {
+                anyhow!("cannot open {shown}: {error}; of a running server ask for a backup without --data")
+            }
+            error => anyhow!("cannot open {shown}: {error}"),
+        })?;
     let backed_up = engine.backup(dir);
     engine.close().with_context(|| format!("close {shown}"))?;
-    let BackedUp { position, journal_bytes, ledger_bytes } = backed_up?;
+    let BackupSummary { position, journal_bytes, ledger_bytes } = backed_up?;
     let dir = dir.display();
     writeln!(
         out,

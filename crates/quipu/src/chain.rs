@@ -24,22 +24,22 @@ mod tests {
     #[test]
     fn a_cause_that_its_error_repeats_is_said_once() {
         #[derive(Debug)]
-        struct Driver(std::io::Error);
+        struct DriverError(std::io::Error);
 
-        impl std::fmt::Display for Driver {
+        impl std::fmt::Display for DriverError {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 self.0.fmt(f)
             }
         }
 
-        impl std::error::Error for Driver {
+        impl std::error::Error for DriverError {
             fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
                 Some(&self.0)
             }
         }
 
         let refused = || std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
-        let error = Err::<(), _>(Driver(refused())).context("list the writers").unwrap_err();
+        let error = Err::<(), _>(DriverError(refused())).context("list the writers").unwrap_err();
         assert_eq!(one_line(&error), "list the writers: connection refused");
         let error = Err::<(), _>(refused()).context("open the store").context("start").unwrap_err();
         assert_eq!(one_line(&error), "start: open the store: connection refused");

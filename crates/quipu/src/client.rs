@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use anyhow::bail;
 
-use crate::args::{Add, Del, Get, Health, List, Reset, Target};
+use crate::args::{AddArgs, DelArgs, GetArgs, HealthArgs, ListArgs, ResetArgs, ServerArgs};
 use crate::readings::{self, CounterReading, read_counters};
-use crate::resp_client::{Client, Value, count};
-use crate::show;
+use crate::resp_client::{RespClient, Value, reply_count};
+use crate::terminal;
 
 /// Names asked for in one step of a walk or one DEL: few enough to be answered at once, many enough to be quick.
 const NAMES_PER_CALL: usize = 1_000;
@@ -22,54 +22,54 @@ const NAMES_PER_CALL: usize = 1_000;
 const HEALTH_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// Something to ask a server.
-pub trait Question: clap::Args {
+pub trait ServerCommand: clap::Args {
     /// Asks it and prints the answer.
-    fn ask(&self, client: &mut Client, out: &mut dyn Write) -> anyhow::Result<()>;
+    fn execute(&self, client: &mut RespClient, out: &mut dyn Write) -> anyhow::Result<()>;
 }
 
 /// Connects and asks.
-pub fn ask(target: &Target, question: &impl Question, out: &mut impl Write) -> anyhow::Result<()> {
-    let mut client = Client::connect(&target.server, target.password.as_deref())?;
-    question.ask(&mut client, out)
+pub fn call_server(target: &ServerArgs, command: &impl ServerCommand, out: &mut impl Write) -> anyhow::Result<()> {
+    let mut client = RespClient::connect(&target.server, target.password.as_deref())?;
+    command.execute(&mut client, out)
 }
 
-impl Question for Add {
-    fn ask(&self, client: &mut Client, out: &mut dyn Write) -> anyhow::Result<()> {
+impl ServerCommand for AddArgs {
+    fn execute(&self, client: &mut RespClient, out: &mut dyn Write) -> anyhow::Result<()> {
         let delta = self.delta.to_string();
-        let value = count(&client.call(&[b"INCRBY", self.name.as_bytes(), delta.as_bytes()])?)?;
+        let value = reply_count(&client.call(&[b"INCRBY", self.name.as_bytes(), delta.as_bytes()])?)?;
         Ok(writeln!(out, "{value}")?)
     }
 }
 
-impl Question for Get {
-    fn ask(&self, client: &mut Client, out: &mut dyn Write) -> anyhow::Result<()> {
+impl ServerCommand for GetArgs {
+    fn execute(&self, client: &mut RespClient, out: &mut dyn Write) -> anyhow::Result<()> {
         let names: Vec<&[u8]> = self.names.iter().map(|name| name.as_bytes()).collect();
         let readings = read_counters(client, &names)?;
         print(out, &readings, self.json, |reading| reading.value())
     }
 }
 
-impl Question for Del {
-    fn ask(&self, client: &mut Client, out: &mut dyn Write) -> anyhow::Result<()> {
+impl ServerCommand for DelArgs {
+    fn execute(&self, client: &mut RespClient, out: &mut dyn Write) -> anyhow::Result<()> {
         let mut deleted = 0;
         for names in self.names.chunks(NAMES_PER_CALL) {
             let names = names.iter().map(|name: &OsString| name.as_bytes());
             let arguments: Vec<&[u8]> = std::iter::once(&b"DEL"[..]).chain(names).collect();
-            deleted += count(&client.call(&arguments)?)?;
+            deleted += reply_count(&client.call(&arguments)?)?;
         }
         Ok(writeln!(out, "{deleted}")?)
     }
 }
 
-impl Question for Reset {
-    fn ask(&self, client: &mut Client, out: &mut dyn Write) -> anyhow::Result<()> {
-        let before = count(&client.call(&[b"QUIPU.RESET", self.name.as_bytes()])?)?;
+impl ServerCommand for ResetArgs {
+    fn execute(&self, client: &mut RespClient, out: &mut dyn Write) -> anyhow::Result<()> {
+        let before = reply_count(&client.call(&[b"QUIPU.RESET", self.name.as_bytes()])?)?;
         Ok(writeln!(out, "{before}")?)
     }
 }
 
-impl Question for Health {
-    fn ask(&self, client: &mut Client, out: &mut dyn Write) -> anyhow::Result<()> {
+impl ServerCommand for HealthArgs {
+    fn execute(&self, client: &mut RespClient, out: &mut dyn Write) -> anyhow::Result<()> {
         // A server that is stuck is not well, and whoever asks this asks again soon.
         client.wait_for(HEALTH_TIME_MAX)?;
         client.call(&[b"PING"])?;
@@ -99,9 +99,9 @@ fn check_store(info: &Value) -> anyhow::Result<()> {
     }
 }
 
-impl Question for List {
-    fn ask(&self, client: &mut Client, out: &mut dyn Write) -> anyhow::Result<()> {
-        let (names, more) = self.names(client)?;
+impl ServerCommand for ListArgs {
+    fn execute(&self, client: &mut RespClient, out: &mut dyn Write) -> anyhow::Result<()> {
+        let (names, more) = self.matching_names(client)?;
         let names: Vec<&[u8]> = names.iter().map(Vec::as_slice).collect();
         let mut readings = read_counters(client, &names)?;
         // One that is gone since the walk met it is no longer listed.
@@ -117,10 +117,10 @@ impl Question for List {
     }
 }
 
-impl List {
+impl ListArgs {
     /// Names in order, and whether there are more. A walk may give a name twice; a set does not.
-    fn names(&self, client: &mut Client) -> anyhow::Result<(BTreeSet<Vec<u8>>, bool)> {
-        let pattern = pattern(self.prefix.as_bytes());
+    fn matching_names(&self, client: &mut RespClient) -> anyhow::Result<(BTreeSet<Vec<u8>>, bool)> {
+        let pattern = prefix_pattern(self.prefix.as_bytes());
         let per_call = NAMES_PER_CALL.to_string();
         let (mut names, mut cursor) = (BTreeSet::new(), b"0".to_vec());
         loop {
@@ -149,7 +149,7 @@ impl List {
 }
 
 /// The glob that matches a prefix and nothing else, or of a long one as much as a server takes.
-fn pattern(prefix: &[u8]) -> Vec<u8> {
+fn prefix_pattern(prefix: &[u8]) -> Vec<u8> {
     let mut pattern = Vec::with_capacity(prefix.len() + 1);
     for &byte in prefix {
         if pattern.len() + 3 > quipu_model::Pattern::BYTES_MAX {
@@ -171,7 +171,7 @@ fn print(
     json: bool,
     line: impl Fn(&CounterReading<'_>) -> String,
 ) -> anyhow::Result<()> {
-    if !json && show::is_terminal() {
+    if !json && terminal::is_terminal() {
         return Ok(writeln!(out, "{}", readings::table(readings))?);
     }
     for reading in readings {
@@ -189,8 +189,8 @@ mod tests {
 
     #[test]
     fn a_prefix_matches_itself_whatever_its_letters() {
-        assert_eq!(pattern(b"likes:"), b"likes:*");
-        assert_eq!(pattern(b"a*[x]?\\"), b"a\\*\\[x\\]\\?\\\\*");
-        assert_eq!(pattern(b""), b"*");
+        assert_eq!(prefix_pattern(b"likes:"), b"likes:*");
+        assert_eq!(prefix_pattern(b"a*[x]?\\"), b"a\\*\\[x\\]\\?\\\\*");
+        assert_eq!(prefix_pattern(b""), b"*");
     }
 }

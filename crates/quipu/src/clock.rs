@@ -6,20 +6,20 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
-use quipu_engine::{Environment, STEP_MAX, SystemClock, SystemLedger, TimeLowered};
+use quipu_engine::{Environment, STEP_MAX, SystemClock, SystemLedger, TimeCorrection};
 use quipu_model::Clock;
 
-use crate::args::{ClockLower, Directory};
+use crate::args::{ClockLowerArgs, DirectoryArgs};
 use crate::backends::StoreUrl;
 use crate::json::Json;
 use crate::read_only::ReadOnlyDisk;
-use crate::{show, stopped, survey};
+use crate::{offline_engine, offline_read, terminal};
 
 /// Prints both times.
-pub fn clock(target: &Directory, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+pub fn clock(target: &DirectoryArgs, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     let data = &target.data;
-    let read = || quipu_engine::survey::newest_time(&ReadOnlyDisk, data, &mut || SystemLedger::look(data));
-    let newest = survey::read("read the newest time of", data, read, |_| false)?;
+    let read = || quipu_engine::offline::newest_time(&ReadOnlyDisk, data, &mut || SystemLedger::open_read_only(data));
+    let newest = offline_read::read("read the newest time of", data, read, |_| false)?;
     let wall = SystemClock::default().wall();
     let ahead_millis = i128::from(newest.0) - i128::from(wall.0);
     let ahead_seconds = ahead_millis / 1_000;
@@ -34,14 +34,14 @@ pub fn clock(target: &Directory, out: &mut impl Write) -> anyhow::Result<ExitCod
         ]);
         writeln!(out, "{document}")?;
     } else {
-        writeln!(out, "{}", show::bold(&data.display().to_string()))?;
-        writeln!(out, "newest time  {}", show::time(newest))?;
-        writeln!(out, "wall clock   {}", show::time(wall))?;
+        writeln!(out, "{}", terminal::bold(&data.display().to_string()))?;
+        writeln!(out, "newest time  {}", terminal::format_time(newest))?;
+        writeln!(out, "wall clock   {}", terminal::format_time(wall))?;
         let verdict = match is_ahead {
-            true => show::bad(&format!(
+            true => terminal::bad(&format!(
                 "the directory is {ahead_seconds} s ahead: if the wall clock is right, see `quipu clock --help`"
             )),
-            false => show::good("a start goes on with the wall clock"),
+            false => terminal::good("a start goes on with the wall clock"),
         };
         writeln!(out, "{verdict}")?;
     }
@@ -49,15 +49,15 @@ pub fn clock(target: &Directory, out: &mut impl Write) -> anyhow::Result<ExitCod
 }
 
 /// Puts it back, and says what that leaves.
-pub fn lower(flags: &ClockLower, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+pub fn lower(flags: &ClockLowerArgs, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     let data = &flags.directory.data;
     let shown = data.display();
-    stopped::check(data)?;
+    offline_engine::check(data)?;
     let store = flags.store.as_ref().map(|url| StoreUrl::new(url).context("--store")?.open()).transpose()?;
-    let engine = stopped::open(data, Environment { store, ..Environment::system() })?;
+    let engine = offline_engine::open_engine(data, Environment { store, ..Environment::system() })?;
     let lowered = engine.lower_time();
     engine.close().with_context(|| format!("close {shown}"))?;
-    let Some(TimeLowered { from, to }) = lowered.with_context(|| format!("put back the time of {shown}"))? else {
+    let Some(TimeCorrection { from, to }) = lowered.with_context(|| format!("put back the time of {shown}"))? else {
         let most = STEP_MAX.as_secs();
         bail!("{shown} is not more than {most} s ahead of the wall clock: there is nothing to lower");
     };
@@ -70,7 +70,7 @@ pub fn lower(flags: &ClockLower, out: &mut impl Write) -> anyhow::Result<ExitCod
         writeln!(out, "{document}")?;
         return Ok(ExitCode::SUCCESS);
     }
-    writeln!(out, "{shown} goes on from {} instead of {}", show::time(to), show::time(from))?;
+    writeln!(out, "{shown} goes on from {} instead of {}", terminal::format_time(to), terminal::format_time(from))?;
     writeln!(out, "tokens that carry an earlier time are refused; those that carry none may be applied again")?;
     writeln!(out, "expiry that was set meanwhile stays; windows with events of the future count none until then")?;
     Ok(ExitCode::SUCCESS)

@@ -3,16 +3,16 @@
 use std::io::Write;
 use std::process::ExitCode;
 
-use crate::args::Page;
+use crate::args::DocsPage;
 
 /// Prints a page.
-pub fn docs(page: Page, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+pub fn docs(page: DocsPage, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     match page {
-        Page::Metrics => out.write_all(quipu_server::metrics_page().as_bytes())?,
-        Page::Configuration => out.write_all(crate::config::page::page().as_bytes())?,
-        Page::Commands => out.write_all(quipu_protocol::command::page().as_bytes())?,
-        Page::Errors => out.write_all(quipu_server::errors_page().as_bytes())?,
-        Page::Openapi => out.write_all(quipu_server::openapi_page().as_bytes())?,
+        DocsPage::Metrics => out.write_all(quipu_server::metrics_page().as_bytes())?,
+        DocsPage::Configuration => out.write_all(crate::config::page::page().as_bytes())?,
+        DocsPage::Commands => out.write_all(quipu_protocol::command::page().as_bytes())?,
+        DocsPage::Errors => out.write_all(quipu_server::errors_page().as_bytes())?,
+        DocsPage::Openapi => out.write_all(quipu_server::openapi_page().as_bytes())?,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{anyhow, bail};
-use quipu_engine::inspect::{Inspection, Unchecked};
-use quipu_engine::journal::control::{CONTROL_FILE, Control};
-use quipu_engine::journal::format::{Before, Entry};
-use quipu_engine::journal::recover::{Record, Tail};
+use quipu_engine::inspect::{Inspection, UncheckedRange};
+use quipu_engine::journal::control::{CONTROL_FILE, ControlState};
+use quipu_engine::journal::format::{Entry, PriorExistence};
+use quipu_engine::journal::reader::{Record, Tail};
 use quipu_engine::journal::segments::Segment;
 use quipu_engine::{Damage, JournalError, LOCK_FILE, SystemLedger, TokenKey, is_in_use};
 use quipu_model::{Epoch, LedgerStats, NAMESPACE_KEYS};
@@ -22,53 +22,53 @@ use quipu_model::{Epoch, LedgerStats, NAMESPACE_KEYS};
 use crate::args;
 use crate::progress::Progress;
 use crate::read_only::ReadOnlyDisk;
-use crate::show;
+use crate::terminal;
 
 /// The locks of this machine, on Linux.
 const LOCKS: &str = "/proc/locks";
 
 /// Prints what is found; exit status 1 if there is no journal or the server would refuse it.
-pub fn inspect(target: &args::Inspect, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+pub fn inspect(target: &args::InspectArgs, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     let data = &target.data;
     if let Some(holder) = holder(data) {
         bail!("{} is in use: held by {holder}; stop it to inspect its journal", data.display());
     }
     let mut written = Ok(());
-    let inspection = look(data, |segment, record| {
+    let inspection = inspect_directory(data, |segment, record| {
         if target.dump && written.is_ok() {
-            written = dump(segment, record, out);
+            written = print_record(segment, record, out);
         }
         Ok(())
     });
     written?;
     let inspection = inspection.map_err(|error| anyhow!("cannot inspect {}: {error}", data.display()))?;
-    report(data, &inspection, out)?;
+    print_report(data, &inspection, out)?;
     // Whoever checks a backup means one that is there.
     let is_whole = inspection.control.is_some() && inspection.verdict.is_ok();
     Ok(if is_whole { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Reads everything, and compares the ledger with its checksums on the way.
-pub fn look(
+pub fn inspect_directory(
     data: &Path,
     visit: impl FnMut(&Segment, &Record<'_>) -> Result<(), Damage>,
 ) -> Result<Inspection, JournalError> {
     let open_ledger = || {
         let progress = Progress::new("verifying the ledger", 0);
         SystemLedger::verify(data, |done, bytes| progress.set(done, bytes))?;
-        SystemLedger::look(data)
+        SystemLedger::open_read_only(data)
     };
     quipu_engine::inspect::inspect(&ReadOnlyDisk, data, open_ledger, visit)
 }
 
 /// A process that has a data directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Holder {
+pub struct DirectoryHolder {
     /// Its id; `None` if the machine does not tell, of a process of another container say.
     pub pid: Option<u32>,
 }
 
-impl fmt::Display for Holder {
+impl fmt::Display for DirectoryHolder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.pid {
             Some(pid) => write!(f, "process {pid}"),
@@ -78,7 +78,7 @@ impl fmt::Display for Holder {
 }
 
 /// Who has the directory, if anybody has.
-pub fn holder(data: &Path) -> Option<Holder> {
+pub fn holder(data: &Path) -> Option<DirectoryHolder> {
     if !is_in_use(data) {
         return None;
     }
@@ -88,7 +88,7 @@ pub fn holder(data: &Path) -> Option<Holder> {
     let named = std::fs::read_to_string(&paths[2]).ok().and_then(|text| text.trim().parse().ok());
     let named = named.filter(|pid| has_open(*pid, &paths));
     let locks = std::fs::read_to_string(LOCKS).unwrap_or_default();
-    Some(Holder { pid: lock_holder(&locks, &inodes, named) })
+    Some(DirectoryHolder { pid: lock_holder(&locks, &inodes, named) })
 }
 
 fn has_open(pid: u32, paths: &[PathBuf]) -> bool {
@@ -112,19 +112,19 @@ fn lock_holder(locks: &str, inodes: &[u64], named: Option<u32>) -> Option<u32> {
     })
 }
 
-fn report(data: &Path, inspection: &Inspection, out: &mut impl Write) -> io::Result<()> {
+fn print_report(data: &Path, inspection: &Inspection, out: &mut impl Write) -> io::Result<()> {
     let Inspection { control, segments, records, verdict, counters, .. } = inspection;
-    writeln!(out, "{}", show::bold(&data.display().to_string()))?;
+    writeln!(out, "{}", terminal::bold(&data.display().to_string()))?;
     if let Some(control) = control {
         print_control(control, out)?;
     }
     if !segments.is_empty() {
-        let mut table = show::table(["file", "base", "end", "records"]);
+        let mut table = terminal::table(["file", "base", "end", "records"]);
         for (segment, records) in segments {
             let file = segment.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             table.add_row([file, segment.base.to_string(), segment.end.to_string(), records.to_string()]);
         }
-        writeln!(out, "{}", show::lines(table))?;
+        writeln!(out, "{}", terminal::render_table(table))?;
     }
     if control.is_some() {
         writeln!(out, "records     {records}")?;
@@ -137,24 +137,24 @@ fn report(data: &Path, inspection: &Inspection, out: &mut impl Write) -> io::Res
     if let (Some(_), Ok(_)) = (control, verdict) {
         writeln!(out, "counters    {counters}")?;
     }
-    for (index, Unchecked { file, from, to, reason }) in inspection.unchecked.iter().enumerate() {
+    for (index, UncheckedRange { file, from, to, reason }) in inspection.unchecked.iter().enumerate() {
         let label = if index == 0 { "not checked" } else { "" };
         let file = file.file_name().unwrap_or_default().to_string_lossy();
         writeln!(out, "{label:<11} {file} from byte {from} to {to}: {reason}")?;
     }
     let verdict = match (control, verdict) {
-        (_, Err(error)) => show::bad(&format!("damaged: {error}")),
-        (None, Ok(_)) => show::bad("no journal: this is neither a data directory nor a backup"),
+        (_, Err(error)) => terminal::bad(&format!("damaged: {error}")),
+        (None, Ok(_)) => terminal::bad("no journal: this is neither a data directory nor a backup"),
         (_, Ok(Tail { torn: Some(torn), .. })) => {
             let (file, offset, reason) = (torn.file.display(), torn.offset, torn.reason);
-            show::good(&format!("torn tail at {file} byte {offset} (will be cut): {reason}"))
+            terminal::good(&format!("torn tail at {file} byte {offset} (will be cut): {reason}"))
         }
-        (_, Ok(_)) => show::good("whole"),
+        (_, Ok(_)) => terminal::good("whole"),
     };
     writeln!(out, "{verdict}")
 }
 
-fn print_control(control: &Control, out: &mut impl Write) -> io::Result<()> {
+fn print_control(control: &ControlState, out: &mut impl Write) -> io::Result<()> {
     let end = if control.clean { "a clean stop" } else { "a crash, or a backup of a running server" };
     writeln!(out, "node        {}", control.node)?;
     writeln!(out, "incarnation {}", control.incarnation)?;
@@ -174,14 +174,19 @@ fn print_ledger(inspection: &Inspection, out: &mut impl Write) -> io::Result<()>
     match &inspection.watermark {
         Some(watermark) => {
             let counters: u64 = watermark.shards.iter().map(|shard| shard.counters).sum();
-            writeln!(out, "sealed to   {}, {counters} counters, at {}", watermark.position, show::time(watermark.time))
+            writeln!(
+                out,
+                "sealed to   {}, {counters} counters, at {}",
+                watermark.position,
+                terminal::format_time(watermark.time)
+            )
         }
         None => writeln!(out, "sealed to   nothing was sealed yet"),
     }
 }
 
 /// One line a record, one line an entry below it.
-fn dump(segment: &Segment, record: &Record<'_>, out: &mut impl Write) -> io::Result<()> {
+fn print_record(segment: &Segment, record: &Record<'_>, out: &mut impl Write) -> io::Result<()> {
     let file = segment.path.file_name().unwrap_or_default().to_string_lossy();
     let (position, bytes, time, synced) = (record.position, record.bytes, record.body.time, record.header.synced);
     writeln!(
@@ -191,7 +196,7 @@ fn dump(segment: &Segment, record: &Record<'_>, out: &mut impl Write) -> io::Res
     )?;
     for entry in record.body.entries() {
         match entry {
-            Ok(entry) => writeln!(out, "  {}", shown(&entry))?,
+            Ok(entry) => writeln!(out, "  {}", entry_text(&entry))?,
             // Not reached: the reading has stopped at an entry that makes no sense.
             Err(bad) => writeln!(out, "  {bad}")?,
         }
@@ -199,44 +204,45 @@ fn dump(segment: &Segment, record: &Record<'_>, out: &mut impl Write) -> io::Res
     Ok(())
 }
 
-fn shown(entry: &Entry<'_>) -> String {
+fn entry_text(entry: &Entry<'_>) -> String {
     match entry {
         Entry::Cell { name, epoch, value, expires_at, count, sum, before, .. } => {
             let expiry = expires_at.map(|at| format!(" expires {at}")).unwrap_or_default();
-            let made = if *before == Before::Absent { " made" } else { "" };
-            let name = show::name(name);
-            format!("cell {name} = {value} epoch {}{expiry} count {count} sum {sum}{made}", shown_epoch(*epoch))
+            let made = if *before == PriorExistence::Absent { " made" } else { "" };
+            let name = terminal::format_name(name);
+            format!("cell {name} = {value} epoch {}{expiry} count {count} sum {sum}{made}", epoch_text(*epoch))
         }
-        Entry::Gone { name, epoch, .. } => format!("gone {} epoch {}", show::name(name), shown_epoch(*epoch)),
-        Entry::Flush { epoch } => format!("flush epoch {}", shown_epoch(*epoch)),
+        Entry::Gone { name, epoch, .. } => format!("gone {} epoch {}", terminal::format_name(name), epoch_text(*epoch)),
+        Entry::Flush { epoch } => format!("flush epoch {}", epoch_text(*epoch)),
         Entry::Joined { writer, at } => format!("joined {writer} at {at}"),
         Entry::Start { writer } => format!("start {writer}"),
         Entry::Namespace { name, settings } => {
-            let said =
+            let pairs =
                 NAMESPACE_KEYS.iter().filter_map(|key| Some(format!(" {} = {}", key.key, (key.show)(settings)?)));
-            format!("namespace {}{}", show::name(name), said.collect::<String>())
+            format!("namespace {}{}", terminal::format_name(name), pairs.collect::<String>())
         }
-        Entry::Thinned { name, thinned } => {
-            let by_value = if thinned.by_value { ", and by the value" } else { "" };
-            let until = thinned.until.map(|until| format!(" up to epoch {}", shown_epoch(until))).unwrap_or_default();
-            format!("namespace {} is sampled, one in {}{by_value}{until}", show::name(name), thinned.p)
+        Entry::Sampling { name, sampling } => {
+            let by_value = if sampling.by_value { ", and by the value" } else { "" };
+            let until = sampling.until.map(|until| format!(" up to epoch {}", epoch_text(until))).unwrap_or_default();
+            format!("namespace {} is sampled, one in {}{by_value}{until}", terminal::format_name(name), sampling.p)
         }
         Entry::Sketch { name, kind, version, whole, edits, .. } => {
             let bytes: usize = edits.iter().map(|edit| edit.bytes.len()).sum();
-            let (name, edits, whole) = (show::name(name), edits.iter().count(), if *whole { " whole" } else { "" });
+            let (name, edits, whole) =
+                (terminal::format_name(name), edits.iter().count(), if *whole { " whole" } else { "" });
             format!("sketch {name} kind {kind} version {version}{whole} edits {edits} bytes {bytes}")
         }
-        Entry::Token { key, number: None, .. } => format!("token {}", shown_key(*key)),
-        Entry::Token { key, number: Some(number), .. } => format!("number {number} of producer {}", shown_key(*key)),
+        Entry::Token { key, number: None, .. } => format!("token {}", key_text(*key)),
+        Entry::Token { key, number: Some(number), .. } => format!("number {number} of producer {}", key_text(*key)),
     }
 }
 
 /// Of tokens only hashes are kept.
-fn shown_key(key: TokenKey) -> String {
+fn key_text(key: TokenKey) -> String {
     key.bytes().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn shown_epoch(epoch: Epoch) -> String {
+fn epoch_text(epoch: Epoch) -> String {
     if epoch == Epoch::FIRST { "first".to_owned() } else { format!("{}.{}", epoch.millis, epoch.node) }
 }
 

@@ -17,7 +17,7 @@ use tracing_subscriber::fmt;
 
 /// How it is said.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum LogForm {
+pub enum LogFormat {
     /// Time, level, words, and facts.
     #[default]
     Text,
@@ -25,45 +25,45 @@ pub enum LogForm {
     Json,
 }
 
-impl LogForm {
+impl LogFormat {
     /// As it is written in a configuration.
-    pub fn word(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
-            LogForm::Text => "text",
-            LogForm::Json => "json",
+            LogFormat::Text => "text",
+            LogFormat::Json => "json",
         }
     }
 
     /// Takes effect, for the rest of the process.
-    pub fn begin(self) {
+    pub fn install(self) {
         // Without telling of errors: whoever has closed stderr would end the process by that.
         let events = fmt().with_max_level(Level::INFO).with_target(false).with_writer(std::io::stderr);
         let events = events.log_internal_errors(false);
         // A second call would be a mistake of ours that harms nobody.
         let _ = match self {
-            LogForm::Text => events.with_ansi(std::io::stderr().is_terminal()).compact().try_init(),
-            LogForm::Json => {
-                tell_panics();
+            LogFormat::Text => events.with_ansi(std::io::stderr().is_terminal()).compact().try_init(),
+            LogFormat::Json => {
+                log_panics();
                 events.json().flatten_event(true).with_current_span(false).with_span_list(false).try_init()
             }
         };
     }
 }
 
-impl FromStr for LogForm {
+impl FromStr for LogFormat {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<LogForm, String> {
+    fn from_str(text: &str) -> Result<LogFormat, String> {
         match text {
-            "text" => Ok(LogForm::Text),
-            "json" => Ok(LogForm::Json),
+            "text" => Ok(LogFormat::Text),
+            "json" => Ok(LogFormat::Json),
             other => Err(format!("'{other}' is not text or json")),
         }
     }
 }
 
 /// A panic is told as everything else is, and ends the process as it does without this.
-fn tell_panics() {
+fn log_panics() {
     std::panic::set_hook(Box::new(|panic| {
         let place = panic.location().map(ToString::to_string).unwrap_or_default();
         let reason = panic.to_string();

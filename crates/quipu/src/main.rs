@@ -19,11 +19,11 @@ mod audit;
 mod backup;
 mod clock;
 mod inspect;
+mod offline_engine;
+mod offline_read;
 mod read_only;
 mod readings;
 mod restore;
-mod stopped;
-mod survey;
 mod writers;
 
 mod stores;
@@ -35,14 +35,14 @@ mod docs;
 mod json;
 mod log;
 mod progress;
-mod show;
+mod terminal;
 
 use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
 
-use crate::args::{Ask, Cli, ClockTask, ConfigTask, Task};
+use crate::args::{Cli, ClockTask, ConfigTask, ServerCall, Task};
 use crate::stores::args::WritersTask;
 
 fn main() -> ExitCode {
@@ -66,9 +66,9 @@ fn main() -> ExitCode {
             Some(ClockTask::Lower(flags)) => clock::lower(flags, &mut out),
             None => clock::clock(&flags.directory, &mut out),
         },
-        Task::Audit(place) => match &place.store {
-            Some(url) => stores::audit::audit(url, place.directory.json, &mut out),
-            None => audit::audit(&place.directory, &mut out),
+        Task::Audit(target) => match &target.store {
+            Some(url) => stores::audit::audit(url, target.directory.json, &mut out),
+            None => audit::audit(&target.directory, &mut out),
         },
         Task::Shards(flags) => stores::shards::shards(&flags, &mut out),
         Task::Import(flags) => stores::import::import(&flags, &mut out),
@@ -80,12 +80,12 @@ fn main() -> ExitCode {
         Task::Bench(flags) => bench::bench(&flags, &mut out),
         Task::BenchFloor { command, address } => bench::floor(command, address, &mut out),
         Task::Accuracy(flags) => accuracy::accuracy(&flags, &mut out),
-        Task::Add(ask) => ask_server(&ask, &mut out),
-        Task::Get(ask) => ask_server(&ask, &mut out),
-        Task::Del(ask) => ask_server(&ask, &mut out),
-        Task::Reset(ask) => ask_server(&ask, &mut out),
-        Task::List(ask) => ask_server(&ask, &mut out),
-        Task::Health(ask) => ask_server(&ask, &mut out),
+        Task::Add(call) => run_server_command(&call, &mut out),
+        Task::Get(call) => run_server_command(&call, &mut out),
+        Task::Del(call) => run_server_command(&call, &mut out),
+        Task::Reset(call) => run_server_command(&call, &mut out),
+        Task::List(call) => run_server_command(&call, &mut out),
+        Task::Health(call) => run_server_command(&call, &mut out),
     };
     match done.and_then(|code| Ok(out.flush().map(|()| code)?)) {
         Ok(code) => code,
@@ -98,8 +98,11 @@ fn main() -> ExitCode {
     }
 }
 
-fn ask_server<T: client::Question>(ask: &Ask<T>, out: &mut impl Write) -> anyhow::Result<ExitCode> {
-    client::ask(&ask.target, &ask.question, out)?;
+fn run_server_command<T: client::ServerCommand>(
+    call: &ServerCall<T>,
+    out: &mut impl Write,
+) -> anyhow::Result<ExitCode> {
+    client::call_server(&call.target, &call.question, out)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -110,9 +113,9 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 /// A panic in one thread must not leave the others serving what it has half done. Release builds abort by themselves; builds that
 /// unwind are made to.
 fn end_on_panic() {
-    let tell = std::panic::take_hook();
+    let default_hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        tell(panic);
+        default_hook(panic);
         std::process::abort();
     }));
 }

@@ -19,27 +19,27 @@ pub struct Progress(ProgressBar);
 
 impl Progress {
     /// Begins, at nothing of so many bytes.
-    pub fn new(what: &'static str, bytes: u64) -> Progress {
-        Progress::with_template(TEMPLATE, what, bytes)
+    pub fn new(message: &'static str, bytes: u64) -> Progress {
+        Progress::with_template(TEMPLATE, message, bytes)
     }
 
     /// Begins, at nothing of so many counters.
-    pub fn of_counters(what: &'static str, counters: u64) -> Progress {
-        Progress::with_template(COUNTERS_TEMPLATE, what, counters)
+    pub fn for_counters(message: &'static str, counters: u64) -> Progress {
+        Progress::with_template(COUNTERS_TEMPLATE, message, counters)
     }
 
     /// Begins, at none of who knows how many counters.
-    pub fn of_many(what: &'static str) -> Progress {
-        Progress::with_template(MANY_TEMPLATE, what, 0)
+    pub fn for_unknown_count(message: &'static str) -> Progress {
+        Progress::with_template(MANY_TEMPLATE, message, 0)
     }
 
     /// Begins, at nothing of so many steps.
-    pub fn of_steps(what: &'static str, steps: u64) -> Progress {
-        Progress::with_template(STEPS_TEMPLATE, what, steps)
+    pub fn for_steps(message: &'static str, steps: u64) -> Progress {
+        Progress::with_template(STEPS_TEMPLATE, message, steps)
     }
 
-    fn with_template(template: &str, what: &'static str, all: u64) -> Progress {
-        let bar = ProgressBar::new(all).with_message(what);
+    fn with_template(template: &str, message: &'static str, all: u64) -> Progress {
+        let bar = ProgressBar::new(all).with_message(message);
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style.progress_chars("=> "));
         }
@@ -58,8 +58,8 @@ impl Progress {
     }
 
     /// Says what is being done.
-    pub fn tell(&self, what: String) {
-        self.0.set_message(what);
+    pub fn set_message(&self, message: String) {
+        self.0.set_message(message);
     }
 }
 

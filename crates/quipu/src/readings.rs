@@ -5,8 +5,8 @@
 use anyhow::Context;
 
 use crate::json::Json;
-use crate::resp_client::{Client, Value, accepted};
-use crate::show;
+use crate::resp_client::{RespClient, Value, expect_success};
+use crate::terminal;
 
 /// Names read in one pipeline. Their replies fit the buffers of any socket, so neither side waits for the other.
 pub const NAMES_PER_PIPELINE: usize = 100;
@@ -30,12 +30,12 @@ struct CounterState {
 }
 
 /// Reads counters, in the order of their names.
-pub fn read_counters<'n>(client: &mut Client, names: &[&'n [u8]]) -> anyhow::Result<Vec<CounterReading<'n>>> {
+pub fn read_counters<'n>(client: &mut RespClient, names: &[&'n [u8]]) -> anyhow::Result<Vec<CounterReading<'n>>> {
     let mut readings = Vec::with_capacity(names.len());
     for names in names.chunks(NAMES_PER_PIPELINE) {
         let commands: Vec<Vec<&[u8]>> = names.iter().map(|name| vec![&b"QUIPU.READ"[..], name]).collect();
         client.pipeline(&commands, |at, reply| {
-            let reply = accepted(reply)?;
+            let reply = expect_success(reply)?;
             let reading = CounterReading::parse(names[at], &reply);
             readings.push(reading.with_context(|| format!("the server sent {reply:?} for a reading"))?);
             Ok(())
@@ -65,7 +65,7 @@ impl<'n> CounterReading<'n> {
 
     /// The name, as people read it.
     pub fn name(&self) -> String {
-        show::name(self.name)
+        terminal::format_name(self.name)
     }
 
     /// The value in digits.
@@ -103,11 +103,11 @@ impl<'n> CounterReading<'n> {
 
 /// A table for people.
 pub fn table(readings: &[CounterReading<'_>]) -> String {
-    let mut table = show::table(["name", "value", "kind", "bounds"]);
+    let mut table = terminal::table(["name", "value", "kind", "bounds"]);
     for reading in readings {
         table.add_row([reading.name(), reading.value(), reading.kind().to_owned(), reading.bounds()]);
     }
-    show::figures(table, 1..2)
+    terminal::render_figures(table, 1..2)
 }
 
 #[cfg(test)]

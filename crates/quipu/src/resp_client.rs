@@ -22,7 +22,7 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 pub const PASSWORD_NOT_ASKED: &str = "without any password configured";
 
 /// A count; nil counts 0.
-pub fn count(value: &Value) -> anyhow::Result<i64> {
+pub fn reply_count(value: &Value) -> anyhow::Result<i64> {
     match value {
         Value::Null => Ok(0),
         value => value.number().with_context(|| format!("the server sent {value:?} for a count")),
@@ -30,19 +30,19 @@ pub fn count(value: &Value) -> anyhow::Result<i64> {
 }
 
 /// A connection to a server.
-pub struct Client {
+pub struct RespClient {
     stream: TcpStream,
     replies: ReplyReader,
 }
 
-impl Client {
+impl RespClient {
     /// Connects to `host:port` or `redis://…`, and gives the password if there is one; one in the address goes first.
-    pub fn connect(server: &str, password: Option<&str>) -> anyhow::Result<Client> {
+    pub fn connect(server: &str, password: Option<&str>) -> anyhow::Result<RespClient> {
         let next = "is it running? Start one with `quipu serve`, or name another with --server or QUIPU_SERVER";
         let server = Address::parse(server)?;
         let stream = connect(&server).map_err(|error| anyhow!("cannot reach a server at {server}: {error}; {next}"))?;
         let password = server.password.as_deref().or(password.map(str::as_bytes));
-        let mut client = Client { stream, replies: ReplyReader::default() };
+        let mut client = RespClient { stream, replies: ReplyReader::default() };
         if let Some(password) = password {
             match client.call(&[b"AUTH", password]) {
                 Err(error) if error.to_string().contains(PASSWORD_NOT_ASKED) => {}
@@ -78,7 +78,7 @@ impl Client {
         let requests: Vec<Vec<u8>> = commands.iter().map(|arguments| request(arguments)).collect();
         self.send(&requests.concat())?;
         (0..commands.len()).try_for_each(|at| {
-            let reply = self.replies.read_from(&mut self.stream).map_err(unknown)?;
+            let reply = self.replies.read_from(&mut self.stream).map_err(unknown_outcome)?;
             take(at, reply)
         })
     }
@@ -89,14 +89,14 @@ impl Client {
     }
 
     fn receive(&mut self) -> anyhow::Result<Value> {
-        accepted(self.replies.read_from(&mut self.stream).map_err(unknown)?)
+        expect_success(self.replies.read_from(&mut self.stream).map_err(unknown_outcome)?)
     }
 }
 
 /// A reply that is no refusal.
-pub fn accepted(reply: Value) -> anyhow::Result<Value> {
+pub fn expect_success(reply: Value) -> anyhow::Result<Value> {
     match reply {
-        Value::Error(text) => Err(explained(&text)),
+        Value::Error(text) => Err(explain_refusal(&text)),
         value => Ok(value),
     }
 }
@@ -118,14 +118,14 @@ fn connect(server: &Address) -> io::Result<TcpStream> {
 }
 
 /// A request was sent and no reply came.
-fn unknown(error: io::Error) -> anyhow::Error {
+fn unknown_outcome(error: io::Error) -> anyhow::Error {
     match error.kind() {
         io::ErrorKind::InvalidData => anyhow!("this is no RESP server: {error}; is the port right?"),
         _ => anyhow!("no reply came: {error}; a change may or may not have been applied, look before trying again"),
     }
 }
 
-fn explained(text: &str) -> anyhow::Error {
+fn explain_refusal(text: &str) -> anyhow::Error {
     if text.starts_with("NOAUTH") {
         return anyhow!("the server asks for a password: give it with --password or QUIPU_PASSWORD");
     }
@@ -142,16 +142,17 @@ mod tests {
     #[test]
     fn what_counts_is_a_number_or_nothing() {
         for (value, expected) in [(Value::Null, 0), (Value::Integer(-5), -5), (Value::Bulk(b"7".to_vec()), 7)] {
-            assert_eq!(count(&value).unwrap(), expected);
+            assert_eq!(reply_count(&value).unwrap(), expected);
         }
-        let error = count(&Value::Bulk(b"many".to_vec())).unwrap_err();
+        let error = reply_count(&Value::Bulk(b"many".to_vec())).unwrap_err();
         assert!(error.to_string().contains("for a count"), "{error}");
     }
 
     #[test]
     fn another_protocol_is_told_from_a_lost_connection() {
-        let told = |mut bytes: &[u8]| unknown(ReplyReader::default().read_from(&mut bytes).unwrap_err()).to_string();
-        assert!(told(b"HTTP/1.1 400 Bad Request\r\n").contains("no RESP server"));
-        assert!(told(b"$5\r\nabc").contains("may or may not have been applied"));
+        let error_text =
+            |mut bytes: &[u8]| unknown_outcome(ReplyReader::default().read_from(&mut bytes).unwrap_err()).to_string();
+        assert!(error_text(b"HTTP/1.1 400 Bad Request\r\n").contains("no RESP server"));
+        assert!(error_text(b"$5\r\nabc").contains("may or may not have been applied"));
     }
 }

@@ -13,13 +13,13 @@ use anyhow::{anyhow, bail};
 use quipu_engine::{SystemDisk, restore_bytes};
 
 use crate::args;
-use crate::inspect::{holder, look};
+use crate::inspect::{holder, inspect_directory};
 use crate::progress::Progress;
 use crate::read_only::ReadOnlyDisk;
 
 /// Restores and says what, and what to do next.
-pub fn restore(target: &args::Restore, out: &mut impl Write) -> anyhow::Result<ExitCode> {
-    let args::Restore { backup, data } = target;
+pub fn restore(target: &args::RestoreArgs, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+    let args::RestoreArgs { backup, data } = target;
     let (from, to) = (backup.display(), data.display());
     if let Some(holder) = holder(backup) {
         bail!("{from} is in use: held by {holder}; ask that server for a backup with `quipu backup`, and restore that");
@@ -28,7 +28,8 @@ pub fn restore(target: &args::Restore, out: &mut impl Write) -> anyhow::Result<E
     if std::fs::read_dir(data).is_ok_and(|mut files| files.next().is_some()) {
         bail!("{to} is not empty: name a directory that is empty or does not exist yet, or move what is there aside");
     }
-    let inspection = look(backup, |_, _| Ok(())).map_err(|error| anyhow!("cannot read {from}: {error}"))?;
+    let inspection =
+        inspect_directory(backup, |_, _| Ok(())).map_err(|error| anyhow!("cannot read {from}: {error}"))?;
     if inspection.control.is_none() && inspection.verdict.is_ok() {
         bail!("{from} holds no backup: name a directory that `quipu backup` has made");
     }

@@ -17,93 +17,93 @@ use quipu_server::Addresses;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::{error, info, warn};
 
-use crate::args::ServeFlags;
+use crate::args::ServeArgs;
 use crate::backends::StoreUrl;
-use crate::config::check::tell;
-use crate::config::{Configuration, Effective};
-use crate::log::LogForm;
-use crate::show;
+use crate::config::check::print_mistakes;
+use crate::config::{EffectiveConfig, ServerConfig};
+use crate::log::LogFormat;
+use crate::terminal;
 
 /// How long a start waits for the first answer of its store, to say in its banner whether there was one.
 const PROBE_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// Serves until SIGTERM, SIGINT or SIGHUP.
-pub fn serve(flags: &ServeFlags, out: &mut impl Write) -> anyhow::Result<ExitCode> {
-    let effective = Effective::resolve(flags);
+pub fn serve(flags: &ServeArgs, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+    let effective = EffectiveConfig::resolve(flags);
     if !effective.mistakes.is_empty() {
-        tell(&effective);
+        print_mistakes(&effective);
         return Ok(ExitCode::FAILURE);
     }
     let configuration = effective.configuration;
     let log = configuration.log;
-    log.begin();
+    log.install();
     match (log, run(configuration, out)) {
         (_, Ok(())) => Ok(ExitCode::SUCCESS),
-        (LogForm::Text, Err(error)) => Err(error),
-        (LogForm::Json, Err(error)) => {
+        (LogFormat::Text, Err(error)) => Err(error),
+        (LogFormat::Json, Err(error)) => {
             error!(reason = crate::chain::one_line(&error), "the server has ended");
             Ok(ExitCode::FAILURE)
         }
     }
 }
 
-fn run(configuration: Configuration, out: &mut impl Write) -> anyhow::Result<()> {
-    let Configuration { engine: options, mut server, log, store, node_name, .. } = configuration;
+fn run(configuration: ServerConfig, out: &mut impl Write) -> anyhow::Result<()> {
+    let ServerConfig { engine: options, mut server, log, store, node_name, .. } = configuration;
     server.store = store.as_ref().map(ToString::to_string);
-    let place = Place { data: options.data.display().to_string(), store, node_name };
+    let location = DataLocation { data: options.data.display().to_string(), store, node_name };
     // Before the directory: a start that fails here leaves none behind.
     let addresses = Addresses::reserve(server)?;
-    let store = place.store.as_ref().map(StoreUrl::open).transpose()?;
+    let store = location.store.as_ref().map(StoreUrl::open).transpose()?;
     let environment = Environment { store, ..Environment::system() };
     // The error says everything in its own words, which `inspect` shares.
-    let opened = Engine::open_driven(options, environment);
-    let engine = opened.map_err(|error| anyhow!("cannot open {}: {error}", place.data))?;
+    let opened = Engine::open_with_threads(options, environment);
+    let engine = opened.map_err(|error| anyhow!("cannot open {}: {error}", location.data))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("start a runtime")?;
-    let served = runtime.block_on(answer(&engine, addresses, &place, log, out));
+    let served = runtime.block_on(serve_clients(&engine, addresses, &location, log, out));
     // Also when it never served: a directory that was opened is closed cleanly.
     engine.close().context("close the journal")?;
     served?;
     let stopped = "stopped; everything acknowledged is durable";
     match log {
-        LogForm::Text => say(out, stopped),
-        LogForm::Json => info!("{stopped}"),
+        LogFormat::Text => print_line(out, stopped),
+        LogFormat::Json => info!("{stopped}"),
     }
     Ok(())
 }
 
-async fn answer(
+async fn serve_clients(
     engine: &Engine,
     addresses: Addresses,
-    place: &Place,
-    log: LogForm,
+    location: &DataLocation,
+    log: LogFormat,
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
     let server = addresses.listen(engine.clone())?;
     if let Some(sharing) = engine.sharing() {
         let port = server.resp_addr().port();
-        sharing.set_node_name(&place.node_name.clone().unwrap_or_else(|| default_node_name(port)));
+        sharing.set_node_name(&location.node_name.clone().unwrap_or_else(|| default_node_name(port)));
     }
-    let mut stop = Stop::new().context("listen for signals")?;
+    let mut stop = StopSignals::new().context("listen for signals")?;
     wait_for_probe(engine).await;
     if let Some(problem) = engine.sharing().and_then(|sharing| sharing.store_problems().into_iter().next()) {
         bail!("cannot use the shared store: {problem}");
     }
     match log {
-        LogForm::Text => say(out, &banner(engine, place, server.resp_addr(), server.http_addr())),
-        LogForm::Json => tell_start(engine, place, server.resp_addr(), server.http_addr()),
+        LogFormat::Text => print_line(out, &banner(engine, location, server.resp_addr(), server.http_addr())),
+        LogFormat::Json => log_start(engine, location, server.resp_addr(), server.http_addr()),
     }
-    server.run(stop.asked()).await?;
+    server.run(stop.wait()).await?;
     Ok(())
 }
 
 /// Waits until the engine knows whether its store can be reached, and what is wrong with it; [`PROBE_WAIT_MAX`] at most.
 async fn wait_for_probe(engine: &Engine) {
-    let known = async {
+    let probed = async {
         while engine.sharing().is_some_and(|sharing| sharing.health() == StoreHealth::Unknown) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    let _ = tokio::time::timeout(PROBE_WAIT_MAX, known).await;
+    let _ = tokio::time::timeout(PROBE_WAIT_MAX, probed).await;
 }
 
 fn reaches_store(engine: &Engine) -> Option<bool> {
@@ -111,7 +111,7 @@ fn reaches_store(engine: &Engine) -> Option<bool> {
 }
 
 /// Where counters are kept.
-struct Place {
+struct DataLocation {
     data: String,
     store: Option<StoreUrl>,
     node_name: Option<String>,
@@ -128,21 +128,21 @@ fn default_node_name(port: u16) -> String {
 }
 
 /// The signals that ask for a stop.
-struct Stop {
+struct StopSignals {
     term: Signal,
     int: Signal,
     /// `None` if the program was started to ignore it, as `nohup` does.
     hup: Option<Signal>,
 }
 
-impl Stop {
-    fn new() -> std::io::Result<Stop> {
+impl StopSignals {
+    fn new() -> std::io::Result<StopSignals> {
         let (term, int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
         let hup = if is_hangup_ignored() { None } else { Some(signal(SignalKind::hangup())?) };
-        Ok(Stop { term, int, hup })
+        Ok(StopSignals { term, int, hup })
     }
 
-    async fn asked(&mut self) {
+    async fn wait(&mut self) {
         let hang_up = async {
             match &mut self.hup {
                 Some(hup) => hup.recv().await,
@@ -167,18 +167,18 @@ fn is_hangup_ignored() -> bool {
     mask & 1 == 1
 }
 
-fn banner(engine: &Engine, place: &Place, resp: SocketAddr, http: Option<SocketAddr>) -> String {
+fn banner(engine: &Engine, location: &DataLocation, resp: SocketAddr, http: Option<SocketAddr>) -> String {
     let stats = engine.stats();
     let http = http.map(|address| format!(" http://{address}")).unwrap_or_default();
     let yet = if reaches_store(engine) == Some(false) { " not reachable yet: counting goes on" } else { "" };
-    let shared = place.store.as_ref().map(|store| ("store", format!("{store}{yet}")));
-    let lines = [("data", format!("{} ({})", place.data, stats.durability))];
+    let shared = location.store.as_ref().map(|store| ("store", format!("{store}{yet}")));
+    let lines = [("data", format!("{} ({})", location.data, stats.durability))];
     let lines = lines.into_iter().chain(shared).chain([
-        ("found", found(engine)),
+        ("found", recovery_summary(engine)),
         ("ready", format!("resp://{resp}{http}")),
         ("try", format!("redis-cli -p {} INCR likes:42", resp.port())),
     ]);
-    let mut text = show::bold(&format!("quipu {}", env!("CARGO_PKG_VERSION")));
+    let mut text = terminal::bold(&format!("quipu {}", env!("CARGO_PKG_VERSION")));
     for (label, value) in lines {
         text.push_str(&format!("\n  {label:<6} {value}"));
     }
@@ -186,13 +186,13 @@ fn banner(engine: &Engine, place: &Place, resp: SocketAddr, http: Option<SocketA
 }
 
 /// The same, for programs.
-fn tell_start(engine: &Engine, place: &Place, resp: SocketAddr, http: Option<SocketAddr>) {
+fn log_start(engine: &Engine, location: &DataLocation, resp: SocketAddr, http: Option<SocketAddr>) {
     let (stats, recovery) = (engine.stats(), engine.recovery());
     if let Some(torn) = &recovery.tail.torn {
         let (file, offset, reason) = (torn.file.display(), torn.offset, torn.reason);
         warn!(%file, offset, %reason, "a torn tail was cut from the journal");
     }
-    let Place { data, store, .. } = place;
+    let DataLocation { data, store, .. } = location;
     info!(
         data,
         store = store.as_ref().map(tracing::field::display),
@@ -201,7 +201,7 @@ fn tell_start(engine: &Engine, place: &Place, resp: SocketAddr, http: Option<Soc
         clean = recovery.clean,
         copied = recovery.copied,
         "found {}",
-        found(engine)
+        recovery_summary(engine)
     );
     let http = http.map(|address| format!("http://{address}"));
     info!(
@@ -215,7 +215,7 @@ fn tell_start(engine: &Engine, place: &Place, resp: SocketAddr, http: Option<Soc
 }
 
 /// What the start found in the directory.
-fn found(engine: &Engine) -> String {
+fn recovery_summary(engine: &Engine) -> String {
     let recovery = engine.recovery();
     if recovery.records == 0 && recovery.tail.torn.is_none() && recovery.tail.position.0 == 0 {
         return "nothing, a new directory".to_owned();
@@ -237,6 +237,6 @@ fn found(engine: &Engine) -> String {
 }
 
 /// Tells whoever reads stdout. Nobody has to: a server whose terminal is gone goes on counting.
-fn say(out: &mut impl Write, text: &str) {
+fn print_line(out: &mut impl Write, text: &str) {
     let _ = writeln!(out, "{text}").and_then(|()| out.flush());
 }

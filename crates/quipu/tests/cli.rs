@@ -9,10 +9,10 @@ use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use quipu_engine::{Engine, Environment, LEDGER_DIR, Options, Standing, SystemClock, SystemLedger, Watermark};
-use quipu_model::{Cell, Durability, Epoch, Ledger, MemoryStore, NodeId, Sealed, Store};
+use quipu_engine::{Engine, Environment, LEDGER_DIR, Membership, Options, SystemClock, SystemLedger, Watermark};
+use quipu_model::{Cell, Durability, Epoch, Ledger, MemoryStore, NodeId, SealedCell, Store};
 use quipu_testkit::program::{Launch, LaunchError, Program};
-use quipu_testkit::resp::Client;
+use quipu_testkit::resp::TestRespClient;
 use tempfile::TempDir;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_quipu");
@@ -34,7 +34,7 @@ fn stderr(output: &Output) -> String {
 }
 
 /// What a command prints when it succeeds.
-fn told(arguments: &[&str]) -> String {
+fn run_and_print(arguments: &[&str]) -> String {
     let output = quipu(arguments);
     assert!(output.status.success(), "{arguments:?}: {}", stderr(&output));
     stdout(&output)
@@ -56,7 +56,7 @@ fn crashed() -> (TempDir, PathBuf) {
     let program = launch(&data).start().expect("the program starts");
     let server = program.address().to_string();
     for _ in 0..20 {
-        told(&["add", "likes:42", "--server", &server]);
+        run_and_print(&["add", "likes:42", "--server", &server]);
     }
     program.kill9();
     (root, data)
@@ -97,22 +97,22 @@ fn counters_are_added_to_read_reset_listed_and_deleted() {
     let (_root, data) = directory();
     let program = launch(&data).start().expect("the program starts");
     let server = program.address().to_string();
-    let told = |arguments: &[&str]| told(&[arguments, &["--server", &server]].concat());
+    let printed = |arguments: &[&str]| run_and_print(&[arguments, &["--server", &server]].concat());
 
-    assert_eq!(told(&["add", "likes:42"]), "1\n");
-    assert_eq!(told(&["add", "likes:42", "41"]), "42\n");
-    assert_eq!(told(&["add", "stock:7", "-3"]), "-3\n");
-    assert_eq!(told(&["add", "odd name\n", "5"]), "5\n");
-    assert_eq!(told(&["get", "likes:42"]), "42\n");
-    assert_eq!(told(&["get", "likes:42", "nobody", "stock:7"]), "42\n-\n-3\n");
-    assert_eq!(told(&["list"]), "likes:42\t42\tcount\n\"odd name\\n\"\t5\tcount\nstock:7\t-3\tcount\n");
-    assert_eq!(told(&["list", "likes:"]), "likes:42\t42\tcount\n");
-    assert_eq!(told(&["list", "nothing"]), "");
-    assert_eq!(told(&["list", "--limit", "1"]), "likes:42\t42\tcount\n");
-    assert_eq!(told(&["reset", "likes:42"]), "42\n");
-    assert_eq!(told(&["get", "likes:42"]), "0\n");
-    assert_eq!(told(&["del", "likes:42", "nobody", "stock:7"]), "2\n");
-    assert_eq!(told(&["list"]), "\"odd name\\n\"\t5\tcount\n");
+    assert_eq!(printed(&["add", "likes:42"]), "1\n");
+    assert_eq!(printed(&["add", "likes:42", "41"]), "42\n");
+    assert_eq!(printed(&["add", "stock:7", "-3"]), "-3\n");
+    assert_eq!(printed(&["add", "odd name\n", "5"]), "5\n");
+    assert_eq!(printed(&["get", "likes:42"]), "42\n");
+    assert_eq!(printed(&["get", "likes:42", "nobody", "stock:7"]), "42\n-\n-3\n");
+    assert_eq!(printed(&["list"]), "likes:42\t42\tcount\n\"odd name\\n\"\t5\tcount\nstock:7\t-3\tcount\n");
+    assert_eq!(printed(&["list", "likes:"]), "likes:42\t42\tcount\n");
+    assert_eq!(printed(&["list", "nothing"]), "");
+    assert_eq!(printed(&["list", "--limit", "1"]), "likes:42\t42\tcount\n");
+    assert_eq!(printed(&["reset", "likes:42"]), "42\n");
+    assert_eq!(printed(&["get", "likes:42"]), "0\n");
+    assert_eq!(printed(&["del", "likes:42", "nobody", "stock:7"]), "2\n");
+    assert_eq!(printed(&["list"]), "\"odd name\\n\"\t5\tcount\n");
 
     let refused = quipu(&["add", "likes:42", "9223372036854775807", "--server", &server]);
     assert!(refused.status.success());
@@ -130,9 +130,9 @@ fn a_server_is_named_by_host_and_port_or_by_a_url() {
     let server = program.address();
     for scheme in ["redis", "quipu"] {
         let url = format!("{scheme}://default:p%40ss@{server}/0");
-        assert_eq!(told(&["add", scheme, "--server", &url]), "1\n");
+        assert_eq!(run_and_print(&["add", scheme, "--server", &url]), "1\n");
         let url = format!("{scheme}://{server}");
-        assert_eq!(told(&["get", scheme, "--server", &url, "--password", "p@ss"]), "1\n");
+        assert_eq!(run_and_print(&["get", scheme, "--server", &url, "--password", "p@ss"]), "1\n");
     }
     let refused = quipu(&["get", "a", "--server", "http://127.0.0.1:7380"]);
     assert_eq!(refused.status.code(), Some(1));
@@ -156,31 +156,31 @@ fn any_number_of_names_and_any_prefix_may_be_asked_for() {
     let long = "*".repeat(300);
     let (one, other) = (format!("{long}1"), format!("{}-", "*".repeat(299)));
     for name in [&one, &other] {
-        assert_eq!(told(&["add", name, "--server", &server]), "1\n");
+        assert_eq!(run_and_print(&["add", name, "--server", &server]), "1\n");
     }
-    assert_eq!(told(&["list", &long, "--server", &server]), format!("{one}\t1\tcount\n"));
+    assert_eq!(run_and_print(&["list", &long, "--server", &server]), format!("{one}\t1\tcount\n"));
     let names: Vec<String> = (0..40_000).map(|index| index.to_string()).chain([one]).collect();
     let asked = |task: &'static str| -> Vec<&str> {
         [task].into_iter().chain(names.iter().map(String::as_str)).chain(["--server", &server]).collect()
     };
-    let values = told(&asked("get"));
+    let values = run_and_print(&asked("get"));
     assert_eq!((values.lines().count(), values.lines().last()), (40_001, Some("1")));
-    assert_eq!(told(&asked("del")), "1\n");
-    assert_eq!(told(&["add", "a", "--server", &server, "--password", "nobody asked"]), "1\n");
+    assert_eq!(run_and_print(&asked("del")), "1\n");
+    assert_eq!(run_and_print(&["add", "a", "--server", &server, "--password", "nobody asked"]), "1\n");
 }
 
 #[test]
 fn a_clean_stop_exits_0_and_the_next_start_has_everything() {
     let (_root, data) = directory();
     let program = launch(&data).start().expect("the program starts");
-    told(&["add", "a", "7", "--server", &program.address().to_string()]);
+    run_and_print(&["add", "a", "7", "--server", &program.address().to_string()]);
     let (status, stderr) = program.terminate().expect("the program can be signalled");
     assert_eq!(status.code(), Some(0), "{stderr}");
 
-    let inspected = told(&["inspect", data.to_str().unwrap()]);
+    let inspected = run_and_print(&["inspect", data.to_str().unwrap()]);
     assert!(inspected.contains("a clean stop") && inspected.ends_with("whole\n"), "{inspected}");
     let program = launch(&data).start().expect("the program starts again");
-    assert_eq!(told(&["get", "a", "--server", &program.address().to_string()]), "7\n");
+    assert_eq!(run_and_print(&["get", "a", "--server", &program.address().to_string()]), "7\n");
 }
 
 #[test]
@@ -195,7 +195,7 @@ fn a_password_is_asked_for_and_accepted() {
     assert!(stderr(&refused).contains("give it with --password or QUIPU_PASSWORD"), "{}", stderr(&refused));
     let refused = quipu(&["add", "a", "--server", &server, "--password", "guess"]);
     assert!(stderr(&refused).contains("does not accept this password"), "{}", stderr(&refused));
-    assert_eq!(told(&["add", "a", "--server", &server, "--password", "secret"]), "1\n");
+    assert_eq!(run_and_print(&["add", "a", "--server", &server, "--password", "secret"]), "1\n");
 }
 
 #[test]
@@ -222,11 +222,11 @@ fn a_server_that_is_not_there_is_told_with_what_to_do() {
 fn a_crashed_directory_is_inspected_and_not_changed() {
     let (_root, data) = crashed();
     let before = contents(&data);
-    let inspected = told(&["inspect", data.to_str().unwrap()]);
+    let inspected = run_and_print(&["inspect", data.to_str().unwrap()]);
     assert!(inspected.contains("journal-0000000000000000.seg"), "{inspected}");
     assert!(inspected.contains("records     21"), "20 adds and the record that began the life: {inspected}");
     assert!(inspected.contains("a crash") && inspected.ends_with("whole\n"), "{inspected}");
-    let dumped = told(&["inspect", "--dump", data.to_str().unwrap()]);
+    let dumped = run_and_print(&["inspect", "--dump", data.to_str().unwrap()]);
     assert!(dumped.contains("  cell likes:42 = 20 epoch first count 1 sum 1\n"), "{dumped}");
     assert!(dumped.ends_with(&inspected), "{dumped}");
     assert_eq!(contents(&data), before);
@@ -235,7 +235,7 @@ fn a_crashed_directory_is_inspected_and_not_changed() {
 #[test]
 fn a_torn_tail_is_told_and_then_cut() {
     let (_root, data) = crashed();
-    let whole = told(&["inspect", data.to_str().unwrap()]);
+    let whole = run_and_print(&["inspect", data.to_str().unwrap()]);
     let end: usize =
         whole.lines().find_map(|line| line.strip_prefix("ends at     ")).expect("it is told").parse().unwrap();
     let segment = first_segment(&data);
@@ -243,11 +243,11 @@ fn a_torn_tail_is_told_and_then_cut() {
     bytes[SEGMENT_HEADER_BYTES + end] = 0xff;
     std::fs::write(&segment, bytes).unwrap();
 
-    let inspected = told(&["inspect", data.to_str().unwrap()]);
-    let place = format!("torn tail at {} byte {} (will be cut)", segment.display(), SEGMENT_HEADER_BYTES + end);
-    assert!(inspected.contains(&place), "{inspected}");
+    let inspected = run_and_print(&["inspect", data.to_str().unwrap()]);
+    let location = format!("torn tail at {} byte {} (will be cut)", segment.display(), SEGMENT_HEADER_BYTES + end);
+    assert!(inspected.contains(&location), "{inspected}");
     let program = launch(&data).start().expect("a torn tail keeps nobody from starting");
-    assert_eq!(told(&["get", "likes:42", "--server", &program.address().to_string()]), "20\n");
+    assert_eq!(run_and_print(&["get", "likes:42", "--server", &program.address().to_string()]), "20\n");
 }
 
 #[test]
@@ -262,8 +262,8 @@ fn one_flipped_bit_is_found_by_inspect_and_refused_by_serve_in_the_same_words() 
     let text = stdout(&inspected);
     let verdict =
         text.lines().last().and_then(|line| line.strip_prefix("damaged: ")).expect("the last line is a verdict");
-    let place = format!("{} is damaged at byte {SEGMENT_HEADER_BYTES} ", segment.display());
-    assert!(verdict.starts_with(&place), "{verdict}");
+    let location = format!("{} is damaged at byte {SEGMENT_HEADER_BYTES} ", segment.display());
+    assert!(verdict.starts_with(&location), "{verdict}");
 
     let before = contents(&data);
     match launch(&data).start() {
@@ -305,9 +305,9 @@ fn shared() -> (TempDir, PathBuf) {
     let (root, data) = directory();
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new(Arc::new(SystemClock::default())));
     let environment = Environment { store: Some(store), ..Environment::system() };
-    let engine = Engine::open_driven(Options::new(&data), environment).unwrap();
+    let engine = Engine::open_with_threads(Options::new(&data), environment).unwrap();
     let sharing = || engine.sharing().expect("there is a store");
-    while sharing().standing() != Standing::Live {
+    while sharing().membership() != Membership::Live {
         std::thread::yield_now();
     }
     engine.add("likes:1", 7).unwrap();
@@ -320,13 +320,13 @@ fn shared() -> (TempDir, PathBuf) {
 }
 
 /// Changes what is at rest in a directory, and lets its ledger say that nothing has happened.
-fn tamper(data: &Path, name: &[u8], change: impl FnOnce(&mut Sealed)) {
+fn tamper(data: &Path, name: &[u8], change: impl FnOnce(&mut SealedCell)) {
     let ledger = SystemLedger::open(&data.join(LEDGER_DIR), 1 << 20).unwrap();
     let bytes = ledger.watermark().unwrap().expect("something was sealed");
     let seed = Watermark::decode(&bytes).expect("it makes sense").seed;
     let hash = xxhash_rust::xxh3::xxh3_64_with_seed(name, seed);
     let cell = ledger.get(hash, name).unwrap();
-    let mut sealed = Sealed { hash, name: name.into(), cell, own: None };
+    let mut sealed = SealedCell { hash, name: name.into(), cell, own: None };
     change(&mut sealed);
     ledger.ingest(&[sealed], &[], &bytes).unwrap();
 }
@@ -335,23 +335,23 @@ fn tamper(data: &Path, name: &[u8], change: impl FnOnce(&mut Sealed)) {
 fn the_writers_of_a_directory_are_told_with_what_they_say() {
     let (_root, data) = shared();
     let (before, text) = (contents(&data), data.to_str().unwrap());
-    let told_of = told(&["writers", "--data", text]);
+    let writers_table = run_and_print(&["writers", "--data", text]);
     assert!(
-        told_of.contains("last stop    a clean stop\n") && told_of.ends_with("everything is settled\n"),
-        "{told_of}"
+        writers_table.contains("last stop    a clean stop\n") && writers_table.ends_with("everything is settled\n"),
+        "{writers_table}"
     );
-    let row: Vec<&str> = told_of.lines().nth(5).expect("one life has cells").split_whitespace().collect();
-    assert_eq!(row[1..], ["present", "2", "2", "0", "12", "0"], "{told_of}");
-    let json = told(&["writers", "--data", text, "--json"]);
-    let life = format!(
+    let row: Vec<&str> = writers_table.lines().nth(5).expect("one life has cells").split_whitespace().collect();
+    assert_eq!(row[1..], ["present", "2", "2", "0", "12", "0"], "{writers_table}");
+    let json = run_and_print(&["writers", "--data", text, "--json"]);
+    let row_json = format!(
         "{{\"incarnation\":\"{}\",\"life\":\"present\",\"counters\":2,\"cells\":2,\"unsettled\":0,\"sum\":12,\"unconfirmed\":0}}",
         row[0]
     );
-    assert!(json.ends_with(&format!("\"clean\":true,\"process\":null,\"writers\":[{life}]}}\n")), "{json}");
+    assert!(json.ends_with(&format!("\"clean\":true,\"process\":null,\"writers\":[{row_json}]}}\n")), "{json}");
     assert_eq!(contents(&data), before, "looking changes nothing");
 
     let (_root, data) = crashed();
-    let alone = told(&["writers", "--data", data.to_str().unwrap()]);
+    let alone = run_and_print(&["writers", "--data", data.to_str().unwrap()]);
     assert!(alone.contains("last stop    a crash\n"), "{alone}");
     assert!(alone.ends_with("nothing was said on a shared store\n"), "{alone}");
 }
@@ -360,9 +360,9 @@ fn the_writers_of_a_directory_are_told_with_what_they_say() {
 fn an_audit_is_clean_or_names_each_drift_and_exits_1() {
     let (_root, data) = shared();
     let (before, text) = (contents(&data), data.to_str().unwrap());
-    let clean = told(&["audit", "--data", text]);
+    let clean = run_and_print(&["audit", "--data", text]);
     assert_eq!(clean, format!("{text}\ncounters  2\nsum       12\nown       2\nclean\n"));
-    let json = told(&["audit", "--data", text, "--json"]);
+    let json = run_and_print(&["audit", "--data", text, "--json"]);
     assert!(
         json.ends_with("\"clean\":true,\"counters\":2,\"sum\":12,\"own\":2,\"drifts\":[],\"drifts_more\":0}\n"),
         "{json}"
@@ -385,13 +385,13 @@ fn an_audit_is_clean_or_names_each_drift_and_exits_1() {
     assert!(shown.contains("a record that can be read") && shown.ends_with("4 drifts\n"), "{shown}");
     let json = quipu(&["audit", "--data", text, "--json"]);
     assert_eq!(json.status.code(), Some(1));
-    let told = stdout(&json);
-    assert!(told.contains("{\"counter\":\"likes:1\",\"what\":\"own cells\",\"expected\":"), "{told}");
+    let printed = stdout(&json);
+    assert!(printed.contains("{\"counter\":\"likes:1\",\"what\":\"own cells\",\"expected\":"), "{printed}");
     assert!(
-        told.contains("{\"counter\":\"likes:odd one\",\"what\":\"epoch\",\"expected\":\"the first or older\""),
-        "{told}"
+        printed.contains("{\"counter\":\"likes:odd one\",\"what\":\"epoch\",\"expected\":\"the first or older\""),
+        "{printed}"
     );
-    assert!(told.contains("{\"counter\":null,\"what\":\"counters at rest in shard "), "{told}");
+    assert!(printed.contains("{\"counter\":null,\"what\":\"counters at rest in shard "), "{printed}");
     let writers = quipu(&["writers", "--data", text]);
     assert_eq!(writers.status.code(), Some(1));
     assert!(
@@ -437,7 +437,7 @@ fn a_directory_in_use_is_audited_while_its_server_counts() {
     let done = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let mut client = Client::connect(address, Duration::from_secs(10)).expect("it serves");
+            let mut client = TestRespClient::connect(address, Duration::from_secs(10)).expect("it serves");
             for number in (0..).take_while(|_| !done.load(std::sync::atomic::Ordering::Relaxed)) {
                 client.call(&["INCR", &format!("likes:{}", number % 500)]).expect("it counts");
             }
@@ -473,11 +473,11 @@ fn a_bad_configuration_is_told_whole_and_starts_nothing() {
     for command in [&["config", "check"][..], &["serve"]] {
         let output = quipu(&[command, &["--config", file, "--data", data_text, "--resp", "nowhere"]].concat());
         assert_eq!(output.status.code(), Some(1));
-        let told = stderr(&output);
-        for place in [format!("{file}:2: "), format!("{file}:3: "), format!("{file}:6: "), "--resp: ".to_owned()] {
-            assert_eq!(told.matches(&place).count(), 1, "{place} in {told}");
+        let printed = stderr(&output);
+        for location in [format!("{file}:2: "), format!("{file}:3: "), format!("{file}:6: "), "--resp: ".to_owned()] {
+            assert_eq!(printed.matches(&location).count(), 1, "{location} in {printed}");
         }
-        assert!(told.ends_with("quipu: 4 mistakes in the configuration\n"), "{told}");
+        assert!(printed.ends_with("quipu: 4 mistakes in the configuration\n"), "{printed}");
         assert!(!data.exists());
     }
 }
@@ -526,8 +526,11 @@ fn an_address_that_others_reach_is_refused_without_a_password() {
     let (_root, data) = directory();
     let output = quipu(&["serve", "--data", data.to_str().unwrap(), "--resp", "0.0.0.0:0", "--http", "off"]);
     assert_eq!(output.status.code(), Some(1));
-    let told = stderr(&output);
-    assert!(told.starts_with("--resp: ") && told.contains("--insecure") && told.contains("--password"), "{told}");
+    let printed = stderr(&output);
+    assert!(
+        printed.starts_with("--resp: ") && printed.contains("--insecure") && printed.contains("--password"),
+        "{printed}"
+    );
     assert!(!data.exists());
 }
 
@@ -557,12 +560,13 @@ fn a_stop_is_clean_though_nobody_reads_what_is_said_on_the_way() {
     let mut lines = BufReader::new(child.stdout.take().expect("it was piped")).lines();
     let ready = lines.find_map(|line| line.ok().filter(|line| line.contains("resp://"))).expect("it serves");
     let address = ready.split("resp://").nth(1).and_then(|rest| rest.split_whitespace().next()).expect("an address");
-    let mut client = Client::connect(address.parse().expect("an address"), Duration::from_secs(10)).expect("it serves");
+    let mut client =
+        TestRespClient::connect(address.parse().expect("an address"), Duration::from_secs(10)).expect("it serves");
     client.call(&["INCRBY", "x", "41"]).expect("it counts");
     let pid = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it runs");
     assert!(child.wait().expect("it ends").success());
     let again = launch(data.path()).start().expect("it starts again");
-    let mut client = Client::connect(again.address(), Duration::from_secs(10)).expect("it serves");
+    let mut client = TestRespClient::connect(again.address(), Duration::from_secs(10)).expect("it serves");
     assert_eq!(client.call(&["GET", "x"]).expect("it answers").number(), Some(41));
 }

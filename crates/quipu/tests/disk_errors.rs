@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use quipu_model::Durability;
 use quipu_testkit::program::{Launch, LaunchError};
-use quipu_testkit::resp::Client;
+use quipu_testkit::resp::TestRespClient;
 
 /// The status of a process whose journal failed.
 const EXIT_JOURNAL_FAILED: i32 = 74;
@@ -36,7 +36,7 @@ fn with_errors(dir: &Path, inject: &str) -> std::path::PathBuf {
 
 fn value(launch: &Launch) -> i64 {
     let program = launch.start().expect("it starts on what is there");
-    let mut client = Client::connect(program.address(), Duration::from_secs(20)).expect("it serves");
+    let mut client = TestRespClient::connect(program.address(), Duration::from_secs(20)).expect("it serves");
     client.call(&["GET", "hits"]).expect("it answers").number().unwrap_or(0)
 }
 
@@ -61,7 +61,8 @@ fn an_error_of_the_disk_ends_the_process_and_costs_nothing_acknowledged() {
         let (mut acked, mut unknown) = (0, 0);
         match launch.start() {
             Ok(program) => {
-                let mut client = Client::connect(program.address(), Duration::from_secs(20)).expect("it serves");
+                let mut client =
+                    TestRespClient::connect(program.address(), Duration::from_secs(20)).expect("it serves");
                 while unknown == 0 {
                     match client.call(&["INCR", "hits"]) {
                         Ok(reply) => {
@@ -97,7 +98,7 @@ fn a_slow_disk_is_told_with_the_time_of_the_slow_sync() {
     // Of eight syncs one is slow, so that the disk stays slow and the last sync was a fast one.
     let launch = Launch { binary: with_errors(dir.path(), "fdatasync:delay_exit=60000:when=1+8"), ..sound };
     let program = launch.start().expect("it starts");
-    let mut client = Client::connect(program.address(), Duration::from_secs(20)).expect("it serves");
+    let mut client = TestRespClient::connect(program.address(), Duration::from_secs(20)).expect("it serves");
     let began = now();
     while began.elapsed() < Duration::from_secs(1) {
         client.call(&["INCR", "hits"]).expect("it answers");
@@ -105,9 +106,9 @@ fn a_slow_disk_is_told_with_the_time_of_the_slow_sync() {
     drop(client);
     let (status, stderr) = program.terminate().expect("it has ended");
     assert!(status.success(), "{stderr}");
-    let told = stderr.lines().filter(|line| line.contains("the disk is slow")).collect::<Vec<_>>();
-    assert!(!told.is_empty(), "{stderr}");
-    for line in told {
+    let slow_lines = stderr.lines().filter(|line| line.contains("the disk is slow")).collect::<Vec<_>>();
+    assert!(!slow_lines.is_empty(), "{stderr}");
+    for line in slow_lines {
         let millis = line.split("sync_millis=").nth(1).and_then(|rest| rest.split(' ').next()?.parse::<u64>().ok());
         assert!(millis.is_some_and(|millis| millis >= 60), "{line}");
     }

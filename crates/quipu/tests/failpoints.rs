@@ -10,10 +10,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use quipu_model::Durability;
-use quipu_testkit::Dice;
-use quipu_testkit::load::{Crowd, Driver, Loss, Names, OnceAccount, SilentAccount, names_seen};
+use quipu_testkit::SeededRng;
+use quipu_testkit::load::{CrowdAccount, CrowdNames, LoadDriver, Loss, OnceAccount, UnrepliedAccount, scan_names};
 use quipu_testkit::program::{Launch, LaunchError, Program};
-use quipu_testkit::resp::Client;
+use quipu_testkit::resp::TestRespClient;
 use quipu_testkit::small_disk::on_small_disk;
 
 /// Lives ended at each step.
@@ -71,25 +71,25 @@ const FIRST_SEAL_STEPS: [&str; 7] = ["marked", "cleared", "collected", "ingested
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Counters that all fit in memory.
-const FEW: Names = Names { prefix: "few:", count: 5_000, bytes: 12..=40 };
+const FEW: CrowdNames = CrowdNames { prefix: "few:", count: 5_000, bytes: 12..=40 };
 
 /// Counters that do not: half of them do, since the names are long.
-const MANY: Names = Names { prefix: "many:", count: 30_000, bytes: 480..=512 };
+const MANY: CrowdNames = CrowdNames { prefix: "many:", count: 30_000, bytes: 480..=512 };
 
 /// A directory, and what it must hold.
 struct Scene {
     data: tempfile::TempDir,
-    crowd: Crowd,
+    crowd: CrowdAccount,
     arguments: Vec<&'static str>,
     ended: usize,
 }
 
 impl Scene {
     /// All counters at rest, after a clean stop.
-    fn new(names: Names) -> Scene {
+    fn new(names: CrowdNames) -> Scene {
         let data = tempfile::tempdir().expect("a temporary directory");
         let arguments = vec!["--journal-bytes-max", "150000", "--seal-every", "100ms", "--max-memory", "16MB"];
-        let mut scene = Scene { data, crowd: Crowd::new(names), arguments, ended: 0 };
+        let mut scene = Scene { data, crowd: CrowdAccount::new(names), arguments, ended: 0 };
         let program = scene.launch(Durability::Relaxed, None).start().expect("it starts on an empty directory");
         scene.crowd.fill(&mut connect(&program)).expect("it takes new counters");
         let (status, stderr) = program.terminate().expect("it can be signalled");
@@ -102,35 +102,36 @@ impl Scene {
     }
 
     /// Adds from two connections, so both workers, until the program is gone.
-    fn load_until_it_ends(&mut self, program: Program, dice: &Dice, what: &str) {
-        let (driver, address, names) = (Driver::new(), program.address(), self.crowd.names().clone());
+    fn load_until_it_ends(&mut self, program: Program, rng: &SeededRng, what: &str) {
+        let (driver, address, names) = (LoadDriver::new(), program.address(), self.crowd.names().clone());
         let logs = std::thread::scope(|scope| {
             let clients: Vec<_> = (0..2)
                 .map(|_| {
-                    let (driver, dice, names) = (driver.clone(), dice.fork(), &names);
-                    scope.spawn(move || driver.run_crowd(address, names, &dice))
+                    let (driver, rng, names) = (driver.clone(), rng.fork(), &names);
+                    scope.spawn(move || driver.run_crowd(address, names, &rng))
                 })
                 .collect();
             self.end(program, what);
             driver.stop();
             clients.into_iter().map(|client| client.join().expect("a client does not panic")).collect::<Vec<_>>()
         });
-        logs.into_iter().for_each(|log| self.crowd.take(log));
+        logs.into_iter().for_each(|log| self.crowd.add_log(log));
     }
 
     /// Deletes everything, then adds until the program is gone; false if it was gone before it had answered the first.
-    fn flush_and_load(&mut self, program: Program, dice: &Dice, what: &str) -> bool {
-        let answer = Client::connect(program.address(), TIMEOUT).and_then(|mut client| client.call(&["FLUSHALL"]));
+    fn flush_and_load(&mut self, program: Program, rng: &SeededRng, what: &str) -> bool {
+        let answer =
+            TestRespClient::connect(program.address(), TIMEOUT).and_then(|mut client| client.call(&["FLUSHALL"]));
         if answer.is_ok() {
-            self.crowd.flushed();
-            self.load_until_it_ends(program, dice, what);
+            self.crowd.record_flush();
+            self.load_until_it_ends(program, rng, what);
             return true;
         }
         self.end(program, what);
         // Deleted or not, but all of it.
         let judging = self.launch(Durability::Durable, None).start().unwrap_or_else(|error| panic!("{what}: {error}"));
         if count(&mut connect(&judging)) == 0 {
-            self.crowd.flushed();
+            self.crowd.record_flush();
         }
         judging.kill9();
         false
@@ -148,20 +149,20 @@ impl Scene {
         let program = self.launch(durability, None).start().unwrap_or_else(|error| panic!("{what}: {error}"));
         let mut client = connect(&program);
         let (existing, violations) = self.crowd.judge(&mut client, Loss::Nothing).expect("it answers");
-        let told: Vec<String> = violations.iter().map(ToString::to_string).collect();
-        assert!(told.is_empty(), "{what}:\n{}", told.join("\n"));
+        let messages: Vec<String> = violations.iter().map(ToString::to_string).collect();
+        assert!(messages.is_empty(), "{what}:\n{}", messages.join("\n"));
         assert_eq!(count(&mut client), existing as i64, "{what}: DBSIZE");
-        assert_eq!(names_seen(&mut client, None).expect("a whole pass").len(), existing, "{what}: SCAN");
+        assert_eq!(scan_names(&mut client, None).expect("a whole pass").len(), existing, "{what}: SCAN");
         program.kill9();
     }
 
     /// One life ended at a step, then judged.
     fn live(&mut self, step: &str, passes: i64, seed: u64) {
-        let (dice, what) = (Dice::new(seed), format!("{step} after {passes} passes, seed {seed}"));
+        let (rng, what) = (SeededRng::new(seed), format!("{step} after {passes} passes, seed {seed}"));
         let durability = if seed.is_multiple_of(2) { Durability::Durable } else { Durability::Relaxed };
         let failpoint = format!("{step}={passes}*off->panic");
         match self.launch(durability, Some(&failpoint)).start() {
-            Ok(program) => self.load_until_it_ends(program, &dice, &what),
+            Ok(program) => self.load_until_it_ends(program, &rng, &what),
             // The step was already on the way to serving.
             Err(LaunchError::Ended { stderr, .. }) => {
                 assert!(stderr.contains("failpoint"), "{what}: {stderr}");
@@ -176,7 +177,7 @@ impl Scene {
     fn live_through(&mut self, steps: &[(&str, RangeInclusive<i64>)]) {
         for (step, passes) in steps {
             for seed in 0..seeds() {
-                self.live(step, Dice::new(seed).between(passes.clone()), seed);
+                self.live(step, SeededRng::new(seed).between(passes.clone()), seed);
             }
         }
     }
@@ -193,11 +194,11 @@ fn launch(data: &Path, durability: Durability, arguments: &[&str], failpoint: Op
     launch
 }
 
-fn connect(program: &Program) -> Client {
-    Client::connect(program.address(), TIMEOUT).expect("it serves")
+fn connect(program: &Program) -> TestRespClient {
+    TestRespClient::connect(program.address(), TIMEOUT).expect("it serves")
 }
 
-fn count(client: &mut Client) -> i64 {
+fn count(client: &mut TestRespClient) -> i64 {
     client.call(&["DBSIZE"]).expect("it answers").number().expect("a number")
 }
 
@@ -236,7 +237,7 @@ fn an_eviction_or_a_load_that_ends_at_any_step_changes_no_sum() {
 /// More has changed than one ingestion takes, so the ledger gets a seal in pieces; the last one alone moves the place where the journal is cut.
 #[test]
 fn a_clean_stop_that_ends_within_its_seal_loses_nothing() {
-    let mut scene = Scene::new(Names { count: 70_000, ..FEW });
+    let mut scene = Scene::new(CrowdNames { count: 70_000, ..FEW });
     // Nothing is sealed but by the stop.
     scene.arguments = vec!["--seal-every", "1h"];
     let steps =
@@ -260,10 +261,10 @@ fn a_flush_that_ends_at_any_step_of_being_carried_out_brings_nothing_back_and_lo
     let mut unanswered = 0;
     for seed in 0..seeds() {
         for step in FIRST_SEAL_STEPS {
-            let (dice, what) = (Dice::new(seed), format!("{step} after FLUSHALL, seed {seed}"));
+            let (rng, what) = (SeededRng::new(seed), format!("{step} after FLUSHALL, seed {seed}"));
             let program = scene.launch(Durability::Durable, Some(&format!("{step}=panic"))).start();
             let program = program.unwrap_or_else(|error| panic!("{what}: {error}"));
-            unanswered += usize::from(!scene.flush_and_load(program, &dice, &what));
+            unanswered += usize::from(!scene.flush_and_load(program, &rng, &what));
             scene.judge(Durability::Durable, &what);
         }
     }
@@ -276,16 +277,16 @@ fn a_flush_that_ends_at_any_step_of_being_carried_out_brings_nothing_back_and_lo
 #[test]
 fn what_is_added_silently_counts_once_wherever_a_split_or_a_join_ends() {
     let data = tempfile::tempdir().expect("a temporary directory");
-    let (mut account, mut ended) = (SilentAccount::default(), 0);
+    let (mut account, mut ended) = (UnrepliedAccount::default(), 0);
     for seed in 0..seeds() {
         for (step, passes) in SPLIT_STEPS {
-            let dice = Dice::new(seed);
-            let (what, passes) = (format!("{step}, seed {seed}"), dice.between(passes));
+            let rng = SeededRng::new(seed);
+            let (what, passes) = (format!("{step}, seed {seed}"), rng.between(passes));
             let failpoint = format!("{step}={passes}*off->panic");
             let program = launch(data.path(), Durability::Relaxed, &[], Some(&failpoint)).start();
             let program = program.unwrap_or_else(|error| panic!("{what}: {error}"));
             let mut closing = connect(&program);
-            let (status, stderr) = account.load(program.address(), &dice, || {
+            let (status, stderr) = account.load(program.address(), &rng, || {
                 // Closes what adders keep open, and changes nothing.
                 while closing.call(&["GETEX", "hot:1", "PERSIST"]).is_ok() {}
                 program.wait().expect("it can be waited for")
@@ -298,7 +299,7 @@ fn what_is_added_silently_counts_once_wherever_a_split_or_a_join_ends() {
             program.kill9();
         }
     }
-    let SilentAccount { acked, unknown, .. } = account;
+    let UnrepliedAccount { acked, unknown, .. } = account;
     println!(
         "proof: failpoints: ended {ended} times at the steps of splitting and joining: split, joined, closed; added silently \
          and acknowledged {acked}, not acknowledged {unknown}, \
@@ -315,18 +316,18 @@ fn what_has_a_token_is_applied_once_wherever_a_turn_or_a_seal_ends() {
         let data = tempfile::tempdir().expect("a temporary directory");
         let mut account = OnceAccount::default();
         for (step, passes) in TOKEN_STEPS {
-            let dice = Dice::new(seed);
-            let (what, passes) = (format!("{step}, seed {seed}"), dice.between(passes));
+            let rng = SeededRng::new(seed);
+            let (what, passes) = (format!("{step}, seed {seed}"), rng.between(passes));
             let failpoint = format!("{step}={passes}*off->panic");
             // It may end before anyone has come to it: a start commits, too.
             if let Ok(program) = launch(data.path(), Durability::Durable, &ARGUMENTS, Some(&failpoint)).start() {
                 let address = program.address();
-                let (status, stderr) = account.load(address, &dice, || program.wait().expect("it can be waited for"));
+                let (status, stderr) = account.load(address, &rng, || program.wait().expect("it can be waited for"));
                 assert!(!status.success() && stderr.contains("failpoint"), "{what}: {status}\n{stderr}");
                 ended += 1;
             }
             let program = launch(data.path(), Durability::Durable, &ARGUMENTS, None).start().expect("it starts");
-            let violations = account.judge(&mut connect(&program), &dice);
+            let violations = account.judge(&mut connect(&program), &rng);
             assert!(violations.is_empty(), "{what}:\n{}", violations.join("\n"));
             program.kill9();
         }
@@ -342,7 +343,7 @@ fn what_has_a_token_is_applied_once_wherever_a_turn_or_a_seal_ends() {
 #[test]
 fn counters_that_expire_at_rest_are_gone_after_a_sweep_that_ended() {
     const EXPIRING: usize = 300;
-    let mut scene = Scene::new(Names { count: 500, ..FEW });
+    let mut scene = Scene::new(CrowdNames { count: 500, ..FEW });
     for seed in 0..5 {
         let program = scene.launch(Durability::Durable, None).start().expect("it starts");
         let mut client = connect(&program);
@@ -377,11 +378,11 @@ fn a_recovery_that_ends_again_and_again_converges() {
     for round in 0..4 {
         // A life that leaves a journal behind, and every second time a flush that the ledger has not heard of.
         let program = scene.launch(Durability::Durable, Some("marked=panic")).start().expect("it starts");
-        let (dice, what) = (Dice::new(round), "a journal to recover");
+        let (rng, what) = (SeededRng::new(round), "a journal to recover");
         if round % 2 == 1 {
-            scene.flush_and_load(program, &dice, what);
+            scene.flush_and_load(program, &rng, what);
         } else {
-            scene.load_until_it_ends(program, &dice, what);
+            scene.load_until_it_ends(program, &rng, what);
         }
         for step in START_STEPS.iter().chain(&FIRST_SEAL_STEPS) {
             let what = format!("{step} of a start, round {round}");

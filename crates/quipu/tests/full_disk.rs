@@ -8,9 +8,9 @@ use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 use quipu_model::Durability;
-use quipu_testkit::load::{Crowd, Loss, Names, info};
+use quipu_testkit::load::{CrowdAccount, CrowdNames, Loss, read_info};
 use quipu_testkit::program::{Launch, LaunchError, Program};
-use quipu_testkit::resp::{Client, Value};
+use quipu_testkit::resp::{TestRespClient, Value};
 use quipu_testkit::small_disk::{Filler, SmallDisk, on_small_disk};
 
 const DISK_BYTES: u64 = 64 << 20;
@@ -22,7 +22,7 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 const HEAL_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// Long names: a counter takes about as much as a hundred would with short ones.
-const LONG: Names = Names { prefix: "long:", count: 20_000, bytes: 400..=512 };
+const LONG: CrowdNames = CrowdNames { prefix: "long:", count: 20_000, bytes: 400..=512 };
 
 fn launch(data: &Path, arguments: &[&str]) -> Launch {
     let mut launch = Launch::new(env!("CARGO_BIN_EXE_quipu"), data, Durability::Durable);
@@ -30,8 +30,8 @@ fn launch(data: &Path, arguments: &[&str]) -> Launch {
     launch
 }
 
-fn connect(program: &Program) -> Client {
-    Client::connect(program.address(), TIMEOUT).expect("it serves")
+fn connect(program: &Program) -> TestRespClient {
+    TestRespClient::connect(program.address(), TIMEOUT).expect("it serves")
 }
 
 #[allow(clippy::disallowed_methods, reason = "a real program is waited for")]
@@ -43,8 +43,8 @@ fn now() -> Instant {
 struct Scene<'d> {
     disk: &'d SmallDisk,
     program: Program,
-    client: Client,
-    crowd: Crowd,
+    client: TestRespClient,
+    crowd: CrowdAccount,
     /// Of the counter `hits`, whose adds are one at a time.
     acked: i64,
 }
@@ -53,7 +53,7 @@ impl<'d> Scene<'d> {
     fn start(disk: &'d SmallDisk, arguments: &[&str]) -> Scene<'d> {
         let program = launch(&disk.dir().join("data"), arguments).start().expect("it starts on an empty disk");
         let client = connect(&program);
-        Scene { disk, program, client, crowd: Crowd::new(LONG), acked: 0 }
+        Scene { disk, program, client, crowd: CrowdAccount::new(LONG), acked: 0 }
     }
 
     /// One add to a counter with a long name; what it was refused with, if it was.
@@ -122,17 +122,17 @@ impl<'d> Scene<'d> {
     /// What is there, all of it, before and after a kill; returns what was said on stderr until then.
     fn judge(mut self, arguments: &[&str]) -> String {
         self.judge_now();
-        let said = self.program.kill9();
+        let log = self.program.kill9();
         self.program = launch(&self.disk.dir().join("data"), arguments).start().expect("it starts again");
         self.client = connect(&self.program);
         self.judge_now();
-        said
+        log
     }
 
     fn judge_now(&mut self) {
         let (existing, violations) = self.crowd.judge(&mut self.client, Loss::Nothing).expect("it answers");
-        let told: Vec<String> = violations.iter().map(ToString::to_string).collect();
-        assert!(told.is_empty(), "{}", told.join("\n"));
+        let messages: Vec<String> = violations.iter().map(ToString::to_string).collect();
+        assert!(messages.is_empty(), "{}", messages.join("\n"));
         let reply = self.client.call(&["GET", &hits()]).expect("it answers");
         assert_eq!(reply.number().unwrap_or(0), self.acked, "{reply:?}");
         let count = self.client.call(&["DBSIZE"]).expect("it answers").number();
@@ -140,7 +140,7 @@ impl<'d> Scene<'d> {
     }
 
     fn figure(&mut self, name: &str) -> u64 {
-        info(&mut self.client, "quipu").expect("it tells of itself")[name].parse().expect("a number")
+        read_info(&mut self.client, "quipu").expect("it tells of itself")[name].parse().expect("a number")
     }
 }
 
@@ -175,8 +175,8 @@ fn a_disk_filled_by_another_file_refuses_adds_and_heals_when_it_is_removed() {
         for _ in 0..1_000 {
             assert_eq!(scene.add(), None);
         }
-        let said = scene.judge(&[]);
-        assert!(said.contains("ERROR the disk is full"), "operators are told, too: {said}");
+        let log = scene.judge(&[]);
+        assert!(log.contains("ERROR the disk is full"), "operators are told, too: {log}");
         println!(
             "proof: full disk by another file: {acked} adds, then refused, healed in {} ms, violations 0",
             healed.as_millis()
@@ -343,7 +343,7 @@ fn a_quota_refuses_by_its_name_and_a_larger_one_heals() {
     let mut used = u64::MAX;
     while (used > quota || bytes_in(&data) > quota + (2 << 20)) && began.elapsed() < Duration::from_secs(60) {
         std::thread::sleep(Duration::from_millis(50));
-        used = info(&mut client, "quipu").expect("it tells of itself")["disk_bytes"].parse().expect("a number");
+        used = read_info(&mut client, "quipu").expect("it tells of itself")["disk_bytes"].parse().expect("a number");
     }
     assert!(used <= quota, "{used} bytes are more than the quota");
     let on_disk = bytes_in(&data);
@@ -397,10 +397,10 @@ fn a_read_only_disk_is_told_as_such_and_not_as_one_in_use() {
         let dir = data.display();
         let reason =
             "Read-only file system (os error 30); mount its file system for writing, or name another directory";
-        let told = format!("quipu: cannot open {dir}: cannot write to data directory {dir}: {reason}\n");
+        let messages = format!("quipu: cannot open {dir}: cannot write to data directory {dir}: {reason}\n");
         let start = launch(&data, &[]).start().map(|_| ());
         match start.expect_err("nothing can be written") {
-            LaunchError::Ended { status, stderr } => assert_eq!((status.code(), stderr), (Some(1), told.clone())),
+            LaunchError::Ended { status, stderr } => assert_eq!((status.code(), stderr), (Some(1), messages.clone())),
             other => panic!("{other}"),
         }
         let data = data.to_str().expect("a path of a test is text");
@@ -408,7 +408,7 @@ fn a_read_only_disk_is_told_as_such_and_not_as_one_in_use() {
         let backup = backup.to_str().expect("a path of a test is text");
         for words in [&["backup", backup, "--data", data][..], &["clock", "lower", "--data", data]] {
             let output = quipu(words);
-            assert_eq!((output.status.code(), text(output.stderr)), (Some(1), told.clone()), "{words:?}");
+            assert_eq!((output.status.code(), text(output.stderr)), (Some(1), messages.clone()), "{words:?}");
         }
         let inspected = quipu(&["inspect", data]);
         assert!(inspected.status.success() && text(inspected.stdout).ends_with("whole\n"));

@@ -35,39 +35,39 @@ fn stop(mut child: Child) -> (ExitStatus, String) {
 
 /// Lines of stderr until one has these words.
 fn until(lines: &mut impl Iterator<Item = std::io::Result<String>>, words: &str) -> Vec<String> {
-    let mut said = Vec::new();
+    let mut stderr_text = Vec::new();
     for line in lines {
-        said.push(line.expect("text"));
-        if said.last().is_some_and(|line| line.contains(words)) {
-            return said;
+        stderr_text.push(line.expect("text"));
+        if stderr_text.last().is_some_and(|line| line.contains(words)) {
+            return stderr_text;
         }
     }
-    panic!("it never said {words:?}: {said:#?}");
+    panic!("it never said {words:?}: {stderr_text:#?}");
 }
 
 #[test]
 fn json_is_one_object_a_line_with_the_facts_of_start_and_stop() {
     let data = TempDir::new().expect("a directory");
-    for life in 0..2 {
+    for start in 0..2 {
         let mut child = serve(data.path(), "json").spawn().expect("it starts");
         let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
-        let said = until(&mut lines, "ready");
+        let stderr_text = until(&mut lines, "ready");
         let (status, stdout) = stop(child);
         assert!(status.success(), "{status}");
         assert_eq!(stdout, "", "everything is on stderr");
-        let said: Vec<String> = said.into_iter().chain(lines.map(|line| line.expect("text"))).collect();
-        let said: Vec<Value> = said
+        let stderr_text: Vec<String> = stderr_text.into_iter().chain(lines.map(|line| line.expect("text"))).collect();
+        let stderr_text: Vec<Value> = stderr_text
             .iter()
             .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{line}: {error}")))
             .collect();
-        for event in &said {
+        for event in &stderr_text {
             for key in ["timestamp", "level", "message"] {
                 assert!(event[key].is_string(), "{key} in {event}");
             }
         }
-        let find = |message: &str| said.iter().find(|event| event["message"].as_str() == Some(message));
-        let found = said.iter().find(|event| event["records"].is_u64()).expect("figures of recovery");
-        assert_eq!((found["clean"].as_bool(), found["counters"].as_u64()), (Some(life == 1), Some(0)), "{found}");
+        let find = |message: &str| stderr_text.iter().find(|event| event["message"].as_str() == Some(message));
+        let found = stderr_text.iter().find(|event| event["records"].is_u64()).expect("figures of recovery");
+        assert_eq!((found["clean"].as_bool(), found["counters"].as_u64()), (Some(start == 1), Some(0)), "{found}");
         let ready = find("ready").expect("it was ready");
         assert!(ready["resp"].as_str().is_some_and(|resp| resp.starts_with("resp://127.0.0.1:")), "{ready}");
         assert!(ready["http"].as_str().is_some_and(|http| http.starts_with("http://127.0.0.1:")), "{ready}");
@@ -96,8 +96,8 @@ fn text_is_for_people_and_keeps_the_start_on_stdout() {
     let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
     let (status, _) = stop(child);
     assert!(status.success());
-    let said = until(&mut lines, "stopping");
-    let line = said.last().expect("a line");
+    let stderr_text = until(&mut lines, "stopping");
+    let line = stderr_text.last().expect("a line");
     assert!(line.contains(" INFO ") && line.contains("signal=\"SIGTERM\""), "{line}");
     until(&mut stdout, "stopped; everything acknowledged is durable");
 }
@@ -126,16 +126,16 @@ fn a_store_that_cannot_be_reached_is_said_at_the_start() {
         let data = TempDir::new().expect("a directory");
         let mut child = serve(data.path(), log).args(["--store", &url]).spawn().expect("it starts");
         let mut stderr = BufReader::new(child.stderr.take().expect("piped")).lines();
-        let mut said = until(&mut stderr, "the shared store cannot be reached");
+        let mut stderr_text = until(&mut stderr, "the shared store cannot be reached");
         if log == "text" {
             let mut stdout = BufReader::new(child.stdout.take().expect("piped")).lines();
             let banner = until(&mut stdout, "ready  resp://");
             assert!(banner.iter().any(|line| line.contains(&format!("@{free} not reachable yet"))), "{banner:?}");
-            said.extend(banner);
+            stderr_text.extend(banner);
         } else {
-            said.extend(until(&mut stderr, "\"store_reachable\":false"));
+            stderr_text.extend(until(&mut stderr, "\"store_reachable\":false"));
         }
-        assert!(said.iter().all(|line| !line.contains("s3cret")), "{said:?}");
+        assert!(stderr_text.iter().all(|line| !line.contains("s3cret")), "{stderr_text:?}");
         assert!(stop(child).0.success());
     }
 }

@@ -6,10 +6,10 @@
 use std::time::{Duration, Instant};
 
 use quipu_model::Durability;
-use quipu_testkit::Dice;
-use quipu_testkit::load::{Crowd, Driver, Figures, Loss, Names, info};
+use quipu_testkit::SeededRng;
+use quipu_testkit::load::{BackgroundStats, CrowdAccount, CrowdNames, LoadDriver, Loss, read_info};
 use quipu_testkit::program::{Launch, Program};
-use quipu_testkit::resp::{Client, Value, encode};
+use quipu_testkit::resp::{TestRespClient, Value, encode};
 
 /// How long a reply may take: a counter may wait for memory for some seconds.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -51,8 +51,8 @@ fn launch(data: &std::path::Path, memory: &str) -> Launch {
     launch
 }
 
-fn connect(program: &Program) -> Client {
-    Client::connect(program.address(), TIMEOUT).expect("it serves")
+fn connect(program: &Program) -> TestRespClient {
+    TestRespClient::connect(program.address(), TIMEOUT).expect("it serves")
 }
 
 fn count(program: &Program) -> i64 {
@@ -72,7 +72,7 @@ struct Memory {
 
 impl Memory {
     /// Takes note of a life; says what it was.
-    fn note(&mut self, program: &Program) -> String {
+    fn record(&mut self, program: &Program) -> String {
         let most = program.memory_bytes_most().expect("a running process has one");
         self.most = self.most.max(most);
         format!("memory at most {} MB", most / 1_000_000)
@@ -106,8 +106,8 @@ fn settle(program: &Program) {
     let mut client = connect(program);
     let began = now();
     loop {
-        let told = info(&mut client, "quipu").expect("it tells of itself");
-        let bytes: u64 = told["journal_bytes"].parse().expect("a number");
+        let info_lines = read_info(&mut client, "quipu").expect("it tells of itself");
+        let bytes: u64 = info_lines["journal_bytes"].parse().expect("a number");
         if bytes < 1 << 20 {
             return;
         }
@@ -137,20 +137,20 @@ fn many_counters_stay_within_memory_and_a_start_reads_none_of_them() {
         assert_eq!(client.call(&["INCR", name]).expect("it answers"), Value::Integer(42), "{name} goes on counting");
     }
     assert_eq!(count(&program), (counters + old.len()) as i64);
-    let figures = Figures::ask(&mut client).expect("it tells of itself");
+    let figures = BackgroundStats::fetch(&mut client).expect("it tells of itself");
     settle(&program);
     let mut memory = Memory::default();
-    let most = memory.note(&program);
+    let most = memory.record(&program);
     println!("proof: {counters} counters made in {took:.1} s, {most} (limit {}), {figures}", MEMORY.0);
 
     program.kill9();
     let program = started(&launch, "a kill -9 with a short journal", counters);
     check(&program, counters, &old);
-    let (status, said) = program.terminate().expect("it can be signalled");
-    assert!(status.success(), "{said}");
+    let (status, stderr_text) = program.terminate().expect("it can be signalled");
+    assert!(status.success(), "{stderr_text}");
     let program = started(&launch, "a clean stop", counters);
     check(&program, counters, &old);
-    memory.note(&program);
+    memory.record(&program);
     memory.judge(MEMORY.1);
 }
 
@@ -162,7 +162,7 @@ fn started(launch: &Launch, after: &str, counters: usize) -> Program {
         "proof: {counters} counters: ready {} ms after {after}, {records} records read",
         program.ready_after().as_millis()
     );
-    assert!(records <= RECORDS_FEW, "{records} records are not few: {}", program.found());
+    assert!(records <= RECORDS_FEW, "{records} records are not few: {}", program.directory_report());
     program
 }
 
@@ -186,35 +186,35 @@ fn random_adds_over_more_counters_than_fit_stay_within_memory_and_are_exact() {
     let (data, counters) = (tempfile::tempdir().expect("a temporary directory"), size("QUIPU_COUNTERS", CROWD));
     let length = Duration::from_secs(size("QUIPU_SECONDS", SECONDS) as u64);
     let launch = launch(data.path(), MEMORY_SMALL.0);
-    let mut crowd = Crowd::new(Names { prefix: "crowd:", count: counters, bytes: 20..=40 });
+    let mut crowd = CrowdAccount::new(CrowdNames { prefix: "crowd:", count: counters, bytes: 20..=40 });
     let mut program = launch.start().expect("it starts");
     crowd.fill(&mut connect(&program)).expect("it takes new counters");
-    let (mut figures, mut memory, mut most) = (Figures::default(), Memory::default(), String::new());
+    let (mut figures, mut memory, mut most) = (BackgroundStats::default(), Memory::default(), String::new());
     // Two lives, the first one ended by a kill.
     for life in 0..2 {
-        let (driver, address, names) = (Driver::new(), program.address(), crowd.names().clone());
+        let (driver, address, names) = (LoadDriver::new(), program.address(), crowd.names().clone());
         let logs = std::thread::scope(|scope| {
             let clients: Vec<_> = (0..2)
                 .map(|client| {
                     let (driver, names) = (driver.clone(), &names);
-                    scope.spawn(move || driver.run_crowd(address, names, &Dice::new(10 * life + client)))
+                    scope.spawn(move || driver.run_crowd(address, names, &SeededRng::new(10 * life + client)))
                 })
                 .collect();
             std::thread::sleep(length / 2);
-            figures += Figures::ask(&mut connect(&program)).expect("it tells of itself");
-            most = memory.note(&program);
+            figures += BackgroundStats::fetch(&mut connect(&program)).expect("it tells of itself");
+            most = memory.record(&program);
             program.kill9();
             driver.stop();
             clients.into_iter().map(|client| client.join().expect("a client does not panic")).collect::<Vec<_>>()
         });
-        logs.into_iter().for_each(|log| crowd.take(log));
+        logs.into_iter().for_each(|log| crowd.add_log(log));
         program = launch.start().expect("it starts again");
     }
     let (existing, violations) = crowd.judge(&mut connect(&program), Loss::Nothing).expect("it answers");
-    let told: Vec<String> = violations.iter().map(ToString::to_string).collect();
-    assert!(told.is_empty(), "{}", told.join("\n"));
+    let info_lines: Vec<String> = violations.iter().map(ToString::to_string).collect();
+    assert!(info_lines.is_empty(), "{}", info_lines.join("\n"));
     assert_eq!((existing, count(&program)), (counters, counters as i64));
-    let (tally, reading, limit) = (crowd.tally(), memory.note(&program), MEMORY_SMALL.0);
+    let (tally, reading, limit) = (crowd.tally(), memory.record(&program), MEMORY_SMALL.0);
     println!(
         "proof: random adds over {counters} counters: acked {}, unknown {}, refused {}, {figures}, {most} (limit {limit}), \
          when all were read {reading}, violations 0",

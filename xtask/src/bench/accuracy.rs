@@ -6,7 +6,7 @@ use anyhow::{Context, bail};
 use comfy_table::Table;
 use serde_json::Value;
 
-use super::{build, shown};
+use super::{build, table_text};
 use crate::run::run;
 
 /// By name: at most so much, or at least so much.
@@ -47,7 +47,7 @@ fn judge(document: &Value) -> anyhow::Result<(String, usize)> {
             table.add_row([name.clone(), verdict.to_owned(), format!("{measured:.4}"), bar.to_string(), published]);
         }
     }
-    Ok((shown(table, 2), missed))
+    Ok((table_text(table, 2), missed))
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use anyhow::Context;
 use comfy_table::Table;
 use serde_json::Value;
 
-use super::{build, quipu_bench, shown};
+use super::{build, quipu_bench, table_text};
 use crate::tools::need_programs;
 
 /// How high a ratio ought to be.
@@ -77,7 +77,7 @@ fn table(document: &Value) -> anyhow::Result<String> {
             figure(bar.map(|bar| bar.goal)),
         ]);
     }
-    Ok(shown(table, 3))
+    Ok(table_text(table, 3))
 }
 
 #[cfg(test)]

@@ -13,8 +13,8 @@ use anyhow::{Context, bail, ensure};
 use comfy_table::Table;
 use rustix::process::Signal;
 
-use super::server::{Server, free_port};
-use super::{Stop, build, median, shown};
+use super::server::{BenchServer, free_port};
+use super::{StopFlag, build, median, table_text};
 use crate::run::{now, run};
 use crate::tools::need_programs;
 
@@ -43,14 +43,14 @@ pub fn http() -> anyhow::Result<()> {
     need_programs(&["nginx"], &["nginx-light"])?;
     need_programs(&["wrk"], &["wrk"])?;
     let quipu = build()?;
-    let stop = Stop::listen()?;
+    let stop = StopFlag::listen()?;
     let home = tempfile::Builder::new().prefix("quipu-bench-").tempdir().context("make a directory")?;
     adds(&quipu, home.path(), &stop)?;
     watchers(&quipu, home.path(), &stop)
 }
 
 /// Adds over HTTP, relaxed, beside a reply that nginx has in its configuration.
-fn adds(quipu: &Path, home: &Path, stop: &Stop) -> anyhow::Result<()> {
+fn adds(quipu: &Path, home: &Path, stop: &StopFlag) -> anyhow::Result<()> {
     let (nginx_home, quipu_home) = (home.join("nginx"), home.join("adds"));
     let (nginx, nginx_port) = start_nginx(&nginx_home, stop)?;
     let (quipu, quipu_port) = start_quipu(quipu, &quipu_home, stop)?;
@@ -83,12 +83,12 @@ fn adds(quipu: &Path, home: &Path, stop: &Stop) -> anyhow::Result<()> {
             if at == 1 { (format!("{:.2}", median(&ratios)), format!("{RATIO_MUST}")) } else { Default::default() };
         table.add_row([name.to_owned(), format!("{requests:.0}"), format!("{cost:.2}"), ratio, must]);
     }
-    println!("\n{}\n", shown(table, 1));
+    println!("\n{}\n", table_text(table, 1));
     Ok(())
 }
 
 /// Loads a server for a turn; requests that were answered, and the CPU time it took.
-fn load(server: &Server, port: u16, script: &Path) -> anyhow::Result<(u64, Duration)> {
+fn load(server: &BenchServer, port: u16, script: &Path) -> anyhow::Result<(u64, Duration)> {
     let mut command = Command::new("wrk");
     command.args(["-t1", "-c", CONNECTIONS, "-d", TURN_SECONDS, "-s"]).arg(script);
     command.arg(format!("http://127.0.0.1:{port}/v1/counters/likes:42/add"));
@@ -104,7 +104,7 @@ fn load(server: &Server, port: u16, script: &Path) -> anyhow::Result<(u64, Durat
     Ok((requests, cpu))
 }
 
-fn start_nginx(home: &Path, stop: &Stop) -> anyhow::Result<(Server, u16)> {
+fn start_nginx(home: &Path, stop: &StopFlag) -> anyhow::Result<(BenchServer, u16)> {
     std::fs::create_dir_all(home).with_context(|| format!("make {}", home.display()))?;
     let port = free_port().context("find a free port")?;
     let at = home.display();
@@ -119,7 +119,7 @@ fn start_nginx(home: &Path, stop: &Stop) -> anyhow::Result<(Server, u16)> {
     std::fs::write(&file, configuration).with_context(|| format!("write {}", file.display()))?;
     let mut command = Command::new("nginx");
     command.arg("-e").arg("stderr").arg("-c").arg(&file);
-    let server = Server::start(&mut command, home, "nginx/", Signal::TERM, stop)?;
+    let server = BenchServer::start(&mut command, home, "nginx/", Signal::TERM, stop)?;
     // It says its version before it listens.
     while TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err() {
         stop.check()?;
@@ -128,58 +128,58 @@ fn start_nginx(home: &Path, stop: &Stop) -> anyhow::Result<(Server, u16)> {
     Ok((server, port))
 }
 
-fn start_quipu(quipu: &Path, home: &Path, stop: &Stop) -> anyhow::Result<(Server, u16)> {
+fn start_quipu(quipu: &Path, home: &Path, stop: &StopFlag) -> anyhow::Result<(BenchServer, u16)> {
     std::fs::create_dir_all(home).with_context(|| format!("make {}", home.display()))?;
     let port = free_port().context("find a free port")?;
     let mut command = Command::new(quipu);
     command.env_clear().args(["serve", "--resp", "127.0.0.1:0", "--workers", "1", "--durability", "relaxed", "--http"]);
     command.arg(format!("127.0.0.1:{port}")).arg("--data").arg(home.join("data"));
-    Ok((Server::start(&mut command, home, "http://", Signal::KILL, stop)?, port))
+    Ok((BenchServer::start(&mut command, home, "http://", Signal::KILL, stop)?, port))
 }
 
 // ---- watchers -----------------------------------------------------------------------------------------------------------------
 
 /// A thousand watchers of one counter, in turns with the bare writes of what they were told.
-fn watchers(quipu: &Path, home: &Path, stop: &Stop) -> anyhow::Result<()> {
+fn watchers(quipu: &Path, home: &Path, stop: &StopFlag) -> anyhow::Result<()> {
     let (server, port) = start_quipu(quipu, &home.join("watchers"), stop)?;
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let request = b"GET /v1/counters/watched/watch HTTP/1.1\r\nHost: localhost\r\n\r\n";
-    let mut watching = (0..WATCHERS).map(|_| asked(address, request)).collect::<anyhow::Result<Vec<_>>>()?;
+    let mut watching = (0..WATCHERS).map(|_| connect_and_send(address, request)).collect::<anyhow::Result<Vec<_>>>()?;
     for watcher in &mut watching {
-        hear_until(watcher, b"\n\n")?;
+        read_until(watcher, b"\n\n")?;
     }
-    let mut bare = Bare::start(&home.join("bare"), stop)?;
-    let spent = |changing: &mut dyn FnMut() -> anyhow::Result<()>| {
+    let mut bare = BareWriter::start(&home.join("bare"), stop)?;
+    let cpu_cost = |changing: &mut dyn FnMut() -> anyhow::Result<()>| {
         let (before, began) = (server.cpu()?, now());
         changing()?;
         Ok::<_, anyhow::Error>((server.cpu()?.saturating_sub(before).as_secs_f64(), began.elapsed().as_secs_f64()))
     };
-    let (rest, seconds) = spent(&mut || {
+    let (idle_cpu, seconds) = cpu_cost(&mut || {
         thread::sleep(CHANGE_EVERY * CHANGES as u32);
         Ok(())
     })?;
-    let at_rest = rest / seconds;
+    let at_rest = idle_cpu / seconds;
     // Not earlier: a connection that does not ask for anything is closed after some seconds.
-    let mut adder = asked(address, b"")?;
+    let mut adder = connect_and_send(address, b"")?;
     let (mut costs, mut ratios, mut delays, mut event) = ([vec![], vec![]], vec![], vec![], vec![]);
     for turn in 0..TURNS {
         // What the same adds take where nobody is told of them is not the watchers'.
-        let (untold, _) = spent(&mut || {
-            paced(stop, || add(&mut adder, "unwatched"))?;
+        let (unwatched, _) = cpu_cost(&mut || {
+            run_paced(stop, || add(&mut adder, "unwatched"))?;
             Ok(())
         })?;
-        let (told, _) = spent(&mut || {
-            paced(stop, || {
+        let (watched, _) = cpu_cost(&mut || {
+            run_paced(stop, || {
                 let began = now();
                 add(&mut adder, "watched")?;
                 for watcher in &mut watching {
-                    event = hear_until(watcher, b"\n\n").context("watch")?;
+                    event = read_until(watcher, b"\n\n").context("watch")?;
                 }
                 delays.push(began.elapsed().as_secs_f64() * 1e3);
                 Ok(())
             })
         })?;
-        let each = (told - untold) * 1e6 / (CHANGES * WATCHERS) as f64;
+        let each = (watched - unwatched) * 1e6 / (CHANGES * WATCHERS) as f64;
         let bare = bare.write(&event, stop)?;
         println!(
             "turn {}: bare writes {bare:.2} µs, quipu {each:.2} µs of CPU an event, ratio {:.2}",
@@ -195,7 +195,7 @@ fn watchers(quipu: &Path, home: &Path, stop: &Stop) -> anyhow::Result<()> {
     table.add_row(["bare writes of the same bytes".to_owned(), format!("{:.2}", median(&costs[0])), String::new()]);
     let (each, ratio) = (format!("{:.2}", median(&costs[1])), format!("{:.2}", median(&ratios)));
     table.add_row([format!("quipu, {WATCHERS} watchers"), each, ratio]);
-    println!("\n{}\n", shown(table, 1));
+    println!("\n{}\n", table_text(table, 1));
     delays.sort_by(f64::total_cmp);
     println!(
         "{} changes, events of {} bytes; all {WATCHERS} had heard after {:.0} ms (median), {:.0} ms (most); at rest {:.2} % of a core",
@@ -209,7 +209,7 @@ fn watchers(quipu: &Path, home: &Path, stop: &Stop) -> anyhow::Result<()> {
 }
 
 /// Does something as often as there are changes in a turn, at their pace.
-fn paced(stop: &Stop, mut each: impl FnMut() -> anyhow::Result<()>) -> anyhow::Result<()> {
+fn run_paced(stop: &StopFlag, mut each: impl FnMut() -> anyhow::Result<()>) -> anyhow::Result<()> {
     for _ in 0..CHANGES {
         stop.check()?;
         let began = now();
@@ -223,52 +223,52 @@ fn add(adder: &mut TcpStream, name: &str) -> anyhow::Result<()> {
     adder
         .write_all(format!("POST /v1/counters/{name}/add HTTP/1.1\r\nHost: localhost\r\n\r\n").as_bytes())
         .context("add")?;
-    hear_until(adder, b"}\n").context("add").map(drop)
+    read_until(adder, b"}\n").context("add").map(drop)
 }
 
 /// Another process that writes to as many connections and has nothing else to do. Not a thread of this one: between threads that share their memory the system switches at less cost than it can between
 /// a server and its clients.
-struct Bare {
-    process: Server,
-    tell: TcpStream,
+struct BareWriter {
+    process: BenchServer,
+    control: TcpStream,
     readers: Vec<TcpStream>,
 }
 
-impl Bare {
-    fn start(home: &Path, stop: &Stop) -> anyhow::Result<Bare> {
+impl BareWriter {
+    fn start(home: &Path, stop: &StopFlag) -> anyhow::Result<BareWriter> {
         std::fs::create_dir_all(home).with_context(|| format!("make {}", home.display()))?;
         let port = free_port().context("find a free port")?;
         let mut command = Command::new(std::env::current_exe().context("find this program")?);
         command.args(["bench", "bare-writes", &port.to_string()]);
-        let process = Server::start(&mut command, home, "listening", Signal::KILL, stop)?;
+        let process = BenchServer::start(&mut command, home, "listening", Signal::KILL, stop)?;
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        let tell = asked(address, b"")?;
-        let readers = (0..WATCHERS).map(|_| asked(address, b"")).collect::<anyhow::Result<Vec<_>>>()?;
-        Ok(Bare { process, tell, readers })
+        let control = connect_and_send(address, b"")?;
+        let readers = (0..WATCHERS).map(|_| connect_and_send(address, b"")).collect::<anyhow::Result<Vec<_>>>()?;
+        Ok(BareWriter { process, control, readers })
     }
 
     /// What it costs to write this to each of them; µs of CPU each.
-    fn write(&mut self, event: &[u8], stop: &Stop) -> anyhow::Result<f64> {
+    fn write(&mut self, event: &[u8], stop: &StopFlag) -> anyhow::Result<f64> {
         let before = self.process.cpu()?;
-        paced(stop, || {
-            self.tell.write_all(&u32::try_from(event.len())?.to_be_bytes()).context("tell")?;
-            self.tell.write_all(event).context("tell")?;
+        run_paced(stop, || {
+            self.control.write_all(&u32::try_from(event.len())?.to_be_bytes()).context("tell")?;
+            self.control.write_all(event).context("tell")?;
             for reader in &mut self.readers {
-                hear_until(reader, b"\n\n")?;
+                read_until(reader, b"\n\n")?;
             }
             Ok(())
         })?;
-        let spent = self.process.cpu()?.saturating_sub(before);
-        Ok(spent.as_secs_f64() * 1e6 / (CHANGES * WATCHERS) as f64)
+        let cpu_cost = self.process.cpu()?.saturating_sub(before);
+        Ok(cpu_cost.as_secs_f64() * 1e6 / (CHANGES * WATCHERS) as f64)
     }
 }
 
-/// `cargo xtask bench bare-writes`: what `Bare` starts. Whatever comes from the first connection is written to all others.
+/// `cargo xtask bench bare-writes`: what `BareWriter` starts. Whatever comes from the first connection is written to all others.
 pub fn bare_writes(port: &str) -> anyhow::Result<()> {
     let listener =
         TcpListener::bind((Ipv4Addr::LOCALHOST, port.parse().context("read the port")?)).context("listen")?;
     println!("listening");
-    let mut told = listener.accept().context("accept")?.0;
+    let mut watched = listener.accept().context("accept")?.0;
     let mut writers = Vec::new();
     for _ in 0..WATCHERS {
         let writer = listener.accept().context("accept")?.0;
@@ -277,9 +277,9 @@ pub fn bare_writes(port: &str) -> anyhow::Result<()> {
         writers.push(writer);
     }
     let mut length = [0; 4];
-    while told.read_exact(&mut length).is_ok() {
+    while watched.read_exact(&mut length).is_ok() {
         let mut event = vec![0; u32::from_be_bytes(length) as usize];
-        told.read_exact(&mut event).context("read")?;
+        watched.read_exact(&mut event).context("read")?;
         for writer in &mut writers {
             writer.write_all(&event).context("write")?;
         }
@@ -287,7 +287,7 @@ pub fn bare_writes(port: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn asked(address: SocketAddr, request: &[u8]) -> anyhow::Result<TcpStream> {
+fn connect_and_send(address: SocketAddr, request: &[u8]) -> anyhow::Result<TcpStream> {
     let mut stream = TcpStream::connect(address).context("connect")?;
     stream.set_read_timeout(Some(Duration::from_secs(10))).context("set a time-out")?;
     stream.write_all(request).context("ask")?;
@@ -295,24 +295,24 @@ fn asked(address: SocketAddr, request: &[u8]) -> anyhow::Result<TcpStream> {
 }
 
 /// Reads until what was read ends like this after its head.
-fn hear_until(stream: &mut TcpStream, end: &[u8]) -> anyhow::Result<Vec<u8>> {
-    let (mut heard, mut room) = (Vec::new(), [0; 4096]);
+fn read_until(stream: &mut TcpStream, end: &[u8]) -> anyhow::Result<Vec<u8>> {
+    let (mut received, mut room) = (Vec::new(), [0; 4096]);
     loop {
-        let body = if heard.starts_with(b"HTTP/") {
-            heard.windows(4).position(|w| w == b"\r\n\r\n").map(|at| at + 4)
+        let body = if received.starts_with(b"HTTP/") {
+            received.windows(4).position(|w| w == b"\r\n\r\n").map(|at| at + 4)
         } else {
             Some(0)
         };
         // The chunks that events come in have line ends of their own.
-        if body.is_some_and(|at| heard[at..].windows(end.len()).any(|window| window == end)) {
-            return Ok(heard);
+        if body.is_some_and(|at| received[at..].windows(end.len()).any(|window| window == end)) {
+            return Ok(received);
         }
         match stream.read(&mut room) {
             Ok(0) => bail!("the server has closed"),
-            Ok(count) => heard.extend_from_slice(&room[..count]),
+            Ok(count) => received.extend_from_slice(&room[..count]),
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) => return Err(error).context("read"),
         }
-        ensure!(heard.len() < 1 << 20, "what was waited for did not come");
+        ensure!(received.len() < 1 << 20, "what was waited for did not come");
     }
 }

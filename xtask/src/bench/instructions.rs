@@ -15,7 +15,7 @@ use anyhow::{Context, bail};
 use comfy_table::Table;
 use serde::{Deserialize, Serialize};
 
-use super::shown;
+use super::table_text;
 use crate::parts::cargo;
 use crate::paths::{own, root, target};
 use crate::run::run;
@@ -38,7 +38,7 @@ const HEAD: &str = "\
 
 /// What to do with the figures.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Use {
+pub enum FiguresMode {
     /// Show them.
     Show,
     /// Fail if one differs by more than so many percent.
@@ -49,7 +49,7 @@ pub enum Use {
 
 /// Figures, and what they depend on beside the sources.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-struct Figures {
+struct InstructionFigures {
     toolchain: Toolchain,
     /// By setting.
     instructions_per_command: BTreeMap<String, f64>,
@@ -79,19 +79,19 @@ pub struct Comparison {
 }
 
 /// Counts, prints, and compares or writes.
-pub fn instructions(usage: Use) -> anyhow::Result<()> {
+pub fn instructions(usage: FiguresMode) -> anyhow::Result<()> {
     match usage {
-        Use::Show => {
+        FiguresMode::Show => {
             let measured = measure()?;
             let known = read_file().ok().filter(|known| known.toolchain == measured.toolchain);
             println!("{}", compare(known.as_ref(), &measured, PERCENT_MAX).table);
         }
-        Use::Check(percent_max) => {
+        FiguresMode::Check(percent_max) => {
             let comparison = check(percent_max)?;
             println!("{}", comparison.table);
             comparison.expect_within(percent_max)?;
         }
-        Use::Write => {
+        FiguresMode::Write => {
             let measured = measure()?;
             let known = read_file().ok();
             println!("{}", compare(known.as_ref(), &measured, PERCENT_MAX).table);
@@ -136,12 +136,12 @@ impl Comparison {
     }
 }
 
-fn read_file() -> anyhow::Result<Figures> {
+fn read_file() -> anyhow::Result<InstructionFigures> {
     let text = std::fs::read_to_string(root().join(FILE)).with_context(|| format!("read {FILE}"))?;
     toml::from_str(&text).with_context(|| format!("read {FILE}"))
 }
 
-fn compare(known: Option<&Figures>, measured: &Figures, percent_max: f64) -> Comparison {
+fn compare(known: Option<&InstructionFigures>, measured: &InstructionFigures, percent_max: f64) -> Comparison {
     let none = BTreeMap::new();
     let known = known.map_or(&none, |known| &known.instructions_per_command);
     let (mut table, mut within, mut outside, mut largest) = (Table::new(), 0, 0, 0.0_f64);
@@ -165,11 +165,11 @@ fn compare(known: Option<&Figures>, measured: &Figures, percent_max: f64) -> Com
         *(if verdict == "same" { &mut within } else { &mut outside }) += 1;
         table.add_row([setting.clone(), verdict.to_owned(), figure(old, 2), figure(new, 2), figure(ratio, 4)]);
     }
-    Comparison { table: shown(table, 2), within, outside, percent: largest }
+    Comparison { table: table_text(table, 2), within, outside, percent: largest }
 }
 
 /// Builds and counts.
-fn measure() -> anyhow::Result<Figures> {
+fn measure() -> anyhow::Result<InstructionFigures> {
     need_programs(&["valgrind"], &["valgrind"])?;
     run("build", &cargo(BUILD, &[]))?.expect_success("the build of the program that is counted")?;
     let program = target().join("dist/examples/instructions");
@@ -183,7 +183,7 @@ fn measure() -> anyhow::Result<Figures> {
         // Three digits: what is left of a figure is below any bound.
         figures.insert(setting.to_owned(), (pass as f64 / commands as f64 * 1_000.0).round() / 1_000.0);
     }
-    Ok(Figures { toolchain: Toolchain::here()?, instructions_per_command: figures })
+    Ok(InstructionFigures { toolchain: Toolchain::here()?, instructions_per_command: figures })
 }
 
 /// Instructions of so many passes, with all that comes before and after them.
@@ -198,11 +198,11 @@ fn count(program: &Path, setting: &str, passes: u32) -> anyhow::Result<u64> {
     command.arg(format!("--callgrind-out-file={}", out.display())).arg(program).args([setting, &passes.to_string()]);
     run(setting, &command)?.expect_success("a run under callgrind")?;
     let text = std::fs::read_to_string(&out).with_context(|| format!("read {}", out.display()))?;
-    total(&text).with_context(|| format!("find the sum in {}", out.display()))
+    instruction_total(&text).with_context(|| format!("find the sum in {}", out.display()))
 }
 
 /// The sum of all instructions in a file of callgrind.
-fn total(text: &str) -> Option<u64> {
+fn instruction_total(text: &str) -> Option<u64> {
     let sums = text.lines().filter_map(|line| line.strip_prefix("totals: ").or(line.strip_prefix("summary: ")));
     sums.filter_map(|sum| sum.trim().parse().ok()).max()
 }
@@ -210,7 +210,7 @@ fn total(text: &str) -> Option<u64> {
 impl Toolchain {
     /// The one of this machine.
     fn here() -> anyhow::Result<Toolchain> {
-        let rustc = said("rustc", &["-vV"])?;
+        let rustc = program_output("rustc", &["-vV"])?;
         let line = |prefix: &str| {
             let found = rustc.lines().find_map(|line| line.strip_prefix(prefix));
             found.map(str::to_owned).with_context(|| format!("find '{prefix}' in what rustc says of itself"))
@@ -218,9 +218,9 @@ impl Toolchain {
         Ok(Toolchain {
             rustc: line("rustc ")?,
             host: line("host: ")?,
-            libc: said("getconf", &["GNU_LIBC_VERSION"]).unwrap_or_default(),
+            libc: program_output("getconf", &["GNU_LIBC_VERSION"]).unwrap_or_default(),
             cpu: cpu().to_owned(),
-            valgrind: said("valgrind", &["--version"])?,
+            valgrind: program_output("valgrind", &["--version"])?,
         })
     }
 
@@ -248,7 +248,7 @@ fn cpu() -> &'static str {
 }
 
 /// What a program prints.
-fn said(program: &str, arguments: &[&str]) -> anyhow::Result<String> {
+fn program_output(program: &str, arguments: &[&str]) -> anyhow::Result<String> {
     let mut command = Command::new(program);
     command.args(arguments).current_dir(root());
     Ok(run(program, &command)?.expect_success(program)?.lines.join("\n").trim().to_owned())
@@ -258,9 +258,9 @@ fn said(program: &str, arguments: &[&str]) -> anyhow::Result<String> {
 mod tests {
     use super::*;
 
-    fn figures(figures: &[(&str, f64)]) -> Figures {
+    fn figures(figures: &[(&str, f64)]) -> InstructionFigures {
         let [rustc, host, libc, cpu, valgrind] = ["1", "x", "2", "", "3"].map(str::to_owned);
-        Figures {
+        InstructionFigures {
             toolchain: Toolchain { rustc, host, libc, cpu, valgrind },
             instructions_per_command: figures.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect(),
         }
@@ -283,14 +283,14 @@ mod tests {
     fn figures_are_read_as_they_are_written() {
         let figures = figures(&[("incr-1-key-p1", 1_534.125), ("topk.add-p1", 2.0)]);
         let text = format!("{HEAD}{}", toml::to_string_pretty(&figures).unwrap());
-        assert_eq!(toml::from_str::<Figures>(&text).unwrap(), figures);
+        assert_eq!(toml::from_str::<InstructionFigures>(&text).unwrap(), figures);
     }
 
     #[test]
     fn the_sum_of_callgrind_is_found() {
-        assert_eq!(total("events: Ir\nfn=(1)\n12 5\ntotals: 429162799\n"), Some(429_162_799));
-        assert_eq!(total("events: Ir\nsummary: 7\n"), Some(7));
-        assert_eq!(total("events: Ir\n"), None);
+        assert_eq!(instruction_total("events: Ir\nfn=(1)\n12 5\ntotals: 429162799\n"), Some(429_162_799));
+        assert_eq!(instruction_total("events: Ir\nsummary: 7\n"), Some(7));
+        assert_eq!(instruction_total("events: Ir\n"), None);
     }
 
     #[test]

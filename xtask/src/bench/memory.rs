@@ -12,8 +12,8 @@ use anyhow::Context;
 use comfy_table::Table;
 use rustix::process::Signal;
 
-use super::server::{Server, free_port};
-use super::{Stop, build, quipu_bench, shown};
+use super::server::{BenchServer, free_port};
+use super::{StopFlag, build, quipu_bench, table_text};
 use crate::tools::need_programs;
 
 /// How many counters unless told otherwise.
@@ -24,24 +24,25 @@ const BYTES_MUST: f64 = 60.0;
 const BYTES_GOAL: f64 = 45.0;
 
 /// How often memory is looked at until it stays put, how often at most, and what counts as put: one part in so many.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
-const LOOKS_MAX: usize = 40;
-const STILL: u64 = 500;
+const POLL_EVERY: Duration = Duration::from_millis(500);
+const POLLS_MAX: usize = 40;
+const STEADY_PART: u64 = 500;
 
 /// What is measured.
 #[derive(Clone, Copy)]
-enum Subject {
+enum MemorySubject {
     Redis,
     Quipu(&'static str),
 }
 
-impl Subject {
-    const ALL: [Subject; 3] = [Subject::Redis, Subject::Quipu("memory"), Subject::Quipu("relaxed")];
+impl MemorySubject {
+    const ALL: [MemorySubject; 3] =
+        [MemorySubject::Redis, MemorySubject::Quipu("memory"), MemorySubject::Quipu("relaxed")];
 
-    fn word(self) -> String {
+    fn name(self) -> String {
         match self {
-            Subject::Redis => "redis, no persistence".to_owned(),
-            Subject::Quipu(mode) => format!("quipu, {mode}"),
+            MemorySubject::Redis => "redis, no persistence".to_owned(),
+            MemorySubject::Quipu(mode) => format!("quipu, {mode}"),
         }
     }
 
@@ -49,12 +50,12 @@ impl Subject {
     fn command(self, quipu: &Path, home: &Path, port: u16) -> (Command, &'static str) {
         let port = port.to_string();
         match self {
-            Subject::Redis => {
+            MemorySubject::Redis => {
                 let mut command = Command::new("redis-server");
                 command.args(["--bind", "127.0.0.1", "--port", &port, "--save", "", "--dir"]).arg(home);
                 (command, "Ready to accept connections")
             }
-            Subject::Quipu(mode) => {
+            MemorySubject::Quipu(mode) => {
                 let mut command = Command::new(quipu);
                 command.env_clear().args(["serve", "--http", "off", "--workers", "1", "--durability", mode, "--resp"]);
                 command.arg(format!("127.0.0.1:{port}")).arg("--data").arg(home.join("data"));
@@ -68,53 +69,53 @@ impl Subject {
 pub fn memory(counters: &[usize]) -> anyhow::Result<()> {
     need_programs(&["redis-server"], &["redis-server"])?;
     let quipu = build()?;
-    let stop = Stop::listen()?;
+    let stop = StopFlag::listen()?;
     let mut table = Table::new();
     table.set_header(["counters", "server", "empty MB", "full MB", "bytes each", "less the empty one", "must", "goal"]);
     for &counters in if counters.is_empty() { &COUNTERS[..] } else { counters } {
-        for subject in Subject::ALL {
+        for subject in MemorySubject::ALL {
             stop.check()?;
             let (empty, full) = measure(subject, counters, &quipu, &stop)?;
             let (each, more) = (full as f64 / counters as f64, full.saturating_sub(empty) as f64 / counters as f64);
-            println!("{counters} counters, {}: {each:.1} bytes each", subject.word());
+            println!("{counters} counters, {}: {each:.1} bytes each", subject.name());
             let bars = match subject {
-                Subject::Redis => [String::new(), String::new()],
-                Subject::Quipu(_) => [format!("{BYTES_MUST:.0}"), format!("{BYTES_GOAL:.0}")],
+                MemorySubject::Redis => [String::new(), String::new()],
+                MemorySubject::Quipu(_) => [format!("{BYTES_MUST:.0}"), format!("{BYTES_GOAL:.0}")],
             };
             let [must, goal] = bars;
             let megabytes = |bytes: u64| format!("{:.1}", bytes as f64 / 1e6);
             let (each, more) = (format!("{each:.1}"), format!("{more:.1}"));
-            let row = [counters.to_string(), subject.word(), megabytes(empty), megabytes(full), each, more, must, goal];
+            let row = [counters.to_string(), subject.name(), megabytes(empty), megabytes(full), each, more, must, goal];
             table.add_row(row);
         }
     }
-    println!("\n{}", shown(table, 2));
+    println!("\n{}", table_text(table, 2));
     Ok(())
 }
 
 /// Resident bytes of a server, empty and with so many counters of 20-byte names.
-fn measure(subject: Subject, counters: usize, quipu: &Path, stop: &Stop) -> anyhow::Result<(u64, u64)> {
+fn measure(subject: MemorySubject, counters: usize, quipu: &Path, stop: &StopFlag) -> anyhow::Result<(u64, u64)> {
     let home = tempfile::Builder::new().prefix("quipu-bench-").tempdir().context("make a directory")?;
     let port = free_port().context("find a free port")?;
     let (mut command, ready) = subject.command(quipu, home.path(), port);
     // What it has counted is thrown away: no need for a clean stop.
-    let server = Server::start(&mut command, home.path(), ready, Signal::KILL, stop)?;
+    let server = BenchServer::start(&mut command, home.path(), ready, Signal::KILL, stop)?;
     let empty = settled(&server, stop)?;
     let (address, keys) = (format!("127.0.0.1:{port}"), counters.to_string());
     // Every key is made before anything is measured; what is measured after that is as short as can be.
     let how = ["--pipelines", "256", "--repetitions", "1", "--seconds", "0.01"];
-    quipu_bench(&subject.word(), quipu, &[&["--server", &address, "--keys", &keys][..], &how].concat())?;
+    quipu_bench(&subject.name(), quipu, &[&["--server", &address, "--keys", &keys][..], &how].concat())?;
     Ok((empty, settled(&server, stop)?))
 }
 
 /// What is resident once that stays put.
-fn settled(server: &Server, stop: &Stop) -> anyhow::Result<u64> {
+fn settled(server: &BenchServer, stop: &StopFlag) -> anyhow::Result<u64> {
     let mut before = server.resident_bytes()?;
-    for _ in 0..LOOKS_MAX {
+    for _ in 0..POLLS_MAX {
         stop.check()?;
-        thread::sleep(LOOK_EVERY);
+        thread::sleep(POLL_EVERY);
         let bytes = server.resident_bytes()?;
-        if bytes.abs_diff(before) <= before / STILL {
+        if bytes.abs_diff(before) <= before / STEADY_PART {
             return Ok(bytes);
         }
         before = bytes;

@@ -27,7 +27,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 pub use self::accuracy::accuracy;
 pub use self::bars::bars;
 pub use self::http::{bare_writes, http};
-pub use self::instructions::{BUILD as INSTRUCTIONS_BUILD, PERCENT_MAX, Use, check_instructions, instructions};
+pub use self::instructions::{BUILD as INSTRUCTIONS_BUILD, FiguresMode, PERCENT_MAX, check_instructions, instructions};
 pub use self::memory::memory;
 pub use self::postgres::{Options as PostgresOptions, postgres};
 pub use self::store::store;
@@ -36,16 +36,16 @@ use crate::paths::target;
 use crate::run::run;
 
 /// Whether somebody has asked for an end.
-struct Stop(Arc<AtomicBool>);
+struct StopFlag(Arc<AtomicBool>);
 
-impl Stop {
+impl StopFlag {
     /// From now on a signal does not end this program, but the next look at this does.
-    fn listen() -> anyhow::Result<Stop> {
-        let asked = Arc::new(AtomicBool::new(false));
+    fn listen() -> anyhow::Result<StopFlag> {
+        let is_requested = Arc::new(AtomicBool::new(false));
         for signal in [SIGHUP, SIGINT, SIGTERM] {
-            signal_hook::flag::register(signal, Arc::clone(&asked)).context("listen for signals")?;
+            signal_hook::flag::register(signal, Arc::clone(&is_requested)).context("listen for signals")?;
         }
-        Ok(Stop(asked))
+        Ok(StopFlag(is_requested))
     }
 
     fn check(&self) -> anyhow::Result<()> {
@@ -73,7 +73,7 @@ fn quipu_bench(label: &str, quipu: &Path, arguments: &[&str]) -> anyhow::Result<
 }
 
 /// A table whose columns from this one on are figures.
-fn shown(mut table: Table, figures_from: usize) -> String {
+fn table_text(mut table: Table, figures_from: usize) -> String {
     for column in table.column_iter_mut().skip(figures_from) {
         column.set_cell_alignment(CellAlignment::Right);
     }

@@ -13,9 +13,9 @@ use comfy_table::Table;
 use rustix::process::Signal;
 use tempfile::TempDir;
 
-use super::server::{Server, free_port};
-use super::{Stop, build, median, quipu_bench, shown};
-use crate::run::{Outcome, run};
+use super::server::{BenchServer, free_port};
+use super::{StopFlag, build, median, quipu_bench, table_text};
+use crate::run::{CommandOutcome, run};
 use crate::tools::postgres_programs;
 
 /// Clients of each server.
@@ -55,7 +55,7 @@ impl Default for Options {
 pub fn postgres(options: &Options) -> anyhow::Result<()> {
     let programs = postgres_programs()?;
     let quipu = build()?;
-    let stop = Stop::listen()?;
+    let stop = StopFlag::listen()?;
     let home = tempfile::Builder::new().prefix("quipu-bench-").tempdir().context("make a directory")?;
     let postgres = Postgres::start(programs, home, &stop)?;
     let (mut hot, mut decrement, mut ours) = (Vec::new(), Vec::new(), Vec::new());
@@ -93,7 +93,7 @@ fn print(version: &str, hot: &[f64], decrement: &[f64], ours: &[f64]) {
         String::new(),
         String::new(),
     ]);
-    println!("\n{}", shown(table, 1));
+    println!("\n{}", table_text(table, 1));
     let verdict = if ratio(hot) >= RATIO_MUST { "holds" } else { "DOES NOT HOLD" };
     println!("\nat least {RATIO_MUST:.0} times the hot row: {verdict}");
 }
@@ -110,19 +110,19 @@ fn durable_counter(quipu: &Path, dir: &Path, seconds: usize) -> anyhow::Result<f
 /// A private PostgreSQL.
 pub struct Postgres {
     /// Before the directory: it ends first.
-    _server: Server,
+    _server: BenchServer,
     home: TempDir,
     programs: PathBuf,
     port: String,
 }
 
 impl Postgres {
-    pub fn start(programs: PathBuf, home: TempDir, stop: &Stop) -> anyhow::Result<Postgres> {
-        let owner = owner(home.path())?;
+    pub fn start(programs: PathBuf, home: TempDir, stop: &StopFlag) -> anyhow::Result<Postgres> {
+        let owner = postgres_user(home.path())?;
         let data = home.path().join("data");
         let mut make = Command::new(programs.join("initdb"));
         make.args(["-A", "trust", "-U", USER, "--encoding=UTF8", "--locale=C", "--no-sync", "-D"]).arg(&data);
-        owned(&mut make, owner).output().context("run initdb").and_then(|output| match output.status.success() {
+        run_as(&mut make, owner).output().context("run initdb").and_then(|output| match output.status.success() {
             true => Ok(()),
             false => bail!("initdb failed:\n{}", String::from_utf8_lossy(&output.stderr)),
         })?;
@@ -131,7 +131,7 @@ impl Postgres {
         serve.args(["-h", "127.0.0.1", "-p", &port, "-k"]).arg(home.path()).arg("-D").arg(&data);
         // SIGINT is its fast stop: clients are sent away.
         let ready = "database system is ready to accept connections";
-        let server = Server::start(owned(&mut serve, owner), home.path(), ready, Signal::INT, stop)?;
+        let server = BenchServer::start(run_as(&mut serve, owner), home.path(), ready, Signal::INT, stop)?;
         let postgres = Postgres { _server: server, home, programs, port };
         postgres.ask("tables", TABLES)?;
         Ok(postgres)
@@ -159,7 +159,7 @@ impl Postgres {
         Ok(format!("PostgreSQL {version}"))
     }
 
-    fn ask(&self, label: &str, statement: &str) -> anyhow::Result<Outcome> {
+    fn ask(&self, label: &str, statement: &str) -> anyhow::Result<CommandOutcome> {
         let mut command = self.client("psql");
         command.args(["-X", "-q", "-t", "-A", "-v", "ON_ERROR_STOP=1", "-c", statement, USER]);
         run(label, &command)?.expect_success("psql")
@@ -178,7 +178,7 @@ fn tps(lines: &[String]) -> Option<f64> {
 }
 
 /// Who PostgreSQL runs as: its own user where we are root, and then the directory becomes his; else whoever we are.
-fn owner(home: &Path) -> anyhow::Result<Option<(u32, u32)>> {
+fn postgres_user(home: &Path) -> anyhow::Result<Option<(u32, u32)>> {
     let us = std::fs::metadata(home).with_context(|| format!("look at {}", home.display()))?.uid();
     if us != 0 {
         return Ok(None);
@@ -193,7 +193,7 @@ fn owner(home: &Path) -> anyhow::Result<Option<(u32, u32)>> {
     Ok(Some((user, group)))
 }
 
-fn owned(command: &mut Command, owner: Option<(u32, u32)>) -> &mut Command {
+fn run_as(command: &mut Command, owner: Option<(u32, u32)>) -> &mut Command {
     match owner {
         // Where he may be, whoever calls.
         Some((user, group)) => command.uid(user).gid(group).current_dir("/"),
@@ -207,9 +207,9 @@ mod tests {
 
     #[test]
     fn the_figure_of_pgbench_is_found() {
-        let said = "number of failed transactions: 0 (0.000%)\nlatency average = 36.9 ms\n\
+        let bench_output = "number of failed transactions: 0 (0.000%)\nlatency average = 36.9 ms\n\
                     initial connection time = 61.2 ms\ntps = 1353.123456 (without initial connection time)";
-        let lines: Vec<String> = said.lines().map(str::to_owned).collect();
+        let lines: Vec<String> = bench_output.lines().map(str::to_owned).collect();
         assert_eq!(tps(&lines), Some(1353.123456));
         assert_eq!(tps(&lines[..3]), None);
     }

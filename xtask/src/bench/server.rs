@@ -11,8 +11,8 @@ use std::time::Duration;
 use anyhow::{Context, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::Stop;
-use crate::run::{now, shown};
+use super::StopFlag;
+use crate::run::{command_line, now};
 
 /// How long a start may take.
 const READY_TIMEOUT: Duration = Duration::from_secs(60);
@@ -21,39 +21,39 @@ const READY_TIMEOUT: Duration = Duration::from_secs(60);
 const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// How often it is looked whether a server has come so far.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const POLL_EVERY: Duration = Duration::from_millis(20);
 
 /// A running server. Dropped, it is asked to stop, and made to if it does not.
-pub struct Server {
+pub struct BenchServer {
     child: Child,
     log: PathBuf,
     stop_with: Signal,
 }
 
-impl Server {
+impl BenchServer {
     /// Starts it and waits until its log, a file in this directory, has this text. It ends at this signal.
     pub fn start(
         command: &mut Command,
         home: &Path,
         ready: &str,
         stop_with: Signal,
-        stop: &Stop,
-    ) -> anyhow::Result<Server> {
+        stop: &StopFlag,
+    ) -> anyhow::Result<BenchServer> {
         let log = home.join("log");
         let written = File::create(&log).with_context(|| format!("make {}", log.display()))?;
         command.stdin(Stdio::null()).stderr(written.try_clone()?).stdout(written);
-        let child = command.spawn().with_context(|| format!("run {}", shown(command)))?;
-        let mut server = Server { child, log, stop_with };
+        let child = command.spawn().with_context(|| format!("run {}", command_line(command)))?;
+        let mut server = BenchServer { child, log, stop_with };
         let began = now();
-        while !server.said().contains(ready) {
+        while !server.read_log().contains(ready) {
             stop.check()?;
             if let Some(status) = server.child.try_wait().context("look after a server")? {
-                bail!("{} ended ({status}) before it served:\n{}", shown(command), server.said());
+                bail!("{} ended ({status}) before it served:\n{}", command_line(command), server.read_log());
             }
             if began.elapsed() > READY_TIMEOUT {
-                bail!("{} did not serve in time:\n{}", shown(command), server.said());
+                bail!("{} did not serve in time:\n{}", command_line(command), server.read_log());
             }
-            thread::sleep(LOOK_EVERY);
+            thread::sleep(POLL_EVERY);
         }
         Ok(server)
     }
@@ -64,7 +64,7 @@ impl Server {
     }
 
     /// All that it said.
-    pub fn said(&self) -> String {
+    pub fn read_log(&self) -> String {
         std::fs::read(&self.log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
     }
 
@@ -78,7 +78,7 @@ impl Server {
     }
 }
 
-impl Server {
+impl BenchServer {
     /// CPU time that it has taken so far, all threads together that have not ended. What the kernel says of a whole process is in hundredths of a second, which is too coarse for a turn of some changes.
     pub fn cpu(&self) -> anyhow::Result<Duration> {
         let mut nanos = 0;
@@ -95,7 +95,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for BenchServer {
     fn drop(&mut self) {
         let began = now();
         let _ = kill_process(Pid::from_child(&self.child), self.stop_with);
@@ -103,7 +103,7 @@ impl Drop for Server {
             if !matches!(self.child.try_wait(), Ok(None)) {
                 return;
             }
-            thread::sleep(LOOK_EVERY);
+            thread::sleep(POLL_EVERY);
         }
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -17,8 +17,8 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use super::postgres::{HOT_ROW, Postgres};
-use super::server::{Server, free_port};
-use super::{Stop, build, median, quipu_bench, shown};
+use super::server::{BenchServer, free_port};
+use super::{StopFlag, build, median, quipu_bench, table_text};
 use crate::run::now;
 use crate::tools::{need_programs, postgres_programs};
 
@@ -43,16 +43,16 @@ const FRESHNESS: Duration = Duration::from_secs(5);
 const IMPORTED: usize = 1_000_000;
 
 /// Something to measure, and its name.
-type Part = (&'static str, fn(&Bench) -> anyhow::Result<()>);
+type StorePart = (&'static str, fn(&StoreBench) -> anyhow::Result<()>);
 
 /// What there is to measure.
-const PARTS: [Part; 6] = [
-    ("cpu", Bench::cpu),
-    ("hot-counter", Bench::hot_counter),
-    ("readers", Bench::readers),
-    ("pages", Bench::pages),
-    ("import", Bench::import),
-    ("hot-row", Bench::hot_row),
+const PARTS: [StorePart; 6] = [
+    ("cpu", StoreBench::cpu),
+    ("hot-counter", StoreBench::hot_counter),
+    ("readers", StoreBench::readers),
+    ("pages", StoreBench::pages),
+    ("import", StoreBench::import),
+    ("hot-row", StoreBench::hot_row),
 ];
 
 /// Measures and prints: all parts, or those that are named.
@@ -62,7 +62,7 @@ pub fn store(named: &[&str]) -> anyhow::Result<()> {
     }
     need_programs(&["redis-server"], &["redis-server"])?;
     need_programs(&["taskset"], &["util-linux"])?;
-    let bench = Bench { quipu: build()?, stop: Stop::listen()?, home: home()? };
+    let bench = StoreBench { quipu: build()?, stop: StopFlag::listen()?, home: home()? };
     let mut parts = PARTS.iter().filter(|(part, _)| named.is_empty() || named.contains(part));
     parts.try_for_each(|(_, part)| part(&bench))
 }
@@ -71,42 +71,42 @@ fn home() -> anyhow::Result<tempfile::TempDir> {
     tempfile::Builder::new().prefix("quipu-bench-").tempdir().context("make a directory")
 }
 
-struct Bench {
+struct StoreBench {
     quipu: PathBuf,
-    stop: Stop,
+    stop: StopFlag,
     home: tempfile::TempDir,
 }
 
 /// A server, and where it listens.
-struct At {
-    server: Server,
+struct LocalServer {
+    server: BenchServer,
     port: u16,
 }
 
-impl At {
+impl LocalServer {
     fn connect(&self) -> anyhow::Result<TcpStream> {
         connect(self.port)
     }
 
     /// How often a Redis has run a command, those of scripts included.
     fn calls(&self, command: &str) -> anyhow::Result<u64> {
-        let said = self.info("commandstats")?;
-        let line = said.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
+        let reply = self.info("commandstats")?;
+        let line = reply.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
         Ok(line.and_then(|line| line.split(',').next()?.parse().ok()).unwrap_or(0))
     }
 
     /// A figure of a Redis.
     fn figure(&self, section: &str, name: &str) -> anyhow::Result<u64> {
-        let said = self.info(section)?;
-        let found = said.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')?.trim().parse().ok());
+        let reply = self.info(section)?;
+        let found = reply.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')?.trim().parse().ok());
         found.with_context(|| format!("Redis does not tell {name}"))
     }
 
     fn info(&self, section: &str) -> anyhow::Result<String> {
         let mut stream = self.connect()?;
         stream.write_all(format!("INFO {section}\r\n").as_bytes()).context("ask Redis")?;
-        let said = read_until(&mut stream, |said| length(said).is_some_and(|length| said.len() >= length))?;
-        Ok(String::from_utf8_lossy(&said).into_owned())
+        let reply = read_until(&mut stream, |reply| bulk_length(reply).is_some_and(|length| reply.len() >= length))?;
+        Ok(String::from_utf8_lossy(&reply).into_owned())
     }
 }
 
@@ -118,40 +118,40 @@ fn connect(port: u16) -> anyhow::Result<TcpStream> {
 }
 
 /// How long a bulk string is, with what is around it, as far as that can be told yet.
-fn length(said: &[u8]) -> Option<usize> {
-    let end = said.windows(2).position(|window| window == b"\r\n")?;
-    let bytes: usize = std::str::from_utf8(&said[1..end]).ok()?.parse().ok()?;
+fn bulk_length(reply: &[u8]) -> Option<usize> {
+    let end = reply.windows(2).position(|window| window == b"\r\n")?;
+    let bytes: usize = std::str::from_utf8(&reply[1..end]).ok()?.parse().ok()?;
     Some(end + 2 + bytes + 2)
 }
 
 fn read_until(stream: &mut TcpStream, done: impl Fn(&[u8]) -> bool) -> anyhow::Result<Vec<u8>> {
-    let (mut said, mut room) = (Vec::new(), [0; 1 << 16]);
-    while !done(&said) {
+    let (mut reply, mut room) = (Vec::new(), [0; 1 << 16]);
+    while !done(&reply) {
         let count = stream.read(&mut room).context("read")?;
         ensure!(count > 0, "the server has closed");
-        said.extend_from_slice(&room[..count]);
+        reply.extend_from_slice(&room[..count]);
     }
-    Ok(said)
+    Ok(reply)
 }
 
-impl Bench {
-    fn place(&self, name: &str) -> anyhow::Result<PathBuf> {
-        let place = self.home.path().join(name);
-        std::fs::create_dir_all(&place).with_context(|| format!("make {}", place.display()))?;
-        Ok(place)
+impl StoreBench {
+    fn make_folder(&self, name: &str) -> anyhow::Result<PathBuf> {
+        let folder = self.home.path().join(name);
+        std::fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
+        Ok(folder)
     }
 
-    fn redis(&self, name: &str) -> anyhow::Result<At> {
-        let (home, port) = (self.place(name)?, free_port().context("find a free port")?);
+    fn redis(&self, name: &str) -> anyhow::Result<LocalServer> {
+        let (home, port) = (self.make_folder(name)?, free_port().context("find a free port")?);
         let mut command = Command::new("redis-server");
         command.args(["--bind", "127.0.0.1", "--port", &port.to_string(), "--save", "", "--dir"]).arg(&home);
-        let server = Server::start(&mut command, &home, "Ready to accept connections", Signal::KILL, &self.stop)?;
-        Ok(At { server, port })
+        let server = BenchServer::start(&mut command, &home, "Ready to accept connections", Signal::KILL, &self.stop)?;
+        Ok(LocalServer { server, port })
     }
 
     /// A relaxed node with one worker. On a core of its own, if it is measured alone.
-    fn node(&self, name: &str, pinned: bool, store: Option<&str>, more: &[&str]) -> anyhow::Result<At> {
-        let (home, port) = (self.place(name)?, free_port().context("find a free port")?);
+    fn node(&self, name: &str, pinned: bool, store: Option<&str>, more: &[&str]) -> anyhow::Result<LocalServer> {
+        let (home, port) = (self.make_folder(name)?, free_port().context("find a free port")?);
         let mut command = Command::new(if pinned { "taskset".into() } else { self.quipu.clone() });
         if pinned {
             command.args(["-c", "0"]).arg(&self.quipu);
@@ -165,11 +165,11 @@ impl Bench {
         if !more.contains(&"--http") {
             command.args(["--http", "off"]);
         }
-        let server = Server::start(&mut command, &home, "resp://", Signal::KILL, &self.stop)?;
-        Ok(At { server, port })
+        let server = BenchServer::start(&mut command, &home, "resp://", Signal::KILL, &self.stop)?;
+        Ok(LocalServer { server, port })
     }
 
-    fn measure(&self, node: &At, words: &[&str]) -> anyhow::Result<Value> {
+    fn measure(&self, node: &LocalServer, words: &[&str]) -> anyhow::Result<Value> {
         let (address, pid) = (format!("127.0.0.1:{}", node.port), node.server.pid().to_string());
         let fixed = ["--server", &address, "--pid", &pid, "--keys", "1", "--repetitions", "1"];
         let document = quipu_bench("load", &self.quipu, &[&fixed[..], words].concat())?;
@@ -201,12 +201,12 @@ impl Bench {
             let [alone, shared] = figures;
             table.add_row([command.to_owned(), alone, shared, format!("{:.2}", median(&ratios)), most.to_string()]);
         }
-        println!("\n{}\n", shown(table, 1));
+        println!("\n{}\n", table_text(table, 1));
         Ok(())
     }
 
     /// Adds a second of all nodes together.
-    fn load(&self, nodes: &[At], words: &[&str]) -> anyhow::Result<f64> {
+    fn load(&self, nodes: &[LocalServer], words: &[&str]) -> anyhow::Result<f64> {
         thread::scope(|scope| {
             let loads: Vec<_> = nodes.iter().map(|node| scope.spawn(|| self.measure(node, words))).collect();
             loads.into_iter().try_fold(0.0, |sum, load| {
@@ -216,7 +216,7 @@ impl Bench {
         })
     }
 
-    fn nodes(&self, name: &str, url: &str) -> anyhow::Result<Vec<At>> {
+    fn nodes(&self, name: &str, url: &str) -> anyhow::Result<Vec<LocalServer>> {
         (0..NODES).map(|node| self.node(&format!("{name}-{node}"), false, Some(url), &[])).collect()
     }
 
@@ -244,23 +244,23 @@ impl Bench {
         let freshness = format!("{}s", FRESHNESS.as_secs());
         let node = self.node("readers", false, Some(&url), &["--freshness", &freshness])?;
         let other = self.node("readers-other", false, Some(&url), &[])?;
-        let ask = |node: &At, line: &[u8]| {
+        let send_line = |node: &LocalServer, line: &[u8]| {
             let mut stream = node.connect()?;
             stream.write_all(line).context("ask")?;
-            read_until(&mut stream, |said| said.ends_with(b"\r\n")).map(drop)
+            read_until(&mut stream, |reply| reply.ends_with(b"\r\n")).map(drop)
         };
-        ask(&other, b"INCR likes\r\n")?;
+        send_line(&other, b"INCR likes\r\n")?;
         thread::sleep(Duration::from_secs(3));
         let mut readers = (0..READERS).map(|_| node.connect()).collect::<anyhow::Result<Vec<_>>>()?;
-        ask(&node, b"GET likes\r\n")?;
+        send_line(&node, b"GET likes\r\n")?;
         thread::sleep(FRESHNESS + Duration::from_secs(1));
         let before = redis.calls("hgetall")?;
         for reader in &mut readers {
             reader.write_all(b"GET likes\r\n").context("ask")?;
         }
         for reader in &mut readers {
-            let said = read_until(reader, |said| said.ends_with(b"1\r\n"))?;
-            ensure!(said == b"$1\r\n1\r\n", "a reader was told {:?}", String::from_utf8_lossy(&said));
+            let reply = read_until(reader, |reply| reply.ends_with(b"1\r\n"))?;
+            ensure!(reply == b"$1\r\n1\r\n", "a reader was told {:?}", String::from_utf8_lossy(&reply));
         }
         println!(
             "{READERS} clients that read a counter at once, of which what is known is too old: {} reads at the store\n",
@@ -281,7 +281,7 @@ impl Bench {
                 writeln!(lines, "SET likes:{number} {number}\r")?;
             }
             stream.write_all(&lines).context("fill the source")?;
-            read_until(&mut stream, |said| said.len() == 10_000 * b"+OK\r\n".len())?;
+            read_until(&mut stream, |reply| reply.len() == 10_000 * b"+OK\r\n".len())?;
         }
         let [from, to] = [&source, &store].map(|redis| format!("redis://127.0.0.1:{}", redis.port));
         let import = || {
@@ -329,7 +329,7 @@ impl Bench {
             let cells = [row, one, one / row, sixteen, sixteen / row].map(|figure| format!("{figure:.0}"));
             table.add_row([vec![turn.to_string()], cells.to_vec()].concat());
         }
-        println!("\n{}", shown(table, 1));
+        println!("\n{}", table_text(table, 1));
         let verdict = if least >= ROW_RATIO_MUST { "holds" } else { "DOES NOT HOLD" };
         println!("\nat least {ROW_RATIO_MUST:.0} times the hot row, in every turn: {verdict}");
         Ok(())

@@ -28,7 +28,7 @@ pub struct Block {
 
 /// One command of a shell block, which may span lines.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Step {
+pub struct ShellStep {
     /// The command, without the comment behind it.
     pub command: String,
     /// What it prints, if the document says.
@@ -115,7 +115,7 @@ impl Block {
     }
 
     /// The commands of the block, in order.
-    pub fn steps(&self) -> anyhow::Result<Vec<Step>> {
+    pub fn steps(&self) -> anyhow::Result<Vec<ShellStep>> {
         let mut steps = Vec::new();
         let mut command = String::new();
         for (index, line) in self.text.lines().enumerate() {
@@ -126,7 +126,7 @@ impl Block {
             command.push_str(code.trim_end());
             if is_complete(&command)? {
                 let expected = comment.map(str::to_owned);
-                steps.push(Step { command: std::mem::take(&mut command), expected, line: index + 1 });
+                steps.push(ShellStep { command: std::mem::take(&mut command), expected, line: index + 1 });
             } else {
                 command.push('\n');
             }
@@ -175,12 +175,12 @@ fn is_complete(command: &str) -> anyhow::Result<bool> {
 mod tests {
     use super::*;
 
-    fn steps(text: &str) -> Vec<Step> {
+    fn steps(text: &str) -> Vec<ShellStep> {
         Block { fence: Fence::Shell, line: 1, text: text.to_owned() }.steps().unwrap()
     }
 
-    fn step(command: &str, expected: Option<&str>, line: usize) -> Step {
-        Step { command: command.to_owned(), expected: expected.map(str::to_owned), line }
+    fn step(command: &str, expected: Option<&str>, line: usize) -> ShellStep {
+        ShellStep { command: command.to_owned(), expected: expected.map(str::to_owned), line }
     }
 
     #[test]

@@ -16,7 +16,7 @@ use anyhow::{Context, bail};
 use self::blocks::{Block, Fence};
 use self::session::Session;
 use crate::clients::build_program;
-use crate::parts::Found;
+use crate::parts::PartResult;
 use crate::paths::root;
 use crate::tools;
 
@@ -27,30 +27,30 @@ const DOCUMENTS: [&str; 2] = ["README.md", "docs/operating.md"];
 const CONSOLE_MAX: usize = 10;
 
 /// Runs all examples with the debug build of the program.
-pub fn documents() -> anyhow::Result<Found> {
+pub fn documents() -> anyhow::Result<PartResult> {
     tools::install()?;
     let program = build_program("debug")?;
-    let mut found = Found::default();
+    let mut result = PartResult::default();
     let mut console = 0;
     for document in DOCUMENTS {
         let text = std::fs::read_to_string(root().join(document)).with_context(|| format!("read {document}"))?;
         let blocks = blocks::parse(document, &text)?;
         console += blocks.iter().filter(|block| block.fence == Fence::Console).count();
-        let compared = run_document(document, &blocks, &program, &mut found)?;
+        let compared = run_document(document, &blocks, &program, &mut result)?;
         let executed = blocks.iter().filter(|block| block.fence == Fence::Shell).count();
         if executed == 0 {
             bail!("{document} has no example to run");
         }
-        found.passed += executed;
-        found.proofs.push(format!("{document}: {executed} blocks run, {compared} outputs compared"));
-        if found.failure.is_some() {
-            return Ok(found);
+        result.passed += executed;
+        result.proofs.push(format!("{document}: {executed} blocks run, {compared} outputs compared"));
+        if result.failure.is_some() {
+            return Ok(result);
         }
     }
     if console > CONSOLE_MAX {
         bail!("{console} examples are only shown; {CONSOLE_MAX} may be");
     }
-    Ok(found)
+    Ok(result)
 }
 
 /// Runs the blocks of a document in one session; returns how many outputs were compared.
@@ -58,7 +58,7 @@ fn run_document(
     document: &str,
     blocks: &[Block],
     program: &std::path::Path,
-    found: &mut Found,
+    result: &mut PartResult,
 ) -> anyhow::Result<usize> {
     let mut session = Session::begin(program)?;
     let mut compared = 0;
@@ -71,8 +71,8 @@ fn run_document(
                     let outcome = session.run_step(&step, block.line)?;
                     compared += usize::from(step.expected.is_some());
                     if let Some(fault) = outcome.fault(&step) {
-                        found.failed += 1;
-                        found.failure = Some(format!(
+                        result.failed += 1;
+                        result.failure = Some(format!(
                             "{document}:{}: {fault}\n$ {}\n{}",
                             block.line + step.line,
                             step.command,

@@ -14,7 +14,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use tempfile::TempDir;
 
-use super::blocks::Step;
+use super::blocks::ShellStep;
 use crate::run::now;
 use crate::tools::need_programs;
 
@@ -128,7 +128,7 @@ impl Session {
     }
 
     /// Runs one step of the block at this line, and waits for its end.
-    pub fn run_step(&mut self, step: &Step, block: usize) -> anyhow::Result<StepOutcome> {
+    pub fn run_step(&mut self, step: &ShellStep, block: usize) -> anyhow::Result<StepOutcome> {
         if self.block.0 != block {
             self.block = (block, now());
         }
@@ -189,7 +189,7 @@ fn executable(command: &str) -> String {
 
 impl StepOutcome {
     /// What is wrong with the step, if anything is.
-    pub fn fault(&self, step: &Step) -> Option<String> {
+    pub fn fault(&self, step: &ShellStep) -> Option<String> {
         if self.status != 0 {
             return Some(format!("the command ends with status {}", self.status));
         }
@@ -250,8 +250,11 @@ mod tests {
 
     #[test]
     fn a_step_fails_by_its_status_by_another_output_and_by_a_refusal_that_the_document_does_not_show() {
-        let step =
-            |expected: Option<&str>| Step { command: String::new(), expected: expected.map(str::to_owned), line: 1 };
+        let step = |expected: Option<&str>| ShellStep {
+            command: String::new(),
+            expected: expected.map(str::to_owned),
+            line: 1,
+        };
         let outcome = |output: &str, status| StepOutcome { output: output.to_owned(), status };
         assert!(outcome("(integer) 1", 0).fault(&step(Some("(integer) 1"))).is_none());
         assert!(outcome("(integer) 1", 1).fault(&step(Some("(integer) 1"))).is_some());

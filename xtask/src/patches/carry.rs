@@ -41,7 +41,7 @@ struct PatchedText {
 }
 
 /// The new patched text of a file.
-pub enum Carried {
+pub enum MergeResult {
     /// It is known.
     Text(String),
     /// It needs a decision.
@@ -89,7 +89,7 @@ fn apply(tree: &Tree<'_>, patch: Patch) -> anyhow::Result<PatchBefore> {
 pub fn carry_all(
     before: &[PatchBefore],
     new_path: &dyn Fn(&str) -> String,
-    carry: &mut dyn FnMut(&str, &str, &str, &str) -> anyhow::Result<Carried>,
+    carry: &mut dyn FnMut(&str, &str, &str, &str) -> anyhow::Result<MergeResult>,
 ) -> anyhow::Result<usize> {
     let mut carried = 0;
     for patch in before {
@@ -104,9 +104,9 @@ pub fn carry_all(
             }
             changed = true;
             match carry(&name, file, original, patched).with_context(|| format!("carry {name} over {file}"))? {
-                Carried::Text(text) if text == now => bail!("{name} would no longer change {to}"),
-                Carried::Text(text) => body += &patch_text(&to, &now, &text)?,
-                Carried::Conflict => conflict = true,
+                MergeResult::Text(text) if text == now => bail!("{name} would no longer change {to}"),
+                MergeResult::Text(text) => body += &patch_text(&to, &now, &text)?,
+                MergeResult::Conflict => conflict = true,
             }
         }
         if conflict {
@@ -125,7 +125,7 @@ pub fn carry(commit: &str) -> anyhow::Result<()> {
     let carried = carry_all(&before, &str::to_owned, &mut |_, file, original, patched| {
         let ours = read(&root().join(file))?;
         match merge(&ours, original, patched)? {
-            Carried::Conflict => merge_code_lines(&ours, original, patched),
+            MergeResult::Conflict => merge_code_lines(&ours, original, patched),
             merged => Ok(merged),
         }
     })?;
@@ -134,7 +134,7 @@ pub fn carry(commit: &str) -> anyhow::Result<()> {
 }
 
 /// A three-way merge.
-fn merge(ours: &str, base: &str, theirs: &str) -> anyhow::Result<Carried> {
+fn merge(ours: &str, base: &str, theirs: &str) -> anyhow::Result<MergeResult> {
     let folder = tempfile::tempdir().context("make a directory for a merge")?;
     let paths = ["ours", "base", "theirs"].map(|name| folder.path().join(name));
     for (path, text) in paths.iter().zip([ours, base, theirs]) {
@@ -142,19 +142,19 @@ fn merge(ours: &str, base: &str, theirs: &str) -> anyhow::Result<Carried> {
     }
     let output = Command::new("git").args(["merge-file", "-p"]).args(&paths).output().context("run git merge-file")?;
     match output.status.code() {
-        Some(0) => Ok(Carried::Text(String::from_utf8(output.stdout).context("read the merged text")?)),
-        Some(conflicts) if conflicts > 0 && conflicts < 128 => Ok(Carried::Conflict),
+        Some(0) => Ok(MergeResult::Text(String::from_utf8(output.stdout).context("read the merged text")?)),
+        Some(conflicts) if conflicts > 0 && conflicts < 128 => Ok(MergeResult::Conflict),
         _ => bail!("git merge-file failed: {}", String::from_utf8_lossy(&output.stderr)),
     }
 }
 
 /// A merge of a patch into a text that differs from its original in comments and blank lines alone.
-fn merge_code_lines(ours: &str, base: &str, theirs: &str) -> anyhow::Result<Carried> {
+fn merge_code_lines(ours: &str, base: &str, theirs: &str) -> anyhow::Result<MergeResult> {
     let (ours_lines, base_lines) = (ours.lines().collect::<Vec<_>>(), base.lines().collect::<Vec<_>>());
     let (ours_code, base_code) = (code_lines(&ours_lines), code_lines(&base_lines));
     let same = |(ours, base): (&usize, &usize)| ours_lines[*ours] == base_lines[*base];
     if ours_code.len() != base_code.len() || !ours_code.iter().zip(&base_code).all(same) {
-        return Ok(Carried::Conflict);
+        return Ok(MergeResult::Conflict);
     }
     let starts = line_starts(base);
     let line_of = |byte: usize| starts.partition_point(|start| *start < byte);
@@ -173,14 +173,14 @@ fn merge_code_lines(ours: &str, base: &str, theirs: &str) -> anyhow::Result<Carr
             (next, next)
         };
         if from < done {
-            return Ok(Carried::Conflict);
+            return Ok(MergeResult::Conflict);
         }
         ours_lines[done..from].iter().for_each(|line| merged.extend([line, "\n"]));
         merged += &theirs[added];
         done = to;
     }
     ours_lines[done..].iter().for_each(|line| merged.extend([line, "\n"]));
-    Ok(Carried::Text(merged))
+    Ok(MergeResult::Text(merged))
 }
 
 /// The lines that are neither blank nor a comment.
@@ -305,16 +305,16 @@ mod tests {
     fn a_patch_is_merged_over_a_change_of_other_lines_and_not_over_its_own() {
         let base = "// one\nfn f() {}\n\n\n// two\nfn g() {}\n";
         let (ours, theirs) = (base.replace("// one", "// first"), base.replace("fn g() {}", "fn g() { h() }"));
-        let Carried::Text(merged) = merge(&ours, base, &theirs).unwrap() else { panic!("no conflict") };
+        let MergeResult::Text(merged) = merge(&ours, base, &theirs).unwrap() else { panic!("no conflict") };
         assert_eq!(merged, "// first\nfn f() {}\n\n\n// two\nfn g() { h() }\n");
         let ours = base.replace("// two", "// second, and\n// third");
-        assert!(matches!(merge(&ours, base, &theirs).unwrap(), Carried::Conflict));
-        let Carried::Text(merged) = merge_code_lines(&ours, base, &theirs).unwrap() else {
+        assert!(matches!(merge(&ours, base, &theirs).unwrap(), MergeResult::Conflict));
+        let MergeResult::Text(merged) = merge_code_lines(&ours, base, &theirs).unwrap() else {
             panic!("only comments differ")
         };
         assert_eq!(merged, ours.replace("fn g() {}", "fn g() { h() }"));
         let other = base.replace("fn g() {}", "fn g() { i() }");
-        assert!(matches!(merge_code_lines(&other, base, &theirs).unwrap(), Carried::Conflict));
-        assert!(matches!(merge(&other, base, &theirs).unwrap(), Carried::Conflict));
+        assert!(matches!(merge_code_lines(&other, base, &theirs).unwrap(), MergeResult::Conflict));
+        assert!(matches!(merge(&other, base, &theirs).unwrap(), MergeResult::Conflict));
     }
 }

@@ -11,28 +11,28 @@ use std::process::Command;
 
 use anyhow::{Context, bail};
 
-use super::{Caught, Lane, Patch};
+use super::{CatchReport, Lane, Patch};
 use crate::paths::{own, root, target};
-use crate::run::{Outcome, now, run};
+use crate::run::{CommandOutcome, now, run};
 
 /// Where cargo puts what it builds for tests.
 const PROFILE: &str = "debug";
 
 /// A copy of the workspace.
-pub struct Copy {
+pub struct WorkspaceCopy {
     source: PathBuf,
     target: PathBuf,
 }
 
-impl Copy {
+impl WorkspaceCopy {
     /// The copy of a lane.
-    pub fn new(lane: Lane) -> Copy {
+    pub fn new(lane: Lane) -> WorkspaceCopy {
         let folder = own("patches").join(lane.name());
-        Copy { source: folder.join("source"), target: folder.join("target") }
+        WorkspaceCopy { source: folder.join("source"), target: folder.join("target") }
     }
 
     /// Builds the patched code and runs the test that is to catch it.
-    pub fn try_out(&self, patch: &Patch, hurry: bool) -> anyhow::Result<Caught> {
+    pub fn try_out(&self, patch: &Patch, hurry: bool) -> anyhow::Result<CatchReport> {
         let is_new = self.seed()?;
         self.refresh(is_new)?;
         self.apply(patch)?;
@@ -69,7 +69,7 @@ impl Copy {
             bail!("`{test}` fails, but no test does:\n{}", outcome.lines.join("\n"));
         }
         let seed = outcome.lines.iter().find_map(|line| line.split_once("again: ")).map(|(_, seed)| seed.to_owned());
-        Ok(Caught { tests: failures, seed, built, ran })
+        Ok(CatchReport { tests: failures, seed, built, ran })
     }
 
     /// Takes over what the workspace has built, if the copy has built nothing yet; whether that is so.
@@ -146,7 +146,13 @@ impl Copy {
         Ok(())
     }
 
-    fn cargo(&self, patch: &Patch, words: &str, variables: &[(&str, &str)], hurry: bool) -> anyhow::Result<Outcome> {
+    fn cargo(
+        &self,
+        patch: &Patch,
+        words: &str,
+        variables: &[(&str, &str)],
+        hurry: bool,
+    ) -> anyhow::Result<CommandOutcome> {
         let mut command = Command::new(if hurry { "cargo" } else { "nice" });
         if !hurry {
             command.args(["-n", "19", "cargo"]);

@@ -32,7 +32,7 @@ use anyhow::{Context, bail};
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
 
-use self::copy::Copy;
+use self::copy::WorkspaceCopy;
 pub use self::copy::remove_others;
 use crate::parts::{FEATURES, PatchChoice};
 use crate::paths::root;
@@ -55,7 +55,7 @@ struct Patch {
 }
 
 /// What caught a patch.
-struct Caught {
+struct CatchReport {
     /// The tests that failed.
     tests: Vec<String>,
     /// The seed that did it, as `VARIABLE=SEED`, if the test searches among seeds.
@@ -67,30 +67,30 @@ struct Caught {
 
 /// Applies each patch, or those whose names contain one of these, and returns how many were caught: all of them, or an error.
 pub fn patches(only: &[&str]) -> anyhow::Result<usize> {
-    Proving::find(only)?.finish()
+    PatchRun::find(only)?.finish()
 }
 
 /// Patches that are tried.
-pub struct Proving {
-    shared: Arc<Shared>,
+pub struct PatchRun {
+    queue: Arc<PatchQueue>,
     count: usize,
     applying: usize,
     early: Option<JoinHandle<()>>,
 }
 
 /// What the copies share.
-struct Shared {
+struct PatchQueue {
     waiting: Mutex<VecDeque<Patch>>,
-    judged: Mutex<Vec<(Patch, anyhow::Result<Caught>)>>,
+    judged: Mutex<Vec<(Patch, anyhow::Result<CatchReport>)>>,
     /// Nobody else wants the cores: say what is done, and take all the time there is.
     hurry: AtomicBool,
     /// No more of them.
     stop: AtomicBool,
 }
 
-impl Proving {
+impl PatchRun {
     /// Those of a choice.
-    pub fn choose(choice: PatchChoice) -> anyhow::Result<Proving> {
+    pub fn choose(choice: PatchChoice) -> anyhow::Result<PatchRun> {
         let all = find(&[])?;
         check_applying(&all)?;
         let applying = all.len();
@@ -98,14 +98,14 @@ impl Proving {
             PatchChoice::Few => choose_few(all)?,
             PatchChoice::All => all,
         };
-        let mut proving = Proving::of_patches(chosen);
-        proving.applying = applying;
-        Ok(proving)
+        let mut patch_run = PatchRun::new(chosen);
+        patch_run.applying = applying;
+        Ok(patch_run)
     }
 
     /// Those whose name contains one of these, or all.
-    pub fn find(only: &[&str]) -> anyhow::Result<Proving> {
-        Ok(Proving::of_patches(find(only)?))
+    pub fn find(only: &[&str]) -> anyhow::Result<PatchRun> {
+        Ok(PatchRun::new(find(only)?))
     }
 
     /// How many patches apply to the sources.
@@ -113,42 +113,42 @@ impl Proving {
         self.applying
     }
 
-    fn of_patches(mut patches: Vec<Patch>) -> Proving {
+    fn new(mut patches: Vec<Patch>) -> PatchRun {
         // Those of one test lie together: each copy begins at an end, so that neither builds everything.
         patches.sort_by(|one, other| {
             (&one.package, &one.test, &one.name).cmp(&(&other.package, &other.test, &other.name))
         });
         let count = patches.len();
-        let shared = Shared {
+        let queue = PatchQueue {
             waiting: Mutex::new(patches.into()),
             judged: Mutex::default(),
             hurry: AtomicBool::new(false),
             stop: AtomicBool::new(false),
         };
-        Proving { shared: Arc::new(shared), count, applying: count, early: None }
+        PatchRun { queue: Arc::new(queue), count, applying: count, early: None }
     }
 
     /// Begins with one copy, beside whatever else is done, and after it in everything.
     #[must_use]
-    pub fn begin_early(mut self) -> Proving {
-        let shared = Arc::clone(&self.shared);
-        self.early = Some(thread::spawn(move || shared.work(Lane::Back)));
+    pub fn begin_early(mut self) -> PatchRun {
+        let queue = Arc::clone(&self.queue);
+        self.early = Some(thread::spawn(move || queue.work(Lane::Back)));
         self
     }
 
     /// Tries all that are left, and returns how many there were: all were caught, or it is an error.
     pub fn finish(mut self) -> anyhow::Result<usize> {
-        self.shared.hurry.store(true, Ordering::Relaxed);
-        let shared = &self.shared;
+        self.queue.hurry.store(true, Ordering::Relaxed);
+        let queue = &self.queue;
         thread::scope(|scope| {
             // A few patches are not worth a second copy.
             if self.early.is_none() && self.count > FEW {
-                scope.spawn(|| shared.work(Lane::Back));
+                scope.spawn(|| queue.work(Lane::Back));
             }
-            shared.work(Lane::Front);
+            queue.work(Lane::Front);
         });
         self.wait();
-        let mut judged = std::mem::take(&mut *locked(&self.shared.judged));
+        let mut judged = std::mem::take(&mut *lock_queue(&self.queue.judged));
         judged.sort_by(|(one, _), (other, _)| one.name.cmp(&other.name));
         let (count, tried) = (self.count, judged.len());
         let mut table = Table::new();
@@ -187,34 +187,34 @@ impl Proving {
     }
 }
 
-impl Drop for Proving {
+impl Drop for PatchRun {
     /// After another part has failed: what is under way is waited for, so that nothing is left behind.
     fn drop(&mut self) {
-        self.shared.stop.store(true, Ordering::Relaxed);
+        self.queue.stop.store(true, Ordering::Relaxed);
         self.wait();
     }
 }
 
-impl Shared {
+impl PatchQueue {
     fn work(&self, lane: Lane) {
-        let copy = Copy::new(lane);
+        let copy = WorkspaceCopy::new(lane);
         while let Some(patch) = self.next(lane) {
             let hurry = self.hurry.load(Ordering::Relaxed);
             if hurry {
                 println!("  {} …", patch.name);
             }
             let caught = copy.try_out(&patch, hurry);
-            locked(&self.judged).push((patch, caught));
+            lock_queue(&self.judged).push((patch, caught));
         }
     }
 
     /// Not in the loop's own condition: a lock that is taken there is held until the patch was tried, and the other copy waits.
     fn next(&self, lane: Lane) -> Option<Patch> {
-        if self.stop.load(Ordering::Relaxed) { None } else { lane.take(&mut locked(&self.waiting)) }
+        if self.stop.load(Ordering::Relaxed) { None } else { lane.take(&mut lock_queue(&self.waiting)) }
     }
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+fn lock_queue<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -359,15 +359,15 @@ mod tests {
 
     #[test]
     fn a_test_is_built_with_what_all_parts_share() {
-        let shared = |package: &str, test: &str| {
+        let queue = |package: &str, test: &str| {
             let (path, name, defect, files) = (PathBuf::new(), String::new(), String::new(), Vec::new());
             let (package, test) = (package.to_owned(), test.to_owned());
             Patch { path, name, defect, package, test, seed: None, files }.shared_test()
         };
-        assert_eq!(shared("quipu-sim", "--test seeds x"), format!("cargo test --workspace {FEATURES} --test seeds x"));
+        assert_eq!(queue("quipu-sim", "--test seeds x"), format!("cargo test --workspace {FEATURES} --test seeds x"));
         let library = format!("cargo test -p quipu-engine -p quipu {FEATURES} --lib split");
-        assert_eq!(shared("quipu-engine", "--lib split"), library);
+        assert_eq!(queue("quipu-engine", "--lib split"), library);
         let own = "cargo test -p quipu-engine --features shuttle --test shuttle of_two";
-        assert_eq!(shared("quipu-engine", "--features shuttle --test shuttle of_two"), own);
+        assert_eq!(queue("quipu-engine", "--features shuttle --test shuttle of_two"), own);
     }
 }

@@ -10,7 +10,7 @@ use std::ops::Range;
 use super::comments::{Meanings, agreed, meanings, quoted_names};
 use super::definitions::FileItems;
 use super::edits::Edits;
-use super::tokens::{Kind, Token, code_tokens, text_at, tokens};
+use super::tokens::{CodeToken, CodeTokenKind, code_tokens, text_at, tokens};
 use crate::patches::carry::changed_lines;
 
 /// One file of a patch, before the renaming.
@@ -48,7 +48,7 @@ impl PatchedFile<'_> {
         let is_added = |range: &Range<usize>| hunks.iter().any(|(_, added)| added.contains(&range.start));
         for (index, token) in code.iter().enumerate().filter(|(_, token)| is_added(&token.range)) {
             let name = &self.patched[token.range.clone()];
-            if token.kind != Kind::Name || is_keyword(name) {
+            if token.kind != CodeTokenKind::Name || is_keyword(name) {
                 continue;
             }
             let is_member = text_at(self.patched, &code, index, -1) == ".";
@@ -66,7 +66,9 @@ impl PatchedFile<'_> {
                 None => unclear.push(format!("`{name}` has several new names")),
             }
         }
-        for token in tokens(self.patched).iter().filter(|token| token.kind == Kind::Comment && is_added(&token.range)) {
+        for token in
+            tokens(self.patched).iter().filter(|token| token.kind == CodeTokenKind::Comment && is_added(&token.range))
+        {
             for (at, name) in quoted_names(&self.patched[token.range.clone()]) {
                 let start = token.range.start + at;
                 if let Some(new) = agreed(&here, name).or_else(|| agreed(self.whole, name)) {
@@ -78,7 +80,7 @@ impl PatchedFile<'_> {
     }
 
     /// The new name of a token, `Some(None)` if it keeps its name, `None` if that is not clear.
-    fn new_name(&self, name: &str, code: &[Token], index: usize, known: &BySurroundings) -> Option<Option<String>> {
+    fn new_name(&self, name: &str, code: &[CodeToken], index: usize, known: &BySurroundings) -> Option<Option<String>> {
         for level in 0..LEVELS {
             let key = surroundings(self.patched, code, index, level);
             match known.get(&(name.to_owned(), key)).map(|news| news.iter().collect::<Vec<_>>()) {
@@ -96,7 +98,7 @@ impl PatchedFile<'_> {
     fn surroundings(&self) -> BySurroundings {
         let code = code_tokens(self.original);
         let mut known = BySurroundings::new();
-        for (index, token) in code.iter().enumerate().filter(|(_, token)| token.kind == Kind::Name) {
+        for (index, token) in code.iter().enumerate().filter(|(_, token)| token.kind == CodeTokenKind::Name) {
             let name = &self.original[token.range.clone()];
             let new = self.edits.at(&token.range).map(str::to_owned);
             for level in 0..LEVELS {
@@ -112,7 +114,7 @@ impl PatchedFile<'_> {
 const LEVELS: usize = 4;
 
 /// A token's neighbours, fewer of them on each level.
-fn surroundings(text: &str, code: &[Token], index: usize, level: usize) -> [String; 4] {
+fn surroundings(text: &str, code: &[CodeToken], index: usize, level: usize) -> [String; 4] {
     let at = |offset| text_at(text, code, index, offset).to_owned();
     let nothing = String::new;
     match level {

@@ -1,7 +1,8 @@
 //! Renames items where comments name them, in backquotes.
 //!
 //! A name in a comment is renamed if all its uses in the file's code get one new name, or, where the
-//! code does not use it, if all its uses in the crate do.
+//! code does not use it, if all its uses in the crate do. A document is another matter: in it a lone
+//! word in backquotes may be a setting or a command, so only `CamelCase` and `snake_case` follow.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,26 +11,40 @@ use anyhow::Context;
 use super::Sources;
 use super::edits::Edits;
 use super::map::RenameMap;
-use super::tokens::{Kind, code_tokens, tokens};
+use super::tokens::{CodeTokenKind, code_tokens, tokens};
 
 /// The new names of one old name. `None` stands for uses that keep it.
 pub type Meanings = BTreeMap<String, BTreeSet<Option<String>>>;
 
 /// What the names of a text become, by the replacements in its code.
 pub fn meanings(text: &str, edits: &Edits) -> Meanings {
+    let renamed = edits.iter().map(|(range, _)| &text[range]).collect();
+    meanings_among(&renamed, text, edits)
+}
+
+/// What some names of a text become, by the replacements in its code.
+fn meanings_among(names: &BTreeSet<&str>, text: &str, edits: &Edits) -> Meanings {
     let mut found = Meanings::new();
     for (range, new) in edits.iter() {
         let new = new.split(':').next().expect("a split has a first part").to_owned();
         found.entry(text[range].to_owned()).or_default().insert(Some(new));
     }
-    for token in code_tokens(text).iter().filter(|token| token.kind == Kind::Name) {
-        if let Some(meanings) = found.get_mut(&text[token.range.clone()])
-            && edits.at(&token.range).is_none()
-        {
-            meanings.insert(None);
+    for token in code_tokens(text).iter().filter(|token| token.kind == CodeTokenKind::Name) {
+        let name = &text[token.range.clone()];
+        if names.contains(name) && edits.at(&token.range).is_none() {
+            found.entry(name.to_owned()).or_default().insert(None);
         }
     }
     found
+}
+
+/// All names that are replaced somewhere.
+fn renamed_names<'s>(sources: &'s Sources, edits: &BTreeMap<String, Edits>) -> BTreeSet<&'s str> {
+    let of_file = |(file, edits): (&String, &Edits)| {
+        let text = &sources.files[file];
+        edits.iter().map(|(range, _)| &text[range]).collect::<Vec<_>>()
+    };
+    edits.iter().flat_map(of_file).collect()
 }
 
 /// The one new name, if all uses agree.
@@ -44,8 +59,10 @@ pub fn agreed<'m>(meanings: &'m Meanings, name: &str) -> Option<&'m str> {
 pub fn rename_comments(sources: &Sources, edits: &mut BTreeMap<String, Edits>) -> anyhow::Result<()> {
     let mut by_file = BTreeMap::new();
     let mut by_crate: BTreeMap<String, Meanings> = BTreeMap::new();
-    for (file, file_edits) in edits.iter() {
-        let found = meanings(&sources.files[file], file_edits);
+    let no_edits = Edits::default();
+    let renamed = renamed_names(sources, edits);
+    for (file, text) in &sources.files {
+        let found = meanings_among(&renamed, text, edits.get(file).unwrap_or(&no_edits));
         let whole = by_crate.entry(crate_of(file).to_owned()).or_default();
         for (name, news) in &found {
             whole.entry(name.clone()).or_default().extend(news.iter().cloned());
@@ -57,7 +74,7 @@ pub fn rename_comments(sources: &Sources, edits: &mut BTreeMap<String, Edits>) -
         let here = by_file.get(file).unwrap_or(&none);
         let around = by_crate.get(crate_of(file)).unwrap_or(&none);
         let mut found = Vec::new();
-        for token in tokens(text).into_iter().filter(|token| token.kind == Kind::Comment) {
+        for token in tokens(text).into_iter().filter(|token| token.kind == CodeTokenKind::Comment) {
             for (at, name) in quoted_names(&text[token.range.clone()]) {
                 let new = if here.contains_key(name) { agreed(here, name) } else { agreed(around, name) };
                 if let Some(new) = new {
@@ -79,8 +96,10 @@ pub fn rename_comments(sources: &Sources, edits: &mut BTreeMap<String, Edits>) -
 /// The new names in the whole workspace.
 pub fn whole_meanings(sources: &Sources, edits: &BTreeMap<String, Edits>) -> Meanings {
     let mut whole = Meanings::new();
-    for (file, file_edits) in edits {
-        for (name, news) in meanings(&sources.files[file], file_edits) {
+    let no_edits = Edits::default();
+    let renamed = renamed_names(sources, edits);
+    for (file, text) in &sources.files {
+        for (name, news) in meanings_among(&renamed, text, edits.get(file).unwrap_or(&no_edits)) {
             whole.entry(name).or_default().extend(news);
         }
     }
@@ -99,7 +118,7 @@ pub fn rename_documents(
         let text = String::from_utf8(bytes.clone()).with_context(|| format!("read {path} as UTF-8"))?;
         let mut edits = Edits::default();
         for (at, name) in quoted_names(&text) {
-            if let Some(new) = agreed(&whole, name) {
+            if let Some(new) = agreed(&whole, name).filter(|_| is_code_name(name)) {
                 edits.add(at..at + name.len(), new)?;
             }
         }
@@ -112,6 +131,12 @@ pub fn rename_documents(
         }
     }
     Ok(renamed)
+}
+
+/// Whether a name can only be meant as one of the code.
+fn is_code_name(name: &str) -> bool {
+    let has_lowercase = name.contains(|letter: char| letter.is_ascii_lowercase());
+    has_lowercase && name.contains(|letter: char| letter == '_' || letter.is_ascii_uppercase())
 }
 
 /// The crate's folder.

@@ -218,18 +218,18 @@ impl<'ast> Visit<'ast> for Finder {
     }
 
     fn visit_field_value(&mut self, field: &'ast syn::FieldValue) {
-        self.note_member(&field.member, field.colon_token.is_none());
+        self.record_member(&field.member, field.colon_token.is_none());
         visit::visit_field_value(self, field);
     }
 
     fn visit_field_pat(&mut self, field: &'ast syn::FieldPat) {
-        self.note_member(&field.member, field.colon_token.is_none());
+        self.record_member(&field.member, field.colon_token.is_none());
         visit::visit_field_pat(self, field);
     }
 }
 
 impl Finder {
-    fn note_member(&mut self, member: &syn::Member, is_shorthand: bool) {
+    fn record_member(&mut self, member: &syn::Member, is_shorthand: bool) {
         if let syn::Member::Named(ident) = member {
             let at = range(ident);
             let set = if is_shorthand { &mut self.items.shorthands } else { &mut self.items.fields };

@@ -14,7 +14,7 @@ mod edits;
 mod map;
 mod modules;
 mod resolve;
-mod tokens;
+pub mod tokens;
 mod words;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,7 +28,7 @@ use self::definitions::FileItems;
 use self::edits::Edits;
 use self::map::RenameMap;
 use self::modules::RenamedModules;
-use crate::patches::carry::{self, Carried, Tree};
+use crate::patches::carry::{self, MergeResult, Tree};
 use crate::patches::remove_others;
 use crate::paths::root;
 use crate::proved::git;
@@ -85,7 +85,7 @@ pub fn rename(map: &str) -> anyhow::Result<()> {
     let root = root();
     let map = RenameMap::read(Path::new(map), &root)?;
     let sources = Sources::read(&root)?;
-    let modules = RenamedModules::of_map(&map)?;
+    let modules = RenamedModules::from_map(&map)?;
     let before = carry::check_all(&Tree::Sources(&sources))?;
     let resolved = resolve::resolve(&map, &sources)?;
     let mut edits = resolved.edits;
@@ -135,7 +135,7 @@ pub fn rename(map: &str) -> anyhow::Result<()> {
         let parts = PatchedFile { original, patched, edits: file_edits, whole: &whole, words: &words };
         let (text, unclear) = parts.rename()?;
         unresolved.extend(unclear.into_iter().map(|name| format!("{patch}: {name}")));
-        Ok(Carried::Text(carry::format(&text)?))
+        Ok(MergeResult::Text(carry::format(&text)?))
     })?;
     carry::rename_test_filters(&map.moves().collect::<Vec<_>>())?;
 

@@ -12,7 +12,7 @@ use syn::visit::{self, Visit};
 use super::Sources;
 use super::edits::Edits;
 use super::map::RenameMap;
-use super::tokens::{Kind, code_tokens, text_at};
+use super::tokens::{CodeTokenKind, code_tokens, text_at};
 
 /// A crate's name as paths say it, and the names of the modules below it.
 type ModulePath = Vec<String>;
@@ -22,7 +22,7 @@ pub struct RenamedModules(BTreeMap<ModulePath, String>);
 
 impl RenamedModules {
     /// Those of a map. A module keeps its parent, under whatever name.
-    pub fn of_map(map: &RenameMap) -> anyhow::Result<RenamedModules> {
+    pub fn from_map(map: &RenameMap) -> anyhow::Result<RenamedModules> {
         let mut renamed = RenamedModules(BTreeMap::new());
         let mut parents = Vec::new();
         for (from, _) in map.moves() {
@@ -138,7 +138,7 @@ impl FileScope {
         let mut found: Vec<_> = listed.filter(|(_, path)| renamed.contains_key(path)).cloned().collect();
         let tokens = code_tokens(text);
         for start in 0..tokens.len() {
-            let is_name = |at: usize| tokens.get(at).is_some_and(|token| token.kind == Kind::Name);
+            let is_name = |at: usize| tokens.get(at).is_some_and(|token| token.kind == CodeTokenKind::Name);
             let range = &tokens[start].range;
             let begins_path = is_name(start)
                 && (text_at(text, &tokens, start, -1), text_at(text, &tokens, start, -2)) != (":", ":")

@@ -17,7 +17,7 @@ use super::Sources;
 use super::definitions::{Definition, FileItems, ItemKind};
 use super::edits::Edits;
 use super::map::RenameMap;
-use super::tokens::{Kind, code_tokens, is_in_attribute, text_at};
+use super::tokens::{CodeTokenKind, code_tokens, is_in_attribute, text_at};
 use crate::parts::FEATURES;
 use crate::paths::own;
 use crate::run::run;
@@ -31,7 +31,7 @@ const CHECKS: &[&str] = &[
 const NOTE: &str = "rename:";
 
 /// One item of the map, with its definition.
-struct Renamed {
+struct RenamedItem {
     file: String,
     definition: Definition,
     old: String,
@@ -40,7 +40,7 @@ struct Renamed {
 }
 
 /// All replacements, and how often each item is used.
-pub struct Resolved {
+pub struct Resolution {
     /// By file.
     pub edits: BTreeMap<String, Edits>,
     /// Uses of each item, its definition not counted: file, key, uses.
@@ -48,18 +48,18 @@ pub struct Resolved {
 }
 
 /// Finds all uses of the map's items.
-pub fn resolve(map: &RenameMap, sources: &Sources) -> anyhow::Result<Resolved> {
+pub fn resolve(map: &RenameMap, sources: &Sources) -> anyhow::Result<Resolution> {
     let mut parsed = BTreeMap::new();
     for (path, text) in &sources.files {
         parsed.insert(path.clone(), FileItems::parse(text).with_context(|| path.clone())?);
     }
     let renamed = find_definitions(map, sources, &parsed)?;
-    let mut resolved = Resolved { edits: BTreeMap::new(), uses: Vec::new() };
+    let mut resolved = Resolution { edits: BTreeMap::new(), uses: Vec::new() };
     let mut uses = vec![BTreeSet::new(); renamed.len()];
     if !renamed.is_empty() {
-        let annotated = Annotated::write(sources, &renamed)?;
-        for place in annotated.check()? {
-            collect_use(&place, &renamed, sources, &parsed, &mut resolved.edits, &mut uses)?;
+        let annotated = AnnotatedCopy::write(sources, &renamed)?;
+        for item_use in annotated.check()? {
+            collect_use(&item_use, &renamed, sources, &parsed, &mut resolved.edits, &mut uses)?;
         }
         rename_implementations(&renamed, &parsed, sources, &mut resolved.edits, &uses)?;
     }
@@ -80,7 +80,7 @@ fn find_definitions(
     map: &RenameMap,
     sources: &Sources,
     parsed: &BTreeMap<String, FileItems>,
-) -> anyhow::Result<Vec<Renamed>> {
+) -> anyhow::Result<Vec<RenamedItem>> {
     let mut renamed = Vec::new();
     let mut missing = Vec::new();
     for (file, rules) in map.files() {
@@ -97,7 +97,7 @@ fn find_definitions(
                     watched_traits.insert(key.split("::").next().expect("a split has a first part"));
                 }
                 let old = sources.files[file][definition.name.clone()].to_owned();
-                renamed.push(Renamed {
+                renamed.push(RenamedItem {
                     file: file.to_owned(),
                     definition: (*definition).clone(),
                     old,
@@ -108,7 +108,7 @@ fn find_definitions(
         for name in watched_traits.into_iter().filter(|name| !rules.items.contains_key(*name)) {
             for definition in &by_key[name] {
                 let (definition, old) = ((*definition).clone(), name.to_owned());
-                renamed.push(Renamed { file: file.to_owned(), definition, new: old.clone(), old });
+                renamed.push(RenamedItem { file: file.to_owned(), definition, new: old.clone(), old });
             }
         }
     }
@@ -119,14 +119,14 @@ fn find_definitions(
 }
 
 /// A copy of the workspace in which each item is marked.
-struct Annotated<'s> {
+struct AnnotatedCopy<'s> {
     sources: &'s Sources,
     /// Per file the inserted attributes: where in the original, and how many bytes.
     inserted: BTreeMap<String, Vec<(usize, usize)>>,
 }
 
 /// A use of an item: which one, where, in the original text.
-struct UsePlace {
+struct ItemUse {
     item: usize,
     file: String,
     range: Range<usize>,
@@ -153,8 +153,8 @@ struct DiagnosticSpan {
     is_primary: bool,
 }
 
-impl<'s> Annotated<'s> {
-    fn write(sources: &'s Sources, renamed: &[Renamed]) -> anyhow::Result<Annotated<'s>> {
+impl<'s> AnnotatedCopy<'s> {
+    fn write(sources: &'s Sources, renamed: &[RenamedItem]) -> anyhow::Result<AnnotatedCopy<'s>> {
         let mut marks: BTreeMap<&str, BTreeMap<usize, String>> = BTreeMap::new();
         for (id, item) in renamed.iter().enumerate() {
             let mark = format!("#[deprecated(note = \"{NOTE}{id}\")] ");
@@ -176,12 +176,12 @@ impl<'s> Annotated<'s> {
             write_if_changed(&copy.join(file), annotated.as_bytes())?;
             inserted.insert(file.to_owned(), lengths);
         }
-        Ok(Annotated { sources, inserted })
+        Ok(AnnotatedCopy { sources, inserted })
     }
 
     /// Builds the copy and returns what the compiler's warnings point at.
-    fn check(&self) -> anyhow::Result<Vec<UsePlace>> {
-        let mut places = Vec::new();
+    fn check(&self) -> anyhow::Result<Vec<ItemUse>> {
+        let mut item_uses = Vec::new();
         let mut errors = Vec::new();
         for check in CHECKS {
             let words = check.replace("{whole}", &format!("--workspace {FEATURES}"));
@@ -194,7 +194,7 @@ impl<'s> Annotated<'s> {
                 match diagnostic.message.rsplit_once(NOTE).and_then(|(_, id)| id.parse().ok()) {
                     Some(item) => {
                         let spans = diagnostic.spans.iter().filter(|span| span.is_primary);
-                        places.extend(spans.filter_map(|span| self.original(item, span)));
+                        item_uses.extend(spans.filter_map(|span| self.original(item, span)));
                     }
                     None if diagnostic.level == "error" => {
                         errors.push(diagnostic.rendered.unwrap_or(diagnostic.message));
@@ -207,10 +207,10 @@ impl<'s> Annotated<'s> {
                 bail!("the marked copy does not compile:\n{said}");
             }
         }
-        Ok(places)
+        Ok(item_uses)
     }
 
-    fn original(&self, item: usize, span: &DiagnosticSpan) -> Option<UsePlace> {
+    fn original(&self, item: usize, span: &DiagnosticSpan) -> Option<ItemUse> {
         let file = Path::new(&span.file_name).to_str()?.trim_start_matches("./").to_owned();
         let text = self.sources.files.get(&file)?;
         let inserted = self.inserted.get(&file).map_or(&[][..], Vec::as_slice);
@@ -226,46 +226,46 @@ impl<'s> Annotated<'s> {
             annotated
         };
         let range = original(span.byte_start)..original(span.byte_end);
-        (range.start <= range.end && range.end <= text.len()).then_some(UsePlace { item, file, range })
+        (range.start <= range.end && range.end <= text.len()).then_some(ItemUse { item, file, range })
     }
 }
 
 /// Turns a warning into replacements. A warning's range can hold more than the name.
 fn collect_use(
-    place: &UsePlace,
-    renamed: &[Renamed],
+    item_use: &ItemUse,
+    renamed: &[RenamedItem],
     sources: &Sources,
     parsed: &BTreeMap<String, FileItems>,
     edits: &mut BTreeMap<String, Edits>,
     uses: &mut [BTreeSet<(String, usize)>],
 ) -> anyhow::Result<()> {
-    let (item, text) = (&renamed[place.item], &sources.files[&place.file]);
-    let shown = &text[place.range.clone()];
+    let (item, text) = (&renamed[item_use.item], &sources.files[&item_use.file]);
+    let shown = &text[item_use.range.clone()];
     let is_field = item.definition.kind == ItemKind::Field;
     if is_field && matches!(shown.strip_suffix(item.old.as_str()), Some("mut " | "ref " | "ref mut ")) {
-        uses[place.item].insert((place.file.clone(), place.range.start));
+        uses[item_use.item].insert((item_use.file.clone(), item_use.range.start));
         let new = format!("{}: {shown}", item.new);
-        return edits.entry(place.file.clone()).or_default().add(place.range.clone(), &new);
+        return edits.entry(item_use.file.clone()).or_default().add(item_use.range.clone(), &new);
     }
     let range = if shown == item.old {
-        Some(place.range.clone())
+        Some(item_use.range.clone())
     } else if is_field && starts_with_name(shown, &item.old) {
-        Some(place.range.start..place.range.start + item.old.len())
+        Some(item_use.range.start..item_use.range.start + item.old.len())
     } else if let Some(end) =
         Some(shown.trim_end_matches(')')).filter(|shown| is_field && ends_with_name(shown, &item.old))
     {
-        let end = place.range.start + end.len();
+        let end = item_use.range.start + end.len();
         Some(end - item.old.len()..end)
     } else {
         None
     };
     let found = match range {
         Some(range) => {
-            uses[place.item].insert((place.file.clone(), range.start));
-            add_name(place, range.clone(), &item.old, &item.new, parsed, edits)?;
+            uses[item_use.item].insert((item_use.file.clone(), range.start));
+            add_name(item_use, range.clone(), &item.old, &item.new, parsed, edits)?;
             range
         }
-        None => place.range.clone(),
+        None => item_use.range.clone(),
     };
     // `Enum::Variant` and `Trait::method` are one path, whose warning is about its end.
     let owner = match (item.definition.key.split_once("::"), item.definition.kind) {
@@ -278,13 +278,13 @@ fn collect_use(
     if let Some(owner) = owner.filter(|owner| owner.old != owner.new)
         && let Some(range) = segment_before(text, found.start).filter(|range| text[range.clone()] == owner.old)
     {
-        add_name(place, range, &owner.old, &owner.new, parsed, edits)?;
+        add_name(item_use, range, &owner.old, &owner.new, parsed, edits)?;
     }
     Ok(())
 }
 
 fn add_name(
-    place: &UsePlace,
+    item_use: &ItemUse,
     range: Range<usize>,
     old: &str,
     new: &str,
@@ -294,9 +294,9 @@ fn add_name(
     if old == new {
         return Ok(());
     }
-    let is_shorthand = parsed[&place.file].shorthands.contains(&(range.start, range.end));
+    let is_shorthand = parsed[&item_use.file].shorthands.contains(&(range.start, range.end));
     let new = if is_shorthand { format!("{new}: {old}") } else { new.to_owned() };
-    edits.entry(place.file.clone()).or_default().add(range, &new).with_context(|| place.file.clone())
+    edits.entry(item_use.file.clone()).or_default().add(range, &new).with_context(|| item_use.file.clone())
 }
 
 fn ends_with_name(text: &str, name: &str) -> bool {
@@ -321,14 +321,14 @@ fn segment_before(text: &str, start: usize) -> Option<Range<usize>> {
 
 /// Implementations define a trait's items again, without a warning.
 fn rename_implementations(
-    renamed: &[Renamed],
+    renamed: &[RenamedItem],
     parsed: &BTreeMap<String, FileItems>,
     sources: &Sources,
     edits: &mut BTreeMap<String, Edits>,
     uses: &[BTreeSet<(String, usize)>],
 ) -> anyhow::Result<()> {
     for (id, item) in renamed.iter().enumerate().filter(|(_, item)| item.definition.kind == ItemKind::Trait) {
-        let members: Vec<&Renamed> = renamed
+        let members: Vec<&RenamedItem> = renamed
             .iter()
             .filter(|other| {
                 other.file == item.file
@@ -354,18 +354,18 @@ fn rename_implementations(
 
 /// The compiler does not warn of a use inside the marked definition itself: types in a type's definition, calls of a function in its own body.
 fn rename_in_definitions(
-    renamed: &[Renamed],
+    renamed: &[RenamedItem],
     sources: &Sources,
     parsed: &BTreeMap<String, FileItems>,
     edits: &mut BTreeMap<String, Edits>,
 ) -> anyhow::Result<()> {
     let is_type = |kind: ItemKind| matches!(kind, ItemKind::Type | ItemKind::Trait);
-    let mut by_name: BTreeMap<&str, Vec<&Renamed>> = BTreeMap::new();
+    let mut by_name: BTreeMap<&str, Vec<&RenamedItem>> = BTreeMap::new();
     for item in renamed.iter().filter(|item| is_type(item.definition.kind) && item.old != item.new) {
         by_name.entry(&item.old).or_default().push(item);
     }
     for (file, text) in &sources.files {
-        let here: Vec<&Renamed> = renamed.iter().filter(|item| item.file == *file).collect();
+        let here: Vec<&RenamedItem> = renamed.iter().filter(|item| item.file == *file).collect();
         if here.is_empty() {
             continue;
         }
@@ -377,20 +377,25 @@ fn rename_in_definitions(
         }
         let tokens = code_tokens(text);
         let mut found = Vec::new();
-        for (index, token) in tokens.iter().enumerate().filter(|(_, token)| token.kind == Kind::Name) {
+        for (index, token) in tokens.iter().enumerate().filter(|(_, token)| token.kind == CodeTokenKind::Name) {
             let (name, at) = (&text[token.range.clone()], token.range.start);
             if file_edits.at(&token.range).is_some() || names.contains(&at) || is_in_attribute(text, &tokens, index) {
                 continue;
             }
-            let around = |item: &&&Renamed| item.definition.whole.contains(&at);
+            let around = |item: &&&RenamedItem| item.definition.whole.contains(&at);
             // Of functions; a method of the same name on another value looks like a recursion, and `text` of the map says which.
             let before = text_at(text, &tokens, index, -1);
             let is_path = before == ":" && text_at(text, &tokens, index, -3) != "self";
             let is_call = text_at(text, &tokens, index, 1) == "(" && before != "." && !is_path;
-            let recursion = here.iter().filter(around).filter(|_| is_call);
-            let recursion = recursion
-                .into_iter()
-                .find(|item| item.definition.kind == ItemKind::Other && item.definition.key == name);
+            let is_self_call = text_at(text, &tokens, index, 1) == "("
+                && before == "."
+                && text_at(text, &tokens, index, -2) == "self"
+                && text_at(text, &tokens, index, -3) != ".";
+            let recursion = here.iter().filter(around).find(|item| {
+                let key = item.definition.key.as_str();
+                let is_method = key.rsplit_once("::").is_some_and(|(_, method)| method == name);
+                item.definition.kind == ItemKind::Other && (is_call && key == name || is_self_call && is_method)
+            });
             let owner = text_at(text, &tokens, index, -3);
             let is_member = text_at(text, &tokens, index, -1) == ":" && here.iter().any(|item| around(&item));
             let member = renamed.iter().filter(|_| is_member);

@@ -6,7 +6,7 @@ use ra_ap_rustc_lexer::{FrontmatterAllowed, LiteralKind, TokenKind, tokenize};
 
 /// What a token is, as far as renaming cares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum CodeTokenKind {
     /// A name or a keyword.
     Name,
     /// A comment, documentation included.
@@ -19,15 +19,15 @@ pub enum Kind {
 
 /// One token that is not white space.
 #[derive(Clone, Debug)]
-pub struct Token {
+pub struct CodeToken {
     /// What it is.
-    pub kind: Kind,
+    pub kind: CodeTokenKind,
     /// Where it stands.
     pub range: Range<usize>,
 }
 
 /// All tokens but white space.
-pub fn tokens(text: &str) -> Vec<Token> {
+pub fn tokens(text: &str) -> Vec<CodeToken> {
     let mut start = 0;
     let mut found = Vec::new();
     for token in tokenize(text, FrontmatterAllowed::No) {
@@ -35,8 +35,8 @@ pub fn tokens(text: &str) -> Vec<Token> {
         start = range.end;
         let kind = match token.kind {
             TokenKind::Whitespace => continue,
-            TokenKind::Ident => Kind::Name,
-            TokenKind::LineComment { .. } | TokenKind::BlockComment { .. } => Kind::Comment,
+            TokenKind::Ident => CodeTokenKind::Name,
+            TokenKind::LineComment { .. } | TokenKind::BlockComment { .. } => CodeTokenKind::Comment,
             TokenKind::Literal {
                 kind:
                     LiteralKind::Str { .. }
@@ -46,26 +46,26 @@ pub fn tokens(text: &str) -> Vec<Token> {
                     | LiteralKind::RawByteStr { .. }
                     | LiteralKind::RawCStr { .. },
                 ..
-            } => Kind::Text,
-            _ => Kind::Other,
+            } => CodeTokenKind::Text,
+            _ => CodeTokenKind::Other,
         };
-        found.push(Token { kind, range });
+        found.push(CodeToken { kind, range });
     }
     found
 }
 
 /// The tokens without comments: neighbours of a name are then its neighbours in the code.
-pub fn code_tokens(text: &str) -> Vec<Token> {
-    tokens(text).into_iter().filter(|token| token.kind != Kind::Comment).collect()
+pub fn code_tokens(text: &str) -> Vec<CodeToken> {
+    tokens(text).into_iter().filter(|token| token.kind != CodeTokenKind::Comment).collect()
 }
 
 /// The text of the token at `index + offset`, or nothing beyond the ends.
-pub fn text_at<'t>(text: &'t str, tokens: &[Token], index: usize, offset: isize) -> &'t str {
+pub fn text_at<'t>(text: &'t str, tokens: &[CodeToken], index: usize, offset: isize) -> &'t str {
     index.checked_add_signed(offset).and_then(|at| tokens.get(at)).map_or("", |token| &text[token.range.clone()])
 }
 
 /// Whether the innermost square brackets around a token are an attribute's.
-pub fn is_in_attribute(text: &str, tokens: &[Token], index: usize) -> bool {
+pub fn is_in_attribute(text: &str, tokens: &[CodeToken], index: usize) -> bool {
     let mut depth = 0;
     for at in (0..index).rev() {
         match &text[tokens[at].range.clone()] {

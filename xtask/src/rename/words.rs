@@ -8,7 +8,7 @@ use anyhow::Context;
 
 use super::definitions::FileItems;
 use super::edits::Edits;
-use super::tokens::{Kind, Token, code_tokens, is_in_attribute, text_at};
+use super::tokens::{CodeToken, CodeTokenKind, code_tokens, is_in_attribute, text_at};
 
 /// Adds the replacements of one file.
 pub fn rename_words(
@@ -20,15 +20,15 @@ pub fn rename_words(
     let tokens = code_tokens(text);
     for (index, token) in tokens.iter().enumerate() {
         match token.kind {
-            Kind::Name => {
+            CodeTokenKind::Name => {
                 if let Some(new) = words.get(&text[token.range.clone()]) {
                     rename_name(text, items, &tokens, index, new, edits)?;
                 }
             }
             // In an attribute they are fields: of an error, for its message.
-            Kind::Text if is_in_attribute(text, &tokens, index) => {}
-            Kind::Text => rename_format_arguments(text, token, words, edits)?,
-            Kind::Comment | Kind::Other => {}
+            CodeTokenKind::Text if is_in_attribute(text, &tokens, index) => {}
+            CodeTokenKind::Text => rename_format_arguments(text, token, words, edits)?,
+            CodeTokenKind::Comment | CodeTokenKind::Other => {}
         }
     }
     Ok(())
@@ -37,7 +37,7 @@ pub fn rename_words(
 fn rename_name(
     text: &str,
     items: &FileItems,
-    tokens: &[Token],
+    tokens: &[CodeToken],
     index: usize,
     new: &str,
     edits: &mut Edits,
@@ -76,7 +76,7 @@ fn rename_name(
 }
 
 /// Whether the innermost brackets around a token belong to a macro call.
-fn is_in_macro(text: &str, tokens: &[Token], index: usize) -> bool {
+fn is_in_macro(text: &str, tokens: &[CodeToken], index: usize) -> bool {
     let mut depth = 0;
     for at in (0..index).rev() {
         match &text[tokens[at].range.clone()] {
@@ -92,7 +92,7 @@ fn is_in_macro(text: &str, tokens: &[Token], index: usize) -> bool {
 /// `{name}` and `{name:?}` in a string are variables of a format.
 fn rename_format_arguments(
     text: &str,
-    token: &Token,
+    token: &CodeToken,
     words: &BTreeMap<&str, &str>,
     edits: &mut Edits,
 ) -> anyhow::Result<()> {

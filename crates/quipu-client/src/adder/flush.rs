@@ -4,49 +4,49 @@ use std::sync::Arc;
 
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::{Shared, Sum};
+use super::{AdderInner, PendingSum};
 use crate::Error;
-use crate::client::{ended, number};
-use crate::token::Item;
+use crate::client::{await_reply, reply_number};
+use crate::token::TokenItem;
 
 /// How a server names a token whose time is over.
 const TOKEN_TIME: &str = "TOKENTIME";
 
 /// A sum on its way.
 #[derive(Debug)]
-struct Parcel {
+struct SumRequest {
     name: Box<[u8]>,
-    sum: Sum,
+    sum: PendingSum,
     /// At which rate its events were taken; `None`: all were.
     p: Option<u32>,
-    token: Item,
+    token: TokenItem,
     /// Whether it was sent and not answered, in an earlier flush.
     unanswered: bool,
 }
 
 /// Goes on until the last handle is dropped.
-pub(super) async fn run(shared: Arc<Shared>) {
+pub(super) async fn run(inner: Arc<AdderInner>) {
     loop {
-        if !shared.is_due().await {
+        if !inner.is_due().await {
             return;
         }
-        let (number, mut parcels) = shared.take();
+        let (number, mut sum_requests) = inner.take_sums();
         loop {
-            parcels = shared.send(parcels).await;
-            if parcels.is_empty() {
+            sum_requests = inner.send_sums(sum_requests).await;
+            if sum_requests.is_empty() {
                 break;
             }
             // It took as long as a call may; the server is away or short of something.
-            let _ = timeout(shared.client.options().pause_max, shared.wake.notified()).await;
-            if shared.state().is_closed {
+            let _ = timeout(inner.client.options().pause_max, inner.wake.notified()).await;
+            if inner.state().is_closed {
                 return;
             }
         }
-        shared.done.send_replace(number);
+        inner.batches_done.send_replace(number);
     }
 }
 
-impl Shared {
+impl AdderInner {
     /// Waits until sums are to be sent; false if nobody is left.
     async fn is_due(&self) -> bool {
         let mut due = None;
@@ -76,59 +76,59 @@ impl Shared {
     }
 
     /// Takes all sums, each under a token of its own.
-    fn take(&self) -> (u64, Vec<Parcel>) {
+    fn take_sums(&self) -> (u64, Vec<SumRequest>) {
         let mut state = self.state();
-        state.taken += 1;
+        state.batches_taken += 1;
         (state.adds, state.is_urgent) = (0, false);
-        let p = state.thinner.p();
-        let parcel = |(name, sum)| Parcel { name, sum, p, token: self.client.token(), unanswered: false };
-        let parcels = state.sums.drain().map(parcel).collect();
-        state.thinner.next(Instant::now());
+        let p = state.sampler.p();
+        let sum_request = |(name, sum)| SumRequest { name, sum, p, token: self.client.token(), unanswered: false };
+        let sum_requests = state.sums.drain().map(sum_request).collect();
+        state.sampler.adjust_rate(Instant::now());
         self.room.notify_waiters();
-        (state.taken, parcels)
+        (state.batches_taken, sum_requests)
     }
 
     /// Sends parcels in one pipeline; gives back those that are to be sent again.
-    async fn send(&self, parcels: Vec<Parcel>) -> Vec<Parcel> {
+    async fn send_sums(&self, sum_requests: Vec<SumRequest>) -> Vec<SumRequest> {
         let deadline = self.client.deadline();
-        let mut answers = Vec::with_capacity(parcels.len());
-        for parcel in &parcels {
-            let Parcel { name, sum, p, token, .. } = parcel;
+        let mut answers = Vec::with_capacity(sum_requests.len());
+        for sum_request in &sum_requests {
+            let SumRequest { name, sum, p, token, .. } = sum_request;
             answers.push(match p {
                 None => self.client.send_add(name, sum.delta, token, deadline).await,
-                Some(p) => self.client.send_thinned(name, (sum.delta, *p), token, deadline).await,
+                Some(p) => self.client.send_sampled(name, (sum.delta, *p), token, deadline).await,
             });
         }
-        let mut kept = Vec::new();
-        for (parcel, answer) in parcels.into_iter().zip(answers) {
+        let mut unsent = Vec::new();
+        for (sum_request, answer) in sum_requests.into_iter().zip(answers) {
             let answer = match answer {
-                Ok(answer) => ended(answer).await.and_then(number).map(drop),
+                Ok(answer) => await_reply(answer).await.and_then(reply_number).map(drop),
                 Err(error) => Err(error),
             };
-            kept.extend(self.settle(parcel, answer));
+            unsent.extend(self.settle(sum_request, answer));
         }
-        kept
+        unsent
     }
 
     /// Accounts for a parcel, or gives it back to be sent again.
-    fn settle(&self, mut parcel: Parcel, answer: Result<(), Error>) -> Option<Parcel> {
+    fn settle(&self, mut sum_request: SumRequest, answer: Result<(), Error>) -> Option<SumRequest> {
         let mut state = self.state();
-        let adds = parcel.sum.adds;
+        let adds = sum_request.sum.adds;
         match answer {
             Ok(()) => {
                 state.stats.adds_acknowledged += adds;
                 state.stats.requests += 1;
                 state.trouble = None;
             }
-            Err(Error::Refused { text }) if text.starts_with(TOKEN_TIME) && !parcel.unanswered => {
+            Err(Error::Refused { text }) if text.starts_with(TOKEN_TIME) && !sum_request.unanswered => {
                 // Never applied, so it may have a new name. It waited for longer than tokens are remembered, or a clock is wrong.
                 state.trouble = Some(crate::Trouble::Refused(text));
-                parcel.token = self.client.token();
-                return Some(parcel);
+                sum_request.token = self.client.token();
+                return Some(sum_request);
             }
             Err(Error::Refused { text }) => {
-                let text = format!("{:+} to \"{}\": {text}", parcel.sum.delta, parcel.name.escape_ascii());
-                let error = if parcel.unanswered {
+                let text = format!("{:+} to \"{}\": {text}", sum_request.sum.delta, sum_request.name.escape_ascii());
+                let error = if sum_request.unanswered {
                     state.stats.adds_unknown += adds;
                     Error::Unknown { attempts: 1, source: crate::Trouble::Refused(text) }
                 } else {
@@ -141,8 +141,8 @@ impl Shared {
                 if let Error::Unknown { source, .. } | Error::NotApplied { source, .. } = &error {
                     state.trouble = Some(source.clone());
                 }
-                parcel.unanswered |= !error.is_known_not_applied();
-                return Some(parcel);
+                sum_request.unanswered |= !error.is_known_not_applied();
+                return Some(sum_request);
             }
         }
         state.stats.adds_pending -= adds;

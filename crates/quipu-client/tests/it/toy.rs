@@ -12,31 +12,31 @@ use tokio::task::JoinSet;
 
 /// What the toy does with a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Does {
+pub enum ToyAction {
     /// Replies this.
-    Replies(&'static str),
+    Reply(&'static str),
     /// Closes the connection.
-    Cuts,
+    Cut,
     /// Says nothing, for ever.
-    Hangs,
+    Hang,
 }
 
 /// Decides what to do, from the words of a request and how many were asked before it on all connections, greetings not counted.
-pub type Script = fn(&[String], usize) -> Does;
+pub type Script = fn(&[String], usize) -> ToyAction;
 
 /// A running toy.
-pub struct Toy {
+pub struct ToyServer {
     pub address: String,
-    asked: Arc<Mutex<Vec<Vec<String>>>>,
+    requests: Arc<Mutex<Vec<Vec<String>>>>,
     _tasks: JoinSet<()>,
 }
 
-impl Toy {
-    pub async fn start(script: Script) -> Toy {
+impl ToyServer {
+    pub async fn start(script: Script) -> ToyServer {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let (address, asked) =
+        let (address, requests) =
             (listener.local_addr().expect("an address").to_string(), Arc::new(Mutex::new(Vec::new())));
-        let (mut tasks, seen) = (JoinSet::new(), asked.clone());
+        let (mut tasks, seen) = (JoinSet::new(), requests.clone());
         tasks.spawn(async move {
             let mut connections = JoinSet::new();
             loop {
@@ -44,7 +44,7 @@ impl Toy {
                 connections.spawn(serve(stream, script, seen.clone()));
             }
         });
-        Toy { address, asked, _tasks: tasks }
+        ToyServer { address, requests, _tasks: tasks }
     }
 
     /// A client of it, impatient unless told otherwise.
@@ -54,32 +54,32 @@ impl Toy {
     }
 
     /// What it was asked, greetings not counted.
-    pub fn asked(&self) -> Vec<Vec<String>> {
-        self.asked.lock().expect("no test panicked with it").clone()
+    pub fn requests(&self) -> Vec<Vec<String>> {
+        self.requests.lock().expect("no test panicked with it").clone()
     }
 }
 
-async fn serve(mut stream: TcpStream, script: Script, asked: Arc<Mutex<Vec<Vec<String>>>>) {
+async fn serve(mut stream: TcpStream, script: Script, requests: Arc<Mutex<Vec<Vec<String>>>>) {
     let (mut reader, mut bytes) = (ReplyReader::default(), [0; 4096]);
     loop {
         // A request is an array of strings, and so is a reply.
         while let Some(request) = reader.take().expect("clients speak RESP") {
             let words: Vec<String> = request.elements().iter().map(text).collect();
             let does = if words[0] == "PING" {
-                Does::Replies("+PONG\r\n")
+                ToyAction::Reply("+PONG\r\n")
             } else {
-                let mut asked = asked.lock().expect("no test panicked with it");
-                asked.push(words.clone());
-                script(&words, asked.len() - 1)
+                let mut requests = requests.lock().expect("no test panicked with it");
+                requests.push(words.clone());
+                script(&words, requests.len() - 1)
             };
             match does {
-                Does::Replies(reply) => {
+                ToyAction::Reply(reply) => {
                     if stream.write_all(reply.as_bytes()).await.is_err() {
                         return;
                     }
                 }
-                Does::Cuts => return,
-                Does::Hangs => std::future::pending().await,
+                ToyAction::Cut => return,
+                ToyAction::Hang => std::future::pending().await,
             }
         }
         match stream.read(&mut bytes).await {

@@ -14,97 +14,97 @@ use quipu_model::{Cell, Durability, Name, Refusal};
 use super::Run;
 use crate::failpoint::step;
 use crate::journal::Journal;
-use crate::split::{Entry, SplitList, fits};
+use crate::split::{LaneEntry, LaneRegistry, fits_lanes};
 
 /// What happens to lanes that were joined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Lanes {
+pub enum LaneUse {
     /// Open ones stay open.
-    Stay,
+    KeepOpen,
     /// They are closed first.
     Close,
 }
 
 /// Room in the journal that a turn was promised, for a run to which lanes lend theirs.
-pub struct Allowance<'r> {
+pub struct RoomBudget<'r> {
     /// Whose room it is.
     pub journal: &'r Journal,
     /// What all lanes hold of it.
-    pub splits: &'r SplitList,
+    pub lanes: &'r LaneRegistry,
     /// Promised to the turn, and not used.
     pub room: &'r mut usize,
     /// What the run may use of it at most.
-    pub promised: &'r mut usize,
+    pub run_room_max: &'r mut usize,
 }
 
-impl Allowance<'_> {
+impl RoomBudget<'_> {
     /// Takes the room that lanes hold, and gets them as much again; false if there is none.
-    fn take(&mut self, entry: &mut Entry) -> bool {
+    fn borrow_lane_room(&mut self, entry: &mut LaneEntry) -> bool {
         let bytes = entry.take_room();
-        self.splits.spend_room(bytes);
+        self.lanes.consume_room(bytes);
         *self.room += bytes;
-        *self.promised += bytes;
-        let renewed = self.splits.hold_room(self.journal, bytes);
+        *self.run_room_max += bytes;
+        let renewed = self.lanes.reserve_room(self.journal, bytes);
         if renewed {
-            entry.hold_room(bytes);
+            entry.set_room(bytes);
         }
         renewed
     }
 
-    fn give_back(&mut self, bytes: usize) {
-        self.splits.return_room(self.journal, bytes);
+    fn return_lane_room(&mut self, bytes: usize) {
+        self.lanes.return_room(self.journal, bytes);
     }
 }
 
 impl Run<'_, '_> {
     /// Joins what lanes hold of a counter that is in memory.
-    pub(crate) fn join(&mut self, hash: u64, name: Name<'_>, lanes: Lanes) -> Result<(), Refusal> {
+    pub(crate) fn join_lanes(&mut self, hash: u64, name: Name<'_>, lane_use: LaneUse) -> Result<(), Refusal> {
         let index = self.table.shard_of(hash);
-        let Some(entry) = self.held.shard(index).splits.live(name.bytes()) else { return Ok(()) };
-        let split = entry.split().clone();
-        let mut closing = lanes == Lanes::Close || !split.is_open();
-        if !closing && !split.holds() {
+        let Some(entry) = self.locks.shard(index).lanes.find_live(name.bytes()) else { return Ok(()) };
+        let lanes = entry.lanes().clone();
+        let mut closing = lane_use == LaneUse::Close || !lanes.is_open();
+        if !closing && !lanes.has_pending() {
             return Ok(());
         }
         if !self.may_expire {
-            if !split.is_open() {
+            if !lanes.is_open() {
                 return Err(Refusal::NoRoom { reason: "adds that were counted could not be written down".to_owned() });
             }
             if entry.room() == 0 && self.policies.durability(name) > Durability::Memory {
                 // Opened when their namespace was in memory mode, they hold no room. Refused, they hold all else still.
-                split.close();
+                lanes.close();
                 return Err(Refusal::NoRoom { reason: "adds that were counted could not be written down".to_owned() });
             }
             // Lanes that could not be joined a second time are closed the first time.
-            closing |= !self.allowance.take(entry);
+            closing |= !self.room_budget.borrow_lane_room(entry);
         }
         loop {
             if closing {
-                split.close();
+                lanes.close();
             }
-            let sum = split.take();
-            match self.add_joined(hash, name, sum) {
+            let sum = lanes.take();
+            match self.add_lane_sum(hash, name, sum) {
                 Err(refusal) => {
-                    split.give_back(sum);
-                    split.close();
-                    let room = self.held.shard(index).splits.live(name.bytes()).map(Entry::take_room);
-                    self.allowance.give_back(room.unwrap_or(0));
+                    lanes.restore(sum);
+                    lanes.close();
+                    let room = self.locks.shard(index).lanes.find_live(name.bytes()).map(LaneEntry::take_room);
+                    self.room_budget.return_lane_room(room.unwrap_or(0));
                     return Err(refusal);
                 }
                 Ok(_) if closing => {
                     step!("closed");
-                    let room = self.held.shard(index).splits.settle(&split);
-                    self.allowance.give_back(room);
+                    let room = self.locks.shard(index).lanes.mark_drained(&lanes);
+                    self.room_budget.return_lane_room(room);
                     return Ok(());
                 }
-                Ok(Some(value)) if !fits(value) => closing = true,
+                Ok(Some(value)) if !fits_lanes(value) => closing = true,
                 Ok(_) => return Ok(()),
             }
         }
     }
 
     /// The cell, for a command that does more than read it or add a little to it.
-    pub(crate) fn sole_cell(&mut self, name: Name<'_>) -> Option<Cell> {
+    pub(crate) fn cell_without_lanes(&mut self, name: Name<'_>) -> Option<Cell> {
         self.close_lanes(name);
         self.cell(name)
     }
@@ -112,38 +112,38 @@ impl Run<'_, '_> {
     /// Joins what lanes hold of a counter and leaves them closed.
     pub(crate) fn close_lanes(&mut self, name: Name<'_>) {
         let hash = self.table.hash(name.bytes());
-        if self.held.shard(self.table.shard_of(hash)).splits.are_live() {
+        if self.locks.shard(self.table.shard_of(hash)).lanes.has_live() {
             // Refused, they hold it still.
-            let _ = self.join(hash, name, Lanes::Close);
+            let _ = self.join_lanes(hash, name, LaneUse::Close);
         }
     }
 
     /// Closes the lanes of a counter that may no longer have any: it is gone, expires, or has too large a value.
-    pub(super) fn close_unfit(&mut self, name: Name<'_>, cell: Option<Cell>) {
-        if !cell.is_some_and(|cell| cell.expires_at.is_none() && fits(cell.value)) {
+    pub(super) fn close_lanes_if_unfit(&mut self, name: Name<'_>, cell: Option<Cell>) {
+        if !cell.is_some_and(|cell| cell.expires_at.is_none() && fits_lanes(cell.value)) {
             self.close_lanes(name);
         }
     }
 
     /// Lets go of what all lanes of the held shards hold: it is deleted with everything else.
-    pub(super) fn drop_lanes(&mut self) {
-        for shard in self.held.each() {
-            let room = shard.splits.settle_all(|split| {
-                split.take();
+    pub(super) fn discard_lanes(&mut self) {
+        for shard in self.locks.shards_mut() {
+            let room = shard.lanes.drain_all(|lanes| {
+                lanes.take();
             });
-            self.allowance.give_back(room);
+            self.room_budget.return_lane_room(room);
         }
     }
 
-    fn add_joined(&mut self, hash: u64, name: Name<'_>, sum: i64) -> Result<Option<i64>, Refusal> {
+    fn add_lane_sum(&mut self, hash: u64, name: Name<'_>, sum: i64) -> Result<Option<i64>, Refusal> {
         if sum == 0 {
             return Ok(None);
         }
         // What was counted before a transaction is no part of it.
-        let together = self.together.take();
-        let before = self.cell_as_it_is(hash, name);
+        let joint_durability = self.joint_durability.take();
+        let before = self.cell_without_join(hash, name);
         let added = self.add_to(name, before, sum, None);
-        self.together = together;
+        self.joint_durability = joint_durability;
         step!("joined");
         added.map(Some)
     }

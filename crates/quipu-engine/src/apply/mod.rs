@@ -14,48 +14,48 @@
 //!
 //! Not here: sketches (`sketches`), whether a command may run and has room (`admit`), when its reply may leave (`turn`).
 
-mod held;
 mod join;
+mod locks;
+mod sampler;
 mod slots;
 pub mod table;
-mod thin;
 pub mod unsettled;
 mod walk;
 
 use quipu_model::count::{self, BoundedAdd};
 use quipu_model::shared::nearest;
 use quipu_model::{
-    AddWithin, Cell, Command, Durability, Epoch, Expiry, ExpiryCondition, ExpiryForm, Kind, Millis, Name, NodeId,
-    Refusal, Reply, Set, SetCondition, SetExpiry, When,
+    AddWithin, Cell, Command, Durability, Epoch, Expiry, ExpiryCondition, ExpiryForm, ExpiryTime, Kind, Millis, Name,
+    NodeId, Refusal, Reply, Set, SetCondition, SetExpiry,
 };
 use quipu_sketch::Key;
 
-pub use self::held::Held;
-pub use self::join::{Allowance, Lanes};
-pub use self::slots::is_same;
-use self::table::{Look, Table};
-pub use self::thin::thin;
-pub use self::walk::{Passing, list_names, scan};
-use crate::journal::format::{Before, Entry};
-use crate::journal::{AddResult, Draft};
-use crate::namespaces::{Policies, Thinning};
+pub use self::join::{LaneUse, RoomBudget};
+pub use self::locks::ShardLocks;
+pub use self::sampler::sampled_delta;
+pub use self::slots::names_equal;
+use self::table::{Residency, Table};
+pub use self::walk::{ShardWalk, list_names, scan};
+use crate::journal::format::{Entry, PriorExistence};
+use crate::journal::{AddResult, RecordBuilder};
+use crate::namespaces::{Policies, SamplingPolicy};
 use crate::sharing::own::OwnCell;
-use crate::sharing::{Picking, Share};
-use crate::sketches::Settling;
-use crate::split::{fits, is_small};
+use crate::sharing::{ShardPicker, SharedCounter};
+use crate::sketches::UnsettledChanges;
+use crate::split::{fits_lanes, is_lane_sized};
 
 /// One run: some shards, held, and the record that tells of it.
 pub struct Run<'r, 't> {
     /// All shards.
     pub table: &'t Table,
     /// Those that are held.
-    pub held: &'r mut Held<'t>,
+    pub locks: &'r mut ShardLocks<'t>,
     /// The record.
-    pub draft: &'r mut Draft,
+    pub builder: &'r mut RecordBuilder,
     /// Which namespaces are journaled, and when their counters expire.
     pub policies: &'r Policies,
     /// For a transaction: journaled as its strictest namespace asks, all or none.
-    pub together: Option<Durability>,
+    pub joint_durability: Option<Durability>,
     /// Whether there is room to journal what an otherwise read-only command may find expired.
     pub may_expire: bool,
     /// The engine's time.
@@ -65,9 +65,9 @@ pub struct Run<'r, 't> {
     /// Set by a flush.
     pub flushed: &'r mut bool,
     /// With a shared store: who adds, and to which shard.
-    pub picking: Option<Picking<'r>>,
+    pub picker: Option<ShardPicker<'r>>,
     /// Room that the turn was promised.
-    pub allowance: Allowance<'r>,
+    pub room_budget: RoomBudget<'r>,
     /// Under which sketches of our own form hash what they count.
     pub key: &'r Key,
     /// Most bytes that all counters may take in memory, and the limit that this comes from.
@@ -83,7 +83,7 @@ impl Run<'_, '_> {
     fn try_apply(&mut self, command: &Command<'_>) -> Result<Reply, Refusal> {
         Ok(match command {
             Command::Add { name, delta, shard_key } => Reply::Integer(self.add(*name, *delta, *shard_key)?),
-            Command::AddThinned { name, amount, p } => Reply::Integer(self.add_thinned(*name, *amount, *p)?),
+            Command::AddSampled { name, amount, p } => Reply::Integer(self.add_sampled(*name, *amount, *p)?),
             Command::AddWithin(add) => self.add_within(add)?,
             Command::Read { name } => {
                 let cell = self.cell(*name);
@@ -92,7 +92,7 @@ impl Run<'_, '_> {
             Command::ReadMany { names } => Reply::Values(names.iter().map(|name| self.count(*name)).collect()),
             Command::Set(set) => self.set(set)?,
             Command::Take { name } => {
-                let cell = self.sole_cell(*name);
+                let cell = self.cell_without_lanes(*name);
                 let shown = self.shown(*name, cell)?;
                 self.delete(*name);
                 shown
@@ -112,7 +112,7 @@ impl Run<'_, '_> {
             Command::Persist { name } => Reply::Integer(i64::from(self.persist(*name))),
             Command::ExpiryOf { name, form } => Reply::Integer(self.expiry_of(*name, *form)),
             Command::Scan(_) | Command::ListNames(_) => return Err(Refusal::WalkTogether),
-            Command::CountNames => Reply::Integer(self.held.each().map(|shard| shard.counters as i64).sum()),
+            Command::CountNames => Reply::Integer(self.locks.shards_mut().map(|shard| shard.counters as i64).sum()),
             Command::Flush => {
                 self.flush();
                 Reply::Ok
@@ -127,10 +127,10 @@ impl Run<'_, '_> {
     }
 
     fn add(&mut self, name: Name<'_>, delta: i64, shard_key: Option<&[u8]>) -> Result<i64, Refusal> {
-        let before = if is_small(delta) { self.cell(name) } else { self.sole_cell(name) };
-        let value = match self.policies.policy(name).thinning {
+        let before = if is_lane_sized(delta) { self.cell(name) } else { self.cell_without_lanes(name) };
+        let value = match self.policies.policy(name).sampling {
             None => self.add_to(name, before, delta, shard_key)?,
-            Some(thinning) => match self.thin(name, before, delta, thinning)? {
+            Some(sampling) => match self.sample_add(name, before, delta, sampling)? {
                 Some(delta) => self.add_to(name, before, delta, shard_key)?,
                 None => match before {
                     Some(cell) => return Ok(cell.value),
@@ -139,45 +139,46 @@ impl Run<'_, '_> {
                 },
             },
         };
-        if !fits(value) {
+        if !fits_lanes(value) {
             self.close_lanes(name);
         }
         Ok(value)
     }
 
     /// What an add to a count that is sampled comes to; `None`: none of its events was taken. Refused before the dice are thrown, so what is refused does not depend on them.
-    fn thin(
+    fn sample_add(
         &mut self,
         name: Name<'_>,
         before: Option<Cell>,
         delta: i64,
-        thinning: Thinning,
+        sampling: SamplingPolicy,
     ) -> Result<Option<i64>, Refusal> {
         let before = self.count_of(name, before)?;
         if before.is_none() {
-            self.check_pinned(name, Kind::Count)?;
+            self.check_kind_allowed(name, Kind::Count)?;
         }
-        if delta < 0 && thinning.refuses_exactness(before.map(|cell| cell.epoch)) {
+        if delta < 0 && sampling.refuses_exactness(before.map(|cell| cell.epoch)) {
             return Err(Refusal::Sampled { what: "a decrement" });
         }
         let value = before.map_or(0, |cell| cell.value);
         let hash = self.table.hash(name.bytes());
-        match thinning.p_at(value) {
+        match sampling.p_at(value) {
             1 => Ok(Some(delta)),
-            p => thin(self.held.shard(self.table.shard_of(hash)).thinner(), p, value, delta).ok_or(Refusal::Overflow),
+            p => sampled_delta(self.locks.shard(self.table.shard_of(hash)).sampler(), p, value, delta)
+                .ok_or(Refusal::Overflow),
         }
     }
 
     /// Adds what was sampled before it came.
-    fn add_thinned(&mut self, name: Name<'_>, amount: i64, p: u32) -> Result<i64, Refusal> {
-        let thinning = self.policies.policy(name).thinning;
+    fn add_sampled(&mut self, name: Name<'_>, amount: i64, p: u32) -> Result<i64, Refusal> {
+        let sampling = self.policies.policy(name).sampling;
         if amount < 0 {
             return Err(Refusal::Sampled { what: "a decrement" });
         }
-        if p > 1 && !thinning.is_some_and(|thinning| thinning.takes_thinned(p)) {
+        if p > 1 && !sampling.is_some_and(|sampling| sampling.accepts_sampled_at(p)) {
             return Err(Refusal::NotSampled { p });
         }
-        let before = self.sole_cell(name);
+        let before = self.cell_without_lanes(name);
         let before = self.count_of(name, before)?;
         if p > 1 && before.is_some_and(|cell| cell.value < 0) {
             return Err(Refusal::Sampled { what: "a count below 0" });
@@ -194,14 +195,14 @@ impl Run<'_, '_> {
     ) -> Result<i64, Refusal> {
         let before = self.count_of(name, before)?;
         if before.is_none() {
-            self.check_pinned(name, Kind::Count)?;
+            self.check_kind_allowed(name, Kind::Count)?;
         }
         let shown = before.map_or(0, |cell| cell.value);
         let (value, wide_sum) = match self.wide_sum(name, shown) {
             Some(sum) => add_to_wide(sum, delta)?,
             None => (count::add(shown, delta)?, None),
         };
-        if self.picking.is_some() {
+        if self.picker.is_some() {
             self.add_own(name, before, delta, shard_key)?;
             self.set_wide_sum(name, shown, wide_sum);
         }
@@ -213,19 +214,19 @@ impl Run<'_, '_> {
     /// The sum over all writers, if it is known not to fit 64 bits. What is shown is then the number nearest to it, so that a look at that
     /// tells nearly always.
     fn wide_sum(&mut self, name: Name<'_>, shown: i64) -> Option<i128> {
-        if self.picking.is_none() || !matches!(shown, i64::MIN | i64::MAX) {
+        if self.picker.is_none() || !matches!(shown, i64::MIN | i64::MAX) {
             return None;
         }
         let hash = self.table.hash(name.bytes());
-        let owned = self.held.shard(self.table.shard_of(hash)).own(hash, name.bytes())?;
-        owned.wide_sum.as_deref().copied()
+        let own_cells = self.locks.shard(self.table.shard_of(hash)).own_cells(hash, name.bytes())?;
+        own_cells.wide_sum.as_deref().copied()
     }
 
     fn set_wide_sum(&mut self, name: Name<'_>, shown: i64, sum: Option<i128>) {
         if matches!(shown, i64::MIN | i64::MAX) {
             let hash = self.table.hash(name.bytes());
-            if let Some(owned) = self.held.shard(self.table.shard_of(hash)).own(hash, name.bytes()) {
-                owned.wide_sum = sum.map(Box::new);
+            if let Some(own_cells) = self.locks.shard(self.table.shard_of(hash)).own_cells(hash, name.bytes()) {
+                own_cells.wide_sum = sum.map(Box::new);
             }
         }
     }
@@ -238,74 +239,75 @@ impl Run<'_, '_> {
         delta: i64,
         shard_key: Option<&[u8]>,
     ) -> Result<(), Refusal> {
-        let Some(picking) = &self.picking else { return Ok(()) };
-        let picked = picking.pick(name, shard_key)?;
+        let Some(picker) = &self.picker else { return Ok(()) };
+        let picked = picker.pick(name, shard_key)?;
         let hash = self.table.hash(name.bytes());
-        let shard = self.held.shard(self.table.shard_of(hash));
-        let (own, cell) = shard.take_own(hash, name.bytes());
-        let mut own = own.unwrap_or_else(|| Box::new(picking.plain(cell)));
+        let shard = self.locks.shard(self.table.shard_of(hash));
+        let (own, cell) = shard.take_own_cells(hash, name.bytes());
+        let mut own = own.unwrap_or_else(|| Box::new(picker.own_from_unshared(cell)));
         let expires_at = shown.and_then(|cell| cell.expires_at);
-        let added = picking.add(&mut own, picked, expires_at, delta);
-        shard.give_own(hash, name.bytes(), own);
+        let added = picker.add(&mut own, picked, expires_at, delta);
+        shard.put_back_own_cells(hash, name.bytes(), own);
         if added {
-            shard.note_unsettled(name.bytes(), || picking.due(name));
+            shard.mark_unsettled(name.bytes(), || picker.due_at(name));
         }
         if added { Ok(()) } else { Err(Refusal::Overflow) }
     }
 
     /// Works on a shared counter: what this node says of it, and what it shows.
-    pub fn share<T>(&mut self, name: Name<'_>, work: impl FnOnce(&mut Share<'_>) -> T) -> T {
+    pub fn with_shared_counter<T>(&mut self, name: Name<'_>, work: impl FnOnce(&mut SharedCounter<'_>) -> T) -> T {
         let hash = self.table.hash(name.bytes());
         // What this node says includes what was counted in its lanes. Refused, they hold it still.
-        let _ = self.join(hash, name, Lanes::Stay);
+        let _ = self.join_lanes(hash, name, LaneUse::KeepOpen);
         let key = self.key;
-        let picking = self.picking.as_ref().expect("only with a shared store");
-        let shard = self.held.shard(self.table.shard_of(hash));
-        let (own, before) = shard.take_own(hash, name.bytes());
+        let picker = self.picker.as_ref().expect("only with a shared store");
+        let shard = self.locks.shard(self.table.shard_of(hash));
+        let (own, before) = shard.take_own_cells(hash, name.bytes());
         let is_plain = own.is_none() && before.is_some();
-        let mut own = own.unwrap_or_else(|| Box::new(picking.plain(before)));
-        let mut share = picking.share(&mut own, before, key);
-        share.changed = is_plain;
-        share.bodies.extend(shard.own_shelves_mut().take_all(name.bytes()));
-        share.has_shown_body = shard.body(name.bytes()).is_some();
-        let worked = work(&mut share);
-        let Share { shown, changed, confirmed, bodies, dropped, says_anew, shows, .. } = share;
+        let mut own = own.unwrap_or_else(|| Box::new(picker.own_from_unshared(before)));
+        let mut counter = picker.shared_counter(&mut own, before, key);
+        counter.changed = is_plain;
+        counter.bodies.extend(shard.own_bodies_mut().take_all(name.bytes()));
+        counter.shows_sketch = shard.body(name.bytes()).is_some();
+        let result = work(&mut counter);
+        let SharedCounter { shown, changed, confirmed, bodies, dropped_bodies, rewritten_bodies, shown_body, .. } =
+            counter;
         let epoch = own.epoch;
-        shard.give_own(hash, name.bytes(), own);
-        for (number, body) in dropped {
-            shard.own_shelves_mut().drop_taken(name.bytes(), number, body);
+        shard.put_back_own_cells(hash, name.bytes(), own);
+        for (number, body) in dropped_bodies {
+            shard.own_bodies_mut().drop_taken(name.bytes(), number, body);
         }
         for (number, body) in bodies {
-            shard.own_shelves_mut().give(name.bytes(), number, body);
+            shard.own_bodies_mut().put_back(name.bytes(), number, body);
         }
         match shown {
-            Some(cell) if changed => self.write_shown(name, cell),
+            Some(cell) if changed => self.write_cell(name, cell),
             None if changed => self.remove(name, before.map_or(epoch, |cell| cell.epoch)),
             _ => {
                 if shown != before {
-                    shard.show(hash, name.bytes(), shown);
+                    shard.set_shown_cell(hash, name.bytes(), shown);
                 }
                 if confirmed {
-                    shard.touch(hash, name.bytes());
+                    shard.mark_changed(hash, name.bytes());
                 }
             }
         }
-        self.show_body(name, shown, shows);
-        for number in says_anew {
+        self.show_body(name, shown, shown_body);
+        for number in rewritten_bodies {
             self.write_own_body(name, number);
         }
-        self.close_unfit(name, shown);
-        worked
+        self.close_lanes_if_unfit(name, shown);
+        result
     }
 
     fn add_within(&mut self, add: &AddWithin<'_>) -> Result<Reply, Refusal> {
-        let before = self.sole_cell(add.name);
+        let before = self.cell_without_lanes(add.name);
         let before = self.count_of(add.name, before)?;
         if before.is_none() {
-            self.check_pinned(add.name, Kind::Count)?;
+            self.check_kind_allowed(add.name, Kind::Count)?;
         }
-        let thinning = self.policies.policy(add.name).thinning;
-        if thinning.is_some_and(|thinning| thinning.refuses_exactness(before.map(|cell| cell.epoch))) {
+        let sampling = self.policies.policy(add.name).sampling;
+        if sampling.is_some_and(|sampling| sampling.refuses_exactness(before.map(|cell| cell.epoch))) {
             return Err(Refusal::Sampled { what: "an add with bounds" });
         }
         let value = before.map_or(0, |cell| cell.value);
@@ -314,10 +316,10 @@ impl Run<'_, '_> {
             return Ok(Reply::Pair(value, 0));
         };
         let mut cell = self.with_value(add.name, before, after);
-        let kept = add.expiry_if_none && before.is_some_and(|before| before.expires_at.is_some());
+        let kept_expiry = add.expiry_if_none && before.is_some_and(|before| before.expires_at.is_some());
         match add.expiry {
-            Expiry::At(when) if !kept => cell.expires_at = Some(self.point(when)?),
-            Expiry::Remove if !kept => cell.expires_at = None,
+            Expiry::At(when) if !kept_expiry => cell.expires_at = Some(self.resolve_time(when)?),
+            Expiry::Remove if !kept_expiry => cell.expires_at = None,
             _ => {}
         }
         self.write_add(add.name, cell, delta);
@@ -326,15 +328,15 @@ impl Run<'_, '_> {
 
     fn set(&mut self, set: &Set<'_>) -> Result<Reply, Refusal> {
         let Set { name, value, condition, expiry, reply_old } = *set;
-        self.check_pinned(name, Kind::Count)?;
-        if value < 0 && self.policies.policy(name).thinning.is_some_and(|thinning| thinning.is_declared()) {
+        self.check_kind_allowed(name, Kind::Count)?;
+        if value < 0 && self.policies.policy(name).sampling.is_some_and(|sampling| sampling.is_declared()) {
             return Err(Refusal::Sampled { what: "a count below 0" });
         }
-        self.set_anew(name, condition, expiry, reply_old, |run, cell| run.write(name, Cell { value, ..cell }))
+        self.replace_counter(name, condition, expiry, reply_old, |run, cell| run.write(name, Cell { value, ..cell }))
     }
 
     /// Begins a counter anew, if the condition is met: in its next epoch, with whatever is written for it then.
-    pub(crate) fn set_anew(
+    pub(crate) fn replace_counter(
         &mut self,
         name: Name<'_>,
         condition: SetCondition,
@@ -343,12 +345,12 @@ impl Run<'_, '_> {
         write: impl FnOnce(&mut Self, Cell),
     ) -> Result<Reply, Refusal> {
         let expires_at = match expiry {
-            SetExpiry::At(when) => Some(self.point(when)?),
+            SetExpiry::At(when) => Some(self.resolve_time(when)?),
             // A set begins anew, also for the namespace.
-            SetExpiry::Remove => self.first_expiry(name),
+            SetExpiry::Remove => self.default_expiry(name),
             SetExpiry::Keep => None,
         };
-        let before = self.sole_cell(name);
+        let before = self.cell_without_lanes(name);
         let old = if reply_old { Some(self.shown(name, before)?) } else { None };
         let wanted = match condition {
             SetCondition::Always => true,
@@ -356,14 +358,14 @@ impl Run<'_, '_> {
             SetCondition::IfPresent => before.is_some(),
         };
         if wanted {
-            let kept = match (expiry, before) {
+            let kept_expiry = match (expiry, before) {
                 (SetExpiry::Keep, Some(before)) => before.expires_at,
-                (SetExpiry::Keep, None) => self.first_expiry(name),
+                (SetExpiry::Keep, None) => self.default_expiry(name),
                 _ => None,
             };
             let epoch = self.epoch(name, before);
-            let epoch = self.past_thinned(name, epoch).raised(self.now, self.node);
-            write(self, Cell { epoch, value: 1, expires_at: expires_at.or(kept) });
+            let epoch = self.epoch_after_sampling(name, epoch).raised(self.now, self.node);
+            write(self, Cell { epoch, value: 1, expires_at: expires_at.or(kept_expiry) });
         }
         Ok(match (old, wanted) {
             (Some(old), _) => old,
@@ -373,15 +375,15 @@ impl Run<'_, '_> {
     }
 
     fn reset(&mut self, name: Name<'_>) -> Result<Reply, Refusal> {
-        let before = self.sole_cell(name);
+        let before = self.cell_without_lanes(name);
         let Some(before) = self.count_of(name, before)? else { return Ok(Reply::Integer(0)) };
-        let epoch = self.past_thinned(name, before.epoch).raised(self.now, self.node);
+        let epoch = self.epoch_after_sampling(name, before.epoch).raised(self.now, self.node);
         self.write(name, Cell { epoch, value: 0, ..before });
         Ok(Reply::Integer(before.value))
     }
 
     fn delete(&mut self, name: Name<'_>) -> bool {
-        match self.sole_cell(name) {
+        match self.cell_without_lanes(name) {
             Some(cell) => {
                 self.remove(name, cell.epoch.raised(self.now, self.node));
                 true
@@ -392,10 +394,10 @@ impl Run<'_, '_> {
 
     fn read_and_expire(&mut self, name: Name<'_>, expiry: Expiry) -> Result<Reply, Refusal> {
         let expires_at = match expiry {
-            Expiry::At(when) => Some(self.point(when)?),
+            Expiry::At(when) => Some(self.resolve_time(when)?),
             Expiry::Keep | Expiry::Remove => None,
         };
-        let cell = self.sole_cell(name);
+        let cell = self.cell_without_lanes(name);
         let shown = self.shown(name, cell)?;
         if let Some(cell) = cell.filter(|cell| expiry != Expiry::Keep && expires_at != cell.expires_at) {
             self.write(name, Cell { expires_at, ..cell });
@@ -403,9 +405,9 @@ impl Run<'_, '_> {
         Ok(shown)
     }
 
-    fn expire(&mut self, name: Name<'_>, when: When, condition: ExpiryCondition) -> Result<bool, Refusal> {
-        let at = self.point(when)?;
-        let Some(cell) = self.sole_cell(name) else { return Ok(false) };
+    fn expire(&mut self, name: Name<'_>, when: ExpiryTime, condition: ExpiryCondition) -> Result<bool, Refusal> {
+        let at = self.resolve_time(when)?;
+        let Some(cell) = self.cell_without_lanes(name) else { return Ok(false) };
         let wanted = match (condition, cell.expires_at) {
             (ExpiryCondition::Always, _) => true,
             (ExpiryCondition::IfNone, present) => present.is_none(),
@@ -445,16 +447,17 @@ impl Run<'_, '_> {
 
     fn flush(&mut self) {
         // Past every counter's own epoch too: each of them is raised by being deleted.
-        let newest = self.held.each().map(|shard| shard.floor.max(shard.epoch_newest)).max().unwrap_or(Epoch::FIRST);
+        let newest =
+            self.locks.shards_mut().map(|shard| shard.floor.max(shard.epoch_newest)).max().unwrap_or(Epoch::FIRST);
         let epoch = newest.raised(self.now, self.node);
-        self.drop_lanes();
-        for shard in self.held.each() {
-            self.policies.censuses().for_each(|(_, census)| census.cleared(shard));
+        self.discard_lanes();
+        for shard in self.locks.shards_mut() {
+            self.policies.censuses().for_each(|(_, census)| census.counters_cleared(shard));
             shard.clear();
             shard.floor = epoch;
         }
         *self.flushed = true;
-        self.draft.push(self.now, &Entry::Flush { epoch });
+        self.builder.push(self.now, &Entry::Flush { epoch });
     }
 
     // ---- cells ------------------------------------------------------------------------------------------------------------
@@ -468,26 +471,28 @@ impl Run<'_, '_> {
     /// The cell, with all that was counted in its lanes, unless it has expired; then it is removed.
     pub fn cell(&mut self, name: Name<'_>) -> Option<Cell> {
         let hash = self.table.hash(name.bytes());
-        if self.held.shard(self.table.shard_of(hash)).splits.are_live() {
+        if self.locks.shard(self.table.shard_of(hash)).lanes.has_live() {
             // Refused, they hold it still: what cannot be written down is not shown.
-            let _ = self.join(hash, name, Lanes::Stay);
+            let _ = self.join_lanes(hash, name, LaneUse::KeepOpen);
         }
-        self.cell_as_it_is(hash, name)
+        self.cell_without_join(hash, name)
     }
 
-    fn cell_as_it_is(&mut self, hash: u64, name: Name<'_>) -> Option<Cell> {
-        let Look::Cell(cell) = self.held.shard(self.table.shard_of(hash)).look(hash, name.bytes()) else { return None };
+    fn cell_without_join(&mut self, hash: u64, name: Name<'_>) -> Option<Cell> {
+        let Residency::Present(cell) = self.locks.shard(self.table.shard_of(hash)).find(hash, name.bytes()) else {
+            return None;
+        };
         match cell.expires_at {
             Some(at) if at <= self.now => {
                 if self.may_expire {
-                    self.lapse_own(name, at);
+                    self.expire_own(name, at);
                     self.remove(name, cell.epoch.expired(at));
                 }
                 None
             }
             _ => {
-                if self.picking.is_some() {
-                    self.show_own(name, cell);
+                if self.picker.is_some() {
+                    self.show_own_bodies(name, cell);
                 }
                 Some(cell)
             }
@@ -495,21 +500,22 @@ impl Run<'_, '_> {
     }
 
     /// By this node's clock the counter's time is over; the store has the last word.
-    fn lapse_own(&mut self, name: Name<'_>, expires_at: Millis) {
-        let Some(picking) = &self.picking else { return };
+    fn expire_own(&mut self, name: Name<'_>, expires_at: Millis) {
+        let Some(picker) = &self.picker else { return };
         let (hash, now) = (self.table.hash(name.bytes()), self.now);
-        let shard = self.held.shard(self.table.shard_of(hash));
-        let Some(owned) = shard.own(hash, name.bytes()) else { return };
-        owned.lapse(now, picking.present());
-        owned.outdate();
-        let (unsettled, said): (bool, Vec<OwnCell>) = (owned.is_unsettled(), owned.bodies().copied().collect());
+        let shard = self.locks.shard(self.table.shard_of(hash));
+        let Some(own_cells) = shard.own_cells(hash, name.bytes()) else { return };
+        own_cells.lapse(now, picker.incarnation());
+        own_cells.invalidate_row();
+        let (unsettled, body_cells): (bool, Vec<OwnCell>) =
+            (own_cells.is_unsettled(), own_cells.body_cells().copied().collect());
         if unsettled {
-            shard.note_unsettled(name.bytes(), || std::time::Duration::ZERO);
+            shard.mark_unsettled(name.bytes(), || std::time::Duration::ZERO);
         }
-        for cell in said {
-            if let Some(body) = shard.own_shelves_mut().get_mut(name.bytes(), cell.number()) {
+        for cell in body_cells {
+            if let Some(body) = shard.own_bodies_mut().get_mut(name.bytes(), cell.body_number()) {
                 let version = body.version;
-                body.settling(|| Settling::of(&cell, version)).lapse(expires_at, version);
+                body.unsettled_mut(|| UnsettledChanges::from_cell(&cell, version)).mark_expired(expires_at, version);
             }
         }
     }
@@ -518,12 +524,12 @@ impl Run<'_, '_> {
     pub(crate) fn with_value(&mut self, name: Name<'_>, before: Option<Cell>, value: i64) -> Cell {
         match before {
             Some(cell) => Cell { value, ..cell },
-            None => Cell { epoch: self.epoch(name, None), value, expires_at: self.first_expiry(name) },
+            None => Cell { epoch: self.epoch(name, None), value, expires_at: self.default_expiry(name) },
         }
     }
 
     /// Refuses a counter of another kind than its namespace is for; those that are there go on.
-    pub(crate) fn check_pinned(&self, name: Name<'_>, kind: Kind) -> Result<(), Refusal> {
+    pub(crate) fn check_kind_allowed(&self, name: Name<'_>, kind: Kind) -> Result<(), Refusal> {
         match self.policies.policy(name).kind {
             Some(allowed) if allowed != kind => Err(Refusal::KindNotAllowed { allowed }),
             _ => Ok(()),
@@ -531,7 +537,7 @@ impl Run<'_, '_> {
     }
 
     /// When a counter expires that is made now and has no expiry of its own.
-    fn first_expiry(&self, name: Name<'_>) -> Option<Millis> {
+    fn default_expiry(&self, name: Name<'_>) -> Option<Millis> {
         let ttl = u64::try_from(self.policies.policy(name).ttl?.as_millis()).unwrap_or(u64::MAX);
         Some(Millis(self.now.0.saturating_add(ttl)))
     }
@@ -541,9 +547,9 @@ impl Run<'_, '_> {
             Some(cell) => cell.epoch,
             None => {
                 let shard = self.table.shard_of(self.table.hash(name.bytes()));
-                let floor = self.held.shard(shard).floor;
+                let floor = self.locks.shard(shard).floor;
                 // A counter that is made once sampling is over is exact, and to be seen as such.
-                match self.policies.policy(name).thinning.and_then(|thinning| thinning.thinned?.until) {
+                match self.policies.policy(name).sampling.and_then(|sampling| sampling.record?.until) {
                     Some(until) if floor <= until => until.raised(self.now, self.node),
                     _ => floor,
                 }
@@ -552,8 +558,8 @@ impl Run<'_, '_> {
     }
 
     /// This epoch, or one past all of which counters of this namespace were thinned, if that is over.
-    fn past_thinned(&self, name: Name<'_>, epoch: Epoch) -> Epoch {
-        self.policies.policy(name).thinning.map_or(epoch, |thinning| thinning.past(epoch))
+    fn epoch_after_sampling(&self, name: Name<'_>, epoch: Epoch) -> Epoch {
+        self.policies.policy(name).sampling.map_or(epoch, |sampling| sampling.past_sampling(epoch))
     }
 
     fn write_add(&mut self, name: Name<'_>, cell: Cell, delta: i64) {
@@ -561,42 +567,42 @@ impl Run<'_, '_> {
         if let Some(before) = before {
             let own = self.own_bytes(name);
             let result = AddResult { value: cell.value, expires_at: cell.expires_at, delta, before, own: &own };
-            self.draft.push_add(self.now, hash, (name.bytes(), cell.epoch), result);
+            self.builder.push_add(self.now, hash, (name.bytes(), cell.epoch), result);
         }
-        self.drop_if_past(name, cell);
+        self.remove_if_expired(name, cell);
     }
 
     fn write(&mut self, name: Name<'_>, cell: Cell) {
-        self.write_shown(name, cell);
-        self.drop_if_past(name, cell);
+        self.write_cell(name, cell);
+        self.remove_if_expired(name, cell);
     }
 
-    fn write_shown(&mut self, name: Name<'_>, cell: Cell) {
+    fn write_cell(&mut self, name: Name<'_>, cell: Cell) {
         let (_, before) = self.put(name, cell);
         if let Some(before) = before {
             let Cell { epoch, value, expires_at } = cell;
             let own = self.own_bytes(name);
             let entry =
                 Entry::Cell { name: name.bytes(), epoch, value, expires_at, count: 1, sum: 0, before, own: &own };
-            self.draft.push(self.now, &entry);
+            self.builder.push(self.now, &entry);
             self.write_unjournaled(name);
         }
     }
 
     /// What this node says of a counter on a shared store, as bytes; none without one.
     fn own_bytes(&mut self, name: Name<'_>) -> Vec<u8> {
-        if self.picking.is_none() {
+        if self.picker.is_none() {
             return Vec::new();
         }
         let hash = self.table.hash(name.bytes());
-        let owned = self.held.shard(self.table.shard_of(hash)).own(hash, name.bytes());
-        owned.map(|owned| owned.encode()).unwrap_or_default()
+        let own_cells = self.locks.shard(self.table.shard_of(hash)).own_cells(hash, name.bytes());
+        own_cells.map(|own_cells| own_cells.encode()).unwrap_or_default()
     }
 
     /// An expiry that is already past deletes at once, as in Redis.
-    pub(crate) fn drop_if_past(&mut self, name: Name<'_>, cell: Cell) {
+    pub(crate) fn remove_if_expired(&mut self, name: Name<'_>, cell: Cell) {
         // On a shared store the time is the store's.
-        if self.picking.is_some() {
+        if self.picker.is_some() {
             return;
         }
         if let Some(at) = cell.expires_at.filter(|at| *at <= self.now) {
@@ -605,47 +611,50 @@ impl Run<'_, '_> {
     }
 
     /// Returns the hash, and what was before if that is to be journaled.
-    pub(crate) fn put(&mut self, name: Name<'_>, cell: Cell) -> (u64, Option<Before>) {
+    pub(crate) fn put(&mut self, name: Name<'_>, cell: Cell) -> (u64, Option<PriorExistence>) {
         let hash = self.table.hash(name.bytes());
-        let shard = self.held.shard(self.table.shard_of(hash));
+        let shard = self.locks.shard(self.table.shard_of(hash));
         let existed = shard.put(hash, name.bytes(), cell);
         if let (false, Some(limit)) = (existed, &self.policies.policy(name).limit) {
-            limit.census.made(shard);
+            limit.census.counter_created(shard);
         }
-        (hash, self.before(name, existed))
+        (hash, self.prior_existence(name, existed))
     }
 
     fn remove(&mut self, name: Name<'_>, epoch: Epoch) {
         let hash = self.table.hash(name.bytes());
-        let shard = self.held.shard(self.table.shard_of(hash));
+        let shard = self.locks.shard(self.table.shard_of(hash));
         shard.remove(hash, name.bytes());
         shard.floor = shard.floor.max(epoch);
         if let Some(limit) = &self.policies.policy(name).limit {
-            limit.census.gone(shard);
+            limit.census.counter_removed(shard);
         }
-        if let Some(before) = self.before(name, true) {
+        if let Some(before) = self.prior_existence(name, true) {
             let own = self.own_bytes(name);
-            self.draft.push(self.now, &Entry::Gone { name: name.bytes(), epoch, before, own: &own });
+            self.builder.push(self.now, &Entry::Gone { name: name.bytes(), epoch, before, own: &own });
         }
     }
 
     /// What a record says of whether the counter existed; `None` if there is no record.
-    pub(crate) fn before(&self, name: Name<'_>, existed: bool) -> Option<Before> {
+    pub(crate) fn prior_existence(&self, name: Name<'_>, existed: bool) -> Option<PriorExistence> {
         let policy = self.policies.policy(name);
         let own = policy.durability;
-        match (self.together.unwrap_or(own) > Durability::Memory, own > Durability::Memory && !policy.unsure) {
+        match (
+            self.joint_durability.unwrap_or(own) > Durability::Memory,
+            own > Durability::Memory && !policy.existence_unknown,
+        ) {
             (false, _) => None,
             // What else happens to this counter is not journaled, so only the ledger will tell.
-            (true, _) if self.picking.is_some() => Some(Before::Unsure),
-            (true, false) => Some(Before::Unsure),
-            (true, true) => Some(if existed { Before::Present } else { Before::Absent }),
+            (true, _) if self.picker.is_some() => Some(PriorExistence::Unknown),
+            (true, false) => Some(PriorExistence::Unknown),
+            (true, true) => Some(if existed { PriorExistence::Present } else { PriorExistence::Absent }),
         }
     }
 
-    fn point(&self, when: When) -> Result<Millis, Refusal> {
+    fn resolve_time(&self, when: ExpiryTime) -> Result<Millis, Refusal> {
         let millis = match when {
-            When::At(millis) => Some(millis),
-            When::In(millis) => i64::try_from(self.now.0).ok().and_then(|now| now.checked_add(millis)),
+            ExpiryTime::At(millis) => Some(millis),
+            ExpiryTime::In(millis) => i64::try_from(self.now.0).ok().and_then(|now| now.checked_add(millis)),
         };
         // A point before 1970 is as past as any.
         millis.map(|millis| Millis(millis.max(0) as u64)).ok_or(Refusal::ExpireTime)

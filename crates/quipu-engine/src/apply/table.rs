@@ -15,20 +15,20 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use quipu_model::{Cell, Epoch, Incarnation, KeptName, Millis, Note, Sealed};
+use quipu_model::{AuxRecord, Cell, Epoch, Incarnation, Millis, NameBuf, SealedCell};
 use quipu_sketch::Sketch;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use super::sampler::EventSampler;
 use super::slots::prefetch::prefetch_two;
-use super::slots::{Flag, Removed, SHORT_BYTES_MAX, Slots, SpareChunks};
-use super::thin::Thinner;
+use super::slots::{RemovedSlot, SHORT_BYTES_MAX, SlotFlag, SlotTable, SpareChunks};
 use super::unsettled::{UnsettledEntry, UnsettledNames};
 use crate::journal::format::{PackedEdits, Position};
-use crate::sharing::own::Owned;
-use crate::sketches::{Body, OwnShelves, Paged, Shelf, is_idempotent};
-use crate::split::Splits;
+use crate::sharing::own::OwnCells;
+use crate::sketches::{Body, BodyMap, OwnBodies, StoredPage, is_idempotent};
+use crate::split::ShardLanes;
 use crate::sync::{Arc, AtomicI64, Mutex, MutexGuard, Ordering, lock, try_lock};
-use crate::tokens::Book;
+use crate::tokens::TokenIndex;
 
 /// Order keys have 53 bits, so that a cursor is a whole number in every client, those that count in doubles included.
 pub const ORDER_BITS: u32 = 53;
@@ -47,7 +47,7 @@ const UNSETTLED_KEPT: usize = 64;
 
 /// All shards.
 pub struct Table {
-    shards: Vec<Place>,
+    shards: Vec<AlignedShard>,
     /// The top bits of a hash choose the shard, so walking shards in order walks hashes in order.
     shard_bits: u32,
     seed: u64,
@@ -56,10 +56,10 @@ pub struct Table {
     /// Of these, what bodies of sketches take.
     bodies_bytes: AtomicI64,
     /// Events that came too late for the window of their sketch, in this life.
-    late: AtomicI64,
+    late_events: AtomicI64,
     /// Events of counts that are sampled.
-    thinned: AtomicI64,
-    chunks: Arc<SpareChunks>,
+    sampled_events: AtomicI64,
+    spare_chunks: Arc<SpareChunks>,
 }
 
 impl Table {
@@ -68,8 +68,9 @@ impl Table {
         let shards = shards.next_power_of_two();
         let shard_bits = shards.trailing_zeros();
         let spare = Arc::new(SpareChunks::default());
-        let shards =
-            (0..shards).map(|_| Place(Mutex::new(Shard::new(Slots::new(seed, shard_bits, spare.clone()))))).collect();
+        let shards = (0..shards)
+            .map(|_| AlignedShard(Mutex::new(Shard::new(SlotTable::new(seed, shard_bits, spare.clone())))))
+            .collect();
         Table {
             shards,
             shard_bits,
@@ -77,9 +78,9 @@ impl Table {
             counters: AtomicI64::new(0),
             bytes: AtomicI64::new(0),
             bodies_bytes: AtomicI64::new(0),
-            late: AtomicI64::new(0),
-            thinned: AtomicI64::new(0),
-            chunks: spare,
+            late_events: AtomicI64::new(0),
+            sampled_events: AtomicI64::new(0),
+            spare_chunks: spare,
         }
     }
 
@@ -127,41 +128,41 @@ impl Table {
     }
 
     /// Works on a shard under its lock, and notes what that did to the number of counters and the bytes they take.
-    pub fn with<T>(&self, shard: usize, work: impl FnOnce(&mut Shard) -> T) -> T {
+    pub fn with_shard<T>(&self, shard: usize, work: impl FnOnce(&mut Shard) -> T) -> T {
         let mut shard = self.lock(shard);
-        let worked = work(&mut shard);
-        self.note(&mut shard);
-        worked
+        let result = work(&mut shard);
+        self.update_totals(&mut shard);
+        result
     }
 
     /// Notes what has come and gone in a shard since it was last noted.
-    pub fn note(&self, shard: &mut Shard) {
-        if !std::mem::take(&mut shard.resized) {
+    pub fn update_totals(&self, shard: &mut Shard) {
+        if !std::mem::take(&mut shard.totals_stale) {
             return;
         }
-        let events = std::mem::take(&mut shard.thinner.events);
+        let events = std::mem::take(&mut shard.sampler.events);
         if events > 0 {
-            self.thinned.fetch_add(events as i64, Ordering::Relaxed);
+            self.sampled_events.fetch_add(events as i64, Ordering::Relaxed);
         }
         let (counters, bytes) = (shard.counters as i64, shard.bytes() as i64);
-        if shard.noted != (counters, bytes) {
-            self.counters.fetch_add(counters - shard.noted.0, Ordering::Relaxed);
-            self.bytes.fetch_add(bytes - shard.noted.1, Ordering::Relaxed);
-            shard.noted = (counters, bytes);
+        if shard.counted_totals != (counters, bytes) {
+            self.counters.fetch_add(counters - shard.counted_totals.0, Ordering::Relaxed);
+            self.bytes.fetch_add(bytes - shard.counted_totals.1, Ordering::Relaxed);
+            shard.counted_totals = (counters, bytes);
         }
         let bodies_bytes = shard.bodies_bytes() as i64;
-        if shard.bodies_noted != bodies_bytes {
-            self.bodies_bytes.fetch_add(bodies_bytes - shard.bodies_noted, Ordering::Relaxed);
-            shard.bodies_noted = bodies_bytes;
+        if shard.counted_bodies_bytes != bodies_bytes {
+            self.bodies_bytes.fetch_add(bodies_bytes - shard.counted_bodies_bytes, Ordering::Relaxed);
+            shard.counted_bodies_bytes = bodies_bytes;
         }
     }
 
     /// Notes what a shard takes by now, in the middle of a run: the next command of it may ask for memory, too. How many counters there are is noted when they have a record.
-    pub fn note_bytes(&self, shard: &mut Shard) {
+    pub fn update_byte_totals(&self, shard: &mut Shard) {
         let (bytes, bodies_bytes) = (shard.bytes() as i64, shard.bodies_bytes() as i64);
-        self.bytes.fetch_add(bytes - shard.noted.1, Ordering::Relaxed);
-        self.bodies_bytes.fetch_add(bodies_bytes - shard.bodies_noted, Ordering::Relaxed);
-        (shard.noted.1, shard.bodies_noted) = (bytes, bodies_bytes);
+        self.bytes.fetch_add(bytes - shard.counted_totals.1, Ordering::Relaxed);
+        self.bodies_bytes.fetch_add(bodies_bytes - shard.counted_bodies_bytes, Ordering::Relaxed);
+        (shard.counted_totals.1, shard.counted_bodies_bytes) = (bytes, bodies_bytes);
     }
 
     /// No counter that is or was has a newer epoch.
@@ -174,21 +175,21 @@ impl Table {
     }
 
     /// Gives the dice of all shards a beginning, from a number that no other life has.
-    pub fn seed_dice(&self, seed: u64) {
+    pub fn seed_rng(&self, seed: u64) {
         for shard in 0..self.shard_count() {
             let seed = xxh3_64_with_seed(&(shard as u64).to_le_bytes(), self.seed ^ seed);
-            self.lock(shard).thinner = Thinner::new(seed);
+            self.lock(shard).sampler = EventSampler::new(seed);
         }
     }
 
     /// Events of counts that are sampled, taken or not, in this life.
-    pub fn thinned_events(&self) -> u64 {
-        self.thinned.load(Ordering::Relaxed).max(0) as u64
+    pub fn sampled_events(&self) -> u64 {
+        self.sampled_events.load(Ordering::Relaxed).max(0) as u64
     }
 
     /// Makes looks at many counters quicker, where the system has large pages.
-    pub fn gather(&self) {
-        self.chunks.gather();
+    pub fn collapse_huge_pages(&self) {
+        self.spare_chunks.collapse_huge_pages();
     }
 
     /// How many counters there are, at rest or not, those that have expired but were not looked at since included.
@@ -202,14 +203,14 @@ impl Table {
     }
 
     /// So many events were too late for the window of their sketch.
-    pub fn note_late(&self, events: u64) {
+    pub fn add_late_events(&self, events: u64) {
         // A client may say any number; a sum of them is to stay one.
-        self.late.fetch_add(events.min(1 << 40) as i64, Ordering::Relaxed);
+        self.late_events.fetch_add(events.min(1 << 40) as i64, Ordering::Relaxed);
     }
 
     /// How many that were in this life.
-    pub fn late(&self) -> u64 {
-        self.late.load(Ordering::Relaxed).max(0) as u64
+    pub fn late_events(&self) -> u64 {
+        self.late_events.load(Ordering::Relaxed).max(0) as u64
     }
 
     /// Of these, about how many the bodies of sketches take, which do not leave memory.
@@ -220,17 +221,17 @@ impl Table {
 
 /// What is known of a counter without looking at the ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Look {
+pub enum Residency {
     /// It exists.
-    Cell(Cell),
+    Present(Cell),
     /// It does not.
     Absent,
     /// The ledger knows.
-    Unknown,
+    NotResident,
 }
 
 /// The hash of a resident name, the name, and its cell if it exists.
-pub type Resident = (u64, KeptName, Option<Cell>);
+pub type ResidentName = (u64, NameBuf, Option<Cell>);
 
 /// One shard, as its lock gives it out. In this order, so that what every add and read needs lies in two lines of memory.
 #[repr(C)]
@@ -241,28 +242,28 @@ pub struct Shard {
     pub newest: Position,
     /// Some counters of this shard are in the ledger only, so a name that is not here may exist.
     pub unloaded: bool,
-    /// Counters, bytes or events that were thinned may have changed since [`Table::note`] came by.
-    resized: bool,
+    /// Counters, bytes or events that were thinned may have changed since [`Table::update_totals`] came by.
+    totals_stale: bool,
     /// Counters of this shard that somebody has a handle of, and their lanes.
-    pub splits: Splits,
-    slots: Slots,
+    pub lanes: ShardLanes,
+    slots: SlotTable,
     /// A counter made from here on begins with this epoch: past that of all that are gone.
     pub floor: Epoch,
     /// No cell that was ever here has a newer epoch.
     pub epoch_newest: Epoch,
-    deadlines: BTreeSet<(Millis, KeptName)>,
+    deadlines: BTreeSet<(Millis, NameBuf)>,
     /// What a shared store has not confirmed, and when it is to be put.
     pub unsettled: UnsettledNames,
     /// Counters that were not confirmed have left memory, more than `unsettled` remembers: an audit pass finds them.
-    pub left_unsettled: bool,
+    pub evicted_unsettled: bool,
     /// Bytes that names, and what this node says of them on a shared store, take outside the slots.
     names_bytes: usize,
     /// Slots that only say that a name does not exist, at most; they are let go when there are many.
-    absent: usize,
-    /// What [`Table::note`] knows: counters and bytes.
-    noted: (i64, i64),
+    absent_slots: usize,
+    /// What [`Table::update_totals`] knows: counters and bytes.
+    counted_totals: (i64, i64),
     /// And bytes of bodies.
-    bodies_noted: i64,
+    counted_bodies_bytes: i64,
     /// How many counters of this shard exist, at rest or not.
     pub counters: u64,
     /// How often slots were collected for the ledger.
@@ -270,46 +271,46 @@ pub struct Shard {
     /// The batch that was collected last; slots remember whether they were in it.
     batch: u32,
     /// None of this shard's cells in the ledger expires before this.
-    pub rest_deadline: Option<Millis>,
+    pub ledger_deadline: Option<Millis>,
     /// Tokens whose hash is of this shard. They outlive the counters.
-    book: Book,
+    tokens: TokenIndex,
     /// What makes counters of this shard sketches.
-    shelf: Shelf,
+    bodies: BodyMap,
     /// Of counters that are shared, what this node says: it goes with the node's own cells, and with the epoch of each.
-    own_shelves: OwnShelves,
+    own_bodies: OwnBodies,
     /// Namespaces with a limit whose counters in this shard were counted, and how many there are.
-    pub counted: Vec<(u64, u64)>,
+    pub census_counts: Vec<(u64, u64)>,
     /// Dice for counts that are sampled.
-    thinner: Thinner,
+    sampler: EventSampler,
 }
 
 /// Where a shard lies: on lines of its own.
 #[repr(align(128))]
-struct Place(Mutex<Shard>);
+struct AlignedShard(Mutex<Shard>);
 
 impl Shard {
-    fn new(slots: Slots) -> Shard {
+    fn new(slots: SlotTable) -> Shard {
         Shard {
             slots,
-            resized: false,
+            totals_stale: false,
             deadlines: BTreeSet::new(),
             unsettled: UnsettledNames::default(),
-            left_unsettled: false,
-            splits: Splits::default(),
+            evicted_unsettled: false,
+            lanes: ShardLanes::default(),
             names_bytes: 0,
-            absent: 0,
-            noted: (0, 0),
-            bodies_noted: 0,
+            absent_slots: 0,
+            counted_totals: (0, 0),
+            counted_bodies_bytes: 0,
             counters: 0,
             unloaded: false,
             collections: 0,
             batch: 0,
-            rest_deadline: None,
-            book: Book::default(),
-            shelf: Shelf::sole(),
-            own_shelves: OwnShelves::default(),
-            counted: Vec::new(),
-            thinner: Thinner::new(0),
+            ledger_deadline: None,
+            tokens: TokenIndex::default(),
+            bodies: BodyMap::for_shown(),
+            own_bodies: OwnBodies::default(),
+            census_counts: Vec::new(),
+            sampler: EventSampler::new(0),
             floor: Epoch::FIRST,
             epoch_newest: Epoch::FIRST,
             version: 0,
@@ -317,51 +318,51 @@ impl Shard {
         }
     }
 
-    /// Dice for counts that are sampled; [`Table::note`] comes by for what they were thrown for.
-    pub fn thinner(&mut self) -> &mut Thinner {
-        self.resized = true;
-        &mut self.thinner
+    /// Dice for counts that are sampled; [`Table::update_totals`] comes by for what they were thrown for.
+    pub fn sampler(&mut self) -> &mut EventSampler {
+        self.totals_stale = true;
+        &mut self.sampler
     }
 
     /// What is known of a name.
-    pub fn look(&mut self, hash: u64, name: &[u8]) -> Look {
-        self.look_at(hash, name).1
+    pub fn find(&mut self, hash: u64, name: &[u8]) -> Residency {
+        self.find_slot(hash, name).1
     }
 
     /// The same, and its slot, if it has one.
     #[inline]
-    pub fn look_at(&mut self, hash: u64, name: &[u8]) -> (Option<u32>, Look) {
+    pub fn find_slot(&mut self, hash: u64, name: &[u8]) -> (Option<u32>, Residency) {
         match self.slots.find(hash, name) {
             Some(at) => {
-                self.slots.set(at, Flag::Used);
-                (Some(at), self.slots.cell(at).map_or(Look::Absent, Look::Cell))
+                self.slots.set(at, SlotFlag::Used);
+                (Some(at), self.slots.cell(at).map_or(Residency::Absent, Residency::Present))
             }
-            None if self.unloaded => (None, Look::Unknown),
-            None => (None, Look::Absent),
+            None if self.unloaded => (None, Residency::NotResident),
+            None => (None, Residency::Absent),
         }
     }
 
     /// Value and epoch of a count that exists and does not expire, if this slot, which [`Shard::guess`] named since the shard was last changed, is the one; nearly always it is.
     #[inline]
-    pub fn look_plain(&mut self, guess: u32, name: &[u8]) -> Option<(i64, Epoch)> {
-        self.slots.look_plain(guess, name)
+    pub fn find_plain(&mut self, guess: u32, name: &[u8]) -> Option<(i64, Epoch)> {
+        self.slots.find_plain(guess, name)
     }
 
     /// Brings what [`Shard::guess`] needs near.
     #[inline]
-    pub fn prefetch_place(&self, hash: u64) {
-        self.slots.prefetch_place(hash);
+    pub fn prefetch_bucket(&self, hash: u64) {
+        self.slots.prefetch_bucket(hash);
     }
 
     /// The slot that most likely has this hash, to be brought near by [`Shard::prefetch`].
     #[inline]
-    pub fn guess(&self, hash: u64) -> Option<u32> {
-        self.slots.guess(hash)
+    pub fn likely_slot(&self, hash: u64) -> Option<u32> {
+        self.slots.likely_slot(hash)
     }
 
     /// Brings the slot of a guess near.
     #[inline]
-    pub fn prefetch(&self, guess: u32) {
+    pub fn prefetch_slot(&self, guess: u32) {
         self.slots.prefetch(guess);
     }
 
@@ -373,12 +374,12 @@ impl Shard {
     }
 
     /// How many counters of a namespace with a limit are in this shard, if they were counted.
-    pub fn counted(&mut self, census: u64) -> Option<&mut u64> {
-        self.counted.iter_mut().find(|(id, _)| *id == census).map(|(_, count)| count)
+    pub fn census_count(&mut self, census: u64) -> Option<&mut u64> {
+        self.census_counts.iter_mut().find(|(id, _)| *id == census).map(|(_, count)| count)
     }
 
     /// Names of resident counters that exist.
-    pub fn names_of_all(&self) -> impl Iterator<Item = &[u8]> {
+    pub fn existing_names(&self) -> impl Iterator<Item = &[u8]> {
         self.slots.numbers().filter(|at| self.slots.cell(*at).is_some()).map(|at| self.slots.name(at))
     }
 
@@ -394,14 +395,14 @@ impl Shard {
 
     /// Makes or replaces the cell of a name whose state is known; whether it existed.
     pub fn put(&mut self, hash: u64, name: &[u8], cell: Cell) -> bool {
-        self.resized = true;
+        self.totals_stale = true;
         self.version += 1;
         self.epoch_newest = self.epoch_newest.max(cell.epoch);
         let at = self.find_or_insert(hash, name);
-        self.slots.set(at, Flag::Changed);
-        self.slots.set(at, Flag::Used);
+        self.slots.set(at, SlotFlag::Changed);
+        self.slots.set(at, SlotFlag::Used);
         let before = self.slots.set_cell(at, Some(cell));
-        self.follow(at, name, Some(cell));
+        self.drop_stale_body(at, name, Some(cell));
         self.move_deadline(before.and_then(|cell| cell.expires_at), cell.expires_at, name);
         self.counters += u64::from(before.is_none());
         before.is_some()
@@ -409,12 +410,12 @@ impl Shard {
 
     /// Removes the cell of a name that exists.
     pub fn remove(&mut self, hash: u64, name: &[u8]) {
-        self.resized = true;
+        self.totals_stale = true;
         let Some(at) = self.slots.find(hash, name) else { return };
         let before = self.slots.set_cell(at, None);
-        self.follow(at, name, None);
-        self.slots.set(at, Flag::Changed);
-        if !self.slots.has(at, Flag::AtRest) && self.slots.own(at).is_none() {
+        self.drop_stale_body(at, name, None);
+        self.slots.set(at, SlotFlag::Changed);
+        if !self.slots.has(at, SlotFlag::AtRest) && self.slots.own_cells(at).is_none() {
             // The ledger has nothing to forget.
             self.slots.remove(at);
             self.names_bytes -= name_bytes(name);
@@ -426,110 +427,110 @@ impl Shard {
 
     /// Takes what the ledger says of how many there are.
     pub fn set_counters(&mut self, counters: u64) {
-        self.resized = true;
+        self.totals_stale = true;
         self.counters = counters;
     }
 
     /// Takes what a record of the journal says of a counter that existed before it or not. Whether the ledger has it is not known then, so it is
     /// taken to.
-    pub fn restore(&mut self, hash: u64, name: &[u8], cell: Option<Cell>, existed: bool, own: Option<Box<Owned>>) {
-        self.resized = true;
-        self.names_bytes += own.as_ref().map_or(0, |own| own.bytes());
+    pub fn restore(&mut self, hash: u64, name: &[u8], cell: Option<Cell>, existed: bool, own: Option<Box<OwnCells>>) {
+        self.totals_stale = true;
+        self.names_bytes += own.as_ref().map_or(0, |own| own.memory_bytes());
         let at = self.find_or_insert(hash, name);
         let before = self.slots.set_cell(at, cell);
-        self.follow(at, name, cell);
-        self.own_shelves.follow(name, |number, epoch| {
-            let said = own.as_ref().and_then(|own| own.of_body(number)).filter(|cell| cell.own.value > 0);
-            said.is_some_and(|cell| cell.own.epoch == epoch)
+        self.drop_stale_body(at, name, cell);
+        self.own_bodies.retain_current(name, |number, epoch| {
+            let published = own.as_ref().and_then(|own| own.body_cell(number)).filter(|cell| cell.own.value > 0);
+            published.is_some_and(|cell| cell.own.epoch == epoch)
         });
-        let own_before = self.slots.set_own(at, own);
-        self.slots.set(at, Flag::Changed);
-        self.slots.set(at, Flag::AtRest);
-        self.names_bytes -= own_before.map_or(0, |own| own.bytes());
+        let own_before = self.slots.set_own_cells(at, own);
+        self.slots.set(at, SlotFlag::Changed);
+        self.slots.set(at, SlotFlag::AtRest);
+        self.names_bytes -= own_before.map_or(0, |own| own.memory_bytes());
         self.epoch_newest = self.epoch_newest.max(cell.map_or(Epoch::FIRST, |cell| cell.epoch));
         self.move_deadline(before.and_then(|c| c.expires_at), cell.and_then(|c| c.expires_at), name);
         self.counters = (self.counters + u64::from(cell.is_some())).saturating_sub(u64::from(existed));
     }
 
     /// Takes what the ledger says of a name that is not here.
-    pub fn load(&mut self, hash: u64, name: &[u8], cell: Option<Cell>, own: Option<Box<Owned>>) {
+    pub fn load(&mut self, hash: u64, name: &[u8], cell: Option<Cell>, own: Option<Box<OwnCells>>) {
         if self.slots.find(hash, name).is_some() {
             return;
         }
-        self.resized = true;
-        self.names_bytes += own.as_ref().map_or(0, |own| own.bytes());
-        self.absent += usize::from(cell.is_none());
+        self.totals_stale = true;
+        self.names_bytes += own.as_ref().map_or(0, |own| own.memory_bytes());
+        self.absent_slots += usize::from(cell.is_none());
         self.move_deadline(None, cell.and_then(|cell| cell.expires_at), name);
         self.epoch_newest = self.epoch_newest.max(cell.map_or(Epoch::FIRST, |cell| cell.epoch));
         let at = self.find_or_insert(hash, name);
         if cell.is_some() || own.is_some() {
-            self.slots.set(at, Flag::AtRest);
+            self.slots.set(at, SlotFlag::AtRest);
         }
         self.slots.set_cell(at, cell);
-        self.slots.set_own(at, own);
-        self.unsettled.come_back(name);
+        self.slots.set_own_cells(at, own);
+        self.unsettled.mark_loaded(name);
     }
 
     /// The tokens of this shard.
-    pub fn book(&self) -> &Book {
-        &self.book
+    pub fn tokens(&self) -> &TokenIndex {
+        &self.tokens
     }
 
     /// The tokens of this shard, to be changed.
-    pub fn book_mut(&mut self) -> &mut Book {
-        self.resized = true;
-        &mut self.book
+    pub fn tokens_mut(&mut self) -> &mut TokenIndex {
+        self.totals_stale = true;
+        &mut self.tokens
     }
 
     // ---- sketches ---------------------------------------------------------------------------------------------------------------
 
     /// The bodies of this shard's sketches.
-    pub fn shelf(&self) -> &Shelf {
-        &self.shelf
+    pub fn bodies(&self) -> &BodyMap {
+        &self.bodies
     }
 
     /// The body of a name.
     pub fn body(&self, name: &[u8]) -> Option<&Body> {
-        if self.shelf.is_empty() { None } else { self.shelf.get(name) }
+        if self.bodies.is_empty() { None } else { self.bodies.get(name) }
     }
 
     /// The same, unless the counter has expired by now: then whatever is asked of it finds none.
-    pub fn body_now(&self, hash: u64, name: &[u8], now: Millis) -> Option<&Body> {
+    pub fn unexpired_body(&self, hash: u64, name: &[u8], now: Millis) -> Option<&Body> {
         let body = self.body(name)?;
         let cell = self.slots.find(hash, name).and_then(|at| self.slots.cell(at));
         let expired = cell.is_some_and(|cell| cell.expires_at.is_some_and(|at| at <= now));
         if expired { None } else { Some(body) }
     }
 
-    /// The body of a name, to be looked at closely; if it is changed by that, [`Shard::note_body`] is to be told.
+    /// The body of a name, to be looked at closely; if it is changed by that, [`Shard::update_body_size`] is to be told.
     pub fn body_mut(&mut self, name: &[u8]) -> Option<&mut Body> {
-        self.shelf.get_mut(name)
+        self.bodies.get_mut(name)
     }
 
     /// A body has changed.
-    pub fn note_body(&mut self, name: &[u8]) {
-        self.resized = true;
-        self.shelf.reckon(name);
+    pub fn update_body_size(&mut self, name: &[u8]) {
+        self.totals_stale = true;
+        self.bodies.update_size(name);
     }
 
     /// Gives a counter that exists a body.
     pub fn put_body(&mut self, hash: u64, name: &[u8], body: Body) {
-        self.resized = true;
-        self.shelf.put(name, body);
+        self.totals_stale = true;
+        self.bodies.insert(name, body);
         if let Some(at) = self.slots.find(hash, name) {
-            self.slots.set(at, Flag::Sketch);
+            self.slots.set(at, SlotFlag::Sketch);
         }
     }
 
     /// Whether the counter at this slot is a sketch.
     pub fn is_sketch_at(&self, at: u32) -> bool {
-        self.slots.has(at, Flag::Sketch)
+        self.slots.has(at, SlotFlag::Sketch)
     }
 
     /// Takes a page that the ledger has of a body.
-    pub fn load_page(&mut self, paged: &Paged<'_>) -> Result<(), &'static str> {
-        self.resized = true;
-        self.own_shelves.load(paged).unwrap_or_else(|| self.shelf.load(paged))
+    pub fn load_page(&mut self, page: &StoredPage<'_>) -> Result<(), &'static str> {
+        self.totals_stale = true;
+        self.own_bodies.load_page(page).unwrap_or_else(|| self.bodies.load_page(page))
     }
 
     /// Takes what a record of the journal says of a body: kind, version, and whether it is all of it. Its cell was restored before.
@@ -540,15 +541,15 @@ impl Shard {
         change: (u8, u64, bool),
         edits: &PackedEdits<'_>,
     ) -> Result<(), &'static str> {
-        self.resized = true;
+        self.totals_stale = true;
         let at = self.slots.find(hash, name);
         let cell = at.and_then(|at| Some((at, self.slots.cell(at)?)));
         // A pane has versions of its own.
         let Some((at, cell)) = cell.filter(|(_, cell)| pane != 0 || cell.value as u64 == change.1) else {
             return Err("a change of a sketch without its cell");
         };
-        self.shelf.replay((name, pane), cell.epoch, change, edits)?;
-        self.slots.set(at, Flag::Sketch);
+        self.bodies.replay_edits((name, pane), cell.epoch, change, edits)?;
+        self.slots.set(at, SlotFlag::Sketch);
         Ok(())
     }
 
@@ -560,208 +561,210 @@ impl Shard {
         change: (u8, u64, bool),
         edits: &PackedEdits<'_>,
     ) -> Result<(), &'static str> {
-        self.resized = true;
-        let own = self.slots.find(hash, name).and_then(|at| self.slots.own(at)).and_then(|own| own.of_body(number));
+        self.totals_stale = true;
+        let own =
+            self.slots.find(hash, name).and_then(|at| self.slots.own_cells(at)).and_then(|own| own.body_cell(number));
         let Some(cell) = own.filter(|cell| cell.own.value == i128::from(change.1)) else {
             return Err("a change of a sketch without this node's cell");
         };
         let epoch = cell.own.epoch;
-        self.own_shelves.replay((name, number), epoch, change, edits)
+        self.own_bodies.replay_edits((name, number), epoch, change, edits)
     }
 
     /// What this node says of sketches on a shared store.
-    pub fn own_shelves(&self) -> &OwnShelves {
-        &self.own_shelves
+    pub fn own_bodies(&self) -> &OwnBodies {
+        &self.own_bodies
     }
 
     /// The same, to be changed.
-    pub fn own_shelves_mut(&mut self) -> &mut OwnShelves {
-        self.resized = true;
-        &mut self.own_shelves
+    pub fn own_bodies_mut(&mut self) -> &mut OwnBodies {
+        self.totals_stale = true;
+        &mut self.own_bodies
     }
 
     /// The body of this node that an observation goes to, in this life, of a sketch that is like this one.
-    pub fn observing(&self, hash: u64, name: &[u8], like: &Sketch, present: Incarnation) -> Option<&Body> {
-        if self.own_shelves.is_empty() {
+    pub fn observed_body(&self, hash: u64, name: &[u8], like: &Sketch, present: Incarnation) -> Option<&Body> {
+        if self.own_bodies.is_empty() {
             return None;
         }
         let is_idempotent = is_idempotent(like);
-        let own = self.slots.find(hash, name).and_then(|at| self.slots.own(at))?;
-        let (incarnation, shard) = own.observing(is_idempotent, present)?;
-        let cell = own.bodies().find(|cell| cell.incarnation == incarnation && cell.shard == shard)?;
-        self.own_shelves.get(name, cell.number())
+        let own = self.slots.find(hash, name).and_then(|at| self.slots.own_cells(at))?;
+        let (incarnation, shard) = own.observed_cell(is_idempotent, present)?;
+        let cell = own.body_cells().find(|cell| cell.incarnation == incarnation && cell.shard == shard)?;
+        self.own_bodies.get(name, cell.body_number())
     }
 
     /// What is shown of a shared sketch goes away with its cell, or is replaced.
     pub fn drop_body(&mut self, hash: u64, name: &[u8]) {
-        self.resized = true;
-        self.shelf.remove(name);
+        self.totals_stale = true;
+        self.bodies.remove(name);
         if let Some(at) = self.slots.find(hash, name) {
-            self.slots.unset(at, Flag::Sketch);
+            self.slots.unset(at, SlotFlag::Sketch);
         }
     }
 
     /// About how many bytes bodies take, shown or this node's own.
     pub fn bodies_bytes(&self) -> usize {
-        self.shelf.bytes() + self.own_shelves.bytes()
+        self.bodies.bytes() + self.own_bodies.bytes()
     }
 
     /// About how many bytes the ledger takes for pages that it does not know.
     pub fn unsealed_pages_bytes(&self) -> u64 {
-        self.shelf.unsealed_bytes() + self.own_shelves.unsealed_bytes()
+        self.bodies.unsealed_bytes() + self.own_bodies.unsealed_bytes()
     }
 
     /// All bodies are here: looks at them as sketches.
-    pub fn wake_bodies(&mut self) -> Result<(), (KeptName, String)> {
-        self.resized = true;
-        self.own_shelves.wake()?;
-        self.shelf.wake()
+    pub fn parse_bodies(&mut self) -> Result<(), (NameBuf, String)> {
+        self.totals_stale = true;
+        self.own_bodies.parse_bodies()?;
+        self.bodies.parse_bodies()
     }
 
     /// Pages of bodies that the ledger does not know.
-    pub fn collect_pages(&mut self, hash: impl Fn(&[u8]) -> u64, out: &mut Vec<Note>) {
-        self.shelf.collect(&hash, out);
-        self.own_shelves.collect(&hash, out);
+    pub fn collect_pages(&mut self, hash: impl Fn(&[u8]) -> u64, out: &mut Vec<AuxRecord>) {
+        self.bodies.collect_pages(&hash, out);
+        self.own_bodies.collect_pages(&hash, out);
     }
 
     /// What was collected of bodies did not reach the ledger.
-    pub fn uncollect_pages(&mut self) {
-        self.shelf.uncollect();
-        self.own_shelves.uncollect();
+    pub fn undo_collect_pages(&mut self) {
+        self.bodies.undo_collect();
+        self.own_bodies.undo_collect();
     }
 
     /// What was collected of bodies is sealed.
-    pub fn sealed_pages(&mut self) {
-        self.resized = true;
-        self.shelf.sealed();
-        self.own_shelves.sealed();
+    pub fn mark_pages_sealed(&mut self) {
+        self.totals_stale = true;
+        self.bodies.mark_sealed();
+        self.own_bodies.mark_sealed();
     }
 
     /// A slot has another cell: a body of another epoch is no longer its own.
-    fn follow(&mut self, at: u32, name: &[u8], cell: Option<Cell>) {
-        if !self.slots.has(at, Flag::Sketch) {
+    fn drop_stale_body(&mut self, at: u32, name: &[u8], cell: Option<Cell>) {
+        if !self.slots.has(at, SlotFlag::Sketch) {
             return;
         }
         let epoch = cell.map(|cell| cell.epoch);
-        if self.shelf.get(name).is_none_or(|body| Some(body.epoch) != epoch) {
-            self.shelf.remove(name);
-            self.slots.unset(at, Flag::Sketch);
+        if self.bodies.get(name).is_none_or(|body| Some(body.epoch) != epoch) {
+            self.bodies.remove(name);
+            self.slots.unset(at, SlotFlag::Sketch);
         }
     }
 
     // ---- with a shared store ----------------------------------------------------------------------------------------------------
 
     /// What this node says of a name on a shared store, if it is here.
-    pub fn own(&mut self, hash: u64, name: &[u8]) -> Option<&mut Owned> {
+    pub fn own_cells(&mut self, hash: u64, name: &[u8]) -> Option<&mut OwnCells> {
         let at = self.slots.find(hash, name)?;
-        self.slots.own_mut(at)
+        self.slots.own_cells_mut(at)
     }
 
     /// What this node says of the name that has this slot.
-    pub fn own_at(&mut self, at: u32) -> Option<&mut Owned> {
-        self.slots.own_mut(at)
+    pub fn own_cells_at(&mut self, at: u32) -> Option<&mut OwnCells> {
+        self.slots.own_cells_mut(at)
     }
 
     /// The store is to hear of this name, by then unless it was before.
-    pub fn note_unsettled(&mut self, name: &[u8], due: impl FnOnce() -> Duration) {
+    pub fn mark_unsettled(&mut self, name: &[u8], due: impl FnOnce() -> Duration) {
         if !self.unsettled.contains(name) {
             let due = due();
             self.unsettled.update(&name.into(), |_| Some(UnsettledEntry { due, ..UnsettledEntry::default() }));
         }
     }
 
-    /// Takes out what this node says of a name whose state is known, for [`Shard::give_own`] to put back. Of a counter of the days before the
+    /// Takes out what this node says of a name whose state is known, for [`Shard::put_back_own_cells`] to put back. Of a counter of the days before the
     /// store nothing is said yet; then there is only its cell.
-    pub fn take_own(&mut self, hash: u64, name: &[u8]) -> (Option<Box<Owned>>, Option<Cell>) {
-        self.resized = true;
+    pub fn take_own_cells(&mut self, hash: u64, name: &[u8]) -> (Option<Box<OwnCells>>, Option<Cell>) {
+        self.totals_stale = true;
         let at = self.find_or_insert(hash, name);
-        let (own, cell) = (self.slots.take_own(at), self.slots.cell(at));
-        self.names_bytes -= own.as_ref().map_or(0, |own| own.bytes());
+        let (own, cell) = (self.slots.take_own_cells(at), self.slots.cell(at));
+        self.names_bytes -= own.as_ref().map_or(0, |own| own.memory_bytes());
         (own, cell)
     }
 
     /// Puts back what this node says.
-    pub fn give_own(&mut self, hash: u64, name: &[u8], own: Box<Owned>) {
-        self.resized = true;
-        self.names_bytes += own.bytes();
+    pub fn put_back_own_cells(&mut self, hash: u64, name: &[u8], own: Box<OwnCells>) {
+        self.totals_stale = true;
+        self.names_bytes += own.memory_bytes();
         let at = self.find_or_insert(hash, name);
-        self.slots.set_own(at, Some(own));
+        self.slots.set_own_cells(at, Some(own));
     }
 
     /// Shows something else: foreign cells have changed, which is nothing to write down.
-    pub fn show(&mut self, hash: u64, name: &[u8], cell: Option<Cell>) {
-        self.resized = true;
+    pub fn set_shown_cell(&mut self, hash: u64, name: &[u8], cell: Option<Cell>) {
+        self.totals_stale = true;
         self.version += 1;
         self.epoch_newest = self.epoch_newest.max(cell.map_or(Epoch::FIRST, |cell| cell.epoch));
         let at = self.find_or_insert(hash, name);
         let before = self.slots.set_cell(at, cell);
-        self.follow(at, name, cell);
+        self.drop_stale_body(at, name, cell);
         if before != cell {
             // Whoever was told must not be told less when the counter comes back from the ledger.
-            self.slots.set(at, Flag::Changed);
+            self.slots.set(at, SlotFlag::Changed);
         }
-        self.absent += usize::from(cell.is_none());
+        self.absent_slots += usize::from(cell.is_none());
         self.move_deadline(before.and_then(|c| c.expires_at), cell.and_then(|c| c.expires_at), name);
         self.counters += u64::from(cell.is_some());
         self.counters -= u64::from(before.is_some());
     }
 
     /// Something is worth sealing that is not worth a record.
-    pub fn touch(&mut self, hash: u64, name: &[u8]) {
+    pub fn mark_changed(&mut self, hash: u64, name: &[u8]) {
         if let Some(at) = self.slots.find(hash, name) {
-            self.slots.set(at, Flag::Changed);
+            self.slots.set(at, SlotFlag::Changed);
         }
     }
 
     /// Names of which this node says something, or did before there was a store.
     pub fn own_names(&self) -> impl Iterator<Item = &[u8]> {
-        let said = |at: &u32| match self.slots.own(*at) {
+        let published = |at: &u32| match self.slots.own_cells(*at) {
             Some(own) => !own.cells.is_empty(),
             None => self.slots.cell(*at).is_some(),
         };
-        self.slots.numbers().filter(said).map(|at| self.slots.name(at))
+        self.slots.numbers().filter(published).map(|at| self.slots.name(at))
     }
 
     /// Removes everything, at rest too: the ledger is not asked any more.
     pub fn clear(&mut self) {
-        self.resized = true;
+        self.totals_stale = true;
         self.version += 1;
         self.deadlines = BTreeSet::new();
         self.unsettled = UnsettledNames::default();
         self.slots.clear();
-        self.shelf.clear();
-        self.own_shelves.clear();
-        (self.names_bytes, self.absent, self.counters) = (0, 0, 0);
-        (self.unloaded, self.rest_deadline) = (false, None);
+        self.bodies.clear();
+        self.own_bodies.clear();
+        (self.names_bytes, self.absent_slots, self.counters) = (0, 0, 0);
+        (self.unloaded, self.ledger_deadline) = (false, None);
     }
 
     // ---- seal and evict -------------------------------------------------------------------------------------------------------
 
     /// What the ledger does not know yet, in no order. The slots belong to this batch from here on; `sealed` is the newest that is in the ledger.
-    pub fn collect(&mut self, batch: u32, sealed: u32, out: &mut Vec<Sealed>) {
+    pub fn collect(&mut self, batch: u32, sealed: u32, out: &mut Vec<SealedCell>) {
         self.collections += 1;
         // What a seal that was never finished has collected is still to be sealed.
         let unfinished = std::mem::replace(&mut self.batch, batch) > sealed;
         let from = out.len();
         for at in self.slots.numbers() {
-            let collected = self.slots.take(at, Flag::Collected);
-            let changed = self.slots.take(at, Flag::Changed);
+            let collected = self.slots.take(at, SlotFlag::Collected);
+            let changed = self.slots.take(at, SlotFlag::Changed);
             if !(changed || collected && unfinished) {
                 continue;
             }
-            self.slots.set(at, Flag::Collected);
+            self.slots.set(at, SlotFlag::Collected);
             let cell = self.slots.cell(at);
             // Of a counter that is gone and of which nothing is said any more the ledger need not know.
-            let silent = |own: &Owned| own.cells.is_empty() && cell.is_none();
+            let is_unused = |own: &OwnCells| own.cells.is_empty() && cell.is_none();
             let own: Option<Box<[u8]>> =
-                self.slots.own(at).map(|own| if silent(own) { Box::default() } else { own.encode().into() });
-            if cell.is_some() || self.slots.has(at, Flag::AtRest) || own.as_ref().is_some_and(|own| !own.is_empty()) {
-                self.slots.set(at, Flag::AtRest);
-                out.push(Sealed { hash: self.slots.hash(at), name: self.slots.name(at).into(), cell, own });
+                self.slots.own_cells(at).map(|own| if is_unused(own) { Box::default() } else { own.encode().into() });
+            if cell.is_some() || self.slots.has(at, SlotFlag::AtRest) || own.as_ref().is_some_and(|own| !own.is_empty())
+            {
+                self.slots.set(at, SlotFlag::AtRest);
+                out.push(SealedCell { hash: self.slots.hash(at), name: self.slots.name(at).into(), cell, own });
             }
         }
         let deadlines = out[from..].iter().filter_map(|sealed| sealed.cell?.expires_at);
-        self.rest_deadline = deadlines.chain(self.rest_deadline).min();
+        self.ledger_deadline = deadlines.chain(self.ledger_deadline).min();
     }
 
     /// Names of slots that the ledger, as of this batch, does not know all of.
@@ -772,15 +775,15 @@ impl Shard {
 
     /// No cell that the ledger has of this shard expires before this, those that were brought back from it included.
     pub fn deadline(&self) -> Option<Millis> {
-        self.deadlines.first().map(|(at, _)| *at).into_iter().chain(self.rest_deadline).min()
+        self.deadlines.first().map(|(at, _)| *at).into_iter().chain(self.ledger_deadline).min()
     }
 
     /// The batch did not reach the ledger: its slots are changed as before.
-    pub fn uncollect(&mut self, batch: u32) {
+    pub fn undo_collect(&mut self, batch: u32) {
         if self.batch == batch {
             for at in self.slots.numbers() {
-                if self.slots.has(at, Flag::Collected) {
-                    self.slots.set(at, Flag::Changed);
+                if self.slots.has(at, SlotFlag::Collected) {
+                    self.slots.set(at, SlotFlag::Changed);
                 }
             }
         }
@@ -788,97 +791,99 @@ impl Shard {
 
     /// Whether the ledger, as of this batch, knows all that a slot says.
     fn is_sealed(&self, at: u32, batch: u32) -> bool {
-        !(self.slots.has(at, Flag::Changed) || self.slots.has(at, Flag::Collected) && self.batch > batch)
+        !(self.slots.has(at, SlotFlag::Changed) || self.slots.has(at, SlotFlag::Collected) && self.batch > batch)
     }
 
     /// Lets slots go that the ledger knows, all that were not looked at since last time. `batch`: the newest that is in the ledger.
     pub fn evict(&mut self, batch: u32) -> usize {
-        self.resized = true;
+        self.totals_stale = true;
         let few = self.unsettled.resident() <= UNSETTLED_KEPT;
-        for split in self.splits.all_live() {
+        for lanes in self.lanes.all_live() {
             // A counter whose lanes may hold something stays where they are joined.
-            if let Some(at) = self.slots.find(split.hash(), split.name().bytes()) {
-                self.slots.set(at, Flag::Used);
+            if let Some(at) = self.slots.find(lanes.hash(), lanes.name().bytes()) {
+                self.slots.set(at, SlotFlag::Used);
             }
         }
         let (mut at, mut gone) = (0, 0);
         while (at as usize) < self.slots.len() {
-            let busy = self.slots.own(at).is_some_and(|own| own.busy > 0 || few && own.is_unsettled());
-            if !self.is_sealed(at, batch) || self.slots.take(at, Flag::Used) || busy {
+            let busy = self.slots.own_cells(at).is_some_and(|own| own.pins > 0 || few && own.is_unsettled());
+            if !self.is_sealed(at, batch) || self.slots.take(at, SlotFlag::Used) || busy {
                 at += 1;
                 continue;
             }
-            let Removed { name, cell, own } = self.slots.remove(at);
+            let RemovedSlot { name, cell, own } = self.slots.remove(at);
             gone += 1;
             if let Some(own) = own {
-                self.names_bytes -= own.bytes();
+                self.names_bytes -= own.memory_bytes();
                 self.unloaded |= !own.cells.is_empty();
                 // A store that is down must not fill the memory: of some a name is kept, a walk over everything at rest finds the others.
-                self.left_unsettled |= !self.unsettled.leave_memory(&name);
+                self.evicted_unsettled |= !self.unsettled.mark_evicted(&name);
             }
             // What is known not to exist need not be asked for anew, as far as this slot is concerned.
             self.unloaded |= cell.is_some();
             // One that was brought back to be removed, and was not yet, is looked for again.
-            self.rest_deadline = cell.and_then(|cell| cell.expires_at).into_iter().chain(self.rest_deadline).min();
+            self.ledger_deadline = cell.and_then(|cell| cell.expires_at).into_iter().chain(self.ledger_deadline).min();
             self.names_bytes -= name_bytes(&name);
             self.move_deadline(cell.and_then(|cell| cell.expires_at), None, &name);
         }
         self.slots.shrink();
-        self.absent = self.absent.min(self.slots.len());
+        self.absent_slots = self.absent_slots.min(self.slots.len());
         gone
     }
 
     /// Forgets names that do not exist, once the ledger does not have them either and nobody has asked for them since last time.
     pub fn purge(&mut self, batch: u32) {
-        self.resized = true;
+        self.totals_stale = true;
         let (mut at, mut absent) = (0, 0);
         while (at as usize) < self.slots.len() {
             let exists = self.slots.cell(at).is_some();
-            let says = self.slots.own(at).is_some_and(|own| own.busy > 0 || !own.cells.is_empty());
-            if exists || says || !self.is_sealed(at, batch) || self.slots.take(at, Flag::Used) {
+            let has_own_state = self.slots.own_cells(at).is_some_and(|own| own.pins > 0 || !own.cells.is_empty());
+            if exists || has_own_state || !self.is_sealed(at, batch) || self.slots.take(at, SlotFlag::Used) {
                 absent += usize::from(!exists);
                 at += 1;
             } else {
-                let Removed { name, own, .. } = self.slots.remove(at);
-                self.names_bytes -= name_bytes(&name) + own.map_or(0, |own| own.bytes());
+                let RemovedSlot { name, own, .. } = self.slots.remove(at);
+                self.names_bytes -= name_bytes(&name) + own.map_or(0, |own| own.memory_bytes());
             }
         }
         self.slots.shrink();
-        self.absent = absent;
+        self.absent_slots = absent;
     }
 
     /// Whether there are enough names that do not exist to be worth a [`Shard::purge`].
-    pub fn wants_purge(&self) -> bool {
-        self.absent > ABSENT_MAX
+    pub fn needs_purge(&self) -> bool {
+        self.absent_slots > ABSENT_MAX
     }
 
     /// About how many bytes the shard takes.
     pub fn bytes(&self) -> usize {
-        self.slots.bytes() + self.names_bytes + self.book.bytes() + self.bodies_bytes()
+        self.slots.bytes() + self.names_bytes + self.tokens.bytes() + self.bodies_bytes()
     }
 
     // ---- walks ------------------------------------------------------------------------------------------------------------------
 
     /// About `count` resident names with the least hashes from this one on, those that are gone included, in no order; and a hash before which there are no others,
     /// `None` if these are all.
-    pub fn names(&self, from: u64, count: usize) -> (Vec<Resident>, Option<u64>) {
-        let (found, end) = self.slots.from(from, count);
+    pub fn names_from(&self, from: u64, count: usize) -> (Vec<ResidentName>, Option<u64>) {
+        let (found, end) = self.slots.range_from(from, count);
         let names = found.into_iter().map(|(hash, at)| (hash, self.slots.name(at).into(), self.slots.cell(at)));
         (names.collect(), end)
     }
 
     /// The cell of every resident name, `None` for those that are gone; and whether it is that of a count.
     pub fn cells(&self) -> impl Iterator<Item = (Option<Cell>, bool)> {
-        self.slots.numbers().map(|at| (self.slots.cell(at), !self.slots.has(at, Flag::Sketch)))
+        self.slots.numbers().map(|at| (self.slots.cell(at), !self.slots.has(at, SlotFlag::Sketch)))
     }
 
     /// What this node says of resident names on a shared store.
-    pub fn owned(&self) -> impl Iterator<Item = (u64, &[u8], &Owned)> {
-        self.slots.numbers().filter_map(|at| Some((self.slots.hash(at), self.slots.name(at), self.slots.own(at)?)))
+    pub fn all_own_cells(&self) -> impl Iterator<Item = (u64, &[u8], &OwnCells)> {
+        self.slots
+            .numbers()
+            .filter_map(|at| Some((self.slots.hash(at), self.slots.name(at), self.slots.own_cells(at)?)))
     }
 
     /// Names of cells that have expired, the longest expired first, at most `count` of them.
-    pub fn overdue(&self, now: Millis, count: usize) -> impl Iterator<Item = KeptName> {
+    pub fn overdue(&self, now: Millis, count: usize) -> impl Iterator<Item = NameBuf> {
         self.deadlines.iter().take_while(move |(at, _)| *at <= now).take(count).map(|(_, name)| name.clone())
     }
 
@@ -886,8 +891,8 @@ impl Shard {
         self.slots.find(hash, name).unwrap_or_else(|| {
             self.names_bytes += name_bytes(name);
             let at = self.slots.insert(hash, name);
-            if !self.shelf.is_empty() && self.shelf.get(name).is_some() {
-                self.slots.set(at, Flag::Sketch);
+            if !self.bodies.is_empty() && self.bodies.get(name).is_some() {
+                self.slots.set(at, SlotFlag::Sketch);
             }
             at
         })
@@ -930,17 +935,17 @@ mod tests {
     }
 
     #[derive(Debug, Clone)]
-    enum Op {
+    enum ShardOp {
         Put(u8, i64, Option<u64>),
         Remove(u8),
         Seal(bool),
         Evict,
     }
 
-    fn ops() -> impl Strategy<Value = Vec<Op>> {
-        let put = (0u8..24, any::<i64>(), proptest::option::of(0u64..50)).prop_map(|(n, v, e)| Op::Put(n, v, e));
-        let seal = any::<bool>().prop_map(Op::Seal);
-        let op = prop_oneof![6 => put, 2 => (0u8..24).prop_map(Op::Remove), 1 => seal, 1 => Just(Op::Evict)];
+    fn ops() -> impl Strategy<Value = Vec<ShardOp>> {
+        let put = (0u8..24, any::<i64>(), proptest::option::of(0u64..50)).prop_map(|(n, v, e)| ShardOp::Put(n, v, e));
+        let seal = any::<bool>().prop_map(ShardOp::Seal);
+        let op = prop_oneof![6 => put, 2 => (0u8..24).prop_map(ShardOp::Remove), 1 => seal, 1 => Just(ShardOp::Evict)];
         proptest::collection::vec(op, 0..150)
     }
 
@@ -955,30 +960,30 @@ mod tests {
             let (mut batch, mut done) = (0, 0);
             let known = |shard: &mut Shard, ledger: &BTreeMap<u8, Cell>, n: u8| {
                 let hash = table.hash(&[n]);
-                if shard.look(hash, &[n]) == Look::Unknown {
+                if shard.find(hash, &[n]) == Residency::NotResident {
                     shard.load(hash, &[n], ledger.get(&n).copied(), None);
                 }
-                shard.look(hash, &[n])
+                shard.find(hash, &[n])
             };
             for op in ops {
                 match op {
-                    Op::Put(n, value, expires) => {
+                    ShardOp::Put(n, value, expires) => {
                         let cell = cell(value, expires);
                         known(&mut shard, &ledger, n);
                         shard.put(table.hash(&[n]), &[n], cell);
                         model.insert(n, cell);
                     }
-                    Op::Remove(n) => {
+                    ShardOp::Remove(n) => {
                         known(&mut shard, &ledger, n);
                         shard.remove(table.hash(&[n]), &[n]);
                         model.remove(&n);
                     }
-                    Op::Seal(works) => {
+                    ShardOp::Seal(works) => {
                         batch += 1;
                         let mut sealed = Vec::new();
                         shard.collect(batch, done, &mut sealed);
                         if works {
-                            for Sealed { name, cell, .. } in sealed {
+                            for SealedCell { name, cell, .. } in sealed {
                                 match cell {
                                     Some(cell) => ledger.insert(name[0], cell),
                                     None => ledger.remove(&name[0]),
@@ -987,19 +992,19 @@ mod tests {
                             done = batch;
                             shard.purge(done);
                         } else {
-                            shard.uncollect(batch);
+                            shard.undo_collect(batch);
                         }
                     }
-                    Op::Evict => { shard.evict(done); }
+                    ShardOp::Evict => { shard.evict(done); }
                 }
                 prop_assert_eq!(shard.counters as usize, model.len());
             }
             for n in 0..24 {
-                let expected = model.get(&n).map_or(Look::Absent, |cell| Look::Cell(*cell));
+                let expected = model.get(&n).map_or(Residency::Absent, |cell| Residency::Present(*cell));
                 prop_assert_eq!(known(&mut shard, &ledger, n), expected);
             }
             let first = model.iter().filter_map(|(n, c)| Some((c.expires_at?, *n))).min();
-            let overdue = first.filter(|(at, _)| at.0 <= now).map(|(_, n)| KeptName::from(&[n][..]));
+            let overdue = first.filter(|(at, _)| at.0 <= now).map(|(_, n)| NameBuf::from(&[n][..]));
             prop_assert_eq!(shard.overdue(Millis(now), 1).next(), overdue);
             prop_assert_eq!(shard.deadlines.len(), model.values().filter(|c| c.expires_at.is_some()).count());
             let deadlines = shard.deadlines.len();

@@ -16,7 +16,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use quipu_model::KeptName;
+use quipu_model::NameBuf;
 
 /// Most unsettled counters of a shard that are remembered by name after they left memory: 65,536 in the 1,024 shards of a server.
 /// An entry takes about 130 bytes, and twice the bytes of a name over 22 bytes: 9 MB with short names, 76 MB with the longest.
@@ -31,9 +31,9 @@ pub struct UnsettledEntry {
     /// How many puts of it in a row had no verdict.
     pub failures: u32,
     /// An audit pass waits for the store to confirm it.
-    pub doubted: bool,
+    pub unconfirmed: bool,
     /// It left memory while an audit pass waited for it. The ledger does not say so: its cells are doubted again when it is back.
-    pub doubt_again: bool,
+    pub was_unconfirmed: bool,
     /// It has left memory.
     pub at_rest: bool,
 }
@@ -41,11 +41,11 @@ pub struct UnsettledEntry {
 /// See the module.
 #[derive(Default)]
 pub struct UnsettledNames {
-    entries: BTreeMap<KeptName, UnsettledEntry>,
-    queue: BTreeSet<(Duration, KeptName)>,
-    doubted: usize,
+    entries: BTreeMap<NameBuf, UnsettledEntry>,
+    queue: BTreeSet<(Duration, NameBuf)>,
+    unconfirmed: usize,
     failing: usize,
-    doubted_failing: usize,
+    unconfirmed_failing: usize,
     at_rest: usize,
 }
 
@@ -61,13 +61,13 @@ impl UnsettledNames {
     }
 
     /// How many an audit pass waits for.
-    pub fn doubted(&self) -> usize {
-        self.doubted
+    pub fn unconfirmed(&self) -> usize {
+        self.unconfirmed
     }
 
     /// How many of those the store takes when they are put, as far as is known.
-    pub fn doubted_and_well(&self) -> usize {
-        self.doubted - self.doubted_failing
+    pub fn unconfirmed_not_failing(&self) -> usize {
+        self.unconfirmed - self.unconfirmed_failing
     }
 
     /// How many had no verdict when they were put last.
@@ -81,13 +81,13 @@ impl UnsettledNames {
     }
 
     /// The names that are due, the earliest first.
-    pub fn due(&self, now: Duration) -> impl Iterator<Item = (&KeptName, UnsettledEntry)> {
+    pub fn due(&self, now: Duration) -> impl Iterator<Item = (&NameBuf, UnsettledEntry)> {
         let due = self.queue.iter().take_while(move |(due, _)| *due <= now);
         due.filter_map(|(_, name)| Some((name, *self.entries.get(&**name)?)))
     }
 
     /// Replaces what is known of a name; `None`: it is not listed.
-    pub fn update(&mut self, name: &KeptName, update: impl FnOnce(Option<UnsettledEntry>) -> Option<UnsettledEntry>) {
+    pub fn update(&mut self, name: &NameBuf, update: impl FnOnce(Option<UnsettledEntry>) -> Option<UnsettledEntry>) {
         let before = self.entries.get(&**name).copied();
         let after = update(before);
         if before == after {
@@ -111,26 +111,26 @@ impl UnsettledNames {
     }
 
     /// A counter leaves memory; false if too many did before: its name is not listed any more.
-    pub fn leave_memory(&mut self, name: &[u8]) -> bool {
+    pub fn mark_evicted(&mut self, name: &[u8]) -> bool {
         let Some(entry) = self.entries.get(name).copied() else { return true };
         let stays = entry.at_rest || self.at_rest < AT_REST_MAX;
-        let entry = UnsettledEntry { at_rest: true, doubt_again: entry.doubted, ..entry };
+        let entry = UnsettledEntry { at_rest: true, was_unconfirmed: entry.unconfirmed, ..entry };
         self.update(&name.into(), |_| stays.then_some(entry));
         stays
     }
 
     /// A counter is back in memory.
-    pub fn come_back(&mut self, name: &[u8]) {
+    pub fn mark_loaded(&mut self, name: &[u8]) {
         if self.at_rest > 0 && self.contains(name) {
             self.update(&name.into(), |entry| entry.map(|entry| UnsettledEntry { at_rest: false, ..entry }));
         }
     }
 
     fn adjust(&mut self, entry: Option<UnsettledEntry>, change: impl Fn(&mut usize, usize)) {
-        let Some(UnsettledEntry { failures, doubted, at_rest, .. }) = entry else { return };
-        change(&mut self.doubted, usize::from(doubted));
+        let Some(UnsettledEntry { failures, unconfirmed, at_rest, .. }) = entry else { return };
+        change(&mut self.unconfirmed, usize::from(unconfirmed));
         change(&mut self.failing, usize::from(failures > 0));
-        change(&mut self.doubted_failing, usize::from(doubted && failures > 0));
+        change(&mut self.unconfirmed_failing, usize::from(unconfirmed && failures > 0));
         change(&mut self.at_rest, usize::from(at_rest));
     }
 }
@@ -139,15 +139,15 @@ impl UnsettledNames {
 mod tests {
     use super::*;
 
-    fn name(n: usize) -> KeptName {
-        KeptName::from(format!("likes:{n}").as_bytes())
+    fn name(n: usize) -> NameBuf {
+        NameBuf::from(format!("likes:{n}").as_bytes())
     }
 
     fn listed(due: u64) -> Option<UnsettledEntry> {
         Some(UnsettledEntry { due: Duration::from_millis(due), ..UnsettledEntry::default() })
     }
 
-    fn due(names: &UnsettledNames, now: u64) -> Vec<KeptName> {
+    fn due(names: &UnsettledNames, now: u64) -> Vec<NameBuf> {
         names.due(Duration::from_millis(now)).map(|(name, _)| name.clone()).collect()
     }
 
@@ -167,32 +167,32 @@ mod tests {
     #[test]
     fn what_is_doubted_or_fails_is_counted_until_it_is_not() {
         let mut names = UnsettledNames::default();
-        let with = |failures, doubted| Some(UnsettledEntry { failures, doubted, ..UnsettledEntry::default() });
+        let with = |failures, unconfirmed| Some(UnsettledEntry { failures, unconfirmed, ..UnsettledEntry::default() });
         for (n, entry) in [with(0, true), with(3, true), with(1, false)].into_iter().enumerate() {
             names.update(&name(n), |_| entry);
         }
-        assert_eq!((names.doubted(), names.doubted_and_well(), names.failing()), (2, 1, 2));
+        assert_eq!((names.unconfirmed(), names.unconfirmed_not_failing(), names.failing()), (2, 1, 2));
         names.update(&name(1), |_| with(0, false));
         names.update(&name(2), |_| None);
-        assert_eq!((names.doubted(), names.doubted_and_well(), names.failing()), (1, 1, 0));
+        assert_eq!((names.unconfirmed(), names.unconfirmed_not_failing(), names.failing()), (1, 1, 0));
     }
 
     #[test]
     fn names_of_what_left_memory_are_remembered_up_to_a_bound() {
         let mut names = UnsettledNames::default();
         for n in 0..=AT_REST_MAX {
-            names.update(&name(n), |_| Some(UnsettledEntry { doubted: n == 0, ..UnsettledEntry::default() }));
+            names.update(&name(n), |_| Some(UnsettledEntry { unconfirmed: n == 0, ..UnsettledEntry::default() }));
         }
-        assert!(names.leave_memory(&name(AT_REST_MAX + 1)), "it was not listed");
+        assert!(names.mark_evicted(&name(AT_REST_MAX + 1)), "it was not listed");
         for n in 0..AT_REST_MAX {
-            assert!(names.leave_memory(&name(n)));
-            assert!(names.leave_memory(&name(n)), "once more, and it is one name");
+            assert!(names.mark_evicted(&name(n)));
+            assert!(names.mark_evicted(&name(n)), "once more, and it is one name");
         }
         assert_eq!(names.resident(), 1);
-        assert!(!names.leave_memory(&name(AT_REST_MAX)));
+        assert!(!names.mark_evicted(&name(AT_REST_MAX)));
         assert_eq!((names.count(), names.resident()), (AT_REST_MAX, 0));
-        assert_eq!(names.due(Duration::ZERO).filter(|(_, entry)| entry.doubt_again).count(), 1);
-        names.come_back(&name(0));
+        assert_eq!(names.due(Duration::ZERO).filter(|(_, entry)| entry.was_unconfirmed).count(), 1);
+        names.mark_loaded(&name(0));
         assert_eq!((names.count(), names.resident()), (AT_REST_MAX, 1));
     }
 }

@@ -7,14 +7,14 @@ use std::ops::ControlFlow;
 
 use quipu_model::{Cell, Ledger, ListNames, Millis, Refusal, Reply, Scan};
 
-use super::table::{ORDER_BITS, Resident, Table, order_key};
+use super::table::{ORDER_BITS, ResidentName, Table, order_key};
 use crate::journal::format::Position;
 
 /// What a protocol puts around a name: a length and line ends.
 const NAME_OVERHEAD_BYTES: usize = 10;
 
 /// A walk: locks each shard only while it is looked at.
-pub struct Passing<'t> {
+pub struct ShardWalk<'t> {
     /// All shards.
     pub table: &'t Table,
     /// Where to look for what is at rest; without it, nothing is.
@@ -24,22 +24,22 @@ pub struct Passing<'t> {
     /// The end of the newest record of any shard seen so far: what the walk's reply waits for.
     pub newest: Position,
     /// Whether a counter was left out because it has expired.
-    pub hidden: bool,
+    pub has_hidden_expired: bool,
 }
 
 /// Names of one shard, in order.
-struct Page {
+struct NamePage {
     names: Vec<(u64, Box<[u8]>)>,
     /// The order key to go on from.
     next: u64,
 }
 
 /// One step over the names in the order of their hashes. A name there from the first step to the last is met.
-pub fn scan(passing: &mut Passing<'_>, command: &Scan<'_>) -> Result<Reply, Refusal> {
+pub fn scan(walk: &mut ShardWalk<'_>, command: &Scan<'_>) -> Result<Reply, Refusal> {
     let matcher = command.pattern.map(|pattern| pattern.matcher());
     let (mut names, mut left, mut from) = (Vec::new(), command.count.max(1), command.cursor);
     while left > 0 && from >> ORDER_BITS == 0 {
-        let page = passing.page(from, left)?;
+        let page = walk.next_page(from, left)?;
         left = left.saturating_sub(page.names.len());
         let found = page.names.into_iter().map(|(_, name)| name);
         names.extend(found.filter(|name| matcher.as_ref().is_none_or(|matcher| matcher.matches(name))));
@@ -49,11 +49,11 @@ pub fn scan(passing: &mut Passing<'_>, command: &Scan<'_>) -> Result<Reply, Refu
 }
 
 /// All names that match, or a refusal if they are too many bytes.
-pub fn list_names(passing: &mut Passing<'_>, command: &ListNames<'_>) -> Result<Reply, Refusal> {
+pub fn list_names(walk: &mut ShardWalk<'_>, command: &ListNames<'_>) -> Result<Reply, Refusal> {
     let matcher = command.pattern.matcher();
     let (mut names, mut bytes, mut from) = (Vec::new(), 0, 0);
     while from >> ORDER_BITS == 0 {
-        let page = passing.page(from, usize::MAX)?;
+        let page = walk.next_page(from, usize::MAX)?;
         for (_, name) in page.names.into_iter().filter(|(_, name)| matcher.matches(name)) {
             bytes += name.len() + NAME_OVERHEAD_BYTES;
             if bytes > command.bytes_max {
@@ -66,34 +66,40 @@ pub fn list_names(passing: &mut Passing<'_>, command: &ListNames<'_>) -> Result<
     Ok(Reply::Names(names))
 }
 
-impl Passing<'_> {
+impl ShardWalk<'_> {
     /// The next names of the shard in which this order key lies: about `count`, with all that share the last one's key.
-    fn page(&mut self, from: u64, count: usize) -> Result<Page, Refusal> {
+    fn next_page(&mut self, from: u64, count: usize) -> Result<NamePage, Refusal> {
         let shard_bits = self.table.shard_count().trailing_zeros();
         let index = (from >> (ORDER_BITS - shard_bits)) as usize;
         let end = ((index + 1) as u64) << (ORDER_BITS - shard_bits);
         let shard = self.table.lock(index);
         self.newest = self.newest.max(shard.newest);
-        let (resident, resident_end) = shard.names(from << (64 - ORDER_BITS), count);
+        let (resident, resident_end) = shard.names_from(from << (64 - ORDER_BITS), count);
         let ledger = self.ledger.filter(|_| shard.unloaded);
         drop(shard);
         let end = resident_end.map_or(end, |hash| order_key(hash).min(end));
         let at_rest = match ledger {
-            Some(ledger) => AtRest::read(ledger, (from, end), count)?,
-            None => AtRest { cells: Vec::new(), end },
+            Some(ledger) => LedgerNames::read(ledger, (from, end), count)?,
+            None => LedgerNames { cells: Vec::new(), end },
         };
-        Ok(merge(resident, at_rest, count, self.now, &mut self.hidden))
+        Ok(merge_page(resident, at_rest, count, self.now, &mut self.has_hidden_expired))
     }
 }
 
 /// Lays what is resident over what is at rest.
-fn merge(mut resident: Vec<Resident>, at_rest: AtRest, count: usize, now: Millis, hidden: &mut bool) -> Page {
+fn merge_page(
+    mut resident: Vec<ResidentName>,
+    at_rest: LedgerNames,
+    count: usize,
+    now: Millis,
+    hidden: &mut bool,
+) -> NamePage {
     let mut is_alive = |cell: &Cell| {
         let alive = cell.expires_at.is_none_or(|at| at > now);
         *hidden |= !alive;
         alive
     };
-    let AtRest { mut cells, end: mut next } = at_rest;
+    let LedgerNames { mut cells, end: mut next } = at_rest;
     if !cells.is_empty() {
         resident.sort_unstable_by(|a, b| (a.0, &*a.1).cmp(&(b.0, &*b.1)));
         // What is resident is as the table says, also if that is gone.
@@ -114,19 +120,19 @@ fn merge(mut resident: Vec<Resident>, at_rest: AtRest, count: usize, now: Millis
     let mut names: Vec<(u64, Box<[u8]>)> = cells.filter(|(key, _)| *key < next).collect();
     names.extend(resident.filter(|(key, _)| *key < next).map(|(key, name)| (key, Box::from(&*name))));
     names.sort_unstable();
-    Page { names, next }
+    NamePage { names, next }
 }
 
 /// Cells of the ledger with order keys up to an end.
-struct AtRest {
+struct LedgerNames {
     cells: Vec<(u64, Box<[u8]>, Cell)>,
     /// The order key behind them: that of the shard, or where the reading stopped.
     end: u64,
 }
 
-impl AtRest {
-    fn read(ledger: &dyn Ledger, (from, end): (u64, u64), count: usize) -> Result<AtRest, Refusal> {
-        let mut at_rest = AtRest { cells: Vec::new(), end };
+impl LedgerNames {
+    fn read(ledger: &dyn Ledger, (from, end): (u64, u64), count: usize) -> Result<LedgerNames, Refusal> {
+        let mut at_rest = LedgerNames { cells: Vec::new(), end };
         ledger
             .range(from << (64 - ORDER_BITS), &mut |hash, name, cell| {
                 let key = order_key(hash);

@@ -50,7 +50,7 @@ const FILE_BYTES: usize = 8192;
 
 /// What the control file says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Control {
+pub struct ControlState {
     /// Whether the last life ended with a clean stop.
     pub clean: bool,
     /// One more with every write.
@@ -79,7 +79,7 @@ pub struct Control {
     pub identity: u64,
 }
 
-impl Control {
+impl ControlState {
     fn encode(&self) -> [u8; SLOT_BYTES] {
         let mut out = [0; SLOT_BYTES];
         out[8..16].copy_from_slice(MAGIC);
@@ -106,19 +106,19 @@ impl Control {
         out
     }
 
-    fn decode(bytes: &[u8]) -> Result<Control, BadSlot> {
+    fn decode(bytes: &[u8]) -> Result<ControlState, BadSlot> {
         if &bytes[8..16] != MAGIC {
-            return Err(BadSlot { whole: false, reason: "it does not begin like a control file".to_owned() });
+            return Err(BadSlot { is_intact: false, reason: "it does not begin like a control file".to_owned() });
         }
         if xxh3_64(&bytes[8..]) != u64_at(bytes, 0) {
-            return Err(BadSlot { whole: false, reason: "its check does not match".to_owned() });
+            return Err(BadSlot { is_intact: false, reason: "its check does not match".to_owned() });
         }
         let version = u32_at(bytes, 16);
         if version != VERSION {
             let reason = format!("it has version {version}, this program knows version {VERSION}");
-            return Err(BadSlot { whole: true, reason });
+            return Err(BadSlot { is_intact: true, reason });
         }
-        Ok(Control {
+        Ok(ControlState {
             clean: u32_at(bytes, 20) == 1,
             generation: u64_at(bytes, 24),
             node: NodeId(u64_at(bytes, 32)),
@@ -137,7 +137,13 @@ impl Control {
 }
 
 /// Writes both slots and gives the file its name.
-fn put_in_force(vfs: &dyn Vfs, dir: &Path, file: &dyn VfsFile, new: &Path, state: Control) -> Result<(), JournalError> {
+fn write_and_publish(
+    vfs: &dyn Vfs,
+    dir: &Path,
+    file: &dyn VfsFile,
+    new: &Path,
+    state: ControlState,
+) -> Result<(), JournalError> {
     let mut bytes = vec![0; FILE_BYTES];
     for offset in SLOT_OFFSETS {
         bytes[offset as usize..offset as usize + SLOT_BYTES].copy_from_slice(&state.encode());
@@ -152,7 +158,7 @@ fn put_in_force(vfs: &dyn Vfs, dir: &Path, file: &dyn VfsFile, new: &Path, state
 /// A slot that cannot be used.
 struct BadSlot {
     /// Its check matches: it is of another version, not torn.
-    whole: bool,
+    is_intact: bool,
     reason: String,
 }
 
@@ -160,14 +166,14 @@ struct BadSlot {
 pub struct ControlFile {
     file: Arc<dyn VfsFile>,
     path: PathBuf,
-    state: Control,
+    state: ControlState,
     /// The byte at which the other slot begins, and why it cannot be read, if it cannot.
     unreadable_slot: Option<(u64, String)>,
 }
 
 impl ControlFile {
     /// Makes the file in a directory that has none. It appears whole or not at all.
-    pub fn create(vfs: &dyn Vfs, dir: &Path, state: Control) -> Result<ControlFile, JournalError> {
+    pub fn create(vfs: &dyn Vfs, dir: &Path, state: ControlState) -> Result<ControlFile, JournalError> {
         let (new, path) = (dir.join(CONTROL_FILE_NEW), dir.join(CONTROL_FILE));
         // A crash may have left a half-made one behind; it was never in force.
         match vfs.remove(&new) {
@@ -175,22 +181,22 @@ impl ControlFile {
             _ => {}
         }
         let file = vfs.create(&new).map_err(|e| io_error(&new, "create", e))?;
-        put_in_force(vfs, dir, &*file, &new, state)?;
+        write_and_publish(vfs, dir, &*file, &new, state)?;
         Ok(ControlFile { file, path, state, unreadable_slot: None })
     }
 
-    /// Marks a directory as one in the making, durably: whoever opens it before [`ControlFile::finish`] refuses.
-    pub fn begin(vfs: &dyn Vfs, dir: &Path) -> Result<(), JournalError> {
+    /// Marks a directory as one in the making, durably: whoever opens it before [`ControlFile::complete_unfinished`] refuses.
+    pub fn mark_unfinished(vfs: &dyn Vfs, dir: &Path) -> Result<(), JournalError> {
         let path = dir.join(CONTROL_FILE_UNFINISHED);
         vfs.create(&path).map_err(|e| io_error(&path, "create", e))?;
         vfs.sync_dir(dir).map_err(|e| io_error(dir, "sync", e))
     }
 
     /// Makes a directory that was in the making a data directory, at once and durably.
-    pub fn finish(vfs: &dyn Vfs, dir: &Path, state: Control) -> Result<(), JournalError> {
+    pub fn complete_unfinished(vfs: &dyn Vfs, dir: &Path, state: ControlState) -> Result<(), JournalError> {
         let path = dir.join(CONTROL_FILE_UNFINISHED);
         let file = vfs.open(&path).map_err(|e| io_error(&path, "open", e))?;
-        put_in_force(vfs, dir, &*file, &path, state)
+        write_and_publish(vfs, dir, &*file, &path, state)
     }
 
     /// Opens the file; `None` if there is none. Refuses when neither slot can be read.
@@ -206,16 +212,16 @@ impl ControlFile {
             let mut bytes = [0; SLOT_BYTES];
             let read = super::read_full(&*file, &mut bytes, offset).map_err(|e| io_error(&path, "read", e))?;
             slots.push(if read < SLOT_BYTES {
-                Err(BadSlot { whole: false, reason: format!("it ends after {} bytes", offset + read as u64) })
+                Err(BadSlot { is_intact: false, reason: format!("it ends after {} bytes", offset + read as u64) })
             } else {
-                Control::decode(&bytes)
+                ControlState::decode(&bytes)
             });
         }
         let newest = slots.iter().filter_map(|slot| slot.as_ref().ok()).max_by_key(|state| state.generation).copied();
         let unreadable =
             SLOT_OFFSETS.iter().zip(&slots).find_map(|(at, slot)| Some((*at, slot.as_ref().err()?.reason.clone())));
         // A whole slot of another version means that another program was here since: the older slot is not the truth.
-        let refused = slots.into_iter().filter_map(Result::err).find(|slot| newest.is_none() || slot.whole);
+        let refused = slots.into_iter().filter_map(Result::err).find(|slot| newest.is_none() || slot.is_intact);
         match (newest, refused) {
             (Some(state), None) => Ok(Some(ControlFile { file, path, state, unreadable_slot: unreadable })),
             (_, refused) => {
@@ -243,12 +249,12 @@ impl ControlFile {
     }
 
     /// What is in force.
-    pub fn state(&self) -> &Control {
+    pub fn state(&self) -> &ControlState {
         &self.state
     }
 
     /// Changes the state, durably. The slot in force stays whole until the new one is.
-    pub fn write(&mut self, change: impl FnOnce(&mut Control)) -> Result<(), JournalError> {
+    pub fn update(&mut self, change: impl FnOnce(&mut ControlState)) -> Result<(), JournalError> {
         let mut state = self.state;
         change(&mut state);
         state.generation += 1;

@@ -61,11 +61,12 @@
 use std::fmt;
 
 use quipu_model::{
-    Epoch, Incarnation, Millis, NAMESPACE_BYTES_MAX, NAMESPACE_SETTINGS_BYTES_MAX, Namespace, NodeId, Outcome, Writer,
+    Epoch, Incarnation, Millis, NAMESPACE_BYTES_MAX, NAMESPACE_SETTINGS_BYTES_MAX, Namespace, NodeId, StoredReply,
+    Writer,
 };
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
-use crate::namespaces::Thinned;
+use crate::namespaces::SamplingRecord;
 use crate::sketches::SKETCH_BYTES_MAX;
 use crate::tokens::{ClaimRecord, TokenKey, put_outcome, take_outcome};
 
@@ -202,30 +203,30 @@ pub fn record_check(record: &[u8], log: u64, position: Position) -> u64 {
 
 /// Whether a counter existed before an entry: what keeps the number of counters exact when not all of them are read at start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Before {
+pub enum PriorExistence {
     /// It did.
     Present,
     /// It did not.
     Absent,
     /// What the journal tells of it is not all that happened to it: the ledger knows.
-    Unsure,
+    Unknown,
 }
 
-impl Before {
-    fn tag(self) -> u8 {
+impl PriorExistence {
+    fn tag_bits(self) -> u8 {
         match self {
-            Before::Present => 0,
-            Before::Absent => WAS_ABSENT,
-            Before::Unsure => IS_UNSURE,
+            PriorExistence::Present => 0,
+            PriorExistence::Absent => WAS_ABSENT,
+            PriorExistence::Unknown => IS_UNKNOWN,
         }
     }
 
-    fn of(tag: u8) -> Result<Before, BadBody> {
-        match (tag & WAS_ABSENT != 0, tag & IS_UNSURE != 0) {
-            (false, false) => Ok(Before::Present),
-            (true, false) => Ok(Before::Absent),
-            (false, true) => Ok(Before::Unsure),
-            (true, true) => Err(BadBody),
+    fn from_tag(tag: u8) -> Result<PriorExistence, UnknownEntry> {
+        match (tag & WAS_ABSENT != 0, tag & IS_UNKNOWN != 0) {
+            (false, false) => Ok(PriorExistence::Present),
+            (true, false) => Ok(PriorExistence::Absent),
+            (false, true) => Ok(PriorExistence::Unknown),
+            (true, true) => Err(UnknownEntry),
         }
     }
 }
@@ -248,7 +249,7 @@ pub enum Entry<'a> {
         /// What they added.
         sum: i64,
         /// Whether the counter existed before.
-        before: Before,
+        before: PriorExistence,
         /// What this node says of it on a shared store; empty without one.
         own: &'a [u8],
     },
@@ -259,7 +260,7 @@ pub enum Entry<'a> {
         /// The raised epoch: what comes after it.
         epoch: Epoch,
         /// Whether the counter existed before: that, or unsure.
-        before: Before,
+        before: PriorExistence,
         /// What this node says of it on a shared store; empty without one.
         own: &'a [u8],
     },
@@ -289,7 +290,7 @@ pub enum Entry<'a> {
         /// The number, if it is one of a producer.
         number: Option<u64>,
         /// What was answered.
-        outcome: Outcome,
+        outcome: StoredReply,
         /// The claim at the shared store under which it was applied.
         claim: Option<Box<ClaimRecord>>,
     },
@@ -316,11 +317,11 @@ pub enum Entry<'a> {
         settings: Box<Namespace>,
     },
     /// How the counts of a namespace are sampled from here on, or were up to here.
-    Thinned {
+    Sampling {
         /// Which.
         name: &'a [u8],
         /// How.
-        thinned: Thinned,
+        sampling: SamplingRecord,
     },
 }
 
@@ -337,15 +338,15 @@ const HAS_EXPIRY: u8 = 0x08;
 const HAS_NUMBER: u8 = 0x08;
 const HAS_CLAIM: u8 = 0x10;
 const IS_WHOLE: u8 = 0x08;
-const IS_THINNED: u8 = 0x08;
+const IS_SAMPLING: u8 = 0x08;
 const HAS_EPOCH: u8 = 0x10;
 const WAS_ABSENT: u8 = 0x20;
-const IS_UNSURE: u8 = 0x40;
+const IS_UNKNOWN: u8 = 0x40;
 const HAS_OWN: u8 = 0x80;
 
 impl<'a> Entry<'a> {
     /// The first entry in these bytes.
-    pub fn decode(mut bytes: &'a [u8]) -> Result<Entry<'a>, BadBody> {
+    pub fn decode(mut bytes: &'a [u8]) -> Result<Entry<'a>, UnknownEntry> {
         take_entry(&mut bytes)
     }
 
@@ -354,7 +355,7 @@ impl<'a> Entry<'a> {
         match self {
             &Entry::Cell { name, epoch, value, expires_at, count, sum, before, own } => {
                 let expiry = if expires_at.is_some() { HAS_EXPIRY } else { 0 };
-                put_named(out, CELL | expiry | before.tag() | own_tag(own), name, epoch);
+                put_named(out, CELL | expiry | before.tag_bits() | own_tag(own), name, epoch);
                 put_zigzag(out, value);
                 if let Some(at) = expires_at {
                     put_varint(out, at.0);
@@ -364,7 +365,7 @@ impl<'a> Entry<'a> {
                 put_own(out, own);
             }
             &Entry::Gone { name, epoch, before, own } => {
-                put_named(out, GONE | before.tag() | own_tag(own), name, epoch);
+                put_named(out, GONE | before.tag_bits() | own_tag(own), name, epoch);
                 put_own(out, own);
             }
             &Entry::Flush { epoch } => {
@@ -396,9 +397,9 @@ impl<'a> Entry<'a> {
                 put_varint(out, edits.count);
                 out.extend_from_slice(edits.bytes);
             }
-            Entry::Thinned { name, thinned } => {
-                put_namespace(out, NAMESPACE | IS_THINNED, name);
-                thinned.encode(out);
+            Entry::Sampling { name, sampling } => {
+                put_namespace(out, NAMESPACE | IS_SAMPLING, name);
+                sampling.encode(out);
             }
             Entry::Namespace { name, settings } => {
                 put_namespace(out, NAMESPACE, name);
@@ -439,7 +440,7 @@ impl<'a> PackedEdits<'a> {
         (0..self.count).map_while(move |_| take_edit(&mut rest).ok())
     }
 
-    fn take(rest: &mut &'a [u8]) -> Result<PackedEdits<'a>, BadBody> {
+    fn take_from(rest: &mut &'a [u8]) -> Result<PackedEdits<'a>, UnknownEntry> {
         let count = take_varint(rest)?;
         let before = *rest;
         for _ in 0..count {
@@ -449,13 +450,13 @@ impl<'a> PackedEdits<'a> {
     }
 }
 
-fn take_edit<'a>(rest: &mut &'a [u8]) -> Result<PackedEdit<'a>, BadBody> {
+fn take_edit<'a>(rest: &mut &'a [u8]) -> Result<PackedEdit<'a>, UnknownEntry> {
     let mut number = || match take_varint(rest)? {
         number if number <= SKETCH_BYTES_MAX as u64 => Ok(number as u32),
-        _ => Err(BadBody),
+        _ => Err(UnknownEntry),
     };
-    let (at, removed, length, kept) = (number()?, number()?, number()?, number()?);
-    let bytes = if kept <= length { take(rest, kept as usize)? } else { return Err(BadBody) };
+    let (at, removed, length, stored) = (number()?, number()?, number()?, number()?);
+    let bytes = if stored <= length { take_bytes(rest, stored as usize)? } else { return Err(UnknownEntry) };
     Ok(PackedEdit { at, removed, length, bytes })
 }
 
@@ -479,16 +480,16 @@ pub fn put_sketch(out: &mut Vec<u8>, name: &[u8], (kind, pane): (u8, u64), versi
 pub fn put_edits<'e>(out: &mut Vec<u8>, edits: impl ExactSizeIterator<Item = PackedEdit<'e>>) {
     put_varint(out, edits.len() as u64);
     for PackedEdit { at, removed, length, bytes } in edits {
-        let kept = without_zeros(bytes);
-        for number in [u64::from(at), u64::from(removed), u64::from(length), kept.len() as u64] {
+        let stored = trim_trailing_zeros(bytes);
+        for number in [u64::from(at), u64::from(removed), u64::from(length), stored.len() as u64] {
             put_varint(out, number);
         }
-        out.extend_from_slice(kept);
+        out.extend_from_slice(stored);
     }
 }
 
 /// Bytes without the zeros they end with.
-pub fn without_zeros(bytes: &[u8]) -> &[u8] {
+pub fn trim_trailing_zeros(bytes: &[u8]) -> &[u8] {
     // A large sketch is mostly zeros at first: whole words of them are passed at once.
     let (rest, words) = bytes.as_rchunks::<16>();
     let zeros = words.iter().rev().take_while(|word| **word == [0; 16]).count();
@@ -498,38 +499,38 @@ pub fn without_zeros(bytes: &[u8]) -> &[u8] {
 
 /// The body of a record: when it was written, and its entries.
 #[derive(Debug, Clone, Copy)]
-pub struct Body<'a> {
+pub struct RecordBody<'a> {
     /// The engine's time.
     pub time: Millis,
     entries: &'a [u8],
 }
 
-impl<'a> Body<'a> {
-    /// Reads the time; the entries are read by [`Body::entries`].
-    pub fn decode(bytes: &'a [u8]) -> Result<Body<'a>, BadBody> {
+impl<'a> RecordBody<'a> {
+    /// Reads the time; the entries are read by [`RecordBody::entries`].
+    pub fn decode(bytes: &'a [u8]) -> Result<RecordBody<'a>, UnknownEntry> {
         let mut rest = bytes;
         let time = Millis(take_varint(&mut rest)?);
-        Ok(Body { time, entries: rest })
+        Ok(RecordBody { time, entries: rest })
     }
 
     /// The entries, in order, up to the first one that cannot be read.
-    pub fn entries(&self) -> impl Iterator<Item = Result<Entry<'a>, BadBody>> + use<'a> {
-        self.take_entries().map(|entry| entry.map(|(entry, _)| entry))
+    pub fn entries(&self) -> impl Iterator<Item = Result<Entry<'a>, UnknownEntry>> + use<'a> {
+        self.entries_with_bytes().map(|entry| entry.map(|(entry, _)| entry))
     }
 
     /// The same, each with its bytes.
-    pub fn take_entries(&self) -> Entries<'a> {
-        Entries { rest: self.entries }
+    pub fn entries_with_bytes(&self) -> EntryIter<'a> {
+        EntryIter { rest: self.entries }
     }
 }
 
 /// Entries of a record that were not taken yet.
-pub struct Entries<'a> {
+pub struct EntryIter<'a> {
     rest: &'a [u8],
 }
 
-impl<'a> Iterator for Entries<'a> {
-    type Item = Result<(Entry<'a>, &'a [u8]), BadBody>;
+impl<'a> Iterator for EntryIter<'a> {
+    type Item = Result<(Entry<'a>, &'a [u8]), UnknownEntry>;
 
     /// Takes the next entry; after one that cannot be read there are no others.
     fn next(&mut self) -> Option<Self::Item> {
@@ -545,12 +546,12 @@ impl<'a> Iterator for Entries<'a> {
     }
 }
 
-impl<'a> Entries<'a> {
-    /// Takes the next entry if it is of the sort that nearly all are, without making an [`Entry`] of it; else it is left for [`Entries::next`].
+impl<'a> EntryIter<'a> {
+    /// Takes the next entry if it is of the sort that nearly all are, without making an [`Entry`] of it; else it is left for [`EntryIter::next`].
     #[inline]
-    pub fn next_count(&mut self) -> Option<Count<'a>> {
+    pub fn next_plain_cell(&mut self) -> Option<PlainCell<'a>> {
         let (&tag, mut rest) = self.rest.split_first()?;
-        if tag & !(WAS_ABSENT | IS_UNSURE) != CELL {
+        if tag & !(WAS_ABSENT | IS_UNKNOWN) != CELL {
             return None;
         }
         let (name, _) = take_named(&mut rest, tag).ok()?;
@@ -558,20 +559,20 @@ impl<'a> Entries<'a> {
         // How many adds that were, and of how much, is nothing to be restored.
         take_varint(&mut rest).ok()?;
         take_varint(&mut rest).ok()?;
-        let before = Before::of(tag).ok()?;
+        let before = PriorExistence::from_tag(tag).ok()?;
         self.rest = rest;
-        Some(Count { name, value, before })
+        Some(PlainCell { name, value, before })
     }
 }
 
 /// A cell of the first epoch that does not expire, of a counter of which this node says nothing on a shared store.
-pub struct Count<'a> {
+pub struct PlainCell<'a> {
     /// The counter's name.
     pub name: &'a [u8],
     /// Its running value.
     pub value: i64,
     /// Whether the counter existed before.
-    pub before: Before,
+    pub before: PriorExistence,
 }
 
 /// Appends the time with which a body begins.
@@ -582,7 +583,7 @@ pub fn put_time(out: &mut Vec<u8>, time: Millis) {
 /// The check matches, but the body makes no sense: written by something newer, or not by us.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("an entry of a form this program does not know")]
-pub struct BadBody;
+pub struct UnknownEntry;
 
 fn own_tag(own: &[u8]) -> u8 {
     if own.is_empty() { 0 } else { HAS_OWN }
@@ -627,18 +628,18 @@ fn put_zigzag(out: &mut Vec<u8>, number: i64) {
     put_varint(out, ((number << 1) ^ (number >> 63)) as u64);
 }
 
-fn take_entry<'a>(rest: &mut &'a [u8]) -> Result<Entry<'a>, BadBody> {
-    let tag = take(rest, 1)?[0];
+fn take_entry<'a>(rest: &mut &'a [u8]) -> Result<Entry<'a>, UnknownEntry> {
+    let tag = take_bytes(rest, 1)?[0];
     let known = match tag & TYPE_MASK {
-        CELL => TYPE_MASK | HAS_EXPIRY | HAS_EPOCH | WAS_ABSENT | IS_UNSURE | HAS_OWN,
-        GONE => TYPE_MASK | HAS_EPOCH | IS_UNSURE | HAS_OWN,
+        CELL => TYPE_MASK | HAS_EXPIRY | HAS_EPOCH | WAS_ABSENT | IS_UNKNOWN | HAS_OWN,
+        GONE => TYPE_MASK | HAS_EPOCH | IS_UNKNOWN | HAS_OWN,
         TOKEN => TYPE_MASK | HAS_NUMBER | HAS_CLAIM,
         SKETCH => TYPE_MASK | IS_WHOLE,
-        NAMESPACE => TYPE_MASK | IS_THINNED,
+        NAMESPACE => TYPE_MASK | IS_SAMPLING,
         _ => TYPE_MASK,
     };
     if tag & !known != 0 {
-        return Err(BadBody);
+        return Err(UnknownEntry);
     }
     match tag & TYPE_MASK {
         CELL => {
@@ -646,12 +647,12 @@ fn take_entry<'a>(rest: &mut &'a [u8]) -> Result<Entry<'a>, BadBody> {
             let value = take_zigzag(rest)?;
             let expires_at = if tag & HAS_EXPIRY != 0 { Some(Millis(take_varint(rest)?)) } else { None };
             let (count, sum) = (take_varint(rest)?, take_zigzag(rest)?);
-            let (before, own) = (Before::of(tag)?, take_own(rest, tag)?);
+            let (before, own) = (PriorExistence::from_tag(tag)?, take_own(rest, tag)?);
             Ok(Entry::Cell { name, epoch, value, expires_at, count, sum, before, own })
         }
         GONE => {
             let (name, epoch) = take_named(rest, tag)?;
-            Ok(Entry::Gone { name, epoch, before: Before::of(tag)?, own: take_own(rest, tag)? })
+            Ok(Entry::Gone { name, epoch, before: PriorExistence::from_tag(tag)?, own: take_own(rest, tag)? })
         }
         FLUSH => Ok(Entry::Flush { epoch: take_epoch(rest)? }),
         JOINED => {
@@ -660,39 +661,39 @@ fn take_entry<'a>(rest: &mut &'a [u8]) -> Result<Entry<'a>, BadBody> {
         }
         START => Ok(Entry::Start { writer: take_writer(rest)? }),
         TOKEN => {
-            let key = TokenKey::from_bytes(take(rest, 16)?.try_into().expect("a slice of that length"));
+            let key = TokenKey::from_bytes(take_bytes(rest, 16)?.try_into().expect("a slice of that length"));
             let digest = take_u64(rest)?;
             let number = if tag & HAS_NUMBER != 0 { Some(take_varint(rest)?) } else { None };
-            let outcome = take_outcome(rest).ok_or(BadBody)?;
+            let outcome = take_outcome(rest).ok_or(UnknownEntry)?;
             let claim = match tag & HAS_CLAIM != 0 {
-                true => Some(Box::new(ClaimRecord::decode(rest).ok_or(BadBody)?)),
+                true => Some(Box::new(ClaimRecord::decode(rest).ok_or(UnknownEntry)?)),
                 false => None,
             };
             Ok(Entry::Token { key, digest, number, outcome, claim })
         }
         SKETCH => {
             let (name, _) = take_named(rest, tag)?;
-            let kind = take(rest, 1)?[0];
+            let kind = take_bytes(rest, 1)?[0];
             let (pane, version) = (take_varint(rest)?, take_varint(rest)?);
-            let edits = PackedEdits::take(rest)?;
+            let edits = PackedEdits::take_from(rest)?;
             Ok(Entry::Sketch { name, kind, pane, version, whole: tag & IS_WHOLE != 0, edits })
         }
         NAMESPACE => {
-            let bytes = usize::from(take(rest, 1)?[0]);
-            let name = take(rest, bytes)?;
+            let bytes = usize::from(take_bytes(rest, 1)?[0]);
+            let name = take_bytes(rest, bytes)?;
             if name.len() > NAMESPACE_BYTES_MAX {
-                return Err(BadBody);
+                return Err(UnknownEntry);
             }
-            if tag & IS_THINNED != 0 {
-                let (thinned, behind) = Thinned::decode(rest).ok_or(BadBody)?;
+            if tag & IS_SAMPLING != 0 {
+                let (sampling, behind) = SamplingRecord::decode(rest).ok_or(UnknownEntry)?;
                 *rest = behind;
-                return Ok(Entry::Thinned { name, thinned });
+                return Ok(Entry::Sampling { name, sampling });
             }
-            let bytes = take(rest, 2)?;
-            let settings = take(rest, usize::from(u16::from_le_bytes([bytes[0], bytes[1]])))?;
-            Ok(Entry::Namespace { name, settings: Box::new(Namespace::decode(settings).ok_or(BadBody)?) })
+            let bytes = take_bytes(rest, 2)?;
+            let settings = take_bytes(rest, usize::from(u16::from_le_bytes([bytes[0], bytes[1]])))?;
+            Ok(Entry::Namespace { name, settings: Box::new(Namespace::decode(settings).ok_or(UnknownEntry)?) })
         }
-        _ => Err(BadBody),
+        _ => Err(UnknownEntry),
     }
 }
 
@@ -702,35 +703,35 @@ fn put_namespace(out: &mut Vec<u8>, tag: u8, name: &[u8]) {
     out.extend_from_slice(name);
 }
 
-fn take_own<'a>(rest: &mut &'a [u8], tag: u8) -> Result<&'a [u8], BadBody> {
+fn take_own<'a>(rest: &mut &'a [u8], tag: u8) -> Result<&'a [u8], UnknownEntry> {
     if tag & HAS_OWN == 0 {
         return Ok(&[]);
     }
-    let bytes = usize::try_from(take_varint(rest)?).map_err(|_| BadBody)?;
-    if bytes == 0 { Err(BadBody) } else { take(rest, bytes) }
+    let bytes = usize::try_from(take_varint(rest)?).map_err(|_| UnknownEntry)?;
+    if bytes == 0 { Err(UnknownEntry) } else { take_bytes(rest, bytes) }
 }
 
 #[inline]
-fn take_named<'a>(rest: &mut &'a [u8], tag: u8) -> Result<(&'a [u8], Epoch), BadBody> {
-    let bytes = usize::try_from(take_varint(rest)?).map_err(|_| BadBody)?;
+fn take_named<'a>(rest: &mut &'a [u8], tag: u8) -> Result<(&'a [u8], Epoch), UnknownEntry> {
+    let bytes = usize::try_from(take_varint(rest)?).map_err(|_| UnknownEntry)?;
     if bytes > quipu_model::NAME_BYTES_MAX {
-        return Err(BadBody);
+        return Err(UnknownEntry);
     }
-    let name = take(rest, bytes)?;
+    let name = take_bytes(rest, bytes)?;
     let epoch = if tag & HAS_EPOCH != 0 { take_epoch(rest)? } else { Epoch::FIRST };
     Ok((name, epoch))
 }
 
-fn take_writer(rest: &mut &[u8]) -> Result<Writer, BadBody> {
+fn take_writer(rest: &mut &[u8]) -> Result<Writer, UnknownEntry> {
     Ok(Writer { node: NodeId(take_u64(rest)?), incarnation: Incarnation(take_u64(rest)?) })
 }
 
-fn take_epoch(rest: &mut &[u8]) -> Result<Epoch, BadBody> {
+fn take_epoch(rest: &mut &[u8]) -> Result<Epoch, UnknownEntry> {
     Ok(Epoch { millis: take_varint(rest)?, node: NodeId(take_u64(rest)?) })
 }
 
 #[inline]
-fn take_varint(rest: &mut &[u8]) -> Result<u64, BadBody> {
+fn take_varint(rest: &mut &[u8]) -> Result<u64, UnknownEntry> {
     match *rest {
         [byte, behind @ ..] if *byte < 0x80 => {
             *rest = behind;
@@ -740,13 +741,13 @@ fn take_varint(rest: &mut &[u8]) -> Result<u64, BadBody> {
     }
 }
 
-fn take_long_varint(rest: &mut &[u8]) -> Result<u64, BadBody> {
+fn take_long_varint(rest: &mut &[u8]) -> Result<u64, UnknownEntry> {
     let mut number = 0u64;
     for (index, byte) in rest.iter().take(10).enumerate() {
         let bits = u64::from(byte & 0x7f);
         // Of the tenth only one bit is left.
         if index == 9 && bits > 1 {
-            return Err(BadBody);
+            return Err(UnknownEntry);
         }
         number |= bits << (7 * index);
         if byte & 0x80 == 0 {
@@ -754,22 +755,22 @@ fn take_long_varint(rest: &mut &[u8]) -> Result<u64, BadBody> {
             return Ok(number);
         }
     }
-    Err(BadBody)
+    Err(UnknownEntry)
 }
 
 #[inline]
-fn take_zigzag(rest: &mut &[u8]) -> Result<i64, BadBody> {
+fn take_zigzag(rest: &mut &[u8]) -> Result<i64, UnknownEntry> {
     let number = take_varint(rest)?;
     Ok((number >> 1) as i64 ^ -((number & 1) as i64))
 }
 
-fn take_u64(rest: &mut &[u8]) -> Result<u64, BadBody> {
-    Ok(u64_at(take(rest, 8)?, 0))
+fn take_u64(rest: &mut &[u8]) -> Result<u64, UnknownEntry> {
+    Ok(u64_at(take_bytes(rest, 8)?, 0))
 }
 
 #[inline]
-fn take<'a>(rest: &mut &'a [u8], bytes: usize) -> Result<&'a [u8], BadBody> {
-    let (taken, left) = rest.split_at_checked(bytes).ok_or(BadBody)?;
+fn take_bytes<'a>(rest: &mut &'a [u8], bytes: usize) -> Result<&'a [u8], UnknownEntry> {
+    let (taken, left) = rest.split_at_checked(bytes).ok_or(UnknownEntry)?;
     *rest = left;
     Ok(taken)
 }
@@ -789,7 +790,7 @@ mod tests {
     use super::*;
 
     fn claim_record(number: u64, other: u64) -> Box<ClaimRecord> {
-        let token = quipu_model::shared::Token::new(&number.to_le_bytes()[..(other % 9) as usize]).unwrap();
+        let token = quipu_model::shared::ClaimToken::new(&number.to_le_bytes()[..(other % 9) as usize]).unwrap();
         let (incarnation, forget_at) = (Incarnation(number), Millis(other));
         Box::new(ClaimRecord { token, incarnation, attempt: other, payload: number ^ other, forget_at })
     }
@@ -810,13 +811,13 @@ mod tests {
         ) {
             let (name, own) = (name.as_slice(), own.as_slice());
             let entries = [
-                Entry::Cell { name, epoch, value, expires_at: expires.map(Millis), count, sum, before: [Before::Present, Before::Absent, Before::Unsure][(count % 3) as usize], own },
-                Entry::Gone { name, epoch, before: Before::Unsure, own },
+                Entry::Cell { name, epoch, value, expires_at: expires.map(Millis), count, sum, before: [PriorExistence::Present, PriorExistence::Absent, PriorExistence::Unknown][(count % 3) as usize], own },
+                Entry::Gone { name, epoch, before: PriorExistence::Unknown, own },
                 Entry::Flush { epoch },
                 Entry::Joined { writer: Writer { node: NodeId(node), incarnation: Incarnation(count) }, at: Millis(time) },
                 Entry::Start { writer: Writer { node: NodeId(node), incarnation: Incarnation(count) } },
-                Entry::Token { key: TokenKey::from(u128::from(node) << 70 | u128::from(count)), digest: time, number: expires, outcome: Outcome::Pair(Box::new((value, sum))), claim: None },
-                Entry::Token { key: TokenKey::from(u128::from(node)), digest: time, number: None, outcome: Outcome::Integer(value), claim: Some(claim_record(node, count)) },
+                Entry::Token { key: TokenKey::from(u128::from(node) << 70 | u128::from(count)), digest: time, number: expires, outcome: StoredReply::Pair(Box::new((value, sum))), claim: None },
+                Entry::Token { key: TokenKey::from(u128::from(node)), digest: time, number: None, outcome: StoredReply::Integer(value), claim: Some(claim_record(node, count)) },
             ];
             let mut bytes = Vec::new();
             put_time(&mut bytes, Millis(time));
@@ -825,7 +826,7 @@ mod tests {
                 entry.encode(&mut bytes);
                 prop_assert!(bytes.len() - before <= ENTRY_BYTES_MAX + name.len() + 2 + own.len());
             }
-            let body = Body::decode(&bytes).unwrap();
+            let body = RecordBody::decode(&bytes).unwrap();
             prop_assert_eq!(body.time, Millis(time));
             let back: Vec<_> = body.entries().map(|entry| entry.unwrap()).collect();
             prop_assert_eq!(back.as_slice(), &entries);
@@ -838,21 +839,21 @@ mod tests {
             expires in proptest::option::of(any::<u64>()), own in proptest::collection::vec(any::<u8>(), 0..3),
             garbage in proptest::collection::vec(any::<u8>(), 0..40), which in 0..4, cut in 0..100usize,
         ) {
-            let before = [Before::Present, Before::Absent, Before::Unsure][(count % 3) as usize];
+            let before = [PriorExistence::Present, PriorExistence::Absent, PriorExistence::Unknown][(count % 3) as usize];
             let expires_at = expires.map(Millis).filter(|_| which == 0);
             let mut bytes = Vec::new();
             if which < 3 {
                 let (name, own) = (name.as_slice(), if which == 1 { own.as_slice() } else { &[] });
                 Entry::Cell { name, epoch, value, expires_at, count, sum, before, own }.encode(&mut bytes);
             } else {
-                bytes.push(CELL | count as u8 & (WAS_ABSENT | IS_UNSURE));
+                bytes.push(CELL | count as u8 & (WAS_ABSENT | IS_UNKNOWN));
             }
             bytes.extend_from_slice(&garbage);
             bytes.truncate(cut.max(1));
-            let (mut entries, mut same) = (Entries { rest: &bytes }, Entries { rest: &bytes });
+            let (mut entries, mut same) = (EntryIter { rest: &bytes }, EntryIter { rest: &bytes });
             let entry = same.next().expect("there are bytes");
-            match entries.next_count() {
-                Some(Count { name, value, before }) => {
+            match entries.next_plain_cell() {
+                Some(PlainCell { name, value, before }) => {
                     let is_cell = |cell: &Entry<'_>| matches!(cell, Entry::Cell { name: n, epoch: Epoch::FIRST, value: v, expires_at: None, before: b, own: [], .. } if (*n, *v, *b) == (name, value, before));
                     prop_assert!(entry.is_ok_and(|(cell, _)| is_cell(&cell)));
                     prop_assert_eq!(entries.rest, same.rest);
@@ -875,7 +876,7 @@ mod tests {
             put_time(&mut bytes, Millis(1));
             entry.encode(&mut bytes);
             prop_assert!(bytes.len() <= 10 + NAMESPACE_ENTRY_BYTES_MAX);
-            let body = Body::decode(&bytes).unwrap();
+            let body = RecordBody::decode(&bytes).unwrap();
             prop_assert_eq!(body.entries().collect::<Vec<_>>(), vec![Ok(entry)]);
         }
 
@@ -885,13 +886,13 @@ mod tests {
             until in proptest::option::of((any::<u64>(), any::<u64>())),
         ) {
             let until = until.map(|(millis, node)| Epoch { millis, node: NodeId(node) });
-            let entries = [Entry::Thinned { name: &name, thinned: Thinned { p, by_value, until } }, Entry::Flush { epoch: Epoch::FIRST }];
+            let entries = [Entry::Sampling { name: &name, sampling: SamplingRecord { p, by_value, until } }, Entry::Flush { epoch: Epoch::FIRST }];
             let mut bytes = Vec::new();
             put_time(&mut bytes, Millis(1));
             entries[0].encode(&mut bytes);
             prop_assert!(bytes.len() <= 10 + NAMESPACE_ENTRY_BYTES_MAX);
             entries[1].encode(&mut bytes);
-            let body = Body::decode(&bytes).unwrap();
+            let body = RecordBody::decode(&bytes).unwrap();
             prop_assert_eq!(body.entries().map(|entry| entry.unwrap()).collect::<Vec<_>>(), entries);
         }
 
@@ -911,7 +912,7 @@ mod tests {
             put_edits(&mut bytes, edits.iter().map(|(at, removed, bytes)| PackedEdit { at: *at, removed: *removed, length: bytes.len() as u32, bytes }));
             let most = edits.iter().map(|(_, _, bytes)| EDIT_OVERHEAD_BYTES_MAX + bytes.len()).sum::<usize>();
             prop_assert!(bytes.len() - before <= SKETCH_ENTRY_BYTES_MAX + name.len() + most);
-            let body = Body::decode(&bytes).unwrap();
+            let body = RecordBody::decode(&bytes).unwrap();
             let entries: Vec<_> = body.entries().map(|entry| entry.unwrap()).collect();
             let [Entry::Sketch { name: back, kind: kind_back, pane: pane_back, version: version_back, whole: whole_back, edits: edits_back }] = &entries[..] else {
                 panic!("{entries:?}")
@@ -930,7 +931,7 @@ mod tests {
 
         #[test]
         fn any_bytes_are_an_answer_or_an_error(bytes: Vec<u8>) {
-            if let Ok(body) = Body::decode(&bytes) {
+            if let Ok(body) = RecordBody::decode(&bytes) {
                 let _ = body.entries().count();
             }
         }

@@ -3,7 +3,7 @@
 //! In: records of results, from a turn. Out: positions written and synced, which replies wait for; after a restart, the records
 //! again, in order.
 //!
-//! A commit is two steps, each done by one thread at a time, for all that is filled: [`Journal::hand_over`] chains the records and
+//! A commit is two steps, each done by one thread at a time, for all that is filled: [`Journal::write_filled`] chains the records and
 //! writes them, [`Journal::sync`] makes what was written durable. Whoever finds a step taken goes on with other work and is woken.
 //!
 //! Invariants:
@@ -14,16 +14,16 @@
 //! Not here: what a record means (`apply`), when to prepare, sync or cut in the background (`driver`).
 
 pub mod control;
-mod draft;
 mod error;
 pub mod format;
-mod pending;
-pub mod recover;
+mod maintenance;
+mod pending_records;
+pub mod reader;
+mod record_builder;
 pub mod segments;
 mod sync_times;
-mod tend;
 mod waiters;
-mod watched;
+mod watched_files;
 
 use std::collections::VecDeque;
 use std::io;
@@ -34,23 +34,23 @@ use std::time::Duration;
 use quipu_model::{Clock, Refusal, Vfs, VfsFile};
 
 use self::control::ControlFile;
-pub use self::draft::{AddResult, Draft};
 pub(crate) use self::error::io_error;
 pub use self::error::{Damage, JournalError};
 use self::format::{Position, finish_record};
-use self::pending::{Filled, Pending};
-use self::recover::Tail;
-use self::segments::{Log, Segment};
+pub(crate) use self::maintenance::CutHold;
+use self::maintenance::MaintenanceState;
+use self::pending_records::{FilledRecords, PendingRecords};
+use self::reader::Tail;
+pub use self::record_builder::{AddResult, RecordBuilder};
+use self::segments::{Segment, SegmentLog};
 use self::sync_times::SyncTimes;
 pub use self::sync_times::{SYNC_SECONDS, SyncCounts};
-pub(crate) use self::tend::Hold;
-use self::tend::Tending;
 pub use self::waiters::Wait;
 use self::waiters::Waiters;
-use self::watched::WatchedFiles;
+use self::watched_files::WatchedFiles;
 use crate::failpoint::step;
 use crate::options::LEDGER_DIR;
-use crate::overload::{SYNC_LATE, Signs};
+use crate::overload::{PressureSigns, SYNC_LATE};
 use crate::sync::{Arc, AtomicI64, AtomicU64, Mutex, OnceLock, Ordering, lock, try_lock};
 
 /// An fsync slower than this moves commits to a thread, so that workers go on with what needs no disk.
@@ -77,7 +77,7 @@ pub struct JournalOptions {
 }
 
 /// Memory of what was handed over is kept for the next time up to this: what a turn of a worker with short pipelines brings. A megabyte showed in what a server with a small memory limit takes.
-const FILLED_KEPT_BYTES: usize = 128 << 10;
+const SPARE_BUFFER_BYTES_MAX: usize = 128 << 10;
 
 /// The journal of a running node.
 pub struct Journal {
@@ -88,16 +88,16 @@ pub struct Journal {
     log_id: u64,
     options: JournalOptions,
     /// A leaf: no other lock is taken while it is held.
-    pending: Mutex<Pending>,
+    pending: Mutex<PendingRecords>,
     /// Held by the thread that hands over. Apart from `log`, which others hold for moments: whoever finds this one taken may rely on
     /// its holder to look, after letting go, for what was filled meanwhile.
-    handing: Mutex<()>,
+    write_lock: Mutex<()>,
     /// Held while records are written, and for moments to add, drop and look up segments.
-    log: Mutex<Log>,
+    log: Mutex<SegmentLog>,
     /// Held during an fsync.
-    syncing: Mutex<()>,
+    sync_lock: Mutex<()>,
     /// Held while segments are prepared or cut and while the control file is written.
-    tending: Mutex<Tending>,
+    maintenance: Mutex<MaintenanceState>,
     written: AtomicU64,
     synced: AtomicU64,
     /// Bytes of prepared segments that no admitted command has been promised.
@@ -107,7 +107,7 @@ pub struct Journal {
     segments: AtomicU64,
     waiters: Waiters,
     /// Set once, by the first error of write or sync.
-    failed: OnceLock<String>,
+    failure_reason: OnceLock<String>,
     on_failure: Arc<dyn Fn(&str) + Send + Sync>,
     /// How long the newest slow fsync took, in microseconds: commits belong to the driver's thread for now. 0: they are fast.
     slow_micros: AtomicU64,
@@ -116,11 +116,11 @@ pub struct Journal {
     files_bytes: AtomicU64,
     ledger_bytes: AtomicU64,
     /// What the ledger is about to grow by.
-    ledger_coming: AtomicU64,
+    ledger_growth_bytes: AtomicU64,
     /// Commands that found no room prepared.
     shortages: AtomicU64,
     /// When the sync began that is under way, in microseconds, and one more; 0: none is.
-    sync_since: AtomicU64,
+    sync_began_micros: AtomicU64,
     /// For INFO and metrics.
     pub(crate) sync_times: SyncTimes,
 }
@@ -136,12 +136,12 @@ impl Journal {
         tail: &Tail,
         on_failure: Arc<dyn Fn(&str) + Send + Sync>,
     ) -> Journal {
-        let log = Log {
+        let log = SegmentLog {
             segments: VecDeque::from(segments),
             written: tail.position,
             previous: tail.previous,
             mark: None,
-            spare: Filled::default(),
+            spare_buffers: FilledRecords::default(),
         };
         let files_bytes = log.segments.iter().map(Segment::bytes).sum();
         let room = log.end().map_or(0, |end| end.0 - tail.position.0);
@@ -153,18 +153,18 @@ impl Journal {
             dir: dir.to_owned(),
             log_id: control_state.log,
             options,
-            pending: Mutex::new(Pending::new(tail.position)),
+            pending: Mutex::new(PendingRecords::new(tail.position)),
             log: Mutex::new(log),
-            handing: Mutex::new(()),
-            syncing: Mutex::new(()),
-            tending: Mutex::new(Tending {
+            write_lock: Mutex::new(()),
+            sync_lock: Mutex::new(()),
+            maintenance: Mutex::new(MaintenanceState {
                 control,
                 watched,
-                spare: Vec::new(),
-                full: None,
-                reserve: false,
+                spare_files: Vec::new(),
+                full_reason: None,
+                has_reserve: false,
                 reserve_tried_at: None,
-                holds: 0,
+                cut_holds: 0,
             }),
             written: AtomicU64::new(tail.position.0),
             // What is in the files but was not known to be synced may still be lost: it counts as synced only after a sync.
@@ -173,15 +173,15 @@ impl Journal {
             start: AtomicU64::new(control_state.start.0),
             segments: AtomicU64::new(segment_count),
             waiters: Waiters::default(),
-            failed: OnceLock::new(),
+            failure_reason: OnceLock::new(),
             on_failure,
             slow_micros: AtomicU64::new(0),
             fast_runs: AtomicU64::new(0),
             files_bytes: AtomicU64::new(files_bytes),
             ledger_bytes: AtomicU64::new(0),
-            ledger_coming: AtomicU64::new(0),
+            ledger_growth_bytes: AtomicU64::new(0),
             shortages: AtomicU64::new(0),
-            sync_since: AtomicU64::new(0),
+            sync_began_micros: AtomicU64::new(0),
             sync_times: SyncTimes::new(),
         }
     }
@@ -204,14 +204,15 @@ impl Journal {
         if self.room.fetch_update(Ordering::AcqRel, Ordering::Acquire, left).is_ok() {
             return Ok(());
         }
-        let tended = try_lock(&self.tending);
-        let reason =
-            tended.and_then(|t| t.full.clone()).unwrap_or_else(|| "segments are still being prepared".to_owned());
+        let maintenance = try_lock(&self.maintenance);
+        let reason = maintenance
+            .and_then(|t| t.full_reason.clone())
+            .unwrap_or_else(|| "segments are still being prepared".to_owned());
         Err(Refusal::NoRoom { reason })
     }
 
     /// Keeps room that nobody is promised: a start on a full disk must write a record, and so must those after it.
-    pub fn keep_room(&self) {
+    pub fn reserve_start_room(&self) {
         /// About twenty starts.
         const STARTS_BYTES: i64 = 1024;
         self.room.fetch_sub(STARTS_BYTES, Ordering::AcqRel);
@@ -223,12 +224,12 @@ impl Journal {
     }
 
     /// Takes room that nobody promised, for a record that has its place already. Until it is [made up](Journal::make_up) for, others may be refused.
-    pub fn overdraw(&self, bytes: usize) {
+    pub fn overcommit_room(&self, bytes: usize) {
         self.room.fetch_sub(bytes as i64, Ordering::AcqRel);
     }
 
     /// Whether segments should be prepared.
-    pub fn room_is_low(&self) -> bool {
+    pub fn is_room_low(&self) -> bool {
         self.room.load(Ordering::Acquire) < self.options.ahead_bytes as i64
     }
 
@@ -255,25 +256,25 @@ impl Journal {
     }
 
     /// Hands all that is filled to the operating system. Does nothing if another thread is at it.
-    pub fn hand_over(&self) {
-        let Some(handing) = try_lock(&self.handing) else { return };
+    pub fn write_filled(&self) {
+        let Some(write_guard) = try_lock(&self.write_lock) else { return };
         let before = self.written();
-        self.hand_over_locked(&mut lock(&self.log));
+        self.write_filled_locked(&mut lock(&self.log));
         let progress = before < self.written();
-        drop(handing);
+        drop(write_guard);
         // Who filled something meanwhile may have found us at it, and waits for a word from us.
         if progress || lock(&self.pending).has_filled() {
             self.waiters.wake();
         }
     }
 
-    fn hand_over_locked(&self, log: &mut Log) {
-        if self.failed.get().is_some() {
+    fn write_filled_locked(&self, log: &mut SegmentLog) {
+        if self.failure_reason.get().is_some() {
             return;
         }
-        let mut filled = lock(&self.pending).take_filled(std::mem::take(&mut log.spare));
+        let mut filled = lock(&self.pending).take_filled(std::mem::take(&mut log.spare_buffers));
         if filled.bytes.is_empty() {
-            log.spare = filled;
+            log.spare_buffers = filled;
             return;
         }
         debug_assert_eq!(filled.base, log.written, "records are handed over without a gap");
@@ -281,7 +282,7 @@ impl Journal {
         let (mut position, mut rest) = (filled.base, filled.bytes.as_mut_slice());
         for &length in &filled.lengths {
             let (record, later) = rest.split_at_mut(length);
-            log.note_mark(position);
+            log.record_mark_chain(position);
             log.previous = finish_record(record, self.log_id, position, log.previous, synced) as u32;
             position = position.plus(length as u64);
             rest = later;
@@ -291,53 +292,53 @@ impl Journal {
             return self.fail(&error);
         }
         step!("written");
-        if filled.bytes.capacity() <= FILLED_KEPT_BYTES {
-            log.spare = filled;
+        if filled.bytes.capacity() <= SPARE_BUFFER_BYTES_MAX {
+            log.spare_buffers = filled;
         }
         self.written.store(position.0, Ordering::Release);
     }
 
     /// Makes all that was handed over durable. Does nothing if another thread is at it.
     pub fn sync(&self) {
-        let Some(syncing) = try_lock(&self.syncing) else { return };
+        let Some(sync_guard) = try_lock(&self.sync_lock) else { return };
         let (from, to) = (self.synced(), self.written());
-        if from < to && self.failed.get().is_none() {
-            let segments = lock(&self.log).between(from, to);
+        if from < to && self.failure_reason.get().is_none() {
+            let segments = lock(&self.log).segments_between(from, to);
             let began = self.clock.elapsed();
-            self.sync_since.store(began.as_micros() as u64 + 1, Ordering::Relaxed);
+            self.sync_began_micros.store(began.as_micros() as u64 + 1, Ordering::Relaxed);
             for segment in &segments {
                 let file = segment.file.as_ref().expect("a segment stays open until it is synced to its end");
                 if let Err(error) = file.sync_data() {
                     return self.fail(&io_error(&segment.path, "sync", error));
                 }
             }
-            self.sync_since.store(0, Ordering::Relaxed);
-            self.note_sync(self.clock.elapsed().saturating_sub(began));
+            self.sync_began_micros.store(0, Ordering::Relaxed);
+            self.record_sync_time(self.clock.elapsed().saturating_sub(began));
             step!("synced");
             self.synced.store(to.0, Ordering::Release);
             if segments.len() > 1 {
-                lock(&self.log).close_until(to);
+                lock(&self.log).close_synced(to);
             }
         }
-        drop(syncing);
-        // As in `hand_over`: what was written meanwhile may belong to one who found us at it.
+        drop(sync_guard);
+        // As in `write_filled`: what was written meanwhile may belong to one who found us at it.
         if from < to || self.synced() < self.written() {
             self.waiters.wake();
         }
     }
 
     /// Waits until all that is filled was handed over; for the background, whose records may be large.
-    pub fn drain(&self) -> Result<(), Refusal> {
+    pub fn drain_filled(&self) -> Result<(), Refusal> {
         // Blocking on purpose: whoever is handing over is writing, and then it is our turn.
-        drop(lock(&self.handing));
-        self.hand_over();
+        drop(lock(&self.write_lock));
+        self.write_filled();
         match self.failure() {
             Some(reason) => Err(Refusal::NoRoom { reason: reason.to_owned() }),
             None => Ok(()),
         }
     }
 
-    fn note_sync(&self, took: Duration) {
+    fn record_sync_time(&self, took: Duration) {
         self.sync_times.record(took);
         if took > SYNC_SLOW {
             self.fast_runs.store(0, Ordering::Relaxed);
@@ -348,15 +349,15 @@ impl Journal {
     }
 
     /// How it does, for [`Pressure`](crate::overload::Pressure).
-    pub fn signs(&self) -> Signs {
+    pub fn pressure_signs(&self) -> PressureSigns {
         let written = self.written();
         let behind_bytes = lock(&self.pending).end().0.saturating_sub(written.0);
-        Signs {
+        PressureSigns {
             full: self.is_full_hint(),
             behind: behind_bytes > self.options.pending_bytes_max / 2,
-            late_syncs: self.sync_times.longer_than(SYNC_LATE),
+            late_syncs: self.sync_times.count_longer_than(SYNC_LATE),
             shortages: self.shortages.load(Ordering::Relaxed),
-            sync_since: self.sync_since.load(Ordering::Relaxed).checked_sub(1).map(Duration::from_micros),
+            sync_since: self.sync_began_micros.load(Ordering::Relaxed).checked_sub(1).map(Duration::from_micros),
         }
     }
 
@@ -374,7 +375,7 @@ impl Journal {
     /// Ends the journal: nothing is written, synced or acknowledged after this.
     pub fn fail(&self, error: &JournalError) {
         let text = error.to_string();
-        if self.failed.set(text.clone()).is_ok() {
+        if self.failure_reason.set(text.clone()).is_ok() {
             (self.on_failure)(&text);
         }
         self.waiters.wake();
@@ -382,7 +383,7 @@ impl Journal {
 
     /// Why the journal takes nothing more, if it has failed.
     pub fn failure(&self) -> Option<&str> {
-        self.failed.get().map(String::as_str)
+        self.failure_reason.get().map(String::as_str)
     }
 
     // ---- positions ------------------------------------------------------------------------------------------------------------
@@ -403,7 +404,7 @@ impl Journal {
     }
 
     /// Whether a reply that waits for this may leave.
-    pub fn reached(&self, wait: Wait) -> bool {
+    pub fn has_reached(&self, wait: Wait) -> bool {
         wait.written <= self.written() && wait.synced <= self.synced()
     }
 
@@ -413,7 +414,7 @@ impl Journal {
     }
 
     /// Asks to be woken after the next step of a commit.
-    pub fn wake_later(&self, waker: &Waker) {
+    pub fn register_waker(&self, waker: &Waker) {
         self.waiters.add(waker);
     }
 }

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use quipu_model::{Vfs, VfsFile};
 
 use super::format::{Position, SEGMENT_HEADER_BYTES, SegmentHeader};
-use super::pending::Filled;
+use super::pending_records::FilledRecords;
 use super::{Damage, JournalError, io_error};
 use crate::sync::Arc;
 
@@ -67,7 +67,7 @@ impl Segment {
     }
 
     /// Checks the header and length of an existing segment against what they ought to be.
-    pub fn find(
+    pub fn open_checked(
         vfs: &dyn Vfs,
         dir: &Path,
         log: u64,
@@ -131,7 +131,7 @@ impl Segment {
 }
 
 /// The live segments, oldest first, and how far they are written.
-pub struct Log {
+pub struct SegmentLog {
     /// Contiguous.
     pub segments: VecDeque<Segment>,
     /// Everything before this was handed to the operating system.
@@ -139,23 +139,23 @@ pub struct Log {
     /// The chain there.
     pub previous: u32,
     /// Where seal wants to cut.
-    pub mark: Option<Mark>,
+    pub mark: Option<CutMark>,
     /// What was handed over last, for its memory.
-    pub spare: Filled,
+    pub spare_buffers: FilledRecords,
 }
 
 /// A place to cut at.
 #[derive(Debug, Clone, Copy)]
-pub struct Mark {
+pub struct CutMark {
     /// A record begins here.
     pub position: Position,
     /// The chain there, known once that record is handed over.
     pub previous: Option<u32>,
 }
 
-impl Log {
+impl SegmentLog {
     /// Keeps the chain if the next record is the marked one.
-    pub fn note_mark(&mut self, next: Position) {
+    pub fn record_mark_chain(&mut self, next: Position) {
         if let Some(mark) = self.mark.as_mut().filter(|mark| mark.position == next) {
             mark.previous = Some(self.previous);
         }
@@ -165,7 +165,7 @@ impl Log {
     pub fn write(&mut self, mut bytes: &[u8]) -> Result<(), JournalError> {
         while !bytes.is_empty() {
             let at = self.written;
-            let segment = self.holding(at).expect("room was reserved before anything was applied");
+            let segment = self.segment_at(at).expect("room was reserved before anything was applied");
             let fits = usize::try_from(segment.end.0 - at.0).unwrap_or(usize::MAX).min(bytes.len());
             let (now, later) = bytes.split_at(fits);
             let offset = segment.offset(at);
@@ -178,19 +178,19 @@ impl Log {
     }
 
     /// The segments that hold bytes in `from..to`.
-    pub fn between(&self, from: Position, to: Position) -> Vec<Segment> {
+    pub fn segments_between(&self, from: Position, to: Position) -> Vec<Segment> {
         self.segments.iter().filter(|s| s.base < to && from < s.end).cloned().collect()
     }
 
     /// Closes the segments that are synced to their end: nothing more is written to them.
-    pub fn close_until(&mut self, synced: Position) {
+    pub fn close_synced(&mut self, synced: Position) {
         for segment in self.segments.iter_mut().take_while(|segment| segment.end <= synced) {
             segment.file = None;
         }
     }
 
     /// The segment in which a byte at this position goes.
-    pub fn holding(&self, position: Position) -> Option<&Segment> {
+    pub fn segment_at(&self, position: Position) -> Option<&Segment> {
         let index = self.segments.partition_point(|segment| segment.end <= position);
         self.segments.get(index)
     }

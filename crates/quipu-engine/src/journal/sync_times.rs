@@ -37,7 +37,7 @@ impl SyncTimes {
     }
 
     /// How many took longer than this, which is an end of a bucket.
-    pub(crate) fn longer_than(&self, time: Duration) -> u64 {
+    pub(crate) fn count_longer_than(&self, time: Duration) -> u64 {
         let first = SYNC_SECONDS.partition_point(|end| *end <= time.as_secs_f64());
         self.counts[first..].iter().map(|count| count.load(Ordering::Relaxed)).sum()
     }

@@ -14,8 +14,8 @@ use std::ops::ControlFlow;
 use quipu_model::{Command, LedgerError, Name, Refusal, SetCondition};
 
 use super::policy::Limit;
-use crate::apply::Held;
-use crate::apply::table::{Look, Shard, Table};
+use crate::apply::ShardLocks;
+use crate::apply::table::{Residency, Shard, Table};
 use crate::engine::Inner;
 use crate::sync::{Arc, AtomicU64, Ordering};
 
@@ -52,46 +52,48 @@ impl Census {
     }
 
     /// A counter was made in a shard that is held.
-    pub(crate) fn made(&self, shard: &mut Shard) {
-        if let Some(count) = shard.counted(self.id) {
+    pub(crate) fn counter_created(&self, shard: &mut Shard) {
+        if let Some(count) = shard.census_count(self.id) {
             *count += 1;
             self.add(1);
         }
     }
 
     /// A counter has gone from a shard that is held.
-    pub(crate) fn gone(&self, shard: &mut Shard) {
-        if let Some(count) = shard.counted(self.id) {
+    pub(crate) fn counter_removed(&self, shard: &mut Shard) {
+        if let Some(count) = shard.census_count(self.id) {
             *count -= 1;
             self.remove(1);
         }
     }
 
     /// All counters have gone from a shard that is held.
-    pub(crate) fn cleared(&self, shard: &mut Shard) {
-        if let Some(count) = shard.counted(self.id) {
+    pub(crate) fn counters_cleared(&self, shard: &mut Shard) {
+        if let Some(count) = shard.census_count(self.id) {
             self.remove(std::mem::take(count));
         }
     }
 }
 
 /// Places for counters about to be made, let go when this is dropped: by then those that were made are counted.
-pub(crate) struct Places(Vec<(Arc<Census>, u64)>);
+pub(crate) struct CounterReservation(Vec<(Arc<Census>, u64)>);
 
-impl Places {
+impl CounterReservation {
     /// Holds places for all that these commands may make.
-    pub fn hold<'c, 'a: 'c>(
+    pub fn reserve<'c, 'a: 'c>(
         table: &Table,
-        held: &mut Held<'_>,
+        locks: &mut ShardLocks<'_>,
         limit_of: impl Fn(Name<'a>) -> Option<Limit>,
         commands: impl IntoIterator<Item = &'c Command<'a>>,
-    ) -> Result<Places, Refusal> {
-        let (mut places, mut names) = (Places(Vec::new()), Vec::new());
+    ) -> Result<CounterReservation, Refusal> {
+        let (mut reservation, mut names) = (CounterReservation(Vec::new()), Vec::new());
         for command in commands {
-            let Some((name, limit)) = made_by(command).and_then(|name| Some((name, limit_of(name)?))) else { continue };
+            let Some((name, limit)) = created_name(command).and_then(|name| Some((name, limit_of(name)?))) else {
+                continue;
+            };
             let hash = table.hash(name.bytes());
-            let shard = held.shard(table.shard_of(hash));
-            if names.contains(&name) || matches!(shard.look(hash, name.bytes()), Look::Cell(_)) {
+            let shard = locks.shard(table.shard_of(hash));
+            if names.contains(&name) || matches!(shard.find(hash, name.bytes()), Residency::Present(_)) {
                 continue;
             }
             names.push(name);
@@ -99,25 +101,25 @@ impl Places {
             if limit.census.counters.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more).is_err() {
                 return Err(Refusal::TooManyCounters { counters_max: limit.counters_max });
             }
-            places.0.push((limit.census, 1));
+            reservation.0.push((limit.census, 1));
         }
-        Ok(places)
+        Ok(reservation)
     }
 }
 
-impl Drop for Places {
+impl Drop for CounterReservation {
     fn drop(&mut self) {
         self.0.iter().for_each(|(census, count)| census.remove(*count));
     }
 }
 
 /// The counter that a command may make.
-fn made_by<'a>(command: &Command<'a>) -> Option<Name<'a>> {
+fn created_name<'a>(command: &Command<'a>) -> Option<Name<'a>> {
     match command {
-        Command::Add { name, .. } | Command::AddThinned { name, .. } => Some(*name),
+        Command::Add { name, .. } | Command::AddSampled { name, .. } => Some(*name),
         Command::AddWithin(add) => Some(add.name),
         Command::Set(set) if set.condition != SetCondition::IfPresent => Some(set.name),
-        Command::Sketch(command) => command.made(),
+        Command::Sketch(command) => command.creates(),
         _ => None,
     }
 }
@@ -138,7 +140,7 @@ impl Inner {
                     counts[at] += 1;
                 }
             };
-            shard.names_of_all().for_each(&mut count);
+            shard.existing_names().for_each(&mut count);
             if shard.unloaded {
                 let (table, shard) = (&self.table, &*shard);
                 self.ledger.range(table.first_hash(index), &mut |hash, name, _| {
@@ -151,10 +153,10 @@ impl Inner {
                     ControlFlow::Continue(())
                 })?;
             }
-            shard.counted.retain(|(id, _)| live.contains(id));
+            shard.census_counts.retain(|(id, _)| live.contains(id));
             for ((_, census), count) in namespaces.iter().zip(counts) {
                 census.add(count);
-                shard.counted.push((census.id(), count));
+                shard.census_counts.push((census.id(), count));
             }
         }
         Ok(())

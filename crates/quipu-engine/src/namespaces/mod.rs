@@ -14,47 +14,47 @@
 //! Not here: what a setting may be (`quipu_model::namespace`), what it does (`admit`, `apply`, `tokens`, `sharing`).
 
 mod census;
-mod note;
 mod policy;
-mod thinned;
+mod sampling;
+mod settings_record;
 
 use std::cell::Cell;
 use std::ops::Deref;
 
-use quipu_model::{Durability, Millis, NAMESPACES_MAX, Namespace, Note, Refusal, check_namespace_name};
+use quipu_model::{AuxRecord, Durability, Millis, NAMESPACES_MAX, Namespace, Refusal, check_namespace_name};
 
 pub use self::census::Census;
-pub(crate) use self::census::Places;
-pub(crate) use self::note::{decode as decode_note, is_of_namespace};
-pub use self::policy::{Limit, Policies, Policy, Put, Puts};
-pub use self::thinned::{THINNED_MAX, Thinned, ThinnedBy, Thinning};
-use crate::engine::{Dead, Inner, block_on};
+pub(crate) use self::census::CounterReservation;
+pub use self::policy::{Limit, Policies, Policy, RuntimeSettings, RuntimeSettingsMap};
+pub use self::sampling::{SAMPLING_RECORDS_MAX, SamplingPolicy, SamplingRecord, SamplingRecords};
+pub(crate) use self::settings_record::{decode as decode_note, is_namespace_key};
+use crate::engine::{Inner, JournalFailure, block_on};
 use crate::failpoint::step;
 use crate::journal::Wait;
 use crate::journal::format::{Entry, Position};
 use crate::options::Options;
 use crate::seal::SealError;
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering, lock};
-use crate::turn::{Turn, Visit};
+use crate::turn::{LaneVisit, Turn};
 
 /// See the module.
 pub(crate) struct Namespaces {
     /// As the engine was opened.
-    first: Policies,
+    initial: Policies,
     /// Of what is in force.
     generation: AtomicU64,
-    state: Mutex<State>,
+    state: Mutex<NamespacesState>,
     /// Held by whoever changes something: one at a time.
     changing: Mutex<()>,
 }
 
-struct State {
+struct NamespacesState {
     /// What is in force, if that has changed since the start.
-    later: Option<Arc<Policies>>,
+    updated: Option<Arc<Policies>>,
     /// What the journal says, what is not in force yet included; one that says nothing any more stays until the ledger knows that.
-    said: Puts,
+    journaled_settings: RuntimeSettingsMap,
     /// What the journal says of namespaces that are or were sampled.
-    thinned: ThinnedBy,
+    sampling_records: SamplingRecords,
     /// The end of the newest record of it.
     newest: Position,
     /// How often something was said, and how much of that the ledger knows.
@@ -63,12 +63,12 @@ struct State {
 }
 
 /// What is to be remembered of namespaces that are or were sampled.
-pub type Unwritten = Vec<(Box<[u8]>, Thinned)>;
+pub type UnjournaledSampling = Vec<(Box<[u8]>, SamplingRecord)>;
 
 /// Why what was said of a namespace is not in force.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum PutError {
+pub enum PutNamespaceError {
     /// It makes no sense; all that is wrong with it.
     #[error("{}", .0.join("; "))]
     Mistakes(Vec<String>),
@@ -77,53 +77,64 @@ pub enum PutError {
     Refused(#[from] Refusal),
     /// The journal failed before it was durable.
     #[error(transparent)]
-    Dead(#[from] Dead),
+    JournalFailed(#[from] JournalFailure),
 }
 
 /// What is in force for a turn.
-pub(crate) struct InForce<'e> {
-    first: &'e Policies,
-    later: Option<Arc<Policies>>,
+pub(crate) struct PolicyRef<'e> {
+    initial: &'e Policies,
+    updated: Option<Arc<Policies>>,
 }
 
 impl Namespaces {
     /// Of an engine that was just opened, where so much was said at run time in earlier lives, and so much was thinned; and what has to be written down before anybody counts.
-    pub fn new(options: &Options, said: Puts, thinned: ThinnedBy) -> (Namespaces, Unwritten) {
-        let puts = said.iter().filter(|(_, put)| !put.settings.is_empty());
-        let puts = puts.map(|(name, put)| (name.clone(), put.clone())).collect();
-        let mut first = Policies::with_thinned(options, puts, thinned, 1);
-        let unwritten = first.lacking();
-        for (name, thinned) in &unwritten {
-            first.remember(name, *thinned);
+    pub fn new(
+        options: &Options,
+        declared: RuntimeSettingsMap,
+        sampling: SamplingRecords,
+    ) -> (Namespaces, UnjournaledSampling) {
+        let runtime_settings = declared.iter().filter(|(_, put)| !put.settings.is_empty());
+        let runtime_settings = runtime_settings.map(|(name, put)| (name.clone(), put.clone())).collect();
+        let mut first = Policies::with_sampling(options, runtime_settings, sampling, 1);
+        let unjournaled = first.missing_records();
+        for (name, sampling) in &unjournaled {
+            first.set_sampling_record(name, *sampling);
         }
-        let thinned = first.thinned().clone();
+        let sampling = first.sampling_records().clone();
         // Whether the ledger knows all of it nobody has to know: the next seal tells it again.
-        let changes = u64::from(!said.is_empty() || !thinned.is_empty());
-        let state = State { later: None, said, thinned, newest: Position(0), changes, changes_sealed: 0 };
+        let changes = u64::from(!declared.is_empty() || !sampling.is_empty());
+        let state = NamespacesState {
+            updated: None,
+            journaled_settings: declared,
+            sampling_records: sampling,
+            newest: Position(0),
+            changes,
+            changes_sealed: 0,
+        };
         let (state, changing) = (Mutex::new(state), Mutex::new(()));
-        (Namespaces { first, generation: AtomicU64::new(0), state, changing }, unwritten)
+        (Namespaces { initial: first, generation: AtomicU64::new(0), state, changing }, unjournaled)
     }
 
     /// What is in force.
     #[inline]
-    pub fn now(&self) -> InForce<'_> {
-        let later = match self.generation.load(Ordering::Acquire) {
+    pub fn current(&self) -> PolicyRef<'_> {
+        let updated = match self.generation.load(Ordering::Acquire) {
             0 => None,
-            generation => self.later(generation),
+            generation => self.load_updated(generation),
         };
-        InForce { first: &self.first, later }
+        PolicyRef { initial: &self.initial, updated }
     }
 
     /// Whether that is in force still.
     #[inline]
-    pub fn is_now(&self, policies: &Policies) -> bool {
+    pub fn is_current(&self, policies: &Policies) -> bool {
         self.generation.load(Ordering::Acquire) == policies.generation
     }
 
-    fn later(&self, generation: u64) -> Option<Arc<Policies>> {
+    fn load_updated(&self, generation: u64) -> Option<Arc<Policies>> {
         match KEPT.take() {
-            Some(kept) if kept.generation == generation => Some(kept),
-            _ => lock(&self.state).later.clone(),
+            Some(cached) if cached.generation == generation => Some(cached),
+            _ => lock(&self.state).updated.clone(),
         }
     }
 
@@ -132,85 +143,96 @@ impl Namespaces {
         drop(lock(&self.changing));
     }
 
-    fn put_in_force(&self, policies: Policies) {
+    fn publish(&self, policies: Policies) {
         let mut state = lock(&self.state);
         let generation = policies.generation;
-        state.later = Some(Arc::new(policies));
+        state.updated = Some(Arc::new(policies));
         self.generation.store(generation, Ordering::Release);
     }
 
     // ---- seal -------------------------------------------------------------------------------------------------------------------
 
     /// Notes of all that the ledger may not know, and the end of the newest record that they are in; what the ledger knows then.
-    pub fn collect(&self, notes: &mut Vec<Note>) -> (Position, u64) {
+    pub fn collect_aux_records(&self, aux_records: &mut Vec<AuxRecord>) -> (Position, u64) {
         let state = lock(&self.state);
         if state.changes != state.changes_sealed {
-            notes.extend(state.said.iter().map(|(name, put)| note::note(name, put)));
-            notes.extend(state.thinned.iter().map(|(name, thinned)| thinned.note(name)));
+            aux_records
+                .extend(state.journaled_settings.iter().map(|(name, put)| settings_record::to_aux_record(name, put)));
+            aux_records.extend(state.sampling_records.iter().map(|(name, sampling)| sampling.to_aux_record(name)));
         }
         (state.newest, state.changes)
     }
 
     /// Notes of all that was said, for a ledger that has forgotten everything.
-    pub fn all(&self, notes: &mut Vec<Note>) -> Position {
+    pub fn collect_all_aux_records(&self, aux_records: &mut Vec<AuxRecord>) -> Position {
         let state = lock(&self.state);
-        notes.extend(state.said.iter().map(|(name, put)| note::note(name, put)).filter(|note| note.value.is_some()));
-        notes.extend(state.thinned.iter().map(|(name, thinned)| thinned.note(name)));
+        aux_records.extend(
+            state
+                .journaled_settings
+                .iter()
+                .map(|(name, put)| settings_record::to_aux_record(name, put))
+                .filter(|aux_record| aux_record.value.is_some()),
+        );
+        aux_records.extend(state.sampling_records.iter().map(|(name, sampling)| sampling.to_aux_record(name)));
         state.newest
     }
 
     /// The ledger knows what was collected.
-    pub fn sealed(&self, changes: u64) {
+    pub fn finish_seal(&self, changes: u64) {
         let mut state = lock(&self.state);
         state.changes_sealed = state.changes_sealed.max(changes);
         if state.changes_sealed == state.changes {
-            state.said.retain(|_, put| !put.settings.is_empty());
+            state.journaled_settings.retain(|_, put| !put.settings.is_empty());
         }
     }
 }
 
 impl Inner {
     /// Says something of a namespace, in place of what was said of it at run time before. It is in force, and durable, when this returns. Blocks.
-    pub(crate) fn put_namespace(&self, name: &[u8], settings: Namespace) -> Result<(), PutError> {
+    pub(crate) fn put_namespace(&self, name: &[u8], settings: Namespace) -> Result<(), PutNamespaceError> {
         let namespaces = &self.namespaces;
         let _one = lock(&namespaces.changing);
-        let before = namespaces.now();
+        let before = namespaces.current();
         self.check_open()?;
         let mistakes = self.check_namespace(name, &settings);
         if !mistakes.is_empty() {
-            return Err(PutError::Mistakes(mistakes));
+            return Err(PutNamespaceError::Mistakes(mistakes));
         }
-        let mut puts = before.puts().clone();
-        let put = Put { settings: settings.clone(), at: self.now() };
+        let mut runtime_settings = before.runtime_settings().clone();
+        let put = RuntimeSettings { settings: settings.clone(), changed_at: self.now() };
         match settings.is_empty() {
-            true => drop(puts.remove(name)),
-            false => drop(puts.insert(name.into(), put)),
+            true => drop(runtime_settings.remove(name)),
+            false => drop(runtime_settings.insert(name.into(), put)),
         }
-        let mut next = before.next(&self.options, puts, draw_number());
-        let (is, will_be) = (before.of_namespace(name), next.of_namespace(name));
-        let (old, new) = (is.durability, will_be.durability);
-        let limited = is.limit.is_none() && will_be.limit.is_some();
+        let mut next = before.with_runtime_settings(&self.options, runtime_settings, next_unique_id());
+        let (old_policy, new_policy) = (before.of_namespace(name), next.of_namespace(name));
+        let (old, new) = (old_policy.durability, new_policy.durability);
+        let limited = old_policy.limit.is_none() && new_policy.limit.is_some();
         if new > old || limited {
-            namespaces.put_in_force(before.at_least(name, will_be, draw_number()));
-            self.pass_all_shards();
+            namespaces.publish(before.with_stricter(name, new_policy, next_unique_id()));
+            self.wait_for_all_shards();
         }
         let counted = if limited { self.count_limited(name, &next) } else { Ok(()) };
         let journaled = counted
-            .and_then(|()| self.settle_memory(old, new))
-            .and_then(|()| self.remember_thinning(&mut next))
+            .and_then(|()| self.seal_memory_counters(old, new))
+            .and_then(|()| self.journal_missing_sampling(&mut next))
             .and_then(|()| self.journal_namespace(name, &settings));
         match journaled {
             Ok(at) => {
-                next.said_at(name, at);
-                namespaces.put_in_force(next);
+                next.set_changed_at(name, at);
+                namespaces.publish(next);
                 step!("namespace_put");
-                self.pass_all_shards();
-                self.end_thinning();
+                self.wait_for_all_shards();
+                self.end_sampling();
                 Ok(())
             }
             Err(error) => {
                 // As before, but for its generation; stricter for a moment was not told to anyone.
-                namespaces.put_in_force(before.next(&self.options, before.puts().clone(), draw_number()));
+                namespaces.publish(before.with_runtime_settings(
+                    &self.options,
+                    before.runtime_settings().clone(),
+                    next_unique_id(),
+                ));
                 Err(error)
             }
         }
@@ -218,18 +240,19 @@ impl Inner {
 
     /// What is wrong with saying this of a namespace.
     pub(crate) fn check_namespace(&self, name: &[u8], settings: &Namespace) -> Vec<String> {
-        let before = self.namespaces.now();
+        let before = self.namespaces.current();
         let mut mistakes = Vec::from_iter(check_namespace_name(name).err());
-        let is_new = !before.puts().contains_key(name) && !settings.is_empty();
-        if is_new && before.puts().len() >= NAMESPACES_MAX {
+        let is_new = !before.runtime_settings().contains_key(name) && !settings.is_empty();
+        if is_new && before.runtime_settings().len() >= NAMESPACES_MAX {
             mistakes.push(format!("of {NAMESPACES_MAX} namespaces something was said at run time, which is the limit"));
         }
-        let file = self.options.namespaces.iter().find(|(known, _)| **known == *name).map(|(_, said)| said);
-        let both = file.map_or_else(|| settings.clone(), |file| settings.or(file));
+        let file = self.options.namespaces.iter().find(|(known, _)| **known == *name).map(|(_, declared)| declared);
+        let both = file.map_or_else(|| settings.clone(), |file| settings.with_defaults(file));
         mistakes.extend(both.conflicts(self.shared.is_some()));
-        let is_new = Thinning::new(&both, 1, None).is_some() && !before.thinned().contains_key(name);
-        if is_new && before.thinned().len() >= THINNED_MAX {
-            mistakes.push(format!("{THINNED_MAX} namespaces were sampled, which is as many as are remembered"));
+        let is_new = SamplingPolicy::new(&both, 1, None).is_some() && !before.sampling_records().contains_key(name);
+        if is_new && before.sampling_records().len() >= SAMPLING_RECORDS_MAX {
+            mistakes
+                .push(format!("{SAMPLING_RECORDS_MAX} namespaces were sampled, which is as many as are remembered"));
         }
         mistakes
     }
@@ -237,73 +260,73 @@ impl Inner {
     // ---- sampling ---------------------------------------------------------------------------------------------------------------
 
     /// Samples namespaces that are while the journal cannot keep up at another rate; 1: not any more. Blocks.
-    pub(crate) fn put_overload(&self, p: u32) -> Result<(), PutError> {
+    pub(crate) fn set_overload_rate(&self, p: u32) -> Result<(), PutNamespaceError> {
         let namespaces = &self.namespaces;
         let _one = lock(&namespaces.changing);
-        let before = namespaces.now();
+        let before = namespaces.current();
         self.check_open()?;
-        let mut next = before.overloaded(&self.options, p, draw_number());
-        self.remember_thinning(&mut next)?;
-        namespaces.put_in_force(next);
+        let mut next = before.with_overload_rate(&self.options, p, next_unique_id());
+        self.journal_missing_sampling(&mut next)?;
+        namespaces.publish(next);
         step!("overload_put");
-        self.pass_all_shards();
-        self.end_thinning();
+        self.wait_for_all_shards();
+        self.end_sampling();
         Ok(())
     }
 
     /// Tries again to write down that sampling is over, where it is and that could not be. Blocks.
-    pub(crate) fn settle_thinning(&self) {
-        if self.namespaces.now().over().is_empty() {
+    pub(crate) fn retry_end_sampling(&self) {
+        if self.namespaces.current().ended_records().is_empty() {
             return;
         }
         let _one = lock(&self.namespaces.changing);
-        self.end_thinning();
+        self.end_sampling();
     }
 
     /// Writes down all that is to be thinned in these policies, durably, before they are in force.
-    fn remember_thinning(&self, next: &mut Policies) -> Result<(), PutError> {
-        for (name, thinned) in next.lacking() {
-            self.journal_thinned(&name, thinned)?;
-            next.remember(&name, thinned);
+    fn journal_missing_sampling(&self, next: &mut Policies) -> Result<(), PutNamespaceError> {
+        for (name, sampling) in next.missing_records() {
+            self.journal_sampling(&name, sampling)?;
+            next.set_sampling_record(&name, sampling);
         }
         Ok(())
     }
 
     /// Where sampling is over, counters that begin from here on are exact. Without room for that it is left as it is, which promises less.
-    fn end_thinning(&self) {
-        let now = self.namespaces.now();
-        let over = now.over();
-        if over.is_empty() {
+    fn end_sampling(&self) {
+        let now = self.namespaces.current();
+        let ended = now.ended_records();
+        if ended.is_empty() {
             return;
         }
         // Everyone who thinned is through: no counter that was thinned has a newer epoch.
         let until = self.table.epoch_newest();
-        let mut next = now.next(&self.options, now.puts().clone(), draw_number());
-        for (name, thinned) in over {
-            let thinned = thinned.over(until);
-            if self.journal_thinned(&name, thinned).is_err() {
+        let mut next = now.with_runtime_settings(&self.options, now.runtime_settings().clone(), next_unique_id());
+        for (name, sampling) in ended {
+            let sampling = sampling.ended_at(until);
+            if self.journal_sampling(&name, sampling).is_err() {
                 break;
             }
-            next.remember(&name, thinned);
+            next.set_sampling_record(&name, sampling);
         }
-        self.namespaces.put_in_force(next);
+        self.namespaces.publish(next);
     }
 
-    fn journal_thinned(&self, name: &[u8], thinned: Thinned) -> Result<(), PutError> {
+    fn journal_sampling(&self, name: &[u8], sampling: SamplingRecord) -> Result<(), PutNamespaceError> {
         let mut turn = Turn::new(self);
-        let entry = Entry::Thinned { name, thinned };
-        let (end, mut state) = turn.note_under(&entry, || lock(&self.namespaces.state))?;
-        state.thinned.insert(name.into(), thinned);
+        let entry = Entry::Sampling { name, sampling };
+        let (end, mut state) = turn.journal_entry_locked(&entry, || lock(&self.namespaces.state))?;
+        state.sampling_records.insert(name.into(), sampling);
         (state.newest, state.changes) = (end, state.changes + 1);
         drop(state);
         let wait = turn.finish().and(Wait { written: end, synced: end });
         step!("thinned_journaled");
-        block_on(self.committed(wait))?;
+        block_on(self.commit_until(wait))?;
         Ok(())
     }
 
     /// Counts the counters of a namespace that is to have a limit.
-    fn count_limited(&self, name: &[u8], next: &Policies) -> Result<(), PutError> {
+    fn count_limited(&self, name: &[u8], next: &Policies) -> Result<(), PutNamespaceError> {
         let new =
             next.censuses().filter(|(known, _)| *known == name).map(|(name, census)| (name.into(), census.clone()));
         let live: Vec<u64> = next.censuses().map(|(_, census)| census.id()).collect();
@@ -313,13 +336,13 @@ impl Inner {
 
     /// Counts the counters of all namespaces that have a limit; once, when the engine is opened.
     pub(crate) fn count_all_limited(&self) -> Result<(), quipu_model::LedgerError> {
-        let policies = self.namespaces.now();
+        let policies = self.namespaces.current();
         let all: Vec<_> = policies.censuses().map(|(name, census)| (name.into(), census.clone())).collect();
         if all.is_empty() { Ok(()) } else { self.count_namespaces(&all, &[]) }
     }
 
     /// What a namespace has in memory alone goes to the ledger, if it is to be as durable as others from now on.
-    fn settle_memory(&self, old: Durability, new: Durability) -> Result<(), PutError> {
+    fn seal_memory_counters(&self, old: Durability, new: Durability) -> Result<(), PutNamespaceError> {
         if old > Durability::Memory || new == Durability::Memory {
             return Ok(());
         }
@@ -328,10 +351,10 @@ impl Inner {
                 Ok(()) => return Ok(()),
                 // What was deleted need not be sealed; what came after it does.
                 Err(SealError::Flushed) => {}
-                Err(SealError::Dead(dead)) => return Err(dead.into()),
+                Err(SealError::JournalFailed(dead)) => return Err(dead.into()),
                 Err(SealError::Journal(error)) => {
                     self.journal.fail(&error);
-                    return Err(Dead { reason: error.to_string() }.into());
+                    return Err(JournalFailure { reason: error.to_string() }.into());
                 }
                 Err(SealError::Ledger(error)) => {
                     let reason = format!("what the namespace has in memory cannot be sealed: {error}");
@@ -342,27 +365,27 @@ impl Inner {
     }
 
     /// Writes it down, and waits until that is durable; the time that it was written down with.
-    fn journal_namespace(&self, name: &[u8], settings: &Namespace) -> Result<Millis, PutError> {
+    fn journal_namespace(&self, name: &[u8], settings: &Namespace) -> Result<Millis, PutNamespaceError> {
         let mut turn = Turn::new(self);
         let entry = Entry::Namespace { name, settings: Box::new(settings.clone()) };
         // The lock is held from before the record has its place: a seal that marks the journal behind it finds it said.
-        let (end, mut state) = turn.note_under(&entry, || lock(&self.namespaces.state))?;
+        let (end, mut state) = turn.journal_entry_locked(&entry, || lock(&self.namespaces.state))?;
         let at = turn.now();
-        state.said.insert(name.into(), Put { settings: settings.clone(), at });
+        state.journaled_settings.insert(name.into(), RuntimeSettings { settings: settings.clone(), changed_at: at });
         (state.newest, state.changes) = (end, state.changes + 1);
         drop(state);
         let wait = turn.finish().and(Wait { written: end, synced: end });
         step!("namespace_journaled");
-        block_on(self.committed(wait))?;
+        block_on(self.commit_until(wait))?;
         Ok(at)
     }
 
     /// Waits for everyone who works by what was in force before, and closes lanes, which were opened by it.
-    fn pass_all_shards(&self) {
+    fn wait_for_all_shards(&self) {
         for shard in 0..self.table.shard_count() {
             drop(self.table.lock(shard));
         }
-        self.visit_splits(Visit::Close);
+        self.visit_all_lanes(LaneVisit::Close);
     }
 }
 
@@ -371,27 +394,27 @@ thread_local! {
     static KEPT: Cell<Option<Arc<Policies>>> = const { Cell::new(None) };
 }
 
-impl Deref for InForce<'_> {
+impl Deref for PolicyRef<'_> {
     type Target = Policies;
 
     #[inline]
     fn deref(&self) -> &Policies {
-        self.later.as_deref().unwrap_or(self.first)
+        self.updated.as_deref().unwrap_or(self.initial)
     }
 }
 
-impl Drop for InForce<'_> {
+impl Drop for PolicyRef<'_> {
     #[inline]
     fn drop(&mut self) {
-        if let Some(later) = self.later.take() {
+        if let Some(updated) = self.updated.take() {
             // A thread that is ending keeps nothing.
-            let _ = KEPT.try_with(|kept| kept.set(Some(later)));
+            let _ = KEPT.try_with(|cached| cached.set(Some(updated)));
         }
     }
 }
 
 /// A number that is drawn once in this process.
-fn draw_number() -> u64 {
+fn next_unique_id() -> u64 {
     // Not through `sync`: nothing but their difference matters, in whatever order they are drawn.
     static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
     NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed)

@@ -11,23 +11,23 @@ use quipu_model::{Durability, FailMode, Kind, Millis, Name, Namespace};
 use quipu_sketch::window::Panes;
 
 use super::census::Census;
-use super::draw_number;
-use super::thinned::{Thinned, ThinnedBy, Thinning};
+use super::next_unique_id;
+use super::sampling::{SamplingPolicy, SamplingRecord, SamplingRecords};
 use crate::options::Options;
 use crate::sharing::SharePolicy;
 use crate::sync::Arc;
 
 /// What was said of a namespace at run time, and when.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Put {
+pub struct RuntimeSettings {
     /// What was said.
     pub settings: Namespace,
     /// When, by the engine's time.
-    pub at: Millis,
+    pub changed_at: Millis,
 }
 
 /// By namespace.
-pub type Puts = BTreeMap<Box<[u8]>, Put>;
+pub type RuntimeSettingsMap = BTreeMap<Box<[u8]>, RuntimeSettings>;
 
 /// What holds for the counters of a namespace.
 #[derive(Debug, Clone)]
@@ -35,7 +35,7 @@ pub struct Policy {
     /// What an ack means.
     pub durability: Durability,
     /// It was in memory mode a moment ago: the journal does not know which of its counters existed before what it tells of them, and nor does the ledger yet.
-    pub unsure: bool,
+    pub existence_unknown: bool,
     /// The only kind that counters are made of.
     pub kind: Option<Kind>,
     /// A counter made without an expiry has one so much later.
@@ -51,7 +51,7 @@ pub struct Policy {
     /// On a shared store.
     pub share: SharePolicy,
     /// How its counts are sampled, or were.
-    pub thinning: Option<Thinning>,
+    pub sampling: Option<SamplingPolicy>,
 }
 
 /// How many counters a namespace may have, and has.
@@ -72,45 +72,64 @@ pub struct Policies {
     /// Of which something was said.
     namespaces: BTreeMap<Box<[u8]>, Policy>,
     /// What was said at run time.
-    puts: Puts,
+    runtime_settings: RuntimeSettingsMap,
     /// Most shards that any counter has, or had in this life.
     shards_max: u16,
     /// What is remembered of namespaces that were sampled.
-    thinned: ThinnedBy,
+    sampling_records: SamplingRecords,
     /// How rarely namespaces are sampled that are while the journal cannot keep up; 1: it keeps up.
     overload_p: u32,
 }
 
 impl Policies {
     /// What holds when an engine is opened: what was said at run time goes before what the options say.
-    pub fn new(options: &Options, puts: Puts) -> Policies {
-        Policies::with_thinned(options, puts, ThinnedBy::new(), 1)
+    pub fn new(options: &Options, runtime_settings: RuntimeSettingsMap) -> Policies {
+        Policies::with_sampling(options, runtime_settings, SamplingRecords::new(), 1)
     }
 
     /// The same, where so much was sampled before, and namespaces that are sampled while the journal cannot keep up are so at this rate.
-    pub(super) fn with_thinned(options: &Options, puts: Puts, thinned: ThinnedBy, overload_p: u32) -> Policies {
-        let default = policy(options, &Namespace::default(), overload_p, None);
-        let mut said: BTreeMap<Box<[u8]>, Namespace> = options.namespaces.iter().cloned().collect();
-        for (name, put) in &puts {
-            let below = said.remove(name).unwrap_or_default();
-            said.insert(name.clone(), put.settings.or(&below));
+    pub(super) fn with_sampling(
+        options: &Options,
+        runtime_settings: RuntimeSettingsMap,
+        sampling: SamplingRecords,
+        overload_p: u32,
+    ) -> Policies {
+        let default = build_policy(options, &Namespace::default(), overload_p, None);
+        let mut declared: BTreeMap<Box<[u8]>, Namespace> = options.namespaces.iter().cloned().collect();
+        for (name, put) in &runtime_settings {
+            let below = declared.remove(name).unwrap_or_default();
+            declared.insert(name.clone(), put.settings.with_defaults(&below));
         }
-        for name in thinned.keys() {
-            said.entry(name.clone()).or_default();
+        for name in sampling.keys() {
+            declared.entry(name.clone()).or_default();
         }
-        let hold = |(name, said): (Box<[u8]>, Namespace)| {
-            let policy = policy(options, &said, overload_p, thinned.get(&name).copied());
+        let with_policy = |(name, declared): (Box<[u8]>, Namespace)| {
+            let policy = build_policy(options, &declared, overload_p, sampling.get(&name).copied());
             (name, policy)
         };
-        let namespaces: BTreeMap<_, _> = said.into_iter().map(hold).collect();
+        let namespaces: BTreeMap<_, _> = declared.into_iter().map(with_policy).collect();
         let all = namespaces.values().chain([&default]);
         let shards_max = all.map(|policy| policy.share.shards).max().unwrap_or(1).clamp(1, quipu_model::SHARDS_MAX);
-        Policies { generation: 0, default, namespaces, puts, shards_max, thinned, overload_p }
+        Policies {
+            generation: 0,
+            default,
+            namespaces,
+            runtime_settings,
+            shards_max,
+            sampling_records: sampling,
+            overload_p,
+        }
     }
 
     /// What holds next, after all this was said at run time.
-    pub(super) fn next(&self, options: &Options, puts: Puts, generation: u64) -> Policies {
-        let policies = Policies::with_thinned(options, puts, self.thinned.clone(), self.overload_p);
+    pub(super) fn with_runtime_settings(
+        &self,
+        options: &Options,
+        runtime_settings: RuntimeSettingsMap,
+        generation: u64,
+    ) -> Policies {
+        let policies =
+            Policies::with_sampling(options, runtime_settings, self.sampling_records.clone(), self.overload_p);
         let mut next = Policies { generation, ..policies };
         next.shards_max = next.shards_max.max(self.shards_max);
         for (name, policy) in &mut next.namespaces {
@@ -123,8 +142,12 @@ impl Policies {
     }
 
     /// The same, but that namespaces which are sampled while the journal cannot keep up are so at another rate.
-    pub(super) fn overloaded(&self, options: &Options, p: u32, generation: u64) -> Policies {
-        Policies { overload_p: p, ..self.clone() }.next(options, self.puts.clone(), generation)
+    pub(super) fn with_overload_rate(&self, options: &Options, p: u32, generation: u64) -> Policies {
+        Policies { overload_p: p, ..self.clone() }.with_runtime_settings(
+            options,
+            self.runtime_settings.clone(),
+            generation,
+        )
     }
 
     /// How rarely they are; 1: they are not.
@@ -134,46 +157,48 @@ impl Policies {
 
     /// Whether there are any.
     pub fn has_overload(&self) -> bool {
-        self.all().any(|policy| policy.thinning.is_some_and(|thinning| thinning.has_overload()))
+        self.all_policies().any(|policy| policy.sampling.is_some_and(|sampling_policy| sampling_policy.has_overload()))
     }
 
     /// What is remembered of namespaces that were sampled.
-    pub fn thinned(&self) -> &ThinnedBy {
-        &self.thinned
+    pub fn sampling_records(&self) -> &SamplingRecords {
+        &self.sampling_records
     }
 
     /// What has to be written down before all this may be in force.
-    pub(super) fn lacking(&self) -> Vec<(Box<[u8]>, Thinned)> {
-        self.thinnings().filter_map(|(name, thinning)| Some((name.into(), thinning.lacking()?))).collect()
+    pub(super) fn missing_records(&self) -> Vec<(Box<[u8]>, SamplingRecord)> {
+        self.sampling_policies()
+            .filter_map(|(name, sampling_policy)| Some((name.into(), sampling_policy.missing_record()?)))
+            .collect()
     }
 
     /// What is remembered as going on and does not any more.
-    pub(super) fn over(&self) -> Vec<(Box<[u8]>, Thinned)> {
-        let over = self.thinnings().filter(|(_, thinning)| thinning.is_over());
-        over.filter_map(|(name, thinning)| Some((name.into(), thinning.thinned?))).collect()
+    pub(super) fn ended_records(&self) -> Vec<(Box<[u8]>, SamplingRecord)> {
+        let ended = self.sampling_policies().filter(|(_, sampling_policy)| sampling_policy.has_ended());
+        ended.filter_map(|(name, sampling_policy)| Some((name.into(), sampling_policy.record?))).collect()
     }
 
     /// This is remembered of a namespace, durably.
-    pub(super) fn remember(&mut self, name: &[u8], thinned: Thinned) {
-        self.thinned.insert(name.into(), thinned);
-        if let Some(thinning) = self.namespaces.get_mut(name).and_then(|policy| policy.thinning.as_mut()) {
-            thinning.thinned = Some(thinned);
+    pub(super) fn set_sampling_record(&mut self, name: &[u8], sampling: SamplingRecord) {
+        self.sampling_records.insert(name.into(), sampling);
+        if let Some(sampling_policy) = self.namespaces.get_mut(name).and_then(|policy| policy.sampling.as_mut()) {
+            sampling_policy.record = Some(sampling);
         }
     }
 
-    fn thinnings(&self) -> impl Iterator<Item = (&[u8], &Thinning)> {
-        self.namespaces.iter().filter_map(|(name, policy)| Some((&**name, policy.thinning.as_ref()?)))
+    fn sampling_policies(&self) -> impl Iterator<Item = (&[u8], &SamplingPolicy)> {
+        self.namespaces.iter().filter_map(|(name, policy)| Some((&**name, policy.sampling.as_ref()?)))
     }
 
     /// What was said last of a namespace was said then.
-    pub(super) fn said_at(&mut self, name: &[u8], at: Millis) {
-        if let Some(put) = self.puts.get_mut(name) {
-            put.at = at;
+    pub(super) fn set_changed_at(&mut self, name: &[u8], at: Millis) {
+        if let Some(put) = self.runtime_settings.get_mut(name) {
+            put.changed_at = at;
         }
     }
 
     /// The same, but that a namespace is at least so durable as it will be, while what it has in memory alone is on its way to the ledger and its counters are counted.
-    pub(super) fn at_least(&self, name: &[u8], after: &Policy, generation: u64) -> Policies {
+    pub(super) fn with_stricter(&self, name: &[u8], after: &Policy, generation: u64) -> Policies {
         let mut next = Policies { generation, ..self.clone() };
         let before = self.of_namespace(name).clone();
         let unsure = before.durability == Durability::Memory;
@@ -181,7 +206,8 @@ impl Policies {
         let counted =
             || after.limit.as_ref().map(|limit| Limit { counters_max: u64::MAX, census: limit.census.clone() });
         let limit = before.limit.clone().or_else(counted);
-        let policy = Policy { durability: before.durability.max(after.durability), unsure, limit, ..before };
+        let policy =
+            Policy { durability: before.durability.max(after.durability), existence_unknown: unsure, limit, ..before };
         next.namespaces.insert(name.into(), policy);
         next
     }
@@ -209,12 +235,12 @@ impl Policies {
 
     /// The strictest that any namespace asks for: what a command over all names waits for.
     pub fn strictest(&self) -> Durability {
-        self.all().map(|policy| policy.durability).fold(self.default.durability, Durability::max)
+        self.all_policies().map(|policy| policy.durability).fold(self.default.durability, Durability::max)
     }
 
     /// Whether any namespace is in memory mode.
     pub fn has_memory(&self) -> bool {
-        self.all().any(|policy| policy.durability == Durability::Memory)
+        self.all_policies().any(|policy| policy.durability == Durability::Memory)
     }
 
     /// The server's default.
@@ -224,12 +250,12 @@ impl Policies {
 
     /// The longest that any token is remembered.
     pub fn token_window_max(&self) -> Duration {
-        self.all().map(|policy| policy.token_window).fold(Duration::ZERO, Duration::max)
+        self.all_policies().map(|policy| policy.token_window).fold(Duration::ZERO, Duration::max)
     }
 
     /// The shortest time in which anything is put to a shared store.
     pub fn settle_every_min(&self) -> Duration {
-        self.all().map(|policy| policy.share.settle_every).fold(self.default.share.settle_every, Duration::min)
+        self.all_policies().map(|policy| policy.share.settle_every).fold(self.default.share.settle_every, Duration::min)
     }
 
     /// Most shards that any counter has, or had in this life: what was said of it once is said until the store has it.
@@ -238,8 +264,8 @@ impl Policies {
     }
 
     /// What was said at run time.
-    pub fn puts(&self) -> &Puts {
-        &self.puts
+    pub fn runtime_settings(&self) -> &RuntimeSettingsMap {
+        &self.runtime_settings
     }
 
     /// Namespaces that have a limit, and their numbers.
@@ -247,31 +273,31 @@ impl Policies {
         self.namespaces.iter().filter_map(|(name, policy)| Some((&**name, &policy.limit.as_ref()?.census)))
     }
 
-    fn all(&self) -> impl Iterator<Item = &Policy> {
+    fn all_policies(&self) -> impl Iterator<Item = &Policy> {
         self.namespaces.values().chain([&self.default])
     }
 }
 
-fn policy(options: &Options, said: &Namespace, overload_p: u32, thinned: Option<Thinned>) -> Policy {
+fn build_policy(options: &Options, declared: &Namespace, overload_p: u32, sampling: Option<SamplingRecord>) -> Policy {
     let sharing = &options.sharing;
     Policy {
-        durability: said.durability.unwrap_or(options.durability),
-        unsure: false,
-        kind: said.kind,
-        thinning: Thinning::new(said, overload_p, thinned),
-        ttl: said.ttl,
-        window: said.window,
-        decay: said.decay,
-        token_window: said.token_window.unwrap_or(options.token_window),
-        limit: said
+        durability: declared.durability.unwrap_or(options.durability),
+        existence_unknown: false,
+        kind: declared.kind,
+        sampling: SamplingPolicy::new(declared, overload_p, sampling),
+        ttl: declared.ttl,
+        window: declared.window,
+        decay: declared.decay,
+        token_window: declared.token_window.unwrap_or(options.token_window),
+        limit: declared
             .max_counters
-            .map(|counters_max| Limit { counters_max, census: Arc::new(Census::new(draw_number())) }),
+            .map(|counters_max| Limit { counters_max, census: Arc::new(Census::new(next_unique_id())) }),
         share: SharePolicy {
-            settle_every: said.settle_every.unwrap_or(sharing.settle_every),
-            freshness: said.freshness.unwrap_or(sharing.freshness),
-            shards: said.shards.map_or(sharing.shards, |shards| shards.count()),
-            pick: said.pick.unwrap_or(sharing.pick),
-            fail_mode: said.fail_mode.unwrap_or(FailMode::Local),
+            settle_every: declared.settle_every.unwrap_or(sharing.settle_every),
+            freshness: declared.freshness.unwrap_or(sharing.freshness),
+            shards: declared.shards.map_or(sharing.shards, |shards| shards.get()),
+            pick: declared.pick.unwrap_or(sharing.pick),
+            fail_mode: declared.fail_mode.unwrap_or(FailMode::Local),
         },
     }
 }

@@ -9,17 +9,17 @@
 //!
 //! Invariant: a cell goes in the same record in which its rest is said by the present life. So this may be ended at any point and done again, and counts once.
 
-use quipu_model::shared::{Own, Shard};
-use quipu_model::{Incarnation, KeptName, LedgerError, Refusal};
+use quipu_model::shared::{OwnValue, Shard};
+use quipu_model::{Incarnation, LedgerError, NameBuf, Refusal};
 
 use super::Sharing;
-use super::settle::named;
+use super::settle::as_name;
 use crate::sync::{Ordering, lock};
 use crate::turn::Turn;
 
 /// What becomes of the adds that the store is not known to have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Adopt {
+pub enum UnconfirmedAdds {
     /// They count, from now on.
     Count,
     /// They do not.
@@ -28,7 +28,7 @@ pub enum Adopt {
 
 /// What an adoption found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Adopted {
+pub struct AdoptionReport {
     /// Counters that the life had cells of.
     pub counters: u64,
     /// Those with adds that the store is not known to have.
@@ -64,70 +64,70 @@ pub enum AdoptError {
 
 impl Sharing<'_> {
     /// Goes through all that a life of this node has said. Only for one that the store has forgotten: of any other, the node knows better what to do.
-    pub fn adopt(self, incarnation: Incarnation, how: Adopt) -> Result<Adopted, AdoptError> {
-        if incarnation == self.shared.present() {
+    pub fn adopt(self, incarnation: Incarnation, adds: UnconfirmedAdds) -> Result<AdoptionReport, AdoptError> {
+        if incarnation == self.link.incarnation() {
             return Err(AdoptError::Present);
         }
         if !lock(&self.inner.joined).contains_key(&incarnation) {
             return Err(AdoptError::NeverRegistered);
         }
-        let mut adopted = Adopted::default();
+        let mut report = AdoptionReport::default();
         for shard in 0..self.inner.table.shard_count() {
-            for name in self.said_names(shard)? {
-                self.inner.loads.bring_back(self.inner, &name)?;
-                let (had, sum, sketch) = self.adopt_one(&name, incarnation, how)?;
-                adopted.counters += u64::from(had);
-                adopted.sketches += u64::from(sketch);
-                adopted.unconfirmed += u64::from(sum != 0);
-                adopted.sum = adopted.sum.saturating_add(sum);
+            for name in self.list_own_names(shard)? {
+                self.inner.loads.load_counter(self.inner, &name)?;
+                let (had, sum, sketch) = self.adopt_one(&name, incarnation, adds)?;
+                report.counters += u64::from(had);
+                report.sketches += u64::from(sketch);
+                report.unconfirmed += u64::from(sum != 0);
+                report.sum = report.sum.saturating_add(sum);
             }
         }
         // Nothing of it is left to be settled, so nobody has to know that it was registered.
         lock(&self.inner.joined).remove(&incarnation);
-        lock(&self.shared.lease).heirs.remove(&incarnation);
-        Ok(adopted)
+        lock(&self.link.lease).successions.remove(&incarnation);
+        Ok(report)
     }
 
     /// Whether the life had a cell of this counter, the sum of what the store is not known to have, and whether there is such a thing of a sketch.
     fn adopt_one(
         &self,
-        name: &KeptName,
+        name: &NameBuf,
         incarnation: Incarnation,
-        how: Adopt,
+        adds: UnconfirmedAdds,
     ) -> Result<(bool, i128, bool), AdoptError> {
-        let present = self.shared.present();
+        let present = self.link.incarnation();
         let mut turn = Turn::new(self.inner);
         let now = turn.now();
-        let done = turn.share(named(name), |share| {
+        let done = turn.with_shared_counter(as_name(name), |counter| {
             let (mut had, mut sum, mut body) = (false, 0i128, None);
-            share.owned.cells.retain(|cell| {
+            counter.own_cells.cells.retain(|cell| {
                 if cell.incarnation != incarnation {
                     return true;
                 }
                 had = true;
                 if cell.is_body() {
-                    body = Some((cell.number(), cell.own.said && !cell.settled));
+                    body = Some((cell.body_number(), cell.own.has_value && !cell.settled));
                     return false;
                 }
-                sum = sum.saturating_add(if cell.settled { 0 } else { cell.unconfirmed(now) });
+                sum = sum.saturating_add(if cell.settled { 0 } else { cell.unconfirmed_sum(now) });
                 false
             });
-            share.changed |= had;
-            if how == Adopt::Count && sum != 0 {
-                let expires_at = share.shown.and_then(|cell| cell.expires_at);
-                let cell = share.owned.open(present, Shard(0), expires_at);
+            counter.changed |= had;
+            if adds == UnconfirmedAdds::Count && sum != 0 {
+                let expires_at = counter.shown.and_then(|cell| cell.expires_at);
+                let cell = counter.own_cells.open_cell(present, Shard(0), expires_at);
                 let (value, total) = (cell.own.value.saturating_add(sum), cell.own.total.saturating_add(sum));
-                cell.say(Own { value, total, said: true, ..cell.own });
-                self.shared.has_added.store(true, Ordering::Release);
+                cell.update(OwnValue { value, total, has_value: true, ..cell.own });
+                self.link.has_added.store(true, Ordering::Release);
             }
             let sketch = body.is_some_and(|(_, unsettled)| unsettled);
             if let Some((number, _)) = body {
-                let count = how == Adopt::Count && sketch;
-                share.give_up_body(number, count);
-                self.shared.has_added.fetch_or(count, Ordering::AcqRel);
+                let count = adds == UnconfirmedAdds::Count && sketch;
+                counter.remove_body(number, count);
+                self.link.has_added.fetch_or(count, Ordering::AcqRel);
             }
             // What is shown may have had some of it.
-            share.owned.outdate();
+            counter.own_cells.invalidate_row();
             (had, sum, sketch)
         });
         turn.finish();

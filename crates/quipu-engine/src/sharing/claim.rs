@@ -22,27 +22,27 @@
 use std::time::Duration;
 
 use quipu_model::shared::claim::forget_at;
-use quipu_model::shared::{Claim, ClaimEnd, ClaimVerdict, EndVerdict, Token};
-use quipu_model::{Command, Identity, KeptName, Refusal, Reply, StoreError, Writer};
+use quipu_model::shared::{Claim, ClaimEnd, ClaimEndVerdict, ClaimToken, ClaimVerdict};
+use quipu_model::{Command, Identity, NameBuf, Refusal, Reply, StoreError, Writer};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::settle::named;
-use super::{Shared, Sharing};
-use crate::load::{Job, Load, Loaded};
+use super::settle::as_name;
+use super::{Sharing, StoreLink};
+use crate::load::{Load, LoadJob, LoadOutcome};
 use crate::sync::{Arc, lock};
 use crate::tokens::ClaimRecord;
 use crate::turn::Turn;
 
 /// A call of unknown outcome is repeated so often at once; then its client is told, or the end of the claim is left to the restoration of claims.
-const TRIES: usize = 3;
+const CALL_TRIES: usize = 3;
 
 /// An add with a token.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Once {
+pub struct TokenAdd {
     /// Its token: the key of an [`Identity`].
-    pub token: Token,
+    pub token: ClaimToken,
     /// Which counter.
-    pub name: KeptName,
+    pub name: NameBuf,
     /// By how much.
     pub delta: i64,
     /// How long the token is remembered.
@@ -51,22 +51,22 @@ pub struct Once {
 
 /// An attempt that is under way in this process. An attempt of this node that is not under way is over.
 struct LiveAttempt<'s> {
-    shared: &'s Shared,
+    link: &'s StoreLink,
     number: u64,
 }
 
 impl<'s> LiveAttempt<'s> {
-    fn begin(shared: &'s Shared) -> LiveAttempt<'s> {
-        let number = shared.random();
-        lock(&shared.attempts).insert(number);
-        LiveAttempt { shared, number }
+    fn begin(link: &'s StoreLink) -> LiveAttempt<'s> {
+        let number = link.random();
+        lock(&link.attempts).insert(number);
+        LiveAttempt { link, number }
     }
 }
 
 impl Drop for LiveAttempt<'_> {
     fn drop(&mut self) {
         if !std::thread::panicking() {
-            lock(&self.shared.attempts).remove(&self.number);
+            lock(&self.link.attempts).remove(&self.number);
         }
     }
 }
@@ -74,73 +74,76 @@ impl Drop for LiveAttempt<'_> {
 impl Sharing<'_> {
     /// Carries out one add with a token; how many.
     pub async fn claim(self) -> usize {
-        let Some(job) = self.inner.loads.take_once() else { return 0 };
-        let Some(once) = job.once().cloned() else { return 0 };
+        let Some(job) = self.inner.loads.take_claim() else { return 0 };
+        let Some(token_add) = job.once().cloned() else { return 0 };
         // Dropped half-way, it has been applied or not: nobody can tell its client.
-        let mut told = Told { job, loaded: Loaded::Unknown };
-        told.loaded = self.carry_out(&once).await;
+        let mut notifier = ClaimNotifier { job, loaded: LoadOutcome::Unknown };
+        notifier.loaded = self.execute_token_add(&token_add).await;
         1
     }
 
-    async fn carry_out(&self, once: &Once) -> Loaded {
-        let down = Loaded::Refused(Refusal::StoreDown);
-        let Some(identity) = Identity::from_token_key(once.token.bytes()) else {
-            return Loaded::Refused(Refusal::NotOnce);
+    async fn execute_token_add(&self, token_add: &TokenAdd) -> LoadOutcome {
+        let store_down = LoadOutcome::Refused(Refusal::StoreDown);
+        let Some(identity) = Identity::from_token_key(token_add.token.bytes()) else {
+            return LoadOutcome::Refused(Refusal::NotOnce);
         };
-        if let Some(found) = self.find_applied(once, &identity).await {
+        if let Some(found) = self.find_applied(token_add, &identity).await {
             return found;
         }
         if self.learn_history().await.is_err() {
-            return down;
+            return store_down;
         }
-        let Ok(at) = self.shared.store.clock().await else { return down };
+        let Ok(at) = self.link.store.clock().await else { return store_down };
         let times = (at, self.inner.now());
-        if let Err(refusal) = self.inner.tokens.check_store_time(&identity, times, once.window) {
-            return Loaded::Refused(refusal);
+        if let Err(refusal) = self.inner.tokens.check_store_time(&identity, times, token_add.window) {
+            return LoadOutcome::Refused(refusal);
         }
         if !self.may_claim(&identity) {
-            return Loaded::Refused(Refusal::TokensRestoring);
+            return LoadOutcome::Refused(Refusal::TokensRestoring);
         }
-        let live = LiveAttempt::begin(self.shared);
-        let owner = Writer { node: self.shared.node, incarnation: self.shared.present() };
+        let live = LiveAttempt::begin(self.link);
+        let owner = Writer { node: self.link.node, incarnation: self.link.incarnation() };
         let claim = Claim {
-            token: once.token.clone(),
+            token: token_add.token.clone(),
             owner,
             attempt: live.number,
-            payload: once.payload(),
-            forget_at: forget_at(at, once.window),
+            payload: token_add.payload(),
+            forget_at: forget_at(at, token_add.window),
             reply: None,
         };
-        let mut verdict = self.claimed(&claim).await;
+        let mut verdict = self.try_claim(&claim).await;
         if let Ok(ClaimVerdict::InFlight { owner, attempt }) = verdict
-            && self.is_over(owner, attempt)
+            && self.is_attempt_over(owner, attempt)
         {
             // It may have been applied since this add was looked for.
-            if let Some(found) = self.find_applied(once, &identity).await {
+            if let Some(found) = self.find_applied(token_add, &identity).await {
                 self.queue_claim(&identity);
                 return found;
             }
             // No record has it, so it was not applied, and its attempt is over.
-            let _ = self.shared.store.end_claim(&claim.token, owner, attempt, &ClaimEnd::GivenBack).await;
-            verdict = self.claimed(&claim).await;
+            let _ = self.link.store.end_claim(&claim.token, owner, attempt, &ClaimEnd::Released).await;
+            verdict = self.try_claim(&claim).await;
         }
         match verdict {
             Ok(ClaimVerdict::Claimed) => {}
             Ok(ClaimVerdict::Done { reply }) => {
                 let value = std::str::from_utf8(&reply).ok().and_then(|text| text.parse().ok());
-                return value
-                    .map_or(Loaded::Refused(Refusal::TokenSpent), |value| Loaded::reply(Reply::Integer(value)));
+                return value.map_or(LoadOutcome::Refused(Refusal::TokenSpent), |value| {
+                    LoadOutcome::reply(Reply::Integer(value))
+                });
             }
-            Ok(ClaimVerdict::InFlight { owner, .. }) => return Loaded::Refused(Refusal::TokenInUse { owner }),
-            Ok(ClaimVerdict::Mismatch) => return Loaded::Refused(Refusal::TokenMismatch),
-            Ok(ClaimVerdict::TooLate) => return Loaded::Refused(Refusal::TokenSpent),
+            Ok(ClaimVerdict::InFlight { owner, .. }) => return LoadOutcome::Refused(Refusal::TokenInUse { owner }),
+            Ok(ClaimVerdict::Mismatch) => return LoadOutcome::Refused(Refusal::TokenMismatch),
+            Ok(ClaimVerdict::TooLate) => return LoadOutcome::Refused(Refusal::TokenSpent),
             // The claim may arrive yet. Then its attempt is over, and a retry that reaches this node ends it.
-            Err(_) => return down,
+            Err(_) => return store_down,
         }
-        let (end, loaded) = match self.add(once, &identity, &ClaimRecord::of(&claim)).await {
-            Ok(value) => (ClaimEnd::Done(value.to_string().into_bytes().into()), Loaded::reply(Reply::Integer(value))),
-            Err(Some(refusal)) => (ClaimEnd::GivenBack, Loaded::Refused(refusal)),
-            Err(None) => return Loaded::Unknown,
+        let (end, loaded) = match self.apply_add(token_add, &identity, &ClaimRecord::from_claim(&claim)).await {
+            Ok(value) => {
+                (ClaimEnd::Done(value.to_string().into_bytes().into()), LoadOutcome::reply(Reply::Integer(value)))
+            }
+            Err(Some(refusal)) => (ClaimEnd::Released, LoadOutcome::Refused(refusal)),
+            Err(None) => return LoadOutcome::Unknown,
         };
         let ended = self.end_claim(&claim, &end).await;
         if matches!(end, ClaimEnd::Done(_)) && !ended {
@@ -150,15 +153,15 @@ impl Sharing<'_> {
     }
 
     /// The reply of an add that this node has applied, once that is as durable as its namespace asks.
-    async fn find_applied(&self, once: &Once, identity: &Identity<'_>) -> Option<Loaded> {
+    async fn find_applied(&self, token_add: &TokenAdd, identity: &Identity<'_>) -> Option<LoadOutcome> {
         let mut turn = Turn::new(self.inner);
-        let found = turn.find_applied(identity, &once.command());
+        let found = turn.find_applied(identity, &token_add.command());
         let wait = turn.finish();
         let reply = found?;
-        Some(match (self.inner.committed(wait).await, reply) {
-            (Err(_), _) => Loaded::Unknown,
-            (Ok(()), Reply::Refused(refusal)) => Loaded::Refused(refusal),
-            (Ok(()), reply) => Loaded::reply(reply),
+        Some(match (self.inner.commit_until(wait).await, reply) {
+            (Err(_), _) => LoadOutcome::Unknown,
+            (Ok(()), Reply::Refused(refusal)) => LoadOutcome::Refused(refusal),
+            (Ok(()), reply) => LoadOutcome::reply(reply),
         })
     }
 
@@ -166,53 +169,58 @@ impl Sharing<'_> {
     ///
     /// Of an earlier incarnation nobody can tell. The directory may have gone back to a state from before the attempt, with its whole machine, and then
     /// it has no record of what was applied.
-    fn is_over(&self, owner: Writer, attempt: u64) -> bool {
-        let present = Writer { node: self.shared.node, incarnation: self.shared.present() };
-        owner == present && self.shared.may_put(self.elapsed()) && !lock(&self.shared.attempts).contains(&attempt)
+    fn is_attempt_over(&self, owner: Writer, attempt: u64) -> bool {
+        let present = Writer { node: self.link.node, incarnation: self.link.incarnation() };
+        owner == present && self.link.may_put(self.elapsed()) && !lock(&self.link.attempts).contains(&attempt)
     }
 
-    async fn claimed(&self, claim: &Claim) -> Result<ClaimVerdict, StoreError> {
-        let mut claimed = self.shared.store.claim(claim).await;
-        for _ in 1..TRIES {
-            if claimed.is_ok() {
+    async fn try_claim(&self, claim: &Claim) -> Result<ClaimVerdict, StoreError> {
+        let mut verdict = self.link.store.claim(claim).await;
+        for _ in 1..CALL_TRIES {
+            if verdict.is_ok() {
                 break;
             }
-            claimed = self.shared.store.claim(claim).await;
+            verdict = self.link.store.claim(claim).await;
         }
-        claimed.inspect_err(|error| self.shared.note_history(error))
+        verdict.inspect_err(|error| self.link.record_history_change(error))
     }
 
     /// Tells the store how an attempt ended; whether the store has heard of it.
     async fn end_claim(&self, claim: &Claim, end: &ClaimEnd) -> bool {
-        for _ in 0..TRIES {
-            match self.shared.store.end_claim(&claim.token, claim.owner, claim.attempt, end).await {
-                Ok(verdict) => return verdict == EndVerdict::Ended,
-                Err(error) => self.shared.note_history(&error),
+        for _ in 0..CALL_TRIES {
+            match self.link.store.end_claim(&claim.token, claim.owner, claim.attempt, end).await {
+                Ok(verdict) => return verdict == ClaimEndVerdict::Ended,
+                Err(error) => self.link.record_history_change(&error),
             }
         }
         false
     }
 
     /// Adds, and waits until that is as durable as its namespace asks; `None`: nobody can tell.
-    async fn add(&self, once: &Once, identity: &Identity<'_>, record: &ClaimRecord) -> Result<i64, Option<Refusal>> {
-        for _ in 0..TRIES {
+    async fn apply_add(
+        &self,
+        token_add: &TokenAdd,
+        identity: &Identity<'_>,
+        record: &ClaimRecord,
+    ) -> Result<i64, Option<Refusal>> {
+        for _ in 0..CALL_TRIES {
             let mut turn = Turn::new(self.inner);
-            let ran = turn.run_claimed(identity, &once.command(), record);
+            let ran = turn.run_claimed(identity, &token_add.command(), record);
             let wait = turn.finish();
             match ran {
                 Ok(Reply::Integer(value)) => {
-                    return self.inner.committed(wait).await.map(|()| value).map_err(|_| None);
+                    return self.inner.commit_until(wait).await.map(|()| value).map_err(|_| None);
                 }
                 Ok(Reply::Refused(refusal)) => return Err(Some(refusal)),
                 Ok(_) => return Err(None),
-                Err(load) => self.provide(load).await,
+                Err(load) => self.load_requirements(load).await,
             }
         }
         Err(Some(Refusal::StoreDown))
     }
 
     /// Brings what a command needs before it can run.
-    async fn provide(&self, load: Load) {
+    async fn load_requirements(&self, load: Load) {
         match load {
             Load::Rows(names) => {
                 for name in &names {
@@ -222,7 +230,7 @@ impl Sharing<'_> {
             Load::Names(names) => {
                 for name in &names {
                     // What cannot be read is refused by whoever reads it.
-                    let _ = self.inner.loads.bring_back(self.inner, name);
+                    let _ = self.inner.loads.load_counter(self.inner, name);
                 }
             }
             _ => {}
@@ -231,22 +239,22 @@ impl Sharing<'_> {
 }
 
 /// Tells whoever waits what became of it, however the round ends.
-struct Told {
-    job: Arc<Job>,
-    loaded: Loaded,
+struct ClaimNotifier {
+    job: Arc<LoadJob>,
+    loaded: LoadOutcome,
 }
 
-impl Drop for Told {
+impl Drop for ClaimNotifier {
     fn drop(&mut self) {
         if !std::thread::panicking() {
-            self.job.finish(std::mem::replace(&mut self.loaded, Loaded::Unknown));
+            self.job.finish(std::mem::replace(&mut self.loaded, LoadOutcome::Unknown));
         }
     }
 }
 
-impl Once {
+impl TokenAdd {
     fn command(&self) -> Command<'_> {
-        Command::Add { name: named(&self.name), delta: self.delta, shard_key: None }
+        Command::Add { name: as_name(&self.name), delta: self.delta, shard_key: None }
     }
 
     /// What the token stands for.
@@ -264,8 +272,8 @@ mod tests {
     #[test]
     fn a_claim_has_the_payload_that_other_versions_know_it_by() {
         let payload = |name: &[u8], delta| {
-            let token = Token::new(b"\x01porder-1").unwrap();
-            Once { token, name: name.into(), delta, window: Duration::from_secs(60) }.payload()
+            let token = ClaimToken::new(b"\x01porder-1").unwrap();
+            TokenAdd { token, name: name.into(), delta, window: Duration::from_secs(60) }.payload()
         };
         // Every node computes it, in every version: with another one a retry on a node of the other version is refused as
         // `TokenMismatch` although it is the same add.

@@ -4,7 +4,7 @@
 
 use quipu_model::SketchDump;
 use quipu_model::shared::body::Bodies;
-use quipu_sketch::{Dump, Kind, Sketch};
+use quipu_sketch::{Dump, Sketch, SketchKind};
 
 use crate::sketches::{key_print, known, shared_key, take_in};
 
@@ -31,9 +31,9 @@ pub enum MergeError {
 /// Merges the bodies beside a row. Lists of several nodes need the nodes' secret; the others do not.
 pub fn dump_bodies(bodies: &Bodies, secret: &str) -> Result<SketchDump, MergeError> {
     let shape = bodies.values().next().ok_or(MergeError::Missing)?.shape;
-    let form = Kind::from_code(shape.kind).ok_or(MergeError::Unknown)?;
+    let form = SketchKind::from_code(shape.kind).ok_or(MergeError::Unknown)?;
     let key = shared_key(secret);
-    let is_list = matches!(form, Kind::Top | Kind::TopK);
+    let is_list = matches!(form, SketchKind::Top | SketchKind::TopK);
     if bodies.len() > 1 && is_list && key_print(&key, form) != shape.key {
         return Err(MergeError::NoSecret);
     }
@@ -59,7 +59,7 @@ pub fn dump_bodies(bodies: &Bodies, secret: &str) -> Result<SketchDump, MergeErr
 #[cfg(test)]
 mod tests {
     use super::*;
-    use quipu_model::shared::body::{Body, Shape};
+    use quipu_model::shared::body::{BodyShape, StoredBody};
     use quipu_model::{Incarnation, NodeId, Writer};
     use quipu_sketch::{Edits, Key, Top, Unique};
 
@@ -68,8 +68,8 @@ mod tests {
             let writer = Writer { node: NodeId(node as u64 + 1), incarnation: Incarnation(0) };
             let kind = sketch.kind();
             let length = sketch.bytes().len() as u32;
-            let shape = Shape { kind: kind.code(), key: key_print(key, kind), length };
-            (writer, Body { shape, bytes: sketch.bytes().to_vec() })
+            let shape = BodyShape { kind: kind.code(), key: key_print(key, kind), length };
+            (writer, StoredBody { shape, bytes: sketch.bytes().to_vec() })
         };
         sketches.iter().enumerate().map(one).collect()
     }
@@ -87,7 +87,7 @@ mod tests {
         let key = shared_key("of the nodes");
         let dump = dump_bodies(&bodies(&[unique(&key, 0..60), unique(&key, 40..100)], &key), "").unwrap();
         let Ok(Sketch::Unique(merged)) = Sketch::from_bytes(dump.form, dump.body) else { panic!("a unique") };
-        assert_eq!((merged.estimate().round(), dump.key), (100.0, key_print(&key, Kind::Unique)));
+        assert_eq!((merged.estimate().round(), dump.key), (100.0, key_print(&key, SketchKind::Unique)));
     }
 
     #[test]
@@ -103,7 +103,7 @@ mod tests {
         let sizes = bodies(&[list(), larger], &key);
         assert_eq!(dump_bodies(&sizes, "of the nodes"), Err(MergeError::SizesDiffer));
         let mut secrets = bodies(&[unique(&key, 0..1), unique(&key, 0..1)], &key);
-        secrets.values_mut().last().unwrap().shape.key = key_print(&other, Kind::Unique);
+        secrets.values_mut().last().unwrap().shape.key = key_print(&other, SketchKind::Unique);
         assert_eq!(dump_bodies(&secrets, ""), Err(MergeError::SecretsDiffer));
         let mut damaged = bodies(&[list()], &key);
         damaged.values_mut().for_each(|body| body.bytes.truncate(9));

@@ -13,15 +13,15 @@ use std::pin::Pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use quipu_model::shared::Seen;
-use quipu_model::{KeptName, Refusal, StoreError};
+use quipu_model::shared::FetchedRow;
+use quipu_model::{NameBuf, Refusal, StoreError};
 
-use super::bodies::Foreign;
+use super::bodies::RowBodies;
 use super::own::OwnCell;
-use super::settle::named;
-use super::{Busy, Sharing};
-use crate::apply::table::Look;
-use crate::load::Loaded;
+use super::settle::as_name;
+use super::{ResidencyPin, Sharing};
+use crate::apply::table::Residency;
+use crate::load::LoadOutcome;
 use crate::sync::{Ordering, lock};
 use crate::turn::Turn;
 
@@ -29,11 +29,11 @@ use crate::turn::Turn;
 const ROWS_MAX: usize = 64;
 
 /// Counters kept in mind for being fetched ahead.
-pub(super) const AHEAD_MAX: usize = 4_096;
+pub(super) const REFRESH_QUEUE_MAX: usize = 4_096;
 
 /// What became of a row that was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Sight {
+pub(super) enum RowOutcome {
     /// It is shown, and own cells have heard of it.
     Shown,
     /// A newer one is.
@@ -46,17 +46,17 @@ pub(super) enum Sight {
 impl Sharing<'_> {
     /// Fetches what is waited for, then what was read lately; how many rows.
     pub async fn fetch(self) -> usize {
-        if !self.shared.may_call("read", self.elapsed()) {
+        if !self.link.may_call("read", self.elapsed()) {
             return 0;
         }
-        let mut names: BTreeSet<KeptName> = self.inner.loads.wanted_rows();
+        let mut names: BTreeSet<NameBuf> = self.inner.loads.awaited_rows();
         {
-            let mut ahead = lock(&self.shared.ahead);
-            while let Some(name) = (names.len() < ROWS_MAX).then(|| ahead.pop_first()).flatten() {
+            let mut queue = lock(&self.link.refresh_queue);
+            while let Some(name) = (names.len() < ROWS_MAX).then(|| queue.pop_first()).flatten() {
                 names.insert(name);
             }
         }
-        let names: Vec<KeptName> = names.into_iter().take(ROWS_MAX).collect();
+        let names: Vec<NameBuf> = names.into_iter().take(ROWS_MAX).collect();
         let (asked, failed) = (Cell::new(0), Cell::new(0));
         let flights = names.iter().map(|name| {
             let (asked, failed) = (&asked, &failed);
@@ -65,128 +65,129 @@ impl Sharing<'_> {
                 asked.set(asked.get() + 1);
                 failed.set(failed.get() + usize::from(!is_read));
             };
-            Box::pin(flight) as Flight<'_>
+            Box::pin(flight) as BoxFuture<'_>
         });
-        join(flights.collect()).await;
-        self.shared.called_each("read", self.elapsed(), asked.get(), failed.get());
+        join_all(flights.collect()).await;
+        self.link.record_results("read", self.elapsed(), asked.get(), failed.get());
         names.len()
     }
 
     /// Fetches a row; whether it could be read. `None`: it was not asked for.
-    pub(super) async fn fetch_one(&self, name: &KeptName) -> Option<bool> {
+    pub(super) async fn fetch_one(&self, name: &NameBuf) -> Option<bool> {
         let asked_at = self.elapsed();
         // Known to the table, so that it can be shown and stays while the row is on its way.
-        let turn = match self.enter(name) {
-            Ok(turn) => turn,
+        let generation = match self.ensure_known(name) {
+            Ok(generation) => generation,
             // It has left memory: whoever waits brings it back first.
             Err(Refusal::AtRest { .. }) => {
-                self.turned_away(name, &Loaded::Again);
+                self.reject_waiters(name, &LoadOutcome::Retry);
                 return None;
             }
             Err(refusal) => {
-                self.turned_away(name, &Loaded::Refused(refusal));
+                self.reject_waiters(name, &LoadOutcome::Refused(refusal));
                 return None;
             }
         };
-        let _busy = Busy::hold(self.inner, name);
-        let seen = self.read_all(name).await;
-        let is_read = seen.is_ok();
-        match seen {
-            Ok((seen, foreign)) => {
-                self.shared.figures.rows.fetch_add(1, Ordering::Relaxed);
-                self.see(name, &seen, Some(&foreign), asked_at, turn);
+        let _pin = ResidencyPin::acquire(self.inner, name);
+        let fetched = self.read_with_bodies(name).await;
+        let is_read = fetched.is_ok();
+        match fetched {
+            Ok((fetched, row_bodies)) => {
+                self.link.metrics.rows.fetch_add(1, Ordering::Relaxed);
+                self.apply_row(name, &fetched, Some(&row_bodies), asked_at, generation);
             }
             // Who waits is served with what is known; the store is not asked for this row again before that has run out.
-            Err(_) => self.excuse_one(name, self.elapsed() + self.shared.options.fetch_wait),
+            Err(_) => self.serve_one_stale(name, self.elapsed() + self.link.options.fetch_wait),
         }
-        for job in self.inner.loads.landed_rows(name, asked_at) {
-            job.fetched();
+        for job in self.inner.loads.take_landed_rows(name, asked_at) {
+            job.finish_fetched();
         }
         Some(is_read)
     }
 
     /// The row of a counter, and if it is a sketch the bodies beside it.
-    async fn read_all(&self, name: &KeptName) -> Result<(Seen, Foreign), StoreError> {
+    async fn read_with_bodies(&self, name: &NameBuf) -> Result<(FetchedRow, RowBodies), StoreError> {
         let is_sketch = {
             let (table, hash) = (&self.inner.table, self.inner.table.hash(name));
             let shard = table.lock(table.shard_of(hash));
-            shard.body(name).is_some() || shard.own_shelves().has(name)
+            shard.body(name).is_some() || shard.own_bodies().contains(name)
         };
         if !is_sketch {
-            let seen = self.shared.store.read(named(name)).await?;
-            if !seen.snapshot.is_sketch() {
-                return Ok((seen, Foreign::NONE));
+            let fetched = self.link.store.read(as_name(name)).await?;
+            if !fetched.snapshot.is_sketch() {
+                return Ok((fetched, RowBodies::NONE));
             }
         }
-        let seen = self.shared.store.read_bodies(named(name)).await?;
-        let foreign = Foreign::of(&seen, self.shared.node, &self.inner.sketch_key);
-        Ok((seen.seen, foreign))
+        let fetched = self.link.store.read_bodies(as_name(name)).await?;
+        let row_bodies = RowBodies::from_store(&fetched, self.link.node, &self.inner.sketch_key);
+        Ok((fetched.row, row_bodies))
     }
 
     /// Makes sure that a counter is known to the table; the turn of what is known of it.
-    pub(super) fn enter(&self, name: &KeptName) -> Result<u32, Refusal> {
+    pub(super) fn ensure_known(&self, name: &NameBuf) -> Result<u32, Refusal> {
         let (table, hash) = (&self.inner.table, self.inner.table.hash(name));
         {
             let mut shard = table.lock(table.shard_of(hash));
-            if shard.look(hash, name) == Look::Absent && shard.own(hash, name).is_none() {
-                shard.give_own(hash, name, Box::default());
+            if shard.find(hash, name) == Residency::Absent && shard.own_cells(hash, name).is_none() {
+                shard.put_back_own_cells(hash, name, Box::default());
             }
-            if let Some(owned) = shard.own(hash, name) {
-                return Ok(owned.turn);
+            if let Some(own_cells) = shard.own_cells(hash, name) {
+                return Ok(own_cells.generation);
             }
         }
         // From before the store: that it is this node's is written down first.
         let mut turn = Turn::new(self.inner);
-        let known = turn.share(named(name), |share| share.owned.turn);
+        let known = turn.with_shared_counter(as_name(name), |counter| counter.own_cells.generation);
         turn.finish();
         known
     }
 
     /// Shows a row, and the bodies beside it if they were read, unless something newer has come in between.
-    pub(super) fn see(
+    pub(super) fn apply_row(
         &self,
-        name: &KeptName,
-        seen: &Seen,
-        foreign: Option<&Foreign>,
+        name: &NameBuf,
+        fetched: &FetchedRow,
+        row_bodies: Option<&RowBodies>,
         asked_at: Duration,
         known: u32,
-    ) -> Sight {
+    ) -> RowOutcome {
         let now = self.elapsed();
         let mut turn = Turn::new(self.inner);
-        let heir = |incarnation| self.footing(incarnation, now);
-        let (body_bytes, at) = (foreign.map_or(0, Foreign::bytes_max), seen.at);
-        let seen = turn.share_with(named(name), body_bytes, |share| {
-            let unsure = |cell: &OwnCell| self.may_be_forgotten(cell.incarnation, seen.at, now);
-            let known = share.owned.turn == known && !share.owned.cells.iter().any(unsure);
-            known.then(|| share.see(seen, foreign, (asked_at, now), &heir))
+        let authority = |incarnation| self.authority(incarnation, now);
+        let (body_bytes, at) = (row_bodies.map_or(0, RowBodies::own_bytes_max), fetched.at);
+        let fetched = turn.with_shared_counter_body(as_name(name), body_bytes, |counter| {
+            let unsure = |cell: &OwnCell| self.may_be_forgotten(cell.incarnation, fetched.at, now);
+            let known = counter.own_cells.generation == known && !counter.own_cells.cells.iter().any(unsure);
+            known.then(|| counter.apply_row(fetched, row_bodies, (asked_at, now), &authority))
         });
         turn.finish();
-        let sight = match seen {
-            Ok(Some(Some(mut left))) => {
+        let outcome = match fetched {
+            Ok(Some(Some(mut follow_up))) => {
                 // What the store may have forgotten in good order it has not lost.
-                left.row_lost = left.row_lost.filter(|incarnation| !self.is_removed(*incarnation, at));
-                self.heed(name, left);
-                Sight::Shown
+                follow_up.missing_in_row =
+                    follow_up.missing_in_row.filter(|incarnation| !self.may_have_removed(*incarnation, at));
+                self.follow_up(name, follow_up);
+                RowOutcome::Shown
             }
-            Ok(Some(None)) => Sight::Overtaken,
-            Ok(None) | Err(_) => Sight::Missed,
+            Ok(Some(None)) => RowOutcome::Overtaken,
+            Ok(None) | Err(_) => RowOutcome::Missed,
         };
         self.enqueue(name);
-        sight
+        outcome
     }
 
     /// Whoever waits for this row hears that there is none.
-    fn turned_away(&self, name: &KeptName, loaded: &Loaded) {
+    fn reject_waiters(&self, name: &NameBuf, loaded: &LoadOutcome) {
         for job in self.inner.loads.take_rows(name) {
             job.finish(loaded.clone());
         }
     }
 }
 
-pub(super) type Flight<'f> = Pin<Box<dyn Future<Output = ()> + 'f>>;
+pub(super) type BoxFuture<'f> = Pin<Box<dyn Future<Output = ()> + 'f>>;
 
 /// Waits for all of them at once.
-pub(super) async fn join(mut flights: Vec<Flight<'_>>) {
+pub(super) async fn join_all(mut flights: Vec<BoxFuture<'_>>) {
     std::future::poll_fn(|context| {
         flights.retain_mut(|flight| flight.as_mut().poll(context).is_pending());
         if flights.is_empty() { Poll::Ready(()) } else { Poll::Pending }

@@ -9,7 +9,7 @@
 //! - when a store is back, no call waits out a pause from the time of the outage;
 //! - a registry without room is logged when it is met first, every [`FULL_WARN_EVERY`] while that lasts, and once when it is over.
 //!
-//! Not here: what a node may do without its store (`lease`, `demand`).
+//! Not here: what a node may do without its store (`lease`, `routing`).
 
 use std::error::Error;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use quipu_model::shared::RegisterVerdict;
 use quipu_model::shared::registry::REGISTRATIONS_MAX;
 use quipu_model::{Millis, StoreError};
 
-use super::{Sharing, Standing};
+use super::{Membership, Sharing};
 use crate::sync::lock;
 
 /// A probe without an answer after this long counts as an outage.
@@ -57,12 +57,12 @@ pub(super) struct Probe {
     outage: Option<Outage>,
     warned_at: Option<Duration>,
     problems: Vec<String>,
-    looked_for_problems_at: Option<Duration>,
+    problems_checked_at: Option<Duration>,
 }
 
 /// Whether the store's registry has room for this node.
 #[derive(Default)]
-pub(super) struct Registry {
+pub(super) struct RegistryRoom {
     /// When it was first found full, and last.
     full: Option<(Duration, Duration)>,
     warned_at: Option<Duration>,
@@ -75,7 +75,7 @@ struct Outage {
 }
 
 impl Probe {
-    fn fail(&mut self, now: Duration, error: String) {
+    fn record_failure(&mut self, now: Duration, error: String) {
         let warned_lately = self.warned_at.is_some_and(|at| now.saturating_sub(at) < WARN_EVERY);
         let outage = self.outage.get_or_insert(Outage { since: now, error: String::new(), is_logged: false });
         outage.error = error;
@@ -86,23 +86,23 @@ impl Probe {
     }
 
     /// Whether it is time to look for problems: at first, after an outage, and once in a while.
-    fn is_look_due(&self, now: Duration) -> bool {
+    fn is_check_due(&self, now: Duration) -> bool {
         let is_recent = |at| now.saturating_sub(at) < PROBLEMS_EVERY;
-        self.outage.is_some() || !self.looked_for_problems_at.is_some_and(is_recent)
+        self.outage.is_some() || !self.problems_checked_at.is_some_and(is_recent)
     }
 
-    fn note_problems(&mut self, now: Duration, problems: Vec<String>) {
+    fn record_problems(&mut self, now: Duration, problems: Vec<String>) {
         for problem in problems.iter().filter(|problem| !self.problems.contains(problem)) {
             tracing::error!(problem, "the shared store does not keep what it confirms");
         }
         for problem in self.problems.iter().filter(|problem| !problems.contains(problem)) {
             tracing::info!(problem, "a problem of the shared store is over");
         }
-        (self.problems, self.looked_for_problems_at) = (problems, Some(now));
+        (self.problems, self.problems_checked_at) = (problems, Some(now));
     }
 
     /// Whether an outage has ended.
-    fn succeed(&mut self, now: Duration) -> bool {
+    fn record_success(&mut self, now: Duration) -> bool {
         self.was_answered = true;
         let Some(outage) = self.outage.take() else { return false };
         if outage.is_logged {
@@ -116,57 +116,57 @@ impl Probe {
 impl Sharing<'_> {
     /// Asks the store for its time, which needs nothing but a store that answers.
     pub async fn probe(self) {
-        lock(&self.shared.probe).asked_at = Some(self.elapsed());
-        let answer = self.shared.store.clock().await;
+        lock(&self.link.probe).asked_at = Some(self.elapsed());
+        let answer = self.link.store.clock().await;
         if answer.is_ok() {
             self.publish_name().await;
-            self.look_for_problems().await;
+            self.check_problems().await;
         }
         self.end_probe(&answer);
     }
 
-    async fn look_for_problems(&self) {
-        if !lock(&self.shared.probe).is_look_due(self.elapsed()) {
+    async fn check_problems(&self) {
+        if !lock(&self.link.probe).is_check_due(self.elapsed()) {
             return;
         }
         // A store that cannot tell is asked again with the next probe.
-        if let Ok(problems) = self.shared.store.problems().await {
+        if let Ok(problems) = self.link.store.problems().await {
             let now = self.elapsed();
-            lock(&self.shared.probe).note_problems(now, problems);
+            lock(&self.link.probe).record_problems(now, problems);
         }
     }
 
     fn end_probe(&self, answer: &Result<Millis, StoreError>) {
         let now = self.elapsed();
-        let mut probe = lock(&self.shared.probe);
+        let mut probe = lock(&self.link.probe);
         probe.asked_at = None;
         match answer {
-            Ok(_) if probe.succeed(now) => {
+            Ok(_) if probe.record_success(now) => {
                 drop(probe);
-                lock(&self.shared.pauses).clear();
+                lock(&self.link.pauses).clear();
             }
             Ok(_) => {}
-            Err(error) => probe.fail(now, describe_causes(error)),
+            Err(error) => probe.record_failure(now, describe_causes(error)),
         }
     }
 
     /// Notices a probe that is late. For a thread that never waits for the store.
     pub fn check_probe(self) {
         let now = self.elapsed();
-        let mut probe = lock(&self.shared.probe);
+        let mut probe = lock(&self.link.probe);
         if probe.asked_at.is_some_and(|at| now.saturating_sub(at) >= PROBE_WAIT) {
-            probe.fail(now, format!("no answer within {} s", PROBE_WAIT.as_secs()));
+            probe.record_failure(now, format!("no answer within {} s", PROBE_WAIT.as_secs()));
         }
     }
 
     /// Why the store's servers do not keep what they confirm, as far as is known; empty if they do.
     pub fn store_problems(self) -> Vec<String> {
-        lock(&self.shared.probe).problems.clone()
+        lock(&self.link.probe).problems.clone()
     }
 
     /// Whether the store can be reached.
     pub fn health(self) -> StoreHealth {
-        let probe = lock(&self.shared.probe);
+        let probe = lock(&self.link.probe);
         match &probe.outage {
             Some(Outage { since, error, .. }) => {
                 StoreHealth::Unreachable { for_time: self.elapsed().saturating_sub(*since), error: error.clone() }
@@ -179,9 +179,9 @@ impl Sharing<'_> {
 
 impl Sharing<'_> {
     /// Notes whether the registry had room for a registration. One that replaces another needs none.
-    pub(super) fn note_registry(&self, verdict: RegisterVerdict, is_new: bool) {
+    pub(super) fn record_registration(&self, verdict: RegisterVerdict, is_new: bool) {
         let now = self.elapsed();
-        let mut registry = lock(&self.shared.registry);
+        let mut registry = lock(&self.link.registry);
         match verdict {
             RegisterVerdict::Full => {
                 let since = registry.full.map_or(now, |(since, _)| since);
@@ -204,14 +204,14 @@ impl Sharing<'_> {
 
     /// Why this node cannot join its store though that answers, since when, and what to do about it.
     pub fn registry_problem(self) -> Option<String> {
-        let (since, seen_at) = lock(&self.shared.registry).full?;
+        let (since, last_full_at) = lock(&self.link.registry).full?;
         // A node that needs no more registrations asks for none.
-        let is_over = self.elapsed().saturating_sub(seen_at) > 2 * self.shared.options.lease;
-        let state = match self.standing() {
-            Standing::Live if is_over => return None,
-            Standing::Live => "an older life of this node cannot be settled",
-            Standing::Joining => "this node is joining, and counts by itself",
-            Standing::Fenced { .. } => return None,
+        let is_over = self.elapsed().saturating_sub(last_full_at) > 2 * self.link.options.lease;
+        let state = match self.membership() {
+            Membership::Live if is_over => return None,
+            Membership::Live => "an older life of this node cannot be settled",
+            Membership::Joining => "this node is joining, and counts by itself",
+            Membership::Fenced { .. } => return None,
         };
         let seconds = self.elapsed().saturating_sub(since).as_secs();
         Some(format!(
@@ -244,15 +244,15 @@ mod tests {
     fn an_outage_is_warned_of_once_and_flapping_once_in_a_while() {
         let at = Duration::from_secs;
         let mut probe = Probe::default();
-        assert!(!probe.succeed(at(0)), "there was no outage");
-        probe.fail(at(1), "refused".to_owned());
-        probe.fail(at(2), "late".to_owned());
+        assert!(!probe.record_success(at(0)), "there was no outage");
+        probe.record_failure(at(1), "refused".to_owned());
+        probe.record_failure(at(2), "late".to_owned());
         assert_eq!(probe.warned_at, Some(at(1)));
         assert_eq!(probe.outage.as_ref().map(|outage| (outage.since, &*outage.error)), Some((at(1), "late")));
-        assert!(probe.succeed(at(3)));
-        probe.fail(at(4), "refused".to_owned());
+        assert!(probe.record_success(at(3)));
+        probe.record_failure(at(4), "refused".to_owned());
         assert_eq!(probe.warned_at, Some(at(1)), "too soon after the last warning");
-        probe.fail(at(11), "refused".to_owned());
+        probe.record_failure(at(11), "refused".to_owned());
         assert_eq!(probe.warned_at, Some(at(11)), "an outage that lasts is logged after all");
     }
 
@@ -260,20 +260,20 @@ mod tests {
     fn problems_are_looked_for_at_first_after_an_outage_and_once_in_a_while() {
         let at = Duration::from_secs;
         let mut probe = Probe::default();
-        assert!(probe.is_look_due(at(0)));
-        probe.note_problems(at(0), vec!["evicts".to_owned()]);
-        assert!(!probe.is_look_due(at(9)) && probe.is_look_due(at(10)));
-        probe.fail(at(2), "refused".to_owned());
-        assert!(probe.is_look_due(at(3)), "another server may have come back");
+        assert!(probe.is_check_due(at(0)));
+        probe.record_problems(at(0), vec!["evicts".to_owned()]);
+        assert!(!probe.is_check_due(at(9)) && probe.is_check_due(at(10)));
+        probe.record_failure(at(2), "refused".to_owned());
+        assert!(probe.is_check_due(at(3)), "another server may have come back");
         assert_eq!(probe.problems, ["evicts"]);
-        probe.note_problems(at(3), Vec::new());
+        probe.record_problems(at(3), Vec::new());
         assert!(probe.problems.is_empty());
     }
 
     #[test]
     fn an_error_is_one_line_of_its_causes() {
         let source = std::io::Error::other("cannot connect\r\nto the server");
-        let error = StoreError::NotApplied { call: quipu_model::Call::Clock, source: Box::new(source) };
+        let error = StoreError::NotApplied { call: quipu_model::StoreCall::Clock, source: Box::new(source) };
         assert_eq!(describe_causes(&error), "cannot connect  to the server");
         let error = std::io::Error::other("cannot connect");
         assert_eq!(describe_causes(&error), "cannot connect", "it has no causes");

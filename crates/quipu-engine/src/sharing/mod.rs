@@ -33,7 +33,6 @@ mod adopt;
 mod audit;
 mod bodies;
 mod claim;
-mod demand;
 mod dump;
 mod fetch;
 mod health;
@@ -42,26 +41,27 @@ mod name;
 mod options;
 mod restore;
 mod retire;
+mod routing;
 mod settle;
-mod share;
+mod shared_counter;
 mod swap;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use quipu_model::shared::Holder;
-use quipu_model::{Incarnation, KeptName, NodeId, Refusal, Rng, Store, StoreError, Writer};
+use quipu_model::{Incarnation, NameBuf, NodeId, Refusal, Rng, Store, StoreError, Writer};
 
-pub use self::adopt::{Adopt, AdoptError, Adopted};
-pub(crate) use self::bodies::Shows;
-pub use self::claim::Once;
-pub use self::demand::{Demand, Picking, Seeing, demand, names_of};
+pub use self::adopt::{AdoptError, AdoptionReport, UnconfirmedAdds};
+pub(crate) use self::bodies::ShownBody;
+pub use self::claim::TokenAdd;
 pub use self::dump::{MergeError, dump_bodies};
 pub use self::health::StoreHealth;
-pub(crate) use self::lease::Kept;
-pub use self::lease::Standing;
-pub use self::options::{Pick, SHARDS_MAX, Secret, SharePolicy, SharingOptions};
-pub use self::share::Share;
+pub(crate) use self::lease::CleanStop;
+pub use self::lease::Membership;
+pub use self::options::{SHARDS_MAX, Secret, ShardPick, SharePolicy, SharingOptions};
+pub use self::routing::{RowCheck, ShardPicker, StoreNeed, store_need, target_names};
+pub use self::shared_counter::SharedCounter;
 pub use self::swap::Swap;
 use crate::engine::Inner;
 use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, lock};
@@ -71,14 +71,14 @@ const BACKOFF_MIN: Duration = Duration::from_millis(20);
 const BACKOFF_MAX: Duration = Duration::from_secs(5);
 
 /// What all handles share of it.
-pub(crate) struct Shared {
+pub(crate) struct StoreLink {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) options: SharingOptions,
     rng: Arc<dyn Rng>,
     node: NodeId,
     holder: Holder,
     /// The present incarnation.
-    present: AtomicU64,
+    incarnation: AtomicU64,
     /// Whether it has cells.
     has_added: AtomicBool,
     lease: Mutex<lease::Lease>,
@@ -87,28 +87,28 @@ pub(crate) struct Shared {
     /// Writers that the registry knew when it was last read.
     registered: Mutex<Arc<BTreeSet<Writer>>>,
     /// Counters read lately, to be fetched before their time is up.
-    ahead: Mutex<BTreeSet<KeptName>>,
-    swaps: Mutex<Vec<swap::Swapping>>,
+    refresh_queue: Mutex<BTreeSet<NameBuf>>,
+    swaps: Mutex<Vec<swap::PendingSwap>>,
     /// What has to be done for own cells by a swap.
-    chores: Mutex<BTreeSet<KeptName>>,
-    audit: Mutex<audit::Audit>,
-    retiring: Mutex<Option<retire::Walk>>,
+    repairs: Mutex<BTreeSet<NameBuf>>,
+    audit: Mutex<audit::StoreAudit>,
+    retirement_walk: Mutex<Option<retire::RetirementWalk>>,
     /// When the store may be asked again after an error, by call.
-    pauses: Mutex<BTreeMap<&'static str, Pause>>,
+    pauses: Mutex<BTreeMap<&'static str, CallPause>>,
     probe: Mutex<health::Probe>,
-    registry: Mutex<health::Registry>,
+    registry: Mutex<health::RegistryRoom>,
     name: Mutex<name::NodeName>,
     failure_log: Mutex<settle::FailureLog>,
     /// Attempts of adds with tokens that are under way.
     attempts: Mutex<BTreeSet<u64>>,
-    restoration: Mutex<restore::Restoration>,
+    restoration: Mutex<restore::ClaimRestoration>,
     history: Mutex<restore::KnownHistory>,
-    figures: Figures,
+    metrics: SharingMetrics,
 }
 
 /// What has happened since the start.
 #[derive(Default)]
-struct Figures {
+struct SharingMetrics {
     puts: AtomicU64,
     failed_puts: AtomicU64,
     bodies: AtomicU64,
@@ -170,7 +170,7 @@ pub struct SharingStats {
 }
 
 #[derive(Clone, Copy)]
-struct Pause {
+struct CallPause {
     until: Duration,
     length: Duration,
 }
@@ -179,34 +179,34 @@ struct Pause {
 #[derive(Clone, Copy)]
 pub struct Sharing<'e> {
     inner: &'e Inner,
-    shared: &'e Shared,
+    link: &'e StoreLink,
 }
 
-impl Shared {
+impl StoreLink {
     pub(crate) fn new(
         store: Arc<dyn Store>,
         options: SharingOptions,
         rng: Arc<dyn Rng>,
         writer: Writer,
-        kept: Option<Kept>,
-    ) -> Shared {
+        clean_stop: Option<CleanStop>,
+    ) -> StoreLink {
         let holder = Holder(rng.next());
-        Shared {
+        StoreLink {
             store,
             options,
             rng,
             node: writer.node,
             holder,
-            present: AtomicU64::new(writer.incarnation.0),
+            incarnation: AtomicU64::new(writer.incarnation.0),
             has_added: AtomicBool::new(false),
-            lease: Mutex::new(lease::Lease::new(kept)),
+            lease: Mutex::new(lease::Lease::new(clean_stop)),
             fenced: AtomicBool::new(false),
             registered: Mutex::default(),
-            ahead: Mutex::default(),
+            refresh_queue: Mutex::default(),
             swaps: Mutex::default(),
-            chores: Mutex::default(),
+            repairs: Mutex::default(),
             audit: Mutex::default(),
-            retiring: Mutex::default(),
+            retirement_walk: Mutex::default(),
             pauses: Mutex::default(),
             probe: Mutex::default(),
             registry: Mutex::default(),
@@ -215,13 +215,13 @@ impl Shared {
             attempts: Mutex::default(),
             restoration: Mutex::default(),
             history: Mutex::default(),
-            figures: Figures::default(),
+            metrics: SharingMetrics::default(),
         }
     }
 
     /// The node's present life.
-    pub(crate) fn present(&self) -> Incarnation {
-        Incarnation(self.present.load(Ordering::Acquire))
+    pub(crate) fn incarnation(&self) -> Incarnation {
+        Incarnation(self.incarnation.load(Ordering::Acquire))
     }
 
     /// Writers that the registry knew when it was last read: what rows kept of them is not forgotten.
@@ -230,7 +230,7 @@ impl Shared {
     }
 
     /// How many writers there are, as far as is known: this one, at least.
-    pub(crate) fn writers_known(&self) -> u64 {
+    pub(crate) fn known_writer_count(&self) -> u64 {
         (lock(&self.registered).len() as u64).max(1)
     }
 
@@ -252,23 +252,23 @@ impl Shared {
         if !self.is_fenced() {
             return None;
         }
-        match &lock(&self.lease).standing {
-            Standing::Fenced { reason } => Some(Refusal::Fenced { reason: reason.clone() }),
-            Standing::Joining | Standing::Live => None,
+        match &lock(&self.lease).membership {
+            Membership::Fenced { reason } => Some(Refusal::Fenced { reason: reason.clone() }),
+            Membership::Joining | Membership::Live => None,
         }
     }
 
     /// Wants a counter's row, though nobody waits for it.
-    pub(crate) fn fetch_ahead(&self, name: &[u8]) {
-        let mut ahead = lock(&self.ahead);
-        if ahead.len() < fetch::AHEAD_MAX {
-            ahead.insert(name.into());
+    pub(crate) fn queue_refresh(&self, name: &[u8]) {
+        let mut queue = lock(&self.refresh_queue);
+        if queue.len() < fetch::REFRESH_QUEUE_MAX {
+            queue.insert(name.into());
         }
     }
 
     /// Something has to be done for own cells of this counter that only a swap can do.
-    fn chore(&self, name: &[u8]) {
-        lock(&self.chores).insert(name.into());
+    fn queue_repair(&self, name: &[u8]) {
+        lock(&self.repairs).insert(name.into());
     }
 
     /// Whether a kind of call may be made again.
@@ -277,36 +277,36 @@ impl Shared {
     }
 
     /// A call went well, or did not: then the next one waits, each time twice as long, by chance a little more or less.
-    fn called<T>(&self, call: &'static str, now: Duration, result: &Result<T, StoreError>) {
+    fn record_result<T>(&self, call: &'static str, now: Duration, result: &Result<T, StoreError>) {
         if let Err(error) = result {
-            self.note_history(error);
+            self.record_history_change(error);
         }
-        self.note_call(call, now, result.is_ok());
+        self.update_pause(call, now, result.is_ok());
     }
 
-    fn note_call(&self, call: &'static str, now: Duration, went_well: bool) {
+    fn update_pause(&self, call: &'static str, now: Duration, succeeded: bool) {
         let mut pauses = lock(&self.pauses);
-        match went_well {
+        match succeeded {
             true => drop(pauses.remove(call)),
             false => {
-                self.figures.errors.fetch_add(1, Ordering::Relaxed);
+                self.metrics.errors.fetch_add(1, Ordering::Relaxed);
                 let length = pauses.get(call).map_or(BACKOFF_MIN, |pause| (pause.length * 2).min(BACKOFF_MAX));
-                pauses.insert(call, Pause { until: now + jittered(length, self.rng.next()), length });
+                pauses.insert(call, CallPause { until: now + jittered(length, self.rng.next()), length });
             }
         }
     }
 
     /// Calls about one counter each went well, or `failed` of them did not. That none of several went well is the store's failure,
     /// and the next ones wait. That some did is theirs: each of those counters waits by itself.
-    fn called_each(&self, call: &'static str, now: Duration, calls: usize, failed: usize) {
+    fn record_results(&self, call: &'static str, now: Duration, calls: usize, failed: usize) {
         match failed {
             0 if calls == 0 => {}
-            _ if failed < calls => self.note_call(call, now, true),
+            _ if failed < calls => self.update_pause(call, now, true),
             1 => {}
-            _ => self.note_call(call, now, false),
+            _ => self.update_pause(call, now, false),
         }
         let counted = usize::from(failed > 1 && failed == calls);
-        self.figures.errors.fetch_add((failed - counted) as u64, Ordering::Relaxed);
+        self.metrics.errors.fetch_add((failed - counted) as u64, Ordering::Relaxed);
     }
 }
 
@@ -316,13 +316,13 @@ fn jittered(length: Duration, random: u64) -> Duration {
 }
 
 impl<'e> Sharing<'e> {
-    pub(crate) fn new(inner: &'e Inner, shared: &'e Shared) -> Sharing<'e> {
-        Sharing { inner, shared }
+    pub(crate) fn new(inner: &'e Inner, link: &'e StoreLink) -> Sharing<'e> {
+        Sharing { inner, link }
     }
 
     /// Which node this is.
     pub fn node(self) -> NodeId {
-        self.shared.node()
+        self.link.node()
     }
 
     fn elapsed(&self) -> Duration {
@@ -332,7 +332,7 @@ impl<'e> Sharing<'e> {
     /// Whether what was asked for, or collected, at that time may still be sent on. For half of `grace` at most anything is under way, in a process that
     /// sleeps or on a network: each has a half of that.
     fn may_send(&self, since: Duration) -> bool {
-        self.elapsed().saturating_sub(since) < self.shared.options.grace / 4
+        self.elapsed().saturating_sub(since) < self.link.options.grace / 4
     }
 
     /// How many counters there are of which the store has not confirmed everything, as far as they are remembered.
@@ -349,49 +349,49 @@ impl<'e> Sharing<'e> {
 
     /// What has happened so far.
     pub fn stats(self) -> SharingStats {
-        let figures = &self.shared.figures;
-        let get = |figure: &AtomicU64| figure.load(Ordering::Relaxed);
+        let metrics = &self.link.metrics;
+        let get = |metric: &AtomicU64| metric.load(Ordering::Relaxed);
         SharingStats {
-            puts: get(&figures.puts),
-            failed_puts: get(&figures.failed_puts),
-            bodies: get(&figures.bodies),
-            pages: get(&figures.pages),
-            pages_bytes: get(&figures.pages_bytes),
-            rows: get(&figures.rows),
-            swaps: get(&figures.swaps),
-            carries: get(&figures.carries),
-            late: get(&figures.late),
-            closed: get(&figures.closed),
-            folded: get(&figures.folded),
-            errors: get(&figures.errors),
-            losses: get(&figures.losses),
-            claims_restored: get(&figures.claims_restored),
-            claim_conflicts: get(&figures.claim_conflicts),
+            puts: get(&metrics.puts),
+            failed_puts: get(&metrics.failed_puts),
+            bodies: get(&metrics.bodies),
+            pages: get(&metrics.pages),
+            pages_bytes: get(&metrics.pages_bytes),
+            rows: get(&metrics.rows),
+            swaps: get(&metrics.swaps),
+            carries: get(&metrics.carries),
+            late: get(&metrics.late),
+            closed: get(&metrics.closed),
+            folded: get(&metrics.folded),
+            errors: get(&metrics.errors),
+            losses: get(&metrics.losses),
+            claims_restored: get(&metrics.claims_restored),
+            claim_conflicts: get(&metrics.claim_conflicts),
             unsettled: self.unsettled() as u64,
             failing: self.failing() as u64,
             reachable: self.health() == StoreHealth::Reachable,
-            joining: self.standing() == Standing::Joining,
+            joining: self.membership() == Membership::Joining,
         }
     }
 }
 
 /// Keeps a counter in memory while the store is asked about it.
-struct Busy<'e> {
+struct ResidencyPin<'e> {
     inner: &'e Inner,
-    name: KeptName,
+    name: NameBuf,
 }
 
-impl<'e> Busy<'e> {
+impl<'e> ResidencyPin<'e> {
     /// `None` if the counter is not in memory.
-    fn hold(inner: &'e Inner, name: &KeptName) -> Option<Busy<'e>> {
+    fn acquire(inner: &'e Inner, name: &NameBuf) -> Option<ResidencyPin<'e>> {
         let hash = inner.table.hash(name);
         let mut shard = inner.table.lock(inner.table.shard_of(hash));
-        shard.own(hash, name)?.busy += 1;
-        Some(Busy { inner, name: name.clone() })
+        shard.own_cells(hash, name)?.pins += 1;
+        Some(ResidencyPin { inner, name: name.clone() })
     }
 }
 
-impl Drop for Busy<'_> {
+impl Drop for ResidencyPin<'_> {
     fn drop(&mut self) {
         // What panicked may have held this very lock.
         if std::thread::panicking() {
@@ -399,8 +399,8 @@ impl Drop for Busy<'_> {
         }
         let hash = self.inner.table.hash(&self.name);
         let mut shard = self.inner.table.lock(self.inner.table.shard_of(hash));
-        if let Some(owned) = shard.own(hash, &self.name) {
-            owned.busy = owned.busy.saturating_sub(1);
+        if let Some(own_cells) = shard.own_cells(hash, &self.name) {
+            own_cells.pins = own_cells.pins.saturating_sub(1);
         }
     }
 }

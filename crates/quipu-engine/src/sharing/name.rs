@@ -9,7 +9,7 @@ use std::time::Duration;
 use quipu_model::Incarnation;
 
 use super::Sharing;
-use super::lease::Standing;
+use super::lease::Membership;
 use crate::sync::{Ordering, lock};
 
 /// A name is published again after this long: a node that forgot this one may have removed it meanwhile.
@@ -30,25 +30,25 @@ pub(super) struct NodeName {
 impl Sharing<'_> {
     /// Names this node.
     pub fn set_node_name(self, name: &str) {
-        *lock(&self.shared.name) = NodeName { name: Some(name.to_owned()), ..NodeName::default() };
+        *lock(&self.link.name) = NodeName { name: Some(name.to_owned()), ..NodeName::default() };
     }
 
     /// What this node is called, if anything.
     pub fn node_name(self) -> Option<String> {
-        lock(&self.shared.name).name.clone()
+        lock(&self.link.name).name.clone()
     }
 
     /// Publishes the name if it is due. Only a registered node does: the node that forgets its last writer removes the name.
     pub(super) async fn publish_name(&self) {
         let now = self.elapsed();
-        let published = (self.shared.present(), self.shared.figures.losses.load(Ordering::Relaxed));
+        let published = (self.link.incarnation(), self.link.metrics.losses.load(Ordering::Relaxed));
         let due = {
-            let name = lock(&self.shared.name);
+            let name = lock(&self.link.name);
             name.name.clone().filter(|_| name.published != Some(published) || name.next_at <= now)
         };
-        let Some(due) = due.filter(|_| lock(&self.shared.lease).standing == Standing::Live) else { return };
-        let answer = self.shared.store.name_node(self.shared.node, Some(&due)).await;
-        let mut name = lock(&self.shared.name);
+        let Some(due) = due.filter(|_| lock(&self.link.lease).membership == Membership::Live) else { return };
+        let answer = self.link.store.name_node(self.link.node, Some(&due)).await;
+        let mut name = lock(&self.link.name);
         if name.name.as_ref() == Some(&due) {
             let wait = if answer.is_ok() { PUBLISH_EVERY } else { RETRY_EVERY };
             (name.published, name.next_at) = (Some(published), now + wait);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use quipu_model::FailMode;
-pub use quipu_model::{Pick, SHARDS_MAX};
+pub use quipu_model::{SHARDS_MAX, ShardPick};
 
 /// Something that is not shown.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub struct SharingOptions {
     /// How many cells a counter has in the store per writer.
     pub shards: u16,
     /// Which of them an add goes to.
-    pub pick: Pick,
+    pub pick: ShardPick,
     /// A node says this often, several times over, that it is there.
     pub lease: Duration,
     /// One that has not said so for this long after is retired: its cells are closed.
@@ -49,7 +49,7 @@ impl Default for SharingOptions {
             settle_every: Duration::from_secs(1),
             freshness: Duration::from_secs(1),
             shards: 1,
-            pick: Pick::Writer,
+            pick: ShardPick::Writer,
             lease: Duration::from_secs(30),
             retire_after: day,
             grace: 7 * day,
@@ -71,7 +71,7 @@ pub struct SharePolicy {
     /// See [`SharingOptions::shards`].
     pub shards: u16,
     /// See [`SharingOptions::pick`].
-    pub pick: Pick,
+    pub pick: ShardPick,
     /// What is done while the store does not answer.
     pub fail_mode: FailMode,
 }

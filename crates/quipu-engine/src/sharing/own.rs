@@ -23,19 +23,19 @@
 //! - so is the total that was confirmed: the store may know of more, by one put.
 //!
 //! A cell of a body, of a sketch, has no totals that matter, and lets nothing go: in place of the total that was confirmed it has the seq of the newest put that is in its body. That of the node itself has in place of the seq
-//! at which something was let go the one from which on seqs were given to states of this body (`sketches/settling`).
+//! at which something was let go the one from which on seqs were given to states of this body (`sketches/unsettled_changes`).
 
 use std::time::Duration;
 
-use quipu_model::shared::body::{LIFE_BODIES_MAX, is_of_body, life_shard, number_of};
-use quipu_model::shared::{CellId, Lapsed, NODE, Own, Put, Seq, Shard, Version};
+use quipu_model::shared::body::{INCARNATION_BODIES_MAX, body_number, incarnation_shard, is_body_shard};
+use quipu_model::shared::{CellId, NODE_INCARNATION, OwnValue, PendingExpiry, Put, RowVersion, Seq, Shard};
 use quipu_model::{Epoch, Incarnation, Millis, NodeId, Writer};
 
 /// Cells of older lives that one counter may have beside its present shards. Each is a crash that came before the last one was settled.
 pub const OLD_CELLS_MAX: usize = 16;
 
 /// Cells of former lives that a node keeps of one counter though the store has confirmed them: what the store may lose.
-pub const KEPT_CELLS_MAX: usize = OLD_CELLS_MAX;
+pub const CONFIRMED_CELLS_MAX: usize = OLD_CELLS_MAX;
 
 /// Most cells of its lives that a node has of one counter, where one has so many shards.
 pub fn cells_max(shards_max: u16) -> usize {
@@ -52,7 +52,7 @@ pub fn own_bytes_max(shards_max: u16) -> usize {
 pub const CELL_BYTES_MAX: usize = 1 + 8 + 3 + 2 * 19 + 10 + 2 * (10 + 18 + 19 + 10);
 
 /// No cells, as bytes.
-pub const SILENT: &[u8] = &[0];
+pub const NO_CELLS: &[u8] = &[0];
 
 const SAID: u8 = 1;
 const HAS_EPOCH: u8 = 2;
@@ -65,27 +65,27 @@ const HAS_CONFIRMED: u8 = 128;
 
 /// This node's cells of one counter.
 #[derive(Debug, Clone, Default)]
-pub struct Owned {
+pub struct OwnCells {
     /// What it says, of its present life and of those before.
     pub cells: Vec<OwnCell>,
     /// The newest epoch that the store has shown: what a new cell opens under.
     pub epoch: Epoch,
     /// When the row was asked for that the shown value comes from.
-    pub fetched_at: Option<Duration>,
+    pub requested_at: Option<Duration>,
     /// Which row that was.
-    pub row: Version,
+    pub row_version: RowVersion,
     /// When it was here: another that was asked for before that may be an older one.
-    pub landed_at: Duration,
+    pub received_at: Duration,
     /// Until then what is known is shown, however old: the store was asked in vain.
-    pub excused_until: Option<Duration>,
+    pub serve_stale_until: Option<Duration>,
     /// Raised by whatever makes a row that is still on its way older than what is known.
-    pub turn: u32,
+    pub generation: u32,
     /// How many calls to the store are about this counter: so long it stays in memory.
-    pub busy: u32,
+    pub pins: u32,
     /// The sum over all writers, if it does not fit a reply. The counter then shows the 64-bit number that is nearest to it.
     pub wide_sum: Option<Box<i128>>,
     /// Nodes have made it in different kinds or sizes, so that there is nothing to show.
-    pub at_odds: bool,
+    pub has_body_conflict: bool,
 }
 
 /// One of this node's cells.
@@ -98,7 +98,7 @@ pub struct OwnCell {
     /// The newest that it says.
     pub seq: Seq,
     /// What it says.
-    pub own: Own,
+    pub own: OwnValue,
     /// The store has confirmed the newest.
     pub settled: bool,
     /// The store is to confirm it anew, this or a newer one.
@@ -115,28 +115,28 @@ impl OwnCell {
 
     /// Whether it is of a body: that of the node itself, or of one of its lives.
     pub fn is_body(&self) -> bool {
-        is_of_body(self.incarnation, self.shard)
+        is_body_shard(self.incarnation, self.shard)
     }
 
     /// Of a cell of a body: which of those that this node has of the counter.
-    pub fn number(&self) -> u16 {
-        number_of(self.shard)
+    pub fn body_number(&self) -> u16 {
+        body_number(self.shard)
     }
 
     /// What there is to put.
-    pub fn put(&self, node: NodeId) -> Option<Put> {
+    pub fn pending_put(&self, node: NodeId) -> Option<Put> {
         self.own.put(self.id(node), self.seq)
     }
 
     /// Says something else from here on.
-    pub fn say(&mut self, own: Own) {
-        (self.own, self.seq, self.settled) = (own, Seq(self.seq.0 + 1), !own.said && own.lapsed.is_none());
+    pub fn update(&mut self, own: OwnValue) {
+        (self.own, self.seq, self.settled) = (own, Seq(self.seq.0 + 1), !own.has_value && own.pending_expiry.is_none());
         self.doubted &= !self.settled;
     }
 
     /// What was added to it, did not expire, and is not known to have reached the store.
-    pub fn unconfirmed(&self, now: Millis) -> i128 {
-        match (self.own.lapsed, self.own.expires_at) {
+    pub fn unconfirmed_sum(&self, now: Millis) -> i128 {
+        match (self.own.pending_expiry, self.own.expires_at) {
             // Of the epoch that has begun nothing is put until the store has spoken.
             (Some(_), _) => self.own.value,
             (None, Some(at)) if at <= now => 0,
@@ -145,38 +145,38 @@ impl OwnCell {
     }
 
     /// Of a cell of a body: the newest put of this epoch that the body is known to have everything of.
-    pub fn included(&self) -> Seq {
+    pub fn included_seq(&self) -> Seq {
         if self.settled { self.seq } else { Seq(u64::try_from(self.confirmed).unwrap_or(0)) }
     }
 
     /// Of a node's cell: from this seq on, up to the newest, they were given to states of its body.
-    pub fn line_from(&self) -> Seq {
-        self.own.let_go
+    pub fn seq_range_start(&self) -> Seq {
+        self.own.expired_seq
     }
 
     /// Of a cell of a body: what is to be known after a restart of whose puts are whose.
-    pub fn note_line(&mut self, (included, from): (Seq, Seq)) {
-        (self.confirmed, self.own.let_go) = (i128::from(included.0), from);
+    pub fn set_seq_range(&mut self, (included, from): (Seq, Seq)) {
+        (self.confirmed, self.own.expired_seq) = (i128::from(included.0), from);
     }
 
     /// The store has confirmed it; whether that is news.
-    pub fn settle(&mut self) -> bool {
+    pub fn mark_settled(&mut self) -> bool {
         let was_settled = std::mem::replace(&mut self.settled, true);
         (self.doubted, self.confirmed) = (false, self.own.total);
         !was_settled
     }
 
     /// The store is to confirm it anew.
-    pub fn doubt(&mut self) {
+    pub fn mark_unconfirmed(&mut self) {
         if self.is_body() {
-            self.confirmed = i128::from(self.included().0);
+            self.confirmed = i128::from(self.included_seq().0);
         }
-        self.settled = !self.own.said && self.own.lapsed.is_none();
+        self.settled = !self.own.has_value && self.own.pending_expiry.is_none();
         self.doubted = !self.settled;
     }
 }
 
-impl Owned {
+impl OwnCells {
     /// Whether there is anything that the store may not know.
     pub fn is_unsettled(&self) -> bool {
         self.cells.iter().any(|cell| !cell.settled)
@@ -184,55 +184,58 @@ impl Owned {
 
     /// Whether what is shown while the store does not answer is something, from before a restart or a reset. Of a sketch of which each life has a body, what lives have counted that are over and settled only
     /// the store knows: before a row was seen there is less to show than this node itself has acknowledged.
-    pub fn is_something_known(&self) -> bool {
-        let in_part = self.landed_at == Duration::ZERO && self.bodies().any(|cell| cell.incarnation != NODE);
-        !in_part && (!self.cells.is_empty() || self.fetched_at.is_some())
+    pub fn has_known_value(&self) -> bool {
+        let in_part =
+            self.received_at == Duration::ZERO && self.body_cells().any(|cell| cell.incarnation != NODE_INCARNATION);
+        !in_part && (!self.cells.is_empty() || self.requested_at.is_some())
     }
 
     /// The cell of the node itself: of what it says of a sketch.
-    pub fn node(&self) -> Option<&OwnCell> {
-        self.cells.iter().find(|cell| cell.incarnation == NODE)
+    pub fn node_cell(&self) -> Option<&OwnCell> {
+        self.cells.iter().find(|cell| cell.incarnation == NODE_INCARNATION)
     }
 
     /// The cells of bodies.
-    pub fn bodies(&self) -> impl Iterator<Item = &OwnCell> {
+    pub fn body_cells(&self) -> impl Iterator<Item = &OwnCell> {
         self.cells.iter().filter(|cell| cell.is_body())
     }
 
     /// The cell of the body with this number.
-    pub fn of_body(&self, number: u16) -> Option<&OwnCell> {
-        self.bodies().find(|cell| cell.number() == number)
+    pub fn body_cell(&self, number: u16) -> Option<&OwnCell> {
+        self.body_cells().find(|cell| cell.body_number() == number)
     }
 
     /// Which cell what is observed now goes to, of a sketch that may be taken in twice or not: that of the node itself, or of its present life, which may be yet to be opened; `None`: there are too many.
-    pub fn observing(&self, is_idempotent: bool, present: Incarnation) -> Option<(Incarnation, Shard)> {
+    pub fn observed_cell(&self, is_idempotent: bool, present: Incarnation) -> Option<(Incarnation, Shard)> {
         if is_idempotent {
-            return Some((NODE, Shard(0)));
+            return Some((NODE_INCARNATION, Shard(0)));
         }
-        if let Some(cell) = self.bodies().find(|cell| cell.incarnation == present) {
+        if let Some(cell) = self.body_cells().find(|cell| cell.incarnation == present) {
             return Some((present, cell.shard));
         }
-        let free = (0..LIFE_BODIES_MAX).find(|number| self.of_body(*number).is_none())?;
-        Some((present, life_shard(free)))
+        let free = (0..INCARNATION_BODIES_MAX).find(|number| self.body_cell(*number).is_none())?;
+        Some((present, incarnation_shard(free)))
     }
 
     /// The cell of a life and shard.
-    pub fn cell(&mut self, incarnation: Incarnation, shard: Shard) -> Option<&mut OwnCell> {
+    pub fn cell_mut(&mut self, incarnation: Incarnation, shard: Shard) -> Option<&mut OwnCell> {
         self.cells.iter_mut().find(|cell| cell.incarnation == incarnation && cell.shard == shard)
     }
 
     /// The cell of a life and shard, opened if there is none: under the newest epoch that the store has shown, with the expiry that the counter
     /// is known to have.
-    pub fn open(&mut self, incarnation: Incarnation, shard: Shard, expires_at: Option<Millis>) -> &mut OwnCell {
+    pub fn open_cell(&mut self, incarnation: Incarnation, shard: Shard, expires_at: Option<Millis>) -> &mut OwnCell {
         let at = self.cells.iter().position(|cell| cell.incarnation == incarnation && cell.shard == shard);
         let at = at.unwrap_or_else(|| {
             // Its sisters may have lapsed already: then the new one is of the life that began. A body has none.
-            let is_body = is_of_body(incarnation, shard);
-            let sister = self.cells.iter().find(|cell| !is_body && !cell.is_body() && cell.incarnation == incarnation);
-            let sister = sister.map(|cell| cell.own);
-            let own = match sister {
-                Some(Own { epoch, expires_at, lapsed: None, .. }) => Own { epoch, expires_at, ..Own::default() },
-                _ => Own { epoch: self.epoch, expires_at, ..Own::default() },
+            let is_body = is_body_shard(incarnation, shard);
+            let sibling = self.cells.iter().find(|cell| !is_body && !cell.is_body() && cell.incarnation == incarnation);
+            let sibling = sibling.map(|cell| cell.own);
+            let own = match sibling {
+                Some(OwnValue { epoch, expires_at, pending_expiry: None, .. }) => {
+                    OwnValue { epoch, expires_at, ..OwnValue::default() }
+                }
+                _ => OwnValue { epoch: self.epoch, expires_at, ..OwnValue::default() },
             };
             self.cells.push(OwnCell {
                 incarnation,
@@ -249,7 +252,7 @@ impl Owned {
     }
 
     /// Those cells, as a reading wants them.
-    pub fn listed(&self, node: NodeId, which: impl Fn(&OwnCell) -> bool) -> Vec<(CellId, Seq, Own)> {
+    pub fn list_cells(&self, node: NodeId, which: impl Fn(&OwnCell) -> bool) -> Vec<(CellId, Seq, OwnValue)> {
         self.cells.iter().filter(|cell| which(cell)).map(|cell| (cell.id(node), cell.seq, cell.own)).collect()
     }
 
@@ -260,7 +263,7 @@ impl Owned {
         for cell in self.cells.iter_mut().filter(|cell| cell.incarnation == present && !cell.is_body()) {
             let lapsed = cell.own.lapse(now, Seq(cell.seq.0 + 1));
             if lapsed != cell.own {
-                cell.say(lapsed);
+                cell.update(lapsed);
             }
         }
     }
@@ -273,13 +276,13 @@ impl Owned {
     }
 
     /// A row that is on its way is older than what is known now; the next reading asks anew.
-    pub fn outdate(&mut self) {
-        (self.turn, self.fetched_at) = (self.turn.wrapping_add(1), None);
+    pub fn invalidate_row(&mut self) {
+        (self.generation, self.requested_at) = (self.generation.wrapping_add(1), None);
     }
 
     /// About how many bytes it takes in memory.
-    pub fn bytes(&self) -> usize {
-        size_of::<Owned>() + self.cells.capacity() * size_of::<OwnCell>()
+    pub fn memory_bytes(&self) -> usize {
+        size_of::<OwnCells>() + self.cells.capacity() * size_of::<OwnCell>()
     }
 
     /// As bytes.
@@ -291,13 +294,13 @@ impl Owned {
             // Of one that is settled it is the total.
             let confirmed = Some(*confirmed).filter(|confirmed| !settled && *confirmed != 0);
             out.push(
-                flag(own.said, SAID)
+                flag(own.has_value, SAID)
                     | flag(own.epoch != Epoch::FIRST, HAS_EPOCH)
                     | flag(own.expires_at.is_some(), HAS_EXPIRY)
-                    | flag(own.lapsed.is_some(), HAS_LAPSED)
+                    | flag(own.pending_expiry.is_some(), HAS_LAPSED)
                     | flag(*settled, SETTLED)
                     | flag(own.total != own.value, HAS_TOTAL)
-                    | flag(own.let_go != Seq(0), HAS_LET_GO)
+                    | flag(own.expired_seq != Seq(0), HAS_LET_GO)
                     | flag(confirmed.is_some(), HAS_CONFIRMED),
             );
             out.extend_from_slice(&incarnation.0.to_le_bytes());
@@ -310,8 +313,8 @@ impl Owned {
             if own.total != own.value {
                 put_value(&mut out, own.total);
             }
-            if own.let_go != Seq(0) {
-                put_varint(&mut out, u128::from(own.let_go.0));
+            if own.expired_seq != Seq(0) {
+                put_varint(&mut out, u128::from(own.expired_seq.0));
             }
             if let Some(confirmed) = confirmed {
                 put_value(&mut out, confirmed);
@@ -319,7 +322,7 @@ impl Owned {
             if let Some(at) = own.expires_at {
                 put_varint(&mut out, u128::from(at.0));
             }
-            if let Some(Lapsed { epoch, value, expires_at, seq }) = own.lapsed {
+            if let Some(PendingExpiry { epoch, value, expires_at, seq }) = own.pending_expiry {
                 put_epoch(&mut out, epoch);
                 put_value(&mut out, value);
                 put_varint(&mut out, u128::from(expires_at.0));
@@ -330,12 +333,12 @@ impl Owned {
     }
 
     /// From bytes; `None` if they are not of this form.
-    pub fn decode(bytes: &[u8]) -> Option<Owned> {
+    pub fn decode(bytes: &[u8]) -> Option<OwnCells> {
         let mut rest = bytes;
         let count = usize::try_from(take_varint(&mut rest)?).ok()?;
         let mut cells = Vec::new();
         for _ in 0..count {
-            let flags = take(&mut rest, 1)?[0];
+            let flags = take_bytes(&mut rest, 1)?[0];
             let incarnation = Incarnation(take_u64(&mut rest)?);
             let shard = Shard(u16::try_from(take_varint(&mut rest)?).ok()?);
             let seq = Seq(take_number(&mut rest)?);
@@ -347,7 +350,7 @@ impl Owned {
             let confirmed = match flags & HAS_CONFIRMED != 0 {
                 // In one form only, so that bytes that were compared are not made differently.
                 true => Some(take_value(&mut rest)?).filter(|confirmed| !settled && *confirmed != 0)?,
-                false if settled && is_of_body(incarnation, shard) => i128::from(seq.0),
+                false if settled && is_body_shard(incarnation, shard) => i128::from(seq.0),
                 false if settled => total,
                 false => 0,
             };
@@ -355,14 +358,22 @@ impl Owned {
             let lapsed = if flags & HAS_LAPSED != 0 {
                 let (epoch, value) = (take_epoch(&mut rest)?, take_value(&mut rest)?);
                 let (expires_at, seq) = (Millis(take_number(&mut rest)?), Seq(take_number(&mut rest)?));
-                Some(Lapsed { epoch, value, expires_at, seq })
+                Some(PendingExpiry { epoch, value, expires_at, seq })
             } else {
                 None
             };
-            let own = Own { epoch, value, total, let_go, said: flags & SAID != 0, expires_at, lapsed };
+            let own = OwnValue {
+                epoch,
+                value,
+                total,
+                expired_seq: let_go,
+                has_value: flags & SAID != 0,
+                expires_at,
+                pending_expiry: lapsed,
+            };
             cells.push(OwnCell { incarnation, shard, seq, own, settled, doubted: false, confirmed });
         }
-        rest.is_empty().then(|| Owned { cells, ..Owned::default() })
+        rest.is_empty().then(|| OwnCells { cells, ..OwnCells::default() })
     }
 }
 
@@ -399,7 +410,7 @@ fn take_number(rest: &mut &[u8]) -> Option<u64> {
 fn take_varint(rest: &mut &[u8]) -> Option<u128> {
     let mut number = 0u128;
     for shift in (0..128).step_by(7) {
-        let byte = take(rest, 1)?[0];
+        let byte = take_bytes(rest, 1)?[0];
         let bits = u128::from(byte & 0x7f);
         if shift == 126 && bits > 3 {
             return None;
@@ -413,12 +424,12 @@ fn take_varint(rest: &mut &[u8]) -> Option<u128> {
 }
 
 fn take_u64(rest: &mut &[u8]) -> Option<u64> {
-    Some(u64::from_le_bytes(take(rest, 8)?.try_into().ok()?))
+    Some(u64::from_le_bytes(take_bytes(rest, 8)?.try_into().ok()?))
 }
 
-fn take<'a>(rest: &mut &'a [u8], bytes: usize) -> Option<&'a [u8]> {
-    let (taken, left) = rest.split_at_checked(bytes)?;
-    *rest = left;
+fn take_bytes<'a>(rest: &mut &'a [u8], bytes: usize) -> Option<&'a [u8]> {
+    let (taken, remaining) = rest.split_at_checked(bytes)?;
+    *rest = remaining;
     Some(taken)
 }
 
@@ -433,23 +444,19 @@ mod tests {
     }
 
     fn cells() -> impl Strategy<Value = OwnCell> {
-        let lapsed = (epochs(), any::<i128>(), any::<u64>(), any::<u64>()).prop_map(|(epoch, value, at, seq)| Lapsed {
-            epoch,
-            value,
-            expires_at: Millis(at),
-            seq: Seq(seq),
-        });
+        let lapsed = (epochs(), any::<i128>(), any::<u64>(), any::<u64>())
+            .prop_map(|(epoch, value, at, seq)| PendingExpiry { epoch, value, expires_at: Millis(at), seq: Seq(seq) });
         let own = (epochs(), any::<i128>(), any::<bool>(), any::<Option<u64>>(), proptest::option::of(lapsed))
-            .prop_map(|(epoch, value, said, at, lapsed)| Own {
+            .prop_map(|(epoch, value, said, at, lapsed)| OwnValue {
                 epoch,
                 value,
                 total: value.wrapping_mul(3),
-                let_go: Seq(at.unwrap_or(0)),
-                said,
+                expired_seq: Seq(at.unwrap_or(0)),
+                has_value: said,
                 expires_at: at.map(Millis),
-                lapsed,
+                pending_expiry: lapsed,
             });
-        let shard = prop_oneof![any::<u16>().prop_map(Shard), (0..LIFE_BODIES_MAX).prop_map(life_shard)];
+        let shard = prop_oneof![any::<u16>().prop_map(Shard), (0..INCARNATION_BODIES_MAX).prop_map(incarnation_shard)];
         (any::<u64>(), shard, any::<u64>(), own, any::<bool>(), any::<i128>()).prop_map(
             |(incarnation, shard, seq, own, settled, confirmed)| OwnCell {
                 incarnation: Incarnation(incarnation),
@@ -459,7 +466,7 @@ mod tests {
                 settled,
                 doubted: false,
                 confirmed: match settled {
-                    true if is_of_body(Incarnation(incarnation), shard) => i128::from(seq),
+                    true if is_body_shard(Incarnation(incarnation), shard) => i128::from(seq),
                     true => own.total,
                     false => confirmed,
                 },
@@ -469,50 +476,54 @@ mod tests {
 
     #[test]
     fn what_is_observed_goes_to_the_node_or_to_the_present_life_under_the_first_number_that_is_free() {
-        let (mut owned, old, present) = (Owned::default(), Incarnation(7), Incarnation(8));
-        assert_eq!(owned.observing(true, present), Some((NODE, Shard(0))));
-        assert_eq!(owned.observing(false, old), Some((old, life_shard(0))));
-        owned.open(old, life_shard(0), None);
-        assert_eq!(owned.observing(false, present), Some((present, life_shard(1))), "the older one has the first");
-        owned.open(present, life_shard(1), None);
-        owned.cells.retain(|cell| cell.incarnation == present);
-        assert_eq!(owned.observing(false, present), Some((present, life_shard(1))), "it keeps its own");
-        for number in 0..LIFE_BODIES_MAX {
-            owned.open(old, life_shard(number), None);
+        let (mut own_cells, old, present) = (OwnCells::default(), Incarnation(7), Incarnation(8));
+        assert_eq!(own_cells.observed_cell(true, present), Some((NODE_INCARNATION, Shard(0))));
+        assert_eq!(own_cells.observed_cell(false, old), Some((old, incarnation_shard(0))));
+        own_cells.open_cell(old, incarnation_shard(0), None);
+        assert_eq!(
+            own_cells.observed_cell(false, present),
+            Some((present, incarnation_shard(1))),
+            "the older one has the first"
+        );
+        own_cells.open_cell(present, incarnation_shard(1), None);
+        own_cells.cells.retain(|cell| cell.incarnation == present);
+        assert_eq!(own_cells.observed_cell(false, present), Some((present, incarnation_shard(1))), "it keeps its own");
+        for number in 0..INCARNATION_BODIES_MAX {
+            own_cells.open_cell(old, incarnation_shard(number), None);
         }
-        assert_eq!(owned.observing(false, Incarnation(9)), None, "there are no more");
+        assert_eq!(own_cells.observed_cell(false, Incarnation(9)), None, "there are no more");
     }
 
     #[test]
     fn of_former_lives_the_oldest_confirmed_cell_makes_room_and_no_other_does() {
-        let (mut owned, present) = (Owned::default(), Incarnation(9));
-        for life in 1..=3 {
-            let cell = owned.open(Incarnation(life), Shard(0), None);
-            cell.say(cell.own.added(1).unwrap());
-            cell.settled = life != 1;
+        let (mut own_cells, present) = (OwnCells::default(), Incarnation(9));
+        for incarnation in 1..=3 {
+            let cell = own_cells.open_cell(Incarnation(incarnation), Shard(0), None);
+            cell.update(cell.own.added(1).unwrap());
+            cell.settled = incarnation != 1;
         }
-        owned.open(present, Shard(0), None);
-        assert!(owned.drop_oldest_confirmed(present));
-        let left: Vec<u64> = owned.cells.iter().map(|cell| cell.incarnation.0).collect();
-        assert_eq!(left, [1, 3, 9], "the first has not been confirmed");
-        assert!(owned.drop_oldest_confirmed(present) && !owned.drop_oldest_confirmed(present));
+        own_cells.open_cell(present, Shard(0), None);
+        assert!(own_cells.drop_oldest_confirmed(present));
+        let remaining: Vec<u64> = own_cells.cells.iter().map(|cell| cell.incarnation.0).collect();
+        assert_eq!(remaining, [1, 3, 9], "the first has not been confirmed");
+        assert!(own_cells.drop_oldest_confirmed(present) && !own_cells.drop_oldest_confirmed(present));
     }
 
     proptest! {
         #[test]
         fn own_cells_come_back_as_they_went_in_and_nothing_else_does(cells in proptest::collection::vec(cells(), 0..5)) {
-            let owned = Owned { cells, ..Owned::default() };
-            let bytes = owned.encode();
-            prop_assert!(bytes.len() <= 2 + owned.cells.len() * CELL_BYTES_MAX);
-            prop_assert_eq!(Owned::decode(&bytes).map(|owned| owned.cells), Some(owned.cells));
+            let own_cells = OwnCells { cells, ..OwnCells::default() };
+            let bytes = own_cells.encode();
+            prop_assert!(bytes.len() <= 2 + own_cells.cells.len() * CELL_BYTES_MAX);
+            prop_assert_eq!(OwnCells::decode(&bytes).map(|own_cells| own_cells.cells), Some(own_cells.cells));
             for length in 0..bytes.len() {
-                prop_assert!(Owned::decode(&bytes[..length]).is_none());
+                prop_assert!(OwnCells::decode(&bytes[..length]).is_none());
             }
         }
 
         #[test]
         fn any_bytes_are_refused_or_read_without_a_panic(bytes: Vec<u8>) {
-            let _ = Owned::decode(&bytes);
+            let _ = OwnCells::decode(&bytes);
         }
     }
 }

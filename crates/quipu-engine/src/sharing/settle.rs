@@ -14,13 +14,13 @@ use std::error::Error;
 use std::time::Duration;
 
 use quipu_model::shared::{Put, Verdict};
-use quipu_model::{Incarnation, KeptName, Name, PUTS_MAX, PutResult};
+use quipu_model::{Incarnation, Name, NameBuf, PUTS_MAX, PutResult};
 
 use super::health::describe_causes;
-use super::lease::Heir;
+use super::lease::Succession;
 use super::own::OwnCell;
-use super::share::{Footing, Left};
-use super::{BACKOFF_MAX, BACKOFF_MIN, Busy, Sharing, jittered};
+use super::shared_counter::{Authority, FollowUp};
+use super::{BACKOFF_MAX, BACKOFF_MIN, ResidencyPin, Sharing, jittered};
 use crate::apply::unsettled::UnsettledEntry;
 use crate::failpoint::step;
 use crate::journal::Wait;
@@ -61,61 +61,61 @@ impl FailureLog {
 }
 
 /// Cells to be put, and the counters they are of, kept in memory meanwhile.
-struct Batch<'e> {
-    puts: Vec<(KeptName, Put)>,
+struct SettleBatch<'e> {
+    puts: Vec<(NameBuf, Put)>,
     /// Counters whose own bodies are to be put.
-    bodies: Vec<KeptName>,
-    _busy: Vec<Busy<'e>>,
+    bodies: Vec<NameBuf>,
+    _pins: Vec<ResidencyPin<'e>>,
 }
 
 impl<'e> Sharing<'e> {
     /// Puts what is due; how many cells.
     pub async fn settle(self) -> usize {
         let now = self.elapsed();
-        if !self.shared.may_put(now) || !self.shared.may_call("put", now) {
+        if !self.link.may_put(now) || !self.link.may_call("put", now) {
             return 0;
         }
-        let mut batch = self.collect(now);
+        let mut batch = self.collect_due(now);
         let names = std::mem::take(&mut batch.bodies);
         // They have a pause of their own: sketches that the store does not take hold up no counts.
-        let bodies = if self.shared.may_call("put body", now) { self.settle_bodies(names).await } else { 0 };
+        let bodies = if self.link.may_call("put body", now) { self.settle_bodies(names).await } else { 0 };
         if batch.puts.is_empty() {
             return bodies;
         }
         let end = self.inner.journal.reserved();
-        if self.inner.committed(Wait { written: end, synced: end }).await.is_err() {
+        if self.inner.commit_until(Wait { written: end, synced: end }).await.is_err() {
             return 0;
         }
         // The disk may have taken longer than the lease; and after a long sleep the node may have another one, for another life.
-        if !self.shared.may_put(self.elapsed()) || !self.may_send(now) {
+        if !self.link.may_put(self.elapsed()) || !self.may_send(now) {
             return 0;
         }
         step!("settling");
-        let puts: Vec<(Name<'_>, Put)> = batch.puts.iter().map(|(name, put)| (named(name), *put)).collect();
-        let result = self.shared.store.put(&puts).await;
-        self.shared.called("put", self.elapsed(), &result);
+        let puts: Vec<(Name<'_>, Put)> = batch.puts.iter().map(|(name, put)| (as_name(name), *put)).collect();
+        let result = self.link.store.put(&puts).await;
+        self.link.record_result("put", self.elapsed(), &result);
         let Ok(results) = result else { return 0 };
         step!("put");
-        self.shared.figures.puts.fetch_add(puts.len() as u64, Ordering::Relaxed);
-        self.take_results(&batch, &results);
+        self.link.metrics.puts.fetch_add(puts.len() as u64, Ordering::Relaxed);
+        self.apply_results(&batch, &results);
         step!("settled");
         puts.len() + bodies
     }
 
     /// Takes the results of a call: a counter of which every put has a verdict has its next turn, another one waits.
-    fn take_results(&self, batch: &Batch<'_>, results: &[PutResult]) {
-        let mut rest = &batch.puts[..];
+    fn apply_results(&self, batch: &SettleBatch<'_>, results: &[PutResult]) {
+        let mut remaining = &batch.puts[..];
         let mut results = results.iter();
         // The puts of a counter are next to each other.
-        while let Some((name, _)) = rest.first() {
-            let count = rest.iter().take_while(|(other, _)| other == name).count();
-            let (puts, others) = rest.split_at(count);
+        while let Some((name, _)) = remaining.first() {
+            let count = remaining.iter().take_while(|(other, _)| other == name).count();
+            let (puts, others) = remaining.split_at(count);
             let mut failure = None;
             for ((_, put), result) in puts.iter().zip(results.by_ref()) {
                 match result {
-                    Ok(verdict) => self.told(name, put, verdict),
+                    Ok(verdict) => self.on_verdict(name, put, verdict),
                     Err(error) => {
-                        self.shared.note_history(error);
+                        self.link.record_history_change(error);
                         failure = Some(error);
                     }
                 }
@@ -124,12 +124,12 @@ impl<'e> Sharing<'e> {
                 Some(error) => self.postpone(name, error),
                 None => self.confirm_put(name),
             }
-            rest = others;
+            remaining = others;
         }
     }
 
     /// Puts own bodies, several at once; how many.
-    async fn settle_bodies(&self, names: Vec<KeptName>) -> usize {
+    async fn settle_bodies(&self, names: Vec<NameBuf>) -> usize {
         let failures = Cell::new(0);
         let flights = names.iter().map(|name| {
             let failures = &failures;
@@ -137,28 +137,28 @@ impl<'e> Sharing<'e> {
                 match self.settle_body(name).await {
                     Ok(_) => self.confirm_put(name),
                     Err(error) => {
-                        self.shared.note_history(&error);
+                        self.link.record_history_change(&error);
                         failures.set(failures.get() + 1);
                         self.postpone(name, &error);
                     }
                 }
             };
-            Box::pin(flight) as super::fetch::Flight<'_>
+            Box::pin(flight) as super::fetch::BoxFuture<'_>
         });
-        super::fetch::join(flights.collect()).await;
-        self.shared.called_each("put body", self.elapsed(), names.len(), failures.get());
+        super::fetch::join_all(flights.collect()).await;
+        self.link.record_results("put body", self.elapsed(), names.len(), failures.get());
         names.len()
     }
 
     /// What is due, shard by shard.
-    fn collect(&self, now: Duration) -> Batch<'e> {
+    fn collect_due(&self, now: Duration) -> SettleBatch<'e> {
         let table = &self.inner.table;
-        let mut batch = Batch { puts: Vec::new(), bodies: Vec::new(), _busy: Vec::new() };
+        let mut batch = SettleBatch { puts: Vec::new(), bodies: Vec::new(), _pins: Vec::new() };
         // Not always the same ones first, should they be more than one put takes.
-        let first = self.shared.random() as usize % table.shard_count();
+        let first = self.link.random() as usize % table.shard_count();
         for index in (first..table.shard_count()).chain(0..first) {
             let room = PUTS_MAX.saturating_sub(batch.puts.len());
-            let due: Vec<(KeptName, UnsettledEntry)> = {
+            let due: Vec<(NameBuf, UnsettledEntry)> = {
                 let shard = table.lock(index);
                 shard.unsettled.due(now).take(room).map(|(name, entry)| (name.clone(), entry)).collect()
             };
@@ -166,7 +166,7 @@ impl<'e> Sharing<'e> {
                 if batch.puts.len() >= PUTS_MAX {
                     return batch;
                 }
-                if self.is_ready(&name, entry) {
+                if self.ensure_ready(&name, entry) {
                     self.collect_one(name, now, &mut batch);
                 }
             }
@@ -175,7 +175,7 @@ impl<'e> Sharing<'e> {
     }
 
     /// Makes sure that a counter that is due is in memory, and that its cells are doubted if an audit pass waits for it.
-    fn is_ready(&self, name: &KeptName, entry: UnsettledEntry) -> bool {
+    fn ensure_ready(&self, name: &NameBuf, entry: UnsettledEntry) -> bool {
         let (table, hash) = (&self.inner.table, self.inner.table.hash(name));
         if !table.lock(table.shard_of(hash)).has_slot(hash, name) {
             if self.inner.memory_is_full() {
@@ -183,58 +183,59 @@ impl<'e> Sharing<'e> {
                 self.requeue(name);
                 return false;
             }
-            if let Err(error) = self.inner.loads.bring_back(self.inner, name) {
+            if let Err(error) = self.inner.loads.load_counter(self.inner, name) {
                 self.postpone(name, &error);
                 return false;
             }
         }
         // Without room in the journal it stays as it is, and is tried again.
-        if entry.doubt_again && !self.doubt(name) {
+        if entry.was_unconfirmed && !self.mark_unconfirmed(name) {
             return false;
         }
-        if entry.doubt_again {
-            self.update_unsettled(name, |entry| UnsettledEntry { doubt_again: false, ..entry.unwrap_or_default() });
+        if entry.was_unconfirmed {
+            self.update_unsettled(name, |entry| UnsettledEntry { was_unconfirmed: false, ..entry.unwrap_or_default() });
         }
         true
     }
 
-    fn collect_one(&self, name: KeptName, now: Duration, batch: &mut Batch<'e>) {
-        let (node, present) = (self.shared.node, self.shared.present());
+    fn collect_one(&self, name: NameBuf, now: Duration, batch: &mut SettleBatch<'e>) {
+        let (node, present) = (self.link.node, self.link.incarnation());
         let mut turn = Turn::new(self.inner);
-        let shared = turn.share(named(&name), |share| {
+        let due_cells = turn.with_shared_counter(as_name(&name), |counter| {
             let (mut lapsed, mut late, mut body) = (false, false, false);
             let mut puts = Vec::new();
-            for cell in share.owned.cells.iter().filter(|cell| !cell.settled) {
+            for cell in counter.own_cells.cells.iter().filter(|cell| !cell.settled) {
                 if cell.is_body() {
-                    body |= cell.incarnation == present || self.shared.heir(cell.incarnation).acts(now);
+                    body |= cell.incarnation == present || self.link.succession(cell.incarnation).may_act(now);
                     continue;
                 }
-                lapsed |= cell.own.lapsed.is_some();
-                let heir = (cell.incarnation != present).then(|| self.shared.heir(cell.incarnation));
+                lapsed |= cell.own.pending_expiry.is_some();
+                let succession = (cell.incarnation != present).then(|| self.link.succession(cell.incarnation));
                 // Of a life on its way out only a swap can settle anything.
-                late |= matches!(heir, Some(Heir::Late { .. }));
-                let acts = heir.is_none_or(|heir| !matches!(heir, Heir::Late { .. }) && heir.acts(now));
-                puts.extend(cell.put(node).filter(|_| acts));
+                late |= matches!(succession, Some(Succession::Late { .. }));
+                let acts = succession
+                    .is_none_or(|succession| !matches!(succession, Succession::Late { .. }) && succession.may_act(now));
+                puts.extend(cell.pending_put(node).filter(|_| acts));
             }
             (puts, lapsed, late, body)
         });
         turn.finish();
         // Without room in the journal it stays as it is, and is tried again.
-        let Ok((puts, lapsed, late, body)) = shared else { return };
+        let Ok((puts, lapsed, late, body)) = due_cells else { return };
         if body && batch.bodies.len() < BODIES_MAX {
             batch.bodies.push(name.clone());
         }
         if late {
-            self.shared.chore(&name);
+            self.link.queue_repair(&name);
         }
         if lapsed {
             // Only the row can say whether it was so.
-            self.shared.fetch_ahead(&name);
+            self.link.queue_refresh(&name);
         }
         let fits = batch.puts.len() + puts.len() <= PUTS_MAX;
-        match Busy::hold(self.inner, &name).filter(|_| fits && !puts.is_empty()) {
-            Some(busy) => {
-                batch._busy.push(busy);
+        match ResidencyPin::acquire(self.inner, &name).filter(|_| fits && !puts.is_empty()) {
+            Some(pin) => {
+                batch._pins.push(pin);
                 batch.puts.extend(puts.into_iter().map(|put| (name.clone(), put)));
             }
             // A body has its turn when it was put.
@@ -244,75 +245,76 @@ impl<'e> Sharing<'e> {
     }
 
     /// How this node stands to one of its older lives.
-    pub(super) fn footing(&self, incarnation: Incarnation, now: Duration) -> Footing {
-        Footing::of(self.shared.heir(incarnation), now)
+    pub(super) fn authority(&self, incarnation: Incarnation, now: Duration) -> Authority {
+        Authority::from_succession(self.link.succession(incarnation), now)
     }
 
-    fn told(&self, name: &KeptName, put: &Put, verdict: &Verdict) {
+    fn on_verdict(&self, name: &NameBuf, put: &Put, verdict: &Verdict) {
         let now = self.elapsed();
         if matches!(verdict, Verdict::Behind { epoch, .. } if *epoch < put.epoch) {
-            self.note_drift(name);
+            self.log_drift(name);
         }
         let mut turn = Turn::new(self.inner);
-        let left =
-            turn.share(named(name), |share| share.told(put, verdict, &|incarnation| self.footing(incarnation, now)));
+        let follow_up = turn.with_shared_counter(as_name(name), |counter| {
+            counter.on_verdict(put, verdict, &|incarnation| self.authority(incarnation, now))
+        });
         turn.finish();
-        if let Ok(left) = left {
-            self.heed(name, left);
+        if let Ok(follow_up) = follow_up {
+            self.follow_up(name, follow_up);
         }
     }
 
     /// Does what a row or a verdict left to do.
-    pub(super) fn heed(&self, name: &[u8], left: Left) {
-        if left.swap {
-            self.shared.chore(name);
+    pub(super) fn follow_up(&self, name: &[u8], follow_up: FollowUp) {
+        if follow_up.swap {
+            self.link.queue_repair(name);
         }
-        if left.fetch {
-            self.shared.fetch_ahead(name);
+        if follow_up.fetch {
+            self.link.queue_refresh(name);
         }
-        if left.over {
-            self.shared.note_over();
+        if follow_up.is_retired {
+            self.link.mark_retired();
         }
-        if left.twin {
-            self.shared.fence(format!(
+        if follow_up.has_duplicate {
+            self.link.fence(format!(
                 "the store knows newer values of {}.{} than this node does: a copy of its data directory is running; stop one of them, and start it on a restored directory",
-                self.shared.node,
-                self.shared.present()
+                self.link.node,
+                self.link.incarnation()
             ));
         }
-        if left.row_lost.is_some() {
-            self.note_loss();
+        if follow_up.missing_in_row.is_some() {
+            self.handle_loss();
         }
-        if let Some(incarnation) = left.lost {
-            let node = self.shared.node;
-            self.shared.fence(format!(
+        if let Some(incarnation) = follow_up.forgotten {
+            let node = self.link.node;
+            self.link.fence(format!(
                 "writer {node}.{incarnation} was away for so long that the store has forgotten what it knew of it, and it has adds that may not have been counted; stop this node, and have them counted or dropped: `quipu writers adopt {node}.{incarnation}`"
             ));
         }
-        self.shared.figures.carries.fetch_add(left.carried, Ordering::Relaxed);
+        self.link.metrics.carries.fetch_add(follow_up.carried, Ordering::Relaxed);
     }
 
     /// Takes a counter off the list of the unsettled, or gives it its next turn.
-    pub(super) fn requeue(&self, name: &KeptName) {
+    pub(super) fn requeue(&self, name: &NameBuf) {
         let due = self.next_turn(name);
         self.update_unsettled(name, |entry| UnsettledEntry { due, ..entry.unwrap_or_default() });
     }
 
     /// The same, but what has a turn keeps it: a counter that is read all the time is settled, too.
-    pub(super) fn enqueue(&self, name: &KeptName) {
+    pub(super) fn enqueue(&self, name: &NameBuf) {
         let due = self.next_turn(name);
         self.update_unsettled(name, |entry| entry.unwrap_or(UnsettledEntry { due, ..UnsettledEntry::default() }));
     }
 
     /// All puts of a counter had a verdict: it waits for nothing but its next turn.
-    fn confirm_put(&self, name: &KeptName) {
+    fn confirm_put(&self, name: &NameBuf) {
         let due = self.next_turn(name);
         self.update_unsettled(name, |entry| UnsettledEntry { due, failures: 0, ..entry.unwrap_or_default() });
     }
 
     /// A put of a counter had no verdict: it waits, each time twice as long, and no other counter with it.
-    fn postpone(&self, name: &KeptName, error: &dyn Error) {
-        let (now, random) = (self.elapsed(), self.shared.random());
+    fn postpone(&self, name: &NameBuf, error: &dyn Error) {
+        let (now, random) = (self.elapsed(), self.link.random());
         let mut failures = 0;
         self.update_unsettled(name, |entry| {
             let entry = entry.unwrap_or_default();
@@ -320,15 +322,15 @@ impl<'e> Sharing<'e> {
             let wait = (BACKOFF_MIN * (1 << (failures - 1).min(16))).min(BACKOFF_MAX);
             UnsettledEntry { due: now + jittered(wait, random), failures, ..entry }
         });
-        self.shared.figures.failed_puts.fetch_add(1, Ordering::Relaxed);
+        self.link.metrics.failed_puts.fetch_add(1, Ordering::Relaxed);
         if failures == FAILURES_LOGGED {
             self.log_failing(name, error);
         }
     }
 
     /// Logs that the store takes no put of a counter, of a few counters at a time.
-    fn log_failing(&self, name: &KeptName, error: &dyn Error) {
-        let Some(unlogged) = lock(&self.shared.failure_log).admit(self.elapsed()) else { return };
+    fn log_failing(&self, name: &NameBuf, error: &dyn Error) {
+        let Some(unlogged) = lock(&self.link.failure_log).admit(self.elapsed()) else { return };
         let counter = String::from_utf8_lossy(name);
         tracing::warn!(
             %counter,
@@ -338,31 +340,34 @@ impl<'e> Sharing<'e> {
         );
     }
 
-    fn next_turn(&self, name: &KeptName) -> Duration {
-        self.elapsed() + self.inner.namespaces.now().policy(named(name)).share.settle_every
+    fn next_turn(&self, name: &NameBuf) -> Duration {
+        self.elapsed() + self.inner.namespaces.current().policy(as_name(name)).share.settle_every
     }
 
     /// Replaces what the list of the unsettled says of a counter; one that is settled is taken off.
-    fn update_unsettled(&self, name: &KeptName, update: impl FnOnce(Option<UnsettledEntry>) -> UnsettledEntry) {
+    fn update_unsettled(&self, name: &NameBuf, update: impl FnOnce(Option<UnsettledEntry>) -> UnsettledEntry) {
         let (table, hash) = (&self.inner.table, self.inner.table.hash(name));
         let mut shard = table.lock(table.shard_of(hash));
         // What waits for an older life to be this node's to act for is listed by the audit that follows then.
-        let present = self.shared.present();
-        let acts = |cell: &&OwnCell| cell.incarnation == present || self.shared.heir(cell.incarnation).is_ours();
+        let present = self.link.incarnation();
+        let acts = |cell: &&OwnCell| cell.incarnation == present || self.link.succession(cell.incarnation).is_ours();
         let is_resident = shard.has_slot(hash, name);
-        let owned = shard.own(hash, name);
-        let unsettled = || owned.iter().flat_map(|owned| &owned.cells).filter(|cell| !cell.settled).filter(acts);
+        let own_cells = shard.own_cells(hash, name);
+        let unsettled =
+            || own_cells.iter().flat_map(|own_cells| &own_cells.cells).filter(|cell| !cell.settled).filter(acts);
         let (is_unsettled, is_doubted) = (unsettled().next().is_some(), unsettled().any(|cell| cell.doubted));
         if !is_resident && !shard.unsettled.contains(name) {
             // It has just left memory, unlisted: an audit pass looks for it.
-            shard.left_unsettled |= shard.unloaded;
+            shard.evicted_unsettled |= shard.unloaded;
             return;
         }
         shard.unsettled.update(name, |before| {
             let after = update(before);
             match is_resident {
-                true if !is_unsettled && !after.doubt_again => None,
-                true => Some(UnsettledEntry { at_rest: false, doubted: is_doubted || after.doubt_again, ..after }),
+                true if !is_unsettled && !after.was_unconfirmed => None,
+                true => {
+                    Some(UnsettledEntry { at_rest: false, unconfirmed: is_doubted || after.was_unconfirmed, ..after })
+                }
                 // Only the ledger can tell, so it is brought back when it is due.
                 false => Some(after),
             }
@@ -370,28 +375,28 @@ impl<'e> Sharing<'e> {
     }
 
     /// Lets commands go on that have waited for the store long enough: what is known is shown.
-    pub fn excuse(self) -> usize {
+    pub fn serve_stale(self) -> usize {
         let now = self.elapsed();
-        let late = self.inner.loads.late_rows(now, self.shared.options.fetch_wait);
+        let late = self.inner.loads.take_late_rows(now, self.link.options.fetch_wait);
         for job in &late {
             for name in job.rows() {
-                self.excuse_one(name, now + self.shared.options.fetch_wait);
+                self.serve_one_stale(name, now + self.link.options.fetch_wait);
             }
-            job.finish(crate::load::Loaded::Again);
+            job.finish(crate::load::LoadOutcome::Retry);
         }
         late.len()
     }
 
-    pub(super) fn excuse_one(&self, name: &KeptName, until: Duration) {
+    pub(super) fn serve_one_stale(&self, name: &NameBuf, until: Duration) {
         let (table, hash) = (&self.inner.table, self.inner.table.hash(name));
-        if let Some(owned) = table.lock(table.shard_of(hash)).own(hash, name) {
-            owned.excused_until = Some(until);
+        if let Some(own_cells) = table.lock(table.shard_of(hash)).own_cells(hash, name) {
+            own_cells.serve_stale_until = Some(until);
         }
     }
 }
 
 /// A name from the table.
-pub(super) fn named(name: &[u8]) -> Name<'_> {
+pub(super) fn as_name(name: &[u8]) -> Name<'_> {
     Name::new(name).expect("names in the table have been checked")
 }
 

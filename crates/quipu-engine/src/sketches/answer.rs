@@ -1,7 +1,7 @@
 //! Answers of sketches, in the terms of commands.
 
 use quipu_model::{Estimate, Kind, Millis, Refusal};
-use quipu_sketch::{Hll, Interval, Refused, Sketch, Unique};
+use quipu_sketch::{Hll, Interval, Sketch, SketchError, Unique};
 
 use super::Body;
 use super::apply::known;
@@ -10,21 +10,21 @@ use super::time::{Worth, total};
 /// An estimate with this relative standard error.
 pub fn interval(estimate: f64, rse: f64) -> Estimate {
     let off = 2.0 * rse * estimate;
-    from(estimate, estimate - off, estimate + off)
+    rounded_estimate(estimate, estimate - off, estimate + off)
 }
 
 /// What a sketch says of a number that it does not know.
 pub fn estimate(interval: Interval) -> Estimate {
-    from(interval.estimate, interval.lower, interval.upper)
+    rounded_estimate(interval.estimate, interval.lower, interval.upper)
 }
 
-fn from(value: f64, low: f64, high: f64) -> Estimate {
+fn rounded_estimate(value: f64, low: f64, high: f64) -> Estimate {
     // Conversions of floats stop at the ends of the range. What may be a little above nothing may be nothing.
     Estimate { value: value.round() as u64, low: low.floor() as u64, high: high.ceil() as u64 }
 }
 
 /// What a reading tells of a sketch.
-pub struct Told {
+pub struct SketchReading {
     /// What it counts.
     pub kind: Kind,
     /// How many different items, or how much came in all.
@@ -36,12 +36,12 @@ pub struct Told {
 }
 
 /// What a reading tells of this one.
-pub fn told(body: &Body, now: Millis) -> Told {
-    if let Sketch::Ring(_) = body.sketch() { over_time(body, now) } else { plain(body.sketch()) }
+pub fn read_sketch(body: &Body, now: Millis) -> SketchReading {
+    if let Sketch::Ring(_) = body.sketch() { read_windowed(body, now) } else { read_plain(body.sketch()) }
 }
 
 /// What a reading tells of all that a window has, or of what has decayed.
-fn over_time(body: &Body, now: Millis) -> Told {
+fn read_windowed(body: &Body, now: Millis) -> SketchReading {
     let sketches = body.sketches(now);
     let union = || {
         let hlls: Vec<&Hll> =
@@ -51,7 +51,7 @@ fn over_time(body: &Body, now: Millis) -> Told {
             .filter_map(|it| if let Sketch::Unique(unique) = it { Some(unique) } else { None })
             .collect();
         match (&hlls[..], &uniques[..]) {
-            ([], []) => Estimate::exactly(0),
+            ([], []) => Estimate::exact(0),
             ([one], []) => interval(one.estimate(), one.rse()),
             (several, []) => {
                 let rse = several.iter().map(|hll| hll.rse()).fold(0.0, f64::max);
@@ -64,23 +64,23 @@ fn over_time(body: &Body, now: Millis) -> Told {
     let kind = known(body.sketch()).kind;
     if kind == Kind::Unique {
         let Estimate { value, low, high } = union();
-        return Told { kind, value: integer(value), bound: (integer(low), integer(high)), error: None };
+        return SketchReading { kind, value: integer(value), bound: (integer(low), integer(high)), error: None };
     }
     let worth = Worth { decay: body.decay(), now };
-    let error = sketches.iter().map(|sketch| plain(sketch).error.unwrap_or(0)).fold(0, u64::saturating_add);
+    let error = sketches.iter().map(|sketch| read_plain(sketch).error.unwrap_or(0)).fold(0, u64::saturating_add);
     let all = integer(total(body, now));
-    Told { kind, value: all, bound: (all, all), error: Some(worth.at_most(error)) }
+    SketchReading { kind, value: all, bound: (all, all), error: Some(worth.at_most(error)) }
 }
 
-fn plain(sketch: &Sketch) -> Told {
+fn read_plain(sketch: &Sketch) -> SketchReading {
     let unique = |Estimate { value, low, high }: Estimate| {
         let bound = (integer(low), integer(high));
-        Told { kind: Kind::Unique, value: integer(value), bound, error: None }
+        SketchReading { kind: Kind::Unique, value: integer(value), bound, error: None }
     };
     // How much came in all is counted, not estimated.
     let of_items = |kind: Kind, total: u64, error: f64| {
         let total = integer(total);
-        Told { kind, value: total, bound: (total, total), error: Some(error.ceil() as u64) }
+        SketchReading { kind, value: total, bound: (total, total), error: Some(error.ceil() as u64) }
     };
     match sketch {
         Sketch::Hll(hll) => unique(interval(hll.estimate(), hll.rse())),
@@ -96,11 +96,11 @@ fn plain(sketch: &Sketch) -> Told {
 }
 
 /// Why a sketch has refused.
-pub fn refusal(refused: Refused) -> Refusal {
+pub fn refusal(refused: SketchError) -> Refusal {
     match refused {
-        Refused::Overflow => Refusal::SketchOverflow,
-        Refused::Mismatch => Refusal::SizesDiffer,
-        Refused::ItemTooLong { .. } => Refusal::ItemTooLong { bytes_max: ITEM_BYTES_MAX },
+        SketchError::Overflow => Refusal::SketchOverflow,
+        SketchError::Mismatch => Refusal::SizesDiffer,
+        SketchError::ItemTooLong { .. } => Refusal::ItemTooLong { bytes_max: ITEM_BYTES_MAX },
         refused => Refusal::BadSize { reason: refused.to_string() },
     }
 }
@@ -116,11 +116,11 @@ pub fn integer(count: u64) -> i64 {
 /// A part of a string, as `GETRANGE` counts: both ends are in it, negative ones are counted from the end.
 pub fn string_range(string: &[u8], from: i64, to: i64) -> &[u8] {
     let length = i64::try_from(string.len()).unwrap_or(i64::MAX);
-    let place = |at: i64| if at < 0 { length.saturating_add(at) } else { at };
+    let index = |at: i64| if at < 0 { length.saturating_add(at) } else { at };
     if from < 0 && to < 0 && from > to {
         return &[];
     }
-    let (from, to) = (place(from).max(0), place(to).max(0).min(length - 1));
+    let (from, to) = (index(from).max(0), index(to).max(0).min(length - 1));
     if length == 0 || from > to { &[] } else { &string[from as usize..=to as usize] }
 }
 

@@ -43,9 +43,9 @@ impl Wanted {
 impl Run<'_, '_> {
     /// Applies a command of sketches.
     pub(crate) fn sketch(&mut self, command: &SketchCommand<'_>) -> Result<Reply, Refusal> {
-        let (command, at) = command.timed();
-        if let Some(name) = command.made() {
-            self.check_pinned(name, command.kind())?;
+        let (command, at) = command.command_and_time();
+        if let Some(name) = command.creates() {
+            self.check_kind_allowed(name, command.kind())?;
         }
         match command {
             SketchCommand::At { .. } => Err(Refusal::NotOffered { reason: "only what is counted has a time" }),
@@ -67,7 +67,7 @@ impl Run<'_, '_> {
             SketchCommand::SetString(set) => self.set_string(set),
             SketchCommand::MakeFrequency { name, size, dialect } => {
                 let sketch = frequency(*size, *dialect)?;
-                self.make(*name, Kind::Frequency, sketch)
+                self.make_sketch(*name, Kind::Frequency, sketch)
             }
             SketchCommand::CountItems { name, items, make, dialect } => {
                 self.count_items(*name, items, *make, *dialect, at)
@@ -88,7 +88,7 @@ impl Run<'_, '_> {
             }
             SketchCommand::MakeTop { name, size, dialect } => {
                 let sketch = top(*size, *dialect)?;
-                self.make(*name, Kind::Top, sketch)
+                self.make_sketch(*name, Kind::Top, sketch)
             }
             SketchCommand::CountTop { name, items, make, dialect } => self.count_top(*name, items, *make, *dialect, at),
             SketchCommand::IsTop { name, items, dialect } => {
@@ -111,7 +111,7 @@ impl Run<'_, '_> {
             SketchCommand::ListTop { name, dialect } => {
                 let (key, now) = (self.key, self.now);
                 let body = self.of_kind(*name, Wanted { kind: Kind::Top, dialect: *dialect })?;
-                Ok(Reply::Ranked(body.ranked(key, now)?))
+                Ok(Reply::TopItems(body.ranked(key, now)?))
             }
             SketchCommand::TopInfo { name, dialect } => {
                 let now = self.now;
@@ -121,10 +121,10 @@ impl Run<'_, '_> {
                         let info = list.info();
                         (info.k, (info.width, info.depth), info.decay)
                     }
-                    Sketch::Ring(ring) => (ring.places(), ring.table(), ring.list_decay()),
+                    Sketch::Ring(ring) => (ring.k(), ring.table(), ring.list_decay()),
                     _ => return Err(Refusal::WrongKind),
                 };
-                let decay = quipu_model::Fraction::new(decay).unwrap_or_else(|| TopSize::of(1).decay);
+                let decay = quipu_model::Fraction::new(decay).unwrap_or_else(|| TopSize::with_k(1).decay);
                 let dialect = known(body.sketch()).dialect;
                 Ok(Reply::TopInfo(TopInfo {
                     size: TopSize { k, width, depth, decay },
@@ -167,13 +167,13 @@ impl Run<'_, '_> {
     /// The body of a counter that was looked at, if it is a sketch.
     pub(super) fn body(&mut self, name: Name<'_>) -> Option<&Body> {
         let hash = self.table.hash(name.bytes());
-        self.held.shard(self.table.shard_of(hash)).body(name.bytes())
+        self.locks.shard(self.table.shard_of(hash)).body(name.bytes())
     }
 
     /// The same, of a counter that has to be of this kind if it exists.
     pub(super) fn peek(&self, name: Name<'_>, wanted: Wanted) -> Result<Option<&Body>, Refusal> {
         let hash = self.table.hash(name.bytes());
-        let shard = self.held.peek(self.table.shard_of(hash));
+        let shard = self.locks.peek(self.table.shard_of(hash));
         match shard.body(name.bytes()) {
             Some(body) if wanted.takes(known(body.sketch())) => Ok(Some(body)),
             Some(body) => Err(wanted.refusal(known(body.sketch()))),
@@ -218,7 +218,7 @@ impl Body {
 
 /// What a sketch is.
 pub fn known(sketch: &Sketch) -> KindAndDialect {
-    use quipu_sketch::Kind as Sort;
+    use quipu_sketch::SketchKind as Sort;
     let sort = if let Sketch::Ring(ring) = sketch { ring.kind() } else { sketch.kind() };
     let (kind, dialect) = match sort {
         Sort::Hll => (Kind::Unique, Dialect::Redis),

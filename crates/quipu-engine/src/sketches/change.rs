@@ -16,7 +16,7 @@ use super::room::HEADER_BYTES;
 use super::time::{Told, When};
 use super::{Body, bodies_bytes_max};
 use crate::apply::Run;
-use crate::journal::format::{EDIT_OVERHEAD_BYTES_MAX, Entry, PackedEdit, without_zeros};
+use crate::journal::format::{EDIT_OVERHEAD_BYTES_MAX, Entry, PackedEdit, trim_trailing_zeros};
 
 /// Edits that take no more than this are kept for the next command.
 const EDITS_BYTES_MAX: usize = 64 << 10;
@@ -29,17 +29,17 @@ thread_local! {
 }
 
 /// Edits, of which there are none at first, in memory that is used again.
-pub struct Fresh(pub Edits);
+pub struct PooledEdits(pub Edits);
 
-impl Fresh {
-    pub fn take() -> Fresh {
+impl PooledEdits {
+    pub fn take() -> PooledEdits {
         let mut edits = EDITS.take().unwrap_or_default();
         edits.clear();
-        Fresh(edits)
+        PooledEdits(edits)
     }
 }
 
-impl Drop for Fresh {
+impl Drop for PooledEdits {
     fn drop(&mut self) {
         if self.0.memory() <= EDITS_BYTES_MAX {
             EDITS.set(Some(std::mem::take(&mut self.0)));
@@ -49,7 +49,7 @@ impl Drop for Fresh {
 
 impl Run<'_, '_> {
     /// Changes a sketch, which is made if it does not exist, and grows by so many bytes at most; what the work says, unless it came too late, and whether anything changed. What the work refuses has changed nothing. Of a sketch over time the pane is changed, and the work is told what each event weighs there.
-    pub(super) fn change<T>(
+    pub(super) fn change_sketch<T>(
         &mut self,
         name: Name<'_>,
         wanted: Wanted,
@@ -58,28 +58,28 @@ impl Run<'_, '_> {
         make: impl FnOnce() -> Result<Sketch, Refusal>,
         work: impl Fn(&mut Sketch, &mut Edits, u64) -> Result<T, Refusal>,
     ) -> Result<(Option<T>, bool), Refusal> {
-        if self.picking.is_some() {
+        if self.picker.is_some() {
             // Windows are not offered there, so nothing depends on the time, and a weight is what it is.
             let grows = |sketch: &Sketch| grows(sketch, 1);
             let done = self.change_shared(name, wanted, grows, make, |sketch, edits| work(sketch, edits, 1));
             return done.map(|(worked, changed)| (Some(worked), changed));
         }
-        let before = self.sole_cell(name);
+        let before = self.cell_without_lanes(name);
         let hash = self.table.hash(name.bytes());
         let Some(cell) = before else {
             let mut sketch = self.over_time(name, wanted.kind, make()?)?;
             if let Sketch::Ring(ring) = &sketch {
                 return self.change_ring((name, None), ring, when, grows, work);
             }
-            let mut edits = Fresh::take();
+            let mut edits = PooledEdits::take();
             self.check_memory(sketch.memory() as u64 + grows(&sketch, 1))?;
-            let begin = Begin::of(&sketch);
+            let initial = InitialBytes::from_sketch(&sketch);
             let worked = work(&mut sketch, &mut edits.0, 1)?;
-            self.write_new(name, None, sketch, Some((begin, &edits.0)));
+            self.write_new(name, None, sketch, Some((initial, &edits.0)));
             return Ok((Some(worked), true));
         };
         let body = self
-            .held
+            .locks
             .shard(self.table.shard_of(hash))
             .body_mut(name.bytes())
             .ok_or(wanted.refusal(KindAndDialect::COUNT))?;
@@ -96,16 +96,16 @@ impl Run<'_, '_> {
             self.check_growth(grows)?;
         }
         let body = self
-            .held
+            .locks
             .shard(self.table.shard_of(hash))
             .body_mut(name.bytes())
             .ok_or(wanted.refusal(KindAndDialect::COUNT))?;
-        let mut edits = Fresh::take();
+        let mut edits = PooledEdits::take();
         let length = body.bytes().len();
         let worked = work(body.sketch_mut(), &mut edits.0, 1)?;
         let changed = !edits.0.is_empty();
         if changed {
-            body.note(length, &edits.0);
+            body.record_edits(length, &edits.0);
             self.write_changed(name, cell, None, &edits.0);
         }
         Ok((Some(worked), changed))
@@ -135,18 +135,18 @@ impl Run<'_, '_> {
     }
 
     /// Makes a sketch where there is no counter.
-    pub(super) fn make(&mut self, name: Name<'_>, kind: Kind, sketch: Sketch) -> Result<Reply, Refusal> {
-        if self.sole_cell(name).is_some() {
+    pub(super) fn make_sketch(&mut self, name: Name<'_>, kind: Kind, sketch: Sketch) -> Result<Reply, Refusal> {
+        if self.cell_without_lanes(name).is_some() {
             return Err(Refusal::SketchExists { kind });
         }
-        if self.picking.is_some() {
+        if self.picker.is_some() {
             let wanted = Wanted { kind, dialect: Dialect::Native };
             return self.change_shared(name, wanted, |_| 0, || Ok(sketch), |_, _| Ok(())).map(|_| Reply::Ok);
         }
         let sketch = self.over_time(name, kind, sketch)?;
         self.check_memory(sketch.memory() as u64)?;
-        let begin = Begin::of(&sketch);
-        self.write_new(name, None, sketch, Some((begin, &Edits::new())));
+        let initial = InitialBytes::from_sketch(&sketch);
+        self.write_new(name, None, sketch, Some((initial, &Edits::new())));
         Ok(Reply::Ok)
     }
 
@@ -169,12 +169,12 @@ impl Run<'_, '_> {
     pub(super) fn write_changed(&mut self, name: Name<'_>, cell: Cell, other: Option<Sketch>, edits: &Edits) {
         let cell = Cell { value: cell.value + 1, ..cell };
         let (hash, before) = self.put(name, cell);
-        let shard = self.held.shard(self.table.shard_of(hash));
+        let shard = self.locks.shard(self.table.shard_of(hash));
         let body = shard.body_mut(name.bytes()).expect("a cell of the same epoch keeps its body");
         if let Some(other) = other {
             let length = body.bytes().len();
             *body.sketch_mut() = other;
-            body.note(length, edits);
+            body.record_edits(length, edits);
         }
         body.version = cell.value as u64;
         let unsure = !std::mem::replace(&mut body.journaled, before.is_some());
@@ -182,33 +182,34 @@ impl Run<'_, '_> {
             let Cell { epoch, value, expires_at } = cell;
             let entry =
                 Entry::Cell { name: name.bytes(), epoch, value, expires_at, count: 1, sum: 1, before, own: &[] };
-            self.draft.push(self.now, &entry);
+            self.builder.push(self.now, &entry);
             // Edits that come to more than what they lead to are of no use.
-            let whole = unsure || edits.is_whole() || edits_bytes(edits) > EDIT_OVERHEAD_BYTES_MAX + body.bytes().len();
+            let whole =
+                unsure || edits.is_whole() || edits_bytes_max(edits) > EDIT_OVERHEAD_BYTES_MAX + body.bytes().len();
             let change = (body.kind(), body.version, whole);
-            let whose = (name.bytes(), 0);
+            let owner = (name.bytes(), 0);
             match whole {
-                true => self.draft.push_sketch(self.now, whose, change, [all_of(body.bytes())].into_iter()),
-                false => self.draft.push_sketch(self.now, whose, change, edits.iter().map(packed)),
+                true => self.builder.push_sketch(self.now, owner, change, [whole_body_edit(body.bytes())].into_iter()),
+                false => self.builder.push_sketch(self.now, owner, change, edits.iter().map(pack_edit)),
             }
         }
-        shard.note_body(name.bytes());
-        self.table.note_bytes(shard);
+        shard.update_body_size(name.bytes());
+        self.table.update_byte_totals(shard);
     }
 
     /// The cell of a counter was written down: if it is a sketch, and the journal does not have all of its body, it gets that, too.
     pub(crate) fn write_unjournaled(&mut self, name: Name<'_>) {
         let hash = self.table.hash(name.bytes());
-        if self.picking.is_some() {
+        if self.picker.is_some() {
             // What is shown is nobody's to write down; of what this node says, `share` sees to that.
             return;
         }
-        let shard = self.held.shard(self.table.shard_of(hash));
+        let shard = self.locks.shard(self.table.shard_of(hash));
         if shard.body(name.bytes()).is_none_or(Body::is_journaled) {
             return;
         }
         let Some(body) = shard.body_mut(name.bytes()) else { return };
-        Told { now: self.now, name: name.bytes(), draft: self.draft }.push_unjournaled(body);
+        Told { now: self.now, name: name.bytes(), draft: self.builder }.push_unjournaled(body);
     }
 
     /// Writes down a sketch that is made, with this cell or else one that a new counter has; and how it came to be, if that is known.
@@ -217,7 +218,7 @@ impl Run<'_, '_> {
         name: Name<'_>,
         cell: Option<Cell>,
         sketch: Sketch,
-        way: Option<(Begin, &Edits)>,
+        way: Option<(InitialBytes, &Edits)>,
     ) {
         let cell = cell.unwrap_or_else(|| self.with_value(name, None, 1));
         let (hash, before) = self.put(name, cell);
@@ -227,50 +228,50 @@ impl Run<'_, '_> {
         if let Some(before) = before {
             let entry =
                 Entry::Cell { name: name.bytes(), epoch, value, expires_at, count: 1, sum: 1, before, own: &[] };
-            self.draft.push(self.now, &entry);
+            self.builder.push(self.now, &entry);
             let change = (body.kind(), body.version, true);
             // A large one that was counted in right away is nothing but zeros in between.
-            let shorter = |(begin, edits): &(Begin, &Edits)| {
-                let way = EDIT_OVERHEAD_BYTES_MAX + begin.bytes.len() + edits_bytes(edits);
+            let shorter = |(initial, edits): &(InitialBytes, &Edits)| {
+                let way = EDIT_OVERHEAD_BYTES_MAX + initial.bytes.len() + edits_bytes_max(edits);
                 let all = body.bytes();
                 // Of a large one the zeros at the end are not counted: that would be to read it.
-                let all = if all.len() <= EDITS_BYTES_MAX { without_zeros(all) } else { all };
+                let all = if all.len() <= EDITS_BYTES_MAX { trim_trailing_zeros(all) } else { all };
                 !edits.is_whole() && way < all.len()
             };
             match way.filter(shorter) {
-                Some((begin, edits)) => {
-                    let way = Way { begin: Some(begin.edit()), edits: edits.iter() };
-                    self.draft.push_sketch(self.now, (name.bytes(), 0), change, way);
+                Some((initial, edits)) => {
+                    let way = EditSequence { initial: Some(initial.edit()), edits: edits.iter() };
+                    self.builder.push_sketch(self.now, (name.bytes(), 0), change, way);
                 }
                 None => {
-                    let all = [all_of(body.bytes())].into_iter();
-                    self.draft.push_sketch(self.now, (name.bytes(), 0), change, all);
+                    let all = [whole_body_edit(body.bytes())].into_iter();
+                    self.builder.push_sketch(self.now, (name.bytes(), 0), change, all);
                 }
             }
         }
-        let shard = self.held.shard(self.table.shard_of(hash));
+        let shard = self.locks.shard(self.table.shard_of(hash));
         shard.put_body(hash, name.bytes(), body);
-        self.table.note_bytes(shard);
-        self.drop_if_past(name, cell);
+        self.table.update_byte_totals(shard);
+        self.remove_if_expired(name, cell);
     }
 }
 
 /// What a sketch was before anything was counted in it.
-pub struct Begin {
+pub struct InitialBytes {
     length: u32,
     /// Without the zeros at the end.
     bytes: Vec<u8>,
 }
 
-impl Begin {
-    pub fn of(sketch: &Sketch) -> Begin {
-        Begin::of_bytes(sketch.bytes())
+impl InitialBytes {
+    pub fn from_sketch(sketch: &Sketch) -> InitialBytes {
+        InitialBytes::from_bytes(sketch.bytes())
     }
 
-    pub fn of_bytes(bytes: &[u8]) -> Begin {
+    pub fn from_bytes(bytes: &[u8]) -> InitialBytes {
         // All behind the header is zeros: of megabytes that nobody has touched yet, these are not to be the first to be.
         let header = &bytes[..bytes.len().min(HEADER_BYTES)];
-        Begin { length: bytes.len() as u32, bytes: without_zeros(header).to_vec() }
+        InitialBytes { length: bytes.len() as u32, bytes: trim_trailing_zeros(header).to_vec() }
     }
 
     /// How many bytes it takes in a record.
@@ -288,36 +289,36 @@ impl Begin {
 }
 
 /// A beginning, and what came after it.
-pub struct Way<'b, I> {
-    pub begin: Option<PackedEdit<'b>>,
+pub struct EditSequence<'b, I> {
+    pub initial: Option<PackedEdit<'b>>,
     pub edits: I,
 }
 
-impl<'b, I: ExactSizeIterator<Item = Edit<'b>>> Iterator for Way<'b, I> {
+impl<'b, I: ExactSizeIterator<Item = Edit<'b>>> Iterator for EditSequence<'b, I> {
     type Item = PackedEdit<'b>;
 
     fn next(&mut self) -> Option<PackedEdit<'b>> {
-        self.begin.take().or_else(|| self.edits.next().map(packed))
+        self.initial.take().or_else(|| self.edits.next().map(pack_edit))
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        let length = self.edits.len() + usize::from(self.begin.is_some());
+        let length = self.edits.len() + usize::from(self.initial.is_some());
         (length, Some(length))
     }
 }
 
-impl<'b, I: ExactSizeIterator<Item = Edit<'b>>> ExactSizeIterator for Way<'b, I> {}
+impl<'b, I: ExactSizeIterator<Item = Edit<'b>>> ExactSizeIterator for EditSequence<'b, I> {}
 
-pub fn packed(edit: Edit<'_>) -> PackedEdit<'_> {
+pub fn pack_edit(edit: Edit<'_>) -> PackedEdit<'_> {
     PackedEdit { at: edit.at, removed: edit.removed, length: edit.bytes.len() as u32, bytes: edit.bytes }
 }
 
 /// All of a body, as the only edit of it.
-pub fn all_of(bytes: &[u8]) -> PackedEdit<'_> {
+pub fn whole_body_edit(bytes: &[u8]) -> PackedEdit<'_> {
     PackedEdit { at: 0, removed: 0, length: bytes.len() as u32, bytes }
 }
 
 /// The most bytes that these edits take in a record.
-pub fn edits_bytes(edits: &Edits) -> usize {
+pub fn edits_bytes_max(edits: &Edits) -> usize {
     edits.len() * EDIT_OVERHEAD_BYTES_MAX + edits.bytes_len()
 }

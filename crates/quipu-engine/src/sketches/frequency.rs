@@ -10,7 +10,7 @@ use quipu_sketch::{CountMin, Sketch};
 
 use super::answer::{integer, refusal};
 use super::apply::Wanted;
-use super::change::Fresh;
+use super::change::PooledEdits;
 use super::time::When;
 use crate::apply::Run;
 
@@ -34,7 +34,7 @@ impl Run<'_, '_> {
         let wanted = Wanted { kind: Kind::Frequency, dialect };
         let when = When { at, events: items.iter().fold(0, |all, (_, by)| all.saturating_add(*by)) };
         let asked = Slot::new(0);
-        let counted = self.change(
+        let counted = self.change_sketch(
             name,
             wanted,
             when,
@@ -108,7 +108,7 @@ impl Run<'_, '_> {
         if into_body.bytes().len().saturating_mul(1 + others.len()) > MERGE_BYTES_MAX {
             return Err(too_much());
         }
-        let mut edits = Fresh::take();
+        let mut edits = PooledEdits::take();
         let (Sketch::Cms(sketch) | Sketch::Frequency(sketch)) = &mut merged else { return Err(Refusal::WrongKind) };
         sketch.set_to_sum(&others, &mut edits.0).map_err(refusal)?;
         self.write_merged(*into, before, merged, &edits.0)?;

@@ -14,32 +14,32 @@
 
 mod answer;
 mod apply;
+mod body_map;
 mod change;
 mod frequency;
-mod note;
 mod observe;
-mod own_shelves;
-mod pages;
+mod own_bodies;
+mod page_set;
 mod room;
-mod settling;
 mod shared;
-mod shelf;
+mod stored_page;
 mod time;
 mod together;
 mod top;
 mod unique;
+mod unsettled_changes;
 
-pub(crate) use self::answer::{Told, told};
+pub(crate) use self::answer::{SketchReading, read_sketch};
 pub(crate) use self::apply::known;
-pub(crate) use self::note::{Paged, is_of_sketch, own_number};
+pub use self::body_map::{Body, BodyMap};
 pub use self::observe::OBSERVES_MAX;
-pub use self::own_shelves::OwnShelves;
+pub use self::own_bodies::OwnBodies;
 pub(crate) use self::room::{
     concerns_bodies, outcome_bytes_max, own_body_bytes_max, record_bytes_guess, record_bytes_max, strings_bytes_max,
 };
-pub use self::settling::{Rest, Settling};
-pub use self::shelf::{Body, Shelf};
+pub(crate) use self::stored_page::{StoredPage, is_sketch_key, own_body_number};
 pub(crate) use self::together::{is_idempotent, key_print, take_in};
+pub use self::unsettled_changes::{CarriedDelta, UnsettledChanges};
 
 /// The largest body.
 pub const SKETCH_BYTES_MAX: usize = quipu_sketch::BYTES_MAX;
@@ -50,7 +50,7 @@ pub(crate) fn bodies_bytes_max(table_bytes_max: u64) -> u64 {
 }
 
 /// Under what sketches of a directory hash what they count, where that is a secret: made of the directory's own number, as the hashes of tokens are.
-pub(crate) fn key(log: u64) -> quipu_sketch::Key {
+pub(crate) fn directory_key(log: u64) -> quipu_sketch::Key {
     quipu_sketch::Key(xxhash_rust::xxh3::xxh3_128_with_seed(b"sketches of quipu", log).to_le_bytes())
 }
 
@@ -61,7 +61,7 @@ pub(crate) fn shared_key(secret: &str) -> quipu_sketch::Key {
 }
 
 /// The fingerprint that bodies of this kind have on a shared store whose nodes have this secret; 0: they hash under none.
-pub fn sketch_fingerprint(secret: &str, kind: quipu_sketch::Kind) -> u64 {
+pub fn sketch_fingerprint(secret: &str, kind: quipu_sketch::SketchKind) -> u64 {
     key_print(&shared_key(secret), kind)
 }
 

@@ -12,11 +12,11 @@ use quipu_model::{Cell, Command, Dialect, Durability, Kind, Name, Reply, SketchC
 use quipu_sketch::Sketch;
 
 use super::apply::{Wanted, known};
-use super::change::Fresh;
+use super::change::PooledEdits;
 use super::room::{UNIQUE_BYTES_MAX, entry_bytes_max};
-use crate::admit::Reach;
-use crate::apply::table::Look;
-use crate::apply::{Held, Run};
+use crate::admission::CommandTargets;
+use crate::apply::table::Residency;
+use crate::apply::{Run, ShardLocks};
 use crate::turn::Turn;
 
 /// Most commands run at once. What their items change takes no more room than a body that is written as a whole.
@@ -25,11 +25,11 @@ pub const OBSERVES_MAX: usize = 64;
 impl Turn<'_> {
     /// Runs a command that counts up to [`OBSERVES_MAX`] items, in place of as many that count one each; what it would tell of each, in order. `None`: the first one has to be [run](Turn::run) by itself.
     pub fn run_counts(&mut self, command: SketchCommand<'_>) -> Option<Reply> {
-        self.release();
+        self.end_run();
         let name = *command.names().first()?;
         let policy = self.policies.policy(name);
         // What is told of a window is told of all its panes, after all items of a command.
-        if !self.takes_briefs() || policy.window.is_some() || policy.decay.is_some() || self.is_over_time(name) {
+        if !self.takes_simple() || policy.window.is_some() || policy.decay.is_some() || self.is_over_time(name) {
             return None;
         }
         match self.run(&Command::Sketch(command)) {
@@ -41,14 +41,20 @@ impl Turn<'_> {
     /// Whether a counter is a sketch over time, of a namespace that once had such.
     fn is_over_time(&self, name: Name<'_>) -> bool {
         let table = &self.engine.table;
-        let mut held = Held::one(table, table.shard_of(table.hash(name.bytes())));
-        held.at(0).body(name.bytes()).is_some_and(|body| matches!(body.sketch(), Sketch::Ring(_)))
+        let mut locks = ShardLocks::lock_one(table, table.shard_of(table.hash(name.bytes())));
+        locks.nth(0).body(name.bytes()).is_some_and(|body| matches!(body.sketch(), Sketch::Ring(_)))
     }
 
     /// Observes these items, up to [`OBSERVES_MAX`], and tells of each whether it changed anything; whether it did. If not, the first one has to be [run](Turn::run) by itself.
-    pub fn run_observes(&mut self, name: Name<'_>, items: &[&[u8]], dialect: Dialect, tell: impl FnMut(bool)) -> bool {
-        self.release();
-        if items.len() > OBSERVES_MAX || self.engine.shared.is_some() || !self.takes_briefs() {
+    pub fn run_observes(
+        &mut self,
+        name: Name<'_>,
+        items: &[&[u8]],
+        dialect: Dialect,
+        report: impl FnMut(bool),
+    ) -> bool {
+        self.end_run();
+        if items.len() > OBSERVES_MAX || self.engine.shared.is_some() || !self.takes_simple() {
             return false;
         }
         let policy = self.policies.policy(name);
@@ -57,24 +63,25 @@ impl Turn<'_> {
             return false;
         }
         let journaled = durability > Durability::Memory;
-        let bytes = Reach::One(name).record_bytes_max(0) + entry_bytes_max(name) + UNIQUE_BYTES_MAX;
-        if journaled && !self.promise_what_is_there(bytes) {
+        let bytes = CommandTargets::One(name).record_bytes_max(0) + entry_bytes_max(name) + UNIQUE_BYTES_MAX;
+        if journaled && !self.try_reserve_room(bytes) {
             return false;
         }
-        let held = Held::one(&self.engine.table, self.engine.table.shard_of(self.engine.table.hash(name.bytes())));
-        if !self.is_admitted() {
+        let locks =
+            ShardLocks::lock_one(&self.engine.table, self.engine.table.shard_of(self.engine.table.hash(name.bytes())));
+        if !self.policies_unchanged() {
             return false;
         }
-        self.held = Some(held);
+        self.locks = Some(locks);
         // Under the lock: what was admitted before the close must not come after its mark.
         let ran = !self.engine.is_closed()
             && self
-                .with_run(None, journaled, |run| run.observe_each(name, items, (dialect, journaled), tell))
+                .with_run(None, journaled, |run| run.observe_each(name, items, (dialect, journaled), report))
                 .is_some();
         if ran {
             self.run_durability = self.run_durability.max(durability);
         }
-        self.release();
+        self.end_run();
         ran
     }
 }
@@ -85,11 +92,11 @@ impl Run<'_, '_> {
         name: Name<'_>,
         items: &[&[u8]],
         (dialect, journaled): (Dialect, bool),
-        mut tell: impl FnMut(bool),
+        mut report: impl FnMut(bool),
     ) -> Option<()> {
         let (key, now, hash) = (self.key, self.now, self.table.hash(name.bytes()));
-        let shard = self.held.shard(self.table.shard_of(hash));
-        let Look::Cell(cell) = shard.look(hash, name.bytes()) else { return None };
+        let shard = self.locks.shard(self.table.shard_of(hash));
+        let Residency::Present(cell) = shard.find(hash, name.bytes()) else { return None };
         let Cell { expires_at, .. } = cell;
         if expires_at.is_some_and(|at| at <= now) {
             return None;
@@ -110,15 +117,15 @@ impl Run<'_, '_> {
             _ => return None,
         };
         self.check_growth(grows as u64).ok()?;
-        let body = self.held.shard(self.table.shard_of(hash)).body_mut(name.bytes())?;
-        let mut edits = Fresh::take();
+        let body = self.locks.shard(self.table.shard_of(hash)).body_mut(name.bytes())?;
+        let mut edits = PooledEdits::take();
         match body.sketch_mut() {
-            Sketch::Hll(hll) => items.iter().for_each(|item| tell(hll.add(item, &mut edits.0))),
-            Sketch::Unique(unique) => items.iter().for_each(|item| tell(unique.add(key, item, &mut edits.0))),
+            Sketch::Hll(hll) => items.iter().for_each(|item| report(hll.add(item, &mut edits.0))),
+            Sketch::Unique(unique) => items.iter().for_each(|item| report(unique.add(key, item, &mut edits.0))),
             _ => return None,
         }
         if !edits.0.is_empty() {
-            body.note(length, &edits.0);
+            body.record_edits(length, &edits.0);
             self.write_changed(name, cell, None, &edits.0);
         }
         Some(())

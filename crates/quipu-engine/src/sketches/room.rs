@@ -16,7 +16,7 @@ use quipu_sketch::{CountMin, Ring, Sketch, Top, hll};
 use super::Body;
 use super::answer::ITEM_BYTES_MAX;
 use super::top::widest;
-use crate::admit::{Reach, reach};
+use crate::admission::{CommandTargets, command_targets};
 use crate::journal::format::{EDIT_OVERHEAD_BYTES_MAX, SKETCH_ENTRY_BYTES_MAX};
 
 /// Most bytes of a body of uniques that is made here, of either form. A list of either form may end at any item: ours when it is full, Redis's also when a register rises above what a run can say.
@@ -109,10 +109,10 @@ impl Together {
     fn of_each<'c>(commands: &'c [Command<'_>], longest: usize) -> HashMap<&'c [u8], Together> {
         let mut each: HashMap<&[u8], Together> = HashMap::new();
         for command in commands {
-            let names = match reach(command) {
-                Reach::One(name) => &[name][..],
-                Reach::Many(names) => names,
-                Reach::All | Reach::Walk => &[],
+            let names = match command_targets(command) {
+                CommandTargets::One(name) => &[name][..],
+                CommandTargets::Many(names) => names,
+                CommandTargets::All | CommandTargets::Walk => &[],
             };
             for name in names {
                 each.entry(name.bytes()).or_insert(Together::NOTHING).note(command, longest);
@@ -133,7 +133,7 @@ impl Together {
             | Command::ReadAndExpire { .. }
             | Command::Sketch(SketchCommand::SetString(_)) => self.goes = true,
             Command::Sketch(command) => {
-                let (command, _) = command.timed();
+                let (command, _) = command.command_and_time();
                 self.made_bytes = self.made_bytes.max(made_bytes_max(command, longest));
                 self.made_rows = self.made_rows.max(made_rows(command));
                 if let SketchCommand::CountTop { items, .. } = command {
@@ -188,8 +188,8 @@ impl Together {
                 HEADER_BYTES + EDIT_OVERHEAD_BYTES_MAX + items.len() * counted(depth as usize)
             }
             SketchCommand::CountTop { .. } => {
-                let decay = TopSize::of(1).decay;
-                top_bytes_max(TopSize { k: ring.places(), width, depth, decay }, longest)
+                let decay = TopSize::with_k(1).decay;
+                top_bytes_max(TopSize { k: ring.k(), width, depth, decay }, longest)
             }
             _ => UNIQUE_BYTES_MAX,
         }
@@ -252,7 +252,7 @@ fn counts(sketch: &Sketch) -> Option<&CountMin> {
 
 fn written<'c, 'a>(command: &'c Command<'a>) -> Option<&'c SketchCommand<'a>> {
     if let Command::Sketch(command) = command {
-        Some(command.timed().0).filter(|command| command.writes())
+        Some(command.command_and_time().0).filter(|command| command.writes())
     } else {
         None
     }
@@ -353,7 +353,7 @@ pub fn outcome_bytes_max(command: &Command<'_>) -> usize {
     /// A length.
     const EACH: usize = 24;
     let Command::Sketch(command) = command else { return 0 };
-    match command.timed().0 {
+    match command.command_and_time().0 {
         SketchCommand::CountItems { items, .. } => EACH + 8 * items.len(),
         SketchCommand::CountTop { items, .. } => EACH + (EACH + ITEM_BYTES_MAX) * items.len(),
         _ => 0,

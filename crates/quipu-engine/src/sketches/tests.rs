@@ -1,12 +1,12 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use quipu_model::{Epoch, Note};
+use quipu_model::{AuxRecord, Epoch};
 use quipu_sketch::count_min::Update;
 use quipu_sketch::{CountMin, Edits, Hll, Key, Sketch, Top, Unique};
 
-use super::note::{PAGE_BYTES, Paged, pages_of};
-use super::{Body, Shelf};
+use super::stored_page::{PAGE_BYTES, StoredPage, page_count};
+use super::{Body, BodyMap};
 
 const KEY: Key = Key([7; 16]);
 
@@ -30,101 +30,101 @@ fn count(sketch: &mut Sketch, item: &[u8], edits: &mut Edits) {
 }
 
 #[derive(Debug, Clone)]
-enum Op {
+enum BodyOp {
     Make(u8, usize),
     Count(u8, u16, u16),
     Remove(u8),
     Seal(bool),
 }
 
-fn ops() -> impl Strategy<Value = Vec<Op>> {
+fn ops() -> impl Strategy<Value = Vec<BodyOp>> {
     let op = prop_oneof![
-        2 => (0..4u8, 0..4usize).prop_map(|(name, kind)| Op::Make(name, kind)),
-        8 => (0..4u8, any::<u16>(), prop_oneof![1..5u16, 1..900u16]).prop_map(|(name, from, many)| Op::Count(name, from, many)),
-        1 => (0..4u8).prop_map(Op::Remove),
-        3 => any::<bool>().prop_map(Op::Seal),
+        2 => (0..4u8, 0..4usize).prop_map(|(name, kind)| BodyOp::Make(name, kind)),
+        8 => (0..4u8, any::<u16>(), prop_oneof![1..5u16, 1..900u16]).prop_map(|(name, from, many)| BodyOp::Count(name, from, many)),
+        1 => (0..4u8).prop_map(BodyOp::Remove),
+        3 => any::<bool>().prop_map(BodyOp::Seal),
     ];
     prop::collection::vec(op, 0..60)
 }
 
-fn bytes(shelf: &Shelf) -> BTreeMap<Vec<u8>, Vec<u8>> {
-    shelf.iter().map(|(name, body)| (name.to_vec(), body.bytes().to_vec())).collect()
+fn bytes(map: &BodyMap) -> BTreeMap<Vec<u8>, Vec<u8>> {
+    map.iter().map(|(name, body)| (name.to_vec(), body.bytes().to_vec())).collect()
 }
 
 proptest! {
     /// Pages that are sealed, over those that were before, are the bodies, whatever fails to be sealed in between.
     #[test]
     fn a_shelf_comes_back_from_its_pages(ops in ops()) {
-        let (mut shelf, mut ledger) = (Shelf::sole(), BTreeMap::<Box<[u8]>, Box<[u8]>>::new());
+        let (mut map, mut ledger) = (BodyMap::for_shown(), BTreeMap::<Box<[u8]>, Box<[u8]>>::new());
         let hash = |name: &[u8]| u64::from(name[0]) << 40;
-        let mut seal = |shelf: &mut Shelf, works: bool| {
+        let mut seal = |map: &mut BodyMap, works: bool| {
             let mut notes = Vec::new();
-            shelf.collect(hash, &mut notes);
+            map.collect_pages(hash, &mut notes);
             let unsealed = notes.len();
             let mut keys: Vec<_> = notes.iter().map(|note| note.key.clone()).collect();
             keys.sort_unstable();
             keys.dedup();
             assert_eq!(keys.len(), notes.len(), "each note once");
             if !works {
-                shelf.uncollect();
+                map.undo_collect();
                 return unsealed;
             }
-            for Note { key, value } in notes {
+            for AuxRecord { key, value } in notes {
                 match value {
                     Some(value) => drop(ledger.insert(key, value)),
                     // What failed to be sealed may be forgotten all the same.
                     None => drop(ledger.remove(&key)),
                 }
             }
-            shelf.sealed();
-            let mut back = Shelf::sole();
+            map.mark_sealed();
+            let mut reloaded = BodyMap::for_shown();
             for (key, value) in &ledger {
-                back.load(&Paged::decode(key, value).unwrap()).unwrap();
+                reloaded.load_page(&StoredPage::decode(key, value).unwrap()).unwrap();
             }
-            back.wake().unwrap();
-            assert_eq!(bytes(&back), bytes(shelf));
+            reloaded.parse_bodies().unwrap();
+            assert_eq!(bytes(&reloaded), bytes(map));
             unsealed
         };
         for op in ops {
             match op {
-                Op::Make(name, kind) => shelf.put(&[name], Body::new(sketch(kind), Epoch::FIRST, 1)),
-                Op::Count(name, from, many) => {
-                    let Some(body) = shelf.get_mut(&[name]) else { continue };
+                BodyOp::Make(name, kind) => map.insert(&[name], Body::new(sketch(kind), Epoch::FIRST, 1)),
+                BodyOp::Count(name, from, many) => {
+                    let Some(body) = map.get_mut(&[name]) else { continue };
                     let (length, mut edits) = (body.bytes().len(), Edits::new());
                     for n in from..from.saturating_add(many) {
                         count(body.sketch_mut(), &n.to_le_bytes(), &mut edits);
                     }
                     if !edits.is_empty() {
-                        body.note(length, &edits);
+                        body.record_edits(length, &edits);
                         body.version += 1;
                     }
-                    shelf.reckon(&[name]);
+                    map.update_size(&[name]);
                 }
-                Op::Remove(name) => shelf.remove(&[name]),
-                Op::Seal(works) => drop(Some(seal(&mut shelf, works))),
+                BodyOp::Remove(name) => map.remove(&[name]),
+                BodyOp::Seal(works) => drop(Some(seal(&mut map, works))),
             }
         }
-        seal(&mut shelf, true);
-        prop_assert_eq!(seal(&mut shelf, true), 0, "nothing is left");
+        seal(&mut map, true);
+        prop_assert_eq!(seal(&mut map, true), 0, "nothing is left");
         for name in 0..4 {
-            shelf.remove(&[name]);
+            map.remove(&[name]);
         }
-        prop_assert_eq!(shelf.bytes(), 0);
-        seal(&mut shelf, true);
+        prop_assert_eq!(map.bytes(), 0);
+        seal(&mut map, true);
         prop_assert!(ledger.is_empty());
     }
 
     #[test]
     fn any_bytes_are_a_page_or_none(key in prop::collection::vec(any::<u8>(), 0..60), value: Vec<u8>) {
-        let _ = Paged::decode(&key, &value);
+        let _ = StoredPage::decode(&key, &value);
         let keyed: Vec<u8> = [&[5], &key[..]].concat();
-        let _ = Paged::decode(&keyed, &value);
+        let _ = StoredPage::decode(&keyed, &value);
     }
 }
 
 #[test]
 fn pages_are_counted_from_bytes() {
     for (bytes, pages) in [(0, 0), (1, 1), (PAGE_BYTES, 1), (PAGE_BYTES + 1, 2)] {
-        assert_eq!(pages_of(bytes), pages);
+        assert_eq!(page_count(bytes), pages);
     }
 }

@@ -11,14 +11,14 @@
 
 use std::borrow::Cow;
 
-use quipu_model::{Cell, Covered, Frequencies, Frequency, Kind, Millis, Name, Ranked, Refusal};
-use quipu_sketch::ring::Course;
+use quipu_model::{Cell, Frequencies, Frequency, Kind, Millis, Name, Refusal, TopItem, WindowCoverage};
+use quipu_sketch::ring::RingMode;
 use quipu_sketch::window::Decay;
 use quipu_sketch::{Edits, Key, Ring, Sketch, Top};
 
 use super::Body;
 use super::answer::refusal;
-use super::change::{Begin, Fresh, Way, all_of, edits_bytes, packed};
+use super::change::{EditSequence, InitialBytes, PooledEdits, edits_bytes_max, pack_edit, whole_body_edit};
 use super::frequency::check_work;
 use crate::apply::Run;
 use crate::journal::format::{EDIT_OVERHEAD_BYTES_MAX, Entry};
@@ -45,22 +45,22 @@ impl Body {
     }
 
     /// Which time it is of, if it is over time.
-    pub fn covered(&self, now: Millis) -> Option<Covered> {
+    pub fn covered(&self, now: Millis) -> Option<WindowCoverage> {
         let Sketch::Ring(ring) = self.sketch() else { return None };
         let panes = ring.covered(now.0).count() as u32;
-        let from = match ring.course() {
-            Course::Panes(panes) => Millis(panes.times_of(*panes.covered(now.0).start()).start),
-            Course::Decay(_) => Millis(0),
+        let from = match ring.mode() {
+            RingMode::Panes(panes) => Millis(panes.times_of(*panes.covered(now.0).start()).start),
+            RingMode::Decay(_) => Millis(0),
         };
-        Some(Covered { from, to: Millis(now.0.saturating_add(1)), panes, late: ring.late() })
+        Some(WindowCoverage { from, to: Millis(now.0.saturating_add(1)), panes, late: ring.late() })
     }
 
     /// By what counts are divided, if they decay.
     pub fn decay(&self) -> Option<Decay> {
         match self.sketch() {
-            Sketch::Ring(ring) => match ring.course() {
-                Course::Decay(decay) => Some(decay),
-                Course::Panes(_) => None,
+            Sketch::Ring(ring) => match ring.mode() {
+                RingMode::Decay(decay) => Some(decay),
+                RingMode::Panes(_) => None,
             },
             _ => None,
         }
@@ -88,9 +88,9 @@ impl Body {
     }
 
     /// The rows of that list, as they are worth now.
-    pub fn ranked(&self, key: &Key, now: Millis) -> Result<Vec<Ranked>, Refusal> {
+    pub fn ranked(&self, key: &Key, now: Millis) -> Result<Vec<TopItem>, Refusal> {
         let worth = Worth { decay: self.decay(), now };
-        let rows = self.list(key, now)?.list().into_iter().map(|row| Ranked {
+        let rows = self.list(key, now)?.list().into_iter().map(|row| TopItem {
             item: row.item.into(),
             at_most: worth.at_most(row.at_most),
             at_least: worth.at_least(row.at_least),
@@ -152,12 +152,12 @@ pub fn as_top(sketch: &Sketch) -> Option<&Top> {
 
 impl Run<'_, '_> {
     /// How sketches of this kind forget that are made in the namespace of a name.
-    pub(super) fn course(&self, name: Name<'_>, kind: Kind) -> Option<Course> {
+    pub(super) fn course(&self, name: Name<'_>, kind: Kind) -> Option<RingMode> {
         let policy = self.policies.policy(name);
         let decay = policy.decay.filter(|_| kind == Kind::Top);
         let decay = decay.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
-        let decay = decay.map(|half_life| Course::Decay(Decay::new(half_life, self.now.0)));
-        decay.or_else(|| policy.window.map(Course::Panes))
+        let decay = decay.map(|half_life| RingMode::Decay(Decay::new(half_life, self.now.0)));
+        decay.or_else(|| policy.window.map(RingMode::Panes))
     }
 
     /// A sketch as its namespace wants it to be made: as it is, or a ring of panes like it.
@@ -192,19 +192,19 @@ impl Run<'_, '_> {
     ) -> Result<(Option<T>, bool), Refusal> {
         let now = self.now.0;
         let time = when.at.map_or(now, |at| at.0.min(now));
-        let begin = cell.is_none().then(|| Begin::of_bytes(ring.bytes()));
-        let (mut after, mut edits, mut pane_edits) = (ring.clone(), Fresh::take(), Fresh::take());
-        let halves = after.move_on(now, &mut edits.0);
-        let weight = match after.course() {
-            Course::Decay(decay) => decay.weight(time),
-            Course::Panes(_) => 1,
+        let begin = cell.is_none().then(|| InitialBytes::from_bytes(ring.bytes()));
+        let (mut after, mut edits, mut pane_edits) = (ring.clone(), PooledEdits::take(), PooledEdits::take());
+        let halves = after.advance_landmark(now, &mut edits.0);
+        let weight = match after.mode() {
+            RingMode::Decay(decay) => decay.weight(time),
+            RingMode::Panes(_) => 1,
         };
-        let Some((slot, begins)) = after.place(time, now) else {
+        let Some((slot, begins)) = after.locate(time, now) else {
             let mut after = ring.clone();
             edits.0.clear();
             after.add_late(when.events, &mut edits.0);
             self.write_ring((name, cell), after, (begin, &edits.0), &[], None);
-            self.table.note_late(when.events);
+            self.table.add_late_events(when.events);
             return Ok((None, false));
         };
         let expired = if begins { after.expire(now, &mut edits.0) } else { Vec::new() };
@@ -216,7 +216,7 @@ impl Run<'_, '_> {
             } else {
                 self.check_growth(memory)?
             }
-            let begin = Begin::of(&sketch);
+            let begin = InitialBytes::from_sketch(&sketch);
             let worked = work(&mut sketch, &mut pane_edits.0, weight)?;
             after.begin(time, &mut edits.0);
             (Pane::Begun(Box::new(sketch), begin), worked)
@@ -248,7 +248,7 @@ impl Run<'_, '_> {
 
     fn ring_body(&mut self, name: Name<'_>) -> Result<&mut Body, Refusal> {
         let hash = self.table.hash(name.bytes());
-        self.held.shard(self.table.shard_of(hash)).body_mut(name.bytes()).ok_or(Refusal::WrongKind)
+        self.locks.shard(self.table.shard_of(hash)).body_mut(name.bytes()).ok_or(Refusal::WrongKind)
     }
 
     /// Writes down a ring that has changed, or is made, and the pane that has.
@@ -256,7 +256,7 @@ impl Run<'_, '_> {
         &mut self,
         (name, cell): (Name<'_>, Option<Cell>),
         ring: Ring,
-        (begin, edits): (Option<Begin>, &Edits),
+        (begin, edits): (Option<InitialBytes>, &Edits),
         expired: &[u32],
         pane: Option<(u32, Pane, &Edits)>,
     ) {
@@ -267,16 +267,16 @@ impl Run<'_, '_> {
         };
         let (hash, before) = self.put(name, cell);
         let Cell { epoch, value, expires_at } = cell;
-        let shard = self.held.shard(self.table.shard_of(hash));
+        let shard = self.locks.shard(self.table.shard_of(hash));
         if is_new {
             shard.put_body(hash, name.bytes(), Body::new(Sketch::Ring(ring), epoch, value as u64));
         } else {
             let body = shard.body_mut(name.bytes()).expect("a cell of the same epoch keeps its body");
             let length = body.bytes().len();
             *body.sketch_mut() = Sketch::Ring(ring);
-            body.note(length, edits);
+            body.record_edits(length, edits);
             // The first page says the version.
-            body.note_head();
+            body.mark_head_changed();
             body.version = value as u64;
         }
         let body = shard.body_mut(name.bytes()).expect("it was there, or was put there");
@@ -291,8 +291,8 @@ impl Run<'_, '_> {
                 }
                 Pane::Changed(length) => {
                     let pane = body.pane_mut(slot).expect("its slot had one");
-                    pane.note(length, edits);
-                    pane.note_head();
+                    pane.record_edits(length, edits);
+                    pane.mark_head_changed();
                     pane.version += 1;
                     None
                 }
@@ -304,9 +304,9 @@ impl Run<'_, '_> {
         if let Some(before) = before {
             let entry =
                 Entry::Cell { name: name.bytes(), epoch, value, expires_at, count: 1, sum: 1, before, own: &[] };
-            self.draft.push(self.now, &entry);
-            Told { now: self.now, name: name.bytes(), draft: self.draft }.push(body, 0, begin, unsure, edits);
-            let mut tell = Told { now: self.now, name: name.bytes(), draft: self.draft };
+            self.builder.push(self.now, &entry);
+            Told { now: self.now, name: name.bytes(), draft: self.builder }.push(body, 0, begin, unsure, edits);
+            let mut tell = Told { now: self.now, name: name.bytes(), draft: self.builder };
             if let Some((number, begin, unsure, edits)) = told
                 && let Some(pane) = body.pane(number - 1)
             {
@@ -314,10 +314,10 @@ impl Run<'_, '_> {
             }
             tell.push_unjournaled_panes(body);
         }
-        shard.note_body(name.bytes());
-        self.table.note_bytes(shard);
+        shard.update_body_size(name.bytes());
+        self.table.update_byte_totals(shard);
         if is_new {
-            self.drop_if_past(name, cell);
+            self.remove_if_expired(name, cell);
         }
     }
 }
@@ -325,7 +325,7 @@ impl Run<'_, '_> {
 /// What became of a pane.
 enum Pane {
     /// It is made, and so it began.
-    Begun(Box<Sketch>, Begin),
+    Begun(Box<Sketch>, InitialBytes),
     /// It had so many bytes before.
     Changed(usize),
 }
@@ -334,24 +334,24 @@ enum Pane {
 pub(super) struct Told<'d> {
     pub now: Millis,
     pub name: &'d [u8],
-    pub draft: &'d mut crate::journal::Draft,
+    pub draft: &'d mut crate::journal::RecordBuilder,
 }
 
 impl Told<'_> {
     /// What changed in a body, or how it came to be, or all of it where that is shorter, or nothing else is known.
-    pub fn push(&mut self, body: &Body, number: u32, begin: Option<Begin>, unsure: bool, edits: &Edits) {
+    pub fn push(&mut self, body: &Body, number: u32, begin: Option<InitialBytes>, unsure: bool, edits: &Edits) {
         let length = EDIT_OVERHEAD_BYTES_MAX + body.bytes().len();
         let begin_bytes = begin.as_ref().map_or(0, |begin| EDIT_OVERHEAD_BYTES_MAX + begin.bytes().len());
-        let all = edits.is_whole() || begin_bytes + edits_bytes(edits) > length || unsure && begin.is_none();
+        let all = edits.is_whole() || begin_bytes + edits_bytes_max(edits) > length || unsure && begin.is_none();
         let change = (body.kind(), body.version, all || begin.is_some());
         let whose = (self.name, number);
         match begin {
-            _ if all => self.draft.push_sketch(self.now, whose, change, [all_of(body.bytes())].into_iter()),
+            _ if all => self.draft.push_sketch(self.now, whose, change, [whole_body_edit(body.bytes())].into_iter()),
             Some(begin) => {
-                let way = Way { begin: Some(begin.edit()), edits: edits.iter() };
+                let way = EditSequence { initial: Some(begin.edit()), edits: edits.iter() };
                 self.draft.push_sketch(self.now, whose, change, way);
             }
-            None => self.draft.push_sketch(self.now, whose, change, edits.iter().map(packed)),
+            None => self.draft.push_sketch(self.now, whose, change, edits.iter().map(pack_edit)),
         }
     }
 

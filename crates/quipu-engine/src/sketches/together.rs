@@ -5,15 +5,15 @@
 //! Uniques are the union, which is the same however often one of them is taken in; frequencies the sum; lists the merge of lists.
 
 use quipu_sketch::count_min::Update;
-use quipu_sketch::{CountMin, Edits, Hll, Key, Kind, Sketch, Top, Unique};
+use quipu_sketch::{CountMin, Edits, Hll, Key, Sketch, SketchKind, Top, Unique};
 
 use quipu_model::Refusal;
 
 use super::answer::refusal;
 
 /// What stands for a key where others are to see whether theirs is the same; what Redis's form hashes by is no secret.
-pub fn key_print(key: &Key, kind: Kind) -> u64 {
-    if kind == Kind::Hll { 0 } else { key.hash(b"which key is this") }
+pub fn key_print(key: &Key, kind: SketchKind) -> u64 {
+    if kind == SketchKind::Hll { 0 } else { key.hash(b"which key is this") }
 }
 
 /// A sketch of the same kind and size that has counted nothing.

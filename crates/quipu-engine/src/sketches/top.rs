@@ -34,7 +34,7 @@ impl Run<'_, '_> {
         };
         let when = When { at, events: weight };
         let counted =
-            self.change(name, Wanted { kind: Kind::Top, dialect }, when, grows, make, |sketch, edits, each| {
+            self.change_sketch(name, Wanted { kind: Kind::Top, dialect }, when, grows, make, |sketch, edits, each| {
                 let (Sketch::TopK(sketch) | Sketch::Top(sketch)) = sketch else { return Err(Refusal::WrongKind) };
                 let weight = weight.checked_mul(each).ok_or(Refusal::SketchOverflow)?;
                 sketch.n().checked_add(weight).ok_or(Refusal::SketchOverflow)?;
@@ -64,7 +64,7 @@ impl Run<'_, '_> {
     /// Sees that items are found in a list without a walk: after a start, whoever comes first makes that so.
     pub(super) fn index_top(&mut self, name: Name<'_>) {
         let (key, hash) = (self.key, self.table.hash(name.bytes()));
-        let Some(body) = self.held.shard(self.table.shard_of(hash)).body_mut(name.bytes()) else { return };
+        let Some(body) = self.locks.shard(self.table.shard_of(hash)).body_mut(name.bytes()) else { return };
         if let Sketch::TopK(list) | Sketch::Top(list) = body.sketch_mut() {
             list.index(key);
         }

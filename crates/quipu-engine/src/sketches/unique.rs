@@ -10,7 +10,7 @@ use quipu_sketch::{Edits, Hll, Sketch, Unique};
 
 use super::answer::{estimate, interval};
 use super::apply::{Wanted, known};
-use super::change::Fresh;
+use super::change::PooledEdits;
 use super::room::UNIQUE_BYTES_MAX;
 use super::time::When;
 use crate::apply::Run;
@@ -39,7 +39,7 @@ impl Run<'_, '_> {
         };
         let when = When { at, events: items.len() as u64 };
         let changed =
-            self.change(name, Wanted { kind: Kind::Unique, dialect }, when, grows, make, |sketch, edits, _| {
+            self.change_sketch(name, Wanted { kind: Kind::Unique, dialect }, when, grows, make, |sketch, edits, _| {
                 match sketch {
                     Sketch::Hll(hll) => {
                         items.iter().for_each(|item| {
@@ -73,7 +73,7 @@ impl Run<'_, '_> {
             }
         }
         match (&hlls[..], &uniques[..]) {
-            ([], []) => Ok(Estimate::exactly(0)),
+            ([], []) => Ok(Estimate::exact(0)),
             ([one], []) => Ok(interval(one.estimate(), one.rse())),
             (several, []) => {
                 let rse = several.iter().map(|hll| hll.rse()).fold(0.0, f64::max);
@@ -118,7 +118,7 @@ impl Run<'_, '_> {
         self.close_lanes(*into);
         let from: Vec<Name<'_>> = from.iter().filter(|name| *name != into).copied().collect();
         self.look_at(names);
-        if self.picking.is_some() {
+        if self.picker.is_some() {
             return self.merge_unique_shared(*into, &from, wanted);
         }
         let before = self.cell(*into);
@@ -138,7 +138,7 @@ impl Run<'_, '_> {
             Dialect::Native => Sketch::Unique(Unique::new()),
         });
         let mixed = Refusal::NotOffered { reason: "uniques of Redis's form and of ours cannot be merged" };
-        let mut edits = Fresh::take();
+        let mut edits = PooledEdits::take();
         match &mut merged {
             Sketch::Hll(into) => {
                 let others: Option<Vec<&Hll>> = others.into_iter().map(as_hll).collect();
@@ -188,7 +188,9 @@ impl Run<'_, '_> {
         self.refuse_over_time(name, Kind::Unique, None)?;
         let sketch = Sketch::Hll(hll);
         self.check_memory(sketch.memory() as u64)?;
-        self.set_anew(name, condition, expiry, reply_old, |run, cell| run.write_new(name, Some(cell), sketch, None))
+        self.replace_counter(name, condition, expiry, reply_old, |run, cell| {
+            run.write_new(name, Some(cell), sketch, None)
+        })
     }
 
     /// Works with what is a string to Redis; `None` without a counter.

@@ -15,7 +15,7 @@ pub struct Lane {
 impl Lane {
     /// An add by the one thread that the lane belongs to; what the lane holds after it.
     #[inline]
-    pub fn add_alone(&self, delta: i64) -> i64 {
+    pub fn add_exclusive(&self, delta: i64) -> i64 {
         let added = self.added.load(Ordering::Relaxed).wrapping_add(delta);
         self.added.store(added, Ordering::Release);
         added.wrapping_sub(self.joined.load(Ordering::Relaxed))
@@ -23,7 +23,7 @@ impl Lane {
 
     /// An add by one thread among others; what the lane holds after it.
     #[inline]
-    pub fn add_among(&self, delta: i64) -> i64 {
+    pub fn add_shared(&self, delta: i64) -> i64 {
         let added = self.added.fetch_add(delta, Ordering::SeqCst).wrapping_add(delta);
         added.wrapping_sub(self.joined.load(Ordering::Relaxed))
     }
@@ -45,7 +45,7 @@ impl Lane {
         taken
     }
 
-    pub fn give_back(&self, sum: i64) {
+    pub fn restore(&self, sum: i64) {
         self.joined.store(self.joined.load(Ordering::Relaxed).wrapping_sub(sum), Ordering::Relaxed);
     }
 }

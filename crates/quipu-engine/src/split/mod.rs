@@ -23,16 +23,16 @@
 //! Not here: applying a join (`apply/join`), opening and the ordinary way of an add (`turn/count`), when to look (`driver`).
 
 mod lane;
-mod list;
-mod seat;
-mod shard;
+mod registry;
+mod shard_lanes;
+mod thread_slot;
 
-use quipu_model::{KeptName, Name};
+use quipu_model::{Name, NameBuf};
 
 use self::lane::Lane;
-pub use self::list::SplitList;
-use self::seat::seat;
-pub use self::shard::{Entry, Splits};
+pub use self::registry::LaneRegistry;
+pub use self::shard_lanes::{LaneEntry, ShardLanes};
+use self::thread_slot::thread_slot;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering, has_heavy_barrier, heavy_barrier, light_barrier};
 
 /// Larger adds take the ordinary way: a lane has to hold what threads add to it before one of them can have joined it.
@@ -49,47 +49,47 @@ const VALUE_MAX: u64 = 1 << 62;
 pub const LANES_MAX: usize = 64;
 
 /// A counter's lanes, and who uses them.
-pub struct Split {
-    name: KeptName,
+pub struct LaneSet {
+    name: NameBuf,
     hash: u64,
     open: AtomicBool,
     /// Those of one thread each, by its seat, then those that are shared, a power of two of them.
     lanes: Box<[Lane]>,
     /// How many are of one thread each.
-    owned: usize,
+    exclusive: usize,
     /// Lanes may hold something; changed under the shard's lock.
     live: AtomicBool,
     /// Adds without a value that took the ordinary way since the last look.
-    recent: AtomicU32,
+    recent_adds: AtomicU32,
     /// Who may add. It comes from 0 under the shard's lock only.
     handles: AtomicU64,
 }
 
 /// What became of an add.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Adding {
+pub enum LaneAdd {
     /// It is in a lane, and counts.
-    Laid,
+    Added,
     /// The same, and the lane holds so much that it is to be joined now.
     Full,
     /// Nothing was added: the lanes are closed, or it is too large for them.
-    Not,
+    NotAdded,
     /// It is in a lane that was closed meanwhile, unless whoever closed it has joined it: it counts once its own thread has looked, under the lock.
     Late,
 }
 
-impl Split {
-    pub fn new(name: &[u8], hash: u64, lanes: usize) -> Split {
+impl LaneSet {
+    pub fn new(name: &[u8], hash: u64, lanes: usize) -> LaneSet {
         let shared = lanes.clamp(1, LANES_MAX).next_power_of_two();
-        let owned = if has_heavy_barrier() { shared } else { 0 };
-        Split {
+        let exclusive = if has_heavy_barrier() { shared } else { 0 };
+        LaneSet {
             name: name.into(),
             hash,
             open: AtomicBool::new(false),
-            lanes: (0..owned + shared).map(|_| Lane::default()).collect(),
-            owned,
+            lanes: (0..exclusive + shared).map(|_| Lane::default()).collect(),
+            exclusive,
             live: AtomicBool::new(false),
-            recent: AtomicU32::new(0),
+            recent_adds: AtomicU32::new(0),
             handles: AtomicU64::new(1),
         }
     }
@@ -110,22 +110,22 @@ impl Split {
 
     /// Adds to the thread's lane, if that is open.
     #[inline(always)]
-    pub fn add(&self, delta: i64) -> Adding {
+    pub fn add(&self, delta: i64) -> LaneAdd {
         if !self.open.load(Ordering::Acquire) || delta.unsigned_abs() > DELTA_MAX {
-            return Adding::Not;
+            return LaneAdd::NotAdded;
         }
-        let seat = seat();
-        let pending = if seat < self.owned {
-            self.lanes[seat].add_alone(delta)
+        let slot = thread_slot();
+        let pending = if slot < self.exclusive {
+            self.lanes[slot].add_exclusive(delta)
         } else {
-            let shared = self.lanes.len() - self.owned;
-            self.lanes[self.owned + (seat & (shared - 1))].add_among(delta)
+            let shared = self.lanes.len() - self.exclusive;
+            self.lanes[self.exclusive + (slot & (shared - 1))].add_shared(delta)
         };
         light_barrier();
         match self.open.load(Ordering::SeqCst) {
-            true if pending.unsigned_abs() <= PENDING_MAX => Adding::Laid,
-            true => Adding::Full,
-            false => Adding::Late,
+            true if pending.unsigned_abs() <= PENDING_MAX => LaneAdd::Added,
+            true => LaneAdd::Full,
+            false => LaneAdd::Late,
         }
     }
 
@@ -138,23 +138,23 @@ impl Split {
     }
 
     /// Whether lanes hold something that was not joined.
-    pub fn holds(&self) -> bool {
+    pub fn has_pending(&self) -> bool {
         self.lanes.iter().any(|lane| lane.pending() != 0)
     }
 
     /// One more add came the ordinary way; how many that makes since the last look.
-    pub fn came(&self) -> u32 {
-        self.recent.fetch_add(1, Ordering::Relaxed).wrapping_add(1)
+    pub fn count_general_add(&self) -> u32 {
+        self.recent_adds.fetch_add(1, Ordering::Relaxed).wrapping_add(1)
     }
 
     /// How many came since the last look.
-    pub fn recent(&self) -> u32 {
-        self.recent.load(Ordering::Relaxed)
+    pub fn recent_adds(&self) -> u32 {
+        self.recent_adds.load(Ordering::Relaxed)
     }
 
     /// Counts those anew.
-    pub fn forget(&self) {
-        self.recent.store(0, Ordering::Relaxed);
+    pub fn reset_recent_adds(&self) {
+        self.recent_adds.store(0, Ordering::Relaxed);
     }
 
     pub fn add_handle(&self) {
@@ -166,7 +166,7 @@ impl Split {
         self.handles.fetch_sub(1, Ordering::Release);
     }
 
-    pub fn is_idle(&self) -> bool {
+    pub fn has_no_handles(&self) -> bool {
         self.handles.load(Ordering::Acquire) == 0
     }
 
@@ -178,7 +178,7 @@ impl Split {
 
     /// From here on lanes show every add that has returned, and whoever adds sees that they are closed.
     pub fn close(&self) {
-        if self.open.swap(false, Ordering::SeqCst) && self.owned > 0 {
+        if self.open.swap(false, Ordering::SeqCst) && self.exclusive > 0 {
             heavy_barrier();
         }
     }
@@ -189,8 +189,8 @@ impl Split {
     }
 
     /// It was not joined after all.
-    pub fn give_back(&self, sum: i64) {
-        self.lanes[0].give_back(sum);
+    pub fn restore(&self, sum: i64) {
+        self.lanes[0].restore(sum);
     }
 
     /// The running value of all lanes together: as long as it stays, nobody adds.
@@ -200,12 +200,12 @@ impl Split {
 }
 
 /// Whether a counter of this value may have open lanes.
-pub fn fits(value: i64) -> bool {
+pub fn fits_lanes(value: i64) -> bool {
     value.unsigned_abs() <= VALUE_MAX
 }
 
 /// Whether lanes that are open stay so when a command adds this.
-pub fn is_small(delta: i64) -> bool {
+pub fn is_lane_sized(delta: i64) -> bool {
     delta.unsigned_abs() <= DELTA_MAX
 }
 

@@ -13,55 +13,55 @@ const LOOKS_MAX: usize = 100_000;
 const CHECKS: usize = 5_000;
 #[test]
 fn a_lane_holds_what_was_added_until_it_is_taken_and_again_when_it_is_given_back() {
-    let split = Split::new(b"a", 7, 2);
-    assert_eq!(split.add(5), Adding::Not, "lanes are closed until somebody opens them");
-    split.open();
-    assert_eq!((split.add(5), split.add(-7), split.holds()), (Adding::Laid, Adding::Laid, true));
-    assert_eq!((split.take(), split.holds(), split.take()), (-2, false, 0));
-    split.add(9);
-    let taken = split.take();
-    split.give_back(taken);
-    split.add(1);
-    assert_eq!((split.holds(), split.take()), (true, 10));
-    split.close();
-    assert_eq!((split.add(5), split.holds()), (Adding::Not, false));
+    let lanes = LaneSet::new(b"a", 7, 2);
+    assert_eq!(lanes.add(5), LaneAdd::NotAdded, "lanes are closed until somebody opens them");
+    lanes.open();
+    assert_eq!((lanes.add(5), lanes.add(-7), lanes.has_pending()), (LaneAdd::Added, LaneAdd::Added, true));
+    assert_eq!((lanes.take(), lanes.has_pending(), lanes.take()), (-2, false, 0));
+    lanes.add(9);
+    let taken = lanes.take();
+    lanes.restore(taken);
+    lanes.add(1);
+    assert_eq!((lanes.has_pending(), lanes.take()), (true, 10));
+    lanes.close();
+    assert_eq!((lanes.add(5), lanes.has_pending()), (LaneAdd::NotAdded, false));
 }
 
 #[test]
 fn a_large_add_takes_another_way_and_a_full_lane_is_told() {
-    let split = Split::new(b"a", 7, 1);
-    split.open();
+    let lanes = LaneSet::new(b"a", 7, 1);
+    lanes.open();
     let most = DELTA_MAX as i64;
-    assert_eq!((split.add(most), split.add(-most)), (Adding::Laid, Adding::Laid));
+    assert_eq!((lanes.add(most), lanes.add(-most)), (LaneAdd::Added, LaneAdd::Added));
     assert_eq!(
-        (split.add(most + 1), split.add(-most - 1), split.add(i64::MIN)),
-        (Adding::Not, Adding::Not, Adding::Not)
+        (lanes.add(most + 1), lanes.add(-most - 1), lanes.add(i64::MIN)),
+        (LaneAdd::NotAdded, LaneAdd::NotAdded, LaneAdd::NotAdded)
     );
     let rounds = PENDING_MAX as i64 / most;
     for _ in 0..rounds {
-        assert_eq!(split.add(-most), Adding::Laid);
+        assert_eq!(lanes.add(-most), LaneAdd::Added);
     }
-    assert_eq!(split.add(-1), Adding::Full);
-    assert_eq!(split.take(), -(PENDING_MAX as i64) - 1);
-    assert_eq!(split.add(-1), Adding::Laid);
+    assert_eq!(lanes.add(-1), LaneAdd::Full);
+    assert_eq!(lanes.take(), -(PENDING_MAX as i64) - 1);
+    assert_eq!(lanes.add(-1), LaneAdd::Added);
 }
 
 #[test]
 fn the_value_up_to_which_lanes_are_open_leaves_room_for_all_they_may_hold() {
     let held = 2 * LANES_MAX as i128 * i128::from(PENDING_MAX) + (1 << 15) * i128::from(DELTA_MAX);
     assert!(i128::from(VALUE_MAX) + i128::from(DELTA_MAX) + held < i128::from(i64::MAX));
-    assert!(fits(1 << 62) && fits(-(1 << 62)) && !fits((1 << 62) + 1) && !fits(i64::MIN));
+    assert!(fits_lanes(1 << 62) && fits_lanes(-(1 << 62)) && !fits_lanes((1 << 62) + 1) && !fits_lanes(i64::MIN));
 }
 
 #[test]
 fn live_threads_have_different_seats_and_the_smallest_there_are() {
-    let seats = |threads: usize| {
-        let together = Barrier::new(threads);
+    let slots = |threads: usize| {
+        let barrier = Barrier::new(threads);
         std::thread::scope(|scope| {
             let each = || {
-                let seat = seat();
-                together.wait();
-                seat
+                let slot = thread_slot();
+                barrier.wait();
+                slot
             };
             let threads: Vec<_> = (0..threads).map(|_| scope.spawn(each)).collect();
             threads.into_iter().map(|thread| thread.join().unwrap()).collect::<std::collections::BTreeSet<_>>()
@@ -69,19 +69,19 @@ fn live_threads_have_different_seats_and_the_smallest_there_are() {
     };
     // Other tests of this process may hold some, too.
     for _ in 0..20 {
-        let seats = seats(8);
-        assert_eq!(seats.len(), 8);
-        assert!(seats.last().is_some_and(|last| *last < 200), "{seats:?}");
+        let slots = slots(8);
+        assert_eq!(slots.len(), 8);
+        assert!(slots.last().is_some_and(|last| *last < 200), "{slots:?}");
     }
 }
 
 /// What a shard is to the lanes of one of its counters: a lock, and a value.
-struct Counter {
-    split: Split,
+struct LaneCounter {
+    lanes: LaneSet,
     value: Mutex<i64>,
 }
 
-impl Counter {
+impl LaneCounter {
     /// Spins: a thread that is put to sleep by a lock would be away when the next closing comes.
     fn lock(&self) -> MutexGuard<'_, i64> {
         loop {
@@ -94,12 +94,12 @@ impl Counter {
     }
 
     fn count(&self, delta: i64) {
-        match self.split.add(delta) {
-            Adding::Laid | Adding::Full => {}
-            Adding::Not => *self.lock() += delta,
-            Adding::Late => {
+        match self.lanes.add(delta) {
+            LaneAdd::Added | LaneAdd::Full => {}
+            LaneAdd::NotAdded => *self.lock() += delta,
+            LaneAdd::Late => {
                 let mut value = self.lock();
-                *value += self.split.take();
+                *value += self.lanes.take();
             }
         }
     }
@@ -108,19 +108,19 @@ impl Counter {
     fn join(&self, close: bool) -> i64 {
         let mut value = self.lock();
         // Whoever has looked at a lane takes its line from the adder, whose next store then waits in its core while it goes on: this is where a barrier is missed.
-        self.split.holds();
+        self.lanes.has_pending();
         if close {
-            self.split.close();
+            self.lanes.close();
         }
-        *value += self.split.take();
+        *value += self.lanes.take();
         *value
     }
 }
 
 /// Ends the adders, also when the test fails.
-struct End<'a>(&'a AtomicBool);
+struct StopOnDrop<'a>(&'a AtomicBool);
 
-impl Drop for End<'_> {
+impl Drop for StopOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -143,20 +143,20 @@ fn pin(_: usize) {}
 /// How many adds of a thread have returned, on a line of its own.
 #[derive(Default)]
 #[repr(align(128))]
-struct Returned(AtomicI64);
+struct ReturnedAdds(AtomicI64);
 
 /// On the machine's own threads, where barriers matter: the scheduler's tests cannot tell what a processor does with a plain store.
 #[test]
 fn adds_on_all_cores_meet_closings_and_every_one_counts_once() {
     let threads = std::thread::available_parallelism().map_or(2, usize::from);
     // Of 16 lanes one is an adder's own, whatever seats other tests have taken; of one, most adders share another.
-    for (adders, lanes, looks_max) in
+    for (adders, lanes, rounds_max) in
         [(1, 16, LOOKS_MAX), (threads, 16, LOOKS_MAX / 50), (2 * threads, 1, LOOKS_MAX / 50)]
     {
-        let counter = Counter { split: Split::new(b"a", 7, lanes), value: Mutex::new(0) };
-        let returned: Vec<Returned> = (0..adders).map(|_| Returned::default()).collect();
-        let (done, mut looks, mut checked) = (AtomicBool::new(false), 0, 0);
-        let each = |returned: &Returned| returned.0.load(Ordering::Acquire);
+        let counter = LaneCounter { lanes: LaneSet::new(b"a", 7, lanes), value: Mutex::new(0) };
+        let returned: Vec<ReturnedAdds> = (0..adders).map(|_| ReturnedAdds::default()).collect();
+        let (done, mut rounds, mut checked) = (AtomicBool::new(false), 0, 0);
+        let each = |returned: &ReturnedAdds| returned.0.load(Ordering::Acquire);
         std::thread::scope(|scope| {
             for (index, returned) in returned.iter().enumerate() {
                 let (counter, done) = (&counter, &done);
@@ -170,20 +170,20 @@ fn adds_on_all_cores_meet_closings_and_every_one_counts_once() {
                     }
                 });
             }
-            let _end = End(&done);
+            let _end = StopOnDrop(&done);
             pin(0);
-            while looks < looks_max && checked < CHECKS {
-                let look = looks;
-                looks += 1;
+            while rounds < rounds_max && checked < CHECKS {
+                let round = rounds;
+                rounds += 1;
                 {
                     let _value = counter.lock();
-                    counter.split.open();
+                    counter.lanes.open();
                 }
-                (0..look % 50).for_each(|_| std::hint::spin_loop());
+                (0..round % 50).for_each(|_| std::hint::spin_loop());
                 let before: i64 = returned.iter().map(each).sum();
-                let seen = counter.join(look % 2 == 0);
-                assert!(seen >= before, "{before} adds had returned, {seen} were seen");
-                if look % 2 == 0 {
+                let joined = counter.join(round % 2 == 0);
+                assert!(joined >= before, "{before} adds had returned, {joined} were seen");
+                if round % 2 == 0 {
                     let at: Vec<i64> = returned.iter().map(each).collect();
                     let have_returned = || returned.iter().zip(&at).all(|(returned, at)| each(returned) >= at + 2);
                     // Those that do not run at the moment are not waited for.
@@ -195,7 +195,10 @@ fn adds_on_all_cores_meet_closings_and_every_one_counts_once() {
                     // Whoever was at it has returned: lanes that are closed hold nothing.
                     if returned {
                         checked += 1;
-                        assert!(!counter.split.holds(), "an add that has returned is in a lane that nobody looks at");
+                        assert!(
+                            !counter.lanes.has_pending(),
+                            "an add that has returned is in a lane that nobody looks at"
+                        );
                     }
                 }
             }
@@ -203,7 +206,7 @@ fn adds_on_all_cores_meet_closings_and_every_one_counts_once() {
         let added: i64 = returned.iter().map(each).sum();
         assert_eq!(counter.join(true), added);
         println!(
-            "proof: lanes: {adders} threads, {lanes} lanes, {added} adds, {looks} looks, every other a closing, {checked} of them checked after"
+            "proof: lanes: {adders} threads, {lanes} lanes, {added} adds, {rounds} looks, every other a closing, {checked} of them checked after"
         );
     }
 }

@@ -9,7 +9,7 @@
 //! A store may lose a claim that it granted. The node that applied the mutation puts the claim back, so it keeps all of it.
 
 use quipu_model::shared::claim::TOKEN_BYTES_MAX;
-use quipu_model::shared::{Claim, Token};
+use quipu_model::shared::{Claim, ClaimToken};
 use quipu_model::{Incarnation, Millis, NodeId, Writer};
 
 /// Most bytes that a record takes.
@@ -19,7 +19,7 @@ pub const CLAIM_RECORD_BYTES_MAX: usize = 4 * 8 + 1 + TOKEN_BYTES_MAX;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClaimRecord {
     /// Which token.
-    pub token: Token,
+    pub token: ClaimToken,
     /// The incarnation that claimed it.
     pub incarnation: Incarnation,
     /// Which attempt of that incarnation.
@@ -32,14 +32,14 @@ pub struct ClaimRecord {
 
 impl ClaimRecord {
     /// The record of a claim.
-    pub fn of(claim: &Claim) -> ClaimRecord {
+    pub fn from_claim(claim: &Claim) -> ClaimRecord {
         let Claim { token, owner, attempt, payload, forget_at, .. } = claim;
         let (token, incarnation) = (token.clone(), owner.incarnation);
         ClaimRecord { token, incarnation, attempt: *attempt, payload: *payload, forget_at: *forget_at }
     }
 
     /// The claim of a node, with the reply that its mutation had.
-    pub fn claim(&self, node: NodeId, reply: Box<[u8]>) -> Claim {
+    pub fn to_claim(&self, node: NodeId, reply: Box<[u8]>) -> Claim {
         let ClaimRecord { token, incarnation, attempt, payload, forget_at } = self;
         let owner = Writer { node, incarnation: *incarnation };
         let (token, reply) = (token.clone(), Some(reply));
@@ -63,7 +63,7 @@ impl ClaimRecord {
         let (&length, left) = rest.split_first()?;
         let (token, left) = left.split_at_checked(usize::from(length))?;
         *rest = left;
-        Some(ClaimRecord { token: Token::new(token).ok()?, incarnation, attempt, payload, forget_at })
+        Some(ClaimRecord { token: ClaimToken::new(token).ok()?, incarnation, attempt, payload, forget_at })
     }
 
     /// About how many bytes it takes in memory, the record itself included.

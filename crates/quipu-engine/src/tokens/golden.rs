@@ -10,10 +10,11 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::Path;
 
-use quipu_model::shared::Token;
+use quipu_model::shared::ClaimToken;
 use quipu_model::{
-    AddWithin, Dialect, Expiry, ExpiryCondition, ExpiryForm, Fraction, FrequencySize, Incarnation, ListNames, Listed,
-    Name, Outcome, Pattern, Relation, Scan, Set, SetCondition, SetExpiry, SetString, SketchCommand, TopSize, When,
+    AddWithin, Dialect, Expiry, ExpiryCondition, ExpiryForm, ExpiryTime, Fraction, FrequencySize, Incarnation,
+    ListNames, Name, Pattern, Relation, Scan, Set, SetCondition, SetExpiry, SetString, SketchCommand, StoredList,
+    StoredReply, TopSize,
 };
 
 use super::*;
@@ -36,7 +37,7 @@ macro_rules! labels {
 }
 
 labels!(COMMANDS command_label Command:
-    Add "add" AddThinned "add-sampled" AddWithin "add-within" Read "read" ReadMany "read-many" Set "set" Take "take"
+    Add "add" AddSampled "add-sampled" AddWithin "add-within" Read "read" ReadMany "read-many" Set "set" Take "take"
     ReadAndExpire "read-and-expire" Reset "reset" Delete "delete" Exists "exists" KindOf "kind-of" Expire "expire"
     Persist "persist" ExpiryOf "expiry-of" Scan "scan" ListNames "list-names" CountNames "count-names" Flush "flush"
     Sketch "sketch"
@@ -47,16 +48,16 @@ labels!(SKETCH_COMMANDS sketch_command_label SketchCommand:
     CountItems "count-items" ReadItems "read-items" MergeFrequency "merge-frequency" FrequencyInfo "frequency-info"
     MakeTop "make-top" CountTop "count-top" IsTop "is-top" ReadTop "read-top" ListTop "list-top" TopInfo "top-info"
 );
-labels!(OUTCOMES outcome_label Outcome:
-    Ok "ok" Nil "nil" Integer "integer" Value "value" Absent "absent" Pair "pair" Listed "listed"
+labels!(OUTCOMES outcome_label StoredReply:
+    Ok "ok" Nil "nil" Integer "integer" Value "value" Absent "absent" Pair "pair" List "listed"
 );
-labels!(LISTS listed_label Listed: Bytes "bytes" Integers "integers" Items "items");
+labels!(LISTS listed_label StoredList: Bytes "bytes" Integers "integers" Items "items");
 labels!(SET_CONDITIONS set_condition_label SetCondition:
     Always "always" IfAbsent "if-absent" IfPresent "if-present"
 );
 labels!(SET_EXPIRIES set_expiry_label SetExpiry: Remove "remove" Keep "keep" At "at");
 labels!(EXPIRIES expiry_label Expiry: Keep "keep" Remove "remove" At "at");
-labels!(TIMES when_label When: In "in" At "at");
+labels!(TIMES when_label ExpiryTime: In "in" At "at");
 labels!(EXPIRY_CONDITIONS expiry_condition_label ExpiryCondition:
     Always "always" IfNone "if-none" IfSome "if-some" IfLater "if-later" IfEarlier "if-earlier"
     IfSomeEarlier "if-some-earlier"
@@ -73,7 +74,7 @@ const EXPIRY_CONDITION_VALUES: [ExpiryCondition; 6] = [
     ExpiryCondition::IfEarlier,
     ExpiryCondition::IfSomeEarlier,
 ];
-const TIME_VALUES: [When; 2] = [When::In(60_000), When::At(1_780_000_000_000)];
+const TIME_VALUES: [ExpiryTime; 2] = [ExpiryTime::In(60_000), ExpiryTime::At(1_780_000_000_000)];
 const DIALECT_VALUES: [Dialect; 2] = [Dialect::Redis, Dialect::Native];
 
 fn name(text: &str) -> Name<'_> {
@@ -112,7 +113,7 @@ fn commands() -> Vec<(String, Command<'static>)> {
     row("empty name", Command::Add { name: name(""), delta: 1, shard_key: None });
     row("shard_key", Command::Add { name: one, delta: 1, shard_key: Some(b"user:7") });
     row("empty shard_key", Command::Add { name: one, delta: 1, shard_key: Some(b"") });
-    row("", Command::AddThinned { name: one, amount: 300, p: 100 });
+    row("", Command::AddSampled { name: one, amount: 300, p: 100 });
     let within = AddWithin {
         name: one,
         delta: 5,
@@ -236,25 +237,25 @@ fn sketch_commands() -> Vec<(String, SketchCommand<'static>)> {
 }
 
 /// Every form of an outcome, with the values at which an encoding may change.
-fn outcomes() -> Vec<(String, Outcome)> {
-    let listed = |listed: Listed| Outcome::Listed(Box::new(listed));
+fn outcomes() -> Vec<(String, StoredReply)> {
+    let listed = |listed: StoredList| StoredReply::List(Box::new(listed));
     let items = vec![Some(Box::from(*b"alice")), None, Some(Box::default())];
     let rows = [
-        ("", Outcome::Ok),
-        ("", Outcome::Nil),
-        ("0", Outcome::Integer(0)),
-        ("-1", Outcome::Integer(-1)),
-        ("most", Outcome::Integer(i64::MAX)),
-        ("least", Outcome::Integer(i64::MIN)),
-        ("42", Outcome::Value(42)),
-        ("", Outcome::Absent),
-        ("42 -3", Outcome::Pair(Box::new((42, -3)))),
-        ("none", listed(Listed::Bytes(Box::default()))),
-        ("HYLL", listed(Listed::Bytes(Box::from(*b"HYLL")))),
-        ("none", listed(Listed::Integers(Vec::new()))),
-        ("42 -3", listed(Listed::Integers(vec![42, -3]))),
-        ("none", listed(Listed::Items(Vec::new()))),
-        ("item, nil, empty item", listed(Listed::Items(items))),
+        ("", StoredReply::Ok),
+        ("", StoredReply::Nil),
+        ("0", StoredReply::Integer(0)),
+        ("-1", StoredReply::Integer(-1)),
+        ("most", StoredReply::Integer(i64::MAX)),
+        ("least", StoredReply::Integer(i64::MIN)),
+        ("42", StoredReply::Value(42)),
+        ("", StoredReply::Absent),
+        ("42 -3", StoredReply::Pair(Box::new((42, -3)))),
+        ("none", listed(StoredList::Bytes(Box::default()))),
+        ("HYLL", listed(StoredList::Bytes(Box::from(*b"HYLL")))),
+        ("none", listed(StoredList::Integers(Vec::new()))),
+        ("42 -3", listed(StoredList::Integers(vec![42, -3]))),
+        ("none", listed(StoredList::Items(Vec::new()))),
+        ("item, nil, empty item", listed(StoredList::Items(items))),
     ];
     rows.map(|(label, outcome)| (label.to_owned(), outcome)).into()
 }
@@ -336,7 +337,7 @@ fn every_command_has_the_digest_that_journals_know_it_by() {
     let digest_of = |commands: &[Command<'_>]| match tokens.digest(commands) {
         Some(digest) => {
             let mut bytes = Vec::new();
-            assert!(commands.iter().all(|command| payload(command, &mut bytes)));
+            assert!(commands.iter().all(|command| append_payload(command, &mut bytes)));
             format!("{digest:016x} {}", hex(&bytes))
         }
         None => "no mutation".to_owned(),
@@ -383,8 +384,8 @@ fn every_command_has_the_digest_that_journals_know_it_by() {
 fn every_outcome_has_the_bytes_that_journals_have_of_it_and_is_read_back() {
     let golden = GoldenFile::read("token-outcomes.txt");
     let outcomes = outcomes();
-    let label_of = |label: &str, outcome: &Outcome| match outcome {
-        Outcome::Listed(listed) => labelled(&format!("listed {}", listed_label(listed)), label),
+    let label_of = |label: &str, outcome: &StoredReply| match outcome {
+        StoredReply::List(listed) => labelled(&format!("listed {}", listed_label(listed)), label),
         _ => labelled(outcome_label(outcome), label),
     };
     let lines: Vec<(String, String)> = outcomes
@@ -407,12 +408,12 @@ fn every_outcome_has_the_bytes_that_journals_have_of_it_and_is_read_back() {
         let mut rest = &pinned[..];
         assert_eq!(take_outcome(&mut rest).as_ref(), Some(outcome), "{label}");
         assert!(rest.is_empty(), "{label} leaves bytes");
-        assert_eq!(Outcome::of(&outcome.reply()).as_ref(), Some(outcome), "{label} is a reply again");
+        assert_eq!(StoredReply::from_reply(&outcome.to_reply()).as_ref(), Some(outcome), "{label} is a reply again");
     }
 
     assert_all_occur(OUTCOMES, outcomes.iter().map(|(_, outcome)| outcome_label(outcome)));
     let lists = outcomes.iter().filter_map(|(_, outcome)| match outcome {
-        Outcome::Listed(listed) => Some(listed_label(listed)),
+        StoredReply::List(listed) => Some(listed_label(listed)),
         _ => None,
     });
     assert_all_occur(LISTS, lists);
@@ -426,7 +427,7 @@ fn identities_and_claims_have_the_bytes_that_journals_have_of_them() {
         format!("{} {}", hex(&tokens.key(&identity).bytes()), hex(&identity.key()))
     };
     let claim = ClaimRecord {
-        token: Token::new(b"\x01porder-1").unwrap(),
+        token: ClaimToken::new(b"\x01porder-1").unwrap(),
         incarnation: Incarnation(0x1111_1111_1111_1111),
         attempt: 0x2222_2222_2222_2222,
         payload: 0x3333_3333_3333_3333,
@@ -434,16 +435,16 @@ fn identities_and_claims_have_the_bytes_that_journals_have_of_them() {
     };
     let mut claim_bytes = Vec::new();
     claim.encode(&mut claim_bytes);
-    let note_of = |noted: Noted| {
-        let note = noted.note();
-        let value = note.value.expect("a note that is not a removal has a value");
-        assert_eq!(Noted::decode(&note.key, &value), Some(noted), "a note is read back");
-        format!("{} {}", hex(&note.key), hex(&value))
+    let note_of = |record: TokenRecord| {
+        let aux_record = record.to_aux_record();
+        let value = aux_record.value.expect("a note that is not a removal has a value");
+        assert_eq!(TokenRecord::decode(&aux_record.key, &value), Some(record), "a note is read back");
+        format!("{} {}", hex(&aux_record.key), hex(&value))
     };
     let (key, at, digest) = (TokenKey::from(0x0011_2233), Millis(1_780_000_000_000), 0x4444_4444_4444_4444);
-    let applied = Applied { at, digest, outcome: Outcome::Integer(42), claim: None };
-    let claimed = Applied { claim: Some(Box::new(claim.clone())), ..applied.clone() };
-    let last = Last { n: 7, digest, outcome: Outcome::Integer(42) };
+    let applied = AppliedToken { at, digest, outcome: StoredReply::Integer(42), claim: None };
+    let claimed = AppliedToken { claim: Some(Box::new(claim.clone())), ..applied.clone() };
+    let last = LastSequence { number: 7, digest, outcome: StoredReply::Integer(42) };
     let lines = [
         ("token", key_of(Identity::token(b"", b"order-1"))),
         ("token of a producer", key_of(Identity::token(b"p", b"order-1"))),
@@ -451,10 +452,10 @@ fn identities_and_claims_have_the_bytes_that_journals_have_of_them() {
         ("sequence", key_of(Identity::sequence(b"p", 1))),
         ("sequence, a later number", key_of(Identity::sequence(b"p", 2))),
         ("claim", hex(&claim_bytes)),
-        ("note of a token", note_of(Noted::Token(key, applied))),
-        ("note of a token with a claim", note_of(Noted::Token(key, claimed))),
-        ("note of a producer", note_of(Noted::Producer(key, last))),
-        ("note of the horizon", note_of(Noted::Horizon(at))),
+        ("note of a token", note_of(TokenRecord::Token(key, applied))),
+        ("note of a token with a claim", note_of(TokenRecord::Token(key, claimed))),
+        ("note of a producer", note_of(TokenRecord::Producer(key, last))),
+        ("note of the horizon", note_of(TokenRecord::Horizon(at))),
     ];
     let golden = GoldenFile::read("token-keys.txt");
     golden.compare(

@@ -14,19 +14,19 @@
 //!
 //! Not here: the step itself (`turn/once`), claims on a shared store (`sharing/claim`).
 
-mod book;
 mod claim_record;
-mod note;
+mod token_index;
+mod token_record;
 
 use std::time::Duration;
 
-use quipu_model::token::{Age, age, forget_at, payload};
-use quipu_model::{Command, Identity, Item, Millis, Refusal};
+use quipu_model::token::{TokenAge, append_payload, forget_at, token_age};
+use quipu_model::{Command, Identity, IdentityItem, Millis, Refusal};
 use xxhash_rust::xxh3::{xxh3_64_with_seed, xxh3_128_with_seed};
 
-pub use self::book::{Applied, Book, Last, TokenKey};
 pub use self::claim_record::{CLAIM_RECORD_BYTES_MAX, ClaimRecord};
-pub(crate) use self::note::{Noted, is_of_token, put_outcome, take_outcome};
+pub use self::token_index::{AppliedToken, LastSequence, TokenIndex, TokenKey};
+pub(crate) use self::token_record::{TokenRecord, is_token_key, put_outcome, take_outcome};
 use crate::options::Options;
 use crate::sync::{AtomicU64, Ordering};
 
@@ -48,11 +48,11 @@ pub struct Tokens {
 
 /// What is known of a token or a number.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Seen {
+pub enum TokenLookup {
     /// It was not applied.
     New,
     /// It was, with this answer.
-    Again(quipu_model::Outcome),
+    Repeat(quipu_model::StoredReply),
 }
 
 impl Tokens {
@@ -78,7 +78,7 @@ impl Tokens {
     /// The digest of what is to be done; `None` if it is no mutation.
     pub fn digest(&self, commands: &[Command<'_>]) -> Option<u64> {
         let mut bytes = Vec::with_capacity(64);
-        let mutations = !commands.is_empty() && commands.iter().all(|command| payload(command, &mut bytes));
+        let mutations = !commands.is_empty() && commands.iter().all(|command| append_payload(command, &mut bytes));
         mutations.then(|| xxh3_64_with_seed(&bytes, self.seed))
     }
 
@@ -86,12 +86,14 @@ impl Tokens {
     pub fn check_time(&self, identity: &Identity<'_>, now: Millis, window: Duration) -> Result<(), Refusal> {
         let Some(carried) = identity.time() else { return Ok(()) };
         let too_old = || Refusal::TokenTooOld { window_millis: millis(window) };
-        match age(carried, now, window) {
-            Age::FromFuture => Err(Refusal::TokenFromFuture),
-            Age::TooOld => Err(too_old()),
+        match token_age(carried, now, window) {
+            TokenAge::FromFuture => Err(Refusal::TokenFromFuture),
+            TokenAge::TooOld => Err(too_old()),
             // Applied a little ahead of its time, it would have been forgotten; only with a longer window than there was before.
-            Age::Fresh if carried.0 <= self.horizon.load(Ordering::Acquire).saturating_add(ahead()) => Err(too_old()),
-            Age::Fresh => Ok(()),
+            TokenAge::Fresh if carried.0 <= self.horizon.load(Ordering::Acquire).saturating_add(ahead_max_millis()) => {
+                Err(too_old())
+            }
+            TokenAge::Fresh => Ok(()),
         }
     }
 
@@ -103,12 +105,12 @@ impl Tokens {
         window: Duration,
     ) -> Result<(), Refusal> {
         let Some(carried) = identity.time() else { return Ok(()) };
-        match age(carried, at, window) {
-            Age::FromFuture => Err(Refusal::TokenFromFuture),
-            Age::TooOld => Err(Refusal::TokenTooOld { window_millis: millis(window) }),
+        match token_age(carried, at, window) {
+            TokenAge::FromFuture => Err(Refusal::TokenFromFuture),
+            TokenAge::TooOld => Err(Refusal::TokenTooOld { window_millis: millis(window) }),
             // This node may have forgotten it, where the window was shorter. Its horizon is a time of its own clock.
-            Age::Fresh => {
-                let horizon = self.horizon.load(Ordering::Acquire).saturating_add(ahead());
+            TokenAge::Fresh => {
+                let horizon = self.horizon.load(Ordering::Acquire).saturating_add(ahead_max_millis());
                 let carried_here = i128::from(carried.0) + i128::from(now.0) - i128::from(at.0);
                 match carried_here <= i128::from(horizon) {
                     true => Err(Refusal::TokenTooOld { window_millis: millis(window) }),
@@ -119,54 +121,54 @@ impl Tokens {
     }
 
     /// What is known of a token or a number, in its shard's book, where tokens are remembered for so long.
-    pub fn look(
+    pub fn check_and_find(
         &self,
-        book: &Book,
+        index: &TokenIndex,
         identity: &Identity<'_>,
         (key, digest): (TokenKey, u64),
         now: Millis,
         window: Duration,
-    ) -> Result<Seen, Refusal> {
+    ) -> Result<TokenLookup, Refusal> {
         self.check_time(identity, now, window)?;
-        self.find(book, identity, (key, digest), now, window)
+        self.find(index, identity, (key, digest), now, window)
     }
 
     /// The same, without a look at the time that a token carries.
     pub fn find(
         &self,
-        book: &Book,
+        index: &TokenIndex,
         identity: &Identity<'_>,
         (key, digest): (TokenKey, u64),
         now: Millis,
         window: Duration,
-    ) -> Result<Seen, Refusal> {
-        let again = |known: u64, outcome: &quipu_model::Outcome| match known == digest {
-            true => Ok(Seen::Again(outcome.clone())),
+    ) -> Result<TokenLookup, Refusal> {
+        let repeat = |known: u64, outcome: &quipu_model::StoredReply| match known == digest {
+            true => Ok(TokenLookup::Repeat(outcome.clone())),
             false => Err(Refusal::TokenMismatch),
         };
         match identity.item() {
-            Item::Token(_) => match book.token(key).filter(|applied| forget_at(applied.at, window) > now) {
-                Some(applied) => again(applied.digest, &applied.outcome),
-                None => Ok(Seen::New),
+            IdentityItem::Token(_) => match index.token(key).filter(|applied| forget_at(applied.at, window) > now) {
+                Some(applied) => repeat(applied.digest, &applied.outcome),
+                None => Ok(TokenLookup::New),
             },
-            Item::Sequence(n) => {
-                let last = book.producer(key);
-                let expected = last.map_or(1, |last| last.n.saturating_add(1));
+            IdentityItem::Sequence(n) => {
+                let last = index.producer(key);
+                let expected = last.map_or(1, |last| last.number.saturating_add(1));
                 match last {
-                    Some(last) if last.n == n => again(last.digest, &last.outcome),
-                    Some(last) if n < last.n => Err(Refusal::SequenceApplied { last: last.n }),
-                    _ if n == expected => Ok(Seen::New),
+                    Some(last) if last.number == n => repeat(last.digest, &last.outcome),
+                    Some(last) if n < last.number => Err(Refusal::SequenceApplied { last: last.number }),
+                    _ if n == expected => Ok(TokenLookup::New),
                     _ => Err(Refusal::SequenceGap { expected }),
                 }
             }
         }
     }
 
-    /// Takes a place for one more, where the book has none for it; it is given back by [`Tokens::give_back`] if it is not used.
-    pub fn take_place(&self, book: &Book, identity: &Identity<'_>, key: TokenKey) -> Result<bool, Refusal> {
+    /// Takes a place for one more, where the book has none for it; it is given back by [`Tokens::unreserve`] if it is not used.
+    pub fn reserve(&self, index: &TokenIndex, identity: &Identity<'_>, key: TokenKey) -> Result<bool, Refusal> {
         let (known, count, most) = match identity.item() {
-            Item::Token(_) => (book.token(key).is_some(), &self.tokens, self.tokens_max),
-            Item::Sequence(_) => (book.producer(key).is_some(), &self.producers, self.producers_max),
+            IdentityItem::Token(_) => (index.token(key).is_some(), &self.tokens, self.tokens_max),
+            IdentityItem::Sequence(_) => (index.producer(key).is_some(), &self.producers, self.producers_max),
         };
         if known {
             return Ok(false);
@@ -176,32 +178,32 @@ impl Tokens {
         }
         count.fetch_sub(1, Ordering::AcqRel);
         Err(match identity.item() {
-            Item::Token(_) => Refusal::TokensFull { tokens_max: most },
-            Item::Sequence(_) => Refusal::ProducersFull { producers_max: most },
+            IdentityItem::Token(_) => Refusal::TokensFull { tokens_max: most },
+            IdentityItem::Sequence(_) => Refusal::ProducersFull { producers_max: most },
         })
     }
 
     /// A place was not used.
-    pub fn give_back(&self, identity: &Identity<'_>) {
-        let count = if let Item::Token(_) = identity.item() { &self.tokens } else { &self.producers };
+    pub fn unreserve(&self, identity: &Identity<'_>) {
+        let count = if let IdentityItem::Token(_) = identity.item() { &self.tokens } else { &self.producers };
         count.fetch_sub(1, Ordering::AcqRel);
     }
 
     /// A retry was answered.
-    pub fn note_hit(&self) {
+    pub fn record_hit(&self) {
         self.hits.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Tokens have left a book because their time was over.
-    pub fn note_evicted(&self, count: u64) {
+    pub fn record_evictions(&self, count: u64) {
         self.tokens.fetch_sub(count, Ordering::AcqRel);
         self.evictions.fetch_add(count, Ordering::Relaxed);
     }
 
     /// Tokens that were applied up to then may leave from here on, where the longest window is this one.
-    pub fn begin_forgetting(&self, now: Millis, window_max: Duration) -> Millis {
-        let over = Millis(now.0.saturating_sub(millis(window_max)).saturating_sub(ahead()));
-        Millis(self.horizon.fetch_max(over.0, Ordering::AcqRel).max(over.0))
+    pub fn raise_horizon(&self, now: Millis, window_max: Duration) -> Millis {
+        let cutoff = Millis(now.0.saturating_sub(millis(window_max)).saturating_sub(ahead_max_millis()));
+        Millis(self.horizon.fetch_max(cutoff.0, Ordering::AcqRel).max(cutoff.0))
     }
 
     /// The engine's time was put back to `now`. Tokens may have been forgotten by the time before; those that carry a time after
@@ -237,7 +239,7 @@ pub struct TokenStats {
     pub evictions: u64,
 }
 
-fn ahead() -> u64 {
+fn ahead_max_millis() -> u64 {
     millis(quipu_model::TOKEN_AHEAD_MAX)
 }
 

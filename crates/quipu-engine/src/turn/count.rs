@@ -6,25 +6,25 @@
 //! closes them once nobody has added since the last one. How often, not whether the lock was found taken: a thread alone gains as much by not taking
 //! it, and threads that meet there come often.
 //!
-//! Not here: the lanes (`split`), joining (`apply/join`).
+//! Not here: the lanes (`split`), joining (`apply/join_lanes`).
 
 use quipu_model::{Command, Durability, Name, Refusal, Reply};
 
 use super::Turn;
-use crate::admit::Reach;
-use crate::apply::Lanes;
-use crate::apply::table::Look;
+use crate::admission::CommandTargets;
+use crate::apply::LaneUse;
+use crate::apply::table::Residency;
 use crate::failpoint::step;
 use crate::handle::Handle;
 use crate::journal::format::{ENTRY_BYTES_MAX, RECORD_OVERHEAD_BYTES_MAX};
 use crate::load::Load;
-use crate::split::{Adding, Split, fits};
+use crate::split::{LaneAdd, LaneSet, fits_lanes};
 
 /// What became of an add that returns no value.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Counted {
+pub enum AddOutcome {
     /// It counts.
-    Yes,
+    Added,
     /// It does not, and will not.
     Refused(Refusal),
     /// It counts once or not at all: its lane was closed in the middle of it, and what it held could not be joined.
@@ -33,69 +33,69 @@ pub enum Counted {
 
 /// Why a split is looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Visit {
+pub(crate) enum LaneVisit {
     /// To join what its lanes hold.
     Join,
     /// And to close them if nobody has added since this was last done.
-    Look,
+    CloseIdle,
     /// And to close them.
     Close,
 }
 
 impl Turn<'_> {
     /// Adds and tells nobody the value. [`Turn::flush`] says when it is durable.
-    pub fn count(&mut self, handle: &Handle, delta: i64) -> Result<Counted, Load> {
-        let split = handle.split();
-        match split.add(delta) {
-            Adding::Laid => Ok(Counted::Yes),
-            Adding::Not => self.count_alone(split, delta),
-            Adding::Full => {
-                self.join_full(split);
-                Ok(Counted::Yes)
+    pub fn count(&mut self, handle: &Handle, delta: i64) -> Result<AddOutcome, Load> {
+        let lanes = handle.lanes();
+        match lanes.add(delta) {
+            LaneAdd::Added => Ok(AddOutcome::Added),
+            LaneAdd::NotAdded => self.count_without_lanes(lanes, delta),
+            LaneAdd::Full => {
+                self.join_full(lanes);
+                Ok(AddOutcome::Added)
             }
-            Adding::Late => Ok(if self.join_late(split) { Counted::Yes } else { Counted::Unknown }),
+            LaneAdd::Late => Ok(if self.join_late(lanes) { AddOutcome::Added } else { AddOutcome::Unknown }),
         }
     }
 
     /// Makes the replies of this turn wait until all that was counted so far is as durable as the namespace asks. Refused if it could not be written down.
     pub fn flush(&mut self, handle: &Handle) -> Result<Result<(), Refusal>, Load> {
-        let split = handle.split();
-        let name = split.name();
-        let (shard, has_room) = self.hold_to_join(name, || split.holds());
+        let lanes = handle.lanes();
+        let name = lanes.name();
+        let (shard, has_room) = self.lock_for_join(name, || lanes.has_pending());
         let durability = self.policies.durability(name);
-        if self.shard_of(split).splits.is_live(name.bytes()) {
-            self.known(name, shard, false)?;
+        if self.shard_of_lanes(lanes).lanes.is_live(name.bytes()) {
+            self.check_resident(name, shard, false)?;
         }
         // What took the ordinary way is in the newest record of the shard, or before it.
         self.run_durability = self.run_durability.max(durability);
-        Ok(self.with_run(None, has_room, |run| run.join(split.hash(), name, Lanes::Stay)))
+        Ok(self.with_run(None, has_room, |run| run.join_lanes(lanes.hash(), name, LaneUse::KeepOpen)))
     }
 
     /// Adds the ordinary way, and opens the lanes if it was taken often lately.
-    pub(crate) fn count_alone(&mut self, split: &Split, delta: i64) -> Result<Counted, Load> {
-        match self.run(&Command::Add { name: split.name(), delta, shard_key: None })? {
-            Reply::Refused(refusal) => Ok(Counted::Refused(refusal)),
+    pub(crate) fn count_without_lanes(&mut self, lanes: &LaneSet, delta: i64) -> Result<AddOutcome, Load> {
+        match self.run(&Command::Add { name: lanes.name(), delta, shard_key: None })? {
+            Reply::Refused(refusal) => Ok(AddOutcome::Refused(refusal)),
             _ => {
-                if split.came() >= self.engine.options.split_after {
-                    self.open(split);
+                if lanes.count_general_add() >= self.engine.options.split_after {
+                    self.open_lanes(lanes);
                 }
-                Ok(Counted::Yes)
+                Ok(AddOutcome::Added)
             }
         }
     }
 
     /// Joins lanes of which one holds a lot. If that is refused it stays where it is; it counts.
-    pub(crate) fn join_full(&mut self, split: &Split) {
-        let (_, has_room) = self.hold_to_join(split.name(), || true);
-        let _ = self.with_run(None, has_room, |run| run.join(split.hash(), split.name(), Lanes::Stay));
+    pub(crate) fn join_full(&mut self, lanes: &LaneSet) {
+        let (_, has_room) = self.lock_for_join(lanes.name(), || true);
+        let _ = self.with_run(None, has_room, |run| run.join_lanes(lanes.hash(), lanes.name(), LaneUse::KeepOpen));
     }
 
     /// Joins what an add has left in a lane that was closed in the middle of it; false if that is refused, or the counter is at rest: then it is
     /// tried again by whoever looks next.
-    pub(crate) fn join_late(&mut self, split: &Split) -> bool {
-        let (hash, name) = (split.hash(), split.name());
-        let (shard, has_room) = self.hold_to_join(name, || true);
-        if !split.holds() {
+    pub(crate) fn join_late(&mut self, lanes: &LaneSet) -> bool {
+        let (hash, name) = (lanes.hash(), lanes.name());
+        let (shard, has_room) = self.lock_for_join(name, || true);
+        if !lanes.has_pending() {
             // Whoever closed it has joined it, or another one who was late.
             return true;
         }
@@ -103,75 +103,75 @@ impl Turn<'_> {
             // After its last look nobody joins any more.
             return false;
         }
-        self.shard_of(split).splits.mark_live(split);
-        self.known(name, shard, false).is_ok()
-            && self.with_run(None, has_room, |run| run.join(hash, name, Lanes::Stay)).is_ok()
+        self.shard_of_lanes(lanes).lanes.mark_live(lanes);
+        self.check_resident(name, shard, false).is_ok()
+            && self.with_run(None, has_room, |run| run.join_lanes(hash, name, LaneUse::KeepOpen)).is_ok()
     }
 
     /// Joins what lanes hold, closes them if they are to be closed, and lets the split go if nobody has a handle of it any more. False if the counter
     /// is at rest: there is something to join once it was brought back.
-    pub(crate) fn visit(&mut self, split: &Split, visit: Visit) -> bool {
-        let (hash, name) = (split.hash(), split.name());
-        let (shard, has_room) = self.hold_to_join(name, || false);
+    pub(crate) fn visit_lanes(&mut self, lanes: &LaneSet, visit: LaneVisit) -> bool {
+        let (hash, name) = (lanes.hash(), lanes.name());
+        let (shard, has_room) = self.lock_for_join(name, || false);
         let fenced = self.engine.shared.as_ref().is_some_and(|shared| shared.refusal().is_some());
-        if let Some(entry) = self.shard_of(split).splits.live(name.bytes()) {
-            let cooled = visit == Visit::Look && entry.has_cooled();
-            let closing = visit == Visit::Close || cooled || fenced || split.is_idle();
-            if self.known(name, shard, false).is_err() {
+        if let Some(entry) = self.shard_of_lanes(lanes).lanes.find_live(name.bytes()) {
+            let cooled = visit == LaneVisit::CloseIdle && entry.check_unused();
+            let closing = visit == LaneVisit::Close || cooled || fenced || lanes.has_no_handles();
+            if self.check_resident(name, shard, false).is_err() {
                 return false;
             }
             self.run_commands += 1;
-            let lanes = if closing { Lanes::Close } else { Lanes::Stay };
+            let lane_use = if closing { LaneUse::Close } else { LaneUse::KeepOpen };
             // Refused, they hold it still, for the next look.
-            let _ = self.with_run(None, has_room, |run| run.join(hash, name, lanes));
+            let _ = self.with_run(None, has_room, |run| run.join_lanes(hash, name, lane_use));
         }
-        if split.is_idle() && !split.is_live() {
-            self.shard_of(split).splits.remove(split);
-            self.engine.splits.remove(split);
+        if lanes.has_no_handles() && !lanes.is_live() {
+            self.shard_of_lanes(lanes).lanes.remove(lanes);
+            self.engine.lanes.remove(lanes);
         }
         true
     }
 
     /// Opens the lanes of a counter that was just added to, if it may have any.
-    fn open(&mut self, split: &Split) {
-        let (engine, name) = (self.engine, split.name());
-        split.forget();
-        let shard = self.held.as_mut().expect("the run is open").shard(engine.table.shard_of(split.hash()));
-        let Look::Cell(cell) = shard.look(split.hash(), name.bytes()) else { return };
+    fn open_lanes(&mut self, lanes: &LaneSet) {
+        let (engine, name) = (self.engine, lanes.name());
+        lanes.reset_recent_adds();
+        let shard = self.locks.as_mut().expect("the run is open").shard(engine.table.shard_of(lanes.hash()));
+        let Residency::Present(cell) = shard.find(lanes.hash(), name.bytes()) else { return };
         // Under the lock: a close that has begun looks at every split after this.
-        if cell.expires_at.is_some() || !fits(cell.value) || engine.is_closed() {
+        if cell.expires_at.is_some() || !fits_lanes(cell.value) || engine.is_closed() {
             return;
         }
         let policy = self.policies.policy(name);
         // What is sampled is so add by add, and a lane would take decrements.
-        if policy.thinning.is_some_and(|thinning| thinning.refuses_exactness(Some(cell.epoch))) {
+        if policy.sampling.is_some_and(|sampling| sampling.refuses_exactness(Some(cell.epoch))) {
             return;
         }
         // Nobody asks the store for what is laid into a lane.
         if engine.shared.is_some() && !policy.share.fail_mode.adds() {
             return;
         }
-        let bytes = if policy.durability > Durability::Memory { self.join_bytes(name) } else { 0 };
-        if !engine.splits.hold_room(&engine.journal, bytes) {
+        let bytes = if policy.durability > Durability::Memory { self.join_bytes_max(name) } else { 0 };
+        if !engine.lanes.reserve_room(&engine.journal, bytes) {
             return;
         }
-        if !self.shard_of(split).splits.open(split, bytes) {
-            engine.splits.return_room(&engine.journal, bytes);
+        if !self.shard_of_lanes(lanes).lanes.open(lanes, bytes) {
+            engine.lanes.return_room(&engine.journal, bytes);
         }
         step!("split");
     }
 
     /// Most bytes that the record of a join takes.
-    fn join_bytes(&self, name: Name<'_>) -> usize {
+    fn join_bytes_max(&self, name: Name<'_>) -> usize {
         RECORD_OVERHEAD_BYTES_MAX + ENTRY_BYTES_MAX + name.bytes().len() + self.own_bytes_max()
     }
 
     /// Holds the shard of a counter whose lanes are to be joined; it, and whether there is room for that.
-    fn hold_to_join(&mut self, name: Name<'_>, wanted: impl Fn() -> bool) -> (usize, bool) {
+    fn lock_for_join(&mut self, name: Name<'_>, wanted: impl Fn() -> bool) -> (usize, bool) {
         loop {
-            let shard = self.make_way(name);
+            let shard = self.continue_or_end_run(name);
             let has_room = self.has_room(name, wanted());
-            if self.hold(shard) {
+            if self.lock_shard(shard) {
                 return (shard, has_room);
             }
         }
@@ -180,12 +180,12 @@ impl Turn<'_> {
     /// Whether there is room to write down what lanes hold, beside what they hold of it themselves; prepared for it, if it is wanted so much.
     fn has_room(&mut self, name: Name<'_>, wanted: bool) -> bool {
         let journaled = self.policies.durability(name) > Durability::Memory;
-        let bytes = Reach::One(name).record_bytes_max(self.own_bytes_max());
+        let bytes = CommandTargets::One(name).record_bytes_max(self.own_bytes_max());
         self.admit(bytes, wanted, journaled).unwrap_or(false)
     }
 
-    fn shard_of(&mut self, split: &Split) -> &mut crate::apply::table::Shard {
-        let index = self.engine.table.shard_of(split.hash());
-        self.held.as_mut().expect("the run is open").shard(index)
+    fn shard_of_lanes(&mut self, lanes: &LaneSet) -> &mut crate::apply::table::Shard {
+        let index = self.engine.table.shard_of(lanes.hash());
+        self.locks.as_mut().expect("the run is open").shard(index)
     }
 }

@@ -20,8 +20,8 @@ impl Turn<'_> {
         };
         let table = &self.engine.table;
         let shard = table.shard_of(table.hash(name.bytes()));
-        let held = self.held.as_mut().expect("reading has opened the run");
-        let content = match held.shard(shard).body(name.bytes()) {
+        let locks = self.locks.as_mut().expect("reading has opened the run");
+        let content = match locks.shard(shard).body(name.bytes()) {
             None => DumpContent::Count(cell.value),
             Some(body) => match body.dump(&self.engine.sketch_key) {
                 Some(sketch) => DumpContent::Sketch(sketch),

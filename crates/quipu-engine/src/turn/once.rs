@@ -13,19 +13,20 @@
 
 use std::time::Duration;
 
-use quipu_model::shared::Token;
+use quipu_model::shared::ClaimToken;
 use quipu_model::{
-    Command, Durability, Identity, Item, Name, OUTCOME_BYTES_MAX, Outcome, Refusal, Reply, Set, SetCondition, SetExpiry,
+    Command, Durability, Identity, IdentityItem, Name, Refusal, Reply, STORED_REPLY_BYTES_MAX, Set, SetCondition,
+    SetExpiry, StoredReply,
 };
 
 use super::{NotRun, Turn};
-use crate::admit::{Reach, reach};
-use crate::apply::Held;
+use crate::admission::{CommandTargets, command_targets};
+use crate::apply::ShardLocks;
 use crate::journal::format::{ENTRY_BYTES_MAX, Entry, RECORD_BYTES_MAX};
 use crate::load::Load;
-use crate::sharing::Once;
+use crate::sharing::TokenAdd;
 use crate::sketches::outcome_bytes_max;
-use crate::tokens::{Applied, CLAIM_RECORD_BYTES_MAX, ClaimRecord, Last, Seen, TokenKey};
+use crate::tokens::{AppliedToken, CLAIM_RECORD_BYTES_MAX, ClaimRecord, LastSequence, TokenKey, TokenLookup};
 
 /// A mutation under a token.
 struct Mutation<'m, 'a> {
@@ -49,11 +50,11 @@ impl<'e> Turn<'e> {
     /// Admits and applies one mutation, or several plain sets as one (replies `Ok`), under a token, unless that was done before. `Err`: counters are at rest, or a
     /// shared store has to be asked; nothing was applied.
     pub fn run_once(&mut self, identity: &Identity<'_>, commands: &[Command<'_>]) -> Result<Reply, Load> {
-        let ran = match self.engine.shared {
-            Some(_) => Err(self.once_shared(identity, commands)),
+        let result = match self.engine.shared {
+            Some(_) => Err(self.request_claim(identity, commands)),
             None => self.try_once(identity, commands, None),
         };
-        reply_or_load(ran)
+        reply_or_load(result)
     }
 
     /// Applies one mutation whose token was claimed at the shared store, and remembers the claim in the record of the effect. A mutation that
@@ -72,11 +73,11 @@ impl<'e> Turn<'e> {
 
     /// The reply of a mutation that this node has applied on a shared store, or its refusal if the token was used for another one.
     pub(crate) fn find_applied(&mut self, identity: &Identity<'_>, command: &Command<'_>) -> Option<Reply> {
-        self.release();
+        self.end_run();
         let commands = std::slice::from_ref(command);
-        let mutation = self.mutation(identity, commands, None).ok()?;
-        let held = Held::one(&self.engine.table, mutation.shard);
-        self.look(held, &mutation).err()
+        let mutation = self.build_mutation(identity, commands, None).ok()?;
+        let locks = ShardLocks::lock_one(&self.engine.table, mutation.shard);
+        self.check_token(locks, &mutation).err()
     }
 
     fn try_once(
@@ -87,52 +88,53 @@ impl<'e> Turn<'e> {
     ) -> Result<Reply, NotRun> {
         let mut bodies_bytes = 0;
         loop {
-            if let Some(reply) = self.once_as_admitted(identity, commands, claim, &mut bodies_bytes)? {
+            if let Some(reply) = self.attempt_once(identity, commands, claim, &mut bodies_bytes)? {
                 return Ok(reply);
             }
         }
     }
 
-    fn mutation<'m, 'a>(
+    fn build_mutation<'m, 'a>(
         &self,
         identity: &'m Identity<'a>,
         commands: &'m [Command<'a>],
         claim: Option<&'m ClaimRecord>,
     ) -> Result<Mutation<'m, 'a>, Refusal> {
         let engine = self.engine;
-        let digest = engine.tokens.digest(commands).filter(|_| is_one_step(commands)).ok_or(Refusal::NotOnce)?;
+        let digest = engine.tokens.digest(commands).filter(|_| is_all_or_nothing(commands)).ok_or(Refusal::NotOnce)?;
         let (key, policies) = (engine.tokens.key(identity), &self.policies);
-        let durability = commands.iter().map(|command| reach(command).durability(policies)).max().unwrap_or_default();
-        let (shard, window) = (engine.table.shard_of(key.hash()), self.window(commands));
+        let durability =
+            commands.iter().map(|command| command_targets(command).durability(policies)).max().unwrap_or_default();
+        let (shard, window) = (engine.table.shard_of(key.hash()), self.token_window(commands));
         let is_shared = engine.shared.is_some();
         Ok(Mutation { identity, commands, key, shard, digest, durability, window, is_shared, claim })
     }
 
     /// `None` if other policies came in force meanwhile, or bodies of sketches were found to need more room: then nothing was applied.
-    fn once_as_admitted(
+    fn attempt_once(
         &mut self,
         identity: &Identity<'_>,
         commands: &[Command<'_>],
         claim: Option<&ClaimRecord>,
         bodies_bytes: &mut usize,
     ) -> Result<Option<Reply>, NotRun> {
-        self.release();
+        self.end_run();
         let engine = self.engine;
-        let mutation = self.mutation(identity, commands, claim)?;
+        let mutation = self.build_mutation(identity, commands, claim)?;
         let shard = mutation.shard;
         // A retry needs no room, and no counters either.
-        if let Err(told) = self.look(Held::one(&engine.table, shard), &mutation) {
-            return Ok(Some(told));
+        if let Err(known_reply) = self.check_token(ShardLocks::lock_one(&engine.table, shard), &mutation) {
+            return Ok(Some(known_reply));
         }
         let outcome_bytes: usize = commands.iter().map(outcome_bytes_max).sum();
-        if outcome_bytes > OUTCOME_BYTES_MAX {
-            return Err(Refusal::TokenReply { bytes_max: OUTCOME_BYTES_MAX }.into());
+        if outcome_bytes > STORED_REPLY_BYTES_MAX {
+            return Err(Refusal::TokenReply { bytes_max: STORED_REPLY_BYTES_MAX }.into());
         }
         let claim_bytes = if claim.is_some() { CLAIM_RECORD_BYTES_MAX } else { 0 };
         let (mut shards, mut bytes) = (vec![shard], ENTRY_BYTES_MAX + outcome_bytes + claim_bytes + *bodies_bytes);
         for command in commands {
-            reach(command).shards(&engine.table, &mut shards);
-            bytes += reach(command).record_bytes_max(self.own_bytes_max());
+            command_targets(command).collect_shards(&engine.table, &mut shards);
+            bytes += command_targets(command).record_bytes_max(self.own_bytes_max());
         }
         if bytes > RECORD_BYTES_MAX {
             let reason = format!("a command of {bytes} bytes is longer than a record may be");
@@ -140,116 +142,116 @@ impl<'e> Turn<'e> {
         }
         self.admit(bytes, true, true)?;
         // Somebody else may have come first.
-        let held = Held::many(&engine.table, shards);
-        if !self.is_admitted() || self.needs_more(&held, commands, bodies_bytes) {
-            self.promised = 0;
+        let locks = ShardLocks::lock_sorted(&engine.table, shards);
+        if !self.policies_unchanged() || self.needs_more_room(&locks, commands, bodies_bytes) {
+            self.run_room_max = 0;
             return Ok(None);
         }
-        match self.look(held, &mutation) {
-            Ok(held) => self.apply_once(held, &mutation).map(Some),
-            Err(told) => Ok(Some(told)),
+        match self.check_token(locks, &mutation) {
+            Ok(locks) => self.apply_once(locks, &mutation).map(Some),
+            Err(known_reply) => Ok(Some(known_reply)),
         }
     }
 
     /// How long a mutation is remembered: as the namespace of its counter says, or of several counters the one that says longest.
-    fn window(&self, commands: &[Command<'_>]) -> Duration {
-        let of = |name: &Name<'_>| self.policies.policy(*name).token_window;
-        let windows = commands.iter().map(|command| match reach(command) {
-            Reach::One(name) => of(&name),
-            Reach::Many(names) => names.iter().map(of).max().unwrap_or_default(),
-            Reach::All | Reach::Walk => self.policies.token_window_max(),
+    fn token_window(&self, commands: &[Command<'_>]) -> Duration {
+        let window_of = |name: &Name<'_>| self.policies.policy(*name).token_window;
+        let windows = commands.iter().map(|command| match command_targets(command) {
+            CommandTargets::One(name) => window_of(&name),
+            CommandTargets::Many(names) => names.iter().map(window_of).max().unwrap_or_default(),
+            CommandTargets::All | CommandTargets::Walk => self.policies.token_window_max(),
         });
         windows.max().unwrap_or_default()
     }
 
     /// The locks back if the mutation is new; what is to be told about it if it is not.
-    fn look(&mut self, mut held: Held<'e>, mutation: &Mutation<'_, '_>) -> Result<Held<'e>, Reply> {
+    fn check_token(&mut self, mut locks: ShardLocks<'e>, mutation: &Mutation<'_, '_>) -> Result<ShardLocks<'e>, Reply> {
         let tokens = &self.engine.tokens;
         let &Mutation { identity, key, digest, window, .. } = mutation;
-        let book = held.shard(mutation.shard).book();
-        let seen = match mutation.is_shared {
-            true => tokens.find(book, identity, (key, digest), self.now, window),
-            false => tokens.look(book, identity, (key, digest), self.now, window),
+        let token_index = locks.shard(mutation.shard).tokens();
+        let lookup = match mutation.is_shared {
+            true => tokens.find(token_index, identity, (key, digest), self.now, window),
+            false => tokens.check_and_find(token_index, identity, (key, digest), self.now, window),
         };
-        let told = match seen {
-            Ok(Seen::New) => return Ok(held),
-            Ok(Seen::Again(outcome)) => {
-                tokens.note_hit();
-                outcome.reply()
+        let known_reply = match lookup {
+            Ok(TokenLookup::New) => return Ok(locks),
+            Ok(TokenLookup::Repeat(outcome)) => {
+                tokens.record_hit();
+                outcome.to_reply()
             }
             Err(refusal) => Reply::Refused(refusal),
         };
-        self.held = Some(held);
+        self.locks = Some(locks);
         self.run_durability = mutation.durability;
-        self.release();
-        Err(told)
+        self.end_run();
+        Err(known_reply)
     }
 
     /// Applies a new mutation and remembers it, in one record.
-    fn apply_once(&mut self, mut held: Held<'e>, mutation: &Mutation<'_, '_>) -> Result<Reply, NotRun> {
+    fn apply_once(&mut self, mut locks: ShardLocks<'e>, mutation: &Mutation<'_, '_>) -> Result<Reply, NotRun> {
         let Mutation { identity, commands, key, shard, durability, .. } = *mutation;
         let engine = self.engine;
         // Under the locks: what was admitted before the close must not come after its mark.
         engine.check_open()?;
-        if let Some(load) = self.missing(&mut held, commands) {
+        if let Some(load) = self.find_missing(&mut locks, commands) {
             return Err(NotRun::Load(load));
         }
-        self.check_rows(&mut held, commands)?;
-        self.held = Some(held);
-        let places = self.hold_places(commands);
-        let mut held = self.held.take().expect("it was just put there");
-        let _places = places?;
-        let has_taken = engine.tokens.take_place(held.shard(shard).book(), identity, key)?;
-        self.held = Some(held);
+        self.check_rows(&mut locks, commands)?;
+        self.locks = Some(locks);
+        let reservation = self.reserve_counter_slots(commands);
+        let mut locks = self.locks.take().expect("it was just put there");
+        let _reservation = reservation?;
+        let has_reserved = engine.tokens.reserve(locks.shard(shard).tokens(), identity, key)?;
+        self.locks = Some(locks);
         self.run_durability = durability;
         let mut reply = Reply::Ok;
         for command in commands {
             reply = self.apply(command, Some(durability.max(Durability::Relaxed)), true);
         }
-        match Outcome::of(&reply) {
-            Some(outcome) => self.remember(mutation, outcome),
-            None if has_taken => engine.tokens.give_back(identity),
+        match StoredReply::from_reply(&reply) {
+            Some(outcome) => self.record_token(mutation, outcome),
+            None if has_reserved => engine.tokens.unreserve(identity),
             None => {}
         }
-        self.release();
+        self.end_run();
         Ok(reply)
     }
 
-    fn remember(&mut self, mutation: &Mutation<'_, '_>, outcome: Outcome) {
+    fn record_token(&mut self, mutation: &Mutation<'_, '_>, outcome: StoredReply) {
         let Mutation { identity, key, shard, digest, claim, .. } = *mutation;
         let claim = claim.cloned().map(Box::new);
-        let number = if let Item::Sequence(n) = identity.item() { Some(n) } else { None };
-        self.draft
+        let number = if let IdentityItem::Sequence(n) = identity.item() { Some(n) } else { None };
+        self.builder
             .push(self.now, &Entry::Token { key, digest, number, outcome: outcome.clone(), claim: claim.clone() });
-        let book = self.held.as_mut().expect("the run is open").shard(shard).book_mut();
+        let token_index = self.locks.as_mut().expect("the run is open").shard(shard).tokens_mut();
         match number {
-            None => book.apply(key, Applied { at: self.now, digest, outcome, claim }),
-            Some(n) => book.follow(key, Last { n, digest, outcome }),
+            None => token_index.insert_token(key, AppliedToken { at: self.now, digest, outcome, claim }),
+            Some(n) => token_index.advance_producer(key, LastSequence { number: n, digest, outcome }),
         }
     }
 
     /// On a shared store a token is claimed there, and only adds can be so far.
-    fn once_shared(&self, identity: &Identity<'_>, commands: &[Command<'_>]) -> NotRun {
-        if self.engine.tokens.digest(commands).filter(|_| is_one_step(commands)).is_none() {
+    fn request_claim(&self, identity: &Identity<'_>, commands: &[Command<'_>]) -> NotRun {
+        if self.engine.tokens.digest(commands).filter(|_| is_all_or_nothing(commands)).is_none() {
             return Refusal::NotOnce.into();
         }
         if let Some(refusal) = self.engine.shared.as_ref().and_then(|shared| shared.refusal()) {
             return refusal.into();
         }
         match (identity.item(), commands) {
-            (Item::Token(_), [Command::Add { name, delta, shard_key: None }]) => {
-                let token = Token::new(&identity.key()).expect("an identity is no longer than a token");
-                let (window, name, delta) = (self.window(commands), name.bytes().into(), *delta);
-                NotRun::Load(Load::Once(Box::new(Once { token, name, delta, window })))
+            (IdentityItem::Token(_), [Command::Add { name, delta, shard_key: None }]) => {
+                let token = ClaimToken::new(&identity.key()).expect("an identity is no longer than a token");
+                let (window, name, delta) = (self.token_window(commands), name.bytes().into(), *delta);
+                NotRun::Load(Load::Once(Box::new(TokenAdd { token, name, delta, window })))
             }
-            (Item::Token(_), _) => Refusal::OneOwner { what: "a token on anything but a plain add" }.into(),
-            (Item::Sequence(_), _) => Refusal::OneOwner { what: "a sequence number" }.into(),
+            (IdentityItem::Token(_), _) => Refusal::OneOwner { what: "a token on anything but a plain add" }.into(),
+            (IdentityItem::Sequence(_), _) => Refusal::OneOwner { what: "a sequence number" }.into(),
         }
     }
 }
 
-fn reply_or_load(ran: Result<Reply, NotRun>) -> Result<Reply, Load> {
-    match ran {
+fn reply_or_load(result: Result<Reply, NotRun>) -> Result<Reply, Load> {
+    match result {
         Ok(reply) => Ok(reply),
         Err(NotRun::Refused(refusal)) => Ok(Reply::Refused(refusal)),
         Err(NotRun::Load(load)) => Err(load),
@@ -257,7 +259,7 @@ fn reply_or_load(ran: Result<Reply, NotRun>) -> Result<Reply, Load> {
 }
 
 /// Whether all is applied or all is refused: one command, or several of which none is refused once there is room.
-fn is_one_step(commands: &[Command<'_>]) -> bool {
+fn is_all_or_nothing(commands: &[Command<'_>]) -> bool {
     let is_plain = |command: &Command<'_>| {
         let plain = (SetCondition::Always, SetExpiry::Remove, false);
         matches!(command, Command::Set(Set { condition, expiry, reply_old, .. }) if (*condition, *expiry, *reply_old) == plain)

@@ -5,15 +5,15 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use quipu_engine::inspect::{Inspection, inspect};
-use quipu_engine::{Backing, BackupError, Engine, MakingError, Options, restore};
+use quipu_engine::{BackupError, BackupStep, Engine, Options, StagingError, restore};
 use quipu_model::{Durability, Vfs};
-use quipu_testkit::{CrashDisk, Dice, Fault, Image, OpKind};
+use quipu_testkit::{CrashDisk, DiskFault, Image, OpKind, SeededRng};
 
 use crate::crash_states::read_all;
 use crate::model::{State, view};
 use crate::once::retry_all;
-use crate::sim::{Taken, Trace, live_and_back_up};
-use crate::world::{DATA, World, look, refusal, seal_without_cut, small};
+use crate::sim::{BackupTrace, Trace, run_with_backups};
+use crate::world::{DATA, World, ledger_opener, refusal, seal_without_cut, small_options};
 
 const SEGMENT_BYTES: u64 = 4096;
 
@@ -21,7 +21,7 @@ const SEGMENT_BYTES: u64 = 4096;
 const KEPT_SEEDS: [u64; 0] = [];
 
 fn options(dir: &Path) -> Options {
-    Options { data: dir.to_owned(), ..small(SEGMENT_BYTES) }
+    Options { data: dir.to_owned(), ..small_options(SEGMENT_BYTES) }
 }
 
 fn files_in(image: &Image, dir: &Path) -> Vec<String> {
@@ -58,49 +58,51 @@ fn a_backup_is_a_state_that_existed_with_all_that_was_shown_before_it_and_an_unf
 }
 
 fn run_seed(seed: u64, tally: &mut Tally) {
-    let dice = Dice::new(seed ^ 0xbac0);
+    let rng = SeededRng::new(seed ^ 0xbac0);
     let (mut disk, mut state) = (CrashDisk::new(), State::new());
-    for life in 0..2 {
-        let context = format!("seed {seed}, life {life}");
-        let world = World::new(disk, dice.roll());
-        let engine = world.open(small(SEGMENT_BYTES)).unwrap();
-        let trace = live_and_back_up(&world, &engine, &state, 2 + dice.below(2), 300 + dice.below(300));
+    for incarnation in 0..2 {
+        let context = format!("seed {seed}, life {incarnation}");
+        let world = World::new(disk, rng.next_u64());
+        let engine = world.open(small_options(SEGMENT_BYTES)).unwrap();
+        let trace = run_with_backups(&world, &engine, &state, 2 + rng.below(2), 300 + rng.below(300));
         assert!(!world.has_failed(), "{context}: the engine failed");
         tally.seals += trace.counts.seals;
         let operations = world.disk.operations();
         let end = world.disk.kill(operations);
-        for taken in &trace.backups {
-            if let Some((_, position)) = taken.done {
+        for backup_trace in &trace.backups {
+            if let Some((_, position)) = backup_trace.done {
                 tally.done += 1;
-                tally.moved_on += usize::from(position > taken.least);
-                judge(&end, taken, &trace, &engine, operations, &mut Tally::default(), &context);
+                tally.moved_on += usize::from(position > backup_trace.least);
+                judge(&end, backup_trace, &trace, &engine, operations, &mut Tally::default(), &context);
             } else {
                 assert_eq!(
-                    files_in(&end, &taken.dir),
+                    files_in(&end, &backup_trace.dir),
                     Vec::<String>::new(),
                     "{context}: a backup given up leaves nothing"
                 );
             }
         }
         for _ in 0..40 {
-            let at = dice.below(operations + 1);
-            let image = if dice.chance(85) { world.disk.crash(at, &dice) } else { world.disk.kill(at) };
+            let at = rng.below(operations + 1);
+            let image = if rng.chance(85) { world.disk.crash(at, &rng) } else { world.disk.kill(at) };
             if tally.distinct.insert(image.digest()) {
-                for taken in &trace.backups {
+                for backup_trace in &trace.backups {
                     let context = format!("{context}, crash after operation {at} of {operations}");
-                    judge(&image, taken, &trace, &engine, at, tally, &context);
+                    judge(&image, backup_trace, &trace, &engine, at, tally, &context);
                 }
             }
         }
         // The next life goes on from what was recovered, beside the backups of this one.
         drop(engine);
         let mut image = world.disk.kill(operations);
-        for file in trace.backups.iter().flat_map(|taken| files_in(&image, &taken.dir)).collect::<Vec<_>>() {
+        for file in
+            trace.backups.iter().flat_map(|backup_trace| files_in(&image, &backup_trace.dir)).collect::<Vec<_>>()
+        {
             image.remove(file);
         }
         disk = image.into_disk();
         let again = World::new(disk.clone(), 1);
-        let engine = again.open(small(SEGMENT_BYTES)).unwrap();
+        let engine = again.open(small_options(SEGMENT_BYTES)).unwrap();
         state = read_all(&engine, Durability::Durable);
         state.extend(read_all(&engine, Durability::Memory));
         drop(engine);
@@ -108,16 +110,24 @@ fn run_seed(seed: u64, tally: &mut Tally) {
 }
 
 /// Opens a backup as a crash left it.
-fn judge(image: &Image, taken: &Taken, trace: &Trace, source: &Engine, at: usize, tally: &mut Tally, context: &str) {
-    let context = format!("{context}, {}", taken.dir.display());
-    let promised = taken.done.filter(|(done, _)| *done <= at);
-    if files_in(image, &taken.dir).is_empty() {
+fn judge(
+    image: &Image,
+    backup_trace: &BackupTrace,
+    trace: &Trace,
+    source: &Engine,
+    at: usize,
+    tally: &mut Tally,
+    context: &str,
+) {
+    let context = format!("{context}, {}", backup_trace.dir.display());
+    let promised = backup_trace.done.filter(|(done, _)| *done <= at);
+    if files_in(image, &backup_trace.dir).is_empty() {
         assert!(promised.is_none(), "{context}: a backup that was done is gone");
         tally.absent += 1;
         return;
     }
     let world = World::new(image.clone().into_disk(), 7);
-    let engine = match world.open(options(&taken.dir)) {
+    let engine = match world.open(options(&backup_trace.dir)) {
         Ok(engine) => engine,
         Err(error) => {
             assert!(promised.is_none(), "{context}: a backup that was done is refused: {error}");
@@ -127,11 +137,12 @@ fn judge(image: &Image, taken: &Taken, trace: &Trace, source: &Engine, at: usize
         }
     };
     tally.whole += 1;
-    let (_, position) = taken.done.unwrap_or_else(|| panic!("{context}: a backup that was never finished opens"));
+    let (_, position) =
+        backup_trace.done.unwrap_or_else(|| panic!("{context}: a backup that was never finished opens"));
     assert_eq!(engine.recovery().tail.position, position, "{context}");
     assert!(engine.recovery().tail.torn.is_none() && engine.recovery().copied, "{context}: {:?}", engine.recovery());
-    assert!(position >= taken.least, "{context}: less than there was when it began");
-    let shown = trace.shown.iter().filter(|shown| shown.operations <= taken.begun).map(|shown| shown.position);
+    assert!(position >= backup_trace.least, "{context}: less than there was when it began");
+    let shown = trace.shown.iter().filter(|shown| shown.operations <= backup_trace.begun).map(|shown| shown.position);
     assert!(shown.max().is_none_or(|shown| shown <= position), "{context}: something shown before is not in it");
     let expected = trace.states.get(&position).unwrap_or_else(|| panic!("{context}: no record ended at {position}"));
     let found = read_all(&engine, Durability::Durable);
@@ -144,8 +155,14 @@ fn judge(image: &Image, taken: &Taken, trace: &Trace, source: &Engine, at: usize
     let (writer, original) = (engine.stats().writer, source.stats().writer);
     // In a world of its own: what came after the backup is applied there.
     let retrying = World::new(image.clone().into_disk(), 8);
-    let (ever, context_of) = (trace.books.last_key_value().expect("a life notes its end").1, &context);
-    retry_all(&retrying.open(options(&taken.dir)).unwrap(), expected, &trace.books[&position], ever, context_of);
+    let (ever, context_of) = (trace.token_models.last_key_value().expect("a life notes its end").1, &context);
+    retry_all(
+        &retrying.open(options(&backup_trace.dir)).unwrap(),
+        expected,
+        &trace.token_models[&position],
+        ever,
+        context_of,
+    );
     assert_eq!(writer.node, original.node, "{context}");
     assert_ne!(writer.incarnation, original.incarnation, "{context}");
     // It lives on its own.
@@ -158,7 +175,7 @@ fn judge(image: &Image, taken: &Taken, trace: &Trace, source: &Engine, at: usize
 }
 
 fn counted(world: &World) -> Engine {
-    let engine = world.open(small(SEGMENT_BYTES)).unwrap();
+    let engine = world.open(small_options(SEGMENT_BYTES)).unwrap();
     for index in 0..300 {
         engine.add(format!("d:{}", index % 40), 1).unwrap();
     }
@@ -192,7 +209,7 @@ fn a_backup_on_a_disk_that_gets_full_or_fails_leaves_nothing_and_the_engine_goes
         engine.add("d:0", 1).unwrap();
     }
     for kind in [OpKind::CreateDir, OpKind::Create, OpKind::Write, OpKind::SyncData, OpKind::SyncDir, OpKind::Rename] {
-        let fault = if kind == OpKind::SyncData { Fault::FsyncFails } else { Fault::Eio };
+        let fault = if kind == OpKind::SyncData { DiskFault::FsyncFails } else { DiskFault::Eio };
         for after in 0.. {
             let world = World::new(CrashDisk::new(), 5);
             let engine = counted(&world);
@@ -220,10 +237,10 @@ fn a_place_that_is_not_empty_is_refused_and_not_touched_and_so_is_one_inside_the
     world.disk.create(Path::new("/taken/theirs")).unwrap();
     let before = world.disk.operations();
     let error = back_up(&engine, "/taken").unwrap_err();
-    assert!(matches!(error, BackupError::Making(MakingError::NotEmpty { .. })), "{error}");
+    assert!(matches!(error, BackupError::Staging(StagingError::NotEmpty { .. })), "{error}");
     for inside in [DATA, "/data/backup", "/data/ledger/g000009"] {
         assert!(
-            matches!(back_up(&engine, inside).unwrap_err(), BackupError::Making(MakingError::Inside { .. })),
+            matches!(back_up(&engine, inside).unwrap_err(), BackupError::Staging(StagingError::Inside { .. })),
             "{inside}"
         );
     }
@@ -236,13 +253,13 @@ fn one_backup_at_a_time_and_the_journal_is_cut_again_after_it() {
     let world = World::new(CrashDisk::new(), 5);
     let engine = counted(&world);
     let steps = engine.steps();
-    let mut first = steps.backup_begin(Path::new("/first")).unwrap();
+    let mut first = steps.begin_backup(Path::new("/first")).unwrap();
     assert!(matches!(back_up(&engine, "/second").unwrap_err(), BackupError::Busy));
     // Sealed and not cut: what the backup is about to copy must stay.
     let long = engine.stats().journal_bytes;
-    steps.seal_finish(seal_without_cut(&engine)).unwrap();
+    steps.finish_seal(seal_without_cut(&engine)).unwrap();
     assert!(engine.stats().journal_bytes >= long);
-    while first.step().unwrap() == Backing::More {}
+    while first.step().unwrap() == BackupStep::More {}
     drop(first);
     steps.seal_all().unwrap();
     assert!(engine.stats().journal_bytes < long);
@@ -253,7 +270,7 @@ fn one_backup_at_a_time_and_the_journal_is_cut_again_after_it() {
 fn an_engine_that_is_closed_ends_its_backup_and_nothing_is_left_of_it() {
     let world = World::new(CrashDisk::new(), 5);
     let engine = counted(&world);
-    let mut backup = engine.steps().backup_begin(Path::new("/backup")).unwrap();
+    let mut backup = engine.steps().begin_backup(Path::new("/backup")).unwrap();
     backup.step().unwrap();
     std::thread::scope(|scope| {
         let closing = scope.spawn(|| engine.close());
@@ -297,11 +314,11 @@ fn a_copied_directory_is_a_new_incarnation_also_after_a_clean_stop() {
     drop(engine);
     let image = world.disk.kill(world.disk.operations());
     let moved = World::new(image.clone().into_disk(), 6);
-    let same = moved.open(small(SEGMENT_BYTES)).unwrap();
+    let same = moved.open(small_options(SEGMENT_BYTES)).unwrap();
     assert_eq!(same.stats().writer, writer);
     assert!(same.recovery().clean && !same.recovery().copied);
     let copied = World::new(image.into_copied_disk(), 6);
-    let copy = copied.open(small(SEGMENT_BYTES)).unwrap();
+    let copy = copied.open(small_options(SEGMENT_BYTES)).unwrap();
     let other = copy.stats().writer;
     assert!(copy.recovery().clean && copy.recovery().copied);
     assert_eq!(other.node, writer.node);
@@ -310,12 +327,12 @@ fn a_copied_directory_is_a_new_incarnation_also_after_a_clean_stop() {
     // It is told once: from now on the copy is a directory like any other.
     copy.close().unwrap();
     drop(copy);
-    let again = copied.open(small(SEGMENT_BYTES)).unwrap();
+    let again = copied.open(small_options(SEGMENT_BYTES)).unwrap();
     assert_eq!((again.stats().writer, again.recovery().copied), (other, false));
 }
 
 fn inspected(disk: &CrashDisk, dir: &str) -> Inspection {
-    inspect(disk, dir.as_ref(), look(disk, dir.as_ref()), |_, _| Ok(())).unwrap()
+    inspect(disk, dir.as_ref(), ledger_opener(disk, dir.as_ref()), |_, _| Ok(())).unwrap()
 }
 
 #[test]
@@ -334,11 +351,11 @@ fn a_restore_that_a_crash_ends_is_refused_and_one_that_ends_is_the_backup() {
     };
     restore(&world.disk, &inspection, &world.disk, Path::new("/restored"), &mut listen).unwrap();
     assert_eq!(heard, quipu_engine::restore_bytes(&inspection));
-    let (dice, operations) = (Dice::new(3), world.disk.operations());
+    let (rng, operations) = (SeededRng::new(3), world.disk.operations());
     let (mut refused, mut whole) = (0, 0);
     for at in before..=operations {
         for round in 0..12 {
-            let image = if round == 0 { world.disk.kill(at) } else { world.disk.crash(at, &dice) };
+            let image = if round == 0 { world.disk.kill(at) } else { world.disk.crash(at, &rng) };
             if files_in(&image, Path::new("/restored")).is_empty() {
                 assert!(at < operations);
                 continue;
@@ -401,6 +418,6 @@ fn inspect_says_of_a_ledger_that_does_not_fit_what_the_server_says() {
         let world = World::new(image.into_disk(), 9);
         let verdict = inspected(&world.disk, DATA).verdict.unwrap_err().to_string();
         assert!(verdict.contains(words), "{what}: {verdict}");
-        assert_eq!(refusal(world.open(small(SEGMENT_BYTES))), verdict, "{what}");
+        assert_eq!(refusal(world.open(small_options(SEGMENT_BYTES))), verdict, "{what}");
     }
 }

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use quipu_engine::{Engine, Error, STEP_STAYS, TimeLowered};
-use quipu_model::{Command, ExpiryCondition, Identity, Millis, Name, Refusal, Reply, When};
+use quipu_engine::{Engine, Error, STEP_STAYS, TimeCorrection};
+use quipu_model::{Command, ExpiryCondition, ExpiryTime, Identity, Millis, Name, Refusal, Reply};
 use quipu_testkit::CrashDisk;
 
 use crate::once::WINDOW;
-use crate::world::{BEGIN, World, small};
+use crate::world::{BEGIN, World, small_options};
 
 const DAY: u64 = 24 * 60 * 60 * 1000;
 
@@ -40,7 +40,7 @@ fn killed(world: &World, wall: Millis) -> World {
 fn tokens_and_expiry_go_on_while_the_wall_clock_is_elsewhere() {
     for jump in [30 * DAY as i64, -365 * DAY as i64] {
         let world = World::new(CrashDisk::new(), 1);
-        let engine = world.open(small(8192)).unwrap();
+        let engine = world.open(small_options(8192)).unwrap();
         let mut true_time = BEGIN;
         let mut pass = |millis| {
             world.clock.advance(Duration::from_millis(millis));
@@ -53,8 +53,11 @@ fn tokens_and_expiry_go_on_while_the_wall_clock_is_elsewhere() {
             assert_eq!(engine.now(), begun, "{jump}: round {round}");
             assert_eq!(add_once(&engine, begun, "a"), Reply::Integer(5 * (round as i64 + 1)), "{jump}: round {round}");
             engine.add("d:ttl", 1).unwrap();
-            let expire =
-                Command::Expire { name: name("d:ttl"), when: When::In(10_000), condition: ExpiryCondition::Always };
+            let expire = Command::Expire {
+                name: name("d:ttl"),
+                when: ExpiryTime::In(10_000),
+                condition: ExpiryCondition::Always,
+            };
             assert_eq!(engine.execute(&expire).unwrap(), Reply::Integer(1));
             pass(9_999);
             assert!(engine.read("d:ttl").unwrap().exists, "{jump}: round {round}");
@@ -67,7 +70,7 @@ fn tokens_and_expiry_go_on_while_the_wall_clock_is_elsewhere() {
 #[test]
 fn a_wall_clock_that_stays_is_believed() {
     let world = World::new(CrashDisk::new(), 1);
-    let engine = world.open(small(8192)).unwrap();
+    let engine = world.open(small_options(8192)).unwrap();
     world.clock.set_wall(Millis(BEGIN.0 + 30 * DAY));
     assert_eq!(engine.now(), BEGIN);
     world.clock.advance(STEP_STAYS - Duration::from_millis(1));
@@ -79,26 +82,26 @@ fn a_wall_clock_that_stays_is_believed() {
 #[test]
 fn a_time_that_was_wrong_at_a_start_is_put_back_and_nothing_is_counted_twice() {
     let world = World::new(CrashDisk::new(), 1);
-    let engine = world.open(small(8192)).unwrap();
+    let engine = world.open(small_options(8192)).unwrap();
     assert_eq!(add_once(&engine, BEGIN, "early"), Reply::Integer(5));
     drop(engine);
     let world = killed(&world, Millis(BEGIN.0 + 30 * DAY));
-    let engine = world.open(small(8192)).unwrap();
+    let engine = world.open(small_options(8192)).unwrap();
     assert_eq!(engine.add("d:a", 1).unwrap(), 6, "a start believes the wall clock");
     engine.close().unwrap();
     drop(engine);
     let now = Millis(BEGIN.0 + 60_000);
     let world = killed(&world, now);
-    let engine = world.open(small(8192)).unwrap();
+    let engine = world.open(small_options(8192)).unwrap();
     assert_eq!(add_once(&engine, now, "late"), too_old());
     let from = engine.now();
     assert!(from.0 >= BEGIN.0 + 30 * DAY);
-    assert_eq!(engine.lower_time().unwrap(), Some(TimeLowered { from, to: now }));
+    assert_eq!(engine.lower_time().unwrap(), Some(TimeCorrection { from, to: now }));
     assert_eq!((engine.now(), engine.lower_time().unwrap()), (now, None));
     drop(engine);
     // Durable when it returns, without a clean stop.
     let world = killed(&world, now);
-    let engine = world.open(small(8192)).unwrap();
+    let engine = world.open(small_options(8192)).unwrap();
     assert_eq!(engine.now(), now);
     assert_eq!(add_once(&engine, BEGIN, "early"), too_old(), "it was forgotten, and is not applied again");
     world.clock.advance(Duration::from_millis(60_001));

@@ -5,25 +5,25 @@ use std::time::Duration;
 use quipu_engine::Engine;
 use quipu_engine::inspect::inspect;
 use quipu_model::{
-    AddWithin, Command, Epoch, Expiry, ExpiryCondition, ExpiryForm, ListNames, Millis, Name, Pattern, Refusal, Reply,
-    Scan, Set, SetCondition, SetExpiry, When,
+    AddWithin, Command, Epoch, Expiry, ExpiryCondition, ExpiryForm, ExpiryTime, ListNames, Millis, Name, Pattern,
+    Refusal, Reply, Scan, Set, SetCondition, SetExpiry,
 };
 use quipu_testkit::CrashDisk;
 
-use crate::world::{BEGIN, DATA, World, look, small};
+use crate::world::{BEGIN, DATA, World, ledger_opener, small_options};
 
 const YEAR: u64 = 365 * 24 * 3_600_000;
 
 fn world() -> (World, Engine) {
     let world = World::new(CrashDisk::new(), 1);
-    let engine = world.open(small(4096)).unwrap();
+    let engine = world.open(small_options(4096)).unwrap();
     (world, engine)
 }
 
 /// The same directory after the machine lost power and came back.
 fn restarted(world: &World) -> (World, Engine) {
     let again = World::new(world.disk.kill(world.disk.operations()).into_disk(), 2);
-    let engine = again.open(small(4096)).unwrap();
+    let engine = again.open(small_options(4096)).unwrap();
     (again, engine)
 }
 
@@ -75,7 +75,7 @@ fn expiry_raises_the_epoch_and_flush_raises_all() {
     engine.add("d:a", 5).unwrap();
     let first = epoch(&engine);
     engine
-        .execute(&Command::Expire { name: name("d:a"), when: When::In(1000), condition: ExpiryCondition::Always })
+        .execute(&Command::Expire { name: name("d:a"), when: ExpiryTime::In(1000), condition: ExpiryCondition::Always })
         .unwrap();
     assert_eq!(epoch(&engine), first, "an expiry that has not come yet changes nothing");
     world.clock.advance(Duration::from_millis(1000));
@@ -104,7 +104,7 @@ fn the_epoch_of_what_is_gone_survives_the_cut() {
 #[test]
 fn a_counter_that_was_seen_to_expire_stays_gone_when_the_clock_goes_back() {
     let (world, engine) = world();
-    engine.execute(&set("d:a", 9, SetExpiry::At(When::In(1000)))).unwrap();
+    engine.execute(&set("d:a", 9, SetExpiry::At(ExpiryTime::In(1000)))).unwrap();
     world.clock.advance(Duration::from_millis(YEAR));
     assert_eq!(engine.execute(&Command::Read { name: name("d:a") }).unwrap(), Reply::Value(None));
     world.clock.set_wall(Millis(BEGIN.0 - YEAR));
@@ -141,11 +141,11 @@ fn a_clock_that_jumps_moves_expiry_and_no_total() {
 #[test]
 fn the_driver_removes_what_has_expired_without_being_asked() {
     let (world, engine) = world();
-    engine.execute(&set("d:a", 9, SetExpiry::At(When::In(10)))).unwrap();
+    engine.execute(&set("d:a", 9, SetExpiry::At(ExpiryTime::In(10)))).unwrap();
     world.clock.advance(Duration::from_millis(11));
     assert_eq!(engine.execute(&Command::CountNames).unwrap(), Reply::Integer(1));
     let steps = engine.steps();
-    assert_eq!((0..steps.shards()).map(|shard| steps.expire(shard)).sum::<usize>(), 1);
+    assert_eq!((0..steps.shard_count()).map(|shard| steps.expire(shard)).sum::<usize>(), 1);
     assert_eq!(engine.execute(&Command::CountNames).unwrap(), Reply::Integer(0));
 }
 
@@ -169,7 +169,7 @@ fn a_bounded_add_that_moves_a_counter_by_more_than_64_bits_is_refused_and_change
     const FAR: i64 = 5_000_000_000_000_000_000;
     let (world, engine) = world();
     let add = |delta, lower, upper| {
-        let (name, saturate, expiry) = (name("d:a"), true, Expiry::At(When::In(5000)));
+        let (name, saturate, expiry) = (name("d:a"), true, Expiry::At(ExpiryTime::In(5000)));
         Command::AddWithin(AddWithin { name, delta, lower, upper, saturate, expiry, expiry_if_none: false })
     };
     for (start, delta, lower, upper) in [
@@ -198,7 +198,7 @@ fn a_bounded_add_sets_its_expiry_in_the_same_step() {
     let left = |engine: &Engine| {
         engine.execute(&Command::ExpiryOf { name: name("d:a"), form: ExpiryForm::MillisLeft }).unwrap()
     };
-    let at = Expiry::At(When::In(5000));
+    let at = Expiry::At(ExpiryTime::In(5000));
     assert_eq!(engine.execute(&add(11, false, at, false)).unwrap(), Reply::Pair(0, 0));
     assert!(!engine.read("d:a").unwrap().exists, "an add that was not done makes no counter");
     assert_eq!(engine.execute(&add(4, false, at, false)).unwrap(), Reply::Pair(4, 4));
@@ -216,8 +216,12 @@ fn an_expiry_out_of_range_is_refused() {
     let (_, engine) = world();
     engine.add("d:a", 1).unwrap();
     let expire = |when| Command::Expire { name: name("d:a"), when, condition: ExpiryCondition::Always };
-    assert_eq!(engine.execute(&expire(When::In(i64::MAX))), Err(Refusal::ExpireTime.into()));
-    assert_eq!(engine.execute(&expire(When::In(i64::MIN))).unwrap(), Reply::Integer(1), "as past as can be: deleted");
+    assert_eq!(engine.execute(&expire(ExpiryTime::In(i64::MAX))), Err(Refusal::ExpireTime.into()));
+    assert_eq!(
+        engine.execute(&expire(ExpiryTime::In(i64::MIN))).unwrap(),
+        Reply::Integer(1),
+        "as past as can be: deleted"
+    );
     assert!(!engine.read("d:a").unwrap().exists);
 }
 
@@ -232,16 +236,16 @@ fn watched_counters_that_change_stop_a_transaction() {
         turn.finish();
         watch
     };
-    let exec = |watch| engine.turn().run_all(&[add("d:b"), add("d:c")], &[watch]).unwrap();
-    let seen = watch();
-    assert_eq!(exec(seen), Some(vec![Reply::Integer(1), Reply::Integer(1)]));
+    let exec = |watch| engine.turn().run_transaction(&[add("d:b"), add("d:c")], &[watch]).unwrap();
+    let watched = watch();
+    assert_eq!(exec(watched), Some(vec![Reply::Integer(1), Reply::Integer(1)]));
     for change in
         [add("d:a"), set("d:a", 2, SetExpiry::Remove), Command::Delete { names: vec![name("d:a")] }, Command::Flush]
     {
         engine.add("d:a", 0).unwrap();
-        let seen = watch();
+        let watched = watch();
         engine.execute(&change).unwrap();
-        assert_eq!(exec(seen), None, "{change:?}");
+        assert_eq!(exec(watched), None, "{change:?}");
     }
 }
 
@@ -249,8 +253,9 @@ fn watched_counters_that_change_stop_a_transaction() {
 fn a_transaction_is_one_record_and_refuses_per_command() {
     let (world, engine) = world();
     engine.set("d:a", i64::MAX).unwrap();
-    let records =
-        || inspect(&world.disk, DATA.as_ref(), look(&world.disk, DATA.as_ref()), |_, _| Ok(())).unwrap().records;
+    let records = || {
+        inspect(&world.disk, DATA.as_ref(), ledger_opener(&world.disk, DATA.as_ref()), |_, _| Ok(())).unwrap().records
+    };
     let before = records();
     let commands = [
         Command::Add { name: name("d:a"), delta: 1, shard_key: None },
@@ -259,9 +264,9 @@ fn a_transaction_is_one_record_and_refuses_per_command() {
         Command::Add { name: name("m:d"), delta: 5, shard_key: None },
     ];
     let mut turn = engine.turn();
-    let replies = turn.run_all(&commands, &[]).unwrap().unwrap();
+    let replies = turn.run_transaction(&commands, &[]).unwrap().unwrap();
     turn.finish();
-    engine.steps().hand_over();
+    engine.steps().write_filled();
     assert_eq!(records(), before + 1);
     assert_eq!(replies[0], Reply::Refused(Refusal::Overflow));
     assert_eq!(replies[1..], [Reply::Integer(1), Reply::Ok, Reply::Integer(5)]);
@@ -276,7 +281,7 @@ fn a_scan_meets_every_name_that_stays_and_a_list_is_bounded() {
         engine.add(format!("m:{index}"), 1).unwrap();
     }
     for index in 0..20 {
-        engine.execute(&set(&format!("m:x{index}"), 1, SetExpiry::At(When::At(5)))).unwrap();
+        engine.execute(&set(&format!("m:x{index}"), 1, SetExpiry::At(ExpiryTime::At(5)))).unwrap();
     }
     let (mut cursor, mut met, mut steps) = (0, Vec::new(), 0);
     loop {

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use quipu_engine::{Adopt, Engine, Standing};
-use quipu_model::shared::SeenBodies;
-use quipu_model::shared::body::NOBODYS;
+use quipu_engine::{Engine, Membership, UnconfirmedAdds};
+use quipu_model::shared::RowWithBodies;
+use quipu_model::shared::body::FOLDED_BODY_WRITER;
 use quipu_model::{Command, Dialect, FrequencySize, MemoryStore, Refusal, Reply, SketchCommand, Store, TopSize};
 use quipu_testkit::CrashDisk;
 use quipu_testkit::store_suite::block_on;
 
-use crate::lives::{commit, open, run, tend};
+use crate::lives::{commit, open, run, run_background};
 use crate::sketches::{count_items, count_top, name, read_items};
 use crate::world::World;
 
@@ -37,7 +37,7 @@ impl Node {
     fn count(&self, item: &str, by: u64) {
         let counted = self.ask(count_items("cms:1", &[(item, by)], REDIS));
         assert!(matches!(counted, Reply::Integers(_)), "{counted:?}");
-        let listed = self.ask(count_top("top:1", &[(item, by)], Some(TopSize::of(4)), NATIVE));
+        let listed = self.ask(count_top("top:1", &[(item, by)], Some(TopSize::with_k(4)), NATIVE));
         assert!(matches!(listed, Reply::Items(_)), "{listed:?}");
         commit(&self.engine);
     }
@@ -58,7 +58,7 @@ impl Node {
             Reply::Integers(counts) => counts[0],
             reply => panic!("{reply:?}"),
         };
-        let Reply::Ranked(rows) = self.ask(SketchCommand::ListTop { name: name("top:1"), dialect: NATIVE }) else {
+        let Reply::TopItems(rows) = self.ask(SketchCommand::ListTop { name: name("top:1"), dialect: NATIVE }) else {
             panic!("it is a list")
         };
         let row = rows.iter().find(|row| *row.item == *item.as_bytes());
@@ -69,9 +69,9 @@ impl Node {
     fn delete(&self) {
         for of in ["cms:1", "top:1"] {
             let load = self.engine.turn().run(&Command::Delete { names: vec![name(of)] }).unwrap_err();
-            let asked = self.engine.steps().ask(load);
+            let loading = self.engine.steps().enqueue_load(load);
             while block_on(self.engine.sharing().unwrap().swap()) == 0 {}
-            drop(asked);
+            drop(loading);
         }
     }
 
@@ -95,11 +95,11 @@ fn store() -> (Arc<dyn Store>, World) {
 fn meet(clock: &World, nodes: &[&Node]) {
     for _ in 0..ROUNDS {
         clock.clock.advance(Duration::from_millis(500));
-        nodes.iter().for_each(|node| tend(&node.engine, &node.world));
+        nodes.iter().for_each(|node| run_background(&node.engine, &node.world));
     }
 }
 
-fn bodies(store: &Arc<dyn Store>) -> SeenBodies {
+fn bodies(store: &Arc<dyn Store>) -> RowWithBodies {
     block_on(store.read_bodies(name("cms:1"))).unwrap()
 }
 
@@ -157,14 +157,14 @@ fn of_heirs_of_one_life_the_one_that_knows_most_counts_in_whatever_order_they_co
         let late = first.image();
         drop(first);
         let mut images = [Some(early), Some(late)];
-        let mut heirs: Vec<Node> = Vec::new();
+        let mut successors: Vec<Node> = Vec::new();
         for which in order {
-            heirs.push(Node::begin(images[which].take().unwrap(), 2 + which as u64, &store));
-            meet(&clock, &heirs.iter().collect::<Vec<_>>());
+            successors.push(Node::begin(images[which].take().unwrap(), 2 + which as u64, &store));
+            meet(&clock, &successors.iter().collect::<Vec<_>>());
         }
-        meet(&clock, &heirs.iter().collect::<Vec<_>>());
-        for heir in &heirs {
-            assert_eq!(heir.shows("a"), exactly(5), "{order:?}");
+        meet(&clock, &successors.iter().collect::<Vec<_>>());
+        for successor in &successors {
+            assert_eq!(successor.shows("a"), exactly(5), "{order:?}");
         }
     }
 }
@@ -174,14 +174,14 @@ fn lives_that_ended_before_they_were_settled_are_all_counted() {
     let (store, clock) = store();
     let mut node = Node::begin(CrashDisk::new(), 1, &store);
     node.make();
-    for life in 2..6 {
+    for incarnation in 2..6 {
         node.count("a", 1);
-        if life % 2 == 0 {
+        if incarnation % 2 == 0 {
             node.engine.steps().seal_all().unwrap();
             node.count("a", 1);
         }
         // Nothing was put of any of them.
-        node = Node::begin(node.image(), life, &store);
+        node = Node::begin(node.image(), incarnation, &store);
     }
     let shown = node.ask(read_items("cms:1", &["a"], REDIS));
     assert_eq!(shown, Reply::Integers(vec![6]), "it shows what it has of all of them");
@@ -199,9 +199,9 @@ fn more_lives_than_there_are_places_for_wait_for_the_store() {
     let (store, clock) = store();
     let mut node = Node::begin(CrashDisk::new(), 1, &store);
     node.make();
-    for life in 2..18 {
+    for incarnation in 2..18 {
         node.count("a", 1);
-        node = Node::begin(node.image(), life, &store);
+        node = Node::begin(node.image(), incarnation, &store);
     }
     let refused = node.ask(count_items("cms:1", &[("a", 1)], REDIS));
     assert_eq!(refused, Reply::Refused(Refusal::StoreDown), "sixteen of them are not settled");
@@ -263,14 +263,14 @@ fn what_a_life_that_is_gone_has_counted_is_folded_and_its_heirs_do_not_say_it_ag
     other.count("a", 2);
     for _ in 0..2_000 {
         clock.clock.advance(Duration::from_millis(500));
-        tend(&other.engine, &other.world);
-        if bodies(&store).bodies.contains_key(&NOBODYS) {
+        run_background(&other.engine, &other.world);
+        if bodies(&store).bodies.contains_key(&FOLDED_BODY_WRITER) {
             break;
         }
     }
-    let seen = bodies(&store);
-    assert_eq!(seen.bodies.len(), 2, "the other's, and what is nobody's: {:?}", seen.seen.snapshot);
-    assert!(seen.bodies.contains_key(&NOBODYS), "{:?}", seen.seen.snapshot);
+    let row = bodies(&store);
+    assert_eq!(row.bodies.len(), 2, "the other's, and what is nobody's: {:?}", row.row.snapshot);
+    assert!(row.bodies.contains_key(&FOLDED_BODY_WRITER), "{:?}", row.row.snapshot);
     meet(&clock, &[&other]);
     assert_eq!(other.shows("a"), exactly(7), "it counts on");
     // A second one is laid to the first.
@@ -282,14 +282,14 @@ fn what_a_life_that_is_gone_has_counted_is_folded_and_its_heirs_do_not_say_it_ag
     drop(back);
     for _ in 0..2_000 {
         clock.clock.advance(Duration::from_millis(500));
-        tend(&other.engine, &other.world);
+        run_background(&other.engine, &other.world);
     }
-    assert_eq!(bodies(&store).bodies.len(), 2, "{:?}", bodies(&store).seen.snapshot);
+    assert_eq!(bodies(&store).bodies.len(), 2, "{:?}", bodies(&store).row.snapshot);
     assert_eq!(other.shows("a"), exactly(8));
     let back = Node::begin(image, 4, &store);
     meet(&clock, &[&back, &other]);
     assert_eq!((back.shows("a"), other.shows("a")), (exactly(8), exactly(8)));
-    assert_eq!(back.engine.sharing().unwrap().standing(), Standing::Live);
+    assert_eq!(back.engine.sharing().unwrap().membership(), Membership::Live);
 }
 
 #[test]
@@ -306,12 +306,12 @@ fn a_node_that_slept_until_its_life_was_folded_goes_on_with_what_it_counted_sinc
         for _ in 0..600 {
             clock.clock.advance(Duration::from_millis(500));
             one.world.clock.advance(Duration::from_millis(500));
-            tend(&other.engine, &other.world);
-            if bodies(&store).bodies.contains_key(&NOBODYS) {
+            run_background(&other.engine, &other.world);
+            if bodies(&store).bodies.contains_key(&FOLDED_BODY_WRITER) {
                 break;
             }
         }
-        assert!(bodies(&store).bodies.contains_key(&NOBODYS), "{:?}", bodies(&store).seen.snapshot);
+        assert!(bodies(&store).bodies.contains_key(&FOLDED_BODY_WRITER), "{:?}", bodies(&store).row.snapshot);
         if !counted_before {
             one.count("a", 3);
         }
@@ -320,7 +320,7 @@ fn a_node_that_slept_until_its_life_was_folded_goes_on_with_what_it_counted_sinc
         one.count("a", 1);
         meet(&clock, &[&one, &other]);
         assert_eq!((one.shows("a"), other.shows("a")), (exactly(9), exactly(9)));
-        assert_eq!(one.engine.sharing().unwrap().standing(), Standing::Live);
+        assert_eq!(one.engine.sharing().unwrap().membership(), Membership::Live);
     }
 }
 
@@ -331,51 +331,51 @@ fn a_node_that_slept_while_an_heir_settled_a_part_of_what_it_had_not_put_waits_f
     one.make();
     meet(&clock, &[&one, &other]);
     one.count("a", 2);
-    let heir = one.image();
+    let successor = one.image();
     one.count("a", 3);
-    let heir = Node::begin(heir, 3, &store);
+    let successor = Node::begin(successor, 3, &store);
     for _ in 0..600 {
         clock.clock.advance(Duration::from_millis(500));
         one.world.clock.advance(Duration::from_millis(500));
-        tend(&other.engine, &other.world);
-        tend(&heir.engine, &heir.world);
-        if bodies(&store).bodies.contains_key(&NOBODYS) {
+        run_background(&other.engine, &other.world);
+        run_background(&successor.engine, &successor.world);
+        if bodies(&store).bodies.contains_key(&FOLDED_BODY_WRITER) {
             break;
         }
     }
-    assert_eq!((heir.shows("a"), other.shows("a")), (exactly(2), exactly(2)), "the heir knows of no more");
-    meet(&clock, &[&one, &other, &heir]);
-    assert!(matches!(one.engine.sharing().unwrap().standing(), Standing::Fenced { .. }), "nobody can tell");
-    assert_eq!((heir.shows("a"), other.shows("a")), (exactly(2), exactly(2)));
+    assert_eq!((successor.shows("a"), other.shows("a")), (exactly(2), exactly(2)), "the heir knows of no more");
+    meet(&clock, &[&one, &other, &successor]);
+    assert!(matches!(one.engine.sharing().unwrap().membership(), Membership::Fenced { .. }), "nobody can tell");
+    assert_eq!((successor.shows("a"), other.shows("a")), (exactly(2), exactly(2)));
 }
 
 #[test]
 fn a_life_with_more_than_what_was_folded_of_it_waits_for_an_operator() {
-    for how in [Adopt::Count, Adopt::Drop] {
+    for how in [UnconfirmedAdds::Count, UnconfirmedAdds::Drop] {
         let (store, clock) = store();
         let (gone, other) = (Node::begin(CrashDisk::new(), 1, &store), Node::begin(CrashDisk::new(), 2, &store));
         gone.make();
         gone.count("a", 5);
         meet(&clock, &[&gone, &other]);
         gone.count("a", 3);
-        let cells = bodies(&store).seen.snapshot.cells;
-        let (image, life) = (gone.image(), cells.keys().next().unwrap().writer.incarnation);
+        let cells = bodies(&store).row.snapshot.cells;
+        let (image, incarnation) = (gone.image(), cells.keys().next().unwrap().writer.incarnation);
         assert_eq!(cells.len(), 1, "nobody else has counted");
         drop(gone);
         for _ in 0..2_000 {
             clock.clock.advance(Duration::from_millis(500));
-            tend(&other.engine, &other.world);
+            run_background(&other.engine, &other.world);
         }
         assert_eq!(other.shows("a"), exactly(5));
         let back = Node::begin(image, 3, &store);
         meet(&clock, &[&back, &other]);
-        assert!(matches!(back.engine.sharing().unwrap().standing(), Standing::Fenced { .. }), "nobody can tell");
+        assert!(matches!(back.engine.sharing().unwrap().membership(), Membership::Fenced { .. }), "nobody can tell");
         let back = Node::begin(back.image(), 4, &store);
-        let adopted = back.engine.sharing().unwrap().adopt(life, how).unwrap();
+        let adopted = back.engine.sharing().unwrap().adopt(incarnation, how).unwrap();
         assert_eq!((adopted.counters, adopted.sketches, adopted.sum), (2, 2, 0));
         commit(&back.engine);
         meet(&clock, &[&back, &other]);
-        let expected = exactly(if how == Adopt::Count { 13 } else { 5 });
+        let expected = exactly(if how == UnconfirmedAdds::Count { 13 } else { 5 });
         assert_eq!((back.shows("a"), other.shows("a")), (expected, expected), "all of it, or nothing");
     }
 }

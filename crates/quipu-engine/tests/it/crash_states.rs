@@ -3,15 +3,15 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use quipu_engine::survey::{Audit, audit};
+use quipu_engine::offline::{DirectoryAudit, audit};
 use quipu_engine::{Engine, OpenError};
 use quipu_model::{Command, Durability, ListNames, Pattern, Reply, Vfs};
-use quipu_testkit::{CrashDisk, Dice, Image};
+use quipu_testkit::{CrashDisk, Image, SeededRng};
 
 use crate::model::{State, view};
-use crate::once::{Book, retry_all};
-use crate::sim::{Trace, all_names, durability, live_on};
-use crate::world::{DATA, World, look, small};
+use crate::once::{TokenModel, retry_all};
+use crate::sim::{Trace, all_names, durability, run_incarnation_after};
+use crate::world::{DATA, World, ledger_opener, small_options};
 
 /// Seeds that once failed stay here, in front of the others.
 const KEPT_SEEDS: [u64; 0] = [];
@@ -31,10 +31,10 @@ pub struct Tally {
     seals: usize,
     evicted: usize,
     loads: usize,
-    laid: usize,
+    in_lanes: usize,
     counted: usize,
     torn: usize,
-    briefs: usize,
+    simple: usize,
     once: usize,
     again: usize,
     /// Retries after a crash: of what survived, and of what did not.
@@ -59,11 +59,11 @@ fn every_crash_leaves_a_state_that_existed_and_keeps_what_was_shown() {
         tally.in_recovery,
         tally.torn,
         tally.replies,
-        tally.briefs,
+        tally.simple,
         tally.seals,
         tally.evicted,
         tally.loads,
-        tally.laid,
+        tally.in_lanes,
         tally.counted,
         tally.once,
         tally.again,
@@ -76,76 +76,83 @@ fn every_crash_leaves_a_state_that_existed_and_keeps_what_was_shown() {
 }
 
 fn run_seed(seed: u64, tally: &mut Tally) {
-    let dice = Dice::new(seed ^ 0x51_6d);
-    let segment_bytes = *dice.pick(&[4096, 4096, 8192, 65536]);
+    let rng = SeededRng::new(seed ^ 0x51_6d);
+    let segment_bytes = *rng.pick(&[4096, 4096, 8192, 65536]);
     let mut disk = CrashDisk::new();
-    let (mut state, mut book) = (State::new(), Book::new(seed));
-    for life in 0..3 {
-        let context = format!("seed {seed}, life {life}");
-        let world = World::new(disk, dice.roll());
-        let engine = world.open(small(segment_bytes)).unwrap_or_else(|e| panic!("{context}: {e}"));
-        let before_life = world.disk.operations();
-        let steps = 150 + dice.below(250);
-        let trace = live_on(&world, &engine, &state, &book, 2 + dice.below(2), steps);
+    let (mut state, mut token_model) = (State::new(), TokenModel::new(seed));
+    for incarnation in 0..3 {
+        let context = format!("seed {seed}, life {incarnation}");
+        let world = World::new(disk, rng.next_u64());
+        let engine = world.open(small_options(segment_bytes)).unwrap_or_else(|e| panic!("{context}: {e}"));
+        let operations_at_start = world.disk.operations();
+        let steps = 150 + rng.below(250);
+        let trace = run_incarnation_after(&world, &engine, &state, &token_model, 2 + rng.below(2), steps);
         tally.lives += 1;
         tally.replies += trace.counts.replies;
-        tally.briefs += trace.counts.briefs;
+        tally.simple += trace.counts.simple;
         tally.seals += trace.counts.seals;
         tally.evicted += trace.counts.evicted;
         tally.once += trace.counts.once;
         tally.again += trace.counts.again;
         tally.loads += trace.counts.loads;
-        tally.laid += trace.counts.laid;
+        tally.in_lanes += trace.counts.in_lanes;
         tally.counted += trace.counts.counted;
         let operations = world.disk.operations();
         for _ in 0..90 {
-            // Before `before_life` the start itself was under way: the state that was there must still be.
-            let at = dice.below(operations + 1);
-            let (image, least) = if dice.chance(85) {
+            // Before `operations_at_start` the start itself was under way: the state that was there must still be.
+            let at = rng.below(operations + 1);
+            let (image, least) = if rng.chance(85) {
                 tally.power += 1;
-                (world.disk.crash(at, &dice), Durability::Durable)
+                (world.disk.crash(at, &rng), Durability::Durable)
             } else {
                 tally.killed += 1;
                 (world.disk.kill(at), Durability::Relaxed)
             };
             let context = format!("{context}, crash after operation {at} of {operations}");
             if tally.distinct.insert(image.digest()) {
-                judge(image, &Judged { segment_bytes, trace: &trace, at, before_life, least }, &dice, tally, &context);
+                judge_crash(
+                    image,
+                    &CrashCase { segment_bytes, trace: &trace, at, operations_at_start, least },
+                    &rng,
+                    tally,
+                    &context,
+                );
             }
         }
         // The next life begins on one of the disks that this one may have left.
-        let image = world.disk.crash(operations, &dice);
-        let judged = Judged { segment_bytes, trace: &trace, at: operations, before_life, least: Durability::Durable };
+        let image = world.disk.crash(operations, &rng);
+        let case =
+            CrashCase { segment_bytes, trace: &trace, at: operations, operations_at_start, least: Durability::Durable };
         drop(engine);
-        (disk, state, book) = judge(image, &judged, &dice, tally, &context);
+        (disk, state, token_model) = judge_crash(image, &case, &rng, tally, &context);
     }
 }
 
 /// A life, and the moment of a crash in it.
-pub struct Judged<'a> {
+pub struct CrashCase<'a> {
     pub segment_bytes: u64,
     pub trace: &'a Trace,
     /// So many operations of the disk had returned.
     pub at: usize,
     /// So many when the life began to take commands.
-    pub before_life: usize,
+    pub operations_at_start: usize,
     /// Replies of at least this durability must have survived.
     pub least: Durability,
 }
 
 /// Opens an image, compares it with what existed, then crashes the opening itself a few times. Returns a disk to live on.
-pub fn judge(
+pub fn judge_crash(
     image: Image,
-    judged: &Judged<'_>,
-    dice: &Dice,
+    case: &CrashCase<'_>,
+    rng: &SeededRng,
     tally: &mut Tally,
     context: &str,
-) -> (CrashDisk, State, Book) {
+) -> (CrashDisk, State, TokenModel) {
     // In a world of its own: what did not survive is applied there.
-    let retrying = dice.chance(RETRIED_PERCENT).then(|| World::new(image.clone().into_disk(), dice.roll()));
+    let retrying = rng.chance(RETRIED_PERCENT).then(|| World::new(image.clone().into_disk(), rng.next_u64()));
     let audited = audit_of(&image.clone().into_disk());
-    let world = World::new(image.into_disk(), dice.roll());
-    let engine = world.open(small(judged.segment_bytes)).unwrap_or_else(|e| panic!("{context}: refused: {e}"));
+    let world = World::new(image.into_disk(), rng.next_u64());
+    let engine = world.open(small_options(case.segment_bytes)).unwrap_or_else(|e| panic!("{context}: refused: {e}"));
     if let Some(audited) = audited.unwrap_or_else(|e| panic!("{context}: not audited: {e}")) {
         assert!(audited.is_clean(), "{context}: {audited:?}");
         assert_eq!(audited.counters, engine.stats().counters, "{context}: the number of counters that an audit found");
@@ -153,23 +160,24 @@ pub fn judge(
     let recovery = engine.recovery().clone();
     tally.torn += usize::from(recovery.tail.torn.is_some());
     let tail = recovery.tail.position;
-    let (first, _) = judged.trace.states.first_key_value().expect("a life notes its beginning");
+    let (first, _) = case.trace.states.first_key_value().expect("a life notes its beginning");
     // The opening of this life writes a record of its own; a crash within it leaves the journal as the life before did.
-    let expected = match judged.trace.states.get(&tail) {
+    let expected = match case.trace.states.get(&tail) {
         Some(state) => state.clone(),
-        None if judged.at < judged.before_life && tail < *first => judged.trace.states[first].clone(),
+        None if case.at < case.operations_at_start && tail < *first => case.trace.states[first].clone(),
         None => panic!("{context}: recovered to position {tail}, where no record ended"),
     };
-    let book = &judged.trace.books[if judged.trace.states.contains_key(&tail) { &tail } else { first }];
+    let token_model = &case.trace.token_models[if case.trace.states.contains_key(&tail) { &tail } else { first }];
     if let Some(world) = retrying {
-        let engine = world.open(small(judged.segment_bytes)).unwrap_or_else(|e| panic!("{context}: refused: {e}"));
-        let (_, ever) = judged.trace.books.last_key_value().expect("a life notes its end");
-        let (survived, lost) = retry_all(&engine, &expected, book, ever, context);
+        let engine =
+            world.open(small_options(case.segment_bytes)).unwrap_or_else(|e| panic!("{context}: refused: {e}"));
+        let (_, ever) = case.trace.token_models.last_key_value().expect("a life notes its end");
+        let (survived, lost) = retry_all(&engine, &expected, token_model, ever, context);
         tally.retried = (tally.retried.0 + survived, tally.retried.1 + lost);
     }
     let found = read_all(&engine, Durability::Durable);
     assert_eq!(found, view(&expected, engine.now()), "{context}: not the state that was at position {tail}");
-    if let Some(shown) = judged.trace.promised(judged.at, judged.least) {
+    if let Some(shown) = case.trace.promised(case.at, case.least) {
         assert!(
             shown.position <= tail,
             "{context}: taken back: recovered to {tail}, but this had been shown, up to {}: {}",
@@ -179,7 +187,7 @@ pub fn judge(
     }
     let memory = read_all(&engine, Durability::Memory);
     for (name, (value, _)) in &memory {
-        let had = judged.trace.memory.get(name);
+        let had = case.trace.memory.get(name);
         assert!(had.is_some_and(|had| had.contains(value)), "{context}: {name:?} never was {value}");
     }
     // After every name was looked at, none that has expired is counted any more.
@@ -198,12 +206,12 @@ pub fn judge(
     // Again, in the middle of recovery: it converges.
     let operations = world.disk.operations();
     for _ in 0..2 {
-        let at = dice.below(operations + 1);
-        let again = if dice.chance(70) { world.disk.crash(at, dice) } else { world.disk.kill(at) };
+        let at = rng.below(operations + 1);
+        let again = if rng.chance(70) { world.disk.crash(at, rng) } else { world.disk.kill(at) };
         if tally.distinct.insert(again.digest()) {
             tally.in_recovery += 1;
-            let world = World::new(again.into_disk(), dice.roll());
-            let engine = world.open(small(judged.segment_bytes));
+            let world = World::new(again.into_disk(), rng.next_u64());
+            let engine = world.open(small_options(case.segment_bytes));
             let engine = engine.unwrap_or_else(|e| panic!("{context}: refused after a crash in recovery: {e}"));
             assert_eq!(
                 read_all(&engine, Durability::Durable),
@@ -214,16 +222,16 @@ pub fn judge(
     }
     drop(engine);
     let disk = world.disk.kill(world.disk.operations()).into_disk();
-    (disk, expected.into_iter().chain(memory).collect(), book.clone())
+    (disk, expected.into_iter().chain(memory).collect(), token_model.clone())
 }
 
 /// What an audit finds on a disk.
-fn audit_of(disk: &CrashDisk) -> Result<Option<Audit>, OpenError> {
+fn audit_of(disk: &CrashDisk) -> Result<Option<DirectoryAudit>, OpenError> {
     let dir = Path::new(DATA);
     if disk.list(dir).is_err() {
         return Ok(None);
     }
-    audit(disk, dir, &mut || look(disk, dir)(), &mut |_, _| ())
+    audit(disk, dir, &mut || ledger_opener(disk, dir)(), &mut |_, _| ())
 }
 
 /// Everything there is of one durability, or of all but memory.

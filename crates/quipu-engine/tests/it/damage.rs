@@ -7,12 +7,12 @@ use quipu_engine::inspect::inspect;
 use quipu_model::{Command, Name};
 use quipu_testkit::{CrashDisk, Image};
 
-use crate::world::{DATA, World, data, look, refusal, seal_without_cut, small};
+use crate::world::{DATA, World, data_path, ledger_opener, refusal, seal_without_cut, small_options};
 
 const SEGMENT_BYTES: u64 = 4096;
 
 /// A record of the undamaged journal, and what the counters were after it.
-struct Known {
+struct KnownRecord {
     position: Position,
     end: Position,
     file: String,
@@ -22,9 +22,9 @@ struct Known {
 }
 
 /// A directory with some records, all of them synced, and what is known of it. `noted`: in the control file, too.
-fn directory(records: usize, noted: bool) -> (Image, Vec<Known>, Position) {
+fn directory(records: usize, noted: bool) -> (Image, Vec<KnownRecord>, Position) {
     let world = World::new(CrashDisk::new(), 11);
-    let engine = world.open(small(SEGMENT_BYTES)).unwrap();
+    let engine = world.open(small_options(SEGMENT_BYTES)).unwrap();
     let mut states = BTreeMap::new();
     let mut now = BTreeMap::new();
     states.insert(engine.steps().reserved(), now.clone());
@@ -34,27 +34,28 @@ fn directory(records: usize, noted: bool) -> (Image, Vec<Known>, Position) {
         engine.add(&name, index as i64 + 1).unwrap();
         states.insert(engine.steps().reserved(), now.clone());
         if index % 7 == 3 {
-            engine.steps().prepare().unwrap();
+            engine.steps().prepare_segments().unwrap();
         }
     }
     if noted {
-        engine.steps().note_synced().unwrap();
+        engine.steps().record_synced().unwrap();
     }
     let image = world.disk.kill(world.disk.operations());
     let mut known = Vec::new();
-    let inspection = inspect(&world.disk, DATA.as_ref(), look(&world.disk, DATA.as_ref()), |segment, record| {
-        let end = record.position.plus(record.bytes as u64);
-        known.push(Known {
-            position: record.position,
-            end,
-            file: segment.path.display().to_string(),
-            offset: segment.offset(record.position),
-            synced: record.header.synced,
-            after: states[&end].clone(),
-        });
-        Ok(())
-    })
-    .unwrap();
+    let inspection =
+        inspect(&world.disk, DATA.as_ref(), ledger_opener(&world.disk, DATA.as_ref()), |segment, record| {
+            let end = record.position.plus(record.bytes as u64);
+            known.push(KnownRecord {
+                position: record.position,
+                end,
+                file: segment.path.display().to_string(),
+                offset: segment.offset(record.position),
+                synced: record.header.synced,
+                after: states[&end].clone(),
+            });
+            Ok(())
+        })
+        .unwrap();
     let control = inspection.control.unwrap();
     (image, known, control.synced)
 }
@@ -62,7 +63,7 @@ fn directory(records: usize, noted: bool) -> (Image, Vec<Known>, Position) {
 /// What a directory opens to: the counters, or the refusal.
 fn open(image: Image) -> Result<BTreeMap<String, i64>, String> {
     let world = World::new(image.into_disk(), 12);
-    match world.open(small(SEGMENT_BYTES)) {
+    match world.open(small_options(SEGMENT_BYTES)) {
         Err(error) => Err(error.to_string()),
         Ok(engine) => {
             let names = (0..5).map(|index| format!("d:{index}"));
@@ -115,7 +116,7 @@ fn one_flipped_bit_is_refused_below_a_synced_position_and_a_torn_tail_above_it()
                 flipped.flip_bit(file, bit);
                 flips += 1;
                 let result = open(flipped);
-                let holds = |record: &&Known| {
+                let holds = |record: &&KnownRecord| {
                     let bytes = record.end.0 - record.position.0;
                     record.file == *file && (record.offset..record.offset + bytes).contains(&byte)
                 };
@@ -146,7 +147,7 @@ fn one_flipped_bit_is_refused_below_a_synced_position_and_a_torn_tail_above_it()
             }
         }
         // The control file: the other slot says the same or less, and then the journal itself is whole.
-        let control = data("control");
+        let control = data_path("control");
         for bit in 0..image.len_of(&control).unwrap() * 8 {
             let mut flipped = image.clone();
             flipped.flip_bit(&control, bit);
@@ -188,24 +189,24 @@ fn records_that_a_torn_tail_left_do_not_follow_those_of_a_later_life() {
     // so the later life's first record ends just where the second of them stands.
     let name = "d:0123456789";
     let world = World::new(CrashDisk::new(), 5);
-    let engine = world.open(small(SEGMENT_BYTES)).unwrap();
+    let engine = world.open(small_options(SEGMENT_BYTES)).unwrap();
     let first = engine.steps().reserved();
     for _ in 0..3 {
         let mut turn = engine.turn();
         turn.run(&Command::Add { name: Name::new(name.as_bytes()).unwrap(), delta: 1, shard_key: None }).unwrap();
         turn.finish();
     }
-    engine.steps().hand_over();
+    engine.steps().write_filled();
     let mut image = world.disk.kill(world.disk.operations());
-    image.overwrite(data("journal-0000000000000000.seg"), 64 + first.0 as usize, &[0; 20]);
+    image.overwrite(data_path("journal-0000000000000000.seg"), 64 + first.0 as usize, &[0; 20]);
     let world = World::new(image.into_disk(), 5);
-    let engine = world.open(small(SEGMENT_BYTES)).unwrap();
+    let engine = world.open(small_options(SEGMENT_BYTES)).unwrap();
     assert_eq!((engine.recovery().tail.position, engine.read(name).unwrap().value), (first, 0));
     let start_bytes = engine.steps().reserved().0 - first.0;
     assert_eq!(start_bytes, 47, "the name's length makes both records as long: adjust it with the format");
     for acknowledged in 0..3 {
         let again = World::new(world.disk.kill(world.disk.operations()).into_disk(), 6);
-        let found = again.open(small(SEGMENT_BYTES)).unwrap().read(name).unwrap().value;
+        let found = again.open(small_options(SEGMENT_BYTES)).unwrap().read(name).unwrap().value;
         assert_eq!(found, acknowledged, "only what the later life acknowledged");
         engine.add(name, 1).unwrap();
     }
@@ -214,17 +215,18 @@ fn records_that_a_torn_tail_left_do_not_follow_those_of_a_later_life() {
 #[test]
 fn files_that_are_missing_truncated_newer_or_swapped_are_refused_by_name() {
     let (image, known, _) = directory(320, true);
-    let segment = |number: u64| data(&format!("journal-{number:016x}.seg"));
+    let segment = |number: u64| data_path(&format!("journal-{number:016x}.seg"));
     assert!(known.iter().any(|record| record.file.contains("02.seg")), "several segments are in use");
     let spoil = |what: &str, file: &str, change: &dyn Fn(&mut Image)| {
         let mut image = image.clone();
         change(&mut image);
         let world = World::new(image.into_disk(), 3);
-        let text = refusal(world.open(small(SEGMENT_BYTES)));
+        let text = refusal(world.open(small_options(SEGMENT_BYTES)));
         assert!(text.contains(file), "{what}: {text}");
         // `inspect` says the same, word for word.
-        let verdict =
-            inspect(&world.disk, DATA.as_ref(), look(&world.disk, DATA.as_ref()), |_, _| Ok(())).unwrap().verdict;
+        let verdict = inspect(&world.disk, DATA.as_ref(), ledger_opener(&world.disk, DATA.as_ref()), |_, _| Ok(()))
+            .unwrap()
+            .verdict;
         assert_eq!(verdict.unwrap_err().to_string(), text, "{what}");
     };
     let second = "journal-0000000000000001.seg";
@@ -233,12 +235,12 @@ fn files_that_are_missing_truncated_newer_or_swapped_are_refused_by_name() {
     spoil("truncated", second, &|image| image.truncate(segment(1), 1000));
     spoil("cut within its header", second, &|image| image.truncate(segment(1), 10));
     spoil("empty", second, &|image| image.truncate(segment(1), 0));
-    spoil("control missing", "control", &|image| image.remove(data("control")));
-    spoil("control truncated", "control", &|image| image.truncate(data("control"), 50));
+    spoil("control missing", "control", &|image| image.remove(data_path("control")));
+    spoil("control truncated", "control", &|image| image.truncate(data_path("control"), 50));
     spoil("swapped", second, &|image| {
-        image.rename(segment(1), data("aside"));
+        image.rename(segment(1), data_path("aside"));
         image.rename(segment(2), segment(1));
-        image.rename(data("aside"), segment(2));
+        image.rename(data_path("aside"), segment(2));
     });
     spoil("of another directory", second, &|image| {
         image.insert(segment(1), &other_directory().bytes_of(segment(1)).unwrap());
@@ -249,7 +251,7 @@ fn files_that_are_missing_truncated_newer_or_swapped_are_refused_by_name() {
 #[test]
 fn a_control_file_of_a_newer_version_is_refused_though_the_other_slot_is_old_enough() {
     let (mut image, _, _) = directory(3, true);
-    let control = data("control");
+    let control = data_path("control");
     let bytes = image.bytes_of(&control).unwrap();
     let generation = |slot: usize| u64::from_le_bytes(bytes[slot + 24..slot + 32].try_into().unwrap());
     let newest = if generation(0) > generation(4096) { 0 } else { 4096 };
@@ -264,17 +266,17 @@ fn a_control_file_of_a_newer_version_is_refused_though_the_other_slot_is_old_eno
 #[test]
 fn a_directory_in_use_is_refused() {
     let world = World::new(CrashDisk::new(), 1);
-    let engine = world.open(small(SEGMENT_BYTES)).unwrap();
-    assert!(refusal(world.open(small(SEGMENT_BYTES))).contains("in use"));
+    let engine = world.open(small_options(SEGMENT_BYTES)).unwrap();
+    assert!(refusal(world.open(small_options(SEGMENT_BYTES))).contains("in use"));
     drop(engine);
-    world.open(small(SEGMENT_BYTES)).unwrap();
+    world.open(small_options(SEGMENT_BYTES)).unwrap();
 }
 
 #[test]
 fn a_ledger_that_does_not_fit_the_journal_is_refused_by_name() {
     let world = World::new(CrashDisk::new(), 4);
-    let engine = world.open(small(SEGMENT_BYTES)).unwrap();
-    let (ledger, control) = (data("ledger.state"), data("control"));
+    let engine = world.open(small_options(SEGMENT_BYTES)).unwrap();
+    let (ledger, control) = (data_path("ledger.state"), data_path("control"));
     let write = |count: usize| {
         for index in 0..count {
             engine.add(format!("d:{}", index % 5), 1).unwrap();
@@ -286,9 +288,9 @@ fn a_ledger_that_does_not_fit_the_journal_is_refused_by_name() {
     write(50);
     let (uncut, sealed) = (world.disk.kill(world.disk.operations()), seal_without_cut(&engine));
     let whole = world.disk.kill(world.disk.operations());
-    engine.steps().seal_finish(sealed).unwrap();
+    engine.steps().finish_seal(sealed).unwrap();
     let cut = world.disk.kill(world.disk.operations());
-    let opened = |image: Image| match World::new(image.into_disk(), 3).open(small(SEGMENT_BYTES)) {
+    let opened = |image: Image| match World::new(image.into_disk(), 3).open(small_options(SEGMENT_BYTES)) {
         Ok(engine) => Ok(engine.read("d:0").unwrap().value),
         Err(error) => Err(error.to_string()),
     };
@@ -310,7 +312,7 @@ fn a_ledger_that_does_not_fit_the_journal_is_refused_by_name() {
     refused("of another directory", image, "another data directory");
     // An older journal under a newer ledger: what the ledger has is not in it.
     let mut image = whole.clone();
-    for file in [data("journal-0000000000000000.seg"), data("journal-0000000000000001.seg"), control] {
+    for file in [data_path("journal-0000000000000000.seg"), data_path("journal-0000000000000001.seg"), control] {
         image.insert(&file, &older.bytes_of(&file).unwrap());
     }
     let text = opened(image).expect_err("an older journal");
@@ -320,10 +322,10 @@ fn a_ledger_that_does_not_fit_the_journal_is_refused_by_name() {
 
 fn other_directory() -> Image {
     let world = World::new(CrashDisk::new(), 99);
-    let engine = world.open(small(SEGMENT_BYTES)).unwrap();
+    let engine = world.open(small_options(SEGMENT_BYTES)).unwrap();
     for _ in 0..200 {
         engine.add("d:other", 1).unwrap();
-        engine.steps().prepare().unwrap();
+        engine.steps().prepare_segments().unwrap();
     }
     // The journal stays whole beside the ledger.
     seal_without_cut(&engine);

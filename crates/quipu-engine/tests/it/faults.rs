@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use quipu_engine::{Engine, Error, NotRun, Options};
 use quipu_model::{Command, Durability, Name, Refusal, Reply};
-use quipu_testkit::{CrashDisk, Fault, OpKind};
+use quipu_testkit::{CrashDisk, DiskFault, OpKind};
 
-use crate::world::{World, small};
+use crate::world::{World, small_options};
 
 fn add(engine: &Engine, name: &str) -> Result<i64, Error> {
     engine.add(name, 1)
@@ -17,34 +17,34 @@ fn add(engine: &Engine, name: &str) -> Result<i64, Error> {
 #[test]
 fn an_operation_whose_write_or_sync_failed_is_never_acknowledged_and_nothing_is_after_it() {
     let faults = [
-        (OpKind::Write, Fault::Eio),
-        (OpKind::Write, Fault::ShortWrite(7)),
-        (OpKind::Write, Fault::ShortWrite(40)),
-        (OpKind::Write, Fault::NoSpace),
-        (OpKind::SyncData, Fault::Eio),
-        (OpKind::SyncData, Fault::FsyncFails),
+        (OpKind::Write, DiskFault::Eio),
+        (OpKind::Write, DiskFault::ShortWrite(7)),
+        (OpKind::Write, DiskFault::ShortWrite(40)),
+        (OpKind::Write, DiskFault::NoSpace),
+        (OpKind::SyncData, DiskFault::Eio),
+        (OpKind::SyncData, DiskFault::FsyncFails),
     ];
     for (kind, fault) in faults {
         for good in 0..4 {
             let world = World::new(CrashDisk::new(), 4);
-            let engine = world.open(small(8192)).unwrap();
+            let engine = world.open(small_options(8192)).unwrap();
             world.disk.fail_nth(kind, good, fault);
             let acked = (0..10).take_while(|_| add(&engine, "d:a").is_ok()).count();
             let context = format!("{fault:?} after {good} of {kind:?}");
             assert_eq!(acked, good, "{context}");
             assert!(world.has_failed(), "{context}: the process is told to end");
             // The disk is well again, but nobody believes it: what the failed sync covered is in doubt for ever.
-            assert!(matches!(add(&engine, "d:a"), Err(Error::Dead(_))), "{context}");
+            assert!(matches!(add(&engine, "d:a"), Err(Error::JournalFailed(_))), "{context}");
             assert!(
-                matches!(engine.read("d:a"), Err(Error::Dead(_))),
+                matches!(engine.read("d:a"), Err(Error::JournalFailed(_))),
                 "{context}: nor is a value shown that may be lost"
             );
             assert!(engine.close().is_err(), "{context}: there is no clean stop");
             for image in
-                [world.disk.kill(world.disk.operations()), world.disk.crash(world.disk.operations(), &world.dice)]
+                [world.disk.kill(world.disk.operations()), world.disk.crash(world.disk.operations(), &world.rng)]
             {
                 let again = World::new(image.into_disk(), 5);
-                let value = again.open(small(8192)).unwrap().read("d:a").unwrap().value;
+                let value = again.open(small_options(8192)).unwrap().read("d:a").unwrap().value;
                 assert!((acked..=acked + 1).contains(&(value as usize)), "{context}: {value} of {acked} acknowledged");
             }
         }
@@ -54,11 +54,11 @@ fn an_operation_whose_write_or_sync_failed_is_never_acknowledged_and_nothing_is_
 #[test]
 fn a_full_disk_refuses_writes_lets_reads_go_on_and_heals() {
     let world = World::new(CrashDisk::new(), 4);
-    let engine = world.open(small(4096)).unwrap();
+    let engine = world.open(small_options(4096)).unwrap();
     world.disk.capacity(Some(world.disk.bytes_used() + 1000));
     let mut acked = 0;
     let refusal = loop {
-        engine.steps().prepare().expect("a full disk is not the end");
+        engine.steps().prepare_segments().expect("a full disk is not the end");
         match add(&engine, "d:a") {
             Ok(value) => acked = value,
             Err(error) => break error,
@@ -75,24 +75,24 @@ fn a_full_disk_refuses_writes_lets_reads_go_on_and_heals() {
         .map(|n| Command::Add { name: Name::new(n.as_bytes()).unwrap(), delta: 1, shard_key: None })
         .collect();
     assert!(
-        matches!(engine.turn().run_all(&adds, &[]), Err(NotRun::Refused(Refusal::NoRoom { .. }))),
+        matches!(engine.turn().run_transaction(&adds, &[]), Err(NotRun::Refused(Refusal::NoRoom { .. }))),
         "all of a transaction or nothing"
     );
     assert!(!engine.read("d:1").unwrap().exists);
     assert!(!world.has_failed());
     // A crash now loses nothing.
     let again = World::new(world.disk.kill(world.disk.operations()).into_disk(), 5);
-    assert_eq!(again.open(small(4096)).unwrap().read("d:a").unwrap().value, acked);
+    assert_eq!(again.open(small_options(4096)).unwrap().read("d:a").unwrap().value, acked);
     // Space returns.
     world.disk.capacity(None);
-    engine.steps().prepare().unwrap();
+    engine.steps().prepare_segments().unwrap();
     assert_eq!(add(&engine, "d:a").unwrap(), acked + 1);
 }
 
 #[test]
 fn writing_that_overtakes_the_preparing_of_segments_prepares_them_itself() {
     let world = World::new(CrashDisk::new(), 4);
-    let engine = world.open(small(4096)).unwrap();
+    let engine = world.open(small_options(4096)).unwrap();
     // Nobody tends here, and each of these is longer than a segment.
     let names: Vec<String> = (0..200).map(|index| format!("d:{index}")).collect();
     let adds: Vec<_> = names
@@ -101,20 +101,20 @@ fn writing_that_overtakes_the_preparing_of_segments_prepares_them_itself() {
         .collect();
     for round in 1..=5 {
         let mut turn = engine.turn();
-        let replies = turn.run_all(&adds, &[]).unwrap().unwrap();
+        let replies = turn.run_transaction(&adds, &[]).unwrap().unwrap();
         assert!(replies.iter().all(|reply| *reply == Reply::Integer(round)));
         turn.finish();
     }
     assert_eq!(engine.add("d:0", 1).unwrap(), 6);
     let again = World::new(world.disk.kill(world.disk.operations()).into_disk(), 5);
-    assert_eq!(again.open(small(4096)).unwrap().read("d:199").unwrap().value, 5);
+    assert_eq!(again.open(small_options(4096)).unwrap().read("d:199").unwrap().value, 5);
 }
 
 #[test]
 fn a_disk_that_does_not_keep_up_is_a_bounded_queue_and_then_refusals() {
     let world = World::new(CrashDisk::new(), 4);
     let options =
-        Options { pending_bytes_max: 20_000, segment_bytes: 65536, ahead_bytes: Some(1 << 20), ..small(65536) };
+        Options { pending_bytes_max: 20_000, segment_bytes: 65536, ahead_bytes: Some(1 << 20), ..small_options(65536) };
     let engine = world.open(options).unwrap();
     let command = Command::Add { name: Name::new(b"d:a").unwrap(), delta: 1, shard_key: None };
     let (mut applied, mut waits) = (0, Vec::new());
@@ -135,11 +135,11 @@ fn a_disk_that_does_not_keep_up_is_a_bounded_queue_and_then_refusals() {
     );
     assert!(applied > 100, "the queue has room for a burst: {applied}");
     let steps = engine.steps();
-    assert!(!steps.reached(waits[0]), "nothing has been acknowledged meanwhile");
+    assert!(!steps.has_reached(waits[0]), "nothing has been acknowledged meanwhile");
     assert_eq!(engine.turn().run(&Command::CountNames), Ok(Reply::Integer(1)), "what needs no disk goes on");
-    steps.hand_over();
+    steps.write_filled();
     steps.sync();
-    assert!(waits.iter().all(|wait| steps.reached(*wait)), "then the queue drains");
+    assert!(waits.iter().all(|wait| steps.has_reached(*wait)), "then the queue drains");
     assert_eq!(engine.add("d:a", 1).unwrap(), applied + 1);
 }
 
@@ -148,7 +148,7 @@ fn while_the_disk_is_slow_workers_do_not_wait_for_it() {
     let world = World::new(CrashDisk::new(), 4);
     let (clock, syncs) = (world.clock.clone(), Arc::new(AtomicUsize::new(0)));
     let counted = syncs.clone();
-    let engine = Engine::open_driven(small(65536), world.environment()).unwrap();
+    let engine = Engine::open_with_threads(small_options(65536), world.environment()).unwrap();
     assert_eq!(add(&engine, "d:a").unwrap(), 1);
     assert!(!engine.stats().sync_slow);
     world.disk.on_sync(Some(Arc::new(move || {

@@ -7,34 +7,34 @@ use std::time::Duration;
 
 use quipu_engine::Engine;
 use quipu_model::{
-    AddWithin, Command, Dialect, Expiry, FrequencySize, Identity, Millis, Name, Namespace, Reply, Sample, Set,
-    SetCondition, SetExpiry, SketchCommand, TopSize, When,
+    AddWithin, Command, Dialect, Expiry, ExpiryTime, FrequencySize, Identity, Millis, Name, Namespace, Reply,
+    SampleRate, Set, SetCondition, SetExpiry, SketchCommand, TopSize,
 };
 use quipu_testkit::CrashDisk;
 
-use crate::world::{World, data, small};
+use crate::world::{World, data_path, small_options};
 
 const FILES: [&str; 2] = ["control", "journal-0000000000000000.seg"];
 
 /// A directory that is pinned: where, and what was written to it.
-struct Pinned {
+struct PinnedDirectory {
     dir: &'static str,
     write: fn(&Engine, &World),
     check: fn(&Engine),
 }
 
-const PINNED: [Pinned; 5] = [
-    Pinned { dir: "journal-v1", write, check },
-    Pinned { dir: "journal-v1-tokens", write: write_once, check: check_once },
-    Pinned { dir: "journal-v1-narrow-cells", write: write_sketches, check: check_sketches },
-    Pinned { dir: "journal-v1-windows", write: write_windows, check: check_windows },
-    Pinned { dir: "journal-v1-sampled", write: write_sampled, check: check_sampled },
+const PINNED: [PinnedDirectory; 5] = [
+    PinnedDirectory { dir: "journal-v1", write, check },
+    PinnedDirectory { dir: "journal-v1-tokens", write: write_once, check: check_once },
+    PinnedDirectory { dir: "journal-v1-narrow-cells", write: write_sketches, check: check_sketches },
+    PinnedDirectory { dir: "journal-v1-windows", write: write_windows, check: check_windows },
+    PinnedDirectory { dir: "journal-v1-sampled", write: write_sampled, check: check_sampled },
 ];
 
 /// Those that programs before this one have written: the same commands, other bytes.
-const OLDER: [Pinned; 1] = [
+const OLDER: [PinnedDirectory; 1] = [
     // The cells of a top list had 32 bits from the beginning.
-    Pinned { dir: "journal-v1-sketches", write: write_sketches, check: check_sketches },
+    PinnedDirectory { dir: "journal-v1-sketches", write: write_sketches, check: check_sketches },
 ];
 
 fn golden(dir: &str, file: &str) -> PathBuf {
@@ -48,7 +48,7 @@ fn write(engine: &Engine, world: &World) {
     engine.add("likes:42", -3).unwrap();
     engine.add([0xff, 0x00, b'\n'], i64::MAX).unwrap();
     let (name, condition) = (Name::new(b"stock:7").unwrap(), SetCondition::Always);
-    let expiry = SetExpiry::At(When::In(60_000));
+    let expiry = SetExpiry::At(ExpiryTime::In(60_000));
     engine.execute(&Command::Set(Set { name, value: 500, condition, expiry, reply_old: false })).unwrap();
     engine.add("gone", 1).unwrap();
     engine.delete("gone").unwrap();
@@ -59,7 +59,7 @@ fn write(engine: &Engine, world: &World) {
         shard_key: None,
     });
     let mut turn = engine.turn();
-    turn.run_all(&adds, &[]).unwrap().unwrap();
+    turn.run_transaction(&adds, &[]).unwrap().unwrap();
     turn.finish();
     engine.read("a:1").unwrap();
     engine.add("likes:42", 0).unwrap();
@@ -122,12 +122,12 @@ fn write_sketches(engine: &Engine, world: &World) {
         dialect: Dialect::Redis,
     };
     engine.execute_once(&Identity::token(b"p", b"count").unwrap(), &ask(count)).unwrap();
-    let (make, dialect) = (Some(TopSize::of(2)), Dialect::Native);
+    let (make, dialect) = (Some(TopSize::with_k(2)), Dialect::Native);
     let listed = SketchCommand::CountTop { name: top, items: vec![(b"x", 3), (b"y", 2), (b"z", 9)], make, dialect };
     engine.execute_once(&Identity::token(b"p", b"list").unwrap(), &ask(listed)).unwrap();
     engine.execute(&observe(quick, &[b"unjournaled"], dialect)).unwrap();
     engine.execute_once(&Identity::token(b"p", b"quick").unwrap(), &observe(quick, &[b"journaled"], dialect)).unwrap();
-    engine.steps().hand_over();
+    engine.steps().write_filled();
 }
 
 fn check_sketches(engine: &Engine) {
@@ -138,7 +138,7 @@ fn check_sketches(engine: &Engine) {
     let items: Vec<&[u8]> = vec![b"to", b"be", b"or"];
     let read = SketchCommand::ReadItems { name: name("words"), items, dialect: Dialect::Redis };
     assert_eq!(engine.execute(&Command::Sketch(read)).unwrap(), Reply::Integers(vec![2, 1, 0]));
-    let (make, dialect) = (Some(TopSize::of(2)), Dialect::Native);
+    let (make, dialect) = (Some(TopSize::with_k(2)), Dialect::Native);
     let listed =
         SketchCommand::CountTop { name: name("top"), items: vec![(b"x", 3), (b"y", 2), (b"z", 9)], make, dialect };
     let again = engine.execute_once(&Identity::token(b"p", b"list").unwrap(), &Command::Sketch(listed)).unwrap();
@@ -147,7 +147,7 @@ fn check_sketches(engine: &Engine) {
 
 /// Entries of sketches over time: rings and panes that begin, change and are left behind, what is late, and weights that are halved.
 fn write_windows(engine: &Engine, world: &World) {
-    let window = Some(quipu_sketch::window::Panes::read("3s/3").unwrap());
+    let window = Some(quipu_sketch::window::Panes::parse("3s/3").unwrap());
     engine.put_namespace("w", Namespace { window, ..Namespace::default() }).unwrap();
     let decay = Some(Duration::from_secs(1));
     engine.put_namespace("t", Namespace { decay, ..Namespace::default() }).unwrap();
@@ -156,7 +156,7 @@ fn write_windows(engine: &Engine, world: &World) {
     let listed = |by| SketchCommand::CountTop {
         name: name("t:t"),
         items: vec![(b"x", by)],
-        make: Some(TopSize::of(2)),
+        make: Some(TopSize::with_k(2)),
         dialect: Dialect::Native,
     };
     for item in [b"a", b"b", b"c", b"d", b"e"] {
@@ -171,7 +171,7 @@ fn write_windows(engine: &Engine, world: &World) {
     engine.execute(&Command::Sketch(listed(1_000))).unwrap();
     world.clock.advance(Duration::from_millis(5));
     engine.execute(&Command::Sketch(observe(b"f"))).unwrap();
-    engine.steps().hand_over();
+    engine.steps().write_filled();
 }
 
 fn check_windows(engine: &Engine) {
@@ -183,15 +183,15 @@ fn check_windows(engine: &Engine) {
 
 /// Entries of namespaces that are sampled: at a rate, by the value, at a rarer rate, not any more.
 fn write_sampled(engine: &Engine, world: &World) {
-    for sample in [Some(Sample::OneIn(2)), Some(Sample::Auto), Some(Sample::OneIn(50)), None] {
+    for sample in [Some(SampleRate::OneIn(2)), Some(SampleRate::Auto), Some(SampleRate::OneIn(50)), None] {
         engine.put_namespace("s", Namespace { sample, ..Namespace::default() }).unwrap();
         // Whole rates, so that the dice have no say.
         engine.add("s:a", 100).unwrap();
         engine.set("s:b", 7).unwrap();
         world.clock.advance(Duration::from_millis(5));
     }
-    engine.put_namespace("t", Namespace { sample: Some(Sample::Auto), ..Namespace::default() }).unwrap();
-    engine.execute(&Command::AddThinned { name: name("t:a"), amount: 50_000, p: 1 }).unwrap();
+    engine.put_namespace("t", Namespace { sample: Some(SampleRate::Auto), ..Namespace::default() }).unwrap();
+    engine.execute(&Command::AddSampled { name: name("t:a"), amount: 50_000, p: 1 }).unwrap();
     engine.add("s:c", 1).unwrap();
 }
 
@@ -210,14 +210,14 @@ fn name(text: &str) -> Name<'_> {
 
 #[test]
 fn the_bytes_on_disk_are_those_of_the_golden_files() {
-    for Pinned { dir, write, check } in PINNED {
+    for PinnedDirectory { dir, write, check } in PINNED {
         let world = World::new(CrashDisk::new(), 2026);
-        let engine = world.open(small(4096)).unwrap();
+        let engine = world.open(small_options(4096)).unwrap();
         write(&engine, &world);
         check(&engine);
         let image = world.disk.kill(world.disk.operations());
         for file in FILES {
-            let (bytes, golden) = (image.bytes_of(data(file)).unwrap(), golden(dir, file));
+            let (bytes, golden) = (image.bytes_of(data_path(file)).unwrap(), golden(dir, file));
             if std::env::var_os("QUIPU_BLESS").is_some() {
                 std::fs::create_dir_all(golden.parent().unwrap()).unwrap();
                 std::fs::write(&golden, &bytes).unwrap();
@@ -234,14 +234,14 @@ fn the_bytes_on_disk_are_those_of_the_golden_files() {
 
 #[test]
 fn a_directory_of_this_version_still_opens() {
-    for Pinned { dir, write, check } in PINNED.into_iter().chain(OLDER) {
+    for PinnedDirectory { dir, write, check } in PINNED.into_iter().chain(OLDER) {
         let world = World::new(CrashDisk::new(), 2026);
-        write(&world.open(small(4096)).unwrap(), &world);
+        write(&world.open(small_options(4096)).unwrap(), &world);
         let mut image = world.disk.kill(world.disk.operations());
         for file in FILES {
-            image.insert(data(file), &std::fs::read(golden(dir, file)).unwrap());
+            image.insert(data_path(file), &std::fs::read(golden(dir, file)).unwrap());
         }
         let world = World::new(image.into_disk(), 1);
-        check(&world.open(small(4096)).unwrap());
+        check(&world.open(small_options(4096)).unwrap());
     }
 }

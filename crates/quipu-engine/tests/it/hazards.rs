@@ -6,19 +6,19 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
-use quipu_engine::{Engine, Environment, Load, Options, Sealing};
+use quipu_engine::{Engine, Environment, Load, Options, SealStep};
 use quipu_model::{
-    Cell, Command, Copied, Ledger, LedgerError, LedgerStats, ListNames, Name, Note, Pattern, Reply, Sealed, Visit,
-    VisitNote, VisitOwn,
+    AuxRecord, AuxRecordVisitor, Cell, CellVisitor, Command, CopyProgress, Ledger, LedgerError, LedgerStats, ListNames,
+    Name, OwnCellsVisitor, Pattern, Reply, SealedCell,
 };
 use quipu_testkit::{CrashDisk, FileLedger};
 
-use crate::world::{World, small};
+use crate::world::{World, small_options};
 
 type Hook = Box<dyn Fn() + Send + Sync>;
 
 /// A ledger that does something before its cells are handed out.
-struct Hooked {
+struct HookedLedger {
     ledger: FileLedger,
     on_cell: Mutex<Option<Arc<Hook>>>,
     on_ingest: Mutex<Option<Arc<Hook>>>,
@@ -26,11 +26,11 @@ struct Hooked {
     panics: AtomicBool,
 }
 
-impl Hooked {
-    fn open(world: &World) -> Arc<Hooked> {
+impl HookedLedger {
+    fn open(world: &World) -> Arc<HookedLedger> {
         let ledger = FileLedger::open(Arc::new(world.disk.clone()), "/data".as_ref()).unwrap();
         let (on_cell, on_ingest, damaged) = Default::default();
-        Arc::new(Hooked { ledger, on_cell, on_ingest, damaged, panics: AtomicBool::new(false) })
+        Arc::new(HookedLedger { ledger, on_cell, on_ingest, damaged, panics: AtomicBool::new(false) })
     }
 
     fn environment(self: &Arc<Self>, world: &World) -> Environment {
@@ -40,12 +40,12 @@ impl Hooked {
     }
 }
 
-impl Ledger for Hooked {
+impl Ledger for HookedLedger {
     fn watermark(&self) -> Result<Option<Vec<u8>>, LedgerError> {
         self.ledger.watermark()
     }
 
-    fn ingest(&self, cells: &[Sealed], notes: &[Note], watermark: &[u8]) -> Result<(), LedgerError> {
+    fn ingest(&self, cells: &[SealedCell], notes: &[AuxRecord], watermark: &[u8]) -> Result<(), LedgerError> {
         let hook = self.on_ingest.lock().unwrap().clone();
         if let Some(hook) = hook {
             hook();
@@ -53,12 +53,12 @@ impl Ledger for Hooked {
         self.ledger.ingest(cells, notes, watermark)
     }
 
-    fn clear(&self, notes: &[Note], watermark: &[u8]) -> Result<(), LedgerError> {
+    fn clear(&self, notes: &[AuxRecord], watermark: &[u8]) -> Result<(), LedgerError> {
         self.ledger.clear(notes, watermark)
     }
 
-    fn notes(&self, visit: &mut VisitNote<'_>) -> Result<(), LedgerError> {
-        self.ledger.notes(visit)
+    fn aux_records(&self, visit: &mut AuxRecordVisitor<'_>) -> Result<(), LedgerError> {
+        self.ledger.aux_records(visit)
     }
 
     fn get(&self, hash: u64, name: &[u8]) -> Result<Option<Cell>, LedgerError> {
@@ -69,7 +69,7 @@ impl Ledger for Hooked {
         self.ledger.get(hash, name)
     }
 
-    fn range(&self, from: u64, visit: &mut Visit<'_>) -> Result<(), LedgerError> {
+    fn range(&self, from: u64, visit: &mut CellVisitor<'_>) -> Result<(), LedgerError> {
         self.ledger.range(from, &mut |hash, name, cell| {
             let hook = self.on_cell.lock().unwrap().clone();
             if let Some(hook) = hook {
@@ -79,19 +79,19 @@ impl Ledger for Hooked {
         })
     }
 
-    fn own(&self, hash: u64, name: &[u8]) -> Result<Option<Box<[u8]>>, LedgerError> {
-        self.ledger.own(hash, name)
+    fn own_cells(&self, hash: u64, name: &[u8]) -> Result<Option<Box<[u8]>>, LedgerError> {
+        self.ledger.own_cells(hash, name)
     }
 
-    fn range_own(&self, from: u64, visit: &mut VisitOwn<'_>) -> Result<(), LedgerError> {
-        self.ledger.range_own(from, visit)
+    fn range_own_cells(&self, from: u64, visit: &mut OwnCellsVisitor<'_>) -> Result<(), LedgerError> {
+        self.ledger.range_own_cells(from, visit)
     }
 
     fn compact(&self) -> Result<bool, LedgerError> {
         Ok(false)
     }
 
-    fn copy_to(&self, data: &Path, copied: &mut Copied<'_>) -> Result<(), LedgerError> {
+    fn copy_to(&self, data: &Path, copied: &mut CopyProgress<'_>) -> Result<(), LedgerError> {
         self.ledger.copy_to(data, copied)
     }
 
@@ -114,18 +114,18 @@ fn now() -> Instant {
 }
 
 fn within<T: Send + 'static>(limit: Duration, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
-    let (tell, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || {
-        let _ = tell.send(work());
+        let _ = sender.send(work());
     });
-    told.recv_timeout(limit).ok()
+    receiver.recv_timeout(limit).ok()
 }
 
 #[test]
 fn a_walk_meets_names_that_leave_memory_for_the_first_time_meanwhile() {
     for round in 0..200 {
         let world = World::new(CrashDisk::new(), 1);
-        let engine = world.open(Options { table_shards: 64, ..small(1 << 20) }).unwrap();
+        let engine = world.open(Options { table_shards: 64, ..small_options(1 << 20) }).unwrap();
         for index in 0..1_000 {
             engine.add(format!("m:{index}"), 1).unwrap();
         }
@@ -136,7 +136,7 @@ fn a_walk_meets_names_that_leave_memory_for_the_first_time_meanwhile() {
             meeting.wait();
             let steps = evicting.steps();
             for _ in 0..2 {
-                for shard in (0..steps.shards()).rev() {
+                for shard in (0..steps.shard_count()).rev() {
                     steps.evict(shard);
                 }
             }
@@ -154,7 +154,7 @@ fn space_kept_for_a_full_disk_is_there_for_the_next_life_too() {
     let (capacity, reserve_bytes) = (200_000, 40_000);
     let world = World::new(CrashDisk::new(), 1);
     world.disk.capacity(Some(capacity));
-    let engine = world.open(Options { reserve_bytes, ..small(16_384) }).unwrap();
+    let engine = world.open(Options { reserve_bytes, ..small_options(16_384) }).unwrap();
     let mut index = 0;
     while engine.add(format!("d:{}", index % 100), 1).is_ok() {
         index += 1;
@@ -163,10 +163,10 @@ fn space_kept_for_a_full_disk_is_there_for_the_next_life_too() {
     let disk = world.disk.kill(world.disk.operations()).into_disk();
     disk.capacity(Some(capacity));
     let world = World::new(disk, 5);
-    let engine = world.open(Options { reserve_bytes, ..small(16_384) }).unwrap();
+    let engine = world.open(Options { reserve_bytes, ..small_options(16_384) }).unwrap();
     let sealed = engine.steps().seal_all();
     assert!(sealed.is_ok(), "{sealed:?}, with {reserve_bytes} bytes kept for just this");
-    engine.steps().prepare().unwrap();
+    engine.steps().prepare_segments().unwrap();
     engine.add("d:0", 1).unwrap();
 }
 
@@ -175,7 +175,7 @@ fn a_node_starts_again_and_again_on_a_disk_that_is_full_to_the_last_byte() {
     // Records of every length, so that some fill the journal to its end.
     for length in (1..100).step_by(7) {
         let world = World::new(CrashDisk::new(), 1);
-        let engine = world.open(Options { reserve_bytes: 0, ..small(8192) }).unwrap();
+        let engine = world.open(Options { reserve_bytes: 0, ..small_options(8192) }).unwrap();
         world.disk.capacity(Some(world.disk.bytes_used()));
         let name = format!("d:{}", "n".repeat(length));
         let acked = (0..10_000).take_while(|_| engine.add(&name, 1).is_ok()).count();
@@ -183,7 +183,7 @@ fn a_node_starts_again_and_again_on_a_disk_that_is_full_to_the_last_byte() {
         for start in 0..10 {
             disk.capacity(Some(disk.bytes_used()));
             let world = World::new(disk, 5);
-            let engine = match world.open(Options { reserve_bytes: 0, ..small(8192) }) {
+            let engine = match world.open(Options { reserve_bytes: 0, ..small_options(8192) }) {
                 Ok(engine) => engine,
                 Err(error) => panic!("start {start} after names of {length} bytes: {error}"),
             };
@@ -196,7 +196,7 @@ fn a_node_starts_again_and_again_on_a_disk_that_is_full_to_the_last_byte() {
 #[test]
 fn a_journal_within_the_quota_is_sealed_though_there_is_no_space_left_for_both() {
     let world = World::new(CrashDisk::new(), 1);
-    let options = Options { disk_bytes_max: Some(400_000), reserve_bytes: 16_384, ..small(16_384) };
+    let options = Options { disk_bytes_max: Some(400_000), reserve_bytes: 16_384, ..small_options(16_384) };
     let engine = world.open(options).unwrap();
     // About 100 kB of cells; the reserve has 16 kB.
     let mut index = 0;
@@ -206,21 +206,21 @@ fn a_journal_within_the_quota_is_sealed_though_there_is_no_space_left_for_both()
     // What the background does, and more than once: the disk itself has all the space in the world.
     let mut sealed = engine.steps().seal_all();
     for _ in 0..10 {
-        engine.steps().prepare().unwrap();
+        engine.steps().prepare_segments().unwrap();
         sealed = engine.steps().seal_all();
     }
     let stats = engine.stats();
     assert!(sealed.is_ok(), "{sealed:?}: {index} adds, {} bytes of journal", stats.journal_bytes);
-    engine.steps().prepare().unwrap();
+    engine.steps().prepare_segments().unwrap();
     engine.add("d:0", 1).unwrap();
 }
 
 #[test]
 fn what_comes_in_while_a_seal_is_under_way_does_not_take_it_over_the_quota() {
     let quota = 1_000_000;
-    for kept in [1, 30, 100, 300, 500] {
+    for adds in [1, 30, 100, 300, 500] {
         let world = World::new(CrashDisk::new(), 1);
-        let options = Options { disk_bytes_max: Some(quota), reserve_bytes: 16_384, ..small(16_384) };
+        let options = Options { disk_bytes_max: Some(quota), reserve_bytes: 16_384, ..small_options(16_384) };
         let engine = world.open(options).unwrap();
         let (mut index, mut refused) = (0, 0);
         let mut add = || {
@@ -230,25 +230,25 @@ fn what_comes_in_while_a_seal_is_under_way_does_not_take_it_over_the_quota() {
         };
         // A seal collects a few adds, and as many as the journal takes come in before the ledger has them.
         while refused < 10 {
-            let mut add = || add() || engine.steps().prepare().is_ok() && add();
-            let few = (0..kept).take_while(|_| add()).count();
-            let mut seal = engine.steps().seal_begin();
-            for _ in 0..engine.steps().shards() {
-                engine.steps().seal_step(&mut seal).expect("it is only collected");
+            let mut add = || add() || engine.steps().prepare_segments().is_ok() && add();
+            let few = (0..adds).take_while(|_| add()).count();
+            let mut seal = engine.steps().begin_seal();
+            for _ in 0..engine.steps().shard_count() {
+                engine.steps().step_seal(&mut seal).expect("it is only collected");
             }
             while add() {}
             loop {
-                match engine.steps().seal_step(&mut seal) {
-                    Ok(Sealing::More) => {}
-                    Ok(Sealing::Waits(_)) => engine.steps().sync(),
-                    Ok(Sealing::Done) => break engine.steps().seal_finish(seal).unwrap(),
+                match engine.steps().step_seal(&mut seal) {
+                    Ok(SealStep::More) => {}
+                    Ok(SealStep::WaitFor(_)) => engine.steps().sync(),
+                    Ok(SealStep::Done) => break engine.steps().finish_seal(seal).unwrap(),
                     // There is no room for all of it.
                     Err(_) => break,
                 }
             }
-            engine.steps().prepare().unwrap();
+            engine.steps().prepare_segments().unwrap();
             let used = engine.stats().disk_bytes;
-            assert!(used <= quota, "{used} bytes are more than the quota; a seal after {kept} adds");
+            assert!(used <= quota, "{used} bytes are more than the quota; a seal after {adds} adds");
             refused += u32::from(few == 0);
         }
         assert!(index > 100, "{index}");
@@ -258,7 +258,7 @@ fn what_comes_in_while_a_seal_is_under_way_does_not_take_it_over_the_quota() {
 #[test]
 fn a_quota_that_was_lowered_does_not_keep_the_journal_from_being_cut() {
     let world = World::new(CrashDisk::new(), 1);
-    let engine = world.open(small(16_384)).unwrap();
+    let engine = world.open(small_options(16_384)).unwrap();
     for index in 0..10_000 {
         engine.add(format!("d:{}", index % 10), 1).unwrap();
     }
@@ -266,7 +266,7 @@ fn a_quota_that_was_lowered_does_not_keep_the_journal_from_being_cut() {
     let used = disk.bytes_used();
     let world = World::new(disk, 5);
     // Ten counters, a few hundred bytes; the journal has what is over the quota.
-    let engine = world.open(Options { disk_bytes_max: Some(used / 2), ..small(16_384) }).unwrap();
+    let engine = world.open(Options { disk_bytes_max: Some(used / 2), ..small_options(16_384) }).unwrap();
     let sealed = engine.steps().seal_all();
     assert!(
         sealed.is_ok(),
@@ -279,19 +279,19 @@ fn a_quota_that_was_lowered_does_not_keep_the_journal_from_being_cut() {
 #[test]
 fn a_counter_that_cannot_be_read_does_not_take_others_with_it() {
     let world = World::new(CrashDisk::new(), 1);
-    let engine = world.open(small(8192)).unwrap();
+    let engine = world.open(small_options(8192)).unwrap();
     engine.set("d:good", 5).unwrap();
     engine.set("d:bad", 6).unwrap();
     engine.close().unwrap();
     drop(engine);
-    let ledger = Hooked::open(&world);
+    let ledger = HookedLedger::open(&world);
     *ledger.damaged.lock().unwrap() = Some(b"d:bad".to_vec());
-    let engine = Engine::open_with(small(8192), ledger.environment(&world)).unwrap();
+    let engine = Engine::open_with(small_options(8192), ledger.environment(&world)).unwrap();
     // As a connection does with a pipeline: the second command is foreseen while the first waits.
     for (first, second) in [("d:good", "d:bad"), ("d:bad", "d:good")] {
         let mut turn = engine.turn();
         let mut load = turn.run(&Command::Read { name: name(first) }).unwrap_err();
-        turn.foresee(&Command::Read { name: name(second) }, &mut load);
+        turn.prefetch(&Command::Read { name: name(second) }, &mut load);
         turn.finish();
         let loading = engine.load(load);
         let loaded = within(Duration::from_secs(5), move || {
@@ -299,7 +299,7 @@ fn a_counter_that_cannot_be_read_does_not_take_others_with_it() {
             let mut context = std::task::Context::from_waker(std::task::Waker::noop());
             loading.as_mut().poll(&mut context)
         });
-        let refused = matches!(loaded, Some(std::task::Poll::Ready(quipu_engine::Loaded::Refused(_))));
+        let refused = matches!(loaded, Some(std::task::Poll::Ready(quipu_engine::LoadOutcome::Refused(_))));
         assert_eq!(refused, first == "d:bad", "{first} before {second}: {loaded:?}");
         if first == "d:good" {
             assert_eq!(engine.read("d:good").unwrap().value, 5);
@@ -310,16 +310,16 @@ fn a_counter_that_cannot_be_read_does_not_take_others_with_it() {
 #[test]
 fn a_close_does_not_wait_for_walks_that_nobody_waits_for() {
     let world = World::new(CrashDisk::new(), 1);
-    let engine = world.open(small(1 << 20)).unwrap();
+    let engine = world.open(small_options(1 << 20)).unwrap();
     for index in 0..500 {
         engine.add(format!("m:{index}"), 1).unwrap();
     }
     engine.close().unwrap();
     drop(engine);
-    let ledger = Hooked::open(&world);
+    let ledger = HookedLedger::open(&world);
     // A disk of a thousand cells a second: a walk takes half a second.
     *ledger.on_cell.lock().unwrap() = Some(Arc::new(Box::new(|| std::thread::sleep(Duration::from_millis(1)))));
-    let engine = Engine::open_driven(small(1 << 20), ledger.environment(&world)).unwrap();
+    let engine = Engine::open_with_threads(small_options(1 << 20), ledger.environment(&world)).unwrap();
     for _ in 0..10 {
         // Ten clients that have gone away since.
         drop(engine.load(Load::List { pattern: Box::from(*b"*"), bytes_max: 1 << 20 }));
@@ -333,14 +333,14 @@ fn a_close_does_not_wait_for_walks_that_nobody_waits_for() {
 #[test]
 fn a_walk_ends_though_counters_leave_memory_all_the_time() {
     let world = World::new(CrashDisk::new(), 1);
-    let engine = world.open(Options { table_shards: 1, ..small(1 << 20) }).unwrap();
+    let engine = world.open(Options { table_shards: 1, ..small_options(1 << 20) }).unwrap();
     for index in 0..50 {
         engine.add(format!("m:{index}"), 1).unwrap();
     }
     engine.close().unwrap();
     drop(engine);
-    let ledger = Hooked::open(&world);
-    let engine = Engine::open_with(small(1 << 20), ledger.environment(&world)).unwrap();
+    let ledger = HookedLedger::open(&world);
+    let engine = Engine::open_with(small_options(1 << 20), ledger.environment(&world)).unwrap();
     let (busy, made) = (engine.clone(), AtomicU64::new(0));
     let stop = Arc::new(AtomicBool::new(false));
     let stopped = stop.clone();
@@ -363,16 +363,16 @@ fn a_walk_ends_though_counters_leave_memory_all_the_time() {
 #[test]
 fn two_closes_at_once_are_one_after_the_other() {
     let world = World::new(CrashDisk::new(), 1);
-    let ledger = Hooked::open(&world);
+    let ledger = HookedLedger::open(&world);
     let (inside, most) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
-    let (now, seen) = (inside.clone(), most.clone());
+    let (now, peak) = (inside.clone(), most.clone());
     *ledger.on_ingest.lock().unwrap() = Some(Arc::new(Box::new(move || {
-        seen.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+        peak.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
         std::thread::sleep(Duration::from_millis(300));
         now.fetch_sub(1, Ordering::SeqCst);
     })));
-    let options = Options { seal_every: Duration::ZERO, ..small(1 << 20) };
-    let engine = Engine::open_driven(options, ledger.environment(&world)).unwrap();
+    let options = Options { seal_every: Duration::ZERO, ..small_options(1 << 20) };
+    let engine = Engine::open_with_threads(options, ledger.environment(&world)).unwrap();
     engine.add("d:a", 1).unwrap();
     // The background is in the middle of a seal.
     while inside.load(Ordering::SeqCst) == 0 {
@@ -394,19 +394,19 @@ fn two_closes_at_once_are_one_after_the_other() {
 #[test]
 fn a_large_transaction_that_found_the_disk_full_is_tried_again_when_there_is_space() {
     let world = World::new(CrashDisk::new(), 1);
-    let engine = world.open(small(16_384)).unwrap();
+    let engine = world.open(small_options(16_384)).unwrap();
     engine.add("d:a", 1).unwrap();
     world.disk.capacity(Some(world.disk.bytes_used()));
     let names: Vec<String> = (0..1_000).map(|index| format!("d:{index}")).collect();
     let adds: Vec<_> = names.iter().map(|text| Command::Add { name: name(text), delta: 1, shard_key: None }).collect();
-    assert!(engine.turn().run_all(&adds, &[]).is_err(), "it needs more room than there is");
+    assert!(engine.turn().run_transaction(&adds, &[]).is_err(), "it needs more room than there is");
     world.disk.capacity(None);
     for _ in 0..3 {
-        engine.steps().prepare().unwrap();
+        engine.steps().prepare_segments().unwrap();
         engine.steps().seal_all().unwrap();
     }
     assert!(!engine.stats().disk_full, "there is all the space in the world");
-    let ran = engine.turn().run_all(&adds, &[]);
+    let ran = engine.turn().run_transaction(&adds, &[]);
     assert!(ran.is_ok(), "{ran:?}");
 }
 
@@ -469,7 +469,8 @@ fn damage_in_the_ledger_does_not_end_sealing_and_with_it_the_server() {
 #[test]
 fn the_number_of_counters_waits_for_every_record_that_it_includes() {
     let world = World::new(CrashDisk::new(), 1);
-    let engine = world.open(Options { table_shards: 64, pending_bytes_max: 1 << 30, ..small(1 << 20) }).unwrap();
+    let engine =
+        world.open(Options { table_shards: 64, pending_bytes_max: 1 << 30, ..small_options(1 << 20) }).unwrap();
     let begin = engine.steps().reserved();
     engine.turn().run(&Command::Add { name: name("d:00000000"), delta: 1, shard_key: None }).unwrap();
     // Every record is as long as this one: a new counter each, all names of one length, the clock stands still.
@@ -548,13 +549,13 @@ fn a_full_disk_does_not_keep_the_background_busy_while_counters_are_read() {
 #[test]
 fn a_thread_of_the_engine_that_panics_leaves_nobody_waiting() {
     let world = World::new(CrashDisk::new(), 1);
-    let engine = world.open(small(8192)).unwrap();
+    let engine = world.open(small_options(8192)).unwrap();
     engine.set("d:a", 5).unwrap();
     engine.close().unwrap();
     drop(engine);
-    let ledger = Hooked::open(&world);
+    let ledger = HookedLedger::open(&world);
     ledger.panics.store(true, Ordering::SeqCst);
-    let engine = Engine::open_driven(small(8192), ledger.environment(&world)).unwrap();
+    let engine = Engine::open_with_threads(small_options(8192), ledger.environment(&world)).unwrap();
     let (reading, failed) = (engine.clone(), || world.has_failed());
     let read = within(Duration::from_secs(3), move || reading.read("d:a").is_ok());
     // The process would have ended, or the client been told.
@@ -568,7 +569,7 @@ fn threads_that_count_delete_and_walk_agree_with_what_they_know() {
     let options = || Options {
         memory_bytes_max: Some(2 << 20),
         durability: quipu_model::Durability::Relaxed,
-        namespaces: vec![(Box::from(*b"m"), quipu_model::Namespace::durable(quipu_model::Durability::Memory))],
+        namespaces: vec![(Box::from(*b"m"), quipu_model::Namespace::with_durability(quipu_model::Durability::Memory))],
         segment_bytes: 256 << 10,
         journal_bytes_max: 1 << 20,
         seal_every: Duration::from_millis(150),
@@ -577,10 +578,10 @@ fn threads_that_count_delete_and_walk_agree_with_what_they_know() {
     };
     let seconds = std::env::var("QUIPU_REVIEW_SECONDS").ok().and_then(|n| n.parse().ok()).unwrap_or(3);
     let mut known: Vec<std::collections::BTreeMap<String, i64>> = vec![Default::default(); 4];
-    for life in 0..2 {
+    for incarnation in 0..2 {
         let engine = Engine::open(options()).unwrap();
         let counters: usize = known.iter().map(|known| known.len()).sum();
-        assert_eq!(engine.stats().counters as usize, counters, "life {life}");
+        assert_eq!(engine.stats().counters as usize, counters, "life {incarnation}");
         let until = now() + Duration::from_secs(seconds);
         let threads: Vec<_> = known
             .drain(..)
@@ -592,7 +593,7 @@ fn threads_that_count_delete_and_walk_agree_with_what_they_know() {
             .collect();
         known = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
         let counters: usize = known.iter().map(|known| known.len()).sum();
-        assert_eq!(engine.stats().counters as usize, counters, "life {life}");
+        assert_eq!(engine.stats().counters as usize, counters, "life {incarnation}");
         let listed = engine.execute(&all_names()).unwrap();
         let Reply::Names(names) = listed else { panic!("{listed:?}") };
         assert_eq!(names.len(), counters);
@@ -601,18 +602,18 @@ fn threads_that_count_delete_and_walk_agree_with_what_they_know() {
         }
         let stats = engine.stats();
         println!(
-            "life {life}: {counters} counters, {} evicted, {} loaded, {} seals",
+            "life {incarnation}: {counters} counters, {} evicted, {} loaded, {} seals",
             stats.evicted, stats.loaded, stats.seals
         );
         engine.close().unwrap();
     }
 }
 
-type Known = std::collections::BTreeMap<String, i64>;
+type KnownCounts = std::collections::BTreeMap<String, i64>;
 
-fn count(engine: &Engine, thread: usize, mut known: Known, until: Instant) -> Known {
-    let dice = quipu_testkit::Dice::new(thread as u64 + 1);
-    let pick = |below: u64| quipu_model::Rng::next(&dice) % below;
+fn count(engine: &Engine, thread: usize, mut known: KnownCounts, until: Instant) -> KnownCounts {
+    let rng = quipu_testkit::SeededRng::new(thread as u64 + 1);
+    let pick = |below: u64| quipu_model::Rng::next(&rng) % below;
     let text_of = |n: u64| format!("{}:{thread}:{n:020}", if n.is_multiple_of(3) { "m" } else { "d" });
     while now() < until {
         let text = text_of(pick(8_000));

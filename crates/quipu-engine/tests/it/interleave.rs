@@ -1,12 +1,12 @@
 //! Workers meeting between any two steps: apply, fill, hand over, sync, reply, with the background in between, and a crash anywhere.
 
 use quipu_model::Durability;
-use quipu_testkit::{CrashDisk, Dice};
+use quipu_testkit::{CrashDisk, SeededRng};
 
-use crate::crash_states::{Judged, Tally, judge};
+use crate::crash_states::{CrashCase, Tally, judge_crash};
 use crate::model::State;
-use crate::sim::live;
-use crate::world::{World, small};
+use crate::sim::run_incarnation;
+use crate::world::{World, small_options};
 
 /// Seeds that once failed stay here, in front of the others.
 const KEPT_SEEDS: [u64; 0] = [];
@@ -17,24 +17,24 @@ fn any_interleaving_of_steps_keeps_every_reply() {
     let mut tally = Tally::default();
     let (mut steps, mut switches, mut replies, mut refused) = (0, 0, 0, 0);
     for seed in KEPT_SEEDS.into_iter().chain(0..seeds) {
-        let dice = Dice::new(seed ^ 0x17_7e);
-        let world = World::new(CrashDisk::new(), dice.roll());
-        let engine = world.open(small(8192)).unwrap();
-        let before_life = world.disk.operations();
-        let trace = live(&world, &engine, &State::new(), 2 + dice.below(3), 40 + dice.below(160));
+        let rng = SeededRng::new(seed ^ 0x17_7e);
+        let world = World::new(CrashDisk::new(), rng.next_u64());
+        let engine = world.open(small_options(8192)).unwrap();
+        let operations_at_start = world.disk.operations();
+        let trace = run_incarnation(&world, &engine, &State::new(), 2 + rng.below(3), 40 + rng.below(160));
         let operations = world.disk.operations();
         for _ in 0..3 {
-            let at = before_life + dice.below(operations - before_life + 1);
+            let at = operations_at_start + rng.below(operations - operations_at_start + 1);
             let context = format!("seed {seed}, crash after operation {at} of {operations}");
-            let (image, least) = if dice.chance(50) {
-                (world.disk.crash(at, &dice), Durability::Durable)
+            let (image, least) = if rng.chance(50) {
+                (world.disk.crash(at, &rng), Durability::Durable)
             } else {
                 (world.disk.kill(at), Durability::Relaxed)
             };
-            judge(
+            judge_crash(
                 image,
-                &Judged { segment_bytes: 8192, trace: &trace, at, before_life, least },
-                &dice,
+                &CrashCase { segment_bytes: 8192, trace: &trace, at, operations_at_start, least },
+                &rng,
                 &mut tally,
                 &context,
             );

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use quipu_engine::{Engine, Loaded, Standing};
-use quipu_model::shared::{Claim, ClaimVerdict, Stage, Token};
+use quipu_engine::{Engine, LoadOutcome, Membership};
+use quipu_model::shared::{Claim, ClaimToken, ClaimVerdict, WriterStage};
 use quipu_model::{Clock, Command, Identity, MemoryStore, Millis, Name, Refusal, Reply, Store};
 use quipu_testkit::store_suite::block_on;
 use quipu_testkit::{CrashDisk, SimClock};
 
-use crate::lives::{commit, open, run, tend};
+use crate::lives::{commit, open, run, run_background};
 use crate::once::WINDOW;
 use crate::world::{BEGIN, World};
 
@@ -33,16 +33,16 @@ impl Cluster {
             let engine = open(&world, &cluster.store);
             cluster.nodes.push((world, engine));
         }
-        cluster.go_on(4);
+        cluster.run_background_rounds(4);
         cluster
     }
 
     /// The background of every node runs, so many times.
-    fn go_on(&self, times: usize) {
+    fn run_background_rounds(&self, times: usize) {
         for _ in 0..times {
             self.clock.advance(Duration::from_millis(500));
             for (world, engine) in &self.nodes {
-                tend(engine, world);
+                run_background(engine, world);
                 block_on(engine.sharing().unwrap().restore_claims());
             }
         }
@@ -58,15 +58,15 @@ impl Cluster {
             Ok(reply) => return reply,
             Err(load) => load,
         };
-        let mut asked = pin!(engine.steps().ask(load));
+        let mut loading = pin!(engine.steps().enqueue_load(load));
         let mut claim = pin!(engine.sharing().unwrap().claim());
         let mut context = Context::from_waker(Waker::noop());
         loop {
             let _ = claim.as_mut().poll(&mut context);
             commit(engine);
-            match asked.as_mut().poll(&mut context) {
-                Poll::Ready(Loaded::Reply(reply, _)) => return reply,
-                Poll::Ready(Loaded::Refused(refusal)) => return Reply::Refused(refusal),
+            match loading.as_mut().poll(&mut context) {
+                Poll::Ready(LoadOutcome::Reply(reply, _)) => return reply,
+                Poll::Ready(LoadOutcome::Refused(refusal)) => return Reply::Refused(refusal),
                 Poll::Ready(other) => panic!("{other:?}"),
                 Poll::Pending => {}
             }
@@ -82,9 +82,9 @@ impl Cluster {
         let writers = block_on(self.store.writers()).unwrap().registrations;
         let node = self.nodes[node].1.sharing().unwrap().node();
         let owner =
-            writers.iter().find(|known| known.writer.node == node && known.stage == Stage::Live).unwrap().writer;
+            writers.iter().find(|known| known.writer.node == node && known.stage == WriterStage::Live).unwrap().writer;
         let forget_at = Millis(self.clock.wall().0 + 1_000_000);
-        let token = Token::new(&identity.key()).unwrap();
+        let token = ClaimToken::new(&identity.key()).unwrap();
         Claim { token, owner, attempt: 999, payload: 0, forget_at, reply: None }
     }
 }
@@ -96,13 +96,13 @@ fn likes() -> Name<'static> {
 #[test]
 fn a_token_that_the_store_has_lost_is_not_applied_again_by_the_node_that_applied_it() {
     let cluster = Cluster::new(1);
-    let empty = MemoryStore::new(cluster.clock.clone()).keep();
+    let empty = MemoryStore::new(cluster.clock.clone()).backup();
     assert_eq!(cluster.add_once(0, "order-1", 5), Reply::Integer(5));
     // `FLUSHALL`, and nobody has noticed.
-    cluster.memory.go_back(&empty);
+    cluster.memory.restore_backup(&empty);
     assert_eq!(cluster.add_once(0, "order-1", 5), Reply::Integer(5));
     assert_eq!(cluster.add_once(0, "order-1", 6), Reply::Refused(Refusal::TokenMismatch));
-    cluster.go_on(40);
+    cluster.run_background_rounds(40);
     assert_eq!(cluster.sum(), 5);
     assert_eq!(cluster.add_once(0, "order-1", 5), Reply::Integer(5));
 }
@@ -110,28 +110,28 @@ fn a_token_that_the_store_has_lost_is_not_applied_again_by_the_node_that_applied
 #[test]
 fn a_token_survives_a_crash_of_its_node_and_the_loss_of_the_store() {
     let mut cluster = Cluster::new(1);
-    let empty = MemoryStore::new(cluster.clock.clone()).keep();
+    let empty = MemoryStore::new(cluster.clock.clone()).backup();
     assert_eq!(cluster.add_once(0, "order-1", 5), Reply::Integer(5));
-    cluster.go_on(2);
+    cluster.run_background_rounds(2);
     assert_eq!(cluster.add_once(0, "order-2", 7), Reply::Integer(12), "this one is in the journal alone");
     let (world, engine) = cluster.nodes.remove(0);
     let disk = world.disk.kill(world.disk.operations()).into_disk();
     drop(engine);
-    cluster.memory.go_back(&empty);
+    cluster.memory.restore_backup(&empty);
     let world = World::new(disk, 7);
     world.clock.advance(Duration::from_secs(5));
     let engine = open(&world, &cluster.store);
     cluster.nodes.push((world, engine));
     assert_eq!(cluster.add_once(0, "order-1", 5), Reply::Integer(5));
     assert_eq!(cluster.add_once(0, "order-2", 7), Reply::Integer(12));
-    cluster.go_on(60);
+    cluster.run_background_rounds(60);
     assert_eq!(cluster.sum(), 12);
 }
 
 #[test]
 fn a_loss_after_a_restart_is_made_up_for_from_the_journal() {
     let mut cluster = Cluster::new(2);
-    let before = cluster.memory.keep();
+    let before = cluster.memory.backup();
     assert_eq!(cluster.add_once(0, "order-1", 5), Reply::Integer(5));
     let (world, engine) = cluster.nodes.remove(0);
     let disk = world.disk.kill(world.disk.operations()).into_disk();
@@ -140,9 +140,9 @@ fn a_loss_after_a_restart_is_made_up_for_from_the_journal() {
     world.clock.advance(Duration::from_secs(5));
     let engine = open(&world, &cluster.store);
     cluster.nodes.insert(0, (world, engine));
-    cluster.go_on(20);
-    cluster.memory.go_back(&before);
-    cluster.go_on(60);
+    cluster.run_background_rounds(20);
+    cluster.memory.restore_backup(&before);
+    cluster.run_background_rounds(60);
     assert_eq!(cluster.add_once(1, "order-1", 5), Reply::Integer(5));
     assert_eq!(cluster.sum(), 5);
 }
@@ -150,12 +150,12 @@ fn a_loss_after_a_restart_is_made_up_for_from_the_journal() {
 #[test]
 fn after_a_loss_other_nodes_refuse_a_token_until_its_claim_is_back() {
     let cluster = Cluster::new(2);
-    let before = cluster.memory.keep();
+    let before = cluster.memory.backup();
     assert_eq!(cluster.add_once(0, "order-1", 5), Reply::Integer(5));
-    cluster.go_on(8);
-    cluster.memory.go_back(&before);
+    cluster.run_background_rounds(8);
+    cluster.memory.restore_backup(&before);
     // Both notice it when they renew their leases.
-    cluster.go_on(3);
+    cluster.run_background_rounds(3);
     assert_eq!(cluster.add_once(1, "order-1", 5), Reply::Refused(Refusal::TokensRestoring));
     assert_eq!(cluster.add_once(1, "opaque", 1), Reply::Refused(Refusal::TokensRestoring));
     let now = cluster.clock.wall().0;
@@ -165,7 +165,7 @@ fn after_a_loss_other_nodes_refuse_a_token_until_its_claim_is_back() {
         Reply::Refused(Refusal::TokensRestoring),
         "it may have been applied early"
     );
-    cluster.go_on(60);
+    cluster.run_background_rounds(60);
     assert_eq!(cluster.add_once(1, "order-1", 5), Reply::Integer(5));
     assert_eq!(cluster.sum(), 5);
     let figures = cluster.nodes[0].1.sharing().unwrap().stats();
@@ -175,11 +175,11 @@ fn after_a_loss_other_nodes_refuse_a_token_until_its_claim_is_back() {
 #[test]
 fn a_token_of_a_time_after_the_loss_is_not_refused() {
     let cluster = Cluster::new(1);
-    let before = cluster.memory.keep();
+    let before = cluster.memory.backup();
     assert_eq!(cluster.add_once(0, "order-1", 5), Reply::Integer(5));
-    cluster.go_on(8);
-    cluster.memory.go_back(&before);
-    cluster.go_on(3);
+    cluster.run_background_rounds(8);
+    cluster.memory.restore_backup(&before);
+    cluster.run_background_rounds(3);
     assert_eq!(cluster.add_once(0, "opaque", 1), Reply::Refused(Refusal::TokensRestoring));
     // Nothing is put back meanwhile.
     cluster.clock.advance(Duration::from_secs(70));
@@ -192,13 +192,13 @@ fn a_token_of_a_time_after_the_loss_is_not_refused() {
 #[test]
 fn two_nodes_that_have_applied_a_token_are_counted_as_a_conflict() {
     let cluster = Cluster::new(2);
-    let before = cluster.memory.keep();
+    let before = cluster.memory.backup();
     assert_eq!(cluster.add_once(0, "order-1", 5), Reply::Integer(5));
-    cluster.memory.go_back(&before);
+    cluster.memory.restore_backup(&before);
     // The other node has not noticed: this is what remains.
     let again = cluster.add_once(1, "order-1", 5);
     assert!(matches!(again, Reply::Integer(5 | 10)), "{again:?}");
-    cluster.go_on(60);
+    cluster.run_background_rounds(60);
     let conflicts = |node: usize| cluster.nodes[node].1.sharing().unwrap().stats().claim_conflicts;
     assert!(conflicts(0) + conflicts(1) > 0 || again == Reply::Integer(5));
     assert_eq!(cluster.add_once(0, "order-1", 5), Reply::Integer(5), "each node answers as it did");
@@ -238,14 +238,14 @@ fn an_open_claim_of_a_former_life_stays_because_its_directory_may_have_gone_back
     let opened = open(&engine, &cluster.store);
     cluster.nodes.push((engine, opened));
     for _ in 0..40 {
-        cluster.go_on(1);
+        cluster.run_background_rounds(1);
         let reply = cluster.add_once(0, "order-1", 5);
         assert_eq!(reply, Reply::Refused(Refusal::TokenInUse { owner: claim.owner }));
     }
     assert_eq!(cluster.sum(), 0);
     // The time of its token is over at last, and with it the claim.
     cluster.clock.advance(Duration::from_secs(2_000));
-    cluster.go_on(1);
+    cluster.run_background_rounds(1);
     assert_eq!(cluster.add_once(0, "order-1", 5), Reply::Integer(5));
 }
 
@@ -255,16 +255,16 @@ fn a_token_ahead_of_the_clock_is_known_for_as_long_as_it_is_fresh() {
     let carried = cluster.clock.wall().0 + 59_000;
     let item = format!("{carried}-order");
     assert_eq!(cluster.add_once(0, &item, 5), Reply::Integer(5));
-    cluster.go_on(8);
+    cluster.run_background_rounds(8);
     // The window is over since it was applied, and not since its own time.
     let ahead = WINDOW + Duration::from_secs(20);
     cluster.clock.advance(ahead);
     cluster.nodes.iter().for_each(|(world, _)| world.clock.advance(ahead));
-    cluster.go_on(8);
+    cluster.run_background_rounds(8);
     assert!(cluster.clock.wall().0 < carried + WINDOW.as_millis() as u64);
     assert_eq!(cluster.add_once(1, &item, 5), Reply::Integer(5));
     assert_eq!(cluster.add_once(0, &item, 5), Reply::Integer(5));
-    cluster.go_on(4);
+    cluster.run_background_rounds(4);
     assert_eq!(cluster.sum(), 5);
 }
 
@@ -274,7 +274,7 @@ fn the_age_of_a_token_is_judged_by_the_clock_of_the_store() {
     // The node's clock is a day ahead.
     let world = &cluster.nodes[0].0;
     world.clock.set_wall(Millis(world.clock_wall() + 86_400_000));
-    cluster.go_on(2);
+    cluster.run_background_rounds(2);
     let item = format!("{}-order", cluster.clock.wall().0);
     assert_eq!(cluster.add_once(0, &item, 5), Reply::Integer(5));
     let future = format!("{}-order", cluster.nodes[0].0.clock_wall());
@@ -282,11 +282,11 @@ fn the_age_of_a_token_is_judged_by_the_clock_of_the_store() {
 }
 
 /// A node that was killed after all was settled, and whose former life is over: what it counted is confirmed, and no cell of it is open.
-fn with_a_former_life(sum: i64) -> Cluster {
+fn with_former_incarnation(sum: i64) -> Cluster {
     let mut cluster = Cluster::new(2);
     let command = Command::Add { name: likes(), delta: sum, shard_key: None };
     assert_eq!(run(&cluster.nodes[0].1, &command), Reply::Integer(sum));
-    cluster.go_on(8);
+    cluster.run_background_rounds(8);
     let (world, engine) = cluster.nodes.remove(0);
     let disk = world.disk.kill(world.disk.operations()).into_disk();
     drop(engine);
@@ -296,41 +296,41 @@ fn with_a_former_life(sum: i64) -> Cluster {
     cluster.nodes.insert(0, (world, engine));
     let registrations = |cluster: &Cluster| block_on(cluster.store.writers()).unwrap().registrations;
     for _ in 0..100 {
-        cluster.go_on(1);
-        if registrations(&cluster).iter().any(|known| matches!(known.stage, Stage::Closed { .. })) {
+        cluster.run_background_rounds(1);
+        if registrations(&cluster).iter().any(|known| matches!(known.stage, WriterStage::Closed { .. })) {
             break;
         }
     }
     // Passes of the audit in which its cells would have been dropped.
-    cluster.go_on(8);
+    cluster.run_background_rounds(8);
     cluster.nodes[0].1.sharing().unwrap().begin_audit();
-    cluster.go_on(40);
+    cluster.run_background_rounds(40);
     assert_eq!(cluster.sum(), i128::from(sum));
     cluster
 }
 
 #[test]
 fn what_a_former_life_has_counted_is_put_again_after_the_store_has_lost_it() {
-    let cluster = with_a_former_life(5);
-    cluster.memory.go_back(&MemoryStore::new(cluster.clock.clone()).keep());
-    cluster.go_on(100);
+    let cluster = with_former_incarnation(5);
+    cluster.memory.restore_backup(&MemoryStore::new(cluster.clock.clone()).backup());
+    cluster.run_background_rounds(100);
     assert_eq!(cluster.sum(), 5);
-    assert_eq!(cluster.nodes[0].1.sharing().unwrap().standing(), Standing::Live);
+    assert_eq!(cluster.nodes[0].1.sharing().unwrap().membership(), Membership::Live);
 }
 
 #[test]
 fn what_a_former_life_has_counted_counts_once_when_the_store_has_not_lost_all_of_it() {
     for lost_after in [1, 20, 60, 200] {
-        let mut cluster = with_a_former_life(5);
-        let kept = cluster.memory.keep();
-        cluster.go_on(lost_after);
-        cluster.memory.go_back(&kept);
-        cluster.go_on(100);
+        let mut cluster = with_former_incarnation(5);
+        let contents = cluster.memory.backup();
+        cluster.run_background_rounds(lost_after);
+        cluster.memory.restore_backup(&contents);
+        cluster.run_background_rounds(100);
         assert_eq!(cluster.sum(), 5, "{lost_after}");
         // Until others have folded and forgotten it.
-        cluster.go_on(700);
+        cluster.run_background_rounds(700);
         assert_eq!(cluster.sum(), 5, "{lost_after}");
-        assert_eq!(cluster.nodes.remove(0).1.sharing().unwrap().standing(), Standing::Live);
+        assert_eq!(cluster.nodes.remove(0).1.sharing().unwrap().membership(), Membership::Live);
     }
 }
 
@@ -339,7 +339,7 @@ fn what_a_restored_directory_knows_of_its_former_life_is_put_again_after_the_sto
     let mut cluster = Cluster::new(2);
     let add = |cluster: &Cluster, delta| {
         run(&cluster.nodes[0].1, &Command::Add { name: likes(), delta, shard_key: None });
-        cluster.go_on(8);
+        cluster.run_background_rounds(8);
     };
     add(&cluster, 5);
     let (world, _) = &cluster.nodes[0];
@@ -352,9 +352,9 @@ fn what_a_restored_directory_knows_of_its_former_life_is_put_again_after_the_sto
     world.clock.advance(Duration::from_secs(12));
     let engine = open(&world, &cluster.store);
     cluster.nodes.insert(0, (world, engine));
-    cluster.go_on(150);
+    cluster.run_background_rounds(150);
     assert_eq!(cluster.sum(), 7);
-    cluster.memory.go_back(&MemoryStore::new(cluster.clock.clone()).keep());
-    cluster.go_on(100);
+    cluster.memory.restore_backup(&MemoryStore::new(cluster.clock.clone()).backup());
+    cluster.run_background_rounds(100);
     assert_eq!(cluster.sum(), 5);
 }

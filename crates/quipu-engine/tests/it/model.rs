@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use quipu_model::{
-    Command, Expiry, ExpiryCondition, ExpiryForm, KindAndDialect, Millis, Name, Refusal, Reply, SetCondition,
-    SetExpiry, When,
+    Command, Expiry, ExpiryCondition, ExpiryForm, ExpiryTime, KindAndDialect, Millis, Name, Refusal, Reply,
+    SetCondition, SetExpiry,
 };
 
 /// Value and expiry per name.
@@ -25,9 +25,9 @@ pub fn apply(state: &mut State, command: &Command<'_>, now: Millis) -> Reply {
     let put = |state: &mut State, name: Name<'_>, cell| {
         state.insert(name.bytes().to_vec(), cell);
     };
-    let point = |when: When| match when {
-        When::In(millis) => (now.0 as i64).saturating_add(millis).max(0) as u64,
-        When::At(millis) => millis.max(0) as u64,
+    let point = |when: ExpiryTime| match when {
+        ExpiryTime::In(millis) => (now.0 as i64).saturating_add(millis).max(0) as u64,
+        ExpiryTime::At(millis) => millis.max(0) as u64,
     };
     match command {
         Command::Add { name, delta, .. } => {

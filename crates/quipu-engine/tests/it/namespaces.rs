@@ -3,30 +3,30 @@
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
-use quipu_engine::survey::audit;
-use quipu_engine::{Engine, Options, PutError};
+use quipu_engine::offline::audit;
+use quipu_engine::{Engine, Options, PutNamespaceError};
 use quipu_model::{
-    AddWithin, Command, Durability, Expiry, ExpiryForm, FailMode, Identity, Millis, NAMESPACE_BYTES_MAX,
-    NAMESPACES_MAX, Name, Namespace, Overload, Pick, Refusal, Reply, Set, SetCondition, SetExpiry, Shards, When,
+    AddWithin, Command, Durability, Expiry, ExpiryForm, ExpiryTime, FailMode, Identity, Millis, NAMESPACE_BYTES_MAX,
+    NAMESPACES_MAX, Name, Namespace, Overload, Refusal, Reply, Set, SetCondition, SetExpiry, ShardCount, ShardPick,
 };
-use quipu_testkit::{CrashDisk, Dice};
+use quipu_testkit::{CrashDisk, SeededRng};
 
-use crate::world::{World, look, seal_without_cut, small};
+use crate::world::{World, ledger_opener, seal_without_cut, small_options};
 
 fn name(text: &str) -> Name<'_> {
     Name::new(text.as_bytes()).unwrap()
 }
 
 fn durable(durability: Durability) -> Namespace {
-    Namespace::durable(durability)
+    Namespace::with_durability(durability)
 }
 
 fn ttl(seconds: u64) -> Namespace {
     Namespace { ttl: Some(Duration::from_secs(seconds)), ..Namespace::default() }
 }
 
-fn said(engine: &Engine, namespace: &str) -> Option<Namespace> {
-    engine.policies().puts().get(namespace.as_bytes()).map(|put| put.settings.clone())
+fn read_settings(engine: &Engine, namespace: &str) -> Option<Namespace> {
+    engine.policies().runtime_settings().get(namespace.as_bytes()).map(|put| put.settings.clone())
 }
 
 /// Everything that was handed over, in another world.
@@ -36,22 +36,22 @@ fn after_kill(world: &World) -> World {
 
 fn assert_consistent(world: &World) {
     let dir = std::path::Path::new(crate::world::DATA);
-    let audited = audit(&world.disk, dir, &mut || look(&world.disk, dir)(), &mut |_, _| ()).unwrap();
+    let audited = audit(&world.disk, dir, &mut || ledger_opener(&world.disk, dir)(), &mut |_, _| ()).unwrap();
     assert!(audited.as_ref().is_some_and(|audited| audited.is_clean()), "{audited:?}");
 }
 
 #[test]
 fn what_was_said_is_in_force_after_seals_cuts_kills_and_a_flush() {
     let everything = Namespace {
-        window: Some(quipu_sketch::window::Panes::read("1h/60").unwrap()),
+        window: Some(quipu_sketch::window::Panes::parse("1h/60").unwrap()),
         decay: Some(Duration::from_secs(3_600)),
         kind: Some(quipu_model::Kind::Count),
         durability: Some(Durability::Memory),
         ttl: Some(Duration::from_secs(60)),
         freshness: Some(Duration::from_millis(5)),
         settle_every: Some(Duration::from_millis(70)),
-        shards: Some(Shards::Fixed(3)),
-        pick: Some(Pick::Time),
+        shards: Some(ShardCount::Fixed(3)),
+        pick: Some(ShardPick::Time),
         token_window: Some(Duration::from_secs(5)),
         max_counters: Some(9),
         fail_mode: Some(FailMode::Closed),
@@ -60,7 +60,7 @@ fn what_was_said_is_in_force_after_seals_cuts_kills_and_a_flush() {
         overload: Some(Overload::Refuse),
     };
     let mut world = World::new(CrashDisk::new(), 1);
-    let mut engine = world.open(small(8192)).unwrap();
+    let mut engine = world.open(small_options(8192)).unwrap();
     engine.put_namespace("a", everything.clone()).unwrap();
     engine.put_namespace("gone", durable(Durability::Relaxed)).unwrap();
     engine.steps().seal_all().unwrap();
@@ -68,10 +68,10 @@ fn what_was_said_is_in_force_after_seals_cuts_kills_and_a_flush() {
     engine.put_namespace("b", durable(Durability::Memory)).unwrap();
     engine.put_namespace("b", durable(Durability::Relaxed)).unwrap();
     for round in 0..5 {
-        assert_eq!(said(&engine, "a"), Some(everything.clone()), "round {round}");
-        assert_eq!(said(&engine, "b"), Some(durable(Durability::Relaxed)), "round {round}");
-        assert_eq!(said(&engine, "gone"), None, "round {round}");
-        assert_eq!(engine.policies().puts().len(), 2);
+        assert_eq!(read_settings(&engine, "a"), Some(everything.clone()), "round {round}");
+        assert_eq!(read_settings(&engine, "b"), Some(durable(Durability::Relaxed)), "round {round}");
+        assert_eq!(read_settings(&engine, "gone"), None, "round {round}");
+        assert_eq!(engine.policies().runtime_settings().len(), 2);
         assert_eq!(engine.policies().durability(name("a:1")), Durability::Memory);
         match round {
             0 => {}
@@ -87,31 +87,31 @@ fn what_was_said_is_in_force_after_seals_cuts_kills_and_a_flush() {
             }
         }
         world = after_kill(&world);
-        engine = world.open(small(8192)).unwrap();
+        engine = world.open(small_options(8192)).unwrap();
     }
-    assert_eq!(said(&engine, "a"), Some(everything));
-    assert_eq!(engine.policies().puts().len(), 2);
+    assert_eq!(read_settings(&engine, "a"), Some(everything));
+    assert_eq!(engine.policies().runtime_settings().len(), 2);
 }
 
 #[test]
 fn after_any_loss_of_power_a_namespace_says_what_was_answered_last_or_what_was_being_said() {
-    let dice = Dice::new(7);
+    let rng = SeededRng::new(7);
     let mut states = 0;
     for seed in 0..12 {
         let world = World::new(CrashDisk::new(), seed);
-        let engine = world.open(small(4096)).unwrap();
+        let engine = world.open(small_options(4096)).unwrap();
         let begun = world.disk.operations();
         // What had been answered when the disk had seen so much, the last of it what is being said.
         let mut answers = vec![(begun, Namespace::default())];
         for step in 0..14u64 {
-            if dice.chance(30) {
+            if rng.chance(30) {
                 engine.steps().seal_all().unwrap();
             }
-            if dice.chance(15) {
+            if rng.chance(15) {
                 engine.execute(&Command::Flush).unwrap();
             }
             let _ = engine.add("x:1", 1).unwrap();
-            let settings = match dice.below(4) {
+            let settings = match rng.below(4) {
                 0 => Namespace::default(),
                 1 => durable(Durability::Memory),
                 2 => durable(Durability::Durable),
@@ -123,11 +123,11 @@ fn after_any_loss_of_power_a_namespace_says_what_was_answered_last_or_what_was_b
         let operations = world.disk.operations();
         drop(engine);
         for _ in 0..60 {
-            let at = begun + dice.below(operations + 1 - begun);
-            let image = if dice.chance(80) { world.disk.crash(at, &dice) } else { world.disk.kill(at) };
+            let at = begun + rng.below(operations + 1 - begun);
+            let image = if rng.chance(80) { world.disk.crash(at, &rng) } else { world.disk.kill(at) };
             let world = World::new(image.into_disk(), 3);
-            let engine = world.open(small(4096)).unwrap_or_else(|error| panic!("seed {seed}, {at}: {error}"));
-            let found = said(&engine, "x").unwrap_or_default();
+            let engine = world.open(small_options(4096)).unwrap_or_else(|error| panic!("seed {seed}, {at}: {error}"));
+            let found = read_settings(&engine, "x").unwrap_or_default();
             let answered = answers.iter().rposition(|(done, _)| *done <= at).unwrap();
             let allowed = &answers[answered..(answered + 2).min(answers.len())];
             assert!(
@@ -142,7 +142,7 @@ fn after_any_loss_of_power_a_namespace_says_what_was_answered_last_or_what_was_b
 
 #[test]
 fn what_was_in_memory_is_durable_when_its_namespace_is_said_to_be() {
-    for options in [small(8192), Options { durability: Durability::Memory, ..small(8192) }] {
+    for options in [small_options(8192), Options { durability: Durability::Memory, ..small_options(8192) }] {
         let world = World::new(CrashDisk::new(), 1);
         let engine = world.open(options.clone()).unwrap();
         engine.add("m:a", 100).unwrap();
@@ -155,7 +155,7 @@ fn what_was_in_memory_is_durable_when_its_namespace_is_said_to_be() {
         assert_eq!(engine.add("m:a", 1).unwrap(), 101);
         assert_eq!(engine.add("m:new", 1).unwrap(), 1);
         assert_eq!(engine.add("m:gone", 3).unwrap(), 3);
-        let world = World::new(world.disk.crash(world.disk.operations(), &Dice::new(1)).into_disk(), 2);
+        let world = World::new(world.disk.crash(world.disk.operations(), &SeededRng::new(1)).into_disk(), 2);
         assert_consistent(&world);
         let engine = world.open(options).unwrap();
         for (name, value) in [("m:a", 101), ("m:b", 5), ("m:new", 1), ("m:gone", 3)] {
@@ -168,7 +168,7 @@ fn what_was_in_memory_is_durable_when_its_namespace_is_said_to_be() {
 #[test]
 fn what_was_durable_stays_so_when_its_namespace_is_said_to_be_in_memory() {
     let mut world = World::new(CrashDisk::new(), 1);
-    let mut engine = world.open(small(8192)).unwrap();
+    let mut engine = world.open(small_options(8192)).unwrap();
     engine.add("d:a", 100).unwrap();
     engine.put_namespace("d", durable(Durability::Memory)).unwrap();
     let before = engine.steps().reserved();
@@ -176,7 +176,7 @@ fn what_was_durable_stays_so_when_its_namespace_is_said_to_be_in_memory() {
     engine.add("d:b", 1).unwrap();
     assert_eq!(engine.steps().reserved(), before, "nothing is journaled any more");
     world = after_kill(&world);
-    engine = world.open(small(8192)).unwrap();
+    engine = world.open(small_options(8192)).unwrap();
     assert_eq!(engine.read("d:a").unwrap().value, 100);
     assert!(!engine.read("d:b").unwrap().exists);
     // And back, with what the file says.
@@ -185,7 +185,7 @@ fn what_was_durable_stays_so_when_its_namespace_is_said_to_be_in_memory() {
     engine.add("d:a", 1).unwrap();
     world = after_kill(&world);
     assert_consistent(&world);
-    engine = world.open(small(8192)).unwrap();
+    engine = world.open(small_options(8192)).unwrap();
     assert_eq!((engine.read("d:a").unwrap().value, engine.read("d:b").unwrap().value), (101, 7));
     assert_eq!(engine.stats().counters, 2);
 }
@@ -234,7 +234,7 @@ fn adds_go_on_while_their_namespace_goes_from_mode_to_mode_and_none_is_lost() {
 #[test]
 fn a_counter_of_a_namespace_with_a_ttl_expires_that_long_after_it_was_made() {
     let world = World::new(CrashDisk::new(), 1);
-    let engine = world.open(small(8192)).unwrap();
+    let engine = world.open(small_options(8192)).unwrap();
     engine.add("t:before", 1).unwrap();
     engine.put_namespace("t", ttl(60)).unwrap();
     let left = |engine: &Engine, text: &str| {
@@ -252,16 +252,16 @@ fn a_counter_of_a_namespace_with_a_ttl_expires_that_long_after_it_was_made() {
     engine.add("t:add", 1).unwrap();
     set("t:set", SetExpiry::Remove);
     set("t:keep", SetExpiry::Keep);
-    set("t:own", SetExpiry::At(When::In(5_000)));
+    set("t:own", SetExpiry::At(ExpiryTime::In(5_000)));
     within("t:within", Expiry::Keep, false);
-    within("t:enx", Expiry::At(When::In(7_000)), true);
+    within("t:enx", Expiry::At(ExpiryTime::In(7_000)), true);
     within("t:never", Expiry::Remove, false);
     let handle = engine.handle("t:count").unwrap();
     (0..10).for_each(|_| handle.count(1).unwrap());
     let mut turn = engine.turn();
-    let brief = quipu_model::Brief { name: name("t:brief"), delta: Some(1) };
-    if turn.run_briefs(&[brief], |_| ()) == 0 {
-        turn.run(&Command::Add { name: brief.name, delta: 1, shard_key: None }).unwrap();
+    let simple_command = quipu_model::SimpleCommand { name: name("t:brief"), delta: Some(1) };
+    if turn.run_simple(&[simple_command], |_| ()) == 0 {
+        turn.run(&Command::Add { name: simple_command.name, delta: 1, shard_key: None }).unwrap();
     }
     drop(turn);
     world.clock.advance(Duration::from_secs(1));
@@ -282,9 +282,9 @@ fn a_counter_of_a_namespace_with_a_ttl_expires_that_long_after_it_was_made() {
     for (text, millis) in expected {
         assert_eq!(left(&engine, text), Reply::Integer(millis), "{text}");
     }
-    engine.steps().hand_over();
+    engine.steps().write_filled();
     let world = after_kill(&world);
-    let engine = world.open(small(8192)).unwrap();
+    let engine = world.open(small_options(8192)).unwrap();
     world.clock.advance(Duration::from_secs(59));
     assert_eq!(engine.read("t:add").unwrap().value, 2, "a moment before its time");
     world.clock.advance(Duration::from_secs(2));
@@ -297,7 +297,7 @@ fn a_counter_of_a_namespace_with_a_ttl_expires_that_long_after_it_was_made() {
 #[test]
 fn a_token_is_remembered_as_long_as_the_namespace_of_its_counter_says() {
     let world = World::new(CrashDisk::new(), 1);
-    let engine = world.open(small(8192)).unwrap();
+    let engine = world.open(small_options(8192)).unwrap();
     let window = |seconds| Namespace { token_window: Some(Duration::from_secs(seconds)), ..Namespace::default() };
     engine.put_namespace("short", window(10)).unwrap();
     engine.put_namespace("long", window(100_000)).unwrap();
@@ -325,19 +325,21 @@ fn a_token_is_remembered_as_long_as_the_namespace_of_its_counter_says() {
 #[test]
 fn every_mistake_is_told_and_nothing_is_changed() {
     let world = World::new(CrashDisk::new(), 1);
-    let engine = world.open(small(8192)).unwrap();
+    let engine = world.open(small_options(8192)).unwrap();
     for number in 0..NAMESPACES_MAX {
         engine.put_namespace(format!("n{number}"), ttl(60)).unwrap();
     }
     let before = engine.steps().reserved();
     let long = "x".repeat(NAMESPACE_BYTES_MAX) + ":";
-    let Err(PutError::Mistakes(mistakes)) = engine.put_namespace(&long, ttl(60)) else { panic!("it was taken") };
+    let Err(PutNamespaceError::Mistakes(mistakes)) = engine.put_namespace(&long, ttl(60)) else {
+        panic!("it was taken")
+    };
     assert_eq!(mistakes.len(), 2, "{mistakes:?}");
     assert!(
         mistakes[0].contains("ends before the first ':'") && mistakes[1].contains("1000 namespaces"),
         "{mistakes:?}"
     );
-    assert!(matches!(engine.put_namespace("more", ttl(60)), Err(PutError::Mistakes(_))));
+    assert!(matches!(engine.put_namespace("more", ttl(60)), Err(PutNamespaceError::Mistakes(_))));
     assert_eq!(engine.steps().reserved(), before);
     // Those that are there can be changed, and one that says nothing any more makes room for another.
     engine.put_namespace("n0", ttl(61)).unwrap();
@@ -345,17 +347,17 @@ fn every_mistake_is_told_and_nothing_is_changed() {
     engine.put_namespace("n0", Namespace::default()).unwrap();
     engine.put_namespace("x".repeat(NAMESPACE_BYTES_MAX), ttl(60)).unwrap();
     let world = after_kill(&world);
-    let engine = world.open(small(8192)).unwrap();
-    assert_eq!(engine.policies().puts().len(), NAMESPACES_MAX);
+    let engine = world.open(small_options(8192)).unwrap();
+    assert_eq!(engine.policies().runtime_settings().len(), NAMESPACES_MAX);
     engine.close().unwrap();
     let closed = engine.put_namespace("n1", Namespace::default());
-    assert!(matches!(closed, Err(PutError::Refused(Refusal::NoRoom { .. }))), "{closed:?}");
+    assert!(matches!(closed, Err(PutNamespaceError::Refused(Refusal::NoRoom { .. }))), "{closed:?}");
 }
 
 #[test]
 fn without_room_nothing_that_is_said_is_in_force() {
     let world = World::new(CrashDisk::new(), 1);
-    let engine = world.open(small(8192)).unwrap();
+    let engine = world.open(small_options(8192)).unwrap();
     engine.add("m:a", 1).unwrap();
     world.disk.capacity(Some(world.disk.bytes_used()));
     let mut refused = None;
@@ -369,12 +371,12 @@ fn without_room_nothing_that_is_said_is_in_force() {
         engine.put_namespace("m", Namespace { ttl: ttl(number + 1).ttl, ..durable(Durability::Memory) }).unwrap_or(());
     }
     let (number, error) = refused.expect("the disk is full at some time");
-    assert!(matches!(error, PutError::Refused(_)), "{error}");
-    assert_ne!(said(&engine, "m").and_then(|said| said.ttl), ttl(number + 1).ttl);
-    let mode = said(&engine, "m").map_or(Durability::Memory, |said| said.durability.unwrap());
+    assert!(matches!(error, PutNamespaceError::Refused(_)), "{error}");
+    assert_ne!(read_settings(&engine, "m").and_then(|known| known.ttl), ttl(number + 1).ttl);
+    let mode = read_settings(&engine, "m").map_or(Durability::Memory, |known| known.durability.unwrap());
     assert_eq!(engine.policies().durability(name("m:a")), mode);
     world.disk.capacity(None);
-    engine.steps().prepare().unwrap();
+    engine.steps().prepare_segments().unwrap();
     engine.put_namespace("m", durable(Durability::Durable)).unwrap();
     assert_eq!(engine.policies().durability(name("m:a")), Durability::Durable);
     assert_ne!(engine.now(), Millis(0));
@@ -393,7 +395,7 @@ fn counted(engine: &Engine, namespace: &str) -> u64 {
 #[test]
 fn one_counter_too_many_is_refused_and_the_others_go_on() {
     let world = World::new(CrashDisk::new(), 1);
-    let engine = world.open(small(8192)).unwrap();
+    let engine = world.open(small_options(8192)).unwrap();
     let too_many = |counters_max| Err(quipu_engine::Error::Refused(Refusal::TooManyCounters { counters_max }));
     engine.add("q:1", 1).unwrap();
     engine.add("other:1", 1).unwrap();
@@ -406,8 +408,8 @@ fn one_counter_too_many_is_refused_and_the_others_go_on() {
     let handle = engine.handle("q:4").unwrap();
     assert!(handle.count(1).is_err());
     let mut turn = engine.turn();
-    let briefs = ["q:1", "q:4"].map(|text| quipu_model::Brief { name: name(text), delta: Some(1) });
-    assert_eq!(turn.run_briefs(&briefs, |_| ()), 1, "the second is for the long way");
+    let simple_commands = ["q:1", "q:4"].map(|text| quipu_model::SimpleCommand { name: name(text), delta: Some(1) });
+    assert_eq!(turn.run_simple(&simple_commands, |_| ()), 1, "the second is for the long way");
     drop(turn);
     let once = Identity::token(b"p", b"1").unwrap();
     let add = Command::Add { name: name("q:4"), delta: 1, shard_key: None };
@@ -425,7 +427,7 @@ fn one_counter_too_many_is_refused_and_the_others_go_on() {
     // Several at once: all fit, or none is made.
     let several = ["q:2", "q:5", "other:3"].map(|text| set(text, SetCondition::Always));
     let mut turn = engine.turn();
-    assert!(turn.run_all(&several, &[]).is_err());
+    assert!(turn.run_transaction(&several, &[]).is_err());
     assert_eq!(turn.run_once(&once, &several).unwrap(), Reply::Refused(Refusal::TooManyCounters { counters_max: 3 }));
     drop(turn);
     assert!(!engine.read("q:2").unwrap().exists && !engine.read("other:3").unwrap().exists);
@@ -450,16 +452,16 @@ fn one_counter_too_many_is_refused_and_the_others_go_on() {
 
 #[test]
 fn the_number_of_counters_is_right_after_everything_that_can_happen_to_them() {
-    let dice = Dice::new(3);
+    let rng = SeededRng::new(3);
     for seed in 0..6 {
         let mut world = World::new(CrashDisk::new(), seed);
         let options = Options {
             namespaces: [
-                small(8192).namespaces,
+                small_options(8192).namespaces,
                 vec![(b"m"[..].into(), Namespace { max_counters: Some(6), ..durable(Durability::Memory) })],
             ]
             .concat(),
-            ..small(8192)
+            ..small_options(8192)
         };
         let mut engine = world.open(options.clone()).unwrap();
         let number = |engine: &Engine, prefix: &str| {
@@ -467,23 +469,23 @@ fn the_number_of_counters_is_right_after_everything_that_can_happen_to_them() {
             names.count() as u64
         };
         for step in 0..250 {
-            let (prefix, counter) = (*dice.pick(&["q", "m"]), dice.below(10));
+            let (prefix, counter) = (*rng.pick(&["q", "m"]), rng.below(10));
             let text = format!("{prefix}:{counter}");
-            match dice.below(16) {
+            match rng.below(16) {
                 0 => drop(engine.delete(&text).unwrap()),
                 1 => {
-                    let when = When::In(dice.below(3_000) as i64);
+                    let when = ExpiryTime::In(rng.below(3_000) as i64);
                     let condition = quipu_model::ExpiryCondition::Always;
                     engine.execute(&Command::Expire { name: name(&text), when, condition }).unwrap();
                 }
                 2 => world.clock.advance(Duration::from_millis(500)),
                 3 => engine.steps().seal_all().unwrap(),
                 4 => drop((0..4).map(|shard| engine.steps().evict(shard)).sum::<usize>()),
-                5 => engine.put_namespace("q", at_most(2 + dice.below(7) as u64)).unwrap(),
+                5 => engine.put_namespace("q", at_most(2 + rng.below(7) as u64)).unwrap(),
                 6 if step % 7 == 0 => engine.put_namespace("q", Namespace::default()).unwrap(),
                 7 if step % 9 == 0 => drop(engine.execute(&Command::Flush).unwrap()),
                 8 if step % 5 == 0 => {
-                    engine.steps().hand_over();
+                    engine.steps().write_filled();
                     drop(engine);
                     world = after_kill(&world);
                     engine = world.open(options.clone()).unwrap();
@@ -493,7 +495,7 @@ fn the_number_of_counters_is_right_after_everything_that_can_happen_to_them() {
                     let adds = [&text, &other].map(|text| Command::Add { name: name(text), delta: 1, shard_key: None });
                     loop {
                         let mut turn = engine.turn();
-                        let ran = turn.run_all(&adds, &[]);
+                        let ran = turn.run_transaction(&adds, &[]);
                         drop(turn);
                         match ran {
                             Err(quipu_engine::NotRun::Load(_)) => {
@@ -548,28 +550,29 @@ fn counters_made_on_all_threads_at_once_stay_within_their_number() {
 #[test]
 fn what_was_begun_before_a_change_is_admitted_anew() {
     let world = World::new(CrashDisk::new(), 1);
-    let engine = world.open(small(8192)).unwrap();
+    let engine = world.open(small_options(8192)).unwrap();
     let add = |text| Command::Add { name: name(text), delta: 1, shard_key: None };
     let handle = engine.handle("m:count").unwrap();
     type Begun<'b> = Box<dyn Fn(&mut quipu_engine::Turn<'_>) + 'b>;
     let begun: [Begun<'_>; 6] = [
         Box::new(|turn| assert_eq!(turn.run(&add("m:run")), Ok(Reply::Integer(1)))),
-        Box::new(|turn| assert!(turn.run_all(&[add("m:all"), add("m:run")], &[]).is_ok())),
+        Box::new(|turn| assert!(turn.run_transaction(&[add("m:all"), add("m:run")], &[]).is_ok())),
         Box::new(|turn| {
-            let brief = quipu_model::Brief { name: name("m:run"), delta: Some(1) };
+            let simple_command = quipu_model::SimpleCommand { name: name("m:run"), delta: Some(1) };
             // As a connection does it: what cannot be run this way is run the long way.
-            if turn.run_briefs(&[brief], |_| ()) == 0 {
+            if turn.run_simple(&[simple_command], |_| ()) == 0 {
                 turn.run(&add("m:run")).unwrap();
             }
         }),
         Box::new(|turn| {
-            let briefs = ["m:run", "m:all"].map(|text| quipu_model::Brief { name: name(text), delta: Some(1) });
-            if turn.run_briefs(&briefs, |_| ()) == 0 {
+            let simple_commands =
+                ["m:run", "m:all"].map(|text| quipu_model::SimpleCommand { name: name(text), delta: Some(1) });
+            if turn.run_simple(&simple_commands, |_| ()) == 0 {
                 turn.run(&add("m:run")).unwrap();
             }
         }),
         Box::new(|turn| drop(turn.run_once(&Identity::token(b"p", b"1").unwrap(), &[add("m:once")]).unwrap())),
-        Box::new(|turn| assert_eq!(turn.count(&handle, 1), Ok(quipu_engine::Counted::Yes))),
+        Box::new(|turn| assert_eq!(turn.count(&handle, 1), Ok(quipu_engine::AddOutcome::Added))),
     ];
     for (index, begun) in begun.iter().enumerate() {
         engine.put_namespace("m", durable(Durability::Memory)).unwrap();

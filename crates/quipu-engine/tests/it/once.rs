@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use quipu_engine::{Engine, Error, Position};
-use quipu_model::token::{Age, age, forget_at, payload};
+use quipu_model::token::{TokenAge, append_payload, forget_at, token_age};
 use quipu_model::{Command, Durability, Identity, Millis, Refusal, Reply};
-use quipu_testkit::Dice;
+use quipu_testkit::SeededRng;
 
 use crate::model::{self, State};
 use crate::sim::{durability, names};
@@ -20,23 +20,23 @@ const PRODUCERS: usize = 2;
 
 /// What a mutation is called.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Named {
+pub enum MutationName {
     Token(String),
     Number(String, u64),
 }
 
-impl Named {
+impl MutationName {
     pub fn identity(&self) -> Identity<'_> {
         match self {
-            Named::Token(item) => Identity::token(b"p", item.as_bytes()).unwrap(),
-            Named::Number(producer, n) => Identity::sequence(producer.as_bytes(), *n).unwrap(),
+            MutationName::Token(item) => Identity::token(b"p", item.as_bytes()).unwrap(),
+            MutationName::Number(producer, n) => Identity::sequence(producer.as_bytes(), *n).unwrap(),
         }
     }
 }
 
 /// What was applied under a name.
 #[derive(Debug, Clone)]
-pub struct Done {
+pub struct AppliedMutation {
     pub command: Command<'static>,
     pub reply: Reply,
     pub at: Millis,
@@ -46,11 +46,11 @@ pub struct Done {
 
 /// What is remembered.
 #[derive(Debug, Clone, Default)]
-pub struct Book {
+pub struct TokenModel {
     /// In every name, so that lives which do not know of each other do not meet.
     salt: u64,
-    tokens: BTreeMap<String, Done>,
-    producers: BTreeMap<String, (u64, Done)>,
+    tokens: BTreeMap<String, AppliedMutation>,
+    producers: BTreeMap<String, (u64, AppliedMutation)>,
 }
 
 /// What the engine must say to a mutation.
@@ -58,38 +58,40 @@ pub enum Expected {
     /// What it says without a name; then it is remembered.
     New,
     /// This, and nothing is applied; and what it shows.
-    Told(Reply, Position),
+    Repeat(Reply, Position),
 }
 
-impl Book {
-    pub fn new(salt: u64) -> Book {
-        Book { salt, ..Book::default() }
+impl TokenModel {
+    pub fn new(salt: u64) -> TokenModel {
+        TokenModel { salt, ..TokenModel::default() }
     }
 
     /// What must be said at a time.
-    pub fn expected(&self, named: &Named, command: &Command<'_>, now: Millis) -> Expected {
-        let told = |done: &Done| match done.command == *command {
-            true => Expected::Told(done.reply.clone(), done.position),
-            false => Expected::Told(Reply::Refused(Refusal::TokenMismatch), done.position),
+    pub fn expected(&self, named: &MutationName, command: &Command<'_>, now: Millis) -> Expected {
+        let repeat = |done: &AppliedMutation| match done.command == *command {
+            true => Expected::Repeat(done.reply.clone(), done.position),
+            false => Expected::Repeat(Reply::Refused(Refusal::TokenMismatch), done.position),
         };
-        let refused = |refusal, position| Expected::Told(Reply::Refused(refusal), position);
+        let refused = |refusal, position| Expected::Repeat(Reply::Refused(refusal), position);
         let nothing = Position(0);
         match named {
-            Named::Token(item) => {
+            MutationName::Token(item) => {
                 let carried = named.identity().time();
-                match carried.map_or(Age::Fresh, |carried| age(carried, now, WINDOW)) {
-                    Age::TooOld => refused(Refusal::TokenTooOld { window_millis: WINDOW.as_millis() as u64 }, nothing),
-                    Age::FromFuture => refused(Refusal::TokenFromFuture, nothing),
-                    Age::Fresh => match self.tokens.get(item).filter(|done| forget_at(done.at, WINDOW) > now) {
-                        Some(done) => told(done),
+                match carried.map_or(TokenAge::Fresh, |carried| token_age(carried, now, WINDOW)) {
+                    TokenAge::TooOld => {
+                        refused(Refusal::TokenTooOld { window_millis: WINDOW.as_millis() as u64 }, nothing)
+                    }
+                    TokenAge::FromFuture => refused(Refusal::TokenFromFuture, nothing),
+                    TokenAge::Fresh => match self.tokens.get(item).filter(|done| forget_at(done.at, WINDOW) > now) {
+                        Some(done) => repeat(done),
                         None => Expected::New,
                     },
                 }
             }
-            Named::Number(producer, n) => match self.producers.get(producer) {
+            MutationName::Number(producer, n) => match self.producers.get(producer) {
                 None if *n == 1 => Expected::New,
                 None => refused(Refusal::SequenceGap { expected: 1 }, nothing),
-                Some((last, done)) if n == last => told(done),
+                Some((last, done)) if n == last => repeat(done),
                 Some((last, done)) if n < last => refused(Refusal::SequenceApplied { last: *last }, done.position),
                 Some((last, _)) if *n == last + 1 => Expected::New,
                 Some((last, _)) => refused(Refusal::SequenceGap { expected: last + 1 }, nothing),
@@ -98,44 +100,49 @@ impl Book {
     }
 
     /// Remembers what was applied.
-    pub fn remember(&mut self, named: &Named, done: Done) {
+    pub fn remember(&mut self, named: &MutationName, done: AppliedMutation) {
         match named {
-            Named::Token(item) => drop(self.tokens.insert(item.clone(), done)),
-            Named::Number(producer, n) => drop(self.producers.insert(producer.clone(), (*n, done))),
+            MutationName::Token(item) => drop(self.tokens.insert(item.clone(), done)),
+            MutationName::Number(producer, n) => drop(self.producers.insert(producer.clone(), (*n, done))),
         }
     }
 
     /// A mutation with a name: often one that was there before.
-    pub fn draw(&self, dice: &Dice, now: Millis, draw: impl Fn() -> Command<'static>) -> (Named, Command<'static>) {
-        let named = match dice.below(10) {
+    pub fn draw(
+        &self,
+        rng: &SeededRng,
+        now: Millis,
+        draw: impl Fn() -> Command<'static>,
+    ) -> (MutationName, Command<'static>) {
+        let named = match rng.below(10) {
             0..3 => {
-                let producer = format!("{}-{}", self.salt, dice.below(PRODUCERS));
+                let producer = format!("{}-{}", self.salt, rng.below(PRODUCERS));
                 let last = self.producers.get(&producer).map_or(0, |(n, _)| *n);
-                let n = (last + *dice.pick(&[0, 0, 1, 1, 1, 2])).saturating_sub(u64::from(dice.chance(10))).max(1);
-                Named::Number(producer, n)
+                let n = (last + *rng.pick(&[0, 0, 1, 1, 1, 2])).saturating_sub(u64::from(rng.chance(10))).max(1);
+                MutationName::Number(producer, n)
             }
             3..5 => {
                 // One that carries its time, which is now, a while ago, or to come.
-                let ago = dice.between(-90_000..=700_000);
-                Named::Token(format!("{:013}-{}", now.0 as i64 - ago, self.salt))
+                let ago = rng.between(-90_000..=700_000);
+                MutationName::Token(format!("{:013}-{}", now.0 as i64 - ago, self.salt))
             }
             5..7 if !self.tokens.is_empty() => {
                 let items: Vec<&String> = self.tokens.keys().collect();
-                Named::Token((*dice.pick(&items)).clone())
+                MutationName::Token((*rng.pick(&items)).clone())
             }
-            _ => Named::Token(format!("{}-{}", self.salt, dice.below(ITEMS))),
+            _ => MutationName::Token(format!("{}-{}", self.salt, rng.below(ITEMS))),
         };
         let before = match &named {
-            Named::Token(item) => self.tokens.get(item),
-            Named::Number(producer, n) => {
+            MutationName::Token(item) => self.tokens.get(item),
+            MutationName::Number(producer, n) => {
                 self.producers.get(producer).filter(|(last, _)| last == n).map(|(_, done)| done)
             }
         };
         let command = match before {
-            Some(done) if dice.chance(85) => done.command.clone(),
+            Some(done) if rng.chance(85) => done.command.clone(),
             _ => loop {
                 let command = draw();
-                if payload(&command, &mut Vec::new()) {
+                if append_payload(&command, &mut Vec::new()) {
                     break command;
                 }
             },
@@ -144,22 +151,28 @@ impl Book {
     }
 
     /// Every name there is, with what was applied under it.
-    fn all(&self) -> impl Iterator<Item = (Named, &Done)> {
-        let tokens = self.tokens.iter().map(|(item, done)| (Named::Token(item.clone()), done));
-        tokens.chain(self.producers.iter().map(|(name, (n, done))| (Named::Number(name.clone(), *n), done)))
+    fn all(&self) -> impl Iterator<Item = (MutationName, &AppliedMutation)> {
+        let tokens = self.tokens.iter().map(|(item, done)| (MutationName::Token(item.clone()), done));
+        tokens.chain(self.producers.iter().map(|(name, (n, done))| (MutationName::Number(name.clone(), *n), done)))
     }
 }
 
 /// Retries everything that was ever applied in a life on an engine that has recovered to a state and what was remembered there: what survived is answered as before and not
 /// applied again, what did not is applied now. Returns how many of both.
-pub fn retry_all(engine: &Engine, state: &State, book: &Book, ever: &Book, context: &str) -> (usize, usize) {
-    let (mut state, mut book, mut counts) = (state.clone(), book.clone(), (0, 0));
+pub fn retry_all(
+    engine: &Engine,
+    state: &State,
+    token_model: &TokenModel,
+    ever: &TokenModel,
+    context: &str,
+) -> (usize, usize) {
+    let (mut state, mut token_model, mut counts) = (state.clone(), token_model.clone(), (0, 0));
     for (named, done) in ever.all() {
         for _ in 0..2 {
             let is_memory = names(&done.command).iter().any(|name| durability(name.bytes()) == Durability::Memory);
             let now = engine.now();
-            let expected = match book.expected(&named, &done.command, now) {
-                Expected::Told(reply, _) => {
+            let expected = match token_model.expected(&named, &done.command, now) {
+                Expected::Repeat(reply, _) => {
                     counts.0 += 1;
                     reply
                 }
@@ -169,7 +182,7 @@ pub fn retry_all(engine: &Engine, state: &State, book: &Book, ever: &Book, conte
                     counts.1 += 1;
                     let reply = model::apply(&mut state, &done.command, now);
                     if !matches!(reply, Reply::Refused(_)) {
-                        book.remember(&named, Done { reply: reply.clone(), at: now, ..done.clone() });
+                        token_model.remember(&named, AppliedMutation { reply: reply.clone(), at: now, ..done.clone() });
                     }
                     reply
                 }

@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use quipu_engine::{Engine, Error, Options};
 use quipu_model::{
-    Command, Durability, ListNames, Name, Pattern, Refusal, Reply, Scan, Set, SetCondition, SetExpiry, When,
+    Command, Durability, ExpiryTime, ListNames, Name, Pattern, Refusal, Reply, Scan, Set, SetCondition, SetExpiry,
 };
-use quipu_testkit::{CrashDisk, Fault, OpKind};
+use quipu_testkit::{CrashDisk, DiskFault, OpKind};
 
-use crate::world::{World, seal_without_cut, small};
+use crate::world::{World, seal_without_cut, small_options};
 
 fn name(text: &str) -> Name<'_> {
     Name::new(text.as_bytes()).unwrap()
@@ -25,12 +25,12 @@ fn set(text: &str, value: i64, expiry: SetExpiry) -> Command<'_> {
 
 fn open(segment_bytes: u64) -> (World, Engine) {
     let world = World::new(CrashDisk::new(), 1);
-    let engine = world.open(small(segment_bytes)).unwrap();
+    let engine = world.open(small_options(segment_bytes)).unwrap();
     (world, engine)
 }
 
 fn after_a_kill(world: &World) -> Engine {
-    World::new(world.disk.kill(world.disk.operations()).into_disk(), 5).open(small(8192)).unwrap()
+    World::new(world.disk.kill(world.disk.operations()).into_disk(), 5).open(small_options(8192)).unwrap()
 }
 
 #[test]
@@ -78,21 +78,25 @@ fn a_finished_seal_cuts_although_a_turn_is_under_way() {
     let seal = seal_without_cut(&engine);
     let mut turn = engine.turn();
     turn.run(&Command::Add { name: name("d:0"), delta: 1, shard_key: None }).unwrap();
-    turn.release();
-    engine.steps().seal_finish(seal).unwrap();
+    turn.end_run();
+    engine.steps().finish_seal(seal).unwrap();
     assert!(engine.stats().journal_bytes < before / 2);
 }
 
 #[test]
 fn a_transaction_fails_when_what_it_watched_has_expired_though_nobody_noticed() {
     let (world, engine) = open(8192);
-    engine.execute(&set("d:a", 5, SetExpiry::At(When::In(10)))).unwrap();
+    engine.execute(&set("d:a", 5, SetExpiry::At(ExpiryTime::In(10)))).unwrap();
     let watch = engine.turn().watch(name("d:a")).unwrap();
     world.clock.advance(Duration::from_millis(20));
     let add = [Command::Add { name: name("d:a"), delta: 10, shard_key: None }];
-    assert_eq!(engine.turn().run_all(&add, &[watch]).unwrap(), None);
+    assert_eq!(engine.turn().run_transaction(&add, &[watch]).unwrap(), None);
     let gone = engine.turn().watch(name("d:a")).unwrap();
-    assert_eq!(engine.turn().run_all(&add, &[gone]).unwrap(), Some(vec![Reply::Integer(10)]), "it was gone before");
+    assert_eq!(
+        engine.turn().run_transaction(&add, &[gone]).unwrap(),
+        Some(vec![Reply::Integer(10)]),
+        "it was gone before"
+    );
 }
 
 #[test]
@@ -104,11 +108,11 @@ fn what_a_walk_has_shown_as_expired_stays_so_when_the_clock_goes_back() {
     for walk in walks {
         for at_rest in [false, true] {
             let (mut world, mut engine) = open(8192);
-            engine.execute(&set("d:a", 5, SetExpiry::At(When::In(1000)))).unwrap();
+            engine.execute(&set("d:a", 5, SetExpiry::At(ExpiryTime::In(1000)))).unwrap();
             if at_rest {
                 engine.close().unwrap();
                 world = World::new(world.disk.kill(world.disk.operations()).into_disk(), 3);
-                engine = world.open(small(8192)).unwrap();
+                engine = world.open(small_options(8192)).unwrap();
             }
             world.clock.advance(Duration::from_secs(2));
             let reply = engine.execute(&walk).unwrap();
@@ -123,13 +127,13 @@ fn the_room_promised_is_enough_for_every_command() {
     let (world, engine) = open(65536);
     let names: Vec<String> = (0..20).map(|index| format!("{index:0512}")).collect();
     for name in &names {
-        engine.execute(&set(name, 1, SetExpiry::At(When::In(10)))).unwrap();
+        engine.execute(&set(name, 1, SetExpiry::At(ExpiryTime::In(10)))).unwrap();
     }
     world.clock.advance(Duration::from_millis(20));
     // Seen to have expired, written again, and gone at once: three entries each.
-    let commands: Vec<_> = names.iter().map(|name| set(name, 2, SetExpiry::At(When::At(1)))).collect();
+    let commands: Vec<_> = names.iter().map(|name| set(name, 2, SetExpiry::At(ExpiryTime::At(1)))).collect();
     let mut turn = engine.turn();
-    let replies = turn.run_all(&commands, &[]).unwrap().unwrap();
+    let replies = turn.run_transaction(&commands, &[]).unwrap().unwrap();
     assert!(replies.iter().all(|reply| *reply == Reply::Ok));
     turn.finish();
     assert_eq!(engine.stats().counters, 0);
@@ -145,9 +149,9 @@ fn a_walk_does_not_hold_up_the_commits_of_others() {
     other.run(&Command::Add { name: name("d:b"), delta: 1, shard_key: None }).unwrap();
     let wait = other.finish();
     let steps = engine.steps();
-    steps.hand_over();
+    steps.write_filled();
     steps.sync();
-    assert!(steps.reached(wait), "the walker's turn goes on, its record does not wait for that");
+    assert!(steps.has_reached(wait), "the walker's turn goes on, its record does not wait for that");
 }
 
 #[test]
@@ -161,12 +165,12 @@ fn who_waits_behind_a_turn_that_is_dropped_is_woken() {
     let (_, engine) = open(8192);
     let mut first = engine.turn();
     first.run(&Command::Add { name: name("d:a"), delta: 1, shard_key: None }).unwrap();
-    first.release();
+    first.end_run();
     let mut second = engine.turn();
     second.run(&Command::Add { name: name("d:b"), delta: 1, shard_key: None }).unwrap();
     let woken = Arc::new(Count(AtomicUsize::new(0)));
     let waker = Waker::from(woken.clone());
-    let mut committed = pin!(engine.committed(second.finish()));
+    let mut committed = pin!(engine.commit_until(second.finish()));
     assert!(committed.as_mut().poll(&mut Context::from_waker(&waker)).is_pending(), "the first one's place is empty");
     drop(first);
     assert_eq!(woken.0.load(Ordering::SeqCst), 1, "nobody else is going to come by");
@@ -176,9 +180,9 @@ fn who_waits_behind_a_turn_that_is_dropped_is_woken() {
 #[test]
 fn an_engine_that_was_closed_stays_clean_and_can_be_dropped() {
     let world = World::new(CrashDisk::new(), 1);
-    let options = Options { durability: Durability::Memory, ..small(65536) };
-    let engine = Engine::open_driven(options.clone(), world.environment()).unwrap();
-    engine.execute(&set("x", 1, SetExpiry::At(When::In(150)))).unwrap();
+    let options = Options { durability: Durability::Memory, ..small_options(65536) };
+    let engine = Engine::open_with_threads(options.clone(), world.environment()).unwrap();
+    engine.execute(&set("x", 1, SetExpiry::At(ExpiryTime::In(150)))).unwrap();
     engine.close().unwrap();
     // It expires after the close, when nothing may be written any more: nobody keeps trying.
     world.clock.advance(Duration::from_secs(5));
@@ -194,19 +198,19 @@ fn an_engine_that_was_closed_stays_clean_and_can_be_dropped() {
 #[test]
 fn expiry_without_room_gives_up_instead_of_spinning() {
     let (world, engine) = open(4096);
-    engine.execute(&set("d:a", 1, SetExpiry::At(When::In(10)))).unwrap();
+    engine.execute(&set("d:a", 1, SetExpiry::At(ExpiryTime::In(10)))).unwrap();
     world.disk.capacity(Some(world.disk.bytes_used()));
     while engine.add("d:b", 1).is_ok() {}
     world.clock.advance(Duration::from_millis(20));
     let steps = engine.steps();
-    assert_eq!((0..steps.shards()).map(|shard| steps.expire(shard)).sum::<usize>(), 0, "nothing could be removed");
+    assert_eq!((0..steps.shard_count()).map(|shard| steps.expire(shard)).sum::<usize>(), 0, "nothing could be removed");
     assert!(!engine.read("d:a").unwrap().exists);
 }
 
 #[test]
 fn running_out_of_descriptors_is_a_refusal_that_heals() {
     let (world, engine) = open(4096);
-    world.disk.fail_nth(OpKind::Create, 0, Fault::NoDescriptors);
+    world.disk.fail_nth(OpKind::Create, 0, DiskFault::NoDescriptors);
     let refusal = loop {
         if let Err(error) = engine.add("d:a", 1) {
             break error;
@@ -218,7 +222,7 @@ fn running_out_of_descriptors_is_a_refusal_that_heals() {
     );
     assert!(!world.has_failed());
     let before = engine.read("d:a").unwrap().value;
-    engine.steps().prepare().unwrap();
+    engine.steps().prepare_segments().unwrap();
     assert_eq!(engine.add("d:a", 1).unwrap(), before + 1);
 }
 
@@ -227,7 +231,7 @@ fn on_a_full_disk() -> (World, Engine) {
     let (world, engine) = open(65536);
     engine.add("m:a", 1).unwrap();
     for index in 0..20 {
-        engine.execute(&set(&format!("d:x{index}"), 1, SetExpiry::At(When::In(10)))).unwrap();
+        engine.execute(&set(&format!("d:x{index}"), 1, SetExpiry::At(ExpiryTime::In(10)))).unwrap();
     }
     world.disk.capacity(Some(world.disk.bytes_used() + 30_000));
     while engine.add("d:0", 1).is_ok() {}
@@ -243,7 +247,7 @@ fn a_full_disk_is_not_asked_again_by_every_command() {
     assert!(engine.add("d:0", 1).is_err());
     world.clock.advance(Duration::from_millis(50));
     let steps = engine.steps();
-    assert_eq!((0..steps.shards()).map(|shard| steps.expire(shard)).sum::<usize>(), 0);
+    assert_eq!((0..steps.shard_count()).map(|shard| steps.expire(shard)).sum::<usize>(), 0);
     assert_eq!(world.disk.operations(), before, "none of these touches the disk");
 }
 
@@ -252,10 +256,10 @@ fn what_is_not_journaled_goes_on_on_a_full_disk_several_at_a_time_too() {
     let (_, engine) = on_a_full_disk();
     assert_eq!(engine.delete("m:a"), Ok(true));
     let adds = ["m:a", "m:b"].map(|text| Command::Add { name: name(text), delta: 1, shard_key: None });
-    assert_eq!(engine.turn().run_all(&adds, &[]), Ok(Some(vec![Reply::Integer(1); 2])));
+    assert_eq!(engine.turn().run_transaction(&adds, &[]), Ok(Some(vec![Reply::Integer(1); 2])));
     let mut flushed = engine.turn();
     // A flush is journaled whatever it deletes, and there may be a little room left for it.
-    if flushed.run_all(&[Command::Flush], &[]).is_ok() {
+    if flushed.run_transaction(&[Command::Flush], &[]).is_ok() {
         assert_eq!(engine.stats().counters, 0);
     }
 }
@@ -265,16 +269,16 @@ fn a_worker_that_prepares_segments_does_not_hold_up_the_others() {
     let (world, engine) = open(4096);
     let mut turn = engine.turn();
     turn.run(&Command::Add { name: name("d:a"), delta: 1, shard_key: None }).unwrap();
-    turn.release();
+    turn.end_run();
     let mut other = engine.turn();
     other.run(&Command::Add { name: name("r:a"), delta: 1, shard_key: None }).unwrap();
     let wait = other.finish();
     // While it syncs a new segment, another hands over: the places before the other's record must not be empty.
     let reached = Arc::new(AtomicUsize::new(0));
-    let (seen, watching) = (reached.clone(), engine.clone());
+    let (peak, watching) = (reached.clone(), engine.clone());
     world.disk.on_sync(Some(Arc::new(move || {
-        watching.steps().hand_over();
-        seen.fetch_max(1 + usize::from(watching.steps().reached(wait)), Ordering::SeqCst);
+        watching.steps().write_filled();
+        peak.fetch_max(1 + usize::from(watching.steps().has_reached(wait)), Ordering::SeqCst);
     })));
     for index in 0..500 {
         turn.run(&Command::Add { name: name(&format!("d:{index}")), delta: 1, shard_key: None }).unwrap();
@@ -330,7 +334,7 @@ fn a_second_close_waits_for_the_first() {
 /// A counter that has expired at rest and was brought back to be removed, but was not removed yet.
 fn swept_and_not_expired() -> (World, Engine) {
     let (world, engine) = open(8192);
-    engine.execute(&set("d:a", 1, SetExpiry::At(When::In(1_000)))).unwrap();
+    engine.execute(&set("d:a", 1, SetExpiry::At(ExpiryTime::In(1_000)))).unwrap();
     engine.steps().seal_all().unwrap();
     evict_all(&engine);
     world.clock.advance(Duration::from_secs(2));
@@ -340,13 +344,13 @@ fn swept_and_not_expired() -> (World, Engine) {
 
 fn evict_all(engine: &Engine) {
     // The first time lets what was looked at stay.
-    for shard in (0..engine.steps().shards()).chain(0..engine.steps().shards()) {
+    for shard in (0..engine.steps().shard_count()).chain(0..engine.steps().shard_count()) {
         engine.steps().evict(shard);
     }
 }
 
 fn sweep_all(engine: &Engine) {
-    for shard in 0..engine.steps().shards() {
+    for shard in 0..engine.steps().shard_count() {
         engine.steps().sweep(shard).unwrap();
     }
 }
@@ -354,7 +358,7 @@ fn sweep_all(engine: &Engine) {
 /// How many counters are left once everything that has expired was looked for and removed.
 fn left(engine: &Engine) -> u64 {
     sweep_all(engine);
-    for shard in 0..engine.steps().shards() {
+    for shard in 0..engine.steps().shard_count() {
         engine.steps().expire(shard);
     }
     engine.stats().counters

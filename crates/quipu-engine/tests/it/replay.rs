@@ -1,10 +1,10 @@
 //! What a start makes of a journal is what was there before, whatever follows what: entries are restored many at a time, shard by shard and by several threads, and must come out as one by one.
 
 use quipu_engine::{Engine, Options};
-use quipu_model::{Command, Epoch, ExpiryCondition, Millis, Name, Set, SetCondition, SetExpiry, When};
-use quipu_testkit::{CrashDisk, Dice};
+use quipu_model::{Command, Epoch, ExpiryCondition, ExpiryTime, Millis, Name, Set, SetCondition, SetExpiry};
+use quipu_testkit::{CrashDisk, SeededRng};
 
-use crate::world::{World, seal_without_cut, small};
+use crate::world::{World, seal_without_cut, small_options};
 
 /// More of each shard than are restored at once, and few enough that most of them come again and again.
 const NAMES: u64 = 180;
@@ -14,7 +14,7 @@ const STEPS: u64 = 4_000;
 
 fn options() -> Options {
     // Longer than all of the journal: nothing is cut unless a run says so. Few shards: each has entries for more than one pile.
-    Options { journal_bytes_max: 64 << 20, table_shards: 2, ..small(64 << 10) }
+    Options { journal_bytes_max: 64 << 20, table_shards: 2, ..small_options(64 << 10) }
 }
 
 /// A name, sometimes too long to lie in its slot.
@@ -23,44 +23,45 @@ fn name_of(number: u64) -> String {
 }
 
 /// Does something to a counter.
-fn change(engine: &Engine, dice: &Dice, step: u64) {
-    let text = name_of(dice.roll() % NAMES);
+fn change(engine: &Engine, rng: &SeededRng, step: u64) {
+    let text = name_of(rng.next_u64() % NAMES);
     let name = Name::new(text.as_bytes()).unwrap();
-    match dice.roll() % 40 {
+    match rng.next_u64() % 40 {
         0 => drop(engine.delete(&text).unwrap()),
         1 | 2 => {
-            let expiry = if step.is_multiple_of(2) { SetExpiry::Remove } else { SetExpiry::At(When::In(3_600_000)) };
+            let expiry =
+                if step.is_multiple_of(2) { SetExpiry::Remove } else { SetExpiry::At(ExpiryTime::In(3_600_000)) };
             let (value, condition) = (step as i64, SetCondition::Always);
             drop(engine.execute(&Command::Set(Set { name, value, condition, expiry, reply_old: false })).unwrap());
         }
         3 => {
-            let (when, condition) = (When::In(7_200_000), ExpiryCondition::Always);
+            let (when, condition) = (ExpiryTime::In(7_200_000), ExpiryCondition::Always);
             drop(engine.execute(&Command::Expire { name, when, condition }).unwrap());
         }
         4 if step.is_multiple_of(50) => drop(engine.execute(&Command::Flush).unwrap()),
-        _ => drop(engine.add(&text, (dice.roll() % 9) as i64 - 2).unwrap()),
+        _ => drop(engine.add(&text, (rng.next_u64() % 9) as i64 - 2).unwrap()),
     }
 }
 
 /// What is to be seen of a counter: its value, its epoch, when it expires.
-type Seen = Option<(i64, Epoch, Option<Millis>)>;
+type CounterView = Option<(i64, Epoch, Option<Millis>)>;
 
 /// What is to be seen of all counters, and how many exist.
-fn seen(engine: &Engine) -> (Vec<Seen>, u64) {
-    let look = |number| {
+fn view_counters(engine: &Engine) -> (Vec<CounterView>, u64) {
+    let view = |number| {
         let reading = engine.read(name_of(number)).unwrap();
         reading.exists.then_some((reading.value, reading.epoch, reading.expires_at))
     };
-    ((0..NAMES).map(look).collect(), engine.stats().counters)
+    ((0..NAMES).map(view).collect(), engine.stats().counters)
 }
 
 #[test]
 fn a_start_finds_every_counter_as_it_was_in_whatever_order_things_were_done() {
     for seed in 0..36 {
-        let (world, dice) = (World::new(CrashDisk::new(), seed), Dice::new(seed));
+        let (world, rng) = (World::new(CrashDisk::new(), seed), SeededRng::new(seed));
         let engine = world.open(options()).unwrap();
         for step in 1..=STEPS {
-            change(&engine, &dice, step);
+            change(&engine, &rng, step);
             // In some runs the ledger has a part of it, which the journal tells again, and in some the journal was cut as well.
             if step == STEPS / 4 && seed % 3 == 1 {
                 drop(seal_without_cut(&engine));
@@ -68,11 +69,11 @@ fn a_start_finds_every_counter_as_it_was_in_whatever_order_things_were_done() {
                 engine.steps().seal_all().unwrap();
             }
         }
-        let before = seen(&engine);
+        let before = view_counters(&engine);
         let again = World::new(world.disk.kill(world.disk.operations()).into_disk(), 1_000 + seed);
         // By whoever reads, by one beside it, and by more than there are shards.
         let restore_threads = [None, Some(0), Some(1), Some(3)][(seed / 3 % 4) as usize];
-        let after = seen(&again.open(Options { restore_threads, ..options() }).unwrap());
+        let after = view_counters(&again.open(Options { restore_threads, ..options() }).unwrap());
         for (number, (after, before)) in after.0.iter().zip(&before.0).enumerate() {
             assert_eq!(after, before, "{} in seed {seed}", name_of(number as u64));
         }

@@ -4,20 +4,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
-use quipu_engine::{BriefReply, Engine, Options, PutError};
+use quipu_engine::{Engine, Options, PutNamespaceError, SimpleReply};
 use quipu_model::{
-    AddWithin, Brief, Command, Dialect, Durability, Expiry, Identity, Kind, Name, Namespace, Overload, Refusal, Reply,
-    Sample, Sampled, Set, SetCondition, SetExpiry, SketchCommand,
+    AddWithin, Command, Dialect, Durability, Expiry, Identity, Kind, Name, Namespace, Overload, Refusal, Reply,
+    SampleRate, SamplingInfo, Set, SetCondition, SetExpiry, SimpleCommand, SketchCommand,
 };
-use quipu_testkit::{CrashDisk, Dice};
+use quipu_testkit::{CrashDisk, SeededRng};
 
-use crate::world::{World, refusal, seal_without_cut, small};
+use crate::world::{World, refusal, seal_without_cut, small_options};
 
 fn name(text: &str) -> Name<'_> {
     Name::new(text.as_bytes()).unwrap()
 }
 
-fn sampled(sample: Sample) -> Namespace {
+fn sampled(sample: SampleRate) -> Namespace {
     Namespace { sample: Some(sample), ..Namespace::default() }
 }
 
@@ -27,8 +27,8 @@ fn overloaded() -> Namespace {
 
 /// A small world in which these are said in the file, beside `d`, of which nothing is.
 fn with(namespaces: &[(&str, Namespace)]) -> Options {
-    let said = namespaces.iter().map(|(name, said)| (name.as_bytes().into(), said.clone()));
-    Options { namespaces: said.collect(), ..small(8192) }
+    let settings = namespaces.iter().map(|(name, settings)| (name.as_bytes().into(), settings.clone()));
+    Options { namespaces: settings.collect(), ..small_options(8192) }
 }
 
 fn add(name: Name<'_>, delta: i64) -> Command<'_> {
@@ -55,7 +55,7 @@ fn a_sampled_count_is_unbiased_and_off_by_as_much_as_it_says() {
     const RUNS: u64 = 250;
     // What it begins with, and how it is sampled then: of many events, `auto` counts one in 64.
     for (sample, first, p) in
-        [(Sample::OneIn(10), 0, 10.0), (Sample::OneIn(100), 0, 100.0), (Sample::Auto, 4_000_000, 64.0f64)]
+        [(SampleRate::OneIn(10), 0, 10.0), (SampleRate::OneIn(100), 0, 100.0), (SampleRate::Auto, 4_000_000, 64.0f64)]
     {
         let memory = Namespace { durability: Some(Durability::Memory), ..sampled(sample) };
         let options = with(&[("v", memory)]);
@@ -63,12 +63,12 @@ fn a_sampled_count_is_unbiased_and_off_by_as_much_as_it_says() {
         for seed in 0..RUNS {
             let engine = World::new(CrashDisk::new(), seed).open(options.clone()).unwrap();
             engine.set("v:a", first).unwrap();
-            let dice = Dice::new(!seed);
+            let rng = SeededRng::new(!seed);
             let mut turn = engine.turn();
             truth = first;
             for event in 0..3_000 {
                 // Ones, and now and then more at once.
-                let delta = if event % 10 == 0 { dice.between(0..=30) } else { 1 };
+                let delta = if event % 10 == 0 { rng.between(0..=30) } else { 1 };
                 truth += delta;
                 turn.run(&add(name("v:a"), delta)).unwrap();
                 // Another counter that the dice are shared with.
@@ -98,7 +98,7 @@ fn a_sampled_count_is_unbiased_and_off_by_as_much_as_it_says() {
 
 #[test]
 fn few_events_are_exact_under_auto_and_many_are_off_by_half_a_percent() {
-    let engine = World::new(CrashDisk::new(), 7).open(with(&[("v", sampled(Sample::Auto))])).unwrap();
+    let engine = World::new(CrashDisk::new(), 7).open(with(&[("v", sampled(SampleRate::Auto))])).unwrap();
     engine.add("v:a", 39_999).unwrap();
     let reading = engine.read("v:a").unwrap();
     assert_eq!((reading.value, reading.exact, reading.sampled), (39_999, true, None));
@@ -106,7 +106,7 @@ fn few_events_are_exact_under_auto_and_many_are_off_by_half_a_percent() {
     let reading = engine.read("v:a").unwrap();
     assert_eq!(
         (reading.value, reading.exact, reading.sampled),
-        (40_000, false, Some(Sampled { rate: 2, deviation: 200 }))
+        (40_000, false, Some(SamplingInfo { rate: 2, deviation: 200 }))
     );
     let (low, high) = reading.bound.unwrap();
     assert!((39_300..39_420).contains(&low) && (40_580..40_700).contains(&high), "{low} to {high}");
@@ -114,7 +114,7 @@ fn few_events_are_exact_under_auto_and_many_are_off_by_half_a_percent() {
 
 #[test]
 fn an_add_that_is_not_taken_writes_nothing_but_that_the_counter_exists() {
-    let engine = World::new(CrashDisk::new(), 3).open(with(&[("v", sampled(Sample::OneIn(100)))])).unwrap();
+    let engine = World::new(CrashDisk::new(), 3).open(with(&[("v", sampled(SampleRate::OneIn(100)))])).unwrap();
     while engine.add("v:a", 1).unwrap() > 0 {
         engine.delete("v:a").unwrap();
     }
@@ -143,7 +143,7 @@ fn an_add_that_is_not_taken_writes_nothing_but_that_the_counter_exists() {
 fn what_was_never_taken_does_not_begin_as_an_exact_counter_when_sampling_is_over() {
     let mut world = World::new(CrashDisk::new(), 3);
     let ttl = Some(Duration::from_secs(600));
-    let mut engine = world.open(with(&[("v", Namespace { ttl, ..sampled(Sample::OneIn(1_000)) })])).unwrap();
+    let mut engine = world.open(with(&[("v", Namespace { ttl, ..sampled(SampleRate::OneIn(1_000)) })])).unwrap();
     let names: Vec<String> = (0..50).map(|n| format!("v:{n}")).collect();
     for text in &names {
         engine.add(text, 1).unwrap();
@@ -168,7 +168,7 @@ fn what_was_never_taken_does_not_begin_as_an_exact_counter_when_sampling_is_over
 
 #[test]
 fn what_needs_exactness_is_refused_and_says_why() {
-    let namespaces = [("v", sampled(Sample::OneIn(10))), ("o", overloaded()), ("auto", sampled(Sample::Auto))];
+    let namespaces = [("v", sampled(SampleRate::OneIn(10))), ("o", overloaded()), ("auto", sampled(SampleRate::Auto))];
     let engine = World::new(CrashDisk::new(), 1).open(with(&namespaces)).unwrap();
     for ns in ["v", "o", "auto"] {
         let text = format!("{ns}:a");
@@ -179,7 +179,7 @@ fn what_needs_exactness_is_refused_and_says_why() {
         assert_eq!(turn.run(&add(name(&text), -1)), what("a decrement"));
         assert_eq!(turn.run(&within(name(&text))), what("an add with bounds"));
         assert_eq!(turn.run(&set(name(&text), -1)), what("a count below 0"));
-        assert_eq!(turn.run_briefs(&[Brief { name: name(&text), delta: Some(-1) }], |_| ()), 0);
+        assert_eq!(turn.run_simple(&[SimpleCommand { name: name(&text), delta: Some(-1) }], |_| ()), 0);
         drop(turn);
         assert_eq!((engine.read(&text).unwrap().value, engine.steps().reserved()), (50, before), "nothing was applied");
         let decrement = engine.add(&text, -1).unwrap_err().to_string();
@@ -192,17 +192,18 @@ fn what_needs_exactness_is_refused_and_says_why() {
 
 #[test]
 fn what_was_thinned_before_it_came_is_added_as_it_is_where_that_is_declared() {
-    let namespaces = [("v", sampled(Sample::OneIn(100))), ("auto", sampled(Sample::Auto))];
+    let namespaces = [("v", sampled(SampleRate::OneIn(100))), ("auto", sampled(SampleRate::Auto))];
     let engine = World::new(CrashDisk::new(), 1).open(with(&namespaces)).unwrap();
-    let thinned = |text: &'static str, amount, p| engine.execute(&Command::AddThinned { name: name(text), amount, p });
+    let add_sampled =
+        |text: &'static str, amount, p| engine.execute(&Command::AddSampled { name: name(text), amount, p });
     let refused = |p| Err(Refusal::NotSampled { p }.into());
-    assert_eq!(thinned("v:a", 300, 100), Ok(Reply::Integer(300)));
-    assert_eq!(thinned("v:a", 7, 1), Ok(Reply::Integer(307)), "and not thinned again");
-    assert_eq!(thinned("v:a", 1_010, 101), refused(101));
-    assert_eq!(thinned("d:a", 200, 2), refused(2));
-    assert_eq!(thinned("auto:a", 200, 2), refused(2), "its error would not be what the value says");
-    assert_eq!(thinned("d:a", 200, 1), Ok(Reply::Integer(200)));
-    assert_eq!(thinned("v:a", -5, 100), Err(Refusal::Sampled { what: "a decrement" }.into()));
+    assert_eq!(add_sampled("v:a", 300, 100), Ok(Reply::Integer(300)));
+    assert_eq!(add_sampled("v:a", 7, 1), Ok(Reply::Integer(307)), "and not thinned again");
+    assert_eq!(add_sampled("v:a", 1_010, 101), refused(101));
+    assert_eq!(add_sampled("d:a", 200, 2), refused(2));
+    assert_eq!(add_sampled("auto:a", 200, 2), refused(2), "its error would not be what the value says");
+    assert_eq!(add_sampled("d:a", 200, 1), Ok(Reply::Integer(200)));
+    assert_eq!(add_sampled("v:a", -5, 100), Err(Refusal::Sampled { what: "a decrement" }.into()));
     let reading = engine.read("v:a").unwrap();
     assert_eq!((reading.value, reading.sampled.map(|sampled| sampled.rate)), (307, Some(100)));
     assert!(engine.read("d:a").unwrap().exact);
@@ -211,7 +212,7 @@ fn what_was_thinned_before_it_came_is_added_as_it_is_where_that_is_declared() {
 #[test]
 fn a_retry_under_its_token_is_told_the_same_and_throws_no_dice() {
     let mut world = World::new(CrashDisk::new(), 5);
-    let options = with(&[("v", sampled(Sample::OneIn(3)))]);
+    let options = with(&[("v", sampled(SampleRate::OneIn(3)))]);
     let mut engine = world.open(options.clone()).unwrap();
     let mut replies = Vec::new();
     let once = |engine: &Engine, round: usize| {
@@ -237,17 +238,17 @@ fn a_retry_under_its_token_is_told_the_same_and_throws_no_dice() {
 }
 
 /// Runs commands one way or the other, and tells their replies.
-fn run(engine: &Engine, briefs: &[Brief<'_>], short: bool) -> Vec<Reply> {
+fn run(engine: &Engine, simple_commands: &[SimpleCommand<'_>], short: bool) -> Vec<Reply> {
     let (mut replies, mut turn) = (Vec::new(), engine.turn());
-    let mut rest = briefs;
+    let mut rest = simple_commands;
     while let Some(first) = rest.first() {
         let mut ran = 0;
         if short {
-            ran = turn.run_briefs(rest, |reply| {
+            ran = turn.run_simple(rest, |reply| {
                 replies.push(match reply {
-                    BriefReply::Added(value) => Reply::Integer(value),
-                    BriefReply::Read(value) => Reply::Value(value),
-                    BriefReply::Overflow => Reply::Refused(Refusal::Overflow),
+                    SimpleReply::Added(value) => Reply::Integer(value),
+                    SimpleReply::Read(value) => Reply::Value(value),
+                    SimpleReply::Overflow => Reply::Refused(Refusal::Overflow),
                 });
             });
         }
@@ -265,38 +266,38 @@ fn run(engine: &Engine, briefs: &[Brief<'_>], short: bool) -> Vec<Reply> {
 fn the_short_way_throws_the_same_dice_as_the_long_one() {
     let names: Vec<String> =
         ["v", "auto", "o", "d"].iter().flat_map(|ns| (0..3).map(move |n| format!("{ns}:{n}"))).collect();
-    let namespaces = [("v", sampled(Sample::OneIn(7))), ("auto", sampled(Sample::Auto)), ("o", overloaded())];
+    let namespaces = [("v", sampled(SampleRate::OneIn(7))), ("auto", sampled(SampleRate::Auto)), ("o", overloaded())];
     let mut compared = 0;
     for seed in 0..60 {
-        let dice = Dice::new(seed);
+        let rng = SeededRng::new(seed);
         let worlds = [seed, seed].map(|seed| World::new(CrashDisk::new(), seed));
         let engines = worlds.each_ref().map(|world| world.open(with(&namespaces)).unwrap());
         for _ in 0..20 {
-            let briefs: Vec<Brief<'_>> = (0..1 + dice.below(70))
+            let simple_commands: Vec<SimpleCommand<'_>> = (0..1 + rng.below(70))
                 .map(|_| {
-                    let delta = match dice.below(20) {
+                    let delta = match rng.below(20) {
                         0 => None,
-                        1 => Some(-dice.between(1..=5)),
-                        2 => Some(i64::MAX - dice.between(0..=20)),
-                        3 => Some(dice.between(0..=200_000)),
+                        1 => Some(-rng.between(1..=5)),
+                        2 => Some(i64::MAX - rng.between(0..=20)),
+                        3 => Some(rng.between(0..=200_000)),
                         _ => Some(1),
                     };
-                    Brief { name: name(dice.pick::<String>(&names)), delta }
+                    SimpleCommand { name: name(rng.pick::<String>(&names)), delta }
                 })
                 .collect();
             let [short, long] =
-                [(&engines[0], true), (&engines[1], false)].map(|(engine, short)| run(engine, &briefs, short));
-            assert_eq!(short, long, "seed {seed}: {briefs:?}");
+                [(&engines[0], true), (&engines[1], false)].map(|(engine, short)| run(engine, &simple_commands, short));
+            assert_eq!(short, long, "seed {seed}: {simple_commands:?}");
             compared += short.len();
-            if dice.chance(20) {
-                let text = dice.pick(&names);
+            if rng.chance(20) {
+                let text = rng.pick(&names);
                 engines.iter().for_each(|engine| engine.set(text, 1_000).unwrap());
             }
-            if dice.chance(10) {
+            if rng.chance(10) {
                 // Slow syncs: the third namespace is sampled, too.
                 for (world, engine) in worlds.iter().zip(&engines) {
                     slow_sync(world, engine);
-                    engine.steps().weigh();
+                    engine.steps().adjust_overload_rate();
                 }
             }
         }
@@ -329,7 +330,7 @@ fn what_was_sampled_says_so_for_ever_and_what_begins_later_is_exact() {
     for at_run_time in [false, true] {
         let ns = if at_run_time { "r" } else { "f" };
         let [old, gone, new] = ["old", "gone", "new"].map(|text| format!("{ns}:{text}"));
-        let settings = sampled(Sample::OneIn(10));
+        let settings = sampled(SampleRate::OneIn(10));
         let mut engine = if at_run_time {
             let engine = world.open(plain.clone()).unwrap();
             engine.put_namespace(ns, settings.clone()).unwrap();
@@ -389,7 +390,7 @@ fn what_was_sampled_says_so_for_ever_and_what_begins_later_is_exact() {
         world = after_kill(&world);
     }
     // Whoever deletes everything has no counter left that was sampled; and begins with ones that are exact.
-    let engine = world.open(with(&[("f", sampled(Sample::OneIn(4)))])).unwrap();
+    let engine = world.open(with(&[("f", sampled(SampleRate::OneIn(4)))])).unwrap();
     engine.add("f:x", 400).unwrap();
     engine.execute(&Command::Flush).unwrap();
     engine.steps().seal_all().unwrap();
@@ -404,7 +405,7 @@ fn what_was_sampled_says_so_for_ever_and_what_begins_later_is_exact() {
 fn many_sets_in_one_millisecond_do_not_pass_for_later_than_the_sampling() {
     let world = World::new(CrashDisk::new(), 1);
     let engine = world.open(with(&[])).unwrap();
-    engine.put_namespace("v", sampled(Sample::OneIn(2))).unwrap();
+    engine.put_namespace("v", sampled(SampleRate::OneIn(2))).unwrap();
     // The clock stands still: epochs run ahead of it.
     for round in 0..50 {
         engine.set("v:a", round).unwrap();
@@ -422,7 +423,7 @@ fn many_sets_in_one_millisecond_do_not_pass_for_later_than_the_sampling() {
 
 /// How sampling begins and ends in a world that loses power.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum By {
+enum SamplingTrigger {
     /// It is said at run time.
     Word,
     /// The journal cannot keep up, and then it can.
@@ -433,40 +434,45 @@ enum By {
 fn after_any_loss_of_power_nothing_that_was_sampled_passes_for_exact() {
     /// Adds before sampling begins, until it ends, and in all.
     const STEPS: [i64; 3] = [10, 30, 40];
-    let dice = Dice::new(7);
+    let rng = SeededRng::new(7);
     let (mut states, mut inexact) = (0, 0);
-    for (seed, by, durability) in (0..10).flat_map(|seed| {
-        let modes =
-            [(By::Word, Durability::Durable), (By::Overload, Durability::Durable), (By::Word, Durability::Memory)];
-        modes.map(|(by, durability)| (seed, by, durability))
+    for (seed, trigger, durability) in (0..10).flat_map(|seed| {
+        let modes = [
+            (SamplingTrigger::Word, Durability::Durable),
+            (SamplingTrigger::Overload, Durability::Durable),
+            (SamplingTrigger::Word, Durability::Memory),
+        ];
+        modes.map(|(trigger, durability)| (seed, trigger, durability))
     }) {
         let world = World::new(CrashDisk::new(), seed);
-        let overload = if by == By::Overload { Some(Overload::Sample) } else { None };
-        let said = Namespace { overload, ..Namespace::durable(durability) };
-        let engine = world.open(with(&[("v", said.clone())])).unwrap();
+        let overload = if trigger == SamplingTrigger::Overload { Some(Overload::Sample) } else { None };
+        let settings = Namespace { overload, ..Namespace::with_durability(durability) };
+        let engine = world.open(with(&[("v", settings.clone())])).unwrap();
         let begun = world.disk.operations();
         // When the disk had seen so much: what was told, and the truth.
-        let (mut told, mut truth) = (vec![(begun, 0, 0)], 0);
+        let (mut history, mut truth) = (vec![(begun, 0, 0)], 0);
         for step in 0..STEPS[2] {
-            if dice.chance(15) {
+            if rng.chance(15) {
                 engine.steps().seal_all().unwrap();
             }
-            match (by, step) {
-                (By::Word, step) if step == STEPS[0] => {
-                    engine.put_namespace("v", sampled(Sample::OneIn(5))).unwrap();
+            match (trigger, step) {
+                (SamplingTrigger::Word, step) if step == STEPS[0] => {
+                    engine.put_namespace("v", sampled(SampleRate::OneIn(5))).unwrap();
                 }
-                (By::Word, step) if step == STEPS[1] => engine.put_namespace("v", Namespace::default()).unwrap(),
-                (By::Overload, step) if step == STEPS[0] => {
+                (SamplingTrigger::Word, step) if step == STEPS[1] => {
+                    engine.put_namespace("v", Namespace::default()).unwrap()
+                }
+                (SamplingTrigger::Overload, step) if step == STEPS[0] => {
                     for _ in 0..2 {
                         slow_sync(&world, &engine);
-                        engine.steps().weigh();
+                        engine.steps().adjust_overload_rate();
                     }
                     assert_eq!(engine.stats().sampling_rate, 4);
                 }
-                (By::Overload, step) if step == STEPS[1] => {
+                (SamplingTrigger::Overload, step) if step == STEPS[1] => {
                     for _ in 0..2 {
                         world.clock.advance(Duration::from_secs(1));
-                        engine.steps().weigh();
+                        engine.steps().adjust_overload_rate();
                     }
                     assert_eq!(engine.stats().sampling_rate, 1);
                 }
@@ -474,21 +480,21 @@ fn after_any_loss_of_power_nothing_that_was_sampled_passes_for_exact() {
             }
             let value = engine.add("v:a", 1).unwrap();
             truth += 1;
-            told.push((world.disk.operations(), value, truth));
+            history.push((world.disk.operations(), value, truth));
         }
         engine.steps().seal_all().unwrap();
         let operations = world.disk.operations();
         drop(engine);
         for _ in 0..40 {
-            let at = begun + dice.below(operations + 1 - begun);
-            let image = if dice.chance(80) { world.disk.crash(at, &dice) } else { world.disk.kill(at) };
+            let at = begun + rng.below(operations + 1 - begun);
+            let image = if rng.chance(80) { world.disk.crash(at, &rng) } else { world.disk.kill(at) };
             let world = World::new(image.into_disk(), 3);
             // By a file that says nothing of sampling: it is the directory that remembers.
-            let context = format!("seed {seed}, {by:?}, {durability}, crash after {at}");
+            let context = format!("seed {seed}, {trigger:?}, {durability}, crash after {at}");
             let engine = world.open(with(&[])).unwrap_or_else(|error| panic!("{context}: {error}"));
             let reading = engine.read("v:a").unwrap();
-            let last = told.iter().rposition(|(done, ..)| *done <= at).unwrap();
-            let ((_, shown, truth), next) = (told[last], told.get(last + 1));
+            let last = history.iter().rposition(|(done, ..)| *done <= at).unwrap();
+            let ((_, shown, truth), next) = (history[last], history.get(last + 1));
             let value = reading.value;
             if durability == Durability::Durable {
                 assert!(
@@ -545,11 +551,11 @@ fn adds_go_on_while_sampling_comes_and_goes_and_the_truth_is_within_the_bounds()
                 handle.flush().unwrap();
             });
         }
-        for sample in [Sample::OneIn(10), Sample::Auto, Sample::OneIn(3)].into_iter().cycle().take(12) {
+        for sample in [SampleRate::OneIn(10), SampleRate::Auto, SampleRate::OneIn(3)].into_iter().cycle().take(12) {
             engine.put_namespace("x", sampled(sample)).unwrap();
             engine.put_namespace("x", Namespace::default()).unwrap();
         }
-        engine.put_namespace("x", sampled(Sample::OneIn(10))).unwrap();
+        engine.put_namespace("x", sampled(SampleRate::OneIn(10))).unwrap();
         let target = added.load(Ordering::Relaxed) + 3_000;
         while added.load(Ordering::Relaxed) < target {
             std::thread::yield_now();
@@ -574,16 +580,16 @@ fn what_cannot_be_together_is_refused_by_name() {
     let top = Namespace { kind: Some(Kind::Top), ..Namespace::default() };
     let engine = world.open(with(&[("t", top.clone())])).unwrap();
     let mistakes = |name: &str, settings| match engine.put_namespace(name, settings) {
-        Err(PutError::Mistakes(mistakes)) => mistakes.join("; "),
+        Err(PutNamespaceError::Mistakes(mistakes)) => mistakes.join("; "),
         other => panic!("{other:?}"),
     };
     let expected = "sample: only counts are sampled, and kind is top; leave one out";
-    assert_eq!(mistakes("t", sampled(Sample::Auto)), expected, "with what the file says");
-    assert_eq!(mistakes("x", Namespace { sample: Some(Sample::Auto), ..top.clone() }), expected);
-    let window = Some(quipu_sketch::window::Panes::read("1h/60").unwrap());
+    assert_eq!(mistakes("t", sampled(SampleRate::Auto)), expected, "with what the file says");
+    assert_eq!(mistakes("x", Namespace { sample: Some(SampleRate::Auto), ..top.clone() }), expected);
+    let window = Some(quipu_sketch::window::Panes::parse("1h/60").unwrap());
     let expected = "overload: only counts are sampled, and window is of approximate kinds; leave one out";
     assert_eq!(mistakes("x", Namespace { window, ..overloaded() }), expected);
-    let file = with(&[("t", Namespace { sample: Some(Sample::OneIn(2)), ..top })]);
+    let file = with(&[("t", Namespace { sample: Some(SampleRate::OneIn(2)), ..top })]);
     let refused = refusal(World::new(CrashDisk::new(), 1).open(file));
     assert_eq!(refused, "namespace t: sample: only counts are sampled, and kind is top; leave one out");
 }
@@ -591,7 +597,7 @@ fn what_cannot_be_together_is_refused_by_name() {
 #[test]
 fn adds_that_return_no_value_are_sampled_add_by_add_and_have_no_lanes() {
     let world = World::new(CrashDisk::new(), 6);
-    let engine = world.open(with(&[("v", sampled(Sample::OneIn(10)))])).unwrap();
+    let engine = world.open(with(&[("v", sampled(SampleRate::OneIn(10)))])).unwrap();
     let [before, handle] = ["x:a", "v:a"].map(|text| engine.handle(text).unwrap());
     engine.add("v:a", 100).unwrap();
     for _ in 0..2_000 {
@@ -604,7 +610,7 @@ fn adds_that_return_no_value_are_sampled_add_by_add_and_have_no_lanes() {
     let value = engine.read("v:a").unwrap().value;
     assert!(value % 10 == 0 && (1_200..3_000).contains(&value), "{value}");
     // What was counted in lanes before counts, and there are none from then on.
-    engine.put_namespace("x", sampled(Sample::OneIn(10))).unwrap();
+    engine.put_namespace("x", sampled(SampleRate::OneIn(10))).unwrap();
     assert!(!before.is_split());
     assert_eq!(engine.read("x:a").unwrap().value, 2_000);
     (0..100).for_each(|_| before.count(1).unwrap());
@@ -623,10 +629,10 @@ fn adds_that_return_no_value_are_sampled_add_by_add_and_have_no_lanes() {
 #[test]
 fn transactions_sketches_and_copies_go_along() {
     let world = World::new(CrashDisk::new(), 6);
-    let engine = world.open(with(&[("v", sampled(Sample::OneIn(4)))])).unwrap();
+    let engine = world.open(with(&[("v", sampled(SampleRate::OneIn(4)))])).unwrap();
     let adds = [add(name("v:a"), 40), add(name("d:a"), 3), add(name("v:a"), 4), add(name("v:a"), -1)];
     let mut turn = engine.turn();
-    let replies = turn.run_all(&adds, &[]).unwrap().unwrap();
+    let replies = turn.run_transaction(&adds, &[]).unwrap().unwrap();
     turn.finish();
     let refused = Reply::Refused(Refusal::Sampled { what: "a decrement" });
     assert_eq!(replies, [Reply::Integer(40), Reply::Integer(3), Reply::Integer(44), refused]);
@@ -635,7 +641,7 @@ fn transactions_sketches_and_copies_go_along() {
         Command::Sketch(SketchCommand::Observe { name: name(text), items, dialect: Dialect::Native })
     };
     engine.execute(&observe("v:u", vec![b"x", b"y"])).unwrap();
-    engine.put_namespace("v", Namespace { sample: Some(Sample::OneIn(5)), ..Namespace::default() }).unwrap();
+    engine.put_namespace("v", Namespace { sample: Some(SampleRate::OneIn(5)), ..Namespace::default() }).unwrap();
     engine.backup("/copy").unwrap();
     drop(engine);
     let world = after_kill(&world);
@@ -670,14 +676,14 @@ fn while_syncs_are_slow_adds_are_sampled_and_it_is_told() {
     let options = with(&[("o", overloaded())]);
     let mut engine = world.open(options.clone()).unwrap();
     let rate = |engine: &Engine| engine.stats().sampling_rate;
-    engine.steps().weigh();
+    engine.steps().adjust_overload_rate();
     for text in ["o:a", "d:a"] {
         engine.add(text, 1_000).unwrap();
     }
     assert!(engine.read("o:a").unwrap().exact, "nothing has happened yet");
     for expected in [2, 4, 8] {
         slow_sync(&world, &engine);
-        engine.steps().weigh();
+        engine.steps().adjust_overload_rate();
         assert_eq!(rate(&engine), expected);
     }
     let before = engine.steps().reserved();
@@ -696,7 +702,7 @@ fn while_syncs_are_slow_adds_are_sampled_and_it_is_told() {
     // A second without a sign, and another, and another.
     for expected in [4, 2, 1, 1] {
         world.clock.advance(Duration::from_secs(1));
-        engine.steps().weigh();
+        engine.steps().adjust_overload_rate();
         assert_eq!(rate(&engine), expected);
     }
     let value = engine.read("o:a").unwrap().value;
@@ -712,7 +718,7 @@ fn while_syncs_are_slow_adds_are_sampled_and_it_is_told() {
     }
     // In the middle of another: who is killed then does not forget, and counts all when it is back.
     slow_sync(&world, &engine);
-    engine.steps().weigh();
+    engine.steps().adjust_overload_rate();
     assert_eq!(rate(&engine), 2);
     while engine.add("o:third", 1).unwrap() == 0 {}
     drop(engine);
@@ -729,15 +735,15 @@ fn a_full_disk_is_sampled_for_as_long_as_there_is_room_and_then_refuses_whatever
     let world = World::new(CrashDisk::new(), 4);
     let engine = world.open(with(&[("o", overloaded())])).unwrap();
     engine.add("o:a", 1).unwrap();
-    engine.steps().weigh();
+    engine.steps().adjust_overload_rate();
     world.disk.capacity(Some(world.disk.bytes_used()));
     // The writing runs into it.
-    while engine.steps().prepare().is_ok() && !engine.stats().disk_full {
+    while engine.steps().prepare_segments().is_ok() && !engine.stats().disk_full {
         engine.add("d:a", 1).unwrap();
     }
     for _ in 0..12 {
         world.clock.advance(Duration::from_millis(100));
-        engine.steps().weigh();
+        engine.steps().adjust_overload_rate();
     }
     assert_eq!(engine.stats().sampling_rate, 1 << 10);
     let mut acked = 0u64;
@@ -758,7 +764,7 @@ fn a_full_disk_is_sampled_for_as_long_as_there_is_room_and_then_refuses_whatever
     assert!(outcomes.iter().all(|ok| !*ok), "those that would not be taken are refused as well");
     assert_eq!(engine.read("o:a").unwrap().value, value);
     world.disk.capacity(None);
-    engine.steps().prepare().unwrap();
+    engine.steps().prepare_segments().unwrap();
     engine.add("o:a", 1).unwrap();
 }
 
@@ -768,7 +774,7 @@ fn a_node_whose_disk_is_full_to_the_last_byte_starts_and_says_later_that_samplin
     let options = with(&[("o", overloaded()), ("p", overloaded())]);
     let engine = world.open(options.clone()).unwrap();
     slow_sync(&world, &engine);
-    engine.steps().weigh();
+    engine.steps().adjust_overload_rate();
     engine.add("o:a", 100).unwrap();
     world.disk.capacity(Some(world.disk.bytes_used()));
     while engine.add("d:a", 1).is_ok() {}
@@ -784,8 +790,8 @@ fn a_node_whose_disk_is_full_to_the_last_byte_starts_and_says_later_that_samplin
     }
     world.disk.capacity(None);
     let engine = world.open(options).unwrap();
-    engine.steps().prepare().unwrap();
-    engine.steps().weigh();
+    engine.steps().prepare_segments().unwrap();
+    engine.steps().adjust_overload_rate();
     engine.add("o:new", 1).unwrap();
     assert!(!engine.read("o:a").unwrap().exact && engine.read("o:new").unwrap().exact);
 }
@@ -794,7 +800,7 @@ fn a_node_whose_disk_is_full_to_the_last_byte_starts_and_says_later_that_samplin
 fn a_real_engine_on_a_slow_disk_samples_by_itself_and_stops_by_itself() {
     let world = World::new(CrashDisk::new(), 4);
     let clock = world.clock.clone();
-    let engine = Engine::open_driven(with(&[("o", overloaded())]), world.environment()).unwrap();
+    let engine = Engine::open_with_threads(with(&[("o", overloaded())]), world.environment()).unwrap();
     engine.add("o:a", 1).unwrap();
     world.disk.on_sync(Some(Arc::new(move || clock.advance(Duration::from_millis(200)))));
     // The tend thread looks ten times a second.

@@ -5,27 +5,27 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use quipu_engine::{Engine, Environment, SharingOptions, Standing};
-use quipu_model::shared::body::Body;
+use quipu_engine::{Engine, Environment, Membership, SharingOptions};
+use quipu_model::shared::body::StoredBody;
 use quipu_model::shared::registry::REGISTRATIONS_MAX;
 use quipu_model::shared::{
-    BodyPut, BodyVerdict, Claim, ClaimEnd, ClaimVerdict, EndVerdict, Put, RegisterVerdict, Registration,
-    RestoreVerdict, Seen, SeenBodies, Snapshot, Stage, SwapVerdict, Token, Version,
+    BodyPut, BodyVerdict, Claim, ClaimEnd, ClaimEndVerdict, ClaimToken, ClaimVerdict, FetchedRow, Put, RegisterVerdict,
+    Registration, RestoreVerdict, RowVersion, RowWithBodies, Snapshot, SwapVerdict, WriterStage,
 };
 use quipu_model::{
-    Answer, Call, Command, Cursor, Dialect, History, MemoryStore, Millis, Name, NodeId, NodeNames, Page, PutResult,
-    Refusal, Reply, Store, StoreError, Writer, Writers,
+    Command, Cursor, Dialect, History, MemoryStore, Millis, Name, NodeId, NodeNames, PutResult, Refusal, Reply,
+    ScanPage, Store, StoreCall, StoreError, StoreFuture, Writer, WriterList,
 };
 use quipu_testkit::CrashDisk;
 use quipu_testkit::store_suite::block_on;
 
-use crate::lives::{commit, run, tend};
+use crate::lives::{commit, run, run_background};
 use crate::sketches::count_unique;
-use crate::world::{World, small};
+use crate::world::{World, small_options};
 
 /// A store that does not take or give the rows of some counters, as one does whose keys are of another type; or that has no room for
 /// another registration, or answers no put at all.
-struct Rigged {
+struct FaultyRowStore {
     inner: MemoryStore,
     damaged: Mutex<BTreeSet<Box<[u8]>>>,
     /// Puts of damaged rows.
@@ -34,9 +34,9 @@ struct Rigged {
     takes_no_puts: AtomicBool,
 }
 
-impl Rigged {
-    fn new(world: &World) -> Arc<Rigged> {
-        Arc::new(Rigged {
+impl FaultyRowStore {
+    fn new(world: &World) -> Arc<FaultyRowStore> {
+        Arc::new(FaultyRowStore {
             inner: MemoryStore::new(world.clock.clone()),
             damaged: Mutex::default(),
             attempts: AtomicUsize::new(0),
@@ -58,7 +58,7 @@ impl Rigged {
         self.attempts.swap(0, Ordering::Relaxed)
     }
 
-    fn check(&self, call: Call, name: Name<'_>) -> Result<(), StoreError> {
+    fn check(&self, call: StoreCall, name: Name<'_>) -> Result<(), StoreError> {
         match self.damaged.lock().unwrap().contains(name.bytes()) {
             true => Err(StoreError::NotApplied { call, source: "a key of another type".into() }),
             false => Ok(()),
@@ -66,15 +66,15 @@ impl Rigged {
     }
 }
 
-impl Store for Rigged {
-    fn put<'a>(&'a self, puts: &'a [(Name<'a>, Put)]) -> Answer<'a, Vec<PutResult>> {
+impl Store for FaultyRowStore {
+    fn put<'a>(&'a self, puts: &'a [(Name<'a>, Put)]) -> StoreFuture<'a, Vec<PutResult>> {
         Box::pin(async move {
             if self.takes_no_puts.load(Ordering::Relaxed) {
-                return Err(StoreError::NotApplied { call: Call::Put, source: "down".into() });
+                return Err(StoreError::NotApplied { call: StoreCall::Put, source: "down".into() });
             }
             let mut results = Vec::new();
             for one in puts {
-                match self.check(Call::Put, one.0) {
+                match self.check(StoreCall::Put, one.0) {
                     Ok(()) => results.extend(self.inner.put(std::slice::from_ref(one)).await?),
                     Err(error) => {
                         self.attempts.fetch_add(1, Ordering::Relaxed);
@@ -86,23 +86,23 @@ impl Store for Rigged {
         })
     }
 
-    fn read<'a>(&'a self, name: Name<'a>) -> Answer<'a, Seen> {
+    fn read<'a>(&'a self, name: Name<'a>) -> StoreFuture<'a, FetchedRow> {
         Box::pin(async move {
-            self.check(Call::Read, name)?;
+            self.check(StoreCall::Read, name)?;
             self.inner.read(name).await
         })
     }
 
-    fn put_body<'a>(&'a self, name: Name<'a>, put: &'a BodyPut) -> Answer<'a, BodyVerdict> {
+    fn put_body<'a>(&'a self, name: Name<'a>, put: &'a BodyPut) -> StoreFuture<'a, BodyVerdict> {
         Box::pin(async move {
-            self.check(Call::PutBody, name).inspect_err(|_| {
+            self.check(StoreCall::PutBody, name).inspect_err(|_| {
                 self.attempts.fetch_add(1, Ordering::Relaxed);
             })?;
             self.inner.put_body(name, put).await
         })
     }
 
-    fn register<'a>(&'a self, version: u64, next: &'a Registration) -> Answer<'a, RegisterVerdict> {
+    fn register<'a>(&'a self, version: u64, next: &'a Registration) -> StoreFuture<'a, RegisterVerdict> {
         Box::pin(async move {
             match version == 0 && self.registry_is_full.load(Ordering::Relaxed) {
                 true => Ok(RegisterVerdict::Full),
@@ -111,74 +111,79 @@ impl Store for Rigged {
         })
     }
 
-    fn read_bodies<'a>(&'a self, name: Name<'a>) -> Answer<'a, SeenBodies> {
+    fn read_bodies<'a>(&'a self, name: Name<'a>) -> StoreFuture<'a, RowWithBodies> {
         self.inner.read_bodies(name)
     }
 
-    fn swap<'a>(&'a self, name: Name<'a>, version: Version, next: Option<&'a Snapshot>) -> Answer<'a, SwapVerdict> {
+    fn swap<'a>(
+        &'a self,
+        name: Name<'a>,
+        version: RowVersion,
+        next: Option<&'a Snapshot>,
+    ) -> StoreFuture<'a, SwapVerdict> {
         self.inner.swap(name, version, next)
     }
 
     fn swap_bodies<'a>(
         &'a self,
         name: Name<'a>,
-        version: Version,
+        version: RowVersion,
         next: &'a Snapshot,
-        bodies: &'a [(Writer, Option<Body>)],
-    ) -> Answer<'a, SwapVerdict> {
+        bodies: &'a [(Writer, Option<StoredBody>)],
+    ) -> StoreFuture<'a, SwapVerdict> {
         self.inner.swap_bodies(name, version, next, bodies)
     }
 
-    fn scan<'a>(&'a self, from: Option<&'a Cursor>, names_max: usize) -> Answer<'a, Page> {
+    fn scan<'a>(&'a self, from: Option<&'a Cursor>, names_max: usize) -> StoreFuture<'a, ScanPage> {
         self.inner.scan(from, names_max)
     }
 
-    fn claim<'a>(&'a self, claim: &'a Claim) -> Answer<'a, ClaimVerdict> {
+    fn claim<'a>(&'a self, claim: &'a Claim) -> StoreFuture<'a, ClaimVerdict> {
         self.inner.claim(claim)
     }
 
     fn end_claim<'a>(
         &'a self,
-        token: &'a Token,
+        token: &'a ClaimToken,
         owner: Writer,
         attempt: u64,
         end: &'a ClaimEnd,
-    ) -> Answer<'a, EndVerdict> {
+    ) -> StoreFuture<'a, ClaimEndVerdict> {
         self.inner.end_claim(token, owner, attempt, end)
     }
 
-    fn restore_claims<'a>(&'a self, claims: &'a [Claim]) -> Answer<'a, Vec<RestoreVerdict>> {
+    fn restore_claims<'a>(&'a self, claims: &'a [Claim]) -> StoreFuture<'a, Vec<RestoreVerdict>> {
         self.inner.restore_claims(claims)
     }
 
-    fn history(&self) -> Answer<'_, History> {
+    fn history(&self) -> StoreFuture<'_, History> {
         self.inner.history()
     }
 
-    fn writers(&self) -> Answer<'_, Writers> {
+    fn writers(&self) -> StoreFuture<'_, WriterList> {
         self.inner.writers()
     }
 
-    fn unregister(&self, writer: Writer, version: u64) -> Answer<'_, RegisterVerdict> {
+    fn unregister(&self, writer: Writer, version: u64) -> StoreFuture<'_, RegisterVerdict> {
         self.inner.unregister(writer, version)
     }
 
-    fn name_node<'a>(&'a self, node: NodeId, name: Option<&'a str>) -> Answer<'a, ()> {
+    fn name_node<'a>(&'a self, node: NodeId, name: Option<&'a str>) -> StoreFuture<'a, ()> {
         self.inner.name_node(node, name)
     }
 
-    fn node_names(&self) -> Answer<'_, NodeNames> {
+    fn node_names(&self) -> StoreFuture<'_, NodeNames> {
         self.inner.node_names()
     }
 
-    fn clock(&self) -> Answer<'_, Millis> {
+    fn clock(&self) -> StoreFuture<'_, Millis> {
         self.inner.clock()
     }
 }
 
 /// Opens a node with room for many counters, which puts each of them this long after it changed.
-fn open(world: &World, store: &Arc<Rigged>, settle_every: Duration) -> Engine {
-    let mut options = small(1 << 22);
+fn open(world: &World, store: &Arc<FaultyRowStore>, settle_every: Duration) -> Engine {
+    let mut options = small_options(1 << 22);
     options.sharing = SharingOptions {
         settle_every,
         freshness: Duration::from_secs(1),
@@ -207,7 +212,7 @@ fn read_once(engine: &Engine, name: &str) -> Option<Reply> {
     let command = Command::Read { name: Name::new(name.as_bytes()).unwrap() };
     let load = engine.turn().run(&command);
     load.or_else(|load| {
-        let _asked = engine.steps().ask(load);
+        let _loading = engine.steps().enqueue_load(load);
         block_on(engine.sharing().unwrap().fetch());
         engine.turn().run(&command)
     })
@@ -215,8 +220,8 @@ fn read_once(engine: &Engine, name: &str) -> Option<Reply> {
 }
 
 /// What the store has of a counter, damaged or not.
-fn sum(store: &Rigged, name: &str) -> i128 {
-    store.inner.look(Name::new(name.as_bytes()).unwrap(), |row| row.map_or(0, Snapshot::sum))
+fn sum(store: &FaultyRowStore, name: &str) -> i128 {
+    store.inner.with_row(Name::new(name.as_bytes()).unwrap(), |row| row.map_or(0, Snapshot::sum))
 }
 
 fn unsettled(engine: &Engine) -> u64 {
@@ -238,14 +243,14 @@ fn an_audit_pass_ends_while_100_000_counters_go_on_changing() {
     const TICKS: usize = 8;
     let settle_every = TICK * 8;
     let first = World::new(CrashDisk::new(), 1);
-    let store = Rigged::new(&first);
-    let empty = store.inner.keep();
+    let store = FaultyRowStore::new(&first);
+    let empty = store.inner.backup();
     let quiet: Vec<String> = (0..500).map(|n| format!("quiet:{n}")).collect();
     {
         let engine = open(&first, &store, settle_every);
         quiet.iter().for_each(|name| drop(add(&engine, name, 7)));
         for _ in 0..20 {
-            tend(&engine, &first);
+            run_background(&engine, &first);
         }
         assert_eq!(unsettled(&engine), 0);
     }
@@ -282,10 +287,10 @@ fn an_audit_pass_ends_while_100_000_counters_go_on_changing() {
     (0..TICKS).for_each(&mut tick);
     assert!(unsettled(&engine) > 50_000, "so many are unsettled that a pass waits for none of them");
     // As after FLUSHALL.
-    store.inner.go_back(&empty);
+    store.inner.restore_backup(&empty);
     let is_retired = || {
         let registrations = block_on(store.writers()).unwrap().registrations;
-        registrations.iter().any(|known| known.writer == old && known.stage != Stage::Live)
+        registrations.iter().any(|known| known.writer == old && known.stage != WriterStage::Live)
     };
     let ticks = (TICKS..40 * TICKS).find(|at| {
         tick(*at);
@@ -305,9 +310,9 @@ fn an_audit_pass_ends_while_100_000_counters_go_on_changing() {
 #[test]
 fn a_row_that_the_store_does_not_take_holds_up_no_other_and_settles_once_it_is_mended() {
     let world = World::new(CrashDisk::new(), 1);
-    let store = Rigged::new(&world);
+    let store = FaultyRowStore::new(&world);
     let engine = open(&world, &store, Duration::ZERO);
-    tend(&engine, &world);
+    run_background(&engine, &world);
     let names: Vec<String> = (0..100).map(|n| format!("likes:{n}")).collect();
     add(&engine, "damaged", 5);
     names.iter().for_each(|name| drop(add(&engine, name, 1)));
@@ -343,9 +348,9 @@ fn a_row_that_the_store_does_not_take_holds_up_no_other_and_settles_once_it_is_m
 #[test]
 fn a_sketch_that_the_store_does_not_take_holds_up_no_counter_and_no_other_sketch() {
     let world = World::new(CrashDisk::new(), 1);
-    let store = Rigged::new(&world);
+    let store = FaultyRowStore::new(&world);
     let engine = open(&world, &store, Duration::ZERO);
-    tend(&engine, &world);
+    run_background(&engine, &world);
     let observe = |name: &str, item: String| {
         let reply = run(&engine, &Command::Sketch(crate::sketches::observe(name, &[&item], Dialect::Redis)));
         assert!(!matches!(reply, Reply::Refused(_)), "{reply:?}");
@@ -378,11 +383,11 @@ fn a_sketch_that_the_store_does_not_take_holds_up_no_counter_and_no_other_sketch
 #[test]
 fn a_row_that_the_store_does_not_give_keeps_no_other_from_being_read() {
     let world = World::new(CrashDisk::new(), 1);
-    let store = Rigged::new(&world);
+    let store = FaultyRowStore::new(&world);
     let (engine, other) = (open(&world, &store, Duration::ZERO), World::new(CrashDisk::new(), 2));
-    tend(&engine, &world);
+    run_background(&engine, &world);
     let second = open(&other, &store, Duration::ZERO);
-    tend(&second, &other);
+    run_background(&second, &other);
     store.damage("damaged");
     let mut known = 0;
     for round in 0..20 {
@@ -405,16 +410,16 @@ fn what_leaves_memory_unsettled_is_brought_back_by_name_and_beyond_the_bound_by_
     const REMEMBERED: usize = 4 * 64;
     const COUNTERS: usize = 2 * REMEMBERED;
     let world = World::new(CrashDisk::new(), 1);
-    let store = Rigged::new(&world);
+    let store = FaultyRowStore::new(&world);
     let engine = open(&world, &store, Duration::ZERO);
-    (0..20).for_each(|_| tend(&engine, &world));
+    (0..20).for_each(|_| run_background(&engine, &world));
     assert!(!engine.sharing().unwrap().is_auditing());
     let names: Vec<String> = (0..COUNTERS).map(|n| format!("likes:{n}")).collect();
     store.takes_no_puts.store(true, Ordering::Relaxed);
     names.iter().for_each(|name| drop(add(&engine, name, 3)));
     commit(&engine);
     engine.steps().seal_all().unwrap();
-    let evicted: usize = (0..2).flat_map(|_| 0..engine.steps().shards()).map(|at| engine.steps().evict(at)).sum();
+    let evicted: usize = (0..2).flat_map(|_| 0..engine.steps().shard_count()).map(|at| engine.steps().evict(at)).sum();
     assert_eq!(evicted, COUNTERS, "nothing is in memory");
     assert_eq!(unsettled(&engine), REMEMBERED as u64);
     store.takes_no_puts.store(false, Ordering::Relaxed);
@@ -427,7 +432,7 @@ fn what_leaves_memory_unsettled_is_brought_back_by_name_and_beyond_the_bound_by_
     }
     assert_eq!((confirmed(), unsettled(&engine)), (REMEMBERED, 0));
     for _ in 0..20 {
-        tend(&engine, &world);
+        run_background(&engine, &world);
     }
     assert_eq!((confirmed(), unsettled(&engine)), (COUNTERS, 0), "a pass finds the others");
 }
@@ -435,17 +440,17 @@ fn what_leaves_memory_unsettled_is_brought_back_by_name_and_beyond_the_bound_by_
 #[test]
 fn what_an_audit_doubts_is_doubted_again_when_it_comes_back_to_memory() {
     let world = World::new(CrashDisk::new(), 1);
-    let store = Rigged::new(&world);
+    let store = FaultyRowStore::new(&world);
     let engine = open(&world, &store, Duration::ZERO);
-    let empty = store.inner.keep();
+    let empty = store.inner.backup();
     let names: Vec<String> = (0..400).map(|n| format!("likes:{n}")).collect();
     names.iter().for_each(|name| drop(add(&engine, name, 3)));
     for _ in 0..20 {
-        tend(&engine, &world);
+        run_background(&engine, &world);
     }
     assert_eq!((unsettled(&engine), engine.sharing().unwrap().is_auditing()), (0, false));
     // Everything is lost, a pass has listed it, and it leaves memory before it is put: at rest it says that it was confirmed.
-    store.inner.go_back(&empty);
+    store.inner.restore_backup(&empty);
     store.takes_no_puts.store(true, Ordering::Relaxed);
     for _ in 0..10 {
         world.clock.advance(Duration::from_secs(1));
@@ -454,13 +459,13 @@ fn what_an_audit_doubts_is_doubted_again_when_it_comes_back_to_memory() {
     }
     assert_eq!(unsettled(&engine), 400);
     // The pass has looked at all of them. What changes stays in memory: fewer leave it than are remembered by name.
-    let evict = || (0..engine.steps().shards()).map(|at| engine.steps().evict(at)).sum::<usize>();
+    let evict = || (0..engine.steps().shard_count()).map(|at| engine.steps().evict(at)).sum::<usize>();
     assert_eq!(evict(), 0);
     names[..260].iter().for_each(|name| drop(add(&engine, name, 0)));
     assert_eq!((evict(), unsettled(&engine)), (140, 400));
     store.takes_no_puts.store(false, Ordering::Relaxed);
     for _ in 0..20 {
-        tend(&engine, &world);
+        run_background(&engine, &world);
     }
     assert!(names.iter().all(|name| sum(&store, name) == 3));
     assert!(!engine.sharing().unwrap().is_auditing());
@@ -470,17 +475,18 @@ fn what_an_audit_doubts_is_doubted_again_when_it_comes_back_to_memory() {
 fn a_sum_beyond_64_bits_is_an_error_to_read_and_adds_towards_the_range_bring_it_back() {
     for sign in [1, -1] {
         let worlds = [1, 2].map(|seed| World::new(CrashDisk::new(), seed));
-        let store = Rigged::new(&worlds[0]);
+        let store = FaultyRowStore::new(&worlds[0]);
         let engines = [0, 1].map(|at| open(&worlds[at], &store, Duration::ZERO));
-        let tend_all =
-            || (0..4).for_each(|_| engines.iter().zip(&worlds).for_each(|(engine, world)| tend(engine, world)));
-        tend_all();
+        let run_all_backgrounds = || {
+            (0..4).for_each(|_| engines.iter().zip(&worlds).for_each(|(engine, world)| run_background(engine, world)))
+        };
+        run_all_backgrounds();
         // Neither knows of the other.
         let edge = if sign > 0 { i64::MAX } else { i64::MIN };
         assert_eq!(engines.each_ref().map(|engine| add(engine, "likes:1", edge)), [edge, edge].map(Reply::Integer));
         let wide = |sum: i128| Reply::Refused(Refusal::TooWide { sum: Box::new(sum) });
         let mut total = 2 * i128::from(edge);
-        tend_all();
+        run_all_backgrounds();
         assert_eq!(sum(&store, "likes:1"), total);
         for engine in &engines {
             assert_eq!(read(engine, "likes:1"), wide(total), "the error has the sum");
@@ -490,14 +496,14 @@ fn a_sum_beyond_64_bits_is_an_error_to_read_and_adds_towards_the_range_bring_it_
         assert_eq!(add(&engines[0], "likes:1", -1000 * sign), Reply::Integer(edge));
         total -= 1000 * i128::from(sign);
         assert_eq!(read(&engines[0], "likes:1"), wide(total), "what was added is in it at once");
-        tend_all();
+        run_all_backgrounds();
         assert_eq!((sum(&store, "likes:1"), read(&engines[1], "likes:1")), (total, wide(total)));
         // In one step past the edge, from the other node.
         let back = if sign > 0 { -i64::MAX } else { i64::MAX };
         total += i128::from(back);
         let shown = i64::try_from(total).unwrap();
         assert_eq!(add(&engines[1], "likes:1", back), Reply::Integer(shown));
-        tend_all();
+        run_all_backgrounds();
         for engine in &engines {
             assert_eq!(read(engine, "likes:1"), Reply::Value(Some(shown)));
         }
@@ -508,23 +514,23 @@ fn a_sum_beyond_64_bits_is_an_error_to_read_and_adds_towards_the_range_bring_it_
 #[test]
 fn a_node_that_finds_the_registry_full_says_so_and_joins_when_there_is_room() {
     let world = World::new(CrashDisk::new(), 1);
-    let store = Rigged::new(&world);
+    let store = FaultyRowStore::new(&world);
     store.registry_is_full.store(true, Ordering::Relaxed);
     let engine = open(&world, &store, Duration::ZERO);
     let sharing = || engine.sharing().unwrap();
     assert_eq!(sharing().registry_problem(), None, "nobody has asked");
     for _ in 0..20 {
-        tend(&engine, &world);
+        run_background(&engine, &world);
     }
-    assert_eq!((sharing().standing(), sharing().stats().joining), (Standing::Joining, true));
+    assert_eq!((sharing().membership(), sharing().stats().joining), (Membership::Joining, true));
     let problem = sharing().registry_problem().unwrap();
     assert!(problem.contains(&format!("is full, with {REGISTRATIONS_MAX} registrations, for 9 s")), "{problem}");
     assert!(problem.contains("quipu writers retire"), "{problem}");
     assert_eq!(add(&engine, "likes:1", 2), Reply::Integer(2), "it counts by itself");
     store.registry_is_full.store(false, Ordering::Relaxed);
     for _ in 0..20 {
-        tend(&engine, &world);
+        run_background(&engine, &world);
     }
-    assert_eq!((sharing().standing(), sharing().registry_problem()), (Standing::Live, None));
+    assert_eq!((sharing().membership(), sharing().registry_problem()), (Membership::Live, None));
     assert_eq!(sum(&store, "likes:1"), 2);
 }

@@ -3,18 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use quipu_engine::{Engine, Environment, Load, Loaded, Options, Secret, SharingOptions, Standing, SystemClock};
-use quipu_model::shared::NODE;
+use quipu_engine::{Engine, Environment, Load, LoadOutcome, Membership, Options, Secret, SharingOptions, SystemClock};
+use quipu_model::shared::NODE_INCARNATION;
 use quipu_model::{
-    Command, Dialect, Durability, ExpiryCondition, FrequencySize, Kind, KindAndDialect, MemoryStore, Namespace,
-    Refusal, Reply, SetCondition, SetExpiry, SetString, SketchCommand, Store, TopSize, When,
+    Command, Dialect, Durability, ExpiryCondition, ExpiryTime, FrequencySize, Kind, KindAndDialect, MemoryStore,
+    Namespace, Refusal, Reply, SetCondition, SetExpiry, SetString, SketchCommand, Store, TopSize,
 };
 use quipu_testkit::store_suite::{FaultyStore, block_on};
 use quipu_testkit::{CrashDisk, SimClock};
 
 use crate::sharing::{Nodes, eventually};
 use crate::sketches::{ask, count_items, count_top, count_unique, name, observe, read_items, run};
-use crate::world::{BEGIN, World, small};
+use crate::world::{BEGIN, World, small_options};
 
 const REDIS: Dialect = Dialect::Redis;
 const NATIVE: Dialect = Dialect::Native;
@@ -41,7 +41,7 @@ fn frequency(engine: &Engine, of: &str, item: &str) -> i64 {
 
 fn top(engine: &Engine, of: &str) -> Vec<(String, u64)> {
     match ask(engine, SketchCommand::ListTop { name: name(of), dialect: NATIVE }) {
-        Reply::Ranked(rows) => {
+        Reply::TopItems(rows) => {
             rows.iter().map(|row| (String::from_utf8_lossy(&row.item).into_owned(), row.at_most)).collect()
         }
         Reply::Refused(Refusal::NoSketch { .. }) => Vec::new(),
@@ -68,7 +68,7 @@ fn three_nodes_count_and_each_shows_what_all_have_counted() {
         }
         let own = format!("node:{node}");
         ask(engine, count_items("cms:1", &[(&own, 7 + node as u64)], REDIS));
-        let size = Some(TopSize::of(10));
+        let size = Some(TopSize::with_k(10));
         let counted = ask(engine, count_top("top:1", &[("all", 100), (&own, 10 + node as u64)], size, NATIVE));
         assert!(matches!(counted, Reply::Items(_)), "{counted:?}");
     }
@@ -201,7 +201,7 @@ fn what_cannot_be_shared_is_refused_by_name() {
     let nodes = Nodes::new();
     let engine = nodes.open(1);
     // Without a lease the sketch is not put, and a command that only the store decides finds none.
-    eventually("it has joined", || engine.sharing().unwrap().standing() == Standing::Live);
+    eventually("it has joined", || engine.sharing().unwrap().membership() == Membership::Live);
     ask(&engine, observe("hll:1", &["a", "b"], REDIS));
     ask(&engine, make_frequency("cms:1", 100, REDIS));
     let (condition, expiry) = (SetCondition::Always, SetExpiry::Remove);
@@ -247,7 +247,7 @@ struct Node {
 
 impl Node {
     fn open(world: World, store: &Arc<dyn Store>, change: impl FnOnce(&mut Options)) -> Node {
-        let mut options = small(1 << 20);
+        let mut options = small_options(1 << 20);
         options.sharing = SharingOptions {
             settle_every: Duration::ZERO,
             freshness: Duration::from_secs(3_600),
@@ -276,25 +276,25 @@ impl Node {
             match reply {
                 Ok(reply) => {
                     // A kill takes nothing that was replied.
-                    self.engine.steps().hand_over();
+                    self.engine.steps().write_filled();
                     self.engine.steps().sync();
                     return reply;
                 }
                 Err(load) => {
                     let is_swap = matches!(load, Load::Swap(_));
-                    let asked = self.engine.steps().ask(load);
-                    self.engine.steps().load();
+                    let loading = self.engine.steps().enqueue_load(load);
+                    self.engine.steps().run_loads();
                     let sharing = self.engine.sharing().unwrap();
                     if is_swap {
                         while block_on(sharing.swap()) == 0 {}
-                        return match block_on(asked) {
-                            Loaded::Reply(reply, _) => reply,
-                            Loaded::Refused(refusal) => Reply::Refused(refusal),
+                        return match block_on(loading) {
+                            LoadOutcome::Reply(reply, _) => reply,
+                            LoadOutcome::Refused(refusal) => Reply::Refused(refusal),
                             other => panic!("{other:?}"),
                         };
                     }
                     block_on(sharing.fetch());
-                    drop(asked);
+                    drop(loading);
                 }
             }
         }
@@ -334,10 +334,10 @@ impl Node {
     }
 
     /// Looks at the row anew.
-    fn look(&self) {
+    fn fetch_row(&self) {
         let sharing = self.engine.sharing().unwrap();
         for of in ["unique:1", "cms:1", "top:1"] {
-            let waits = self.engine.steps().ask(Load::Rows(vec![of.as_bytes().into()]));
+            let waits = self.engine.steps().enqueue_load(Load::Rows(vec![of.as_bytes().into()]));
             block_on(sharing.fetch());
             drop(waits);
         }
@@ -367,7 +367,7 @@ fn what_was_counted_before_a_reset_stays_gone_and_what_was_counted_after_it_is_n
     one.settle();
     two.observe(&["x"]);
     two.settle();
-    two.look();
+    two.fetch_row();
     assert_eq!((two.uniques(), two.frequency("a")), (4, 5));
     two.delete("unique:1");
     two.delete("cms:1");
@@ -378,7 +378,7 @@ fn what_was_counted_before_a_reset_stays_gone_and_what_was_counted_after_it_is_n
     assert_eq!((one.uniques(), one.frequency("a")), (4, 7));
     one.settle();
     assert_eq!((one.uniques(), one.frequency("a")), (2, 2), "what was counted after the reset, and nothing else");
-    two.look();
+    two.fetch_row();
     assert_eq!((two.uniques(), two.frequency("a")), (2, 2));
     assert_eq!(one.engine.sharing().unwrap().stats().carries, 2);
 }
@@ -393,7 +393,7 @@ fn a_delete_takes_what_its_own_node_has_counted_and_not_put_yet() {
         one.delete("unique:1");
         assert_eq!(one.uniques(), 0, "round {round}");
         one.settle();
-        one.look();
+        one.fetch_row();
         assert_eq!(one.uniques(), 0, "round {round}");
     }
 }
@@ -414,16 +414,16 @@ fn a_node_that_was_killed_goes_on_with_its_body() {
     let one = Node::open(one.kill(3), &store, |_| ());
     one.observe(&["d"]);
     one.settle();
-    two.look();
-    one.look();
+    two.fetch_row();
+    one.fetch_row();
     assert_eq!((one.uniques(), two.uniques()), (5, 5));
     let row = block_on(store.read_bodies(name("unique:1"))).unwrap();
-    assert_eq!((row.bodies.len(), row.seen.snapshot.cells.len()), (2, 2), "it is one node's, in all its lives");
-    assert!(row.seen.snapshot.cells.keys().all(|id| id.writer.incarnation == NODE));
+    assert_eq!((row.bodies.len(), row.row.snapshot.cells.len()), (2, 2), "it is one node's, in all its lives");
+    assert!(row.row.snapshot.cells.keys().all(|id| id.writer.incarnation == NODE_INCARNATION));
     let one = Node::open(one.kill(4), &store, |_| ());
     one.settle();
     two.delete("unique:1");
-    one.look();
+    one.fetch_row();
     one.settle();
     assert_eq!((one.uniques(), two.uniques()), (0, 0), "all of it was there, so nothing is gone on with");
 }
@@ -435,10 +435,10 @@ fn a_node_that_does_not_know_what_was_counted_since_loses_none_of_it() {
     one.observe(&["a"]);
     one.settle();
     one.observe(&["b"]);
-    two.look();
+    two.fetch_row();
     two.delete("unique:1");
     let one = Node::open(one.kill(3), &store, |_| ());
-    one.look();
+    one.fetch_row();
     one.settle();
     assert_eq!(one.uniques(), 2, "the one that was not put, and, since nobody knows which that is, the other");
 }
@@ -447,7 +447,7 @@ fn a_node_that_does_not_know_what_was_counted_since_loses_none_of_it() {
 fn a_node_that_lost_its_body_goes_on_with_what_the_store_has_of_it() {
     let (store, _) = store();
     let memory = |options: &mut Options| {
-        options.namespaces.push((Box::from(*b"unique"), Namespace::durable(Durability::Memory)));
+        options.namespaces.push((Box::from(*b"unique"), Namespace::with_durability(Durability::Memory)));
     };
     let one = Node::open(World::new(CrashDisk::new(), 1), &store, memory);
     one.observe(&["a", "b", "c"]);
@@ -456,7 +456,7 @@ fn a_node_that_lost_its_body_goes_on_with_what_the_store_has_of_it() {
     one.observe(&["d"]);
     assert_eq!(one.uniques(), 4, "its row was fetched first");
     one.settle();
-    one.look();
+    one.fetch_row();
     let two = Node::new(3, &store);
     assert_eq!((one.uniques(), two.uniques()), (4, 4));
     let bodies = block_on(store.read_bodies(name("unique:1"))).unwrap().bodies;
@@ -467,22 +467,22 @@ fn a_node_that_lost_its_body_goes_on_with_what_the_store_has_of_it() {
 fn a_store_that_lost_everything_is_told_again() {
     let clock = Arc::new(SimClock::new(BEGIN));
     let memory = Arc::new(MemoryStore::new(clock));
-    let (store, empty): (Arc<dyn Store>, _) = (memory.clone(), memory.keep());
+    let (store, empty): (Arc<dyn Store>, _) = (memory.clone(), memory.backup());
     let (one, two) = (Node::new(1, &store), Node::new(2, &store));
     one.observe(&["a", "b"]);
     one.settle();
-    let kept = memory.keep();
+    let contents = memory.backup();
     one.observe(&["c"]);
     one.settle();
-    two.look();
+    two.fetch_row();
     assert_eq!(two.uniques(), 3);
-    for past in [&kept, &empty] {
-        memory.go_back(past);
+    for past in [&contents, &empty] {
+        memory.restore_backup(past);
         one.engine.sharing().unwrap().begin_audit();
         assert!(block_on(one.engine.sharing().unwrap().renew()));
         (0..40).for_each(|_| assert!(block_on(one.engine.sharing().unwrap().audit()) < 100));
         one.settle();
-        two.look();
+        two.fetch_row();
         assert_eq!((one.uniques(), two.uniques()), (3, 3));
     }
 }
@@ -497,9 +497,10 @@ fn what_expires_is_gone_and_what_was_counted_after_it_is_not() {
         two.world.clock.advance(by);
     };
     one.observe(&["a", "b"]);
-    let expire = Command::Expire { name: name("unique:1"), when: When::In(10_000), condition: ExpiryCondition::Always };
+    let expire =
+        Command::Expire { name: name("unique:1"), when: ExpiryTime::In(10_000), condition: ExpiryCondition::Always };
     assert_eq!(one.run(&expire), Reply::Integer(1), "also of what was not put yet");
-    two.look();
+    two.fetch_row();
     assert_eq!(two.uniques(), 2);
     one.observe(&["c"]);
     advance(Duration::from_millis(10_500));
@@ -510,8 +511,8 @@ fn what_expires_is_gone_and_what_was_counted_after_it_is_not() {
     for _ in 0..3 {
         one.settle();
         two.settle();
-        one.look();
-        two.look();
+        one.fetch_row();
+        two.fetch_row();
     }
     assert_eq!((one.uniques(), two.uniques()), (3, 3));
 }
@@ -522,12 +523,12 @@ fn what_was_counted_before_and_changes_nothing_is_there_after_a_delete_elsewhere
     let (one, two) = (Node::new(1, &store), Node::new(2, &store));
     one.observe(&["a"]);
     one.settle();
-    two.look();
+    two.fetch_row();
     two.delete("unique:1");
     // The first has not heard of it: its body has the item.
     one.observe(&["a"]);
     one.settle();
-    two.look();
+    two.fetch_row();
     assert_eq!((one.uniques(), two.uniques()), (1, 1), "it was counted after the delete");
 }
 
@@ -561,15 +562,15 @@ fn copies_on(store: &Arc<dyn Store>, chance: u64) -> (Arc<dyn Store>, [Node; 3])
     first.count("a", 5);
     first.settle();
     let copies = [first.copy(chance, store), first.copy(chance + 1_000, store), Node::new(3, store)];
-    copies[2].look();
+    copies[2].fetch_row();
     (store.clone(), copies)
 }
 
 /// Everybody puts what they have, takes in what the others have put, and puts that.
-fn meet(nodes: &[&Node]) {
+fn exchange_rows(nodes: &[&Node]) {
     for _ in 0..3 {
         nodes.iter().for_each(|node| node.settle());
-        nodes.iter().for_each(|node| node.look());
+        nodes.iter().for_each(|node| node.fetch_row());
     }
 }
 
@@ -582,7 +583,7 @@ fn copies_of_a_directory_count_in_one_sketch_and_lose_nothing() {
             node.count("a", 2);
             node.settle();
         }
-        meet(&[&one, &two, &other]);
+        exchange_rows(&[&one, &two, &other]);
         for node in [&one, &two, &other] {
             assert_eq!((node.uniques(), node.frequency("a")), (5, 13), "{chance}");
         }
@@ -601,11 +602,11 @@ fn what_another_copy_had_put_when_the_sketch_was_deleted_is_not_taken_for_what_t
             two.count("a", 1);
         }
         two.settle();
-        other.look();
+        other.fetch_row();
         assert_eq!((other.uniques(), other.frequency("a")), (4, 8), "{chance}");
         other.delete("unique:1");
         other.delete("cms:1");
-        meet(&[&one, &two, &other]);
+        exchange_rows(&[&one, &two, &other]);
         for node in [&one, &two, &other] {
             assert_eq!((node.uniques(), node.frequency("a")), (1, 2), "what was not put when it was deleted: {chance}");
         }
@@ -622,7 +623,7 @@ fn a_copy_that_was_killed_before_it_put_anything_takes_in_what_the_other_has_put
         two.settle();
         drop(two);
         let one = Node::open(one.kill(4), &store, |_| ());
-        meet(&[&one, &other]);
+        exchange_rows(&[&one, &other]);
         assert_eq!((one.uniques(), other.uniques(), other.frequency("a")), (3, 3, 6), "{chance}");
     }
 }
@@ -636,10 +637,10 @@ fn a_copy_that_was_killed_goes_on_with_what_it_had_counted_where_the_other_was_b
         other.delete("unique:1");
         two.observe(&["c"]);
         two.settle();
-        two.look();
+        two.fetch_row();
         assert_eq!(two.uniques(), 1);
         let one = Node::open(one, &store, |_| ());
-        meet(&[&one, &two, &other]);
+        exchange_rows(&[&one, &two, &other]);
         for node in [&one, &two, &other] {
             assert_eq!(node.uniques(), 3, "the one that was not put, and, since nobody knows which that is, the other");
         }
@@ -651,14 +652,14 @@ fn a_copy_that_had_nothing_left_to_say_takes_in_what_the_other_has_put_since() {
     for chance in CHANCES {
         let (_store, [one, two, other]) = copies(chance);
         other.delete("unique:1");
-        one.look();
-        two.look();
+        one.fetch_row();
+        two.fetch_row();
         two.observe(&["b"]);
         two.settle();
         drop(two);
         // Without a look at the row.
         one.observe(&["c"]);
-        meet(&[&one, &other]);
+        exchange_rows(&[&one, &other]);
         assert_eq!((one.uniques(), other.uniques()), (2, 2), "{chance}");
     }
 }
@@ -669,15 +670,18 @@ fn a_copy_that_says_nothing_shows_nothing_of_what_the_other_has_put_once_that_ha
         let (store, clock) = store();
         let (_, [one, two, other]) = copies_on(&store, chance);
         other.delete("unique:1");
-        one.look();
+        one.fetch_row();
         two.observe(&["b"]);
-        meet(&[&two, &other]);
-        let expire =
-            Command::Expire { name: name("unique:1"), when: When::In(10_000), condition: ExpiryCondition::Always };
+        exchange_rows(&[&two, &other]);
+        let expire = Command::Expire {
+            name: name("unique:1"),
+            when: ExpiryTime::In(10_000),
+            condition: ExpiryCondition::Always,
+        };
         assert_eq!(other.run(&expire), Reply::Integer(1));
         clock.advance(Duration::from_millis(10_500));
         // Nobody has moved the row.
-        one.look();
+        one.fetch_row();
         assert_eq!(one.uniques(), 0, "{chance}");
     }
 }
@@ -688,18 +692,18 @@ fn a_store_that_went_back_and_went_on_with_one_copy_is_told_what_the_other_has()
         let memory = Arc::new(MemoryStore::new(Arc::new(SimClock::new(BEGIN))));
         let store: Arc<dyn Store> = memory.clone();
         let (_, [one, two, other]) = copies_on(&store, chance);
-        let kept = memory.keep();
+        let contents = memory.backup();
         one.observe(&["b"]);
         one.settle();
-        memory.go_back(&kept);
+        memory.restore_backup(&contents);
         two.observe(&["c"]);
         two.settle();
         drop(two);
         one.observe(&["d"]);
         one.settle();
-        one.look();
+        one.fetch_row();
         one.settle();
-        other.look();
+        other.fetch_row();
         assert_eq!((one.uniques(), other.uniques()), (4, 4), "{chance}");
     }
 }

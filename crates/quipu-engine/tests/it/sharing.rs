@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use quipu_engine::{Engine, Environment, Error, Options, Pick, SharingOptions, Standing, SystemClock};
+use quipu_engine::{Engine, Environment, Error, Membership, Options, ShardPick, SharingOptions, SystemClock};
 use quipu_model::{
     Clock, Command, FailMode, Freshness, Identity, MemoryStore, Name, Namespace, Refusal, Reply, Set, SetCondition,
-    SetExpiry, Shards, Store,
+    SetExpiry, ShardCount, Store,
 };
 use quipu_testkit::store_suite::{FaultyStore, block_on};
 
@@ -40,7 +40,7 @@ impl Nodes {
             ..SharingOptions::default()
         };
         change(&mut options.sharing);
-        Engine::open_driven(options, Environment { store: Some(self.store.clone()), ..Environment::system() })
+        Engine::open_with_threads(options, Environment { store: Some(self.store.clone()), ..Environment::system() })
             .expect("it opens")
     }
 }
@@ -125,13 +125,13 @@ fn what_is_counted_in_lanes_on_several_nodes_is_counted_once_among_resets() {
 #[test]
 fn a_counter_of_which_each_add_names_a_key_is_not_counted_without_one() {
     let nodes = Nodes::new();
-    let engine = nodes.open_with(1, |sharing| (sharing.shards, sharing.pick) = (4, Pick::Hash));
+    let engine = nodes.open_with(1, |sharing| (sharing.shards, sharing.pick) = (4, ShardPick::Hash));
     let handle = engine.handle("likes:1").unwrap();
     for _ in 0..100 {
         assert_eq!(handle.count(1), Err(Error::Refused(Refusal::NoShardKey)));
     }
     assert!(!handle.is_split());
-    let spread = nodes.open_with(2, |sharing| (sharing.shards, sharing.pick) = (4, Pick::Random));
+    let spread = nodes.open_with(2, |sharing| (sharing.shards, sharing.pick) = (4, ShardPick::Random));
     let handle = spread.handle("likes:2").unwrap();
     (0..1_000).for_each(|_| handle.count(1).unwrap());
     assert!(handle.is_split());
@@ -185,12 +185,13 @@ fn a_shard_key_picks_the_same_shard_on_every_node_and_where_it_must_be_named_it_
     let nodes = Nodes::new();
     let engines = [1, 2].map(|node| nodes.open(node));
     for engine in &engines {
-        let votes = Namespace { shards: Some(Shards::Fixed(8)), pick: Some(Pick::Hash), ..Namespace::default() };
+        let votes =
+            Namespace { shards: Some(ShardCount::Fixed(8)), pick: Some(ShardPick::Hash), ..Namespace::default() };
         engine.put_namespace("votes", votes).unwrap();
     }
     for engine in &engines {
         let sharing = || engine.sharing().expect("there is a store");
-        eventually("it has joined", || sharing().standing() == Standing::Live);
+        eventually("it has joined", || sharing().membership() == Membership::Live);
     }
     fn add(delta: i64, shard_key: Option<&[u8]>) -> Command<'_> {
         Command::Add { name: Name::new(b"votes:1").unwrap(), delta, shard_key }
@@ -223,8 +224,8 @@ fn a_shard_key_picks_the_same_shard_on_every_node_and_where_it_must_be_named_it_
 
 /// Shard and value of each cell in a counter's row.
 fn row_of(nodes: &Nodes, name: &[u8]) -> Vec<(u16, i128)> {
-    let seen = block_on(nodes.store.read(Name::new(name).unwrap())).unwrap();
-    seen.snapshot.cells.iter().map(|(id, held)| (id.shard.0, held.value)).collect()
+    let row = block_on(nodes.store.read(Name::new(name).unwrap())).unwrap();
+    row.snapshot.cells.iter().map(|(id, row_cell)| (id.shard.0, row_cell.value)).collect()
 }
 
 #[test]
@@ -317,7 +318,7 @@ fn while_the_store_does_not_answer_a_namespace_does_as_its_fail_mode_says() {
     }
     eventually("adds go on", || engine.add("closed:1", 1).is_ok());
     let ttl = Namespace { ttl: Some(Duration::from_secs(60)), ..Namespace::default() };
-    let told = engine.put_namespace("closed", ttl).unwrap_err().to_string();
-    assert!(told.starts_with("ttl: on a shared store"), "{told}");
+    let message = engine.put_namespace("closed", ttl).unwrap_err().to_string();
+    assert!(message.starts_with("ttl: on a shared store"), "{message}");
     engine.close().unwrap();
 }

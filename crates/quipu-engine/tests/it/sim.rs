@@ -13,16 +13,17 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use quipu_engine::{
-    Backing, Backup, BriefReply, Engine, Handle, Loaded, Loading, NotRun, Position, Seal, Sealing, Turn, Wait,
+    Backup, BackupStep, Engine, Handle, LoadFuture, LoadOutcome, NotRun, Position, Seal, SealStep, SimpleReply, Turn,
+    Wait,
 };
 use quipu_model::{
-    AddWithin, Brief, Command, Durability, Expiry, ExpiryCondition, ExpiryForm, Millis, Name, Reply, Set, SetCondition,
-    SetExpiry, When,
+    AddWithin, Command, Durability, Expiry, ExpiryCondition, ExpiryForm, ExpiryTime, Millis, Name, Reply, Set,
+    SetCondition, SetExpiry, SimpleCommand,
 };
-use quipu_testkit::Dice;
+use quipu_testkit::SeededRng;
 
 use crate::model::{self, State};
-use crate::once::{Book, Done, Expected, Named};
+use crate::once::{AppliedMutation, Expected, MutationName, TokenModel};
 use crate::world::World;
 
 /// Names the workers use. Few, so that they meet; of all three namespaces.
@@ -33,18 +34,18 @@ pub struct Trace {
     /// Boundaries of records, and the state there: journaled names only.
     pub states: BTreeMap<Position, State>,
     /// What was remembered of tokens there.
-    pub books: BTreeMap<Position, Book>,
+    pub token_models: BTreeMap<Position, TokenModel>,
     /// Replies that left.
-    pub shown: Vec<Shown>,
+    pub shown: Vec<SentReply>,
     /// Every value that a name in memory ever had.
     pub memory: BTreeMap<Vec<u8>, Vec<i64>>,
     /// Backups that were begun.
-    pub backups: Vec<Taken>,
+    pub backups: Vec<BackupTrace>,
     pub counts: Counts,
 }
 
 /// A backup.
-pub struct Taken {
+pub struct BackupTrace {
     pub dir: PathBuf,
     /// So many operations of the disk had returned, and the journal was reserved so far, when it began.
     pub begun: usize,
@@ -54,7 +55,7 @@ pub struct Taken {
 }
 
 /// A reply left when so many operations of the disk had returned, and had shown what stands before this position.
-pub struct Shown {
+pub struct SentReply {
     pub operations: usize,
     pub position: Position,
     pub durability: Durability,
@@ -72,18 +73,18 @@ pub struct Counts {
     pub loads: usize,
     pub swept: usize,
     pub refused: usize,
-    pub briefs: usize,
+    pub simple: usize,
     /// Mutations with a token or a number that were applied, and those that were answered or refused because of it.
     pub once: usize,
     pub again: usize,
     /// Adds without a value that went to a lane, and those that did not.
-    pub laid: usize,
+    pub in_lanes: usize,
     pub counted: usize,
 }
 
 impl Trace {
     /// The least position that any recovery must reach after a crash at this moment.
-    pub fn promised(&self, operations: usize, at_least: Durability) -> Option<&Shown> {
+    pub fn promised(&self, operations: usize, at_least: Durability) -> Option<&SentReply> {
         let left = self.shown.iter().filter(|shown| shown.operations <= operations);
         left.filter(|shown| shown.durability >= at_least).max_by_key(|shown| shown.position)
     }
@@ -91,70 +92,77 @@ impl Trace {
 
 enum Worker<'e> {
     Idle,
-    Applied(Box<Turn<'e>>, Vec<Told>, Option<Blocked>),
-    Waiting(Wait, Vec<Told>, Option<Blocked>),
-    Loading(Blocked),
+    Applied(Box<Turn<'e>>, Vec<PendingReply>, Option<BlockedCommands>),
+    Waiting(Wait, Vec<PendingReply>, Option<BlockedCommands>),
+    Loading(BlockedCommands),
 }
 
 /// Commands that wait for counters at rest.
-struct Blocked {
-    loading: Loading,
+struct BlockedCommands {
+    loading: LoadFuture,
     commands: Vec<Command<'static>>,
     /// What the one command is called, if it has a name.
-    named: Option<Named>,
+    named: Option<MutationName>,
 }
 
 /// A reply that has not left yet: what it shows.
-struct Told {
+struct PendingReply {
     position: Position,
     durability: Durability,
     what: String,
 }
 
 /// Runs a life.
-pub fn live(world: &World, engine: &Engine, state: &State, workers: usize, steps: usize) -> Trace {
-    live_on(world, engine, state, &Book::new(world.dice.roll()), workers, steps)
+pub fn run_incarnation(world: &World, engine: &Engine, state: &State, workers: usize, steps: usize) -> Trace {
+    run_incarnation_after(world, engine, state, &TokenModel::new(world.rng.next_u64()), workers, steps)
 }
 
 /// Runs a life that remembers what was done in others.
-pub fn live_on(world: &World, engine: &Engine, state: &State, book: &Book, workers: usize, steps: usize) -> Trace {
-    live_and(world, engine, (state, book), workers, steps, false)
+pub fn run_incarnation_after(
+    world: &World,
+    engine: &Engine,
+    state: &State,
+    token_model: &TokenModel,
+    workers: usize,
+    steps: usize,
+) -> Trace {
+    run_life(world, engine, (state, token_model), workers, steps, false)
 }
 
 /// Runs a life in which backups are made, one after another.
-pub fn live_and_back_up(world: &World, engine: &Engine, state: &State, workers: usize, steps: usize) -> Trace {
-    live_and(world, engine, (state, &Book::new(world.dice.roll())), workers, steps, true)
+pub fn run_with_backups(world: &World, engine: &Engine, state: &State, workers: usize, steps: usize) -> Trace {
+    run_life(world, engine, (state, &TokenModel::new(world.rng.next_u64())), workers, steps, true)
 }
 
-fn live_and(
+fn run_life(
     world: &World,
     engine: &Engine,
-    (state, book): (&State, &Book),
+    (state, token_model): (&State, &TokenModel),
     workers: usize,
     steps: usize,
     backups: bool,
 ) -> Trace {
-    let dice = world.dice.fork();
-    let mut life = Life {
+    let rng = world.rng.fork();
+    let mut life = LifeRun {
         world,
         engine,
-        dice: &dice,
+        rng: &rng,
         state: state.clone(),
-        book: book.clone(),
+        token_model: token_model.clone(),
         newest: BTreeMap::new(),
         handles: NAMES.map(|name| engine.handle(name).expect("it is short")),
-        laid: BTreeMap::new(),
+        lane_totals: BTreeMap::new(),
         backup: None,
         trace: Trace {
             states: BTreeMap::new(),
-            books: BTreeMap::new(),
+            token_models: BTreeMap::new(),
             shown: Vec::new(),
             memory: BTreeMap::new(),
             backups: Vec::new(),
             counts: Counts::default(),
         },
     };
-    life.boundary();
+    life.record_boundary();
     let mut workers: Vec<Worker<'_>> = (0..workers).map(|_| Worker::Idle).collect();
     let mut seal = None;
     let mut last = 0;
@@ -162,15 +170,15 @@ fn live_and(
         if world.has_failed() {
             break;
         }
-        if backups && dice.chance(12) {
+        if backups && rng.chance(12) {
             life.back_up();
             continue;
         }
-        if dice.chance(35) {
-            life.background(&mut seal);
+        if rng.chance(35) {
+            life.run_background_step(&mut seal);
             continue;
         }
-        let index = dice.below(workers.len());
+        let index = rng.below(workers.len());
         life.trace.counts.switches += usize::from(index != last);
         last = index;
         life.step(&mut workers[index]);
@@ -179,80 +187,80 @@ fn live_and(
     life.trace
 }
 
-struct Life<'w, 'e> {
+struct LifeRun<'w, 'e> {
     world: &'w World,
     engine: &'e Engine,
-    dice: &'w Dice,
+    rng: &'w SeededRng,
     state: State,
     /// What is remembered of tokens.
-    book: Book,
+    token_model: TokenModel,
     /// Where the newest record of each name ends.
     newest: BTreeMap<Vec<u8>, Position>,
     /// For adds without a value.
     handles: [Handle; NAMES.len()],
     /// What they have left in lanes.
-    laid: BTreeMap<Vec<u8>, i64>,
+    lane_totals: BTreeMap<Vec<u8>, i64>,
     backup: Option<Backup<'e>>,
     trace: Trace,
 }
 
-impl<'e> Life<'_, 'e> {
+impl<'e> LifeRun<'_, 'e> {
     fn step(&mut self, worker: &mut Worker<'e>) {
         self.trace.counts.steps += 1;
         *worker = match std::mem::replace(worker, Worker::Idle) {
-            Worker::Idle if self.dice.chance(20) => {
-                self.count();
+            Worker::Idle if self.rng.chance(20) => {
+                self.count_adds();
                 Worker::Idle
             }
             Worker::Idle => {
                 let mut turn = self.engine.turn();
-                let (told, blocked) =
-                    if self.dice.chance(10) { (self.flush(&mut turn), None) } else { self.apply(&mut turn) };
-                turn.release();
-                Worker::Applied(Box::new(turn), told, blocked)
+                let (pending, blocked) =
+                    if self.rng.chance(10) { (self.flush(&mut turn), None) } else { self.apply_pipeline(&mut turn) };
+                turn.end_run();
+                Worker::Applied(Box::new(turn), pending, blocked)
             }
-            Worker::Applied(mut turn, told, blocked) => {
+            Worker::Applied(mut turn, pending, blocked) => {
                 turn.fill();
-                Worker::Waiting(turn.finish(), told, blocked)
+                Worker::Waiting(turn.finish(), pending, blocked)
             }
-            Worker::Waiting(wait, told, blocked) => {
+            Worker::Waiting(wait, pending, blocked) => {
                 let steps = self.engine.steps();
-                if steps.reached(wait) {
+                if steps.has_reached(wait) {
                     let operations = self.world.disk.operations();
-                    self.trace.counts.replies += told.len();
-                    self.trace.shown.extend(told.into_iter().map(|told| Shown {
+                    self.trace.counts.replies += pending.len();
+                    self.trace.shown.extend(pending.into_iter().map(|pending| SentReply {
                         operations,
-                        position: told.position,
-                        durability: told.durability,
-                        what: told.what,
+                        position: pending.position,
+                        durability: pending.durability,
+                        what: pending.what,
                     }));
                     blocked.map_or(Worker::Idle, Worker::Loading)
                 } else {
-                    if self.dice.chance(50) {
-                        steps.hand_over()
+                    if self.rng.chance(50) {
+                        steps.write_filled()
                     } else {
                         steps.sync()
                     }
-                    Worker::Waiting(wait, told, blocked)
+                    Worker::Waiting(wait, pending, blocked)
                 }
             }
             Worker::Loading(mut blocked) => {
-                if self.dice.chance(50) {
-                    self.trace.counts.loads += self.engine.steps().load().0;
+                if self.rng.chance(50) {
+                    self.trace.counts.loads += self.engine.steps().run_loads().0;
                 }
                 match Pin::new(&mut blocked.loading).poll(&mut Context::from_waker(Waker::noop())) {
                     Poll::Pending => Worker::Loading(blocked),
                     Poll::Ready(loaded) => {
-                        assert_eq!(loaded, Loaded::Again);
+                        assert_eq!(loaded, LoadOutcome::Retry);
                         let mut turn = self.engine.turn();
-                        let mut told = Vec::new();
+                        let mut pending = Vec::new();
                         // It may have left memory again, or everything may have been deleted.
                         let again = match blocked.named {
-                            Some(named) => self.run_once(&mut turn, named, blocked.commands, &mut told).err(),
-                            None => self.run(&mut turn, blocked.commands, &mut told).err(),
+                            Some(named) => self.run_once(&mut turn, named, blocked.commands, &mut pending).err(),
+                            None => self.run(&mut turn, blocked.commands, &mut pending).err(),
                         };
-                        turn.release();
-                        Worker::Applied(Box::new(turn), told, again)
+                        turn.end_run();
+                        Worker::Applied(Box::new(turn), pending, again)
                     }
                 }
             }
@@ -260,133 +268,139 @@ impl<'e> Life<'_, 'e> {
     }
 
     /// Adds a few times without asking for a value.
-    fn count(&mut self) {
+    fn count_adds(&mut self) {
         // Lanes of one counter at a time: a look at all of them writes a record for each, and only the last one's end would be known here.
-        let picked = self.dice.pick(&self.handles);
-        let holding = self.handles.iter().find(|handle| self.laid.contains_key(handle.name()));
+        let picked = self.rng.pick(&self.handles);
+        let holding = self.handles.iter().find(|handle| self.lane_totals.contains_key(handle.name()));
         let handle = holding.unwrap_or(picked).clone();
-        for _ in 0..1 + self.dice.below(5) {
-            let (delta, name) = (self.dice.between(-3..=9), handle.name().to_vec());
-            let laid = handle.is_split();
+        for _ in 0..1 + self.rng.below(5) {
+            let (delta, name) = (self.rng.between(-3..=9), handle.name().to_vec());
+            let in_lanes = handle.is_split();
             if handle.count(delta).is_err() {
-                assert!(!laid, "lanes take everything that is small");
+                assert!(!in_lanes, "lanes take everything that is small");
                 self.trace.counts.refused += 1;
                 continue;
             }
-            if laid {
-                self.trace.counts.laid += 1;
-                *self.laid.entry(name).or_default() += delta;
+            if in_lanes {
+                self.trace.counts.in_lanes += 1;
+                *self.lane_totals.entry(name).or_default() += delta;
                 continue;
             }
             self.trace.counts.counted += 1;
-            self.join(&name);
+            self.merge_lanes(&name);
             let add = Command::Add { name: Name::new(&name).unwrap(), delta, shard_key: None };
             let expected = model::apply(&mut self.state, &add, self.engine.now());
             assert!(matches!(expected, Reply::Integer(_)), "{add:?} -> {expected:?}");
             self.newest.insert(name, self.engine.steps().reserved());
-            self.boundary();
+            self.record_boundary();
         }
     }
 
     /// Asks for what was counted to be durable.
-    fn flush(&mut self, turn: &mut Turn<'_>) -> Vec<Told> {
-        let handle = self.dice.pick(&self.handles).clone();
+    fn flush(&mut self, turn: &mut Turn<'_>) -> Vec<PendingReply> {
+        let handle = self.rng.pick(&self.handles).clone();
         match turn.flush(&handle) {
             Ok(Ok(())) => {}
             other => panic!("lanes hold the room they need: {other:?}"),
         }
-        turn.release();
+        turn.end_run();
         let name = handle.name();
-        self.join(name);
-        self.boundary();
+        self.merge_lanes(name);
+        self.record_boundary();
         let position = self.newest.get(name).copied().unwrap_or_default();
-        vec![Told { position, durability: durability(name), what: format!("flush of {:?}", name.escape_ascii()) }]
+        vec![PendingReply {
+            position,
+            durability: durability(name),
+            what: format!("flush of {:?}", name.escape_ascii()),
+        }]
     }
 
     /// Somebody has looked at a counter: what was in its lanes is in its value, and in the newest record.
-    fn join(&mut self, name: &[u8]) {
-        let laid = self.laid.remove(name).unwrap_or(0);
-        if laid != 0 {
+    fn merge_lanes(&mut self, name: &[u8]) {
+        let in_lanes = self.lane_totals.remove(name).unwrap_or(0);
+        if in_lanes != 0 {
             let (value, expiry) = self.state.get(name).copied().expect("only a counter that exists has lanes");
-            self.state.insert(name.to_vec(), (value + laid, expiry));
+            self.state.insert(name.to_vec(), (value + in_lanes, expiry));
             self.newest.insert(name.to_vec(), self.engine.steps().reserved());
         }
     }
 
     /// A look at all lanes writes a record for each counter, and a crash may come between any two of them: so that the states between are known, one is left to it.
     fn flush_all_but_one(&mut self) {
-        let laid: Vec<Vec<u8>> =
-            self.laid.iter().filter(|(_, laid)| **laid != 0).map(|(name, _)| name.clone()).collect();
-        for name in laid.iter().skip(1) {
+        let in_lanes: Vec<Vec<u8>> =
+            self.lane_totals.iter().filter(|(_, in_lanes)| **in_lanes != 0).map(|(name, _)| name.clone()).collect();
+        for name in in_lanes.iter().skip(1) {
             let handle = self.handles.iter().find(|handle| handle.name() == name).expect("all have one").clone();
             let mut turn = self.engine.turn();
             assert_eq!(turn.flush(&handle), Ok(Ok(())));
             turn.finish();
-            self.join(name);
-            self.boundary();
+            self.merge_lanes(name);
+            self.record_boundary();
         }
     }
 
     /// Somebody has looked at all lanes.
-    fn join_all(&mut self) {
+    fn merge_all_lanes(&mut self) {
         for name in all_names() {
-            self.join(name);
+            self.merge_lanes(name);
         }
     }
 
     /// Applies a short pipeline, up to the first command that needs counters at rest.
-    fn apply(&mut self, turn: &mut Turn<'_>) -> (Vec<Told>, Option<Blocked>) {
-        let mut told = Vec::new();
-        for _ in 0..1 + self.dice.below(4) {
-            if self.dice.chance(40) {
-                let briefs: Vec<Brief<'static>> = (0..1 + self.dice.below(12)).map(|_| draw_brief(self.dice)).collect();
-                if let Err(blocked) = self.run_briefs(turn, &briefs, &mut told) {
-                    return (told, Some(blocked));
+    fn apply_pipeline(&mut self, turn: &mut Turn<'_>) -> (Vec<PendingReply>, Option<BlockedCommands>) {
+        let mut pending = Vec::new();
+        for _ in 0..1 + self.rng.below(4) {
+            if self.rng.chance(40) {
+                let simple_commands: Vec<SimpleCommand<'static>> =
+                    (0..1 + self.rng.below(12)).map(|_| draw_simple_command(self.rng)).collect();
+                if let Err(blocked) = self.run_simple_commands(turn, &simple_commands, &mut pending) {
+                    return (pending, Some(blocked));
                 }
                 continue;
             }
-            if self.dice.chance(40) {
-                let (named, command) = self.book.draw(self.dice, turn.now(), || draw(self.dice));
-                if let Err(blocked) = self.run_once(turn, named, vec![command], &mut told) {
-                    return (told, Some(blocked));
+            if self.rng.chance(40) {
+                let (named, command) = self.token_model.draw(self.rng, turn.now(), || draw(self.rng));
+                if let Err(blocked) = self.run_once(turn, named, vec![command], &mut pending) {
+                    return (pending, Some(blocked));
                 }
                 continue;
             }
             let commands: Vec<Command<'static>> =
-                (0..if self.dice.chance(25) { 2 + self.dice.below(3) } else { 1 }).map(|_| draw(self.dice)).collect();
-            if let Err(blocked) = self.run(turn, commands, &mut told) {
-                return (told, Some(blocked));
+                (0..if self.rng.chance(25) { 2 + self.rng.below(3) } else { 1 }).map(|_| draw(self.rng)).collect();
+            if let Err(blocked) = self.run(turn, commands, &mut pending) {
+                return (pending, Some(blocked));
             }
         }
-        (told, None)
+        (pending, None)
     }
 
     /// Runs adds and reads many at a time; one that cannot be run so, by itself.
-    fn run_briefs(
+    fn run_simple_commands(
         &mut self,
         turn: &mut Turn<'_>,
-        mut briefs: &[Brief<'static>],
-        told: &mut Vec<Told>,
-    ) -> Result<(), Blocked> {
-        while let Some(first) = briefs.first() {
+        mut simple_commands: &[SimpleCommand<'static>],
+        pending: &mut Vec<PendingReply>,
+    ) -> Result<(), BlockedCommands> {
+        while let Some(first) = simple_commands.first() {
             let mut replies = Vec::new();
-            let ran = turn.run_briefs(briefs, |reply| {
+            let ran = turn.run_simple(simple_commands, |reply| {
                 replies.push(match reply {
-                    BriefReply::Added(value) => Reply::Integer(value),
-                    BriefReply::Read(value) => Reply::Value(value),
-                    BriefReply::Overflow => Reply::Refused(quipu_model::Refusal::Overflow),
+                    SimpleReply::Added(value) => Reply::Integer(value),
+                    SimpleReply::Read(value) => Reply::Value(value),
+                    SimpleReply::Overflow => Reply::Refused(quipu_model::Refusal::Overflow),
                 });
             });
             assert_eq!(ran, replies.len());
             if ran == 0 {
-                self.run(turn, vec![(*first).into()], told)?;
-                briefs = &briefs[1..];
+                self.run(turn, vec![(*first).into()], pending)?;
+                simple_commands = &simple_commands[1..];
                 continue;
             }
-            self.trace.counts.briefs += ran;
-            let commands: Vec<Command<'static>> = briefs[..ran].iter().map(|brief| (*brief).into()).collect();
-            self.account(turn, &commands, &replies, told);
-            briefs = &briefs[ran..];
+            self.trace.counts.simple += ran;
+            let commands: Vec<Command<'static>> =
+                simple_commands[..ran].iter().map(|simple| (*simple).into()).collect();
+            self.check_replies(turn, &commands, &replies, pending);
+            simple_commands = &simple_commands[ran..];
         }
         Ok(())
     }
@@ -396,18 +410,18 @@ impl<'e> Life<'_, 'e> {
         &mut self,
         turn: &mut Turn<'_>,
         commands: Vec<Command<'static>>,
-        told: &mut Vec<Told>,
-    ) -> Result<(), Blocked> {
+        pending: &mut Vec<PendingReply>,
+    ) -> Result<(), BlockedCommands> {
         let ran = if commands.len() == 1 {
             turn.run(&commands[0]).map(|reply| vec![reply]).map_err(NotRun::Load)
         } else {
-            turn.run_all(&commands, &[]).map(|replies| replies.expect("nothing was watched"))
+            turn.run_transaction(&commands, &[]).map(|replies| replies.expect("nothing was watched"))
         };
         match ran {
-            Ok(replies) => self.account(turn, &commands, &replies, told),
+            Ok(replies) => self.check_replies(turn, &commands, &replies, pending),
             Err(NotRun::Refused(_)) => self.trace.counts.refused += 1,
             Err(NotRun::Load(load)) => {
-                return Err(Blocked { loading: self.engine.steps().ask(load), commands, named: None });
+                return Err(BlockedCommands { loading: self.engine.steps().enqueue_load(load), commands, named: None });
             }
         }
         Ok(())
@@ -417,42 +431,56 @@ impl<'e> Life<'_, 'e> {
     fn run_once(
         &mut self,
         turn: &mut Turn<'_>,
-        named: Named,
+        named: MutationName,
         commands: Vec<Command<'static>>,
-        told: &mut Vec<Told>,
-    ) -> Result<(), Blocked> {
+        pending: &mut Vec<PendingReply>,
+    ) -> Result<(), BlockedCommands> {
         let (command, now) = (&commands[0], turn.now());
         let reply = match turn.run_once(&named.identity(), &commands) {
             Ok(reply) => reply,
             Err(load) => {
-                return Err(Blocked { loading: self.engine.steps().ask(load), commands, named: Some(named) });
+                return Err(BlockedCommands {
+                    loading: self.engine.steps().enqueue_load(load),
+                    commands,
+                    named: Some(named),
+                });
             }
         };
-        match self.book.expected(&named, command, now) {
+        match self.token_model.expected(&named, command, now) {
             Expected::New => {
                 if !matches!(reply, Reply::Refused(_)) {
                     self.trace.counts.once += 1;
                     let (command, reply, position) = (command.clone(), reply.clone(), self.engine.steps().reserved());
-                    self.book.remember(&named, Done { command, reply, at: now, position });
+                    self.token_model.remember(&named, AppliedMutation { command, reply, at: now, position });
                 }
-                self.account(turn, &commands, &[reply], told);
+                self.check_replies(turn, &commands, &[reply], pending);
             }
-            Expected::Told(expected, position) => {
+            Expected::Repeat(expected, position) => {
                 self.trace.counts.again += 1;
                 assert_eq!(reply, expected, "{named:?} with {command:?} at {now}");
                 let durability = names(command).iter().map(|name| durability(name.bytes())).max();
                 let durability = durability.unwrap_or(Durability::Memory);
-                told.push(Told { position, durability, what: format!("{named:?}, {command:?} -> {reply:?} again") });
+                pending.push(PendingReply {
+                    position,
+                    durability,
+                    what: format!("{named:?}, {command:?} -> {reply:?} again"),
+                });
             }
         }
         Ok(())
     }
 
     /// Compares the replies of one run with the model's, and notes what they show.
-    fn account(&mut self, turn: &mut Turn<'_>, commands: &[Command<'static>], replies: &[Reply], told: &mut Vec<Told>) {
+    fn check_replies(
+        &mut self,
+        turn: &mut Turn<'_>,
+        commands: &[Command<'static>],
+        replies: &[Reply],
+        pending: &mut Vec<PendingReply>,
+    ) {
         let now = turn.now();
         // One run, one record: ended here so that the boundary after it is known.
-        turn.release();
+        turn.end_run();
         let end = self.engine.steps().reserved();
         let before = self.state.clone();
         let durabilities = commands.iter().flat_map(names).map(|name| durability(name.bytes()));
@@ -462,7 +490,7 @@ impl<'e> Life<'_, 'e> {
                 self.trace.counts.refused += 1;
                 continue;
             }
-            names(command).iter().for_each(|name| self.join(name.bytes()));
+            names(command).iter().for_each(|name| self.merge_lanes(name.bytes()));
             let expected = model::apply(&mut self.state, command, now);
             assert_eq!(reply, &expected, "{command:?} at {now}");
         }
@@ -476,10 +504,10 @@ impl<'e> Life<'_, 'e> {
         if commands.iter().any(|command| matches!(command, Command::Flush)) {
             self.newest.extend(before.keys().map(|name| (name.clone(), end)));
         }
-        self.boundary();
+        self.record_boundary();
         let shows = touched.iter().filter_map(|name| self.newest.get(name)).max().copied();
         let own = if changed && together > Durability::Memory { end } else { Position(0) };
-        told.push(Told {
+        pending.push(PendingReply {
             position: shows.unwrap_or_default().max(own),
             durability: together,
             what: format!("{commands:?} -> {replies:?}"),
@@ -490,96 +518,96 @@ impl<'e> Life<'_, 'e> {
         let (steps, operations) = (self.engine.steps(), self.world.disk.operations());
         let Some(backup) = &mut self.backup else {
             let dir = PathBuf::from(format!("/backup-{}", self.trace.backups.len()));
-            self.backup = Some(steps.backup_begin(&dir).expect("the disk is good"));
-            self.trace.backups.push(Taken { dir, begun: operations, least: steps.reserved(), done: None });
+            self.backup = Some(steps.begin_backup(&dir).expect("the disk is good"));
+            self.trace.backups.push(BackupTrace { dir, begun: operations, least: steps.reserved(), done: None });
             return;
         };
         match backup.step().expect("the disk is good") {
-            Backing::More => {}
-            Backing::Waits(_) => {
-                if self.dice.chance(50) {
-                    steps.hand_over()
+            BackupStep::More => {}
+            BackupStep::WaitFor(_) => {
+                if self.rng.chance(50) {
+                    steps.write_filled()
                 } else {
                     steps.sync()
                 }
             }
-            Backing::Done(done) => {
-                let taken = self.trace.backups.last_mut().expect("it was noted when it began");
-                taken.done = Some((self.world.disk.operations(), done.position));
+            BackupStep::Done(done) => {
+                let backup_trace = self.trace.backups.last_mut().expect("it was noted when it began");
+                backup_trace.done = Some((self.world.disk.operations(), done.position));
                 self.backup = None;
             }
         }
     }
 
-    fn background(&mut self, seal: &mut Option<Seal>) {
+    fn run_background_step(&mut self, seal: &mut Option<Seal>) {
         let steps = self.engine.steps();
         let clock = &self.world.clock;
-        match self.dice.below(15) {
+        match self.rng.below(15) {
             14 => {
                 self.flush_all_but_one();
-                steps.join();
-                self.join_all();
+                steps.join_lanes();
+                self.merge_all_lanes();
             }
-            0..2 => steps.hand_over(),
+            0..2 => steps.write_filled(),
             2..4 => steps.sync(),
-            4 => steps.prepare().expect("the disk is good"),
-            5 => steps.note_synced().expect("the disk is good"),
+            4 => steps.prepare_segments().expect("the disk is good"),
+            5 => steps.record_synced().expect("the disk is good"),
             6 => {
-                let shard = self.dice.below(steps.shards());
+                let shard = self.rng.below(steps.shard_count());
                 self.trace.counts.swept += usize::from(steps.sweep(shard).expect("the disk is good"));
                 steps.expire(shard);
             }
             7 => {
-                let shard = self.dice.below(steps.shards());
+                let shard = self.rng.below(steps.shard_count());
                 // Once lets stay what was used lately.
                 for _ in 0..2 {
                     self.trace.counts.evicted += steps.evict(shard);
                 }
             }
-            8 => clock.advance(Duration::from_millis(self.dice.below(400) as u64)),
-            9 if self.dice.chance(10) => {
+            8 => clock.advance(Duration::from_millis(self.rng.below(400) as u64)),
+            9 if self.rng.chance(10) => {
                 // Half an hour passes, or the wall clock jumps by as much, forwards or back.
-                if self.dice.chance(50) {
-                    clock.advance(Duration::from_millis(self.dice.below(1_800_000) as u64));
+                if self.rng.chance(50) {
+                    clock.advance(Duration::from_millis(self.rng.below(1_800_000) as u64));
                 } else {
-                    let wall = self.engine.now().0 + self.dice.below(3_600_000) as u64;
+                    let wall = self.engine.now().0 + self.rng.below(3_600_000) as u64;
                     clock.set_wall(Millis(wall - 1_800_000));
                 }
             }
             _ => (0..2).for_each(|_| match seal.take() {
-                None if steps.wants_seal() || self.dice.chance(40) => {
+                None if steps.needs_seal() || self.rng.chance(40) => {
                     self.flush_all_but_one();
-                    *seal = Some(steps.seal_begin());
-                    self.join_all();
+                    *seal = Some(steps.begin_seal());
+                    self.merge_all_lanes();
                 }
                 None => {}
-                Some(mut sealing) => match steps.seal_step(&mut sealing) {
-                    Ok(Sealing::More) => *seal = Some(sealing),
-                    Ok(Sealing::Waits(_)) => {
-                        if self.dice.chance(50) {
-                            steps.hand_over()
+                Some(mut sealing) => match steps.step_seal(&mut sealing) {
+                    Ok(SealStep::More) => *seal = Some(sealing),
+                    Ok(SealStep::WaitFor(_)) => {
+                        if self.rng.chance(50) {
+                            steps.write_filled()
                         } else {
                             steps.sync()
                         }
                         *seal = Some(sealing);
                     }
-                    Ok(Sealing::Done) => {
+                    Ok(SealStep::Done) => {
                         self.trace.counts.seals += 1;
-                        steps.seal_finish(sealing).expect("the disk is good");
+                        steps.finish_seal(sealing).expect("the disk is good");
                     }
                     Err(_) => {}
                 },
             }),
         }
-        self.boundary();
+        self.record_boundary();
     }
 
     /// Notes the state at the present end of the journal.
-    fn boundary(&mut self) {
+    fn record_boundary(&mut self) {
         let journaled = self.state.iter().filter(|(name, _)| durability(name) > Durability::Memory);
         let state = journaled.map(|(name, cell)| (name.clone(), *cell)).collect();
         self.trace.states.insert(self.engine.steps().reserved(), state);
-        self.trace.books.insert(self.engine.steps().reserved(), self.book.clone());
+        self.trace.token_models.insert(self.engine.steps().reserved(), self.token_model.clone());
         for (name, (value, _)) in self.state.iter().filter(|(name, _)| durability(name) == Durability::Memory) {
             let values = self.trace.memory.entry(name.clone()).or_default();
             if !values.contains(value) {
@@ -623,50 +651,50 @@ pub fn names<'c>(command: &'c Command<'static>) -> Vec<Name<'c>> {
 }
 
 /// An add or a read.
-fn draw_brief(dice: &Dice) -> Brief<'static> {
-    let name = Name::new(dice.pick(&NAMES).as_bytes()).expect("it is short");
-    let delta = *dice.pick(&[1, 1, 1, -1, 7, i64::MAX, i64::MIN]);
-    Brief { name, delta: (!dice.chance(25)).then_some(delta) }
+fn draw_simple_command(rng: &SeededRng) -> SimpleCommand<'static> {
+    let name = Name::new(rng.pick(&NAMES).as_bytes()).expect("it is short");
+    let delta = *rng.pick(&[1, 1, 1, -1, 7, i64::MAX, i64::MIN]);
+    SimpleCommand { name, delta: (!rng.chance(25)).then_some(delta) }
 }
 
-fn draw(dice: &Dice) -> Command<'static> {
-    let name = || Name::new(dice.pick(&NAMES).as_bytes()).unwrap();
-    let names = || (0..1 + dice.below(3)).map(|_| name()).collect();
-    let when = || match dice.below(4) {
-        0 => When::In(dice.between(-5..=2000)),
-        1 => When::In(1 + dice.below(100) as i64),
-        2 => When::In(3_600_000),
-        _ => When::At(1_780_000_000_000 + dice.between(-1000..=100_000)),
+fn draw(rng: &SeededRng) -> Command<'static> {
+    let name = || Name::new(rng.pick(&NAMES).as_bytes()).unwrap();
+    let names = || (0..1 + rng.below(3)).map(|_| name()).collect();
+    let when = || match rng.below(4) {
+        0 => ExpiryTime::In(rng.between(-5..=2000)),
+        1 => ExpiryTime::In(1 + rng.below(100) as i64),
+        2 => ExpiryTime::In(3_600_000),
+        _ => ExpiryTime::At(1_780_000_000_000 + rng.between(-1000..=100_000)),
     };
-    let expiry = || match dice.below(3) {
+    let expiry = || match rng.below(3) {
         0 => Expiry::Keep,
         1 => Expiry::Remove,
         _ => Expiry::At(when()),
     };
-    match dice.below(40) {
-        0..14 => Command::Add { name: name(), delta: dice.between(-3..=9), shard_key: None },
+    match rng.below(40) {
+        0..14 => Command::Add { name: name(), delta: rng.between(-3..=9), shard_key: None },
         14 => Command::Add { name: name(), delta: i64::MAX - 5, shard_key: None },
         15 => Command::AddWithin(AddWithin {
             name: name(),
-            delta: dice.between(-9..=9),
+            delta: rng.between(-9..=9),
             lower: -3,
             upper: 12,
-            saturate: dice.chance(50),
+            saturate: rng.chance(50),
             expiry: expiry(),
-            expiry_if_none: dice.chance(50),
+            expiry_if_none: rng.chance(50),
         }),
         16..21 => Command::Read { name: name() },
         21 => Command::ReadMany { names: names() },
         22..26 => Command::Set(Set {
             name: name(),
-            value: dice.between(-1000..=1000),
-            condition: *dice.pick(&[SetCondition::Always, SetCondition::IfAbsent, SetCondition::IfPresent]),
-            expiry: match dice.below(4) {
+            value: rng.between(-1000..=1000),
+            condition: *rng.pick(&[SetCondition::Always, SetCondition::IfAbsent, SetCondition::IfPresent]),
+            expiry: match rng.below(4) {
                 0 => SetExpiry::Keep,
                 1 => SetExpiry::At(when()),
                 _ => SetExpiry::Remove,
             },
-            reply_old: dice.chance(50),
+            reply_old: rng.chance(50),
         }),
         26 => Command::Take { name: name() },
         27 => Command::ReadAndExpire { name: name(), expiry: expiry() },
@@ -676,7 +704,7 @@ fn draw(dice: &Dice) -> Command<'static> {
         33..36 => Command::Expire {
             name: name(),
             when: when(),
-            condition: *dice.pick(&[
+            condition: *rng.pick(&[
                 ExpiryCondition::Always,
                 ExpiryCondition::IfNone,
                 ExpiryCondition::IfSome,
@@ -687,7 +715,7 @@ fn draw(dice: &Dice) -> Command<'static> {
         },
         36 => Command::Persist { name: name() },
         37 | 38 => Command::ExpiryOf { name: name(), form: ExpiryForm::MillisLeft },
-        _ if dice.chance(8) => Command::Flush,
+        _ if rng.chance(8) => Command::Flush,
         _ => Command::Read { name: name() },
     }
 }

@@ -10,17 +10,17 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use quipu_engine::survey::audit;
+use quipu_engine::offline::audit;
 use quipu_engine::{Engine, Environment, Error, Options, inspect};
 use quipu_model::{
-    AddWithin, Brief, Cell, Command, Copied, Dialect, Durability, Expiry, ExpiryCondition, ExpiryForm, Fraction,
-    FrequencySize, Identity, Kind, KindAndDialect, Ledger, LedgerError, LedgerStats, ListNames, Name, Namespace, Note,
-    Pattern, Refusal, Relation, Reply, Sealed, Set, SetCondition, SetExpiry, SetString, SketchCommand, TopSize, Visit,
-    VisitNote, VisitOwn, When,
+    AddWithin, AuxRecord, AuxRecordVisitor, Cell, CellVisitor, Command, CopyProgress, Dialect, Durability, Expiry,
+    ExpiryCondition, ExpiryForm, ExpiryTime, Fraction, FrequencySize, Identity, Kind, KindAndDialect, Ledger,
+    LedgerError, LedgerStats, ListNames, Name, Namespace, OwnCellsVisitor, Pattern, Refusal, Relation, Reply,
+    SealedCell, Set, SetCondition, SetExpiry, SetString, SimpleCommand, SketchCommand, TopSize,
 };
 use quipu_testkit::{CrashDisk, FileLedger};
 
-use crate::world::{DATA, World, look, seal_without_cut, small};
+use crate::world::{DATA, World, ledger_opener, seal_without_cut, small_options};
 
 pub fn name(text: &str) -> Name<'_> {
     Name::new(text.as_bytes()).unwrap()
@@ -106,7 +106,7 @@ fn after_kill(world: &World) -> World {
 
 fn open() -> (World, Engine) {
     let world = World::new(CrashDisk::new(), 1);
-    let engine = world.open(small(8192)).unwrap();
+    let engine = world.open(small_options(8192)).unwrap();
     (world, engine)
 }
 
@@ -119,7 +119,7 @@ fn fill(engine: &Engine) {
         assert_eq!(ask(engine, count_items(text, &[("a", 5), ("b", 1)], dialect)), Reply::Integers(vec![5, 1]));
     }
     for (text, dialect) in [("d:topk", REDIS), ("d:top", NATIVE)] {
-        let make = SketchCommand::MakeTop { name: name(text), size: TopSize::of(2), dialect };
+        let make = SketchCommand::MakeTop { name: name(text), size: TopSize::with_k(2), dialect };
         assert_eq!(ask(engine, make), Reply::Ok);
         let counted = ask(engine, count_top(text, &[("a", 9), ("b", 5), ("c", 7)], None, dialect));
         assert_eq!(counted, Reply::Items(vec![None, None, Some(Box::from(*b"b"))]));
@@ -135,7 +135,7 @@ fn check(engine: &Engine) {
     }
     assert_eq!(ask(engine, read_items("d:cms", &["a", "b"], REDIS)), Reply::Integers(vec![5, 1]));
     for text in ["d:topk", "d:top"] {
-        let Reply::Ranked(rows) = ask(engine, SketchCommand::ListTop { name: name(text), dialect: NATIVE }) else {
+        let Reply::TopItems(rows) = ask(engine, SketchCommand::ListTop { name: name(text), dialect: NATIVE }) else {
             panic!()
         };
         let rows: Vec<_> = rows.iter().map(|row| (&*row.item, row.at_most, row.at_least, row.certain)).collect();
@@ -158,7 +158,7 @@ fn every_kind_counts_and_comes_back_after_a_kill_a_seal_and_a_clean_stop() {
         }
         drop(engine);
         world = after_kill(&world);
-        engine = world.open(small(8192)).unwrap();
+        engine = world.open(small_options(8192)).unwrap();
     }
     check(&engine);
     assert_eq!(ask(&engine, observe("d:hll", &["a", "b"], REDIS)), Reply::Integer(0));
@@ -323,7 +323,7 @@ fn the_most_frequent_are_listed() {
         refused(Refusal::NoSketch { kind: Kind::Top })
     );
     assert_eq!(
-        ask(&engine, count_top("d:t", &[("a", 3), ("b", 2)], Some(TopSize::of(2)), REDIS)),
+        ask(&engine, count_top("d:t", &[("a", 3), ("b", 2)], Some(TopSize::with_k(2)), REDIS)),
         Reply::Items(vec![None, None])
     );
     let long = "x".repeat(1025);
@@ -341,14 +341,14 @@ fn the_most_frequent_are_listed() {
     let Reply::TopInfo(info) = ask(&engine, SketchCommand::TopInfo { name: name("d:t"), dialect: REDIS }) else {
         panic!()
     };
-    assert_eq!((info.size, info.total, info.dialect), (TopSize::of(2), 100_005, REDIS));
-    let make = |k| SketchCommand::MakeTop { name: name("d:u"), size: TopSize::of(k), dialect: NATIVE };
+    assert_eq!((info.size, info.total, info.dialect), (TopSize::with_k(2), 100_005, REDIS));
+    let make = |k| SketchCommand::MakeTop { name: name("d:u"), size: TopSize::with_k(k), dialect: NATIVE };
     for k in [0, quipu_model::TOP_ITEMS_MAX + 1, u32::MAX] {
         assert!(matches!(ask(&engine, make(k)), Reply::Refused(Refusal::BadSize { .. })), "{k}");
     }
     assert_eq!(ask(&engine, make(quipu_model::TOP_ITEMS_MAX)), Reply::Ok);
     assert_eq!(ask(&engine, make(1)), refused(Refusal::SketchExists { kind: Kind::Top }));
-    let exists = SketchCommand::MakeTop { name: name("d:t"), size: TopSize::of(1), dialect: NATIVE };
+    let exists = SketchCommand::MakeTop { name: name("d:t"), size: TopSize::with_k(1), dialect: NATIVE };
     assert_eq!(ask(&engine, exists), refused(Refusal::SketchExists { kind: Kind::Top }));
 }
 
@@ -362,11 +362,11 @@ fn a_reading_of_a_sketch_says_how_good_it_is() {
             ask(&engine, observe(text, &some, dialect));
         }
         let counted: Vec<(&str, u64)> = some.iter().map(|item| (*item, 2)).collect();
-        let make = Some(FrequencySize::usual());
+        let make = Some(FrequencySize::default_size());
         let by: Vec<(&[u8], u64)> = counted.iter().map(|(item, by)| (item.as_bytes(), *by)).collect();
         let count = SketchCommand::CountItems { name: name("d:frequency"), items: by.clone(), make, dialect: NATIVE };
         ask(&engine, count);
-        let make = Some(TopSize::usual());
+        let make = Some(TopSize::default_size());
         ask(&engine, SketchCommand::CountTop { name: name("d:top"), items: by, make, dialect: NATIVE });
     }
     for text in ["d:hll", "d:unique"] {
@@ -403,9 +403,10 @@ fn a_count_is_no_sketch_and_a_sketch_is_no_count() {
             assert!(matches!(handle.count(1), Err(Error::Refused(Refusal::OtherKind { .. }))));
         }
         let mut turn = engine.turn();
-        let briefs = [Brief { name: self::name("d:count"), delta: None }, Brief { name, delta: Some(1) }];
-        assert_eq!(turn.run_briefs(&briefs, |_| ()), 1, "the other one is for the long way");
-        assert_eq!(turn.run_briefs(&briefs[1..], |_| ()), 0);
+        let simple_commands =
+            [SimpleCommand { name: self::name("d:count"), delta: None }, SimpleCommand { name, delta: Some(1) }];
+        assert_eq!(turn.run_simple(&simple_commands, |_| ()), 1, "the other one is for the long way");
+        assert_eq!(turn.run_simple(&simple_commands[1..], |_| ()), 0);
         turn.finish();
         let (condition, expiry) = (SetCondition::Always, SetExpiry::Remove);
         let old = Set { name, value: 1, condition, expiry, reply_old: true };
@@ -474,7 +475,8 @@ fn check_kinds(engine: &Engine) {
 fn a_sketch_expires_is_deleted_and_replaced_like_any_counter() {
     let (mut world, mut engine) = open();
     fill(&engine);
-    let expire = |text| Command::Expire { name: name(text), when: When::In(1_000), condition: ExpiryCondition::Always };
+    let expire =
+        |text| Command::Expire { name: name(text), when: ExpiryTime::In(1_000), condition: ExpiryCondition::Always };
     assert_eq!(run(&engine, expire("d:hll")), Reply::Integer(1));
     assert_eq!(run(&engine, expire("d:cms")), Reply::Integer(1));
     ask(&engine, observe("d:hll", &["c"], REDIS));
@@ -511,7 +513,7 @@ fn a_sketch_expires_is_deleted_and_replaced_like_any_counter() {
         let now = world.clock_wall();
         world = after_kill(&world);
         world.clock.set_wall(quipu_model::Millis(now));
-        engine = world.open(small(8192)).unwrap();
+        engine = world.open(small_options(8192)).unwrap();
     }
     check(&engine, 3);
 }
@@ -523,14 +525,15 @@ fn a_namespace_that_becomes_durable_takes_its_sketches_along() {
     engine.steps().seal_all().unwrap();
     ask(&engine, observe("m:u", &["b"], NATIVE));
     ask(&engine, observe("m:v", &["b"], REDIS));
-    engine.put_namespace("m", Namespace::durable(Durability::Durable)).unwrap();
+    engine.put_namespace("m", Namespace::with_durability(Durability::Durable)).unwrap();
     ask(&engine, observe("m:u", &["c"], NATIVE));
-    let expire = Command::Expire { name: name("m:v"), when: When::In(60_000), condition: ExpiryCondition::Always };
+    let expire =
+        Command::Expire { name: name("m:v"), when: ExpiryTime::In(60_000), condition: ExpiryCondition::Always };
     assert_eq!(run(&engine, expire), Reply::Integer(1));
     for n in 0..3 {
         assert_eq!((uniques(&engine, &["m:u"]), uniques(&engine, &["m:v"])), (3 + n, 1));
         world = after_kill(&world);
-        engine = world.open(small(8192)).unwrap();
+        engine = world.open(small_options(8192)).unwrap();
         ask(&engine, observe("m:u", &[&format!("more {n}")], NATIVE));
     }
 }
@@ -580,7 +583,7 @@ fn a_flush_takes_bodies_with_it() {
                 engine.steps().seal_all().unwrap();
             }
             world = after_kill(&world);
-            engine = world.open(small(8192)).unwrap();
+            engine = world.open(small_options(8192)).unwrap();
         }
     }
 }
@@ -596,16 +599,16 @@ fn a_transaction_with_a_flush_in_the_middle_is_replayed_after_the_flush_was_carr
         Command::Sketch(observe("d:unique", &["z"], NATIVE)),
     ];
     let mut turn = engine.turn();
-    turn.run_all(&commands, &[]).unwrap().unwrap();
+    turn.run_transaction(&commands, &[]).unwrap().unwrap();
     turn.finish();
-    engine.steps().hand_over();
+    engine.steps().write_filled();
     engine.steps().sync();
     // The ledger forgets everything first; the power is lost at every moment after that.
     let before = world.disk.operations();
     engine.steps().seal_all().unwrap();
     for at in before..=world.disk.operations() {
         let again = World::new(world.disk.kill(at).into_disk(), 2);
-        let engine = again.open(small(8192)).unwrap_or_else(|e| panic!("at {at}: {e}"));
+        let engine = again.open(small_options(8192)).unwrap_or_else(|e| panic!("at {at}: {e}"));
         assert_eq!(
             (engine.stats().counters, uniques(&engine, &["d:hll"]), uniques(&engine, &["d:unique"])),
             (2, 2, 1),
@@ -622,14 +625,14 @@ fn a_cell_that_left_memory_finds_its_body() {
     engine.steps().seal_all().unwrap();
     let mut evicted = 0;
     for _ in 0..2 {
-        evicted += (0..engine.steps().shards()).map(|shard| engine.steps().evict(shard)).sum::<usize>();
+        evicted += (0..engine.steps().shard_count()).map(|shard| engine.steps().evict(shard)).sum::<usize>();
     }
     assert_eq!(evicted, 7);
     check_kinds(&engine);
     assert!(engine.delete("d:count").unwrap());
     check(&engine);
     let mut turn = engine.turn();
-    assert_eq!(turn.run_briefs(&[Brief { name: name("d:hll"), delta: Some(1) }], |_| ()), 0);
+    assert_eq!(turn.run_simple(&[SimpleCommand { name: name("d:hll"), delta: Some(1) }], |_| ()), 0);
 }
 
 #[test]
@@ -640,16 +643,16 @@ fn several_commands_are_one_and_a_token_counts_once() {
         Command::Sketch(count_items("d:c", &[("a", 2)], REDIS)),
         Command::Sketch(observe("m:u", &["a", "b"], NATIVE)),
         Command::Sketch(count_items("d:c", &[("a", 2), ("b", 1)], REDIS)),
-        Command::Sketch(count_top("d:t", &[("a", 2)], Some(TopSize::of(3)), NATIVE)),
+        Command::Sketch(count_top("d:t", &[("a", 2)], Some(TopSize::with_k(3)), NATIVE)),
         Command::Add { name: name("d:c"), delta: 1, shard_key: None },
         Command::Add { name: name("d:n"), delta: 1, shard_key: None },
     ];
     let mut turn = engine.turn();
-    let replies = turn.run_all(&commands, &[]).unwrap().unwrap();
+    let replies = turn.run_transaction(&commands, &[]).unwrap().unwrap();
     let wait = turn.finish();
-    engine.steps().hand_over();
+    engine.steps().write_filled();
     engine.steps().sync();
-    assert!(engine.steps().reached(wait));
+    assert!(engine.steps().has_reached(wait));
     let expected = [
         Reply::Ok,
         Reply::Integers(vec![2]),
@@ -689,9 +692,9 @@ fn several_commands_are_one_and_a_token_counts_once() {
             1 => drop(seal_without_cut(&engine)),
             _ => engine.steps().seal_all().unwrap(),
         }
-        engine.steps().hand_over();
+        engine.steps().write_filled();
         world = after_kill(&world);
-        engine = world.open(small(8192)).unwrap();
+        engine = world.open(small_options(8192)).unwrap();
     }
     let string = string(&engine, "d:h");
     let take = Command::Take { name: name("d:h") };
@@ -701,43 +704,43 @@ fn several_commands_are_one_and_a_token_counts_once() {
     }
     let items: Vec<(&[u8], u64)> = vec![(b"a", 1); 100];
     let many = SketchCommand::CountTop { name: name("d:t"), items, make: None, dialect: NATIVE };
-    let told = engine.execute_once(&Identity::token(b"p", b"4").unwrap(), &Command::Sketch(many));
-    assert!(matches!(told, Err(Error::Refused(Refusal::TokenReply { .. }))));
+    let result = engine.execute_once(&Identity::token(b"p", b"4").unwrap(), &Command::Sketch(many));
+    assert!(matches!(result, Err(Error::Refused(Refusal::TokenReply { .. }))));
 }
 
 /// A ledger that remembers which notes it was given.
-struct Counting(FileLedger, Arc<Mutex<Vec<Note>>>);
+struct NoteCountingLedger(FileLedger, Arc<Mutex<Vec<AuxRecord>>>);
 
-impl Ledger for Counting {
+impl Ledger for NoteCountingLedger {
     fn watermark(&self) -> Result<Option<Vec<u8>>, LedgerError> {
         self.0.watermark()
     }
-    fn ingest(&self, cells: &[Sealed], notes: &[Note], watermark: &[u8]) -> Result<(), LedgerError> {
+    fn ingest(&self, cells: &[SealedCell], notes: &[AuxRecord], watermark: &[u8]) -> Result<(), LedgerError> {
         self.1.lock().unwrap().extend_from_slice(notes);
         self.0.ingest(cells, notes, watermark)
     }
-    fn clear(&self, notes: &[Note], watermark: &[u8]) -> Result<(), LedgerError> {
+    fn clear(&self, notes: &[AuxRecord], watermark: &[u8]) -> Result<(), LedgerError> {
         self.0.clear(notes, watermark)
     }
     fn get(&self, hash: u64, name: &[u8]) -> Result<Option<Cell>, LedgerError> {
         self.0.get(hash, name)
     }
-    fn range(&self, from: u64, visit: &mut Visit<'_>) -> Result<(), LedgerError> {
+    fn range(&self, from: u64, visit: &mut CellVisitor<'_>) -> Result<(), LedgerError> {
         self.0.range(from, visit)
     }
-    fn own(&self, hash: u64, name: &[u8]) -> Result<Option<Box<[u8]>>, LedgerError> {
-        self.0.own(hash, name)
+    fn own_cells(&self, hash: u64, name: &[u8]) -> Result<Option<Box<[u8]>>, LedgerError> {
+        self.0.own_cells(hash, name)
     }
-    fn range_own(&self, from: u64, visit: &mut VisitOwn<'_>) -> Result<(), LedgerError> {
-        self.0.range_own(from, visit)
+    fn range_own_cells(&self, from: u64, visit: &mut OwnCellsVisitor<'_>) -> Result<(), LedgerError> {
+        self.0.range_own_cells(from, visit)
     }
-    fn notes(&self, visit: &mut VisitNote<'_>) -> Result<(), LedgerError> {
-        self.0.notes(visit)
+    fn aux_records(&self, visit: &mut AuxRecordVisitor<'_>) -> Result<(), LedgerError> {
+        self.0.aux_records(visit)
     }
     fn compact(&self) -> Result<bool, LedgerError> {
         self.0.compact()
     }
-    fn copy_to(&self, data: &Path, copied: &mut Copied<'_>) -> Result<(), LedgerError> {
+    fn copy_to(&self, data: &Path, copied: &mut CopyProgress<'_>) -> Result<(), LedgerError> {
         self.0.copy_to(data, copied)
     }
     fn stats(&self) -> LedgerStats {
@@ -751,15 +754,15 @@ fn only_pages_that_changed_are_sealed() {
     let (disk, notes) = (world.disk.clone(), Arc::new(Mutex::new(Vec::new())));
     let taken = notes.clone();
     let open_ledger: quipu_engine::OpenLedger = Arc::new(move |options: &Options| {
-        Ok(Arc::new(Counting(FileLedger::open(Arc::new(disk.clone()), &options.data)?, taken.clone()))
+        Ok(Arc::new(NoteCountingLedger(FileLedger::open(Arc::new(disk.clone()), &options.data)?, taken.clone()))
             as Arc<dyn Ledger>)
     });
-    let engine = Engine::open_with(small(65536), Environment { open_ledger, ..world.environment() }).unwrap();
+    let engine = Engine::open_with(small_options(65536), Environment { open_ledger, ..world.environment() }).unwrap();
     let sealed = || {
         engine.steps().seal_all().unwrap();
         let notes = std::mem::take(&mut *notes.lock().unwrap());
-        let (kept, gone): (Vec<_>, Vec<_>) = notes.into_iter().partition(|note| note.value.is_some());
-        (kept.len(), gone.len(), kept.iter().map(|note| note.value.as_ref().unwrap().len()).sum::<usize>())
+        let (present, gone): (Vec<_>, Vec<_>) = notes.into_iter().partition(|note| note.value.is_some());
+        (present.len(), gone.len(), present.iter().map(|note| note.value.as_ref().unwrap().len()).sum::<usize>())
     };
     // 64 pages of zeros are one note of a few bytes.
     let size = FrequencySize::Dimensions { width: 4 * 1024 - 1, depth: 4 };
@@ -816,7 +819,7 @@ fn what_changes_nothing_writes_nothing() {
 #[test]
 fn memory_that_is_full_takes_no_new_sketch_and_goes_on_with_others() {
     let world = World::new(CrashDisk::new(), 1);
-    let engine = world.open(Options { memory_bytes_max: Some(2_000_000), ..small(65536) }).unwrap();
+    let engine = world.open(Options { memory_bytes_max: Some(2_000_000), ..small_options(65536) }).unwrap();
     assert_eq!(ask(&engine, make_frequency("d:c", REDIS)), Reply::Ok);
     let size = FrequencySize::Dimensions { width: 1 << 20, depth: 1 };
     let large = SketchCommand::MakeFrequency { name: name("d:large"), size, dialect: REDIS };
@@ -839,13 +842,13 @@ fn memory_that_is_full_takes_no_new_sketch_and_goes_on_with_others() {
 #[test]
 fn a_transaction_makes_no_more_sketches_than_there_is_memory_for() {
     let world = World::new(CrashDisk::new(), 1);
-    let engine = world.open(Options { memory_bytes_max: Some(2_000_000), ..small(65536) }).unwrap();
+    let engine = world.open(Options { memory_bytes_max: Some(2_000_000), ..small_options(65536) }).unwrap();
     let names: Vec<String> = (0..24).map(|n| format!("d:{n}")).collect();
     let size = FrequencySize::Dimensions { width: 7_000, depth: 1 };
     let make = |to| Command::Sketch(SketchCommand::MakeFrequency { name: name(to), size, dialect: REDIS });
     let commands: Vec<_> = names.iter().map(|to| make(to)).collect();
     let mut turn = engine.turn();
-    let replies = turn.run_all(&commands, &[]).unwrap().unwrap();
+    let replies = turn.run_transaction(&commands, &[]).unwrap().unwrap();
     turn.finish();
     let made = replies.iter().filter(|reply| **reply == Reply::Ok).count();
     let refused = replies.iter().filter(|reply| matches!(reply, Reply::Refused(Refusal::NoMemory { .. }))).count();
@@ -857,14 +860,14 @@ fn a_transaction_makes_no_more_sketches_than_there_is_memory_for() {
 #[test]
 fn a_sketch_that_would_grow_beyond_memory_is_refused_and_all_others_go_on() {
     let world = World::new(CrashDisk::new(), 1);
-    let engine = world.open(Options { memory_bytes_max: Some(2_000_000), ..small(65536) }).unwrap();
+    let engine = world.open(Options { memory_bytes_max: Some(2_000_000), ..small_options(65536) }).unwrap();
     let long = "x".repeat(1_024);
     let no_memory = |reply: Reply| assert!(matches!(reply, Reply::Refused(Refusal::NoMemory { .. })), "{reply:?}");
     // A list that has room for it when it is made does not become 400 KB by one item.
-    let make = SketchCommand::MakeTop { name: name("d:t"), size: TopSize::of(100), dialect: REDIS };
+    let make = SketchCommand::MakeTop { name: name("d:t"), size: TopSize::with_k(100), dialect: REDIS };
     assert_eq!(ask(&engine, make), Reply::Ok);
     no_memory(ask(&engine, count_top("d:t", &[(&long, 1)], None, REDIS)));
-    no_memory(ask(&engine, count_top("d:u", &[(&long, 1)], Some(TopSize::of(100)), REDIS)));
+    no_memory(ask(&engine, count_top("d:u", &[(&long, 1)], Some(TopSize::with_k(100)), REDIS)));
     assert!(!engine.delete("d:u").unwrap());
     let before = engine.stats().bodies_bytes;
     assert_eq!(ask(&engine, count_top("d:t", &[("short", 1)], None, REDIS)), Reply::Items(vec![None]));
@@ -892,7 +895,7 @@ fn a_sketch_that_would_grow_beyond_memory_is_refused_and_all_others_go_on() {
     // What has all its registers goes on, and so do cells that were at rest.
     assert_eq!(ask(&engine, observe("d:h0", &["x"], REDIS)), Reply::Integer(0));
     engine.steps().seal_all().unwrap();
-    for shard in (0..2 * engine.steps().shards()).map(|shard| shard % engine.steps().shards()) {
+    for shard in (0..2 * engine.steps().shard_count()).map(|shard| shard % engine.steps().shard_count()) {
         engine.steps().evict(shard);
     }
     assert_eq!(engine.add("d:count", 1).unwrap(), 6);
@@ -902,14 +905,14 @@ fn a_sketch_that_would_grow_beyond_memory_is_refused_and_all_others_go_on() {
 #[test]
 fn a_smaller_limit_leaves_cells_their_part() {
     let mut world = World::new(CrashDisk::new(), 1);
-    let engine = world.open(small(65536)).unwrap();
+    let engine = world.open(small_options(65536)).unwrap();
     let size = FrequencySize::Dimensions { width: 200_000, depth: 1 };
     assert_eq!(ask(&engine, SketchCommand::MakeFrequency { name: name("d:c"), size, dialect: REDIS }), Reply::Ok);
     engine.set("d:count", 5).unwrap();
     engine.close().unwrap();
     drop(engine);
     world = after_kill(&world);
-    let engine = world.open(Options { memory_bytes_max: Some(2_000_000), ..small(65536) }).unwrap();
+    let engine = world.open(Options { memory_bytes_max: Some(2_000_000), ..small_options(65536) }).unwrap();
     assert!(engine.stats().bodies_bytes > 800_000, "more than all counters may take");
     assert_eq!(engine.add("d:count", 1).unwrap(), 6);
     assert_eq!(ask(&engine, count_items("d:c", &[("a", 1)], REDIS)), Reply::Integers(vec![1]));
@@ -941,8 +944,9 @@ fn unions_and_merges_of_too_much_are_refused() {
 #[test]
 fn a_full_disk_refuses_whole_commands() {
     let world = World::new(CrashDisk::new(), 1);
-    let engine =
-        world.open(Options { disk_bytes_max: Some(64 << 10), journal_bytes_max: 1 << 30, ..small(4096) }).unwrap();
+    let engine = world
+        .open(Options { disk_bytes_max: Some(64 << 10), journal_bytes_max: 1 << 30, ..small_options(4096) })
+        .unwrap();
     ask(&engine, make_frequency("d:c", REDIS));
     let (mut total, mut refusals) = (0, 0);
     for n in 0..4_000u64 {
@@ -965,9 +969,9 @@ fn a_full_disk_refuses_whole_commands() {
         assert_eq!((known.total, known.rows[0].at_most >= total / 2), (total, true));
     };
     check(&engine);
-    engine.steps().hand_over();
+    engine.steps().write_filled();
     let world = after_kill(&world);
-    check(&world.open(small(4096)).unwrap());
+    check(&world.open(small_options(4096)).unwrap());
 }
 
 #[test]
@@ -980,7 +984,7 @@ fn damage_to_a_body_refuses_to_start() {
     let ledger = FileLedger::open(Arc::new(world.disk.clone()), Path::new(DATA)).unwrap();
     let mut notes = Vec::new();
     ledger
-        .notes(&mut |key, value| {
+        .aux_records(&mut |key, value| {
             notes.push((key.to_vec(), value.to_vec()));
             ControlFlow::Continue(())
         })
@@ -1006,12 +1010,12 @@ fn damage_to_a_body_refuses_to_start() {
         for (key, wrong) in wrongs {
             let disk = world.disk.kill(world.disk.operations()).into_disk();
             let broken = FileLedger::open(Arc::new(disk.clone()), Path::new(DATA)).unwrap();
-            let note = Note { key: key.into(), value: wrong.map(Into::into) };
+            let note = AuxRecord { key: key.into(), value: wrong.map(Into::into) };
             broken.ingest(&[], &[note], &watermark).unwrap();
             drop(broken);
             let again = World::new(disk, 3);
-            let told = crate::world::refusal(again.open(small(8192)));
-            assert!(told.contains("ledger") && told.contains("sketch"), "{told}");
+            let result = crate::world::refusal(again.open(small_options(8192)));
+            assert!(result.contains("ledger") && result.contains("sketch"), "{result}");
         }
     }
 }
@@ -1026,16 +1030,17 @@ fn a_backup_an_inspection_and_an_audit_know_sketches() {
     let dir = Path::new("/backup");
     engine.backup(dir).unwrap();
     drop(engine);
-    let audited = audit(&world.disk, Path::new(DATA), &mut || look(&world.disk, Path::new(DATA))(), &mut |_, _| ());
+    let audited =
+        audit(&world.disk, Path::new(DATA), &mut || ledger_opener(&world.disk, Path::new(DATA))(), &mut |_, _| ());
     let audited = audited.unwrap().unwrap();
     assert!(audited.is_clean(), "{audited:?}");
     assert_eq!((audited.counters, audited.sketches, audited.sum), (7, 6, 4));
-    let found = inspect::inspect(&world.disk, dir, look(&world.disk, dir), |_, _| Ok(())).unwrap();
+    let found = inspect::inspect(&world.disk, dir, ledger_opener(&world.disk, dir), |_, _| Ok(())).unwrap();
     assert!(found.verdict.is_ok());
     assert_eq!(found.counters, 7);
     let restored = Path::new("/restored");
     quipu_engine::restore(&world.disk, &found, &world.disk, restored, &mut |_| ControlFlow::Continue(())).unwrap();
-    let engine = world.open(Options { data: restored.to_owned(), ..small(8192) }).unwrap();
+    let engine = world.open(Options { data: restored.to_owned(), ..small_options(8192) }).unwrap();
     assert_eq!(ask(&engine, observe("d:unique", &["a", "later"], NATIVE)), Reply::Integer(0), "it hashes as before");
     assert_eq!(uniques(&engine, &["d:unique"]), 4);
     assert_eq!(ask(&engine, read_items("d:cms", &["a", "b"], REDIS)), Reply::Integers(vec![5, 1]));

@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use quipu_engine::{Engine, Error, Handle, Options};
 use quipu_model::{
-    AddWithin, Command, Expiry, ExpiryCondition, ExpiryForm, Name, Refusal, Reply, Set, SetCondition, SetExpiry, When,
+    AddWithin, Command, Expiry, ExpiryCondition, ExpiryForm, ExpiryTime, Name, Refusal, Reply, Set, SetCondition,
+    SetExpiry,
 };
 use quipu_testkit::CrashDisk;
 
-use crate::world::{World, small};
+use crate::world::{World, small_options};
 
 fn name(text: &str) -> Name<'_> {
     Name::new(text.as_bytes()).unwrap()
@@ -16,12 +17,12 @@ fn name(text: &str) -> Name<'_> {
 
 fn open(segment_bytes: u64) -> (World, Engine) {
     let world = World::new(CrashDisk::new(), 1);
-    let engine = world.open(small(segment_bytes)).unwrap();
+    let engine = world.open(small_options(segment_bytes)).unwrap();
     (world, engine)
 }
 
 fn after_a_kill(world: &World) -> Engine {
-    World::new(world.disk.kill(world.disk.operations()).into_disk(), 5).open(small(8192)).unwrap()
+    World::new(world.disk.kill(world.disk.operations()).into_disk(), 5).open(small_options(8192)).unwrap()
 }
 
 /// A handle of a counter that is split and has this value, ten of it in lanes.
@@ -29,7 +30,7 @@ fn split(engine: &Engine, counter: &str, value: i64) -> Handle {
     let handle = engine.handle(counter).unwrap();
     engine.set(counter, value - 12).unwrap();
     // A window begins.
-    engine.steps().join();
+    engine.steps().join_lanes();
     for _ in 0..2 {
         assert!(!handle.is_split());
         handle.count(1).unwrap();
@@ -60,12 +61,12 @@ fn a_counter_that_is_counted_often_is_split_and_every_way_to_look_at_it_sees_all
         handle.count(1).unwrap();
         let commands =
             [Command::Read { name: name(counter) }, Command::Add { name: name(counter), delta: 1, shard_key: None }];
-        let ran = engine.turn().run_all(&commands, &[]).unwrap().unwrap();
+        let ran = engine.turn().run_transaction(&commands, &[]).unwrap().unwrap();
         assert_eq!(ran, [Reply::Value(Some(106)), Reply::Integer(107)]);
         assert!(handle.is_split());
         assert_eq!(engine.stats().counters_split, 1);
-        engine.steps().join();
-        engine.steps().join();
+        engine.steps().join_lanes();
+        engine.steps().join_lanes();
         assert!(!handle.is_split(), "nobody has counted since the last look");
     }
 }
@@ -95,12 +96,12 @@ fn what_changes_more_than_the_sum_has_all_of_it_and_closes_the_lanes() {
             100 + (1 << 33),
         ),
         (
-            Command::Expire { name: name("d:a"), when: When::In(60_000), condition: ExpiryCondition::Always },
+            Command::Expire { name: name("d:a"), when: ExpiryTime::In(60_000), condition: ExpiryCondition::Always },
             Reply::Integer(1),
             100,
         ),
         (
-            Command::ReadAndExpire { name: name("d:a"), expiry: Expiry::At(When::In(60_000)) },
+            Command::ReadAndExpire { name: name("d:a"), expiry: Expiry::At(ExpiryTime::In(60_000)) },
             Reply::Value(Some(100)),
             100,
         ),
@@ -140,7 +141,7 @@ fn a_counter_that_expires_is_not_split() {
     let handle = engine.handle("d:a").unwrap();
     handle.count(1).unwrap();
     let condition = ExpiryCondition::Always;
-    run(&engine, &Command::Expire { name: name("d:a"), when: When::In(1_000), condition });
+    run(&engine, &Command::Expire { name: name("d:a"), when: ExpiryTime::In(1_000), condition });
     (0..10).for_each(|_| handle.count(1).unwrap());
     assert!(!handle.is_split());
     world.clock.advance(Duration::from_millis(1_001));
@@ -154,12 +155,12 @@ fn a_value_near_the_bound_is_added_to_the_ordinary_way_and_an_overflow_is_refuse
     for sign in [1, -1] {
         let handle = engine.handle("d:a").unwrap();
         engine.set("d:a", sign * ((1 << 62) - 1)).unwrap();
-        engine.steps().join();
+        engine.steps().join_lanes();
         (0..3).for_each(|_| handle.count(sign).unwrap());
         assert!(!handle.is_split(), "past 2^62");
         assert_eq!(engine.read("d:a").unwrap().value, sign * ((1 << 62) + 2));
         engine.set("d:a", sign * ((1 << 62) - 10)).unwrap();
-        engine.steps().join();
+        engine.steps().join_lanes();
         (0..2).for_each(|_| handle.count(sign).unwrap());
         assert!(handle.is_split());
         // In lanes it passes the bound; the next to look closes them.
@@ -198,13 +199,13 @@ fn a_flush_makes_what_was_counted_survive_and_without_one_a_kill_takes_no_more_t
         assert!(handle.is_split());
         handle.count(1).unwrap();
         assert_eq!(after_a_kill(&world).read(counter).unwrap().value, 100);
-        engine.steps().join();
-        engine.steps().hand_over();
+        engine.steps().join_lanes();
+        engine.steps().write_filled();
         assert_eq!(after_a_kill(&world).read(counter).unwrap().value, 101, "a window later it is there by itself");
         handle.count(1).unwrap();
         handle.clone().flush().unwrap();
-        let crashed = world.disk.crash(world.disk.operations(), &world.dice);
-        let value = World::new(crashed.into_disk(), 5).open(small(8192)).unwrap().read(counter).unwrap().value;
+        let crashed = world.disk.crash(world.disk.operations(), &world.rng);
+        let value = World::new(crashed.into_disk(), 5).open(small_options(8192)).unwrap().read(counter).unwrap().value;
         assert!(value == 102 || counter == "r:a", "{counter}: {value}");
     }
 }
@@ -247,14 +248,14 @@ fn a_counter_that_is_split_stays_in_memory_and_one_that_has_cooled_may_leave() {
     let handle = split(&engine, "d:a", 100);
     let evict = || {
         engine.steps().seal_all().unwrap();
-        (0..2 * engine.steps().shards())
-            .map(|shard| engine.steps().evict(shard % engine.steps().shards()))
+        (0..2 * engine.steps().shard_count())
+            .map(|shard| engine.steps().evict(shard % engine.steps().shard_count()))
             .sum::<usize>()
     };
     assert_eq!(evict(), 0);
     handle.count(1).unwrap();
-    engine.steps().join();
-    engine.steps().join();
+    engine.steps().join_lanes();
+    engine.steps().join_lanes();
     assert!(!handle.is_split());
     assert_eq!(evict(), 1);
     handle.count(1).unwrap();
@@ -267,7 +268,7 @@ fn watching_sees_what_is_counted_in_lanes_and_nothing_that_was_counted_before() 
     let handle = split(&engine, "d:a", 100);
     let read = [Command::Read { name: name("d:a") }];
     let watch = engine.turn().watch(name("d:a")).unwrap();
-    let ran = engine.turn().run_all(&read, &[watch]).unwrap();
+    let ran = engine.turn().run_transaction(&read, &[watch]).unwrap();
     assert_eq!(ran, Some(vec![Reply::Value(Some(100))]), "nothing has changed");
     let handle = {
         drop(handle);
@@ -276,7 +277,7 @@ fn watching_sees_what_is_counted_in_lanes_and_nothing_that_was_counted_before() 
     let watch = engine.turn().watch(name("d:a")).unwrap();
     assert!(handle.is_split());
     handle.count(1).unwrap();
-    assert_eq!(engine.turn().run_all(&read, &[watch]).unwrap(), None);
+    assert_eq!(engine.turn().run_transaction(&read, &[watch]).unwrap(), None);
     assert_eq!(engine.read("d:a").unwrap().value, 101);
 }
 
@@ -302,20 +303,20 @@ fn on_a_full_disk_lanes_are_joined_with_the_room_they_hold_and_then_counting_is_
     assert_eq!(engine.read("d:a").unwrap().value, value);
     assert_eq!(after_a_kill_of(&world, 4096).read("d:a").unwrap().value, value, "and what was shown is not taken back");
     world.disk.capacity(None);
-    engine.steps().prepare().unwrap();
+    engine.steps().prepare_segments().unwrap();
     (0..5).for_each(|_| handle.count(1).unwrap());
     assert!(handle.is_split());
     assert_eq!(engine.read("d:a").unwrap().value, value + 5);
 }
 
 fn after_a_kill_of(world: &World, segment_bytes: u64) -> Engine {
-    World::new(world.disk.kill(world.disk.operations()).into_disk(), 5).open(small(segment_bytes)).unwrap()
+    World::new(world.disk.kill(world.disk.operations()).into_disk(), 5).open(small_options(segment_bytes)).unwrap()
 }
 
 #[test]
 fn the_room_that_lanes_hold_comes_back_when_they_are_closed() {
     let world = World::new(CrashDisk::new(), 1);
-    let engine = world.open(small(4096)).unwrap();
+    let engine = world.open(small_options(4096)).unwrap();
     // So little that a leak of what one counter's lanes hold each time would end it soon.
     world.disk.capacity(Some(world.disk.bytes_used() + 64 * 1024));
     for round in 0..2_000 {
@@ -326,13 +327,13 @@ fn the_room_that_lanes_hold_comes_back_when_they_are_closed() {
             2 => drop(run(&engine, &Command::Flush)),
             3 => {
                 let watch = engine.turn().watch(name("d:a")).unwrap();
-                engine.turn().run_all(&[], &[watch]).unwrap();
+                engine.turn().run_transaction(&[], &[watch]).unwrap();
             }
             _ => drop(engine.turn().watch(name("d:a")).unwrap()),
         }
         drop(handle);
-        engine.steps().join();
-        engine.steps().prepare().unwrap();
+        engine.steps().join_lanes();
+        engine.steps().prepare_segments().unwrap();
         if round % 50 == 0 {
             engine.steps().seal_all().unwrap();
         }
@@ -346,11 +347,11 @@ fn lanes_go_with_their_last_handle_and_what_they_held_is_counted() {
     let handle = split(&engine, "d:a", 100);
     let second = engine.handle("d:a").unwrap();
     drop(handle);
-    engine.steps().join();
+    engine.steps().join_lanes();
     assert!(second.is_split(), "another handle is there");
     second.count(1).unwrap();
     drop(second);
-    engine.steps().join();
+    engine.steps().join_lanes();
     assert_eq!(engine.stats().counters_split, 0);
     assert_eq!(engine.read("d:a").unwrap().value, 101);
 }
@@ -367,7 +368,7 @@ fn handles_beyond_the_bound_count_the_ordinary_way() {
         assert_eq!(engine.read(format!("m:{index}")).unwrap().value, 3);
     }
     drop(handles);
-    engine.steps().join();
+    engine.steps().join_lanes();
     let handle = engine.handle("m:4999").unwrap();
     counted(&handle);
     assert!(handle.is_split(), "there is room for it now");
@@ -377,7 +378,7 @@ fn handles_beyond_the_bound_count_the_ordinary_way() {
 fn threads_count_at_once_and_the_sum_is_theirs_while_others_read_and_reset() {
     let directory = tempfile::tempdir().unwrap();
     let options = Options { relaxed_window: Duration::from_millis(5), ..Options::new(directory.path()) };
-    let engine = Engine::open(Options { namespaces: small(8192).namespaces, ..options }).unwrap();
+    let engine = Engine::open(Options { namespaces: small_options(8192).namespaces, ..options }).unwrap();
     for counter in ["d:a", "r:a", "m:a"] {
         let taken = std::thread::scope(|scope| {
             let counting: Vec<_> = (0..4)
@@ -395,8 +396,8 @@ fn threads_count_at_once_and_the_sum_is_theirs_while_others_read_and_reset() {
                 .collect();
             let mut taken = 0;
             while !counting.iter().all(|thread| thread.is_finished()) {
-                let seen = engine.read(counter).unwrap().value;
-                assert!(engine.read(counter).unwrap().value >= seen);
+                let first = engine.read(counter).unwrap().value;
+                assert!(engine.read(counter).unwrap().value >= first);
                 taken += engine.reset(counter).unwrap();
             }
             taken

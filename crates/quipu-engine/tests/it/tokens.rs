@@ -9,7 +9,7 @@ use quipu_model::{
 use quipu_testkit::CrashDisk;
 
 use crate::once::WINDOW;
-use crate::world::{World, seal_without_cut, small};
+use crate::world::{World, seal_without_cut, small_options};
 
 fn name(text: &str) -> Name<'_> {
     Name::new(text.as_bytes()).unwrap()
@@ -46,7 +46,7 @@ fn after_kill(world: &World) -> World {
 #[test]
 fn a_retry_gets_the_same_reply_after_a_seal_a_cut_and_a_kill() {
     let mut world = World::new(CrashDisk::new(), 1);
-    let mut engine = world.open(small(8192)).unwrap();
+    let mut engine = world.open(small_options(8192)).unwrap();
     let within = Command::AddWithin(AddWithin {
         name: name("d:w"),
         delta: 5,
@@ -86,9 +86,9 @@ fn a_retry_gets_the_same_reply_after_a_seal_a_cut_and_a_kill() {
             _ => drop(seal_without_cut(&engine)),
         }
         // What memory mode promised is that a reply waits for nothing, so it is handed over here.
-        engine.steps().hand_over();
+        engine.steps().write_filled();
         world = after_kill(&world);
-        engine = world.open(small(8192)).unwrap();
+        engine = world.open(small_options(8192)).unwrap();
     }
     assert_eq!(engine.read("m:a").unwrap().value, 7, "under a token a counter in memory is journaled");
     assert_eq!((engine.stats().tokens.tokens, engine.stats().tokens.producers), (8, 1));
@@ -99,17 +99,17 @@ fn a_retry_gets_the_same_reply_after_a_seal_a_cut_and_a_kill() {
 fn a_token_and_its_effect_are_there_both_or_neither() {
     for handed_over in [false, true] {
         let world = World::new(CrashDisk::new(), 1);
-        let engine = world.open(small(8192)).unwrap();
+        let engine = world.open(small_options(8192)).unwrap();
         let mut turn = engine.turn();
         for name in ["d:a", "r:a", "m:a"] {
             assert_eq!(turn.run_once(&token(name), &[add(name, 1)]), Ok(Reply::Integer(1)));
         }
         turn.finish();
         if handed_over {
-            engine.steps().hand_over();
+            engine.steps().write_filled();
         }
         let world = after_kill(&world);
-        let engine = world.open(small(8192)).unwrap();
+        let engine = world.open(small_options(8192)).unwrap();
         for name in ["d:a", "r:a", "m:a"] {
             assert_eq!(engine.read(name).unwrap().value, i64::from(handed_over), "{name}");
             engine.add(name, 10).unwrap();
@@ -122,7 +122,7 @@ fn a_token_and_its_effect_are_there_both_or_neither() {
 #[test]
 fn a_retry_waits_for_the_record_of_the_first_time() {
     let world = World::new(CrashDisk::new(), 1);
-    let engine = world.open(small(8192)).unwrap();
+    let engine = world.open(small_options(8192)).unwrap();
     let run = |command: &Command<'_>| {
         let mut turn = engine.turn();
         let reply = turn.run_once(&token("1"), std::slice::from_ref(command)).unwrap();
@@ -132,21 +132,21 @@ fn a_retry_waits_for_the_record_of_the_first_time() {
     let (first, _) = run(&add("d:a", 1));
     let (again, wait) = run(&add("d:a", 1));
     assert_eq!((&again, &first), (&Reply::Integer(1), &Reply::Integer(1)));
-    assert!(!engine.steps().reached(wait), "a crash may still take it back");
+    assert!(!engine.steps().has_reached(wait), "a crash may still take it back");
     let (other, mismatch) = run(&add("d:a", 2));
     assert_eq!(other, refused(Refusal::TokenMismatch));
-    assert!(!engine.steps().reached(mismatch), "it says that the token was used");
-    engine.steps().hand_over();
-    assert!(!engine.steps().reached(wait));
+    assert!(!engine.steps().has_reached(mismatch), "it says that the token was used");
+    engine.steps().write_filled();
+    assert!(!engine.steps().has_reached(wait));
     engine.steps().sync();
-    assert!(engine.steps().reached(wait) && engine.steps().reached(mismatch));
+    assert!(engine.steps().has_reached(wait) && engine.steps().has_reached(mismatch));
     assert_eq!(engine.stats().tokens.hits, 1);
 }
 
 #[test]
 fn what_was_refused_is_not_remembered() {
     let world = World::new(CrashDisk::new(), 1);
-    let options = Options { tokens_max: 1, ..small(8192) };
+    let options = Options { tokens_max: 1, ..small_options(8192) };
     let engine = world.open(options).unwrap();
     engine.set("d:a", i64::MAX).unwrap();
     for _ in 0..3 {
@@ -162,7 +162,7 @@ fn what_was_refused_is_not_remembered() {
 #[test]
 fn tokens_outlive_a_flush_and_what_a_flush_replied() {
     let mut world = World::new(CrashDisk::new(), 1);
-    let mut engine = world.open(small(8192)).unwrap();
+    let mut engine = world.open(small_options(8192)).unwrap();
     assert_eq!(once(&engine, token("1"), &add("d:a", 1)), Reply::Integer(1));
     engine.steps().seal_all().unwrap();
     assert_eq!(once(&engine, token("2"), &add("d:a", 1)), Reply::Integer(2));
@@ -184,14 +184,14 @@ fn tokens_outlive_a_flush_and_what_a_flush_replied() {
         // The first seal after a flush clears the ledger.
         engine.steps().seal_all().unwrap();
         world = after_kill(&world);
-        engine = world.open(small(8192)).unwrap();
+        engine = world.open(small_options(8192)).unwrap();
     }
 }
 
 #[test]
 fn a_token_is_forgotten_after_its_window_in_memory_and_at_rest() {
     let world = World::new(CrashDisk::new(), 1);
-    let engine = world.open(small(8192)).unwrap();
+    let engine = world.open(small_options(8192)).unwrap();
     for item in ["1", "2"] {
         once(&engine, token(item), &add("d:a", 1));
     }
@@ -205,14 +205,14 @@ fn a_token_is_forgotten_after_its_window_in_memory_and_at_rest() {
     assert_eq!(once(&engine, token("1"), &add("d:a", 1)), Reply::Integer(4), "it is a new one");
     assert_eq!(once(&engine, number(1), &add("d:a", 1)), Reply::Integer(3), "a number has no window");
     let world = after_kill(&world);
-    let engine = world.open(small(8192)).unwrap();
+    let engine = world.open(small_options(8192)).unwrap();
     assert_eq!(engine.stats().tokens.tokens, 1, "only the one that was applied anew");
 }
 
 #[test]
 fn a_token_that_carries_its_time_is_refused_outside_the_window_and_never_applied() {
     let world = World::new(CrashDisk::new(), 1);
-    let engine = world.open(small(8192)).unwrap();
+    let engine = world.open(small_options(8192)).unwrap();
     let now = engine.now().0;
     let window = WINDOW.as_millis() as u64;
     let ahead = quipu_model::TOKEN_AHEAD_MAX.as_millis() as u64;
@@ -236,7 +236,7 @@ fn a_token_that_carries_its_time_is_refused_outside_the_window_and_never_applied
     engine.close().unwrap();
     drop(engine);
     let again = World::new(world.disk.clone(), 3);
-    let engine = again.open(Options { token_window: 10 * WINDOW, ..small(8192) }).unwrap();
+    let engine = again.open(Options { token_window: 10 * WINDOW, ..small_options(8192) }).unwrap();
     let refused_still = refused(Refusal::TokenTooOld { window_millis: 10 * window });
     assert_eq!(once(&engine, token(&first), &add("d:a", 1)), refused_still);
     assert_eq!(engine.read("d:a").unwrap().value, 1);
@@ -245,7 +245,7 @@ fn a_token_that_carries_its_time_is_refused_outside_the_window_and_never_applied
 #[test]
 fn beyond_the_bound_new_tokens_are_refused_and_live_ones_answered() {
     let world = World::new(CrashDisk::new(), 1);
-    let options = || Options { tokens_max: 3, producers_max: 1, ..small(8192) };
+    let options = || Options { tokens_max: 3, producers_max: 1, ..small_options(8192) };
     let engine = world.open(options()).unwrap();
     for item in ["1", "2", "3"] {
         once(&engine, token(item), &add("d:a", 1));
@@ -273,7 +273,7 @@ fn beyond_the_bound_new_tokens_are_refused_and_live_ones_answered() {
 #[test]
 fn a_memory_limit_bounds_tokens_too() {
     let world = World::new(CrashDisk::new(), 1);
-    let options = Options { memory_bytes_max: Some(8_000), ..small(8192) };
+    let options = Options { memory_bytes_max: Some(8_000), ..small_options(8192) };
     let engine = world.open(options).unwrap();
     assert_eq!(engine.stats().tokens.tokens_max, 10, "an eighth, at a hundred bytes each");
 }
@@ -281,7 +281,7 @@ fn a_memory_limit_bounds_tokens_too() {
 #[test]
 fn a_producer_counts_on_over_crashes() {
     let mut world = World::new(CrashDisk::new(), 1);
-    let mut engine = world.open(small(8192)).unwrap();
+    let mut engine = world.open(small_options(8192)).unwrap();
     for n in 1..=20 {
         assert_eq!(once(&engine, number(n + 1), &add("d:a", 1)), refused(Refusal::SequenceGap { expected: n }));
         for _ in 0..2 {
@@ -296,7 +296,7 @@ fn a_producer_counts_on_over_crashes() {
         }
         if n % 4 == 0 {
             world = after_kill(&world);
-            engine = world.open(small(8192)).unwrap();
+            engine = world.open(small_options(8192)).unwrap();
         }
     }
 }
@@ -304,7 +304,7 @@ fn a_producer_counts_on_over_crashes() {
 #[test]
 fn several_sets_are_one_mutation_and_reads_are_none() {
     let world = World::new(CrashDisk::new(), 1);
-    let engine = world.open(small(8192)).unwrap();
+    let engine = world.open(small_options(8192)).unwrap();
     let set = |text: &'static str, value| {
         let (condition, expiry) = (SetCondition::Always, SetExpiry::Remove);
         Command::Set(Set { name: name(text), value, condition, expiry, reply_old: false })
@@ -327,7 +327,7 @@ fn several_sets_are_one_mutation_and_reads_are_none() {
 #[test]
 fn a_retry_is_answered_where_nothing_can_be_written() {
     let world = World::new(CrashDisk::new(), 1);
-    let engine = world.open(small(8192)).unwrap();
+    let engine = world.open(small_options(8192)).unwrap();
     once(&engine, token("1"), &add("d:a", 1));
     engine.close().unwrap();
     assert_eq!(once(&engine, token("1"), &add("d:a", 1)), Reply::Integer(1));
@@ -337,12 +337,12 @@ fn a_retry_is_answered_where_nothing_can_be_written() {
 #[test]
 fn a_mutation_of_a_counter_at_rest_is_applied_once_it_is_loaded() {
     let world = World::new(CrashDisk::new(), 1);
-    let engine = world.open(small(8192)).unwrap();
+    let engine = world.open(small_options(8192)).unwrap();
     engine.set("d:a", 41).unwrap();
     engine.close().unwrap();
     drop(engine);
     let again = World::new(world.disk.clone(), 2);
-    let engine = again.open(small(8192)).unwrap();
+    let engine = again.open(small_options(8192)).unwrap();
     for _ in 0..2 {
         assert_eq!(once(&engine, token("1"), &add("d:a", 1)), Reply::Integer(42));
     }
@@ -352,7 +352,7 @@ fn a_mutation_of_a_counter_at_rest_is_applied_once_it_is_loaded() {
 #[test]
 fn the_durability_of_a_retry_is_that_of_its_namespace() {
     let world = World::new(CrashDisk::new(), 1);
-    let engine = world.open(small(8192)).unwrap();
+    let engine = world.open(small_options(8192)).unwrap();
     for (name, durability) in [("m:a", Durability::Memory), ("r:a", Durability::Relaxed), ("d:a", Durability::Durable)]
     {
         let mut turn = engine.turn();
@@ -362,11 +362,11 @@ fn the_durability_of_a_retry_is_that_of_its_namespace() {
         turn.run_once(&token(name), &[add(name, 1)]).unwrap();
         let again = turn.finish();
         for wait in [first, again] {
-            assert_eq!(engine.steps().reached(wait), durability == Durability::Memory, "{name}");
+            assert_eq!(engine.steps().has_reached(wait), durability == Durability::Memory, "{name}");
         }
-        engine.steps().hand_over();
-        assert_eq!(engine.steps().reached(again), durability < Durability::Durable, "{name}");
+        engine.steps().write_filled();
+        assert_eq!(engine.steps().has_reached(again), durability < Durability::Durable, "{name}");
         engine.steps().sync();
-        assert!(engine.steps().reached(again), "{name}");
+        assert!(engine.steps().has_reached(again), "{name}");
     }
 }

@@ -4,9 +4,9 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use quipu_engine::{Engine, Environment, OpenError, OpenLedger, Options, Seal, Sealing};
+use quipu_engine::{Engine, Environment, OpenError, OpenLedger, Options, Seal, SealStep};
 use quipu_model::{Durability, Ledger, LedgerError, Millis, Namespace};
-use quipu_testkit::{CrashDisk, Dice, FileLedger, SimClock};
+use quipu_testkit::{CrashDisk, FileLedger, SeededRng, SimClock};
 
 /// Where the data is, in every world.
 pub const DATA: &str = "/data";
@@ -18,7 +18,7 @@ pub const BEGIN: Millis = Millis(1_780_000_000_000);
 pub struct World {
     pub disk: CrashDisk,
     pub clock: Arc<SimClock>,
-    pub dice: Arc<Dice>,
+    pub rng: Arc<SeededRng>,
     /// Why the journal failed, if it did.
     pub failure: Arc<Mutex<Option<String>>>,
     failed: Arc<AtomicBool>,
@@ -29,7 +29,7 @@ impl World {
         World {
             disk,
             clock: Arc::new(SimClock::new(BEGIN)),
-            dice: Arc::new(Dice::new(seed)),
+            rng: Arc::new(SeededRng::new(seed)),
             failure: Arc::default(),
             failed: Arc::default(),
         }
@@ -39,7 +39,7 @@ impl World {
         let (failure, failed) = (self.failure.clone(), self.failed.clone());
         Environment {
             clock: self.clock.clone(),
-            rng: self.dice.clone(),
+            rng: self.rng.clone(),
             vfs: Arc::new(self.disk.clone()),
             open_ledger: ledger_on(self.disk.clone()),
             store: None,
@@ -70,17 +70,17 @@ pub fn ledger_on(disk: CrashDisk) -> OpenLedger {
 }
 
 /// Opens the ledger of a directory to look at it, as `inspect` wants it.
-pub fn look(disk: &CrashDisk, dir: &Path) -> impl FnOnce() -> Result<Arc<dyn Ledger>, LedgerError> {
+pub fn ledger_opener(disk: &CrashDisk, dir: &Path) -> impl FnOnce() -> Result<Arc<dyn Ledger>, LedgerError> {
     let (disk, dir) = (Arc::new(disk.clone()), dir.to_owned());
     move || Ok(Arc::new(FileLedger::open(disk, &dir)?))
 }
 
 /// Small everything, so that a short run rotates and cuts; `r:` is relaxed, `m:` in memory, all else durable.
-pub fn small(segment_bytes: u64) -> Options {
+pub fn small_options(segment_bytes: u64) -> Options {
     Options {
         namespaces: vec![
-            (Box::from(*b"r"), Namespace::durable(Durability::Relaxed)),
-            (Box::from(*b"m"), Namespace::durable(Durability::Memory)),
+            (Box::from(*b"r"), Namespace::with_durability(Durability::Relaxed)),
+            (Box::from(*b"m"), Namespace::with_durability(Durability::Memory)),
         ],
         segment_bytes,
         ahead_bytes: Some(2 * segment_bytes),
@@ -94,7 +94,7 @@ pub fn small(segment_bytes: u64) -> Options {
     }
 }
 
-pub fn data(file: &str) -> std::path::PathBuf {
+pub fn data_path(file: &str) -> std::path::PathBuf {
     Path::new(DATA).join(file)
 }
 
@@ -109,15 +109,15 @@ pub fn refusal(result: Result<Engine, OpenError>) -> String {
 /// Everything into the ledger, and the journal not cut yet.
 pub fn seal_without_cut(engine: &Engine) -> Seal {
     let steps = engine.steps();
-    let mut seal = steps.seal_begin();
+    let mut seal = steps.begin_seal();
     loop {
-        match steps.seal_step(&mut seal).unwrap() {
-            Sealing::More => {}
-            Sealing::Waits(_) => {
-                steps.hand_over();
+        match steps.step_seal(&mut seal).unwrap() {
+            SealStep::More => {}
+            SealStep::WaitFor(_) => {
+                steps.write_filled();
                 steps.sync();
             }
-            Sealing::Done => return seal,
+            SealStep::Done => return seal,
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 
 use quipu_ledger::{Ledger, LedgerError};
-use quipu_testkit::Dice;
+use quipu_testkit::SeededRng;
 
 use crate::{Model, apply, batch, compact_all, ingest, open, read_all};
 
@@ -11,13 +11,13 @@ use crate::{Model, apply, batch, compact_all, ingest, open, read_all};
 fn a_copy_made_in_use_is_whole_and_lives_on_its_own() {
     let dir = tempfile::tempdir().unwrap();
     let ledger = open(&dir.path().join("ledger")).unwrap();
-    let dice = Dice::new(1);
+    let rng = SeededRng::new(1);
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| {
             for number in 1..=120u64 {
                 match number % 40 {
                     0 => ledger.clear(&number.to_le_bytes()).unwrap(),
-                    _ => ingest(&ledger, &batch(&Dice::new(number), 200, 500), &number.to_le_bytes()).unwrap(),
+                    _ => ingest(&ledger, &batch(&SeededRng::new(number), 200, 500), &number.to_le_bytes()).unwrap(),
                 }
                 compact_all(&ledger).unwrap();
             }
@@ -35,12 +35,12 @@ fn a_copy_made_in_use_is_whole_and_lives_on_its_own() {
             for number in 1..=watermark {
                 match number % 40 {
                     0 => model.clear(),
-                    _ => apply(&mut model, &batch(&Dice::new(number), 200, 500)),
+                    _ => apply(&mut model, &batch(&SeededRng::new(number), 200, 500)),
                 }
             }
             assert_eq!(read_all(&copy).unwrap(), model);
             // What happens to the copy does not happen to the original.
-            let more = batch(&dice, 200, 500);
+            let more = batch(&rng, 200, 500);
             for _ in 0..3 {
                 ingest(&copy, &more, b"copy").unwrap();
                 compact_all(&copy).unwrap();

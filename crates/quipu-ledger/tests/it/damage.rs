@@ -4,23 +4,23 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use quipu_ledger::{Ledger, LedgerError};
-use quipu_testkit::Dice;
+use quipu_testkit::SeededRng;
 
 use crate::{Batch, Model, apply, batch, cell, compact_all, ingest, key, open, read_all};
 
 /// A small ledger with several tables in several levels; returns its files and what it holds.
 fn make(dir: &Path) -> (Vec<PathBuf>, Model, Vec<u8>) {
-    let dice = Dice::new(1);
+    let rng = SeededRng::new(1);
     let ledger = open(dir).unwrap();
     let mut model = Model::new();
-    let all: Batch = (0..40).map(|number| (key(number), Some(cell(&dice)))).collect();
-    for batch in [all, batch(&dice, 10, 40)] {
+    let all: Batch = (0..40).map(|number| (key(number), Some(cell(&rng)))).collect();
+    for batch in [all, batch(&rng, 10, 40)] {
         ingest(&ledger, &batch, b"old").unwrap();
         apply(&mut model, &batch);
     }
     compact_all(&ledger).unwrap();
     for mark in [b"nextlast", b"the last"] {
-        let batch = batch(&dice, 6, 60);
+        let batch = batch(&rng, 6, 60);
         ingest(&ledger, &batch, mark).unwrap();
         apply(&mut model, &batch);
     }
@@ -140,9 +140,9 @@ fn a_missing_generation_is_not_an_empty_ledger() {
 #[test]
 fn damage_found_while_open_names_the_block() {
     let dir = tempfile::tempdir().unwrap();
-    let dice = Dice::new(2);
+    let rng = SeededRng::new(2);
     let ledger = open(dir.path()).unwrap();
-    let all: Batch = (0..5000).map(|number| (key(number), Some(cell(&dice)))).collect();
+    let all: Batch = (0..5000).map(|number| (key(number), Some(cell(&rng)))).collect();
     ingest(&ledger, &all, b"w").unwrap();
     let path = fs::read_dir(dir.path().join("g000001/tables")).unwrap().next().unwrap().unwrap().path();
     let mut bytes = fs::read(&path).unwrap();

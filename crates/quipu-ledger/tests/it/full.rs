@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use quipu_ledger::LedgerError;
-use quipu_testkit::Dice;
+use quipu_testkit::SeededRng;
 
 use crate::{Batch, Model, apply, cell, compact_all, ingest, key, open, read_all};
 
@@ -64,8 +64,8 @@ fn a_full_disk_refuses_and_heals() {
     let dir = tempfile::tempdir().unwrap();
     let disk = SmallDisk::mount(dir.path().join("disk"), 4096);
     let path = disk.0.join("ledger");
-    let dice = Dice::new(1);
-    let all = || -> Batch { (0..3000).map(|number| (key(number), Some(cell(&dice)))).collect() };
+    let rng = SeededRng::new(1);
+    let all = || -> Batch { (0..3000).map(|number| (key(number), Some(cell(&rng)))).collect() };
     let mut ledger = open(&path).unwrap();
     let mut model = Model::new();
     let (mut refused, mut done) = ([0; 3], [0; 3]);
@@ -98,7 +98,7 @@ fn a_full_disk_refuses_and_heals() {
             }
             done[write as usize] += 1;
             assert_eq!(read_all(&ledger).unwrap(), model);
-            if dice.chance(30) {
+            if rng.chance(30) {
                 drop(ledger);
                 ledger = open(&path).unwrap();
                 assert_eq!(read_all(&ledger).unwrap(), model);

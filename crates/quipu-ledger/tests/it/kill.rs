@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use quipu_testkit::Dice;
+use quipu_testkit::SeededRng;
 
 use crate::{Model, apply, batch, compact_all, ingest, open, read_all};
 
@@ -20,7 +20,7 @@ fn a_killed_ledger_is_as_its_watermark_says() {
         write_until_killed(Path::new(&dir));
     }
     let dir = tempfile::tempdir().unwrap();
-    let dice = Dice::new(1);
+    let rng = SeededRng::new(1);
     let mut model = Model::new();
     let mut replayed = 0;
     for kill in 0..KILLS {
@@ -33,8 +33,8 @@ fn a_killed_ledger_is_as_its_watermark_says() {
         let lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
         let mut acknowledged = lines.filter_map(|line| line.strip_prefix("at rest ")?.parse::<u64>().ok());
         // Some are killed while they open, the others after a batch or more; the pause puts the kill anywhere within a step.
-        let before = acknowledged.by_ref().take(dice.below(4)).last();
-        std::thread::sleep(Duration::from_micros(dice.below(8000) as u64));
+        let before = acknowledged.by_ref().take(rng.below(4)).last();
+        std::thread::sleep(Duration::from_micros(rng.below(8000) as u64));
         child.kill().unwrap();
         assert_eq!(child.wait().unwrap().signal(), Some(9));
         let acknowledged = acknowledged.last().or(before);
@@ -59,7 +59,7 @@ fn write_until_killed(dir: &Path) -> ! {
         number += 1;
         match clears(number) {
             true => ledger.clear(&number.to_le_bytes()).unwrap(),
-            false => ingest(&ledger, &batch(&Dice::new(number), 100, NAMES), &number.to_le_bytes()).unwrap(),
+            false => ingest(&ledger, &batch(&SeededRng::new(number), 100, NAMES), &number.to_le_bytes()).unwrap(),
         }
         println!("at rest {number}");
         compact_all(&ledger).unwrap();
@@ -70,7 +70,7 @@ fn replay(model: &mut Model, number: u64) {
     if clears(number) {
         model.clear();
     } else {
-        apply(model, &batch(&Dice::new(number), 100, NAMES));
+        apply(model, &batch(&SeededRng::new(number), 100, NAMES));
     }
 }
 

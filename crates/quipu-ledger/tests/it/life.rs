@@ -3,7 +3,7 @@
 use std::fs;
 
 use quipu_ledger::LedgerError;
-use quipu_testkit::Dice;
+use quipu_testkit::SeededRng;
 
 use crate::{Batch, Model, apply, batch, cell, compact_all, ingest, key, open, read_all};
 
@@ -31,9 +31,9 @@ fn a_batch_without_cells_moves_the_watermark() {
 fn a_name_deleted_after_several_versions_stays_deleted_through_compaction() {
     let dir = tempfile::tempdir().unwrap();
     let ledger = open(dir.path()).unwrap();
-    let dice = Dice::new(1);
+    let rng = SeededRng::new(1);
     for _ in 0..3 {
-        ingest(&ledger, &[(key(1), Some(cell(&dice)))].into(), b"put").unwrap();
+        ingest(&ledger, &[(key(1), Some(cell(&rng)))].into(), b"put").unwrap();
     }
     ingest(&ledger, &[(key(1), None), (key(2), None)].into(), b"gone").unwrap();
     for _ in 0..20 {
@@ -50,10 +50,10 @@ fn a_name_deleted_after_several_versions_stays_deleted_through_compaction() {
 fn old_versions_take_no_space_for_long() {
     let dir = tempfile::tempdir().unwrap();
     let ledger = open(dir.path()).unwrap();
-    let dice = Dice::new(1);
+    let rng = SeededRng::new(1);
     let mut once = 0;
     for round in 0..30 {
-        let all: Batch = (0..2000).map(|number| (key(number), Some(cell(&dice)))).collect();
+        let all: Batch = (0..2000).map(|number| (key(number), Some(cell(&rng)))).collect();
         ingest(&ledger, &all, b"all").unwrap();
         once = once.max(if round == 0 { ledger.stats().disk_bytes } else { 0 });
         assert!(ledger.stats().disk_bytes <= 4 * once, "{:?}", ledger.stats());
@@ -67,10 +67,10 @@ fn old_versions_take_no_space_for_long() {
 fn ingestions_nobody_compacts_stay_within_what_the_tree_can_count() {
     let dir = tempfile::tempdir().unwrap();
     let ledger = open(dir.path()).unwrap();
-    let dice = Dice::new(2);
+    let rng = SeededRng::new(2);
     let mut model = Model::new();
     for _ in 0..300 {
-        let batch = batch(&dice, 5, 100);
+        let batch = batch(&rng, 5, 100);
         ingest(&ledger, &batch, b"w").unwrap();
         apply(&mut model, &batch);
         assert!(ledger.stats().runs <= 64);
@@ -83,12 +83,12 @@ fn ingestions_nobody_compacts_stay_within_what_the_tree_can_count() {
 fn a_range_shows_what_was_there_when_it_began() {
     let dir = tempfile::tempdir().unwrap();
     let ledger = open(dir.path()).unwrap();
-    let dice = Dice::new(3);
-    let all: Batch = (0..3000).map(|number| (key(number), Some(cell(&dice)))).collect();
+    let rng = SeededRng::new(3);
+    let all: Batch = (0..3000).map(|number| (key(number), Some(cell(&rng)))).collect();
     ingest(&ledger, &all, b"all").unwrap();
     for disturb in [&|| ledger.clear(b"clear").unwrap(), &|| {
         for _ in 0..10 {
-            ingest(&ledger, &batch(&dice, 1000, 3000), b"later").unwrap();
+            ingest(&ledger, &batch(&rng, 1000, 3000), b"later").unwrap();
             compact_all(&ledger).unwrap();
         }
     }] as [&dyn Fn(); 2]
@@ -107,8 +107,8 @@ fn a_range_shows_what_was_there_when_it_began() {
 fn a_range_begins_at_its_hash() {
     let dir = tempfile::tempdir().unwrap();
     let ledger = open(dir.path()).unwrap();
-    let dice = Dice::new(4);
-    let all: Batch = (0..200).map(|number| (key(number), Some(cell(&dice)))).collect();
+    let rng = SeededRng::new(4);
+    let all: Batch = (0..200).map(|number| (key(number), Some(cell(&rng)))).collect();
     ingest(&ledger, &all, b"all").unwrap();
     for from in [0, 1, 5 << 60, (5 << 60) + 1, u64::MAX] {
         let expected = all.keys().filter(|(hash, _)| *hash >= from).count();
@@ -120,9 +120,9 @@ fn a_range_begins_at_its_hash() {
 fn a_clear_takes_the_old_files_with_it() {
     let dir = tempfile::tempdir().unwrap();
     let ledger = open(dir.path()).unwrap();
-    let dice = Dice::new(5);
+    let rng = SeededRng::new(5);
     for round in 1..=3u8 {
-        ingest(&ledger, &batch(&dice, 100, 100), b"w").unwrap();
+        ingest(&ledger, &batch(&rng, 100, 100), b"w").unwrap();
         ledger.clear(&[round]).unwrap();
         assert!(read_all(&ledger).unwrap().is_empty());
         assert_eq!(ledger.watermark().unwrap().unwrap(), [round]);
@@ -167,7 +167,7 @@ fn readers_and_writers_do_not_disturb_each_other() {
 fn a_ledger_whose_disk_went_on_without_it_goes_on_with_the_disk() {
     // The state after a rename that took effect although it was told as failed: made here by a second ledger on the same directory.
     let dir = tempfile::tempdir().unwrap();
-    let dice = Dice::new(6);
+    let rng = SeededRng::new(6);
     let (ledger, other) = (open(dir.path()).unwrap(), open(dir.path()).unwrap());
     let mut model = Model::new();
     for step in 0..6 {
@@ -177,7 +177,7 @@ fn a_ledger_whose_disk_went_on_without_it_goes_on_with_the_disk() {
             model.clear();
         }
         for ledger in [ahead, behind] {
-            let batch = batch(&dice, 50, 60);
+            let batch = batch(&rng, 50, 60);
             ingest(ledger, &batch, b"w").unwrap();
             apply(&mut model, &batch);
         }

@@ -18,7 +18,7 @@ use std::path::Path;
 
 use quipu_ledger::{Ledger, LedgerError, LedgerOptions};
 use quipu_model::{Cell, Epoch, Millis, NodeId};
-use quipu_testkit::Dice;
+use quipu_testkit::SeededRng;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// What should be at rest.
@@ -51,16 +51,19 @@ fn key(number: usize) -> (u64, Vec<u8>) {
     (xxh3_64(&name) >> 60 << 60, name)
 }
 
-fn cell(dice: &Dice) -> Cell {
-    let epoch =
-        if dice.chance(50) { Epoch::FIRST } else { Epoch { millis: dice.roll() >> 20, node: NodeId(dice.roll()) } };
-    let expires_at = dice.chance(30).then(|| Millis(dice.roll() >> 20));
-    Cell { epoch, value: dice.roll() as i64 >> dice.below(64), expires_at }
+fn cell(rng: &SeededRng) -> Cell {
+    let epoch = if rng.chance(50) {
+        Epoch::FIRST
+    } else {
+        Epoch { millis: rng.next_u64() >> 20, node: NodeId(rng.next_u64()) }
+    };
+    let expires_at = rng.chance(30).then(|| Millis(rng.next_u64() >> 20));
+    Cell { epoch, value: rng.next_u64() as i64 >> rng.below(64), expires_at }
 }
 
 /// A batch of up to so many of the first `names` names, a quarter of them tombstones.
-fn batch(dice: &Dice, size: usize, names: usize) -> Batch {
-    let pick = |_| (key(dice.below(names)), (!dice.chance(25)).then(|| cell(dice)));
+fn batch(rng: &SeededRng, size: usize, names: usize) -> Batch {
+    let pick = |_| (key(rng.below(names)), (!rng.chance(25)).then(|| cell(rng)));
     (0..size).map(pick).collect()
 }
 

@@ -1,7 +1,7 @@
 //! Any sequence of calls leaves what a map would hold.
 
 use proptest::prelude::*;
-use quipu_testkit::Dice;
+use quipu_testkit::SeededRng;
 
 use crate::{Model, apply, batch, compact_all, ingest, open, read_all};
 
@@ -36,7 +36,7 @@ proptest! {
             let next = number.to_le_bytes();
             match step {
                 Step::Ingest { seed, size } => {
-                    let batch = batch(&Dice::new(seed), size, 400);
+                    let batch = batch(&SeededRng::new(seed), size, 400);
                     ingest(&ledger, &batch, &next).unwrap();
                     apply(&mut model, &batch);
                     watermark = Some(next.to_vec());

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 use quipu_ledger::{Ledger, ReadOnlyLedger};
-use quipu_testkit::Dice;
+use quipu_testkit::SeededRng;
 
 use crate::{compact_all, open};
 
@@ -12,7 +12,7 @@ type Notes = BTreeMap<Vec<u8>, Vec<u8>>;
 
 fn notes_of(ledger: &Ledger) -> Notes {
     let mut notes = Notes::new();
-    let visited = ledger.notes(|key, value| {
+    let visited = ledger.aux_records(|key, value| {
         notes.insert(key.to_vec(), value.to_vec());
         ControlFlow::Continue(())
     });
@@ -23,18 +23,18 @@ fn notes_of(ledger: &Ledger) -> Notes {
 #[test]
 fn notes_are_kept_forgotten_and_outlive_a_clear_that_takes_them_along() {
     for seed in 0..8 {
-        let (dice, root) = (Dice::new(seed), tempfile::tempdir().unwrap());
+        let (rng, root) = (SeededRng::new(seed), tempfile::tempdir().unwrap());
         let dir = root.path().join("ledger");
         let (mut ledger, mut model) = (open(&dir).unwrap(), Notes::new());
         for round in 0..40u64 {
             let mut change = BTreeMap::new();
-            for _ in 0..dice.below(50) {
-                let key = vec![1, dice.below(60) as u8];
-                change.insert(key, (!dice.chance(30)).then(|| vec![round as u8; dice.below(30)]));
+            for _ in 0..rng.below(50) {
+                let key = vec![1, rng.below(60) as u8];
+                change.insert(key, (!rng.chance(30)).then(|| vec![round as u8; rng.below(30)]));
             }
             let watermark = round.to_le_bytes();
-            if dice.chance(10) {
-                model.retain(|_, _| dice.chance(70));
+            if rng.chance(10) {
+                model.retain(|_, _| rng.chance(70));
                 let kept = model.iter().map(|(key, value)| (&key[..], Some(&value[..])));
                 ledger.clear_with(kept, &watermark).unwrap();
             } else {
@@ -48,7 +48,7 @@ fn notes_are_kept_forgotten_and_outlive_a_clear_that_takes_them_along() {
                     }
                 }
             }
-            match dice.below(5) {
+            match rng.below(5) {
                 0 => compact_all(&ledger).unwrap(),
                 1 => {
                     drop(ledger);
@@ -60,7 +60,7 @@ fn notes_are_kept_forgotten_and_outlive_a_clear_that_takes_them_along() {
             assert_eq!(ledger.watermark().unwrap().unwrap(), watermark);
             assert_eq!(ledger.range(0).count(), 0, "a note is no cell");
             let mut looked = Notes::new();
-            let looking = ReadOnlyLedger::open(&dir).unwrap().notes(|key, value| {
+            let looking = ReadOnlyLedger::open(&dir).unwrap().aux_records(|key, value| {
                 looked.insert(key.to_vec(), value.to_vec());
                 ControlFlow::Continue(())
             });

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use quipu_ledger::{Ledger, ReadOnlyLedger};
 use quipu_model::Cell;
-use quipu_testkit::Dice;
+use quipu_testkit::SeededRng;
 
 use crate::{Model, apply, batch, compact_all, ingest, key, open, read_all};
 
@@ -26,7 +26,7 @@ fn contents(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 
 #[test]
 fn what_is_looked_at_is_what_would_be_opened_and_stays_as_it_is() {
-    let dice = Dice::new(4);
+    let rng = SeededRng::new(4);
     let root = tempfile::tempdir().unwrap();
     let dir = root.path().join("ledger");
     assert_eq!(ReadOnlyLedger::open(&dir).unwrap().watermark().unwrap(), None);
@@ -34,18 +34,18 @@ fn what_is_looked_at_is_what_would_be_opened_and_stays_as_it_is() {
     let mut model = Model::new();
     let mut ledger = open(&dir).unwrap();
     for round in 1..=60u64 {
-        match dice.below(12) {
+        match rng.below(12) {
             0 => {
                 ledger.clear(&round.to_le_bytes()).unwrap();
                 model.clear();
             }
             _ => {
-                let batch = batch(&dice, 40, 200);
+                let batch = batch(&rng, 40, 200);
                 ingest(&ledger, &batch, &round.to_le_bytes()).unwrap();
                 apply(&mut model, &batch);
             }
         }
-        if dice.chance(20) {
+        if rng.chance(20) {
             compact_all(&ledger).unwrap();
         }
         drop(ledger);
@@ -86,7 +86,7 @@ fn a_ledger_without_its_format_or_generation_is_refused_as_it_would_be_when_open
     let root = tempfile::tempdir().unwrap();
     let made = |name: &str| {
         let dir = root.path().join(name);
-        ingest(&open(&dir).unwrap(), &batch(&Dice::new(1), 10, 10), b"w").unwrap();
+        ingest(&open(&dir).unwrap(), &batch(&SeededRng::new(1), 10, 10), b"w").unwrap();
         dir
     };
     let refused = |dir: &Path| {
@@ -123,27 +123,25 @@ type Own = Vec<((u64, Vec<u8>), Vec<u8>)>;
 #[test]
 fn a_walk_shows_what_the_real_ledger_shows_after_overwrites_tombstones_and_compaction() {
     for seed in 0..8 {
-        let (dice, root) = (Dice::new(seed), tempfile::tempdir().unwrap());
+        let (rng, root) = (SeededRng::new(seed), tempfile::tempdir().unwrap());
         let dir = root.path().join("ledger");
         let ledger = open(&dir).unwrap();
         for round in 0..24u64 {
-            let cells = batch(&dice, 300, 400);
+            let cells = batch(&rng, 300, 400);
             let own: BTreeMap<(u64, Vec<u8>), Vec<u8>> = (0..100)
-                .map(|_| {
-                    (key(dice.below(400)), vec![round as u8; if dice.chance(25) { 0 } else { 1 + dice.below(40) }])
-                })
+                .map(|_| (key(rng.below(400)), vec![round as u8; if rng.chance(25) { 0 } else { 1 + rng.below(40) }]))
                 .collect();
             let cells = cells.iter().map(|((hash, name), cell)| (*hash, &name[..], *cell));
             let own = own.iter().map(|((hash, name), own)| (*hash, &name[..], &own[..]));
             ledger.ingest_with(cells, own, [], &round.to_le_bytes()).unwrap();
-            match dice.below(4) {
+            match rng.below(4) {
                 0 => compact_all(&ledger).unwrap(),
                 1 => drop(ledger.compact().unwrap()),
                 _ => {}
             }
             // Nobody writes meanwhile, so it may be looked at while it is open.
             let looked = ReadOnlyLedger::open(&dir).unwrap();
-            for from in [0, dice.roll(), key(dice.below(400)).0, u64::MAX] {
+            for from in [0, rng.next_u64(), key(rng.below(400)).0, u64::MAX] {
                 let real: Vec<_> = ledger.range(from).map(|item| item.unwrap()).collect();
                 let real: Vec<_> = real.into_iter().map(|(hash, name, cell)| ((hash, name.into_vec()), cell)).collect();
                 assert_eq!(walked(&looked, from), real, "seed {seed}, round {round}, from {from:x}");
@@ -152,8 +150,8 @@ fn a_walk_shows_what_the_real_ledger_shows_after_overwrites_tombstones_and_compa
                     into.push(((hash, name.to_vec()), own.to_vec()));
                     ControlFlow::Continue(())
                 };
-                ledger.range_own(from, |hash, name, own| note(&mut real, hash, name, own)).unwrap();
-                looked.range_own(from, |hash, name, own| note(&mut seen, hash, name, own)).unwrap();
+                ledger.range_own_cells(from, |hash, name, own| note(&mut real, hash, name, own)).unwrap();
+                looked.range_own_cells(from, |hash, name, own| note(&mut seen, hash, name, own)).unwrap();
                 assert_eq!(seen, real, "seed {seed}, round {round}, from {from:x}");
             }
         }
@@ -173,7 +171,7 @@ fn a_walk_shows_what_the_real_ledger_shows_after_overwrites_tombstones_and_compa
 fn damage_is_met_by_a_walk_and_told_with_its_file() {
     let root = tempfile::tempdir().unwrap();
     let dir = root.path().join("ledger");
-    ingest(&open(&dir).unwrap(), &batch(&Dice::new(1), 2_000, 2_000), b"w").unwrap();
+    ingest(&open(&dir).unwrap(), &batch(&SeededRng::new(1), 2_000, 2_000), b"w").unwrap();
     let table = fs::read_dir(dir.join("g000001/tables")).unwrap().next().unwrap().unwrap().path();
     let mut bytes = fs::read(&table).unwrap();
     bytes[5_000] ^= 1;

@@ -6,15 +6,15 @@
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use crate::{Cell, KeptName};
+use crate::{Cell, NameBuf};
 
 /// A counter as it is sealed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sealed {
+pub struct SealedCell {
     /// Hash of the name, which orders the ledger.
     pub hash: u64,
     /// The name.
-    pub name: KeptName,
+    pub name: NameBuf,
     /// The cell; `None`: the counter is gone.
     pub cell: Option<Cell>,
     /// With a shared store, what this node says of the counter there: bytes of the engine. Empty: nothing any more. `None`: nothing new.
@@ -23,7 +23,7 @@ pub struct Sealed {
 
 /// Something that the engine keeps beside the cells: key and value are bytes of its own.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Note {
+pub struct AuxRecord {
     /// Which; not empty.
     pub key: Box<[u8]>,
     /// What; `None`: it is gone.
@@ -36,32 +36,32 @@ pub trait Ledger: Send + Sync {
     fn watermark(&self) -> Result<Option<Vec<u8>>, LedgerError>;
 
     /// Takes cells, in the order of (hash, name), each name once, notes, in the order of their keys, each key once, and a watermark, as one.
-    fn ingest(&self, cells: &[Sealed], notes: &[Note], watermark: &[u8]) -> Result<(), LedgerError>;
+    fn ingest(&self, cells: &[SealedCell], records: &[AuxRecord], watermark: &[u8]) -> Result<(), LedgerError>;
 
     /// Forgets all cells and notes and takes these notes, in order, and a watermark, as one.
-    fn clear(&self, notes: &[Note], watermark: &[u8]) -> Result<(), LedgerError>;
+    fn clear(&self, records: &[AuxRecord], watermark: &[u8]) -> Result<(), LedgerError>;
 
     /// The cell of a counter.
     fn get(&self, hash: u64, name: &[u8]) -> Result<Option<Cell>, LedgerError>;
 
     /// Visits cells in order, from a hash on, until it is told to stop.
-    fn range(&self, from: u64, visit: &mut Visit<'_>) -> Result<(), LedgerError>;
+    fn range(&self, from: u64, visit: &mut CellVisitor<'_>) -> Result<(), LedgerError>;
 
     /// What this node says of a counter on a shared store.
-    fn own(&self, hash: u64, name: &[u8]) -> Result<Option<Box<[u8]>>, LedgerError>;
+    fn own_cells(&self, hash: u64, name: &[u8]) -> Result<Option<Box<[u8]>>, LedgerError>;
 
     /// Visits all of that in order, from a hash on, until it is told to stop.
-    fn range_own(&self, from: u64, visit: &mut VisitOwn<'_>) -> Result<(), LedgerError>;
+    fn range_own_cells(&self, from: u64, visit: &mut OwnCellsVisitor<'_>) -> Result<(), LedgerError>;
 
     /// Visits all notes, in the order of their keys, until it is told to stop.
-    fn notes(&self, visit: &mut VisitNote<'_>) -> Result<(), LedgerError>;
+    fn aux_records(&self, visit: &mut AuxRecordVisitor<'_>) -> Result<(), LedgerError>;
 
     /// One bounded piece of compaction; whether there is more to do.
     fn compact(&self) -> Result<bool, LedgerError>;
 
     /// Writes a consistent copy into another data directory, which has none yet, while the ledger is in use. It is durable when this returns; what an
     /// error leaves behind is the caller's to remove.
-    fn copy_to(&self, data: &Path, copied: &mut Copied<'_>) -> Result<(), LedgerError>;
+    fn copy_to(&self, data: &Path, progress: &mut CopyProgress<'_>) -> Result<(), LedgerError>;
 
     /// What it takes.
     fn stats(&self) -> LedgerStats;
@@ -81,16 +81,16 @@ pub struct LedgerStats {
 }
 
 /// What is called for each cell of a range.
-pub type Visit<'v> = dyn FnMut(u64, &[u8], Cell) -> ControlFlow<()> + 'v;
+pub type CellVisitor<'v> = dyn FnMut(u64, &[u8], Cell) -> ControlFlow<()> + 'v;
 
 /// What is called for each counter of which this node says something on a shared store.
-pub type VisitOwn<'v> = dyn FnMut(u64, &[u8], &[u8]) -> ControlFlow<()> + 'v;
+pub type OwnCellsVisitor<'v> = dyn FnMut(u64, &[u8], &[u8]) -> ControlFlow<()> + 'v;
 
 /// What is called for each note: key and value.
-pub type VisitNote<'v> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'v;
+pub type AuxRecordVisitor<'v> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'v;
 
 /// What is called for each piece of a copy, with its bytes; a break ends the copying with an error.
-pub type Copied<'c> = dyn FnMut(u64) -> ControlFlow<()> + 'c;
+pub type CopyProgress<'c> = dyn FnMut(u64) -> ControlFlow<()> + 'c;
 
 /// Why a ledger could not do it; nothing was changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

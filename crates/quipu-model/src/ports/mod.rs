@@ -10,10 +10,13 @@ pub mod store;
 mod vfs;
 
 pub use clock::Clock;
-pub use ledger::{Copied, Ledger, LedgerError, LedgerStats, Note, Sealed, Visit, VisitNote, VisitOwn};
+pub use ledger::{
+    AuxRecord, AuxRecordVisitor, CellVisitor, CopyProgress, Ledger, LedgerError, LedgerStats, OwnCellsVisitor,
+    SealedCell,
+};
 pub use rng::Rng;
 pub use store::{
-    Answer, BoxError, Call, Cursor, History, NODE_NAME_BYTES_MAX, NodeNames, PUTS_MAX, Page, PutResult,
-    RESTORED_CLAIMS_MAX, SCAN_NAMES_MAX, Store, StoreError, Writers,
+    BoxError, Cursor, History, NODE_NAME_BYTES_MAX, NodeNames, PUTS_MAX, PutResult, RESTORED_CLAIMS_MAX,
+    SCAN_NAMES_MAX, ScanPage, Store, StoreCall, StoreError, StoreFuture, WriterList,
 };
 pub use vfs::{DirLock, LockError, Vfs, VfsFile};

@@ -5,7 +5,7 @@
 //!
 //! What every store promises:
 //! - each call on one counter, one token or one writer is atomic, and its effect is seen by every later call;
-//! - it compares, copies and replaces; the only numbers it makes are its clock and [`Version::puts`](crate::shared::Version);
+//! - it compares, copies and replaces; the only numbers it makes are its clock and [`RowVersion::puts`](crate::shared::RowVersion);
 //! - an answer is the truth; an error says whether the call may have been carried out, now or later;
 //! - a call may be repeated.
 //!
@@ -21,10 +21,10 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 
-use crate::shared::body::Body;
+use crate::shared::body::StoredBody;
 use crate::shared::{
-    BodyPut, BodyVerdict, Claim, ClaimEnd, ClaimVerdict, EndVerdict, Put, RegisterVerdict, Registration,
-    RestoreVerdict, Seen, SeenBodies, Snapshot, SwapVerdict, Token, Verdict, Version,
+    BodyPut, BodyVerdict, Claim, ClaimEnd, ClaimEndVerdict, ClaimToken, ClaimVerdict, FetchedRow, Put, RegisterVerdict,
+    Registration, RestoreVerdict, RowVersion, RowWithBodies, Snapshot, SwapVerdict, Verdict,
 };
 use crate::{Millis, Name, NodeId, Writer};
 
@@ -52,7 +52,7 @@ pub type PutResult = Result<Verdict, StoreError>;
 pub struct History(pub BTreeMap<String, String>);
 
 /// An answer that may take its time.
-pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
+pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
 
 /// A cause, of whatever type the driver has.
 pub type BoxError = Box<dyn Error + Send + Sync>;
@@ -62,11 +62,11 @@ pub trait Store: Send + Sync {
     /// Puts cells, at most [`PUTS_MAX`]; a result each, in order. Cells of one counter are put in order, each put is atomic by
     /// itself, and a put without a verdict takes no verdict from the others. After an error of the whole call with unknown
     /// outcome any of them may have been put.
-    fn put<'a>(&'a self, puts: &'a [(Name<'a>, Put)]) -> Answer<'a, Vec<PutResult>>;
+    fn put<'a>(&'a self, puts: &'a [(Name<'a>, Put)]) -> StoreFuture<'a, Vec<PutResult>>;
 
     /// As [`Store::put`], where a put without a verdict fails the call: with its own error if nothing was put, else with an unknown outcome. It
     /// may be repeated.
-    fn put_all<'a>(&'a self, puts: &'a [(Name<'a>, Put)]) -> Answer<'a, Vec<Verdict>> {
+    fn put_all<'a>(&'a self, puts: &'a [(Name<'a>, Put)]) -> StoreFuture<'a, Vec<Verdict>> {
         Box::pin(async move {
             let mut results = self.put(puts).await?;
             let is_refused = results.iter().all(|result| matches!(result, Err(StoreError::NotApplied { .. })));
@@ -74,81 +74,86 @@ pub trait Store: Send + Sync {
                 return Err(error);
             }
             let verdicts: Result<Vec<Verdict>, StoreError> = results.into_iter().collect();
-            verdicts.map_err(|error| StoreError::Unknown { call: Call::Put, source: Box::new(error) })
+            verdicts.map_err(|error| StoreError::Unknown { call: StoreCall::Put, source: Box::new(error) })
         })
     }
 
     /// The counter's row, as of one moment, or the default row if there is none; and the store's time. The row has passed
     /// [`Snapshot::checked`].
-    fn read<'a>(&'a self, name: Name<'a>) -> Answer<'a, Seen>;
+    fn read<'a>(&'a self, name: Name<'a>) -> StoreFuture<'a, FetchedRow>;
 
     /// Puts a body of a sketch, by [`put_body`](crate::shared::body::put_body). Its pages are within its length.
-    fn put_body<'a>(&'a self, name: Name<'a>, put: &'a BodyPut) -> Answer<'a, BodyVerdict>;
+    fn put_body<'a>(&'a self, name: Name<'a>, put: &'a BodyPut) -> StoreFuture<'a, BodyVerdict>;
 
     /// As [`Store::read`], and the bodies beside the row, as of the same moment.
-    fn read_bodies<'a>(&'a self, name: Name<'a>) -> Answer<'a, SeenBodies>;
+    fn read_bodies<'a>(&'a self, name: Name<'a>) -> StoreFuture<'a, RowWithBodies>;
 
     /// Replaces the row that has this version by another, or by none. Bodies beside it stay if the next one has the same epoch, and are dropped if it has not.
-    fn swap<'a>(&'a self, name: Name<'a>, version: Version, next: Option<&'a Snapshot>) -> Answer<'a, SwapVerdict>;
+    fn swap<'a>(
+        &'a self,
+        name: Name<'a>,
+        version: RowVersion,
+        next: Option<&'a Snapshot>,
+    ) -> StoreFuture<'a, SwapVerdict>;
 
     /// As [`Store::swap`], by a row of the same epoch, together with some of the bodies beside it: each of these is replaced, or dropped. What is swapped and what is replaced is one step.
     fn swap_bodies<'a>(
         &'a self,
         name: Name<'a>,
-        version: Version,
+        version: RowVersion,
         next: &'a Snapshot,
-        bodies: &'a [(Writer, Option<Body>)],
-    ) -> Answer<'a, SwapVerdict>;
+        bodies: &'a [(Writer, Option<StoredBody>)],
+    ) -> StoreFuture<'a, SwapVerdict>;
 
     /// Names of rows, at most [`SCAN_NAMES_MAX`], from the beginning or from where the last page ended. A row that is there from the
     /// first page to the last is named at least once; a page may be empty and not the last.
-    fn scan<'a>(&'a self, from: Option<&'a Cursor>, names_max: usize) -> Answer<'a, Page>;
+    fn scan<'a>(&'a self, from: Option<&'a Cursor>, names_max: usize) -> StoreFuture<'a, ScanPage>;
 
     /// Claims a token, by [`claim`](crate::shared::claim::claim).
-    fn claim<'a>(&'a self, claim: &'a Claim) -> Answer<'a, ClaimVerdict>;
+    fn claim<'a>(&'a self, claim: &'a Claim) -> StoreFuture<'a, ClaimVerdict>;
 
     /// Ends a claim, by [`end`](crate::shared::claim::end).
     fn end_claim<'a>(
         &'a self,
-        token: &'a Token,
+        token: &'a ClaimToken,
         owner: Writer,
         attempt: u64,
         end: &'a ClaimEnd,
-    ) -> Answer<'a, EndVerdict>;
+    ) -> StoreFuture<'a, ClaimEndVerdict>;
 
     /// Puts claims back that the store may have lost, at most [`RESTORED_CLAIMS_MAX`], each with its reply; a verdict each, in
     /// order, by [`restore`](crate::shared::claim::restore).
-    fn restore_claims<'a>(&'a self, claims: &'a [Claim]) -> Answer<'a, Vec<RestoreVerdict>>;
+    fn restore_claims<'a>(&'a self, claims: &'a [Claim]) -> StoreFuture<'a, Vec<RestoreVerdict>>;
 
     /// The identity of the store's data. From the first call on, the store refuses each put, swap, claim, and end or
     /// restoration of a claim with [`StoreError::HistoryChanged`] while a server's identity differs from the one that this
     /// call returned last: the caller asks again, and puts back what may be lost.
-    fn history(&self) -> Answer<'_, History>;
+    fn history(&self) -> StoreFuture<'_, History>;
 
     /// What is wrong with the store's servers, in sentences for an operator: settings with which they do not keep what they
     /// confirmed. Empty if nothing is known to be wrong.
-    fn problems(&self) -> Answer<'_, Vec<String>> {
+    fn problems(&self) -> StoreFuture<'_, Vec<String>> {
         Box::pin(async { Ok(Vec::new()) })
     }
 
     /// All registrations, and the store's time.
-    fn writers(&self) -> Answer<'_, Writers>;
+    fn writers(&self) -> StoreFuture<'_, WriterList>;
 
     /// Puts a registration in the place of the one that has this version (0: of none).
-    fn register<'a>(&'a self, version: u64, next: &'a Registration) -> Answer<'a, RegisterVerdict>;
+    fn register<'a>(&'a self, version: u64, next: &'a Registration) -> StoreFuture<'a, RegisterVerdict>;
 
     /// Removes the registration that has this version.
-    fn unregister(&self, writer: Writer, version: u64) -> Answer<'_, RegisterVerdict>;
+    fn unregister(&self, writer: Writer, version: u64) -> StoreFuture<'_, RegisterVerdict>;
 
     /// Says what people call a node, in the place of what was said before; `None`: nobody speaks of it any more. At most
     /// [`NODE_NAME_BYTES_MAX`] bytes. Nothing is decided by names.
-    fn name_node<'a>(&'a self, node: NodeId, name: Option<&'a str>) -> Answer<'a, ()>;
+    fn name_node<'a>(&'a self, node: NodeId, name: Option<&'a str>) -> StoreFuture<'a, ()>;
 
     /// The names of all nodes that have one.
-    fn node_names(&self) -> Answer<'_, NodeNames>;
+    fn node_names(&self) -> StoreFuture<'_, NodeNames>;
 
     /// The store's clock. All expiry, leases and grace are by this one. It does not go back by more than its machine's does.
-    fn clock(&self) -> Answer<'_, Millis>;
+    fn clock(&self) -> StoreFuture<'_, Millis>;
 }
 
 /// Where a scan goes on: bytes of the store's own.
@@ -157,7 +162,7 @@ pub struct Cursor(pub Box<[u8]>);
 
 /// One step of a scan.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Page {
+pub struct ScanPage {
     /// Names, some perhaps met before.
     pub names: Vec<Box<[u8]>>,
     /// Where to go on; none after the last page.
@@ -166,7 +171,7 @@ pub struct Page {
 
 /// The registry.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Writers {
+pub struct WriterList {
     /// All of it, in any order.
     pub registrations: Vec<Registration>,
     /// The store's clock.
@@ -175,7 +180,7 @@ pub struct Writers {
 
 /// Which call failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Call {
+pub enum StoreCall {
     /// [`Store::put`].
     Put,
     /// [`Store::read`].
@@ -214,27 +219,27 @@ pub enum Call {
     Clock,
 }
 
-impl fmt::Display for Call {
+impl fmt::Display for StoreCall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Call::Put => "put",
-            Call::Read => "read",
-            Call::PutBody => "put of a body",
-            Call::ReadBodies => "read of bodies",
-            Call::SwapBodies => "swap of bodies",
-            Call::Swap => "swap",
-            Call::Scan => "scan",
-            Call::Claim => "claim",
-            Call::EndClaim => "end of a claim",
-            Call::RestoreClaims => "restoration of claims",
-            Call::History => "history",
-            Call::Problems => "check of its settings",
-            Call::Writers => "list of writers",
-            Call::Register => "registration",
-            Call::Unregister => "removal of a registration",
-            Call::NameNode => "name of a node",
-            Call::NodeNames => "list of names",
-            Call::Clock => "clock",
+            StoreCall::Put => "put",
+            StoreCall::Read => "read",
+            StoreCall::PutBody => "put of a body",
+            StoreCall::ReadBodies => "read of bodies",
+            StoreCall::SwapBodies => "swap of bodies",
+            StoreCall::Swap => "swap",
+            StoreCall::Scan => "scan",
+            StoreCall::Claim => "claim",
+            StoreCall::EndClaim => "end of a claim",
+            StoreCall::RestoreClaims => "restoration of claims",
+            StoreCall::History => "history",
+            StoreCall::Problems => "check of its settings",
+            StoreCall::Writers => "list of writers",
+            StoreCall::Register => "registration",
+            StoreCall::Unregister => "removal of a registration",
+            StoreCall::NameNode => "name of a node",
+            StoreCall::NodeNames => "list of names",
+            StoreCall::Clock => "clock",
         })
     }
 }
@@ -247,7 +252,7 @@ pub enum StoreError {
     #[error("the store did not apply the {call}")]
     NotApplied {
         /// Which call.
-        call: Call,
+        call: StoreCall,
         /// Why.
         source: BoxError,
     },
@@ -255,13 +260,13 @@ pub enum StoreError {
     #[error("the store did not apply the {call}: a server was restarted, replaced or restored meanwhile")]
     HistoryChanged {
         /// Which call.
-        call: Call,
+        call: StoreCall,
     },
     /// May have been applied, or may be later: ask again. Whatever a driver says that is not known to mean otherwise.
     #[error("the store may have applied the {call}")]
     Unknown {
         /// Which call.
-        call: Call,
+        call: StoreCall,
         /// Why.
         source: BoxError,
     },
@@ -278,7 +283,7 @@ pub struct TooMany {
 }
 
 /// Refuses a call past its bound, certainly not applied: what every adapter checks first.
-pub fn within(call: Call, asked: usize, most: usize) -> Result<(), StoreError> {
+pub fn check_bound(call: StoreCall, asked: usize, most: usize) -> Result<(), StoreError> {
     if asked <= most {
         return Ok(());
     }

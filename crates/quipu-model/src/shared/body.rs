@@ -19,17 +19,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::shared::put::{self, judge as judge_cell};
-use crate::shared::{CellId, Held, Put, Seen, Seq, Shard, Snapshot, Spent, Verdict};
+use crate::shared::{CellId, FetchedRow, Put, RowCell, Seq, Shard, Snapshot, SpentCell, Verdict};
 use crate::{Incarnation, Millis, NodeId, Writer};
 
 /// The life of a cell that belongs to the node, in whatever life it is: a body goes on after a restart as it was.
-pub const NODE: Incarnation = Incarnation(0);
+pub const NODE_INCARNATION: Incarnation = Incarnation(0);
 
 /// Whose body is made of those that were folded. No node has this number: they are drawn by chance.
-pub const NOBODYS: Writer = Writer { node: NodeId(0), incarnation: NODE };
+pub const FOLDED_BODY_WRITER: Writer = Writer { node: NodeId(0), incarnation: NODE_INCARNATION };
 
 /// Bodies that a node may have of one counter: that of its present life, and those of lives before of which something is left to do.
-pub const LIFE_BODIES_MAX: u16 = 16;
+pub const INCARNATION_BODIES_MAX: u16 = 16;
 
 /// Bytes of a page.
 pub const PAGE_BYTES: usize = 1 << 10;
@@ -47,14 +47,14 @@ pub struct BodyPut {
     /// The pages are all there are, but for those of zeros alone: nothing is left of the body before.
     pub whole: bool,
     /// What it is.
-    pub shape: Shape,
+    pub shape: BodyShape,
     /// Pages that changed, in order, each with its number; if the body became shorter, also the one that its end is in now. Zeros at the end of a page may be left out.
     pub pages: Vec<(u32, Box<[u8]>)>,
 }
 
 /// What a body is, beside its bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Shape {
+pub struct BodyShape {
     /// The number of its kind.
     pub kind: u8,
     /// Stands for the secret under which it hashes what it counts: bodies of two secrets have nothing to do with one another.
@@ -65,21 +65,21 @@ pub struct Shape {
 
 /// A body beside a row.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Body {
+pub struct StoredBody {
     /// What it is.
-    pub shape: Shape,
+    pub shape: BodyShape,
     /// Its bytes, as many as the shape says.
     pub bytes: Vec<u8>,
 }
 
 /// The bodies beside a row. A writer has one cell of a body in a row, at the most.
-pub type Bodies = BTreeMap<Writer, Body>;
+pub type Bodies = BTreeMap<Writer, StoredBody>;
 
 /// A row and the bodies beside it, as of one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct SeenBodies {
+pub struct RowWithBodies {
     /// The row.
-    pub seen: Seen,
+    pub row: FetchedRow,
     /// The bodies: one for each cell of one.
     pub bodies: Bodies,
 }
@@ -88,7 +88,7 @@ pub struct SeenBodies {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BodyVerdict {
     /// As to any put of a cell.
-    Told(Verdict),
+    Cell(Verdict),
     /// The row has another put of this cell than the one that this goes on from, or none. Nothing changed.
     Gap {
         /// The one that it has.
@@ -103,32 +103,32 @@ pub struct BodyError;
 
 /// The cell of a node itself.
 pub fn node_cell(node: NodeId) -> CellId {
-    CellId { writer: Writer { node, incarnation: NODE }, shard: Shard(0) }
+    CellId { writer: Writer { node, incarnation: NODE_INCARNATION }, shard: Shard(0) }
 }
 
 /// The cell of a life's body. A node numbers those that it has of one counter, to tell their bodies apart where it keeps them.
-pub fn life_cell(writer: Writer, number: u16) -> CellId {
-    CellId { writer, shard: life_shard(number) }
+pub fn incarnation_cell(writer: Writer, number: u16) -> CellId {
+    CellId { writer, shard: incarnation_shard(number) }
 }
 
-/// The shard of a life's body with this number, below [`LIFE_BODIES_MAX`].
-pub fn life_shard(number: u16) -> Shard {
+/// The shard of a life's body with this number, below [`INCARNATION_BODIES_MAX`].
+pub fn incarnation_shard(number: u16) -> Shard {
     Shard(u16::MAX - number)
 }
 
 /// Whether a cell has a body beside it: that of a node itself, or of one of its lives.
 pub fn is_body_cell(cell: &CellId) -> bool {
-    is_of_body(cell.writer.incarnation, cell.shard)
+    is_body_shard(cell.writer.incarnation, cell.shard)
 }
 
 /// The same, of whatever node.
-pub fn is_of_body(incarnation: Incarnation, shard: Shard) -> bool {
+pub fn is_body_shard(incarnation: Incarnation, shard: Shard) -> bool {
     // No count has as many shards.
-    incarnation == NODE && shard == Shard(0) || shard.0 > u16::MAX - LIFE_BODIES_MAX
+    incarnation == NODE_INCARNATION && shard == Shard(0) || shard.0 > u16::MAX - INCARNATION_BODIES_MAX
 }
 
 /// The number that a node has given to the body of this shard; that of the node itself has the first.
-pub fn number_of(shard: Shard) -> u16 {
+pub fn body_number(shard: Shard) -> u16 {
     if shard == Shard(0) { 0 } else { u16::MAX - shard.0 }
 }
 
@@ -138,7 +138,7 @@ pub fn is_registered(registered: &BTreeSet<Writer>, writer: &Writer) -> bool {
         let first = Writer { incarnation: Incarnation(0), ..*writer };
         registered.range(first..).next().is_some_and(|found| found.node == writer.node)
     };
-    registered.contains(writer) || writer.incarnation == NODE && of_node()
+    registered.contains(writer) || writer.incarnation == NODE_INCARNATION && of_node()
 }
 
 /// Puts a body; `None` is a row that the store does not have.
@@ -146,10 +146,10 @@ pub fn put_body(row: &mut Option<Snapshot>, bodies: &mut Bodies, put: &BodyPut, 
     let nothing = Snapshot { epoch: put.put.epoch, ..Snapshot::default() };
     let known = row.as_ref().unwrap_or(&nothing);
     let verdict = judge(known, put, at);
-    if verdict == BodyVerdict::Told(Verdict::Newest) && known.cells.get(&put.put.cell).map(|held| held.seq) == put.from
+    if verdict == BodyVerdict::Cell(Verdict::Newest) && known.cells.get(&put.put.cell).map(|held| held.seq) == put.from
     {
         put::put(row, &put.put, at);
-        lay(bodies.entry(put.put.cell.writer).or_default(), put);
+        apply_pages(bodies.entry(put.put.cell.writer).or_default(), put);
     }
     verdict
 }
@@ -159,28 +159,30 @@ pub fn judge(row: &Snapshot, put: &BodyPut, at: Millis) -> BodyVerdict {
     let held = row.cells.get(&put.put.cell).map(|held| held.seq);
     match judge_cell(row, &put.put, at) {
         Verdict::Newest if held != Some(put.put.seq) && held != put.from => BodyVerdict::Gap { held },
-        verdict => BodyVerdict::Told(verdict),
+        verdict => BodyVerdict::Cell(verdict),
     }
 }
 
 /// Folds the cell of a life's body into that of nobody, beside which is to come what both bodies come to; whether there was one.
 pub(super) fn fold_body(row: &mut Snapshot, writer: Writer, at: Millis) -> bool {
     let found = row.cells.iter().find(|(id, _)| id.writer == writer && is_body_cell(id)).map(|(id, held)| (*id, *held));
-    let Some((id, Held { seq, value, total, .. })) = found.filter(|(id, _)| id.writer.incarnation != NODE) else {
+    let Some((id, RowCell { seq, value, total, .. })) =
+        found.filter(|(id, _)| id.writer.incarnation != NODE_INCARNATION)
+    else {
         return false;
     };
     row.cells.remove(&id);
-    row.spent.insert(id, Spent { epoch: row.epoch, seq, value, total, closed: true, expired: None, at });
-    let into = node_cell(NOBODYS.node);
+    row.spent.insert(id, SpentCell { epoch: row.epoch, seq, value, total, closed: true, expired: None, at });
+    let into = node_cell(FOLDED_BODY_WRITER.node);
     let before = row.newest(into).unwrap_or_default();
-    let held = row.cells.entry(into).or_insert(Held { seq: before, value: 0, total: 0, closed: true });
+    let held = row.cells.entry(into).or_insert(RowCell { seq: before, value: 0, total: 0, closed: true });
     held.seq = Seq(held.seq.0.saturating_add(1));
     (held.value, held.total) = (held.value.saturating_add(value), held.total.saturating_add(value));
     true
 }
 
 /// Lays the pages of a put over a body.
-fn lay(body: &mut Body, put: &BodyPut) {
+fn apply_pages(body: &mut StoredBody, put: &BodyPut) {
     if put.whole {
         body.bytes.clear();
     }
@@ -188,31 +190,31 @@ fn lay(body: &mut Body, put: &BodyPut) {
     body.bytes.resize(put.shape.length as usize, 0);
     for (page, bytes) in &put.pages {
         // A page beyond the end is the caller's mistake, and says nothing of the body.
-        let _ = body.lay_page(*page, bytes);
+        let _ = body.write_page(*page, bytes);
     }
 }
 
-impl Body {
+impl StoredBody {
     /// A body of nothing but zeros, as long as the shape says.
-    pub fn new(shape: Shape) -> Result<Body, BodyError> {
+    pub fn new(shape: BodyShape) -> Result<StoredBody, BodyError> {
         let length = usize::try_from(shape.length).ok().filter(|length| *length <= BODY_BYTES_MAX).ok_or(BodyError)?;
-        Ok(Body { shape, bytes: vec![0; length] })
+        Ok(StoredBody { shape, bytes: vec![0; length] })
     }
 
     /// Replaces a page, of which zeros at the end may be left out.
-    pub fn lay_page(&mut self, page: u32, bytes: &[u8]) -> Result<(), BodyError> {
+    pub fn write_page(&mut self, page: u32, bytes: &[u8]) -> Result<(), BodyError> {
         let from = usize::try_from(page).ok().and_then(|page| page.checked_mul(PAGE_BYTES)).ok_or(BodyError)?;
-        let place = self.bytes.get_mut(from..).ok_or(BodyError)?;
-        let place_bytes = place.len().min(PAGE_BYTES);
-        let (said, zeros) = place[..place_bytes].split_at_mut_checked(bytes.len()).ok_or(BodyError)?;
-        said.copy_from_slice(bytes);
+        let target = self.bytes.get_mut(from..).ok_or(BodyError)?;
+        let target_bytes = target.len().min(PAGE_BYTES);
+        let (data, zeros) = target[..target_bytes].split_at_mut_checked(bytes.len()).ok_or(BodyError)?;
+        data.copy_from_slice(bytes);
         zeros.fill(0);
         Ok(())
     }
 }
 
 /// A page without the zeros at its end.
-pub fn without_zeros(bytes: &[u8]) -> &[u8] {
+pub fn trim_zeros(bytes: &[u8]) -> &[u8] {
     let length = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
     &bytes[..length]
 }
@@ -223,30 +225,30 @@ mod tests {
     use crate::Epoch;
 
     const NOW: Millis = Millis(1_000);
-    const ONE: Writer = Writer { node: NodeId(1), incarnation: NODE };
+    const ONE: Writer = Writer { node: NodeId(1), incarnation: NODE_INCARNATION };
 
     fn body(seq: u64, from: Option<u64>, length: u32, pages: &[(u32, u8)]) -> BodyPut {
         let put = Put { cell: node_cell(NodeId(1)), epoch: Epoch::FIRST, seq: Seq(seq), value: 1, total: 1 };
         let pages = pages.iter().map(|(page, byte)| (*page, vec![*byte; 3].into())).collect();
-        BodyPut { put, from: from.map(Seq), whole: false, shape: Shape { kind: 1, key: 0, length }, pages }
+        BodyPut { put, from: from.map(Seq), whole: false, shape: BodyShape { kind: 1, key: 0, length }, pages }
     }
 
     #[test]
     fn a_put_goes_on_from_the_one_that_is_there_and_from_no_other() {
         let (mut row, mut bodies) = (None, Bodies::new());
-        let newest = BodyVerdict::Told(Verdict::Newest);
+        let newest = BodyVerdict::Cell(Verdict::Newest);
         assert_eq!(put_body(&mut row, &mut bodies, &body(3, None, 2_000, &[(0, 7), (1, 8)]), NOW), newest);
         assert_eq!(put_body(&mut row, &mut bodies, &body(5, Some(3), 3_000, &[(1, 9)]), NOW), newest);
         let bytes = &bodies[&ONE].bytes;
         assert_eq!((bytes.len(), bytes[0], bytes[1_024], bytes[1_027]), (3_000, 7, 9, 0));
         let before = (row.clone(), bodies.clone());
-        for (late, told) in [
+        for (late, expected) in [
             (body(5, Some(3), 3_000, &[(1, 9)]), newest),
-            (body(3, None, 2_000, &[(0, 1)]), BodyVerdict::Told(Verdict::Older)),
+            (body(3, None, 2_000, &[(0, 1)]), BodyVerdict::Cell(Verdict::Older)),
             (body(6, Some(3), 2_000, &[(0, 1)]), BodyVerdict::Gap { held: Some(Seq(5)) }),
             (body(6, None, 2_000, &[(0, 1)]), BodyVerdict::Gap { held: Some(Seq(5)) }),
         ] {
-            assert_eq!(put_body(&mut row, &mut bodies, &late, NOW), told, "{late:?}");
+            assert_eq!(put_body(&mut row, &mut bodies, &late, NOW), expected, "{late:?}");
             assert_eq!((&row, &bodies), (&before.0, &before.1), "it changes nothing");
         }
         let whole = BodyPut { whole: true, ..body(6, Some(5), 1_500, &[(1, 4)]) };
@@ -267,26 +269,27 @@ mod tests {
 
     #[test]
     fn what_is_folded_is_nobodys_and_is_told_so_when_it_is_put_again() {
-        let life = |incarnation| Writer { node: NodeId(1), incarnation: Incarnation(incarnation) };
-        let of = |writer, number, seq| {
-            let put = Put { cell: life_cell(writer, number), value: i128::from(seq), ..body(seq, None, 9, &[]).put };
+        let writer_of = |incarnation| Writer { node: NodeId(1), incarnation: Incarnation(incarnation) };
+        let body_put = |writer, number, seq| {
+            let put =
+                Put { cell: incarnation_cell(writer, number), value: i128::from(seq), ..body(seq, None, 9, &[]).put };
             BodyPut { put, ..body(seq, None, 9, &[(0, 7)]) }
         };
         let (mut row, mut bodies) = (None, Bodies::new());
-        for put in [of(life(5), 0, 3), of(life(6), 1, 4), body(2, None, 9, &[])] {
+        for put in [body_put(writer_of(5), 0, 3), body_put(writer_of(6), 1, 4), body(2, None, 9, &[])] {
             put_body(&mut row, &mut bodies, &put, NOW);
         }
         assert_eq!(bodies.len(), 3, "two lives, and the node itself");
         let mut row = row.unwrap();
-        let (sum, nobodys) = (row.sum(), node_cell(NOBODYS.node));
-        assert!(!fold_body(&mut row, life(7), NOW) && !fold_body(&mut row, ONE, NOW), "no life has such a body");
-        for (writer, number, folded) in [(life(5), 0, 3), (life(6), 1, 7)] {
+        let (sum, nobodys) = (row.sum(), node_cell(FOLDED_BODY_WRITER.node));
+        assert!(!fold_body(&mut row, writer_of(7), NOW) && !fold_body(&mut row, ONE, NOW), "no life has such a body");
+        for (writer, number, folded) in [(writer_of(5), 0, 3), (writer_of(6), 1, 7)] {
             let before = row.newest(nobodys);
             assert!(fold_body(&mut row, writer, NOW) && row.newest(nobodys) > before);
             assert!(!fold_body(&mut row, writer, NOW), "once");
             assert_eq!((row.sum(), row.cells[&nobodys].value), (sum, folded));
-            let again = judge(&row, &of(writer, number, 9), NOW);
-            assert!(matches!(again, BodyVerdict::Told(Verdict::Closed { .. })), "{again:?}");
+            let again = judge(&row, &body_put(writer, number, 9), NOW);
+            assert!(matches!(again, BodyVerdict::Cell(Verdict::Closed { .. })), "{again:?}");
         }
     }
 
@@ -296,23 +299,23 @@ mod tests {
             writer: Writer { node: NodeId(1), incarnation: Incarnation(incarnation) },
             shard: Shard(shard),
         };
-        let numbers = 0..LIFE_BODIES_MAX;
-        assert!(numbers.clone().all(|number| number_of(life_cell(ONE, number).shard) == number));
-        assert!(numbers.clone().all(|number| is_body_cell(&cell(5, life_shard(number).0))));
-        assert!(is_body_cell(&node_cell(NodeId(1))) && number_of(Shard(0)) == 0);
-        for count in [cell(5, 0), cell(5, crate::SHARDS_MAX), cell(0, 1), cell(5, u16::MAX - LIFE_BODIES_MAX)] {
+        let numbers = 0..INCARNATION_BODIES_MAX;
+        assert!(numbers.clone().all(|number| body_number(incarnation_cell(ONE, number).shard) == number));
+        assert!(numbers.clone().all(|number| is_body_cell(&cell(5, incarnation_shard(number).0))));
+        assert!(is_body_cell(&node_cell(NodeId(1))) && body_number(Shard(0)) == 0);
+        for count in [cell(5, 0), cell(5, crate::SHARDS_MAX), cell(0, 1), cell(5, u16::MAX - INCARNATION_BODIES_MAX)] {
             assert!(!is_body_cell(&count), "{count:?}");
         }
     }
 
     #[test]
     fn pages_beyond_the_end_are_refused() {
-        let mut body = Body::new(Shape { kind: 1, key: 0, length: 1_030 }).unwrap();
-        assert_eq!(body.lay_page(1, &[1; 6]), Ok(()));
-        assert_eq!(body.lay_page(1, &[1; 7]), Err(BodyError));
-        assert_eq!(body.lay_page(0, &[1; 1_025]), Err(BodyError));
-        assert_eq!(body.lay_page(u32::MAX, &[1]), Err(BodyError));
-        assert!(Body::new(Shape { kind: 1, key: 0, length: u32::MAX }).is_err());
+        let mut body = StoredBody::new(BodyShape { kind: 1, key: 0, length: 1_030 }).unwrap();
+        assert_eq!(body.write_page(1, &[1; 6]), Ok(()));
+        assert_eq!(body.write_page(1, &[1; 7]), Err(BodyError));
+        assert_eq!(body.write_page(0, &[1; 1_025]), Err(BodyError));
+        assert_eq!(body.write_page(u32::MAX, &[1]), Err(BodyError));
+        assert!(StoredBody::new(BodyShape { kind: 1, key: 0, length: u32::MAX }).is_err());
     }
 
     #[test]

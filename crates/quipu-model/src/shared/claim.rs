@@ -25,7 +25,7 @@ pub const CLAIM_REPLY_BYTES_MAX: usize = 1_024;
 
 /// The idempotency id of one mutation.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Token(Box<[u8]>); // at most TOKEN_BYTES_MAX bytes
+pub struct ClaimToken(Box<[u8]>); // at most TOKEN_BYTES_MAX bytes
 
 /// A token over [`TOKEN_BYTES_MAX`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -39,7 +39,7 @@ pub struct TokenTooLong {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
     /// Which token.
-    pub token: Token,
+    pub token: ClaimToken,
     /// Who will apply it.
     pub owner: Writer,
     /// Which try of the owner's: drawn for each command it runs.
@@ -81,12 +81,12 @@ pub enum ClaimEnd {
     /// Applied, with this reply.
     Done(Box<[u8]>),
     /// Not applied, and it never will be by this attempt.
-    GivenBack,
+    Released,
 }
 
 /// What a store answers to the end of a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum EndVerdict {
+pub enum ClaimEndVerdict {
     /// It is so, now or since an earlier try.
     Ended,
     /// The token is not with this attempt.
@@ -104,13 +104,13 @@ pub enum RestoreVerdict {
     Conflict,
 }
 
-impl Token {
+impl ClaimToken {
     /// Checks the length; every byte is allowed.
-    pub fn new(bytes: &[u8]) -> Result<Token, TokenTooLong> {
+    pub fn new(bytes: &[u8]) -> Result<ClaimToken, TokenTooLong> {
         if bytes.len() > TOKEN_BYTES_MAX {
             return Err(TokenTooLong { bytes: bytes.len() });
         }
-        Ok(Token(bytes.into()))
+        Ok(ClaimToken(bytes.into()))
     }
 
     /// The bytes.
@@ -152,18 +152,18 @@ pub fn claim(known: &mut Option<Claim>, asked: &Claim, at: Millis) -> ClaimVerdi
 }
 
 /// Ends an attempt's claim. Named by owner and attempt, so that a late end cannot end another's.
-pub fn end(known: &mut Option<Claim>, owner: Writer, attempt: u64, end: &ClaimEnd) -> EndVerdict {
+pub fn end(known: &mut Option<Claim>, owner: Writer, attempt: u64, end: &ClaimEnd) -> ClaimEndVerdict {
     let held = known.as_mut().filter(|known| (known.owner, known.attempt) == (owner, attempt));
     match (held, end) {
         (Some(held), ClaimEnd::Done(reply)) => {
             held.reply.get_or_insert_with(|| reply.clone());
-            EndVerdict::Ended
+            ClaimEndVerdict::Ended
         }
-        (Some(held), ClaimEnd::GivenBack) if held.reply.is_none() => {
+        (Some(held), ClaimEnd::Released) if held.reply.is_none() => {
             *known = None;
-            EndVerdict::Ended
+            ClaimEndVerdict::Ended
         }
-        _ => EndVerdict::NotHeld,
+        _ => ClaimEndVerdict::NotHeld,
     }
 }
 
@@ -196,14 +196,14 @@ pub fn restore(known: &mut Option<Claim>, asked: &Claim, at: Millis) -> RestoreV
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::token::{Age, age};
+    use crate::token::{TokenAge, token_age};
     use crate::{Incarnation, NodeId};
 
     const NOW: Millis = Millis(10);
 
     fn asked(node: u64, attempt: u64) -> Claim {
         let owner = Writer { node: NodeId(node), incarnation: Incarnation(1) };
-        let token = Token::new(b"order-1").unwrap();
+        let token = ClaimToken::new(b"order-1").unwrap();
         Claim { token, owner, attempt, payload: 5, forget_at: Millis(100), reply: None }
     }
 
@@ -220,17 +220,17 @@ mod tests {
         let in_flight = ClaimVerdict::InFlight { owner: first.owner, attempt: 1 };
         assert_eq!(claim(&mut known, &other, NOW), in_flight);
         assert_eq!(claim(&mut known, &asked(1, 3), NOW), in_flight, "the same node, another try");
-        assert_eq!(end(&mut known, other.owner, 2, &done()), EndVerdict::NotHeld);
-        assert_eq!(end(&mut known, first.owner, 1, &done()), EndVerdict::Ended);
+        assert_eq!(end(&mut known, other.owner, 2, &done()), ClaimEndVerdict::NotHeld);
+        assert_eq!(end(&mut known, first.owner, 1, &done()), ClaimEndVerdict::Ended);
         for again in [&first, &other] {
             assert_eq!(claim(&mut known, again, NOW), ClaimVerdict::Done { reply: (*b"ok").into() });
         }
         assert_eq!(
-            end(&mut known, first.owner, 1, &ClaimEnd::GivenBack),
-            EndVerdict::NotHeld,
+            end(&mut known, first.owner, 1, &ClaimEnd::Released),
+            ClaimEndVerdict::NotHeld,
             "what is done stays done"
         );
-        assert_eq!(end(&mut known, first.owner, 1, &done()), EndVerdict::Ended);
+        assert_eq!(end(&mut known, first.owner, 1, &done()), ClaimEndVerdict::Ended);
     }
 
     #[test]
@@ -245,9 +245,9 @@ mod tests {
         let mut known = None;
         let (first, other) = (asked(1, 1), asked(2, 2));
         claim(&mut known, &first, NOW);
-        assert_eq!(end(&mut known, first.owner, 1, &ClaimEnd::GivenBack), EndVerdict::Ended);
+        assert_eq!(end(&mut known, first.owner, 1, &ClaimEnd::Released), ClaimEndVerdict::Ended);
         assert_eq!(claim(&mut known, &other, NOW), ClaimVerdict::Claimed);
-        assert_eq!(end(&mut known, first.owner, 1, &ClaimEnd::GivenBack), EndVerdict::NotHeld);
+        assert_eq!(end(&mut known, first.owner, 1, &ClaimEnd::Released), ClaimEndVerdict::NotHeld);
         assert_eq!(claim(&mut known, &first, NOW), ClaimVerdict::InFlight { owner: other.owner, attempt: 2 });
     }
 
@@ -282,22 +282,30 @@ mod tests {
         assert_eq!(restore(&mut known, &applied(2), NOW), RestoreVerdict::Conflict);
         assert_eq!(restore(&mut known, &applied(1), NOW), RestoreVerdict::Restored);
         assert_eq!(claim(&mut known, &asked(2, 2), NOW), ClaimVerdict::Done { reply: (*b"ok").into() });
-        assert_eq!(end(&mut known, asked(1, 1).owner, 1, &done()), EndVerdict::Ended, "a late end changes nothing");
+        assert_eq!(
+            end(&mut known, asked(1, 1).owner, 1, &done()),
+            ClaimEndVerdict::Ended,
+            "a late end changes nothing"
+        );
     }
 
     #[test]
     fn a_claim_outlives_every_time_at_which_its_token_is_fresh() {
         let window = Duration::from_secs(3_600);
         let carried = Millis(NOW.0 + 60_000);
-        assert_eq!(age(carried, NOW, window), Age::Fresh);
+        assert_eq!(token_age(carried, NOW, window), TokenAge::Fresh);
         let forgotten = forget_at(NOW, window);
-        assert_eq!(age(carried, forgotten, window), Age::TooOld);
-        assert_eq!(age(carried, Millis(forgotten.0 - 60_000), window), Age::TooOld, "with a minute to spare");
+        assert_eq!(token_age(carried, forgotten, window), TokenAge::TooOld);
+        assert_eq!(
+            token_age(carried, Millis(forgotten.0 - 60_000), window),
+            TokenAge::TooOld,
+            "with a minute to spare"
+        );
     }
 
     #[test]
     fn a_token_is_refused_one_byte_past_the_bound() {
-        assert!(Token::new(&[1; TOKEN_BYTES_MAX]).is_ok());
-        assert_eq!(Token::new(&[1; TOKEN_BYTES_MAX + 1]), Err(TokenTooLong { bytes: TOKEN_BYTES_MAX + 1 }));
+        assert!(ClaimToken::new(&[1; TOKEN_BYTES_MAX]).is_ok());
+        assert_eq!(ClaimToken::new(&[1; TOKEN_BYTES_MAX + 1]), Err(TokenTooLong { bytes: TOKEN_BYTES_MAX + 1 }));
     }
 }

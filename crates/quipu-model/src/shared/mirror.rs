@@ -20,14 +20,14 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use crate::Millis;
-use crate::shared::{CellId, Held, Next, Seen, Seq, Snapshot, Spent, Stage, SwapId, Version};
+use crate::shared::{CellId, FetchedRow, NextRow, RowCell, RowVersion, Seq, Snapshot, SpentCell, SwapId, WriterStage};
 use crate::{Epoch, Writer};
 
 /// A row, and a number that stands for the store it is in.
 #[derive(Debug, Clone, Copy)]
 pub struct StoredRow<'r> {
     /// The row as it was read.
-    pub seen: &'r Seen,
+    pub fetched: &'r FetchedRow,
     /// A hash of the store's address.
     pub store: u64,
 }
@@ -36,7 +36,7 @@ pub struct StoredRow<'r> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[error("{}", self.text())]
-pub enum MirrorRefused {
+pub enum MirrorError {
     /// It has bodies.
     Sketch,
     /// The rows are unrelated, and both have counts.
@@ -51,24 +51,24 @@ pub enum MirrorRefused {
     Damaged,
 }
 
-impl MirrorRefused {
+impl MirrorError {
     /// What to tell an operator: what is in the way, and what to do.
     pub fn text(self) -> &'static str {
         match self {
-            MirrorRefused::Sketch => "it is a sketch, and sketches are not copied",
-            MirrorRefused::Unrelated => {
+            MirrorError::Sketch => "it is a sketch, and sketches are not copied",
+            MirrorError::Unrelated => {
                 "the target has counted it by itself, and a copy would add both: copy into an empty store"
             }
-            MirrorRefused::Base => {
+            MirrorError::Base => {
                 "its folded or set values differ, and their writers are forgotten: copy into an empty store"
             }
-            MirrorRefused::SourceNewer => {
+            MirrorError::SourceNewer => {
                 "the source has set, reset or deleted it, and the target has counts that the source does not know: copy the other way first"
             }
-            MirrorRefused::TargetNewer => {
+            MirrorError::TargetNewer => {
                 "the target has set, reset, deleted or expired it later than the source: copy the other way"
             }
-            MirrorRefused::Damaged => {
+            MirrorError::Damaged => {
                 "one number of a writer's sequence has two values: a store is damaged, see `quipu audit --store`"
             }
         }
@@ -89,7 +89,7 @@ enum Descent {
 
 /// A cell of the present epoch, wherever the row holds it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Entry {
+struct MirrorCell {
     seq: Seq,
     value: i128,
     total: i128,
@@ -97,60 +97,63 @@ struct Entry {
     folded: bool,
 }
 
-type Entries = BTreeMap<CellId, Entry>;
+type MirrorCells = BTreeMap<CellId, MirrorCell>;
 
 /// The next row of the target. `stages` are those of the target's registry; an unknown writer is about to be registered as live.
 pub fn mirror(
     source: StoredRow<'_>,
     target: StoredRow<'_>,
-    stages: &BTreeMap<Writer, Stage>,
-) -> Result<Next, MirrorRefused> {
-    let at = target.seen.at;
+    stages: &BTreeMap<Writer, WriterStage>,
+) -> Result<NextRow, MirrorError> {
+    let at = target.fetched.at;
     // Both by one clock: an expiry that only one of the clocks has reached is no difference.
-    let from = source.seen.snapshot.as_of(at);
-    let to = target.seen.snapshot.as_of(at);
+    let from = source.fetched.snapshot.as_of(at);
+    let to = target.fetched.snapshot.as_of(at);
     if !from.exists() && !to.exists() {
-        return Ok(Next::Same);
+        return Ok(NextRow::Unchanged);
     }
     if from.is_sketch() || to.is_sketch() {
-        return Err(MirrorRefused::Sketch);
+        return Err(MirrorError::Sketch);
     }
     let descent = descent(source, target);
-    let Some(parts) = parts(&from, &to, descent)? else { return Ok(Next::Same) };
+    let Some(parts) = parts(&from, &to, descent)? else { return Ok(NextRow::Unchanged) };
     let keeps_own = !knows_all(&from, &parts.theirs);
     let mut next = merged(&from, &to, parts, stages, at);
-    if from.epoch != to.epoch || target.seen.snapshot.version == Version::ABSENT || descent != Descent::TargetAhead {
+    if from.epoch != to.epoch
+        || target.fetched.snapshot.version == RowVersion::ABSENT
+        || descent != Descent::TargetAhead
+    {
         next.expires_at = from.expires_at;
     }
-    if next.due(at) {
+    if next.is_due(at) {
         next = next.as_of(at).into_owned();
     }
-    if next == target.seen.snapshot {
-        return Ok(Next::Same);
+    if next == target.fetched.snapshot {
+        return Ok(NextRow::Unchanged);
     }
-    if next.version == Version::ABSENT {
+    if next.version == RowVersion::ABSENT {
         next.version.born_at = at;
     }
-    next.sign(mark(source, keeps_own));
-    Ok(Next::Row(next))
+    next.record_swap(encode_mark(source, keeps_own));
+    Ok(NextRow::Row(next))
 }
 
 /// What the target's next row is made of.
-struct Parts {
+struct MirrorParts {
     /// The unattributed base.
     base: i128,
     /// Cells of the source.
-    ours: Entries,
+    ours: MirrorCells,
     /// Cells of the target.
-    theirs: Entries,
+    theirs: MirrorCells,
 }
 
 /// The parts of the next row; none if the target's is as it should be.
-fn parts(from: &Snapshot, to: &Snapshot, descent: Descent) -> Result<Option<Parts>, MirrorRefused> {
+fn parts(from: &Snapshot, to: &Snapshot, descent: Descent) -> Result<Option<MirrorParts>, MirrorError> {
     let (ours, theirs) = (entries(from), entries(to));
     let base = unattributed(from, &ours);
-    let from_source = |ours| Ok(Some(Parts { base, ours, theirs: Entries::new() }));
-    if to.version == Version::ABSENT {
+    let from_source = |ours| Ok(Some(MirrorParts { base, ours, theirs: MirrorCells::new() }));
+    if to.version == RowVersion::ABSENT {
         return from_source(ours);
     }
     match from.epoch.cmp(&to.epoch) {
@@ -158,25 +161,25 @@ fn parts(from: &Snapshot, to: &Snapshot, descent: Descent) -> Result<Option<Part
             for (id, entry) in &ours {
                 let same = theirs.get(id).filter(|there| there.seq == entry.seq);
                 if same.is_some_and(|there| there.value != entry.value) {
-                    return Err(MirrorRefused::Damaged);
+                    return Err(MirrorError::Damaged);
                 }
             }
             let is_known = knows_all(to, &ours);
             let has_own = theirs.keys().any(|id| from.newest(*id).is_none());
             let knows_theirs = knows_all(from, &theirs);
             match agreed(from, to, ours.clone(), theirs.clone(), descent) {
-                Some(_) if descent == Descent::Unrelated && has_own && !is_known => Err(MirrorRefused::Unrelated),
+                Some(_) if descent == Descent::Unrelated && has_own && !is_known => Err(MirrorError::Unrelated),
                 Some(parts) => Ok(Some(parts)),
-                None if descent == Descent::SourceAhead && knows_theirs => Ok(Some(Parts { base, ours, theirs })),
+                None if descent == Descent::SourceAhead && knows_theirs => Ok(Some(MirrorParts { base, ours, theirs })),
                 None if descent == Descent::TargetAhead && is_known => Ok(None),
-                None => Err(MirrorRefused::Base),
+                None => Err(MirrorError::Base),
             }
         }
         Ordering::Greater => {
             let knows_base = unattributed(to, &theirs) == 0 || descent == Descent::SourceAhead;
-            if knows_all(from, &theirs) && knows_base { from_source(ours) } else { Err(MirrorRefused::SourceNewer) }
+            if knows_all(from, &theirs) && knows_base { from_source(ours) } else { Err(MirrorError::SourceNewer) }
         }
-        Ordering::Less if from.exists() => Err(MirrorRefused::TargetNewer),
+        Ordering::Less if from.exists() => Err(MirrorError::TargetNewer),
         Ordering::Less => Ok(None),
     }
 }
@@ -184,7 +187,13 @@ fn parts(from: &Snapshot, to: &Snapshot, descent: Descent) -> Result<Option<Part
 /// The parts of two rows of one epoch whose bases agree.
 ///
 /// A folded cell that only one side knows was folded there, or was folded by both and forgotten by the other, whose unattributed base then has it. The bases tell which.
-fn agreed(from: &Snapshot, to: &Snapshot, mut ours: Entries, mut theirs: Entries, descent: Descent) -> Option<Parts> {
+fn agreed(
+    from: &Snapshot,
+    to: &Snapshot,
+    mut ours: MirrorCells,
+    mut theirs: MirrorCells,
+    descent: Descent,
+) -> Option<MirrorParts> {
     let base = unattributed(from, &ours);
     let agree = base == unattributed(to, &theirs);
     let all = (ours.clone(), theirs.clone());
@@ -193,28 +202,28 @@ fn agreed(from: &Snapshot, to: &Snapshot, mut ours: Entries, mut theirs: Entries
     let common = unattributed(from, &ours);
     let agree_in_common = common == unattributed(to, &theirs);
     if agree && (!agree_in_common || common == base) {
-        return Some(Parts { base, ours: all.0, theirs: all.1 });
+        return Some(MirrorParts { base, ours: all.0, theirs: all.1 });
     }
     // If both agree, both readings are possible.
-    (!agree && agree_in_common && descent != Descent::Unrelated).then_some(Parts { base: common, ours, theirs })
+    (!agree && agree_in_common && descent != Descent::Unrelated).then_some(MirrorParts { base: common, ours, theirs })
 }
 
 /// The target's row with the source's cells in it, not signed.
 fn merged(
     from: &Snapshot,
     to: &Snapshot,
-    Parts { mut base, ours, theirs }: Parts,
-    stages: &BTreeMap<Writer, Stage>,
+    MirrorParts { mut base, ours, theirs }: MirrorParts,
+    stages: &BTreeMap<Writer, WriterStage>,
     at: Millis,
 ) -> Snapshot {
-    let same_epoch = from.epoch == to.epoch && to.version != Version::ABSENT;
+    let same_epoch = from.epoch == to.epoch && to.version != RowVersion::ABSENT;
     let mut next = to.clone();
     next.epoch = from.epoch;
     next.cells.clear();
     for (&id, spent) in &from.spent {
         // The target forgets it by its own clock.
         if next.spent.get(&id).is_none_or(|there| there.seq < spent.seq) {
-            next.spent.insert(id, Spent { at, ..*spent });
+            next.spent.insert(id, SpentCell { at, ..*spent });
         }
     }
     let mut has_base = from.base.is_some() || same_epoch && to.base.is_some();
@@ -223,18 +232,19 @@ fn merged(
         let there = all.get(&id).copied();
         let newest = there.filter(|there| there.seq >= entry.seq).unwrap_or(entry);
         let stage = stages.get(&id.writer);
-        let folded = entry.folded || there.map_or(matches!(stage, Some(Stage::Folded { .. })), |there| there.folded);
-        let closed = there.map_or(!matches!(stage, None | Some(Stage::Live)), |there| there.closed);
-        all.insert(id, Entry { closed, folded, ..newest });
+        let folded =
+            entry.folded || there.map_or(matches!(stage, Some(WriterStage::Folded { .. })), |there| there.folded);
+        let closed = there.map_or(!matches!(stage, None | Some(WriterStage::Live)), |there| there.closed);
+        all.insert(id, MirrorCell { closed, folded, ..newest });
     }
-    for (id, Entry { seq, value, total, closed, folded }) in all {
+    for (id, MirrorCell { seq, value, total, closed, folded }) in all {
         if !folded {
-            next.cells.insert(id, Held { seq, value, total, closed });
+            next.cells.insert(id, RowCell { seq, value, total, closed });
             continue;
         }
         base = base.saturating_add(value);
         has_base = true;
-        let spent = Spent { epoch: from.epoch, seq, value, total, closed: true, expired: None, at };
+        let spent = SpentCell { epoch: from.epoch, seq, value, total, closed: true, expired: None, at };
         let known = next.spent.get(&id).filter(|known| known.epoch == spent.epoch && known.seq == spent.seq);
         if known.is_none() {
             next.spent.insert(id, spent);
@@ -248,38 +258,38 @@ fn merged(
 }
 
 /// The cells of the present epoch: those that count by themselves, and those that were folded into the base.
-fn entries(row: &Snapshot) -> Entries {
+fn entries(row: &Snapshot) -> MirrorCells {
     let of_epoch = |epoch: Epoch| epoch == row.epoch;
     let folded = row.spent.iter().filter(|(_, spent)| of_epoch(spent.epoch));
-    let folded = folded
-        .map(|(&id, &Spent { seq, value, total, .. })| (id, Entry { seq, value, total, closed: true, folded: true }));
-    let held = row
-        .cells
-        .iter()
-        .map(|(&id, &Held { seq, value, total, closed })| (id, Entry { seq, value, total, closed, folded: false }));
+    let folded = folded.map(|(&id, &SpentCell { seq, value, total, .. })| {
+        (id, MirrorCell { seq, value, total, closed: true, folded: true })
+    });
+    let held = row.cells.iter().map(|(&id, &RowCell { seq, value, total, closed })| {
+        (id, MirrorCell { seq, value, total, closed, folded: false })
+    });
     folded.chain(held).collect()
 }
 
 /// The part of the base that no remembered cell was folded into it.
-fn unattributed(row: &Snapshot, entries: &Entries) -> i128 {
+fn unattributed(row: &Snapshot, entries: &MirrorCells) -> i128 {
     let folded = entries.values().filter(|entry| entry.folded).map(|entry| entry.value);
     folded.fold(row.base.unwrap_or(0), i128::saturating_sub)
 }
 
 /// Whether a row has all of these cells, as new as this or newer, under whatever epoch.
-fn knows_all(row: &Snapshot, entries: &Entries) -> bool {
+fn knows_all(row: &Snapshot, entries: &MirrorCells) -> bool {
     entries.iter().all(|(id, entry)| row.newest(*id).is_some_and(|newest| newest >= entry.seq))
 }
 
 fn descent(source: StoredRow<'_>, target: StoredRow<'_>) -> Descent {
-    let (from, to) = (&source.seen.snapshot, &target.seen.snapshot);
+    let (from, to) = (&source.fetched.snapshot, &target.fetched.snapshot);
     // A row that kept counts of its own has more than the row that it mirrored, though it has seen no swap since.
-    let last = |of: StoredRow<'_>, row: &Snapshot| {
-        let mark = row.swaps.last().and_then(|id| read_mark(of, *id));
-        mark.is_some_and(|mark| mark.swaps <= of.seen.snapshot.version.swaps && !mark.keeps_own)
+    let last = |origin: StoredRow<'_>, row: &Snapshot| {
+        let mark = row.swaps.last().and_then(|id| decode_mark(origin, *id));
+        mark.is_some_and(|mark| mark.swaps <= origin.fetched.snapshot.version.swaps && !mark.keeps_own)
     };
-    let any = |of: StoredRow<'_>, row: &Snapshot, wanted: Option<u64>| {
-        let mut marks = row.swaps.iter().filter_map(|id| read_mark(of, *id));
+    let any = |origin: StoredRow<'_>, row: &Snapshot, wanted: Option<u64>| {
+        let mut marks = row.swaps.iter().filter_map(|id| decode_mark(origin, *id));
         marks.any(|mark| wanted.is_none_or(|wanted| wanted == mark.swaps))
     };
     if any(source, to, Some(from.version.swaps)) {
@@ -295,37 +305,37 @@ fn descent(source: StoredRow<'_>, target: StoredRow<'_>) -> Descent {
 }
 
 /// What the name of a swap that mirrors says.
-struct Mark {
+struct MirrorMark {
     /// How many swaps the source row had seen.
     swaps: u64,
     /// The target kept counts that the source row does not know.
     keeps_own: bool,
 }
 
-/// The bit of a mark for [`Mark::keeps_own`]: no row sees so many swaps.
+/// The bit of a mark for [`MirrorMark::keeps_own`]: no row sees so many swaps.
 const KEEPS_OWN: u64 = 1 << 63;
 
 /// The name of a swap that mirrors this row.
-fn mark(row: StoredRow<'_>, keeps_own: bool) -> SwapId {
-    let swaps = row.seen.snapshot.version.swaps & !KEEPS_OWN;
+fn encode_mark(row: StoredRow<'_>, keeps_own: bool) -> SwapId {
+    let swaps = row.fetched.snapshot.version.swaps & !KEEPS_OWN;
     let flag = if keeps_own { KEEPS_OWN } else { 0 };
-    SwapId(u128::from(tag(row)) << 64 | u128::from(swaps | flag))
+    SwapId(u128::from(row_tag(row)) << 64 | u128::from(swaps | flag))
 }
 
 /// The mark in the name of a swap, if it mirrored this row.
-fn read_mark(row: StoredRow<'_>, SwapId(words): SwapId) -> Option<Mark> {
+fn decode_mark(row: StoredRow<'_>, SwapId(words): SwapId) -> Option<MirrorMark> {
     let low = words as u64;
-    let mark = Mark { swaps: low & !KEEPS_OWN, keeps_own: low & KEEPS_OWN != 0 };
-    ((words >> 64) as u64 == tag(row)).then_some(mark)
+    let mark = MirrorMark { swaps: low & !KEEPS_OWN, keeps_own: low & KEEPS_OWN != 0 };
+    ((words >> 64) as u64 == row_tag(row)).then_some(mark)
 }
 
 /// A row that was forgotten and made anew is another one.
-fn tag(row: StoredRow<'_>) -> u64 {
+fn row_tag(row: StoredRow<'_>) -> u64 {
     let mix = |mixed: u64, word: u64| {
         let mixed = (mixed ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         mixed ^ mixed >> 32
     };
-    mix(mix(0, row.store), row.seen.snapshot.version.born_at.0)
+    mix(mix(0, row.store), row.fetched.snapshot.version.born_at.0)
 }
 
 #[cfg(test)]

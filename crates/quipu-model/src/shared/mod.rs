@@ -43,17 +43,19 @@ pub mod body;
 
 pub mod mirror;
 
-pub use attempt::{Attempt, Fate};
-pub use body::{Bodies, BodyPut, BodyVerdict, NODE, SeenBodies, is_body_cell, life_cell, node_cell};
-pub use carry::{Lapsed, Own, Told};
-pub use claim::{Claim, ClaimEnd, ClaimVerdict, EndVerdict, RestoreVerdict, Token, TokenTooLong};
-pub use late::Late;
-pub use mirror::{MirrorRefused, StoredRow, mirror};
+pub use attempt::{SwapAttempt, SwapOutcome};
+pub use body::{
+    Bodies, BodyPut, BodyVerdict, NODE_INCARNATION, RowWithBodies, incarnation_cell, is_body_cell, node_cell,
+};
+pub use carry::{NextStep, OwnValue, PendingExpiry};
+pub use claim::{Claim, ClaimEnd, ClaimEndVerdict, ClaimToken, ClaimVerdict, RestoreVerdict, TokenTooLong};
+pub use late::FinalCell;
+pub use mirror::{MirrorError, StoredRow, mirror};
 pub use put::{Put, Verdict};
 pub use read::{TooWide, Total, nearest, read};
-pub use registry::{Holder, RegisterVerdict, Registration, RenewError, Stage, Step};
-pub use snapshot::{CellId, Held, Seen, Seq, Shard, Snapshot, SnapshotError, Spent, SwapId, Version};
-pub use swap::{By, Change, Computed, NOBODY, Next, SwapRefused, SwapVerdict, compute};
+pub use registry::{Holder, RegisterVerdict, Registration, RenewError, RetireStep, WriterStage};
+pub use snapshot::{CellId, FetchedRow, RowCell, RowVersion, Seq, Shard, Snapshot, SnapshotError, SpentCell, SwapId};
+pub use swap::{Change, NO_WRITERS, NextRow, SwapContext, SwapError, SwapPlan, SwapVerdict, plan_swap};
 
 #[cfg(test)]
 mod properties;

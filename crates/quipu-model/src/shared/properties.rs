@@ -1,6 +1,6 @@
 //! Laws of the protocol, over rows, puts and schedules that chance makes up.
 
-mod lives;
+mod incarnations;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -30,7 +30,7 @@ fn running(nth: u64) -> i128 {
 
 /// What a writer says at one place of its sequence, which goes on through all epochs: always the same. Its life began under epoch 9, and of
 /// each epoch that ended the third was kept.
-fn said(node: u64, shard: u16, at: u64, nth: u64) -> Put {
+fn cell_put(node: u64, shard: u16, at: u64, nth: u64) -> Put {
     let (value, before) = (running(nth), running(3) * i128::from(at - 9));
     Put { cell: cell(node, shard), epoch: epoch(at), seq: Seq((at - 9) * 10 + nth), value, total: before + value }
 }
@@ -46,7 +46,7 @@ fn before(row: &Snapshot, cell: CellId, epoch: Epoch) -> i128 {
 }
 
 fn any_put() -> impl Strategy<Value = Put> {
-    (0..3_u64, 0..2_u16, 9..12_u64, 0..6_u64).prop_map(|(node, shard, at, nth)| said(node, shard, at, nth))
+    (0..3_u64, 0..2_u16, 9..12_u64, 0..6_u64).prop_map(|(node, shard, at, nth)| cell_put(node, shard, at, nth))
 }
 
 /// Rows of epoch 11, with any cells, some of them closed or spent in an epoch before.
@@ -55,17 +55,17 @@ fn any_row() -> impl Strategy<Value = Snapshot> {
     (vec((0..3_u64, 0..2_u16, 0..6_u64, any::<bool>()), 0..5), vec(spent, 0..4), any::<Option<i8>>()).prop_map(
         |(cells, spent, base)| {
             let held = |(node, shard, nth, closed)| {
-                let Put { cell, seq, value, total, .. } = said(node, shard, 11, nth);
-                (cell, Held { seq, value, total, closed })
+                let Put { cell, seq, value, total, .. } = cell_put(node, shard, 11, nth);
+                (cell, RowCell { seq, value, total, closed })
             };
             let kept = |(node, shard, at, closed): (u64, u16, u64, bool)| {
-                let Put { cell, epoch, seq, value, total } = said(node, shard, at, 3);
+                let Put { cell, epoch, seq, value, total } = cell_put(node, shard, at, 3);
                 // What is spent in the row's own epoch was folded, and so was closed.
-                (cell, Spent { epoch, seq, value, total, closed: closed || at == 11, expired: None, at: NOW })
+                (cell, SpentCell { epoch, seq, value, total, closed: closed || at == 11, expired: None, at: NOW })
             };
             let cells: BTreeMap<_, _> = cells.into_iter().map(held).collect();
             let spent = spent.into_iter().map(kept).filter(|(cell, _)| !cells.contains_key(cell)).collect();
-            let version = Version { swaps: 3, ..Version::ABSENT };
+            let version = RowVersion { swaps: 3, ..RowVersion::ABSENT };
             Snapshot { epoch: epoch(11), base: base.map(i128::from), cells, spent, version, ..Snapshot::default() }
         },
     )
@@ -74,26 +74,27 @@ fn any_row() -> impl Strategy<Value = Snapshot> {
 /// The row after the puts. Its version stays: a row without one would be taken for new, and younger than the epochs of what is said.
 fn after(row: &Snapshot, puts: &[Put]) -> Snapshot {
     let mut next = Some(row.clone());
-    for said in puts {
-        put(&mut next, said, NOW);
+    for cell_put in puts {
+        put(&mut next, cell_put, NOW);
     }
     Snapshot { version: row.version, ..next.unwrap() }
 }
 
 fn swapped(row: &Snapshot, change: Change) -> (Snapshot, Reply) {
-    let by = By { id: SwapId(1), node: NodeId(7), grace: GRACE, registered: &crate::shared::NOBODY };
-    let seen = Seen { snapshot: row.clone(), at: NOW };
-    let computed = compute(&seen, &by, &change).expect("values of the properties fit a reply");
-    match computed.next {
-        Next::Row(next) => (next, computed.reply),
-        Next::Same => (row.clone(), computed.reply),
-        Next::Gone => (Snapshot::default(), computed.reply),
+    let by = SwapContext { id: SwapId(1), node: NodeId(7), grace: GRACE, registered: &crate::shared::NO_WRITERS };
+    let fetched = FetchedRow { snapshot: row.clone(), at: NOW };
+    let plan = plan_swap(&fetched, &by, &change).expect("values of the properties fit a reply");
+    match plan.next {
+        NextRow::Row(next) => (next, plan.reply),
+        NextRow::Unchanged => (row.clone(), plan.reply),
+        NextRow::Removed => (Snapshot::default(), plan.reply),
     }
 }
 
 /// The row after lives that are over have settled. Its version stays, as above.
 fn late(row: &Snapshot, puts: &[Put]) -> Snapshot {
-    let settle = |row, put: &Put| swapped(&row, Change::Late(Late { put: *put, expires_at: None, let_go: Seq(0) })).0;
+    let settle =
+        |row, put: &Put| swapped(&row, Change::Late(FinalCell { put: *put, expires_at: None, expired_seq: Seq(0) })).0;
     Snapshot { version: row.version, swaps: Vec::new(), ..puts.iter().fold(row.clone(), settle) }
 }
 
@@ -118,23 +119,23 @@ proptest! {
     }
 
     #[test]
-    fn a_put_repeated_changes_nothing_and_is_never_told_more(row in any_row(), said in any_put()) {
+    fn a_put_repeated_changes_nothing_and_is_never_told_more(row in any_row(), cell_put in any_put()) {
         let mut row = Some(row);
-        let first = put(&mut row, &said, NOW);
+        let first = put(&mut row, &cell_put, NOW);
         let once = row.clone();
-        let second = put(&mut row, &said, NOW);
+        let second = put(&mut row, &cell_put, NOW);
         prop_assert_eq!(&row, &once, "not even the version");
         prop_assert_eq!(first, second);
     }
 
     #[test]
-    fn only_a_put_that_was_newest_moves_a_row(row in any_row(), said in any_put()) {
+    fn only_a_put_that_was_newest_moves_a_row(row in any_row(), cell_put in any_put()) {
         let mut now = Some(row.clone());
-        let verdict = put(&mut now, &said, NOW);
+        let verdict = put(&mut now, &cell_put, NOW);
         if verdict != Verdict::Newest {
             prop_assert_eq!(now.unwrap(), row);
         } else {
-            prop_assert!(now.unwrap().cells[&said.cell].seq >= said.seq);
+            prop_assert!(now.unwrap().cells[&cell_put.cell].seq >= cell_put.seq);
         }
     }
 
@@ -145,35 +146,35 @@ proptest! {
         // A writer's cell is always ahead of what the row has of it.
         let cell = cell(node, shard);
         let total = before(&row, cell, epoch(at)) + value;
-        let own = Own { epoch: epoch(at), value, total, said: true, ..Own::default() };
+        let own = OwnValue { epoch: epoch(at), value, total, has_value: true, ..OwnValue::default() };
         prop_assume!(row.cells.get(&cell).is_none_or(|_| at == 11));
         prop_assume!(row.spent.get(&cell).is_none_or(|spent| spent.epoch.millis <= at));
         let held = row.cells.get(&cell).map_or(0, |held| held.value);
         let taken = row.spent.get(&cell).filter(|spent| spent.epoch == own.epoch).map_or(0, |spent| spent.value);
         let settled = late(&row, &[own.put(cell, Seq(31)).unwrap()]);
-        let owed = match own.shown(cell, Seq(30), &row, NOW) {
-            Told::Stay => own.value - held,
-            Told::Open(own) => own.value,
-            Told::Over => settled.sum() - row.sum(),
-            Told::Move | Told::Outdone => unreachable!("the row is neither due nor behind, nor ahead"),
+        let owed = match own.on_row(cell, Seq(30), &row, NOW) {
+            NextStep::Keep => own.value - held,
+            NextStep::Continue(own) => own.value,
+            NextStep::Retired => settled.sum() - row.sum(),
+            NextStep::Move | NextStep::Superseded => unreachable!("the row is neither due nor behind, nor ahead"),
         };
         prop_assert_eq!(owed + held + taken, value);
         prop_assert_eq!(settled.sum(), row.sum() + owed, "the same, if that life is over");
-        let seen = Seen { snapshot: row.clone(), at: NOW };
-        prop_assert_eq!(read(&seen, NOW, &[(cell, Seq(30), own)]).sum, row.sum() + owed);
+        let fetched = FetchedRow { snapshot: row.clone(), at: NOW };
+        prop_assert_eq!(read(&fetched, NOW, &[(cell, Seq(30), own)]).sum, row.sum() + owed);
     }
 
     #[test]
-    fn settling_late_twice_is_once(row in any_row(), said in any_put()) {
-        let once = late(&row, &[said]);
-        prop_assert_eq!(late(&once, &[said]), once);
+    fn settling_late_twice_is_once(row in any_row(), cell_put in any_put()) {
+        let once = late(&row, &[cell_put]);
+        prop_assert_eq!(late(&once, &[cell_put]), once);
     }
 
     #[test]
     fn of_what_heirs_settle_late_in_any_order_and_number_the_newest_counts(
         row in any_row(), node in 0..3_u64, shard in 0..2_u16, at in 9..12_u64, places in vec(0..8_u64, 1..6),
     ) {
-        let by = |nth| said(node, shard, at, nth);
+        let by = |nth| cell_put(node, shard, at, nth);
         let newest = late(&row, &[by(*places.iter().max().unwrap())]);
         let all = late(&row, &places.iter().map(|&nth| by(nth)).collect::<Vec<_>>());
         prop_assert_eq!(all.sum(), newest.sum());
@@ -188,8 +189,8 @@ proptest! {
 
     #[test]
     fn settling_late_and_puts_that_are_no_newer_commute(row in any_row(), last in any_put(), puts in vec(any_put(), 0..6)) {
-        let before = |said: &Put| said.epoch == last.epoch && said.seq <= last.seq;
-        let puts: Vec<Put> = puts.into_iter().filter(|said| said.cell != last.cell || before(said)).collect();
+        let before = |cell_put: &Put| cell_put.epoch == last.epoch && cell_put.seq <= last.seq;
+        let puts: Vec<Put> = puts.into_iter().filter(|cell_put| cell_put.cell != last.cell || before(cell_put)).collect();
         let (first, then) = (late(&after(&row, &puts), &[last]), after(&late(&row, &[last]), &puts));
         prop_assert_eq!(first.sum(), then.sum());
         // Whether its cell is closed too is left to its retirement, if there was no news.
@@ -254,33 +255,33 @@ proptest! {
     }
 
     #[test]
-    fn expiry_agrees_on_all_nodes(row in any_row(), expires_at in 0..2_000_u64, looks in vec(0..5_000_u64, 1..6)) {
+    fn expiry_agrees_on_all_nodes(row in any_row(), expires_at in 0..2_000_u64, times in vec(0..5_000_u64, 1..6)) {
         let row = Snapshot { expires_at: Some(Millis(expires_at)), ..row };
-        let own = Own { epoch: row.epoch, expires_at: row.expires_at, ..Own::default() };
-        for look in looks {
-            let counts = row.as_of(Millis(look));
-            let (lapsed, swapped) = (own.lapse(Millis(look), Seq(9)), {
-                let by = By { id: SwapId(u128::from(look)), node: NodeId(look), grace: GRACE, registered: &crate::shared::NOBODY };
-                let seen = Seen { snapshot: row.clone(), at: Millis(look) };
-                match compute(&seen, &by, &Change::Lapse).unwrap().next {
-                    Next::Row(next) => next,
+        let own = OwnValue { epoch: row.epoch, expires_at: row.expires_at, ..OwnValue::default() };
+        for time in times {
+            let counts = row.as_of(Millis(time));
+            let (lapsed, swapped) = (own.lapse(Millis(time), Seq(9)), {
+                let by = SwapContext { id: SwapId(u128::from(time)), node: NodeId(time), grace: GRACE, registered: &crate::shared::NO_WRITERS };
+                let fetched = FetchedRow { snapshot: row.clone(), at: Millis(time) };
+                match plan_swap(&fetched, &by, &Change::Lapse).unwrap().next {
+                    NextRow::Row(next) => next,
                     _ => row.clone(),
                 }
             });
-            let expected = if expires_at <= look { row.epoch.expired(Millis(expires_at)) } else { row.epoch };
+            let expected = if expires_at <= time { row.epoch.expired(Millis(expires_at)) } else { row.epoch };
             prop_assert_eq!((counts.epoch, lapsed.epoch, swapped.epoch), (expected, expected, expected));
-            prop_assert_eq!(counts.sum(), if expires_at <= look { 0 } else { row.sum() });
+            prop_assert_eq!(counts.sum(), if expires_at <= time { 0 } else { row.sum() });
             prop_assert_eq!(swapped.sum(), counts.sum());
         }
     }
 
     #[test]
-    fn a_verdict_needs_no_more_than_comparing(row in any_row(), said in any_put()) {
+    fn a_verdict_needs_no_more_than_comparing(row in any_row(), cell_put in any_put()) {
         // What a verdict carries is copied from the row: an adapter has nothing to compute.
-        match judge(&row, &said, NOW) {
+        match judge(&row, &cell_put, NOW) {
             Verdict::Closed { value, .. } | Verdict::Stale { kept: value, .. } => {
-                let held = row.cells.get(&said.cell).map(|held| held.value);
-                let spent = row.spent.get(&said.cell).map(|spent| spent.value);
+                let held = row.cells.get(&cell_put.cell).map(|held| held.value);
+                let spent = row.spent.get(&cell_put.cell).map(|spent| spent.value);
                 prop_assert!(value == 0 || Some(value) == held || Some(value) == spent);
             }
             Verdict::Newest | Verdict::Older | Verdict::Behind { .. } => {}
@@ -290,85 +291,95 @@ proptest! {
 
 /// One thing that happens to two writers, a row and whoever harvests it.
 #[derive(Debug, Clone, Copy)]
-enum Event {
+enum PairEvent {
     Add(usize, i8),
     Send(usize),
     Deliver(usize),
     Repeat(usize),
-    Hear(usize),
-    Look,
+    Verdict(usize),
+    Fetch,
     Swap(bool),
     Retire(usize, bool),
     Begin(usize),
     Late(usize),
 }
 
-fn any_event() -> impl Strategy<Value = Event> {
+fn any_event() -> impl Strategy<Value = PairEvent> {
     prop_oneof![
-        4 => (0..2_usize, any::<i8>()).prop_map(|(writer, delta)| Event::Add(writer, delta)),
-        4 => (0..2_usize).prop_map(Event::Send),
-        3 => any::<usize>().prop_map(Event::Deliver),
-        1 => any::<usize>().prop_map(Event::Repeat),
-        2 => any::<usize>().prop_map(Event::Hear),
-        1 => Just(Event::Look),
-        2 => any::<bool>().prop_map(Event::Swap),
-        1 => (0..2_usize, any::<bool>()).prop_map(|(writer, fold)| Event::Retire(writer, fold)),
-        1 => (0..2_usize).prop_map(Event::Begin),
-        2 => any::<usize>().prop_map(Event::Late),
+        4 => (0..2_usize, any::<i8>()).prop_map(|(writer, delta)| PairEvent::Add(writer, delta)),
+        4 => (0..2_usize).prop_map(PairEvent::Send),
+        3 => any::<usize>().prop_map(PairEvent::Deliver),
+        1 => any::<usize>().prop_map(PairEvent::Repeat),
+        2 => any::<usize>().prop_map(PairEvent::Verdict),
+        1 => Just(PairEvent::Fetch),
+        2 => any::<bool>().prop_map(PairEvent::Swap),
+        1 => (0..2_usize, any::<bool>()).prop_map(|(writer, fold)| PairEvent::Retire(writer, fold)),
+        1 => (0..2_usize).prop_map(PairEvent::Begin),
+        2 => any::<usize>().prop_map(PairEvent::Late),
     ]
 }
 
 /// Two nodes, each with one cell of its present life, and heirs without number of the lives before.
-struct Two {
+struct TwoWriters {
     row: Option<Snapshot>,
-    writers: [(CellId, Own, u64); 2],
+    writers: [(CellId, OwnValue, u64); 2],
     over: Vec<Put>, // what each life said last
     puts: Vec<Put>,
     verdicts: Vec<(Put, Verdict)>,
-    seen: Seen, // what the next swap is computed from; others may act in between
+    fetched: FetchedRow, // what the next swap is computed from; others may act in between
     harvested: i128,
     ids: u128,
 }
 
-impl Two {
-    fn new() -> Two {
-        let writer = |node| (cell(node, 0), Own::default(), 0);
+impl TwoWriters {
+    fn new() -> TwoWriters {
+        let writer = |node| (cell(node, 0), OwnValue::default(), 0);
         let writers = [writer(1), writer(2)];
         let (puts, verdicts) = (Vec::new(), Vec::new());
-        Two { row: None, writers, over: Vec::new(), puts, verdicts, seen: Seen::default(), harvested: 0, ids: 0 }
+        TwoWriters {
+            row: None,
+            writers,
+            over: Vec::new(),
+            puts,
+            verdicts,
+            fetched: FetchedRow::default(),
+            harvested: 0,
+            ids: 0,
+        }
     }
 
-    fn happen(&mut self, event: Event) {
+    fn apply(&mut self, event: PairEvent) {
         match event {
-            Event::Add(writer, delta) => {
+            PairEvent::Add(writer, delta) => {
                 let own = &mut self.writers[writer].1;
                 *own = own.added(i64::from(delta)).unwrap();
             }
-            Event::Send(writer) => {
+            PairEvent::Send(writer) => {
                 let (cell, own, seq) = &mut self.writers[writer];
                 *seq += 1;
                 self.puts.extend(own.put(*cell, Seq(*seq)));
             }
-            Event::Deliver(at) | Event::Repeat(at) if !self.puts.is_empty() => {
+            PairEvent::Deliver(at) | PairEvent::Repeat(at) if !self.puts.is_empty() => {
                 let at = at % self.puts.len();
-                let said = if matches!(event, Event::Deliver(_)) { self.puts.swap_remove(at) } else { self.puts[at] };
-                let verdict = put(&mut self.row, &said, NOW);
-                self.verdicts.push((said, verdict));
+                let cell_put =
+                    if matches!(event, PairEvent::Deliver(_)) { self.puts.swap_remove(at) } else { self.puts[at] };
+                let verdict = put(&mut self.row, &cell_put, NOW);
+                self.verdicts.push((cell_put, verdict));
             }
-            Event::Hear(at) if !self.verdicts.is_empty() => {
-                let (said, verdict) = self.verdicts.swap_remove(at % self.verdicts.len());
-                self.hear(&said, &verdict);
+            PairEvent::Verdict(at) if !self.verdicts.is_empty() => {
+                let (cell_put, verdict) = self.verdicts.swap_remove(at % self.verdicts.len());
+                self.apply_verdict(&cell_put, &verdict);
             }
-            Event::Look => self.seen = Seen { snapshot: self.row.clone().unwrap_or_default(), at: NOW },
-            Event::Swap(take) => self.swap(if take { Change::Take } else { Change::Reset }),
-            Event::Retire(writer, fold) => {
+            PairEvent::Fetch => self.fetched = FetchedRow { snapshot: self.row.clone().unwrap_or_default(), at: NOW },
+            PairEvent::Swap(take) => self.swap(if take { Change::Take } else { Change::Reset }),
+            PairEvent::Retire(writer, fold) => {
                 let writer = self.writers[writer].0.writer;
-                self.seen = Seen { snapshot: self.row.clone().unwrap_or_default(), at: NOW };
+                self.fetched = FetchedRow { snapshot: self.row.clone().unwrap_or_default(), at: NOW };
                 self.swap(if fold { Change::Fold(writer) } else { Change::Close(writer) });
             }
-            Event::Begin(writer) => self.begin(writer),
-            Event::Late(at) if !self.over.is_empty() => self.settle_late(at % self.over.len()),
-            Event::Deliver(_) | Event::Repeat(_) | Event::Hear(_) | Event::Late(_) => {}
+            PairEvent::Begin(writer) => self.begin(writer),
+            PairEvent::Late(at) if !self.over.is_empty() => self.settle_late(at % self.over.len()),
+            PairEvent::Deliver(_) | PairEvent::Repeat(_) | PairEvent::Verdict(_) | PairEvent::Late(_) => {}
         }
     }
 
@@ -378,35 +389,36 @@ impl Two {
         self.over.extend(own.put(*cell, Seq(*seq + 1)));
         self.puts.extend(self.over.last());
         cell.writer.incarnation.0 += 1;
-        (*own, *seq) = (Own { epoch: own.epoch, ..Own::default() }, 0);
+        (*own, *seq) = (OwnValue { epoch: own.epoch, ..OwnValue::default() }, 0);
     }
 
     fn settle_late(&mut self, at: usize) {
-        self.seen = Seen { snapshot: self.row.clone().unwrap_or_default(), at: NOW };
-        self.swap(Change::Late(Late { put: self.over[at], expires_at: None, let_go: Seq(0) }));
+        self.fetched = FetchedRow { snapshot: self.row.clone().unwrap_or_default(), at: NOW };
+        self.swap(Change::Late(FinalCell { put: self.over[at], expires_at: None, expired_seq: Seq(0) }));
     }
 
-    fn hear(&mut self, said: &Put, verdict: &Verdict) {
-        let Some(writer) = self.writers.iter().position(|(cell, ..)| *cell == said.cell) else { return };
-        match self.writers[writer].1.told(said, verdict, Seq(self.writers[writer].2)) {
-            Told::Open(next) => self.writers[writer].1 = next,
-            Told::Over => self.begin(writer),
-            Told::Stay => {}
-            Told::Move | Told::Outdone => unreachable!("nothing expires here, and nobody goes back"),
+    fn apply_verdict(&mut self, cell_put: &Put, verdict: &Verdict) {
+        let Some(writer) = self.writers.iter().position(|(cell, ..)| *cell == cell_put.cell) else { return };
+        match self.writers[writer].1.on_verdict(cell_put, verdict, Seq(self.writers[writer].2)) {
+            NextStep::Continue(next) => self.writers[writer].1 = next,
+            NextStep::Retired => self.begin(writer),
+            NextStep::Keep => {}
+            NextStep::Move | NextStep::Superseded => unreachable!("nothing expires here, and nobody goes back"),
         }
     }
 
     fn swap(&mut self, change: Change) {
         self.ids += 1;
-        let by = By { id: SwapId(self.ids), node: NodeId(9), grace: GRACE, registered: &crate::shared::NOBODY };
-        let computed = compute(&self.seen, &by, &change).unwrap();
-        let present = self.row.as_ref().map_or(Version::ABSENT, |row| row.version);
-        if present != self.seen.snapshot.version {
+        let by =
+            SwapContext { id: SwapId(self.ids), node: NodeId(9), grace: GRACE, registered: &crate::shared::NO_WRITERS };
+        let plan = plan_swap(&self.fetched, &by, &change).unwrap();
+        let present = self.row.as_ref().map_or(RowVersion::ABSENT, |row| row.version);
+        if present != self.fetched.snapshot.version {
             return;
         }
-        if let Next::Row(next) = computed.next {
+        if let NextRow::Row(next) = plan.next {
             self.row = Some(next);
-            if let Reply::Value(Some(value)) | Reply::Integer(value) = computed.reply
+            if let Reply::Value(Some(value)) | Reply::Integer(value) = plan.reply
                 && matches!(change, Change::Take | Change::Reset)
             {
                 self.harvested += i128::from(value);
@@ -419,9 +431,9 @@ impl Two {
         for writer in [0, 1, 0, 1, 0, 1, 0, 1] {
             let (cell, own, seq) = &mut self.writers[writer];
             *seq += 1;
-            if let Some(said) = own.put(*cell, Seq(*seq)) {
-                let verdict = put(&mut self.row, &said, NOW);
-                self.hear(&said, &verdict);
+            if let Some(cell_put) = own.put(*cell, Seq(*seq)) {
+                let verdict = put(&mut self.row, &cell_put, NOW);
+                self.apply_verdict(&cell_put, &verdict);
             }
         }
         (0..self.over.len()).for_each(|at| self.settle_late(at));
@@ -433,17 +445,17 @@ proptest! {
 
     #[test]
     fn what_was_harvested_and_what_is_left_are_all_that_was_added(events in vec(any_event(), 0..60)) {
-        let mut two = Two::new();
+        let mut two = TwoWriters::new();
         let mut added = 0;
         for event in events {
-            if let Event::Add(_, delta) = event {
+            if let PairEvent::Add(_, delta) = event {
                 added += i128::from(delta);
             }
-            two.happen(event);
+            two.apply(event);
         }
-        while let Some(said) = two.puts.pop() {
-            let verdict = put(&mut two.row, &said, NOW);
-            two.verdicts.push((said, verdict));
+        while let Some(cell_put) = two.puts.pop() {
+            let verdict = put(&mut two.row, &cell_put, NOW);
+            two.verdicts.push((cell_put, verdict));
         }
         two.settle();
         prop_assert_eq!(two.harvested + two.row.map_or(0, |row| row.sum()), added);

@@ -9,7 +9,7 @@
 //!
 //! Not here: what a writer does about a verdict (`carry`).
 
-use crate::shared::{CellId, Held, Seq, Snapshot, Version};
+use crate::shared::{CellId, RowCell, RowVersion, Seq, Snapshot};
 use crate::{Epoch, Millis};
 
 /// What a writer says of one of its cells.
@@ -28,10 +28,10 @@ pub struct Put {
 }
 
 impl Put {
-    /// What it moves the version of a row on by; see [`Version`].
+    /// What it moves the version of a row on by; see [`RowVersion`].
     pub fn stride(&self) -> u64 {
         let CellId { writer, shard } = self.cell;
-        Version::stride(&[writer.node.0, writer.incarnation.0, u64::from(shard.0), self.seq.0])
+        RowVersion::stride(&[writer.node.0, writer.incarnation.0, u64::from(shard.0), self.seq.0])
     }
 }
 
@@ -41,7 +41,7 @@ pub enum Verdict {
     /// It is in the row, now or since an earlier try.
     Newest,
     /// The row knows a newer one of this cell. Nothing changed, nothing to do, if the put was overtaken by another. Told of a put with
-    /// the newest seq that its writer has given, it means [`Told::Outdone`](crate::shared::Told::Outdone): whoever asked knows that seq.
+    /// the newest seq that its writer has given, it means [`Told::Superseded`](crate::shared::Told::Outdone): whoever asked knows that seq.
     Older,
     /// The writer was retired. This much of the put's epoch was kept, and is or was counted; no more will be by puts of this incarnation.
     Closed {
@@ -69,22 +69,22 @@ pub enum Verdict {
 /// Puts a cell into a row; `None` is a row that the store does not have.
 pub fn put(row: &mut Option<Snapshot>, put: &Put, at: Millis) -> Verdict {
     let Some(row) = row else {
-        let version = Version { born_at: at, ..Version::ABSENT };
+        let version = RowVersion { born_at: at, ..RowVersion::ABSENT };
         let mut made = Snapshot { version, epoch: put.epoch, ..Snapshot::default() };
-        keep(&mut made, put);
+        insert_cell(&mut made, put);
         *row = Some(made);
         return Verdict::Newest;
     };
     let verdict = judge(row, put, at);
     if verdict == Verdict::Newest && row.cells.get(&put.cell).is_none_or(|held| held.seq < put.seq) {
-        keep(row, put);
+        insert_cell(row, put);
     }
     verdict
 }
 
 /// The verdict on a put, without putting it.
 pub fn judge(row: &Snapshot, put: &Put, at: Millis) -> Verdict {
-    if row.due(at) || put.epoch > row.epoch {
+    if row.is_due(at) || put.epoch > row.epoch {
         return Verdict::Behind { epoch: row.epoch };
     }
     if put.epoch == row.epoch { judge_present(row, put) } else { judge_past(row, put) }
@@ -105,11 +105,11 @@ fn judge_present(row: &Snapshot, put: &Put) -> Verdict {
 }
 
 fn judge_past(row: &Snapshot, put: &Put) -> Verdict {
-    if let Some(&Held { seq, closed, .. }) = row.cells.get(&put.cell) {
-        return moved_on(put, seq, closed);
+    if let Some(&RowCell { seq, closed, .. }) = row.cells.get(&put.cell) {
+        return judge_superseded(put, seq, closed);
     }
     match row.spent.get(&put.cell) {
-        Some(spent) if spent.epoch > put.epoch => moved_on(put, spent.seq, spent.closed),
+        Some(spent) if spent.epoch > put.epoch => judge_superseded(put, spent.seq, spent.closed),
         Some(spent) => {
             // What was kept under an epoch before the put's is no part of the put: the writer knew, and began anew.
             let same = spent.epoch == put.epoch;
@@ -127,20 +127,20 @@ fn judge_past(row: &Snapshot, put: &Put) -> Verdict {
 }
 
 /// The verdict on a put of an earlier epoch than the row has of its cell.
-fn moved_on(put: &Put, seq: Seq, closed: bool) -> Verdict {
+fn judge_superseded(put: &Put, seq: Seq, closed: bool) -> Verdict {
     // To an heir the epoch of the put had expired, and to the writer, who says more, the expiry was called off.
     if closed && seq < put.seq { Verdict::Closed { seq, value: 0 } } else { Verdict::Older }
 }
 
-fn keep(row: &mut Snapshot, put: &Put) {
-    row.cells.insert(put.cell, Held { seq: put.seq, value: put.value, total: put.total, closed: false });
+fn insert_cell(row: &mut Snapshot, put: &Put) {
+    row.cells.insert(put.cell, RowCell { seq: put.seq, value: put.value, total: put.total, closed: false });
     row.version.puts = row.version.puts.wrapping_add(put.stride());
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shared::{Shard, Spent};
+    use crate::shared::{Shard, SpentCell};
     use crate::{Incarnation, NodeId, Writer};
 
     const CELL: CellId = CellId { writer: Writer { node: NodeId(1), incarnation: Incarnation(1) }, shard: Shard(0) };
@@ -150,25 +150,25 @@ mod tests {
         Epoch { millis, node: NodeId(0) }
     }
 
-    fn say(epoch_millis: u64, seq: u64, value: i128) -> Put {
+    fn cell_put(epoch_millis: u64, seq: u64, value: i128) -> Put {
         Put { cell: CELL, epoch: epoch(epoch_millis), seq: Seq(seq), value, total: value }
     }
 
     fn spent(epoch_millis: u64, value: i128, closed: bool) -> Snapshot {
         let spent =
-            Spent { epoch: epoch(epoch_millis), seq: Seq(3), value, total: value, closed, expired: None, at: NOW };
+            SpentCell { epoch: epoch(epoch_millis), seq: Seq(3), value, total: value, closed, expired: None, at: NOW };
         Snapshot { epoch: epoch(30), spent: [(CELL, spent)].into(), ..Snapshot::default() }
     }
 
     #[test]
     fn the_newest_stays_and_a_repeat_changes_nothing() {
         let mut row = None;
-        assert_eq!(put(&mut row, &say(0, 2, 20), NOW), Verdict::Newest);
-        assert_eq!(put(&mut row, &say(0, 1, 10), NOW), Verdict::Older);
+        assert_eq!(put(&mut row, &cell_put(0, 2, 20), NOW), Verdict::Newest);
+        assert_eq!(put(&mut row, &cell_put(0, 1, 10), NOW), Verdict::Older);
         let before = row.clone();
-        assert_eq!(put(&mut row, &say(0, 2, 20), NOW), Verdict::Newest);
+        assert_eq!(put(&mut row, &cell_put(0, 2, 20), NOW), Verdict::Newest);
         assert_eq!(row, before, "not even its version");
-        assert_eq!(put(&mut row, &say(0, 3, 5), NOW), Verdict::Newest, "newest is by seq, not by value");
+        assert_eq!(put(&mut row, &cell_put(0, 3, 5), NOW), Verdict::Newest, "newest is by seq, not by value");
         let row = row.unwrap();
         assert_eq!((row.sum(), row.version.born_at), (5, NOW), "and the row knows when it was made");
     }
@@ -176,56 +176,56 @@ mod tests {
     #[test]
     fn a_put_of_an_ended_epoch_is_told_what_was_kept_of_that_epoch() {
         let row = spent(10, 7, false);
-        assert_eq!(judge(&row, &say(10, 9, 12), NOW), Verdict::Stale { epoch: epoch(30), kept: 7, expired: None });
-        assert_eq!(judge(&row, &say(20, 9, 12), NOW), Verdict::Stale { epoch: epoch(30), kept: 0, expired: None });
-        assert_eq!(judge(&row, &say(5, 2, 12), NOW), Verdict::Older, "the writer has been told of a later epoch");
+        assert_eq!(judge(&row, &cell_put(10, 9, 12), NOW), Verdict::Stale { epoch: epoch(30), kept: 7, expired: None });
+        assert_eq!(judge(&row, &cell_put(20, 9, 12), NOW), Verdict::Stale { epoch: epoch(30), kept: 0, expired: None });
+        assert_eq!(judge(&row, &cell_put(5, 2, 12), NOW), Verdict::Older, "the writer has been told of a later epoch");
     }
 
     #[test]
     fn of_an_ended_epoch_the_newest_by_seq_stays_too() {
         let row = spent(10, 7, false);
         assert_eq!(
-            judge(&row, &say(10, 2, 12), NOW),
+            judge(&row, &cell_put(10, 2, 12), NOW),
             Verdict::Older,
             "seq 3 was kept: nothing is owed, and nothing owing"
         );
-        assert_eq!(judge(&row, &say(10, 3, 7), NOW), Verdict::Stale { epoch: epoch(30), kept: 7, expired: None });
+        assert_eq!(judge(&row, &cell_put(10, 3, 7), NOW), Verdict::Stale { epoch: epoch(30), kept: 7, expired: None });
         let row = spent(10, 7, true);
-        assert_eq!(judge(&row, &say(10, 2, 12), NOW), Verdict::Closed { seq: Seq(3), value: 7 });
+        assert_eq!(judge(&row, &cell_put(10, 2, 12), NOW), Verdict::Closed { seq: Seq(3), value: 7 });
     }
 
     #[test]
     fn a_late_put_of_a_writer_that_moved_on_is_older() {
         let mut row = Some(spent(10, 7, false));
-        assert_eq!(put(&mut row, &say(30, 5, 1), NOW), Verdict::Newest);
-        assert_eq!(judge(row.as_ref().unwrap(), &say(10, 4, 9), NOW), Verdict::Older);
+        assert_eq!(put(&mut row, &cell_put(30, 5, 1), NOW), Verdict::Newest);
+        assert_eq!(judge(row.as_ref().unwrap(), &cell_put(10, 4, 9), NOW), Verdict::Older);
     }
 
     #[test]
     fn a_put_of_an_earlier_epoch_than_an_heir_settled_is_closed_if_it_is_newer() {
-        let held = Held { seq: Seq(3), value: 7, total: 7, closed: true };
+        let held = RowCell { seq: Seq(3), value: 7, total: 7, closed: true };
         let counts = Snapshot { epoch: epoch(30), cells: [(CELL, held)].into(), ..Snapshot::default() };
         for row in [counts, spent(20, 7, true)] {
-            assert_eq!(judge(&row, &say(10, 4, 12), NOW), Verdict::Closed { seq: Seq(3), value: 0 });
-            assert_eq!(judge(&row, &say(10, 3, 7), NOW), Verdict::Older);
+            assert_eq!(judge(&row, &cell_put(10, 4, 12), NOW), Verdict::Closed { seq: Seq(3), value: 0 });
+            assert_eq!(judge(&row, &cell_put(10, 3, 7), NOW), Verdict::Older);
         }
     }
 
     #[test]
     fn closed_is_told_before_stale_and_for_good() {
         let row = spent(10, 7, true);
-        assert_eq!(judge(&row, &say(10, 9, 12), NOW), Verdict::Closed { seq: Seq(3), value: 7 });
-        assert_eq!(judge(&row, &say(20, 9, 12), NOW), Verdict::Closed { seq: Seq(3), value: 0 });
-        assert_eq!(judge(&row, &say(30, 9, 12), NOW), Verdict::Closed { seq: Seq(3), value: 0 });
+        assert_eq!(judge(&row, &cell_put(10, 9, 12), NOW), Verdict::Closed { seq: Seq(3), value: 7 });
+        assert_eq!(judge(&row, &cell_put(20, 9, 12), NOW), Verdict::Closed { seq: Seq(3), value: 0 });
+        assert_eq!(judge(&row, &cell_put(30, 9, 12), NOW), Verdict::Closed { seq: Seq(3), value: 0 });
         let folded = Snapshot { epoch: epoch(10), base: Some(7), ..spent(10, 7, true) };
-        assert_eq!(judge(&folded, &say(10, 9, 12), NOW), Verdict::Closed { seq: Seq(3), value: 7 });
+        assert_eq!(judge(&folded, &cell_put(10, 9, 12), NOW), Verdict::Closed { seq: Seq(3), value: 7 });
     }
 
     #[test]
     fn a_row_that_is_due_or_behind_moves_first() {
         let row = Snapshot { epoch: epoch(10), expires_at: Some(NOW), ..Snapshot::default() };
-        assert_eq!(judge(&row, &say(10, 1, 1), NOW), Verdict::Behind { epoch: epoch(10) });
-        assert_eq!(judge(&row, &say(10, 1, 1), Millis(999)), Verdict::Newest);
-        assert_eq!(judge(&row, &say(11, 1, 1), Millis(999)), Verdict::Behind { epoch: epoch(10) });
+        assert_eq!(judge(&row, &cell_put(10, 1, 1), NOW), Verdict::Behind { epoch: epoch(10) });
+        assert_eq!(judge(&row, &cell_put(10, 1, 1), Millis(999)), Verdict::Newest);
+        assert_eq!(judge(&row, &cell_put(11, 1, 1), Millis(999)), Verdict::Behind { epoch: epoch(10) });
     }
 }

@@ -9,7 +9,7 @@
 //!
 //! Not here: how old a row may be, and fetching it (the engine).
 
-use crate::shared::{CellId, Own, Seen, Seq, Snapshot, Told, late};
+use crate::shared::{CellId, FetchedRow, NextStep, OwnValue, Seq, Snapshot, late};
 use crate::{Epoch, Millis};
 
 /// A counter as one node sees it.
@@ -54,33 +54,33 @@ pub struct TooWide {
 
 /// Reads a counter at a time, by this node's idea of the store's clock.
 ///
-/// Each own cell comes with the newest seq that was given to it, as in [`Own::shown`].
-pub fn read(seen: &Seen, now: Millis, own: &[(CellId, Seq, Own)]) -> Total {
-    let now = now.max(seen.at);
-    let row = seen.snapshot.as_of(now);
+/// Each own cell comes with the newest seq that was given to it, as in [`OwnValue::on_row`].
+pub fn read(fetched: &FetchedRow, now: Millis, own: &[(CellId, Seq, OwnValue)]) -> Total {
+    let now = now.max(fetched.at);
+    let row = fetched.snapshot.as_of(now);
     let (mut sum, mut exists) = (row.sum(), row.exists());
-    let mut newer: Option<Own> = None; // what this node says of an epoch that the row has not reached
+    let mut newer: Option<OwnValue> = None; // what this node says of an epoch that the row has not reached
     for &(cell, seq, own) in own {
         let mut mine = own.lapse(now, Seq(seq.0.saturating_add(1)));
-        let mut told = mine.shown(cell, seq, &row, now);
-        if let (Told::Open(decided), Some(_)) = (told, mine.lapsed) {
-            (mine, told) = (decided, decided.shown(cell, seq, &row, now));
+        let mut next_step = mine.on_row(cell, seq, &row, now);
+        if let (NextStep::Continue(decided), Some(_)) = (next_step, mine.pending_expiry) {
+            (mine, next_step) = (decided, decided.on_row(cell, seq, &row, now));
         }
-        match told {
-            Told::Stay | Told::Move => {}
-            Told::Open(opened) => mine = opened,
-            Told::Over if mine.said => {
-                let (rest, counts) = owed(&row, &mine, cell, now);
+        match next_step {
+            NextStep::Keep | NextStep::Move => {}
+            NextStep::Continue(opened) => mine = opened,
+            NextStep::Retired if mine.has_value => {
+                let (rest, counts) = uncounted_value(&row, &mine, cell, now);
                 (sum, exists) = (sum.saturating_add(rest), exists || counts);
                 continue;
             }
-            Told::Over | Told::Outdone => continue,
+            NextStep::Retired | NextStep::Superseded => continue,
         }
         if mine.epoch > row.epoch {
             newer = Some(match newer {
                 Some(newer) if newer.epoch > mine.epoch => newer,
                 Some(newer) if newer.epoch == mine.epoch => {
-                    Own { said: newer.said || mine.said, ..newer.plus(mine.value) }
+                    OwnValue { has_value: newer.has_value || mine.has_value, ..newer.plus(mine.value) }
                 }
                 _ => mine,
             });
@@ -88,20 +88,20 @@ pub fn read(seen: &Seen, now: Millis, own: &[(CellId, Seq, Own)]) -> Total {
         }
         let held = row.cells.get(&cell).map_or(0, |held| held.value);
         sum = sum.saturating_sub(held).saturating_add(mine.value);
-        exists |= mine.said;
+        exists |= mine.has_value;
     }
     let (mut epoch, mut expires_at) = (row.epoch, row.expires_at);
     if let Some(newer) = newer {
-        (sum, exists, epoch, expires_at) = (newer.value, newer.said, newer.epoch, newer.expires_at);
+        (sum, exists, epoch, expires_at) = (newer.value, newer.has_value, newer.epoch, newer.expires_at);
     }
     Total { sum, exists, epoch, expires_at, behind: newer.is_some() }
 }
 
 /// What a retired cell will add once it is settled late, and whether the counter then exists.
-fn owed(row: &Snapshot, own: &Own, cell: CellId, now: Millis) -> (i128, bool) {
+fn uncounted_value(row: &Snapshot, own: &OwnValue, cell: CellId, now: Millis) -> (i128, bool) {
     let mut settled = row.clone();
     // What was added since the newest seq has none yet; it will be newer than what the row has.
-    if let Some(late) = own.late(cell, Seq(u64::MAX)) {
+    if let Some(late) = own.final_cell(cell, Seq(u64::MAX)) {
         late::settle(&mut settled, &late, now);
     }
     (settled.sum().saturating_sub(row.sum()), settled.exists())
@@ -110,7 +110,7 @@ fn owed(row: &Snapshot, own: &Own, cell: CellId, now: Millis) -> (i128, bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shared::{Held, Put, Seq, Shard, Snapshot, Spent, put};
+    use crate::shared::{Put, RowCell, Seq, Shard, Snapshot, SpentCell, put};
     use crate::{Incarnation, NodeId, Writer};
 
     const NOW: Millis = Millis(1_000);
@@ -123,104 +123,108 @@ mod tests {
         Epoch { millis, node: NodeId(0) }
     }
 
-    fn seen(cells: &[(u64, i128)]) -> Seen {
+    fn fetched(cells: &[(u64, i128)]) -> FetchedRow {
         let mut row = None;
         for &(node, value) in cells {
             put::put(&mut row, &Put { cell: id(node), epoch: epoch(10), seq: Seq(1), value, total: value }, NOW);
         }
-        Seen { snapshot: row.unwrap_or_default(), at: NOW }
+        FetchedRow { snapshot: row.unwrap_or_default(), at: NOW }
     }
 
     /// A cell under the first epoch of its life.
-    fn own(epoch_millis: u64, value: i128) -> Own {
-        lived(epoch_millis, value, value)
+    fn own(epoch_millis: u64, value: i128) -> OwnValue {
+        carried_value(epoch_millis, value, value)
     }
 
     /// A cell of a life that has counted under other epochs before.
-    fn lived(epoch_millis: u64, value: i128, total: i128) -> Own {
-        Own { epoch: epoch(epoch_millis), value, total, said: true, ..Own::default() }
+    fn carried_value(epoch_millis: u64, value: i128, total: i128) -> OwnValue {
+        OwnValue { epoch: epoch(epoch_millis), value, total, has_value: true, ..OwnValue::default() }
     }
 
     /// Own cells whose newest seq is 1.
-    fn value(seen: &Seen, own: &[(CellId, Own)]) -> i64 {
+    fn value(fetched: &FetchedRow, own: &[(CellId, OwnValue)]) -> i64 {
         let own: Vec<_> = own.iter().map(|&(cell, own)| (cell, Seq(1), own)).collect();
-        read(seen, NOW, &own).value().unwrap()
+        read(fetched, NOW, &own).value().unwrap()
     }
 
     #[test]
     fn own_cells_replace_what_the_row_has_of_them() {
-        let seen = seen(&[(1, 5), (2, 7)]);
-        assert_eq!(value(&seen, &[]), 12);
-        assert_eq!(value(&seen, &[(id(1), own(10, 6))]), 13);
-        assert_eq!(value(&seen, &[(id(1), own(10, 6)), (id(3), own(10, 1))]), 14);
+        let fetched = fetched(&[(1, 5), (2, 7)]);
+        assert_eq!(value(&fetched, &[]), 12);
+        assert_eq!(value(&fetched, &[(id(1), own(10, 6))]), 13);
+        assert_eq!(value(&fetched, &[(id(1), own(10, 6)), (id(3), own(10, 1))]), 14);
     }
 
     #[test]
     fn of_an_own_cell_of_an_ended_epoch_counts_what_no_swap_took() {
-        let mut seen = seen(&[(2, 7)]);
-        let spent = Spent { epoch: epoch(5), seq: Seq(1), value: 4, total: 4, closed: false, expired: None, at: NOW };
-        seen.snapshot.spent.insert(id(1), spent);
-        assert_eq!(value(&seen, &[(id(1), own(5, 6))]), 9);
-        assert_eq!(value(&seen, &[(id(1), lived(6, 6, 4 + 6))]), 13);
+        let mut fetched = fetched(&[(2, 7)]);
+        let spent =
+            SpentCell { epoch: epoch(5), seq: Seq(1), value: 4, total: 4, closed: false, expired: None, at: NOW };
+        fetched.snapshot.spent.insert(id(1), spent);
+        assert_eq!(value(&fetched, &[(id(1), own(5, 6))]), 9);
+        assert_eq!(value(&fetched, &[(id(1), carried_value(6, 6, 4 + 6))]), 13);
     }
 
     #[test]
     fn of_an_own_closed_cell_only_the_rest_is_added() {
-        let mut seen = seen(&[(1, 5), (2, 7)]);
-        seen.snapshot.cells.insert(id(1), Held { seq: Seq(1), value: 5, total: 5, closed: true });
-        assert_eq!(value(&seen, &[(id(1), own(10, 8))]), 15);
-        seen.snapshot.cells.remove(&id(1));
-        seen.snapshot.base = Some(5);
-        let folded = Spent { epoch: epoch(10), seq: Seq(1), value: 5, total: 5, closed: true, expired: None, at: NOW };
-        seen.snapshot.spent.insert(id(1), folded);
-        assert_eq!(value(&seen, &[(id(1), own(10, 8))]), 15, "folded");
-        seen.snapshot.spent.insert(id(1), Spent { epoch: epoch(5), expired: Some(Millis(9)), ..folded });
-        assert_eq!(value(&seen, &[(id(1), own(5, 8))]), 15, "of an epoch that expired, and it did not know");
-        let knew = Own { expires_at: Some(Millis(9)), ..own(5, 8) };
-        assert_eq!(value(&seen, &[(id(1), knew)]), 12, "and it did: as it will be settled");
+        let mut fetched = fetched(&[(1, 5), (2, 7)]);
+        fetched.snapshot.cells.insert(id(1), RowCell { seq: Seq(1), value: 5, total: 5, closed: true });
+        assert_eq!(value(&fetched, &[(id(1), own(10, 8))]), 15);
+        fetched.snapshot.cells.remove(&id(1));
+        fetched.snapshot.base = Some(5);
+        let folded =
+            SpentCell { epoch: epoch(10), seq: Seq(1), value: 5, total: 5, closed: true, expired: None, at: NOW };
+        fetched.snapshot.spent.insert(id(1), folded);
+        assert_eq!(value(&fetched, &[(id(1), own(10, 8))]), 15, "folded");
+        fetched.snapshot.spent.insert(id(1), SpentCell { epoch: epoch(5), expired: Some(Millis(9)), ..folded });
+        assert_eq!(value(&fetched, &[(id(1), own(5, 8))]), 15, "of an epoch that expired, and it did not know");
+        let knew = OwnValue { expires_at: Some(Millis(9)), ..own(5, 8) };
+        assert_eq!(value(&fetched, &[(id(1), knew)]), 12, "and it did: as it will be settled");
     }
 
     #[test]
     fn a_retired_cell_that_says_nothing_makes_no_counter() {
-        let closed = Spent { epoch: epoch(5), seq: Seq(1), value: 5, total: 5, closed: true, expired: None, at: NOW };
+        let closed =
+            SpentCell { epoch: epoch(5), seq: Seq(1), value: 5, total: 5, closed: true, expired: None, at: NOW };
         let snapshot = Snapshot { epoch: epoch(10), spent: [(id(1), closed)].into(), ..Snapshot::default() };
-        let seen = Seen { snapshot, at: NOW };
-        let silent = Own { epoch: epoch(10), total: 5, ..Own::default() };
-        assert!(!read(&seen, NOW, &[(id(1), Seq(1), silent)]).exists);
-        assert!(read(&seen, NOW, &[(id(1), Seq(1), lived(10, 0, 5))]).exists);
+        let fetched = FetchedRow { snapshot, at: NOW };
+        let silent = OwnValue { epoch: epoch(10), total: 5, ..OwnValue::default() };
+        assert!(!read(&fetched, NOW, &[(id(1), Seq(1), silent)]).exists);
+        assert!(read(&fetched, NOW, &[(id(1), Seq(1), carried_value(10, 0, 5))]).exists);
     }
 
     #[test]
     fn of_an_own_cell_that_the_store_knows_better_the_rows_value_counts() {
-        let mut seen = seen(&[(1, 5), (2, 7)]);
-        seen.snapshot.cells.insert(id(1), Held { seq: Seq(2), value: 6, total: 6, closed: false });
-        assert_eq!(value(&seen, &[(id(1), own(10, 4))]), 13);
-        let spent = Spent { epoch: epoch(5), seq: Seq(2), value: 9, total: 9, closed: false, expired: None, at: NOW };
-        seen.snapshot.spent.insert(id(3), spent);
-        assert_eq!(value(&seen, &[(id(3), own(5, 8))]), 13, "nothing is taken back either");
+        let mut fetched = fetched(&[(1, 5), (2, 7)]);
+        fetched.snapshot.cells.insert(id(1), RowCell { seq: Seq(2), value: 6, total: 6, closed: false });
+        assert_eq!(value(&fetched, &[(id(1), own(10, 4))]), 13);
+        let spent =
+            SpentCell { epoch: epoch(5), seq: Seq(2), value: 9, total: 9, closed: false, expired: None, at: NOW };
+        fetched.snapshot.spent.insert(id(3), spent);
+        assert_eq!(value(&fetched, &[(id(3), own(5, 8))]), 13, "nothing is taken back either");
     }
 
     #[test]
     fn a_row_of_an_epoch_known_to_be_over_is_not_mixed_with_the_newer_one() {
-        let total = read(&seen(&[(2, 7)]), NOW, &[(id(1), Seq(1), own(20, 3)), (id(3), Seq(1), own(10, 5))]);
+        let total = read(&fetched(&[(2, 7)]), NOW, &[(id(1), Seq(1), own(20, 3)), (id(3), Seq(1), own(10, 5))]);
         assert_eq!((total.sum, total.behind, total.epoch), (3, true, epoch(20)));
     }
 
     #[test]
     fn an_expired_row_shows_nothing_but_what_was_added_since() {
-        let mut seen = seen(&[(1, 5), (2, 7)]);
-        seen.snapshot.expires_at = Some(Millis(1_500));
-        let mine = own(10, 9).informed(&seen.snapshot);
-        assert_eq!(read(&seen, Millis(1_499), &[(id(1), Seq(1), mine)]).sum, 16);
-        let after = read(&seen, Millis(1_500), &[(id(1), Seq(1), mine)]);
+        let mut fetched = fetched(&[(1, 5), (2, 7)]);
+        fetched.snapshot.expires_at = Some(Millis(1_500));
+        let mine = own(10, 9).with_row_expiry(&fetched.snapshot);
+        assert_eq!(read(&fetched, Millis(1_499), &[(id(1), Seq(1), mine)]).sum, 16);
+        let after = read(&fetched, Millis(1_500), &[(id(1), Seq(1), mine)]);
         assert_eq!((after.sum, after.exists, after.behind), (0, false, false));
         let closed = Snapshot {
-            cells: [(id(1), Held { seq: Seq(1), value: 5, total: 5, closed: true })].into(),
-            ..seen.snapshot.clone()
+            cells: [(id(1), RowCell { seq: Seq(1), value: 5, total: 5, closed: true })].into(),
+            ..fetched.snapshot.clone()
         };
-        let closed = Seen { snapshot: closed, at: NOW };
+        let closed = FetchedRow { snapshot: closed, at: NOW };
         let since = mine.lapse(Millis(1_500), Seq(2)).added(2).unwrap();
-        assert_eq!(read(&seen, Millis(1_600), &[(id(1), Seq(1), since)]).sum, 2);
+        assert_eq!(read(&fetched, Millis(1_600), &[(id(1), Seq(1), since)]).sum, 2);
         assert_eq!(read(&closed, Millis(1_600), &[(id(1), Seq(1), since)]).sum, 2, "of a life that is over too");
     }
 
@@ -228,12 +232,12 @@ mod tests {
     fn a_sum_over_writers_may_pass_i64_and_a_reply_may_not() {
         let max = i128::from(i64::MAX);
         let wide = |sum: i128| {
-            let total = read(&seen(&[(1, sum - 1), (2, 1)]), NOW, &[]);
+            let total = read(&fetched(&[(1, sum - 1), (2, 1)]), NOW, &[]);
             (total.value(), total.nearest())
         };
         assert_eq!(wide(max + 1), (Err(TooWide { sum: max + 1 }), i64::MAX));
         assert_eq!(wide(-max - 2), (Err(TooWide { sum: -max - 2 }), i64::MIN));
-        assert_eq!(value(&seen(&[(1, max), (2, 1), (3, -1)]), &[]), i64::MAX);
-        assert!(!read(&Seen { snapshot: Snapshot::default(), at: NOW }, NOW, &[]).exists);
+        assert_eq!(value(&fetched(&[(1, max), (2, 1), (3, -1)]), &[]), i64::MAX);
+        assert!(!read(&FetchedRow { snapshot: Snapshot::default(), at: NOW }, NOW, &[]).exists);
     }
 }

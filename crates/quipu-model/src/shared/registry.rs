@@ -17,7 +17,7 @@
 
 use std::time::Duration;
 
-use crate::shared::snapshot::{later, past};
+use crate::shared::snapshot::{has_elapsed, time_after};
 use crate::{Millis, Writer};
 
 /// Most registrations a store holds: thousands of nodes, and what crashes leave behind until it is folded. A registry is read
@@ -38,14 +38,14 @@ pub struct Registration {
     /// Until when it is certainly wanted.
     pub lease_until: Millis,
     /// Where on its way out it is.
-    pub stage: Stage,
+    pub stage: WriterStage,
     /// Raised each time the registration is replaced; the first is 1.
     pub version: u64,
 }
 
 /// Where on its way out a writer is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stage {
+pub enum WriterStage {
     /// It writes.
     Live,
     /// It is being closed, row by row.
@@ -105,7 +105,7 @@ pub enum RenewError {
 
 /// What retiring a writer needs next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Step {
+pub enum RetireStep {
     /// Nothing yet.
     Wait,
     /// Replace the registration by this one.
@@ -131,14 +131,16 @@ pub fn renew(
         None if first => 0,
         None => return Err(RenewError::Forgotten { writer }),
         Some(known) => match known.stage {
-            Stage::Live if known.holder.is_none_or(|known| known == holder) || known.lease_until <= at => known.version,
-            Stage::Live => return Err(RenewError::Held { writer, until: known.lease_until }),
-            Stage::Retiring { .. } | Stage::Closed { .. } => return Err(RenewError::Retired { writer }),
-            Stage::Folded { .. } => return Err(RenewError::Forgotten { writer }),
+            WriterStage::Live if known.holder.is_none_or(|known| known == holder) || known.lease_until <= at => {
+                known.version
+            }
+            WriterStage::Live => return Err(RenewError::Held { writer, until: known.lease_until }),
+            WriterStage::Retiring { .. } | WriterStage::Closed { .. } => return Err(RenewError::Retired { writer }),
+            WriterStage::Folded { .. } => return Err(RenewError::Forgotten { writer }),
         },
     };
-    let (lease_until, version) = (later(at, lease), version.saturating_add(1));
-    Ok(Registration { writer, holder: Some(holder), lease_until, stage: Stage::Live, version })
+    let (lease_until, version) = (time_after(at, lease), version.saturating_add(1));
+    Ok(Registration { writer, holder: Some(holder), lease_until, stage: WriterStage::Live, version })
 }
 
 impl Registration {
@@ -149,36 +151,38 @@ impl Registration {
     }
 
     /// What its retirement needs at this time.
-    pub fn step(&self, at: Millis, retire_after: Duration, grace: Duration) -> Step {
+    pub fn retire_step(&self, at: Millis, retire_after: Duration, grace: Duration) -> RetireStep {
         match self.stage {
-            Stage::Live if past(self.lease_until, retire_after, at) => Step::Register(self.retiring(at)),
-            Stage::Live => Step::Wait,
-            Stage::Retiring { .. } => Step::Close,
-            Stage::Closed { since } if past(since, grace, at) => Step::Fold,
-            Stage::Folded { since } if past(since, grace, at) => Step::Remove,
-            Stage::Closed { .. } | Stage::Folded { .. } => Step::Wait,
+            WriterStage::Live if has_elapsed(self.lease_until, retire_after, at) => {
+                RetireStep::Register(self.retiring(at))
+            }
+            WriterStage::Live => RetireStep::Wait,
+            WriterStage::Retiring { .. } => RetireStep::Close,
+            WriterStage::Closed { since } if has_elapsed(since, grace, at) => RetireStep::Fold,
+            WriterStage::Folded { since } if has_elapsed(since, grace, at) => RetireStep::Remove,
+            WriterStage::Closed { .. } | WriterStage::Folded { .. } => RetireStep::Wait,
         }
     }
 
     /// On its way out, whoever holds it: who has nothing left to say of it, or finds that another says something else under the same name, need not wait.
     #[must_use]
     pub fn retiring(self, at: Millis) -> Registration {
-        self.at_stage(Stage::Retiring { since: at })
+        self.at_stage(WriterStage::Retiring { since: at })
     }
 
     /// After its cells were closed in every row that a walk begun in this stage came to.
     #[must_use]
     pub fn closed(self, at: Millis) -> Registration {
-        self.at_stage(Stage::Closed { since: at })
+        self.at_stage(WriterStage::Closed { since: at })
     }
 
     /// After its cells were folded in every row. If some had to be closed first, a late put had opened them: their `grace` begins now.
     #[must_use]
     pub fn folded(self, at: Millis, closed_some: bool) -> Registration {
-        self.at_stage(if closed_some { Stage::Closed { since: at } } else { Stage::Folded { since: at } })
+        self.at_stage(if closed_some { WriterStage::Closed { since: at } } else { WriterStage::Folded { since: at } })
     }
 
-    fn at_stage(self, stage: Stage) -> Registration {
+    fn at_stage(self, stage: WriterStage) -> Registration {
         Registration { stage, version: self.version.saturating_add(1), ..self }
     }
 }
@@ -194,8 +198,8 @@ mod tests {
     const RETIRE_AFTER: Duration = Duration::from_millis(1_000);
     const GRACE: Duration = Duration::from_millis(5_000);
 
-    fn step(registration: &Registration, at: u64) -> Step {
-        registration.step(Millis(at), RETIRE_AFTER, GRACE)
+    fn step(registration: &Registration, at: u64) -> RetireStep {
+        registration.retire_step(Millis(at), RETIRE_AFTER, GRACE)
     }
 
     #[test]
@@ -204,7 +208,7 @@ mod tests {
         assert_eq!((first.lease_until, first.version), (Millis(100), 1));
         let next = renew(Some(&first), ME, false, Millis(60), LEASE).unwrap();
         assert_eq!((next.lease_until, next.version), (Millis(160), 2));
-        assert_eq!(step(&next, 1_159), Step::Wait);
+        assert_eq!(step(&next, 1_159), RetireStep::Wait);
     }
 
     #[test]
@@ -219,14 +223,14 @@ mod tests {
     #[test]
     fn a_writer_goes_out_by_steps_and_never_comes_back_as_itself() {
         let live = renew(None, ME, true, Millis(0), LEASE).unwrap();
-        let Step::Register(retiring) = step(&live, 1_100) else { panic!("it is retired") };
-        assert_eq!(step(&retiring, 1_101), Step::Close);
+        let RetireStep::Register(retiring) = step(&live, 1_100) else { panic!("it is retired") };
+        assert_eq!(step(&retiring, 1_101), RetireStep::Close);
         let closed = retiring.closed(Millis(1_200));
-        assert_eq!((step(&closed, 6_199), step(&closed, 6_200)), (Step::Wait, Step::Fold));
+        assert_eq!((step(&closed, 6_199), step(&closed, 6_200)), (RetireStep::Wait, RetireStep::Fold));
         let again = closed.folded(Millis(6_300), true);
-        assert_eq!((step(&again, 11_299), step(&again, 11_300)), (Step::Wait, Step::Fold));
+        assert_eq!((step(&again, 11_299), step(&again, 11_300)), (RetireStep::Wait, RetireStep::Fold));
         let folded = again.folded(Millis(11_300), false);
-        assert_eq!((step(&folded, 16_299), step(&folded, 16_300)), (Step::Wait, Step::Remove));
+        assert_eq!((step(&folded, 16_299), step(&folded, 16_300)), (RetireStep::Wait, RetireStep::Remove));
 
         let back = |known| renew(known, ME, false, Millis(20_000), LEASE);
         assert_eq!(back(Some(&retiring)), Err(RenewError::Retired { writer: WRITER }));
@@ -239,7 +243,7 @@ mod tests {
     fn one_that_is_retired_under_its_lease_is_out_for_its_holder_too() {
         let held = renew(None, ME, true, Millis(0), LEASE).unwrap();
         let retiring = held.retiring(Millis(10));
-        assert_eq!((retiring.version, step(&retiring, 11)), (2, Step::Close));
+        assert_eq!((retiring.version, step(&retiring, 11)), (2, RetireStep::Close));
         assert!(matches!(renew(Some(&retiring), ME, false, Millis(20), LEASE), Err(RenewError::Retired { .. })));
     }
 }

@@ -11,14 +11,14 @@
 
 use std::collections::BTreeMap;
 
-use crate::shared::{CellId, Held, Snapshot, Spent, is_body_cell};
+use crate::shared::{CellId, RowCell, Snapshot, SpentCell, is_body_cell};
 use crate::{Millis, Writer};
 
 /// Closes the open cells of a writer; how many there were. Those of bodies stay open until they are folded: there is nothing to settle of one but the body itself, and the newest that
 /// is put of it takes the place of what was there before.
 pub(super) fn close(row: &mut Snapshot, writer: Writer) -> i64 {
     let mut closed = 0;
-    let closes = |id: &CellId, held: &Held| id.writer == writer && !held.closed && !is_body_cell(id);
+    let closes = |id: &CellId, held: &RowCell| id.writer == writer && !held.closed && !is_body_cell(id);
     for (_, held) in row.cells.iter_mut().filter(|(id, held)| closes(id, held)) {
         held.closed = true;
         closed += 1;
@@ -30,11 +30,11 @@ pub(super) fn close(row: &mut Snapshot, writer: Writer) -> i64 {
 pub(super) fn fold(row: &mut Snapshot, writer: Writer, at: Millis) -> i64 {
     let (folded, rest) = std::mem::take(&mut row.cells)
         .into_iter()
-        .partition::<BTreeMap<CellId, Held>, _>(|(id, held)| id.writer == writer && held.closed);
+        .partition::<BTreeMap<CellId, RowCell>, _>(|(id, held)| id.writer == writer && held.closed);
     row.cells = rest;
-    for (&id, &Held { seq, value, total, .. }) in &folded {
+    for (&id, &RowCell { seq, value, total, .. }) in &folded {
         row.base = Some(row.base.unwrap_or(0).saturating_add(value));
-        row.spent.insert(id, Spent { epoch: row.epoch, seq, value, total, closed: true, expired: None, at });
+        row.spent.insert(id, SpentCell { epoch: row.epoch, seq, value, total, closed: true, expired: None, at });
     }
     i64::try_from(folded.len()).unwrap_or(i64::MAX)
 }
@@ -42,21 +42,21 @@ pub(super) fn fold(row: &mut Snapshot, writer: Writer, at: Millis) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shared::{Put, Seq, Shard, Verdict, life_cell, put};
+    use crate::shared::{Put, Seq, Shard, Verdict, incarnation_cell, put};
     use crate::{Epoch, Incarnation, NodeId};
 
     const GONE: Writer = Writer { node: NodeId(1), incarnation: Incarnation(1) };
     const OTHER: Writer = Writer { node: NodeId(2), incarnation: Incarnation(1) };
     const NOW: Millis = Millis(5);
 
-    fn say(writer: Writer, seq: u64, value: i128) -> Put {
+    fn cell_put(writer: Writer, seq: u64, value: i128) -> Put {
         Put { cell: CellId { writer, shard: Shard(0) }, epoch: Epoch::FIRST, seq: Seq(seq), value, total: value }
     }
 
     fn row() -> Snapshot {
         let mut row = None;
-        put::put(&mut row, &say(GONE, 1, 5), NOW);
-        put::put(&mut row, &say(OTHER, 1, 2), NOW);
+        put::put(&mut row, &cell_put(GONE, 1, 5), NOW);
+        put::put(&mut row, &cell_put(OTHER, 1, 2), NOW);
         row.unwrap()
     }
 
@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn cells_of_bodies_are_neither_closed_nor_folded_into_a_number() {
-        let (mut row, of_body) = (None, Put { cell: life_cell(GONE, 0), ..say(GONE, 1, 9) });
+        let (mut row, of_body) = (None, Put { cell: incarnation_cell(GONE, 0), ..cell_put(GONE, 1, 9) });
         put::put(&mut row, &of_body, NOW);
         let mut row = row.unwrap();
         assert_eq!((close(&mut row, GONE), fold(&mut row, GONE, NOW), row.base), (0, 0, None));
@@ -85,9 +85,9 @@ mod tests {
         let mut row = Some(row());
         let kept = Verdict::Closed { seq: Seq(1), value: 5 };
         close(row.as_mut().unwrap(), GONE);
-        assert_eq!(put::put(&mut row, &say(GONE, 2, 9), NOW), kept);
+        assert_eq!(put::put(&mut row, &cell_put(GONE, 2, 9), NOW), kept);
         fold(row.as_mut().unwrap(), GONE, NOW);
-        assert_eq!(put::put(&mut row, &say(GONE, 2, 9), NOW), kept);
+        assert_eq!(put::put(&mut row, &cell_put(GONE, 2, 9), NOW), kept);
         assert_eq!(row.unwrap().sum(), 7);
     }
 }

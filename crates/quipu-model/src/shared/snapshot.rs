@@ -19,7 +19,7 @@ use crate::{Epoch, Millis, Writer};
 
 /// How many swaps a row can name. A swap of unknown outcome is looked up here, so this many others may overtake the asking;
 /// it is asked for within a round trip or two, and 32 names of 16 bytes cost less than one cell's key in most stores.
-pub const SWAPS_KEPT: usize = 32;
+pub const SWAP_IDS_MAX: usize = 32;
 
 /// Latest epoch a row may have: the largest time any client can name. Far enough from the end of u64 that raising it cannot
 /// wrap.
@@ -44,7 +44,7 @@ pub struct CellId {
 
 /// A cell in a row: the newest that its writer said under the row's epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Held {
+pub struct RowCell {
     /// When the writer said it, in its own sequence.
     pub seq: Seq,
     /// The running value. Wider than a reply: what a writer carries on may be the difference of two i64.
@@ -57,7 +57,7 @@ pub struct Held {
 
 /// What became of a cell that no longer counts by itself: what the store kept of it when its epoch ended or it was folded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Spent {
+pub struct SpentCell {
     /// The epoch under which it counted.
     pub epoch: Epoch,
     /// The newest that was kept.
@@ -85,7 +85,7 @@ pub struct SwapId(pub u128);
 /// A count would do, if no store ever lost anything: one that went back comes to the same count again, by other puts, and a swap that was computed before
 /// would be carried out on a row that it has not seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub struct Version {
+pub struct RowVersion {
     /// When the row was made, by the store's clock: one that is made anew after it was forgotten is not the same row.
     pub born_at: Millis,
     /// How many swaps the row has seen.
@@ -97,9 +97,9 @@ pub struct Version {
 /// Strides have 20 bits: few enough that no row comes to the end of its versions, and that a store which counts in doubles adds them exactly.
 const STRIDE_MASK: u64 = (1 << 20) - 1;
 
-impl Version {
+impl RowVersion {
     /// The version of a counter that has no row.
-    pub const ABSENT: Version = Version { born_at: Millis(0), swaps: 0, puts: 0 };
+    pub const ABSENT: RowVersion = RowVersion { born_at: Millis(0), swaps: 0, puts: 0 };
 
     /// How far apart the versions before and after something are: at least 1, and another for something else.
     pub(super) fn stride(words: &[u64]) -> u64 {
@@ -111,7 +111,7 @@ impl Version {
     }
 
     /// Whether this is an older state than the other, of a store that has lost nothing in between.
-    pub fn is_before(&self, other: &Version) -> bool {
+    pub fn is_before(&self, other: &RowVersion) -> bool {
         (self.born_at, self.swaps, self.puts) < (other.born_at, other.swaps, other.puts)
     }
 }
@@ -120,7 +120,7 @@ impl Version {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Snapshot {
     /// Which state of the row this is.
-    pub version: Version,
+    pub version: RowVersion,
     /// The newest epoch: only its cells count.
     pub epoch: Epoch,
     /// What was set, and what was folded into it; none if the counter is made of cells alone.
@@ -130,16 +130,16 @@ pub struct Snapshot {
     /// When it was last deleted or noticed to have expired.
     pub gone_at: Option<Millis>,
     /// The cells of this epoch.
-    pub cells: BTreeMap<CellId, Held>,
+    pub cells: BTreeMap<CellId, RowCell>,
     /// What was kept of cells that no longer count by themselves.
-    pub spent: BTreeMap<CellId, Spent>,
-    /// The last swaps, newest last, at most [`SWAPS_KEPT`]; the newest has the number `version.swaps`.
+    pub spent: BTreeMap<CellId, SpentCell>,
+    /// The last swaps, newest last, at most [`SWAP_IDS_MAX`]; the newest has the number `version.swaps`.
     pub swaps: Vec<SwapId>,
 }
 
 /// A row, and the time at the store when it was read.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Seen {
+pub struct FetchedRow {
     /// The row.
     pub snapshot: Snapshot,
     /// The store's clock.
@@ -176,7 +176,7 @@ impl Snapshot {
             return Err(SnapshotError::Spent);
         }
         let named = self.swaps.len();
-        if named > SWAPS_KEPT || named as u64 > self.version.swaps {
+        if named > SWAP_IDS_MAX || named as u64 > self.version.swaps {
             return Err(SnapshotError::Swaps { named, swaps: self.version.swaps });
         }
         Ok(self)
@@ -200,7 +200,7 @@ impl Snapshot {
     }
 
     /// Whether its time is over, though nobody has moved the row yet.
-    pub fn due(&self, at: Millis) -> bool {
+    pub fn is_due(&self, at: Millis) -> bool {
         self.expires_at.is_some_and(|expires_at| expires_at <= at)
     }
 
@@ -209,7 +209,7 @@ impl Snapshot {
         match self.expires_at {
             Some(expires_at) if expires_at <= at => {
                 let mut next = self.clone();
-                next.end(self.epoch.expired(expires_at), at, Some(expires_at));
+                next.end_epoch(self.epoch.expired(expires_at), at, Some(expires_at));
                 next.gone_at = Some(at);
                 Cow::Owned(next)
             }
@@ -218,10 +218,10 @@ impl Snapshot {
     }
 
     /// Ends the row's epoch: what its cells hold at this moment is what the store kept of them.
-    pub(super) fn end(&mut self, epoch: Epoch, at: Millis, expired: Option<Millis>) {
+    pub(super) fn end_epoch(&mut self, epoch: Epoch, at: Millis, expired: Option<Millis>) {
         debug_assert!(epoch > self.epoch, "an epoch only rises");
-        for (id, Held { seq, value, total, closed }) in std::mem::take(&mut self.cells) {
-            self.spent.insert(id, Spent { epoch: self.epoch, seq, value, total, closed, expired, at });
+        for (id, RowCell { seq, value, total, closed }) in std::mem::take(&mut self.cells) {
+            self.spent.insert(id, SpentCell { epoch: self.epoch, seq, value, total, closed, expired, at });
         }
         self.epoch = epoch;
         self.base = None;
@@ -239,28 +239,33 @@ impl Snapshot {
         self.cells.retain(|id, _| !is_younger || !is_body_cell(id));
         let kept = self.exists().then(|| self.sum()).filter(|_| is_younger);
         let expires_at = self.expires_at.filter(|_| kept.is_some());
-        self.end(epoch, at, None);
+        self.end_epoch(epoch, at, None);
         (self.base, self.expires_at, self.gone_at) = (kept, expires_at, Some(at));
     }
 
     /// The newest that the row knows of a cell, counted or spent, of any epoch.
     pub(super) fn last(&self, cell: CellId) -> Option<Put> {
-        let held = self.cells.get(&cell).map(|&Held { seq, value, total, .. }| Put {
+        let held = self.cells.get(&cell).map(|&RowCell { seq, value, total, .. }| Put {
             cell,
             epoch: self.epoch,
             seq,
             value,
             total,
         });
-        let spent =
-            self.spent.get(&cell).map(|&Spent { epoch, seq, value, total, .. }| Put { cell, epoch, seq, value, total });
+        let spent = self.spent.get(&cell).map(|&SpentCell { epoch, seq, value, total, .. }| Put {
+            cell,
+            epoch,
+            seq,
+            value,
+            total,
+        });
         // Of one seq, what counts is what was said.
         held.filter(|held| spent.is_none_or(|spent| spent.seq <= held.seq)).or(spent)
     }
 
     /// What the row counts of a running value though its writer was told otherwise. A row that is younger than the value's epoch was lost, or
     /// forgotten, and made anew by a put from before that epoch, which counts on in it.
-    pub(super) fn recounted(&self, put: &Put) -> i128 {
+    pub(super) fn recounted_value(&self, put: &Put) -> i128 {
         let held = self.cells.get(&put.cell).filter(|_| self.epoch < put.epoch).map(|held| held.total);
         let spent = self.spent.get(&put.cell).filter(|spent| spent.epoch < put.epoch).map(|spent| spent.total);
         match held.or(spent).filter(|_| self.version.born_at.0 > put.epoch.millis) {
@@ -286,27 +291,27 @@ impl Snapshot {
 
     /// Forgets what was kept so long ago, of a writer that nobody knows any more, that none of its heirs can still ask.
     pub(super) fn prune(&mut self, at: Millis, grace: Duration, registered: &BTreeSet<Writer>) {
-        self.spent.retain(|id, spent| !past(spent.at, grace, at) || is_registered(registered, &id.writer));
+        self.spent.retain(|id, spent| !has_elapsed(spent.at, grace, at) || is_registered(registered, &id.writer));
     }
 
     /// Gives the row its next version, and the swap that makes it a name.
-    pub(super) fn sign(&mut self, id: SwapId) {
+    pub(super) fn record_swap(&mut self, id: SwapId) {
         self.version.swaps = self.version.swaps.saturating_add(1);
         let SwapId(words) = id;
-        self.version.puts = self.version.puts.wrapping_add(Version::stride(&[words as u64, (words >> 64) as u64]));
+        self.version.puts = self.version.puts.wrapping_add(RowVersion::stride(&[words as u64, (words >> 64) as u64]));
         self.swaps.push(id);
-        let surplus = self.swaps.len().saturating_sub(SWAPS_KEPT);
+        let surplus = self.swaps.len().saturating_sub(SWAP_IDS_MAX);
         self.swaps.drain(..surplus);
     }
 }
 
-/// Whether `for_long` has gone by since then.
-pub(super) fn past(since: Millis, for_long: Duration, now: Millis) -> bool {
-    later(since, for_long) <= now
+/// Whether `duration` has gone by since then.
+pub(super) fn has_elapsed(since: Millis, duration: Duration, now: Millis) -> bool {
+    time_after(since, duration) <= now
 }
 
 /// The time that long after.
-pub(super) fn later(since: Millis, by: Duration) -> Millis {
+pub(super) fn time_after(since: Millis, by: Duration) -> Millis {
     Millis(since.0.saturating_add(u64::try_from(by.as_millis()).unwrap_or(u64::MAX)))
 }
 
@@ -320,11 +325,11 @@ mod tests {
     }
 
     fn row() -> Snapshot {
-        let held = Held { seq: Seq(4), value: 7, total: 7, closed: false };
+        let held = RowCell { seq: Seq(4), value: 7, total: 7, closed: false };
         Snapshot {
             base: Some(10),
             expires_at: Some(Millis(500)),
-            cells: [(id(1), held), (id(2), Held { closed: true, ..held })].into(),
+            cells: [(id(1), held), (id(2), RowCell { closed: true, ..held })].into(),
             ..Snapshot::default()
         }
     }
@@ -349,11 +354,11 @@ mod tests {
     #[test]
     fn a_sketch_in_a_row_that_was_made_anew_becomes_no_number_and_nothing_of_it_was_kept() {
         let node = crate::shared::node_cell(NodeId(3));
-        let held = Held { seq: Seq(4), value: 7, total: 7, closed: false };
+        let held = RowCell { seq: Seq(4), value: 7, total: 7, closed: false };
         let sketch = Snapshot { cells: [(node, held)].into(), ..Snapshot::default() };
         let epoch = Epoch { millis: 50, node: NodeId(1) };
         let caught_up = |born_at: u64| {
-            let version = Version { born_at: Millis(born_at), ..Version::ABSENT };
+            let version = RowVersion { born_at: Millis(born_at), ..RowVersion::ABSENT };
             let mut row = Snapshot { version, ..sketch.clone() };
             row.catch_up(epoch, Millis(100));
             (row.base, row.cells.len(), row.spent.get(&node).map(|spent| spent.value))
@@ -365,11 +370,11 @@ mod tests {
     #[test]
     fn a_row_names_a_bounded_number_of_swaps() {
         let mut row = Snapshot::default();
-        for id in 1..=SWAPS_KEPT as u128 + 3 {
-            row.sign(SwapId(id));
+        for id in 1..=SWAP_IDS_MAX as u128 + 3 {
+            row.record_swap(SwapId(id));
         }
-        assert_eq!(row.swaps.len(), SWAPS_KEPT);
-        assert_eq!((row.swaps[0], row.version.swaps), (SwapId(4), SWAPS_KEPT as u64 + 3));
+        assert_eq!(row.swaps.len(), SWAP_IDS_MAX);
+        assert_eq!((row.swaps[0], row.version.swaps), (SwapId(4), SWAP_IDS_MAX as u64 + 3));
         row.clone().checked().unwrap();
         row.swaps.push(SwapId(0));
         assert!(matches!(row.checked(), Err(SnapshotError::Swaps { .. })));
@@ -379,10 +384,11 @@ mod tests {
     fn rows_that_cannot_be_are_refused_before_anything_is_computed_from_them() {
         let late = Epoch { millis: EPOCH_MILLIS_MAX + 1, node: NodeId(0) };
         assert_eq!(Snapshot { epoch: late, ..row() }.checked(), Err(SnapshotError::Epoch));
-        let spent = Spent { epoch: late, seq: Seq(1), value: 1, total: 1, closed: false, expired: None, at: Millis(0) };
+        let spent =
+            SpentCell { epoch: late, seq: Seq(1), value: 1, total: 1, closed: false, expired: None, at: Millis(0) };
         assert_eq!(Snapshot { spent: [(id(1), spent)].into(), ..row() }.checked(), Err(SnapshotError::Spent));
         assert_eq!(row().checked(), Ok(row()));
-        let wide = Held { seq: Seq(1), value: i128::MAX, total: i128::MAX, closed: false };
+        let wide = RowCell { seq: Seq(1), value: i128::MAX, total: i128::MAX, closed: false };
         assert_eq!(Snapshot { cells: [(id(1), wide)].into(), ..row() }.sum(), i128::MAX);
     }
 }

@@ -15,13 +15,13 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::shared::body::{self, is_registered};
-use crate::shared::snapshot::past;
-use crate::shared::{Late, Seen, Snapshot, SwapId, TooWide, Version, late, retire};
-use crate::{Epoch, Expiry, ExpiryCondition, Millis, NodeId, Reply, SetExpiry, When, Writer};
+use crate::shared::snapshot::has_elapsed;
+use crate::shared::{FetchedRow, FinalCell, RowVersion, Snapshot, SwapId, TooWide, late, retire};
+use crate::{Epoch, Expiry, ExpiryCondition, ExpiryTime, Millis, NodeId, Reply, SetExpiry, Writer};
 
 /// Who swaps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct By<'w> {
+pub struct SwapContext<'w> {
     /// The swap's name: drawn anew for every computation, used again only to send the very same row again.
     pub id: SwapId,
     /// The node that raises the epoch.
@@ -33,7 +33,7 @@ pub struct By<'w> {
 }
 
 /// A registry that knows nobody.
-pub static NOBODY: BTreeSet<Writer> = BTreeSet::new();
+pub static NO_WRITERS: BTreeSet<Writer> = BTreeSet::new();
 
 /// What is to change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,7 +56,7 @@ pub enum Change {
     /// Replies `Integer`: 1 if the expiry was set.
     Expire {
         /// When.
-        when: When,
+        when: ExpiryTime,
         /// Under which condition.
         condition: ExpiryCondition,
     },
@@ -74,7 +74,7 @@ pub enum Change {
     /// any news, 0 if the store knew as much, and then there is nothing to wait for, even if the row has to move for another reason.
     ///
     /// A seq says the same whoever brings it, so a life that is over gives none, which its writer might have given to something else.
-    Late(Late),
+    Late(FinalCell),
     /// Closes the cells of a retired writer; replies `Integer`, how many.
     Close(Writer),
     /// Folds the closed cells of a retired writer into the base; replies `Integer`, how many.
@@ -87,22 +87,22 @@ pub enum Change {
 
 /// What a change comes to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Computed {
+pub struct SwapPlan {
     /// What to swap in.
-    pub next: Next,
+    pub next: NextRow,
     /// What to reply once it is in, or at once if there is nothing to swap.
     pub reply: Reply,
 }
 
 /// What to swap in.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Next {
+pub enum NextRow {
     /// Nothing: the row is already as it should be.
-    Same,
+    Unchanged,
     /// This row.
     Row(Snapshot),
     /// No row.
-    Gone,
+    Removed,
 }
 
 /// What a store answers to a swap.
@@ -111,14 +111,14 @@ pub enum SwapVerdict {
     /// It is in.
     Swapped,
     /// The row is not the one that was seen, and this call changed nothing. If the swap was sent more than once, an earlier copy may
-    /// be what moved it: the row's list of swaps says ([`Attempt::fate`](crate::shared::Attempt::fate)).
+    /// be what moved it: the row's list of swaps says ([`SwapAttempt::outcome`](crate::shared::SwapAttempt::outcome)).
     Moved,
 }
 
 /// Why a change is refused. Nothing was swapped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum SwapRefused {
+pub enum SwapError {
     /// The value before has to be in the reply and does not fit.
     #[error(transparent)]
     TooWide(#[from] TooWide),
@@ -131,64 +131,64 @@ pub enum SwapRefused {
 }
 
 /// Computes a change.
-pub fn compute(seen: &Seen, by: &By<'_>, change: &Change) -> Result<Computed, SwapRefused> {
-    let at = seen.at;
-    let mut row = seen.snapshot.as_of(at).into_owned();
+pub fn plan_swap(fetched: &FetchedRow, context: &SwapContext<'_>, change: &Change) -> Result<SwapPlan, SwapError> {
+    let at = fetched.at;
+    let mut row = fetched.snapshot.as_of(at).into_owned();
     if row.is_sketch() && replies_value(change) {
-        return Err(SwapRefused::Sketch);
+        return Err(SwapError::Sketch);
     }
-    let reply = apply(&mut row, at, by, change)?;
+    let reply = apply(&mut row, at, context, change)?;
     if let Change::Forget = change {
-        let gone = forgettable(&seen.snapshot, at, by);
-        return Ok(Computed {
-            next: if gone { Next::Gone } else { Next::Same },
+        let gone = is_forgettable(&fetched.snapshot, at, context);
+        return Ok(SwapPlan {
+            next: if gone { NextRow::Removed } else { NextRow::Unchanged },
             reply: Reply::Integer(i64::from(gone)),
         });
     }
     // An expiry that is already past deletes at once.
-    if row.due(at) {
+    if row.is_due(at) {
         row = row.as_of(at).into_owned();
     }
-    if row == seen.snapshot {
-        return Ok(Computed { next: Next::Same, reply });
+    if row == fetched.snapshot {
+        return Ok(SwapPlan { next: NextRow::Unchanged, reply });
     }
-    if seen.snapshot.version == Version::ABSENT {
+    if fetched.snapshot.version == RowVersion::ABSENT {
         row.version.born_at = at;
     }
-    row.prune(at, by.grace, by.registered);
-    row.sign(by.id);
-    Ok(Computed { next: Next::Row(row), reply })
+    row.prune(at, context.grace, context.registered);
+    row.record_swap(context.id);
+    Ok(SwapPlan { next: NextRow::Row(row), reply })
 }
 
-fn apply(row: &mut Snapshot, at: Millis, by: &By<'_>, change: &Change) -> Result<Reply, SwapRefused> {
+fn apply(row: &mut Snapshot, at: Millis, context: &SwapContext<'_>, change: &Change) -> Result<Reply, SwapError> {
     Ok(match *change {
         Change::Set { value, expiry, reply_old } => {
-            let reply = if reply_old { Reply::Value(before(row)?) } else { Reply::Ok };
+            let reply = if reply_old { Reply::Value(value_before(row)?) } else { Reply::Ok };
             let expires_at = match expiry {
                 SetExpiry::Remove => None,
                 SetExpiry::Keep => row.expires_at,
-                SetExpiry::At(when) => Some(point(when, at)?),
+                SetExpiry::At(when) => Some(resolve_time(when, at)?),
             };
-            begin(row, at, by, value, expires_at);
+            begin_epoch(row, at, context, value, expires_at);
             reply
         }
-        Change::Reset => match before(row)? {
+        Change::Reset => match value_before(row)? {
             Some(value) => {
                 let expires_at = row.expires_at;
-                begin(row, at, by, 0, expires_at);
+                begin_epoch(row, at, context, 0, expires_at);
                 Reply::Integer(value)
             }
             None => Reply::Integer(0),
         },
         Change::Take => {
-            let value = before(row)?;
-            delete(row, at, by);
+            let value = value_before(row)?;
+            delete(row, at, context);
             Reply::Value(value)
         }
-        Change::Delete => Reply::Integer(i64::from(delete(row, at, by))),
+        Change::Delete => Reply::Integer(i64::from(delete(row, at, context))),
         Change::Expire { when, condition } => {
-            let expires_at = point(when, at)?;
-            let wanted = row.exists() && met(condition, row.expires_at, expires_at);
+            let expires_at = resolve_time(when, at)?;
+            let wanted = row.exists() && is_condition_met(condition, row.expires_at, expires_at);
             if wanted {
                 row.expires_at = Some(expires_at);
             }
@@ -199,9 +199,9 @@ fn apply(row: &mut Snapshot, at: Millis, by: &By<'_>, change: &Change) -> Result
             let expires_at = match expiry {
                 Expiry::Keep => row.expires_at,
                 Expiry::Remove => None,
-                Expiry::At(when) => Some(point(when, at)?),
+                Expiry::At(when) => Some(resolve_time(when, at)?),
             };
-            let value = before(row)?;
+            let value = value_before(row)?;
             row.expires_at = expires_at.filter(|_| value.is_some());
             Reply::Value(value)
         }
@@ -223,35 +223,38 @@ fn replies_value(change: &Change) -> bool {
 }
 
 /// Ends the epoch and begins the next with a value.
-fn begin(row: &mut Snapshot, at: Millis, by: &By<'_>, value: i64, expires_at: Option<Millis>) {
-    row.end(row.epoch.raised(at, by.node), at, None);
+fn begin_epoch(row: &mut Snapshot, at: Millis, context: &SwapContext<'_>, value: i64, expires_at: Option<Millis>) {
+    row.end_epoch(row.epoch.raised(at, context.node), at, None);
     row.base = Some(i128::from(value));
     row.expires_at = expires_at;
 }
 
-fn delete(row: &mut Snapshot, at: Millis, by: &By) -> bool {
+fn delete(row: &mut Snapshot, at: Millis, context: &SwapContext) -> bool {
     let existed = row.exists();
     if existed {
-        row.end(row.epoch.raised(at, by.node), at, None);
+        row.end_epoch(row.epoch.raised(at, context.node), at, None);
         row.gone_at = Some(at);
     }
     existed
 }
 
-fn before(row: &Snapshot) -> Result<Option<i64>, TooWide> {
+fn value_before(row: &Snapshot) -> Result<Option<i64>, TooWide> {
     let sum = row.sum();
     if row.exists() { i64::try_from(sum).map(Some).map_err(|_| TooWide { sum }) } else { Ok(None) }
 }
 
-fn forgettable(row: &Snapshot, at: Millis, by: &By<'_>) -> bool {
-    let grace = by.grace;
-    row.version != Version::ABSENT
+fn is_forgettable(row: &Snapshot, at: Millis, context: &SwapContext<'_>) -> bool {
+    let grace = context.grace;
+    row.version != RowVersion::ABSENT
         && !row.exists()
-        && row.gone_at.is_none_or(|gone_at| past(gone_at, grace, at))
-        && row.spent.iter().all(|(id, spent)| past(spent.at, grace, at) && !is_registered(by.registered, &id.writer))
+        && row.gone_at.is_none_or(|gone_at| has_elapsed(gone_at, grace, at))
+        && row
+            .spent
+            .iter()
+            .all(|(id, spent)| has_elapsed(spent.at, grace, at) && !is_registered(context.registered, &id.writer))
 }
 
-fn met(condition: ExpiryCondition, present: Option<Millis>, wanted: Millis) -> bool {
+fn is_condition_met(condition: ExpiryCondition, present: Option<Millis>, wanted: Millis) -> bool {
     match condition {
         ExpiryCondition::Always => true,
         ExpiryCondition::IfNone => present.is_none(),
@@ -263,13 +266,13 @@ fn met(condition: ExpiryCondition, present: Option<Millis>, wanted: Millis) -> b
     }
 }
 
-fn point(when: When, at: Millis) -> Result<Millis, SwapRefused> {
+fn resolve_time(when: ExpiryTime, at: Millis) -> Result<Millis, SwapError> {
     let millis = match when {
-        When::At(millis) => Some(millis),
-        When::In(millis) => i64::try_from(at.0).ok().and_then(|at| at.checked_add(millis)),
+        ExpiryTime::At(millis) => Some(millis),
+        ExpiryTime::In(millis) => i64::try_from(at.0).ok().and_then(|at| at.checked_add(millis)),
     };
     // A point before 1970 is as past as any.
-    millis.map(|millis| Millis(millis.max(0).unsigned_abs())).ok_or(SwapRefused::ExpireTime)
+    millis.map(|millis| Millis(millis.max(0).unsigned_abs())).ok_or(SwapError::ExpireTime)
 }
 
 #[cfg(test)]

@@ -37,14 +37,14 @@ fn a_uuid_of_version_7_and_ms_nonce_carry_their_time_and_nothing_else_does() {
 fn a_token_is_fresh_from_a_little_before_its_time_to_the_end_of_the_window() {
     let (at, window, ahead) = (1_000_000, 3_600_000, 60_000);
     for (now, expected) in [
-        (at - ahead - 1, Age::FromFuture),
-        (at - ahead, Age::Fresh),
-        (at, Age::Fresh),
-        (at + window - 1, Age::Fresh),
-        (at + window, Age::TooOld),
-        (u64::MAX, Age::TooOld),
+        (at - ahead - 1, TokenAge::FromFuture),
+        (at - ahead, TokenAge::Fresh),
+        (at, TokenAge::Fresh),
+        (at + window - 1, TokenAge::Fresh),
+        (at + window, TokenAge::TooOld),
+        (u64::MAX, TokenAge::TooOld),
     ] {
-        assert_eq!(age(Millis(at), Millis(now), WINDOW), expected, "{now}");
+        assert_eq!(token_age(Millis(at), Millis(now), WINDOW), expected, "{now}");
     }
 }
 
@@ -65,7 +65,7 @@ fn commands() -> impl Strategy<Value = Command<'static>> {
     // Few of each, so that equal ones are drawn, too.
     let names = prop_oneof![Just("a"), Just("b"), Just("ab"), Just("")];
     let names = names.prop_map(|name| Name::new(name.as_bytes()).expect("it is short"));
-    let when = prop_oneof![(-2..3i64).prop_map(When::In), (-2..3i64).prop_map(When::At)];
+    let when = prop_oneof![(-2..3i64).prop_map(ExpiryTime::In), (-2..3i64).prop_map(ExpiryTime::At)];
     let expiry = prop_oneof![Just(Expiry::Keep), Just(Expiry::Remove), when.prop_map(Expiry::At)];
     (0..10, names, prop::collection::vec(0..4usize, 0..3), -2..3i64, expiry, any::<[bool; 2]>()).prop_map(
         |(kind, name, several, value, expiry, [one, two])| match kind {
@@ -98,7 +98,7 @@ fn commands() -> impl Strategy<Value = Command<'static>> {
             },
             7 => Command::Expire {
                 name,
-                when: When::In(value),
+                when: ExpiryTime::In(value),
                 condition: if one { ExpiryCondition::IfNone } else { ExpiryCondition::IfEarlier },
             },
             8 => Command::Persist { name },
@@ -110,7 +110,7 @@ fn commands() -> impl Strategy<Value = Command<'static>> {
 fn payload_of(commands: &[Command<'_>]) -> Vec<u8> {
     let mut out = Vec::new();
     for command in commands {
-        assert!(payload(command, &mut out));
+        assert!(append_payload(command, &mut out));
     }
     out
 }
@@ -146,8 +146,8 @@ proptest! {
         let [carried, applied, now] = [carried, applied, now].map(|at| Millis(at.into()));
         // Applied while it was fresh, and retried later while it still is.
         if applied <= now
-            && age(carried, applied, window) == Age::Fresh
-            && age(carried, now, window) == Age::Fresh
+            && token_age(carried, applied, window) == TokenAge::Fresh
+            && token_age(carried, now, window) == TokenAge::Fresh
         {
             prop_assert!(forget_at(applied, window) > now);
         }
@@ -158,7 +158,7 @@ proptest! {
         for reply in [
             Reply::Ok, Reply::Nil, Reply::Integer(value), Reply::Value(Some(value)), Reply::Value(None), Reply::Pair(value, other),
         ] {
-            prop_assert_eq!(Outcome::of(&reply).map(|answer| answer.reply()), Some(reply));
+            prop_assert_eq!(StoredReply::from_reply(&reply).map(|stored| stored.to_reply()), Some(reply));
         }
     }
 
@@ -173,6 +173,6 @@ proptest! {
 #[test]
 fn reads_and_refusals_are_nothing_to_remember() {
     let mut out = Vec::new();
-    assert!(!payload(&Command::CountNames, &mut out) && out.is_empty());
-    assert_eq!(Outcome::of(&Reply::Refused(crate::Refusal::Overflow)), None);
+    assert!(!append_payload(&Command::CountNames, &mut out) && out.is_empty());
+    assert_eq!(StoredReply::from_reply(&Reply::Refused(crate::Refusal::Overflow)), None);
 }

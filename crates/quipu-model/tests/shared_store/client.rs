@@ -1,20 +1,20 @@
 //! Someone who swaps: reads, computes, sends, and finds out what became of it.
 
 use quipu_model::Reply;
-use quipu_model::shared::{Attempt, Change, Computed, Fate, Seen, Snapshot, Version};
+use quipu_model::shared::{Change, FetchedRow, RowVersion, Snapshot, SwapAttempt, SwapOutcome, SwapPlan};
 
 #[derive(Default)]
 pub enum Client {
     #[default]
     Idle,
     /// Has read; others may act before it computes and sends.
-    Read { change: Change, seen: Seen, version: Version },
+    Read { change: Change, seen: FetchedRow, version: RowVersion },
     /// Has sent; may send the very same again.
-    Sent { change: Change, seen: Seen, attempt: Attempt, computed: Box<Computed> },
+    Sent { change: Change, seen: FetchedRow, attempt: SwapAttempt, computed: Box<SwapPlan> },
 }
 
 /// What the client made of the row it looked at.
-pub enum Found {
+pub enum AttemptResult {
     /// The reply is true.
     Done(Reply),
     /// Send the same again.
@@ -24,13 +24,13 @@ pub enum Found {
 }
 
 impl Client {
-    pub fn look(&self, row: &Snapshot) -> Result<Option<Found>, String> {
+    pub fn check_attempt(&self, row: &Snapshot) -> Result<Option<AttemptResult>, String> {
         let Client::Sent { change, attempt, computed, .. } = self else { return Ok(None) };
-        Ok(Some(match attempt.fate(row) {
-            Fate::Swapped => Found::Done(computed.reply.clone()),
-            Fate::Never => Found::Anew(*change),
-            Fate::Open => Found::Again,
-            Fate::Forgotten => return Err("a swap was forgotten".to_owned()),
+        Ok(Some(match attempt.outcome(row) {
+            SwapOutcome::Swapped => AttemptResult::Done(computed.reply.clone()),
+            SwapOutcome::NotApplied => AttemptResult::Anew(*change),
+            SwapOutcome::Pending => AttemptResult::Again,
+            SwapOutcome::Unknown => return Err("a swap was forgotten".to_owned()),
         }))
     }
 }

@@ -11,8 +11,8 @@
 
 mod account;
 mod client;
-mod dice;
 mod node;
+mod rng;
 mod world;
 
 use self::world::{Faults, World};
@@ -21,10 +21,10 @@ use self::world::{Faults, World};
 const SEEDS: u64 = 20_000;
 
 /// All schedules have crashes, and these.
-const CALM: Faults = Faults { retire: false, expire: false, short_grace: false, heirs: false, restore: false };
+const CALM: Faults = Faults { retire: false, expire: false, short_grace: false, copies: false, restore: false };
 
 fn run(name: &str, seeds: std::ops::Range<u64>, faults: impl Fn(u64) -> Faults) {
-    let (mut swaps, mut carries, mut late, mut lapses, mut heirs, mut restored, mut forgotten) = (0, 0, 0, 0, 0, 0, 0);
+    let (mut swaps, mut carries, mut late, mut lapses, mut copies, mut restored, mut forgotten) = (0, 0, 0, 0, 0, 0, 0);
     for seed in seeds {
         let world = World::run(seed, faults(seed), false);
         if let Err(violation) = world.verdict() {
@@ -35,12 +35,12 @@ fn run(name: &str, seeds: std::ops::Range<u64>, faults: impl Fn(u64) -> Faults) 
         carries += world.account.carries;
         late += world.account.late;
         lapses += world.account.lapses;
-        heirs += world.account.heirs;
+        copies += world.account.copies;
         restored += world.account.restored;
         forgotten += world.account.forgotten;
     }
     println!(
-        "{name}: {swaps} swaps, {carries} carries, {late} settled late, {lapses} lapses, {heirs} heirs, {restored} restored, {forgotten} rows forgotten"
+        "{name}: {swaps} swaps, {carries} carries, {late} settled late, {lapses} lapses, {copies} heirs, {restored} restored, {forgotten} rows forgotten"
     );
     assert!(swaps > 0 && carries > 0 && late > 0, "{name}: the schedules exercise what they are meant to");
 }
@@ -66,7 +66,7 @@ fn what_a_life_owes_is_counted_once_by_two_heirs() {
         retire: seed % 3 != 0,
         expire: seed % 4 < 2,
         short_grace: seed % 5 < 3,
-        heirs: true,
+        copies: true,
         ..CALM
     });
 }
@@ -77,7 +77,7 @@ fn a_node_that_went_back_to_a_backup_takes_nothing_back_and_counts_nothing_twice
         retire: seed % 3 != 0,
         expire: seed % 4 < 2,
         short_grace: seed % 5 < 3,
-        heirs: seed % 7 < 3,
+        copies: seed % 7 < 3,
         restore: true,
     });
 }

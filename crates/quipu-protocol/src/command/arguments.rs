@@ -44,7 +44,7 @@ pub enum ArgumentKind {
 
 impl ArgumentKind {
     /// The word in COMMAND DOCS.
-    pub fn word(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             ArgumentKind::Key => "key",
             ArgumentKind::String => "string",

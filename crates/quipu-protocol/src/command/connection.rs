@@ -5,7 +5,7 @@ use quipu_model::{Freshness, Name, Pattern};
 use super::error::{pattern, shown};
 use super::{CommandError, Request, Spec};
 use crate::number;
-use crate::resp::{Args, Version};
+use crate::resp::{Args, RespVersion};
 
 /// How much of a wrong word is repeated in its error.
 const SHOWN_BYTES_MAX: usize = 128;
@@ -19,7 +19,7 @@ const HOT_COUNT_DEFAULT: usize = 10;
 
 /// About the counters that are asked for most often.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum HotKeys {
+pub enum HotKeysCommand {
     /// Replies them.
     Get {
         /// So many of each list.
@@ -87,7 +87,7 @@ pub enum ConnectionCommand<'a> {
     /// Replies a dump of a counter.
     Dump(Name<'a>),
     /// About the counters that are asked for most often.
-    HotKeys(HotKeys),
+    HotKeys(HotKeysCommand),
     /// Lists the parts of an operation.
     Help(&'static Spec),
 }
@@ -96,7 +96,7 @@ pub enum ConnectionCommand<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hello<'a> {
     /// The dialect asked for; none: stay.
-    pub version: Option<Version>,
+    pub version: Option<RespVersion>,
     /// User and password.
     pub auth: Option<(&'a [u8], &'a [u8])>,
     /// A name for the connection.
@@ -130,12 +130,12 @@ pub enum ClientCommand<'a> {
     /// Accepted, without effect: nothing is touched by a read.
     NoTouch,
     /// Which replies are sent.
-    Reply(ReplyMode),
+    Reply(ClientReplyMode),
 }
 
 /// Which replies a client wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ReplyMode {
+pub enum ClientReplyMode {
     /// All.
     On,
     /// None.
@@ -168,24 +168,24 @@ pub enum ConfigCommand<'a> {
     ResetStat,
 }
 
-type Parsed<'a> = Result<Request<'a>, CommandError>;
+type ConnectionParse<'a> = Result<Request<'a>, CommandError>;
 
-pub(super) fn ping<'a>(spec: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+pub(super) fn ping<'a>(spec: &'static Spec, args: &Args<'a>) -> ConnectionParse<'a> {
     if args.len() > 2 {
         return Err(CommandError::Arity(spec.name));
     }
     connection(ConnectionCommand::Ping(args.get(1)))
 }
 
-pub(super) fn echo<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+pub(super) fn echo<'a>(_: &'static Spec, args: &Args<'a>) -> ConnectionParse<'a> {
     connection(ConnectionCommand::Echo(arg(args, 1)))
 }
 
-pub(super) fn backup<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+pub(super) fn backup<'a>(_: &'static Spec, args: &Args<'a>) -> ConnectionParse<'a> {
     connection(ConnectionCommand::Backup(arg(args, 1)))
 }
 
-pub(super) fn read<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+pub(super) fn read<'a>(_: &'static Spec, args: &Args<'a>) -> ConnectionParse<'a> {
     let freshness = match (args.get(2), args.get(3), args.len()) {
         (None, ..) => Freshness::Usual,
         (Some(word), Some(text), 4) if word.eq_ignore_ascii_case(b"FRESHNESS") => {
@@ -199,11 +199,11 @@ pub(super) fn read<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
     connection(ConnectionCommand::Read { name: Name::new(arg(args, 1))?, freshness })
 }
 
-pub(super) fn dump<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+pub(super) fn dump<'a>(_: &'static Spec, args: &Args<'a>) -> ConnectionParse<'a> {
     connection(ConnectionCommand::Dump(Name::new(arg(args, 1))?))
 }
 
-pub(super) fn hotkeys<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+pub(super) fn hotkeys<'a>(_: &'static Spec, args: &Args<'a>) -> ConnectionParse<'a> {
     let word = |word: &str| arg(args, 1).eq_ignore_ascii_case(word.as_bytes());
     connection(ConnectionCommand::HotKeys(if word("GET") {
         let count = match (args.get(2), args.get(3), args.len()) {
@@ -214,23 +214,23 @@ pub(super) fn hotkeys<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
             }
             _ => return Err(CommandError::Syntax),
         };
-        HotKeys::Get { count }
+        HotKeysCommand::Get { count }
     } else if word("START") || word("STOP") {
         // Redis watches when it is told to, by metrics and samples of the client's choice; here it is always on.
-        HotKeys::Start
+        HotKeysCommand::Start
     } else if word("RESET") && args.len() == 2 {
-        HotKeys::Reset
+        HotKeysCommand::Reset
     } else {
         return Err(CommandError::Syntax);
     }))
 }
 
-pub(super) fn hello<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+pub(super) fn hello<'a>(_: &'static Spec, args: &Args<'a>) -> ConnectionParse<'a> {
     let mut hello = Hello { version: None, auth: None, name: None };
     if let Some(version) = args.get(1) {
         hello.version = Some(match number::integer(version) {
-            Some(2) => Version::Resp2,
-            Some(3) => Version::Resp3,
+            Some(2) => RespVersion::Resp2,
+            Some(3) => RespVersion::Resp3,
             Some(_) => return Err(CommandError::BadArgument("NOPROTO unsupported protocol version")),
             None => return Err(CommandError::BadArgument("ERR Protocol version is not an integer or out of range")),
         });
@@ -238,9 +238,9 @@ pub(super) fn hello<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
     let mut options = args.from(2);
     while let Some(option) = options.next() {
         let left = options.len();
-        if is(option, "AUTH") && left >= 2 {
+        if is_word(option, "AUTH") && left >= 2 {
             hello.auth = options.next().zip(options.next());
-        } else if is(option, "SETNAME") && left >= 1 {
+        } else if is_word(option, "SETNAME") && left >= 1 {
             hello.name = options.next();
             hello.name.map_or(Ok(()), plain_name)?;
         } else {
@@ -251,7 +251,7 @@ pub(super) fn hello<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
     connection(ConnectionCommand::Hello(hello))
 }
 
-pub(super) fn auth<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+pub(super) fn auth<'a>(_: &'static Spec, args: &Args<'a>) -> ConnectionParse<'a> {
     connection(match args.len() {
         2 => ConnectionCommand::Auth { user: None, password: arg(args, 1) },
         3 => ConnectionCommand::Auth { user: args.get(1), password: arg(args, 2) },
@@ -259,37 +259,37 @@ pub(super) fn auth<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
     })
 }
 
-pub(super) fn quit<'a>(_: &'static Spec, _: &Args<'a>) -> Parsed<'a> {
+pub(super) fn quit<'a>(_: &'static Spec, _: &Args<'a>) -> ConnectionParse<'a> {
     connection(ConnectionCommand::Quit)
 }
 
-pub(super) fn reset<'a>(_: &'static Spec, _: &Args<'a>) -> Parsed<'a> {
+pub(super) fn reset<'a>(_: &'static Spec, _: &Args<'a>) -> ConnectionParse<'a> {
     connection(ConnectionCommand::Reset)
 }
 
-pub(super) fn select<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+pub(super) fn select<'a>(_: &'static Spec, args: &Args<'a>) -> ConnectionParse<'a> {
     let index = number::integer(arg(args, 1)).ok_or(CommandError::NotInteger)?;
     connection(ConnectionCommand::Select(index))
 }
 
-pub(super) fn client_id<'a>(_: &'static Spec, _: &Args<'a>) -> Parsed<'a> {
+pub(super) fn client_id<'a>(_: &'static Spec, _: &Args<'a>) -> ConnectionParse<'a> {
     client(ClientCommand::Id)
 }
 
-pub(super) fn client_getname<'a>(_: &'static Spec, _: &Args<'a>) -> Parsed<'a> {
+pub(super) fn client_getname<'a>(_: &'static Spec, _: &Args<'a>) -> ConnectionParse<'a> {
     client(ClientCommand::GetName)
 }
 
-pub(super) fn client_setname<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+pub(super) fn client_setname<'a>(_: &'static Spec, args: &Args<'a>) -> ConnectionParse<'a> {
     plain_name(arg(args, 2))?;
     client(ClientCommand::SetName(arg(args, 2)))
 }
 
-pub(super) fn client_setinfo<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+pub(super) fn client_setinfo<'a>(_: &'static Spec, args: &Args<'a>) -> ConnectionParse<'a> {
     let (option, value) = (arg(args, 2), arg(args, 3));
-    let (word, command) = if is(option, "LIB-NAME") {
+    let (word, command) = if is_word(option, "LIB-NAME") {
         ("lib-name", ClientCommand::SetLibName(value))
-    } else if is(option, "LIB-VER") {
+    } else if is_word(option, "LIB-VER") {
         ("lib-ver", ClientCommand::SetLibVersion(value))
     } else {
         let text = format!("ERR Unrecognized option '{}'", shown(option, SHOWN_BYTES_MAX));
@@ -302,23 +302,23 @@ pub(super) fn client_setinfo<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a
     client(command)
 }
 
-pub(super) fn client_info<'a>(_: &'static Spec, _: &Args<'a>) -> Parsed<'a> {
+pub(super) fn client_info<'a>(_: &'static Spec, _: &Args<'a>) -> ConnectionParse<'a> {
     client(ClientCommand::Info)
 }
 
-pub(super) fn client_list<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+pub(super) fn client_list<'a>(_: &'static Spec, args: &Args<'a>) -> ConnectionParse<'a> {
     let (mut ids, mut normal) = (None, true);
     match args.get(2) {
         None => {}
-        Some(option) if is(option, "TYPE") && args.len() == 4 => {
+        Some(option) if is_word(option, "TYPE") && args.len() == 4 => {
             let kind = arg(args, 3);
-            normal = is(kind, "NORMAL");
-            if !normal && !["MASTER", "SLAVE", "REPLICA", "PUBSUB"].iter().any(|word| is(kind, word)) {
+            normal = is_word(kind, "NORMAL");
+            if !normal && !["MASTER", "SLAVE", "REPLICA", "PUBSUB"].iter().any(|word| is_word(kind, word)) {
                 let text = format!("ERR Unknown client type '{}'", shown(kind, SHOWN_BYTES_MAX));
                 return Err(CommandError::BadArgumentNamed(text));
             }
         }
-        Some(option) if is(option, "ID") && args.len() > 3 => {
+        Some(option) if is_word(option, "ID") && args.len() > 3 => {
             let id = |arg| number::natural(arg).filter(|&id| id > 0);
             let all: Option<Vec<u64>> = args.from(3).map(id).collect();
             let mut all = all.ok_or(CommandError::BadArgument("ERR Invalid client ID"))?;
@@ -330,65 +330,65 @@ pub(super) fn client_list<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
     client(ClientCommand::List { ids, normal })
 }
 
-pub(super) fn client_no_evict<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+pub(super) fn client_no_evict<'a>(_: &'static Spec, args: &Args<'a>) -> ConnectionParse<'a> {
     on_or_off(arg(args, 2))?;
     client(ClientCommand::NoEvict)
 }
 
-pub(super) fn client_no_touch<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+pub(super) fn client_no_touch<'a>(_: &'static Spec, args: &Args<'a>) -> ConnectionParse<'a> {
     on_or_off(arg(args, 2))?;
     client(ClientCommand::NoTouch)
 }
 
-pub(super) fn client_reply<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+pub(super) fn client_reply<'a>(_: &'static Spec, args: &Args<'a>) -> ConnectionParse<'a> {
     let mode = arg(args, 2);
-    client(ClientCommand::Reply(if is(mode, "ON") {
-        ReplyMode::On
-    } else if is(mode, "OFF") {
-        ReplyMode::Off
-    } else if is(mode, "SKIP") {
-        ReplyMode::Skip
+    client(ClientCommand::Reply(if is_word(mode, "ON") {
+        ClientReplyMode::On
+    } else if is_word(mode, "OFF") {
+        ClientReplyMode::Off
+    } else if is_word(mode, "SKIP") {
+        ClientReplyMode::Skip
     } else {
         return Err(CommandError::Syntax);
     }))
 }
 
-pub(super) fn command<'a>(_: &'static Spec, _: &Args<'a>) -> Parsed<'a> {
+pub(super) fn command<'a>(_: &'static Spec, _: &Args<'a>) -> ConnectionParse<'a> {
     introspection(Introspection::Info(Vec::new()))
 }
 
-pub(super) fn command_count<'a>(_: &'static Spec, _: &Args<'a>) -> Parsed<'a> {
+pub(super) fn command_count<'a>(_: &'static Spec, _: &Args<'a>) -> ConnectionParse<'a> {
     introspection(Introspection::Count)
 }
 
-pub(super) fn command_docs<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
-    introspection(Introspection::Docs(several(args)?))
+pub(super) fn command_docs<'a>(_: &'static Spec, args: &Args<'a>) -> ConnectionParse<'a> {
+    introspection(Introspection::Docs(subcommand_arguments(args)?))
 }
 
-pub(super) fn command_info<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
-    introspection(Introspection::Info(several(args)?))
+pub(super) fn command_info<'a>(_: &'static Spec, args: &Args<'a>) -> ConnectionParse<'a> {
+    introspection(Introspection::Info(subcommand_arguments(args)?))
 }
 
-pub(super) fn command_list<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+pub(super) fn command_list<'a>(_: &'static Spec, args: &Args<'a>) -> ConnectionParse<'a> {
     let pattern = match args.len() {
         2 => None,
-        5 if is(arg(args, 2), "FILTERBY") && is(arg(args, 3), "PATTERN") => Some(pattern(arg(args, 4))?),
+        5 if is_word(arg(args, 2), "FILTERBY") && is_word(arg(args, 3), "PATTERN") => Some(pattern(arg(args, 4))?),
         _ => return Err(CommandError::Syntax),
     };
     introspection(Introspection::List(pattern))
 }
 
-pub(super) fn info<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+pub(super) fn info<'a>(_: &'static Spec, args: &Args<'a>) -> ConnectionParse<'a> {
     connection(ConnectionCommand::Info(args.from(1).collect()))
 }
 
-pub(super) fn config_get<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
-    let patterns = several(args)?;
+pub(super) fn config_get<'a>(_: &'static Spec, args: &Args<'a>) -> ConnectionParse<'a> {
+    let patterns = subcommand_arguments(args)?;
     patterns.iter().try_for_each(|bytes| pattern(bytes).map(drop))?;
     connection(ConnectionCommand::Config(ConfigCommand::Get(patterns)))
 }
 
-pub(super) fn config_set<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+pub(super) fn config_set<'a>(_: &'static Spec, args: &Args<'a>) -> ConnectionParse<'a> {
     if !args.len().is_multiple_of(2) {
         return Err(CommandError::Syntax);
     }
@@ -400,63 +400,63 @@ pub(super) fn config_set<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
     connection(ConnectionCommand::Config(ConfigCommand::Set(pairs)))
 }
 
-pub(super) fn config_resetstat<'a>(_: &'static Spec, _: &Args<'a>) -> Parsed<'a> {
+pub(super) fn config_resetstat<'a>(_: &'static Spec, _: &Args<'a>) -> ConnectionParse<'a> {
     connection(ConnectionCommand::Config(ConfigCommand::ResetStat))
 }
 
-pub(super) fn time<'a>(_: &'static Spec, _: &Args<'a>) -> Parsed<'a> {
+pub(super) fn time<'a>(_: &'static Spec, _: &Args<'a>) -> ConnectionParse<'a> {
     connection(ConnectionCommand::Time)
 }
 
-pub(super) fn multi<'a>(_: &'static Spec, _: &Args<'a>) -> Parsed<'a> {
+pub(super) fn multi<'a>(_: &'static Spec, _: &Args<'a>) -> ConnectionParse<'a> {
     connection(ConnectionCommand::Multi)
 }
 
-pub(super) fn exec<'a>(_: &'static Spec, _: &Args<'a>) -> Parsed<'a> {
+pub(super) fn exec<'a>(_: &'static Spec, _: &Args<'a>) -> ConnectionParse<'a> {
     connection(ConnectionCommand::Exec)
 }
 
-pub(super) fn discard<'a>(_: &'static Spec, _: &Args<'a>) -> Parsed<'a> {
+pub(super) fn discard<'a>(_: &'static Spec, _: &Args<'a>) -> ConnectionParse<'a> {
     connection(ConnectionCommand::Discard)
 }
 
-pub(super) fn watch<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+pub(super) fn watch<'a>(_: &'static Spec, args: &Args<'a>) -> ConnectionParse<'a> {
     let names: Result<Vec<Name<'a>>, CommandError> = args.from(1).map(|arg| Ok(Name::new(arg)?)).collect();
     connection(ConnectionCommand::Watch(names?))
 }
 
-pub(super) fn unwatch<'a>(_: &'static Spec, _: &Args<'a>) -> Parsed<'a> {
+pub(super) fn unwatch<'a>(_: &'static Spec, _: &Args<'a>) -> ConnectionParse<'a> {
     connection(ConnectionCommand::Unwatch)
 }
 
-pub(super) fn function_flush<'a>(_: &'static Spec, args: &Args<'a>) -> Parsed<'a> {
+pub(super) fn function_flush<'a>(_: &'static Spec, args: &Args<'a>) -> ConnectionParse<'a> {
     match args.get(2) {
         None => {}
-        Some(how) if args.len() == 3 && (is(how, "ASYNC") || is(how, "SYNC")) => {}
+        Some(how) if args.len() == 3 && (is_word(how, "ASYNC") || is_word(how, "SYNC")) => {}
         Some(_) => return Err(CommandError::BadArgument("ERR FUNCTION FLUSH only supports SYNC|ASYNC option")),
     }
     connection(ConnectionCommand::FunctionFlush)
 }
 
-pub(super) fn help<'a>(spec: &'static Spec, _: &Args<'a>) -> Parsed<'a> {
-    let container = spec.name.split('|').next().and_then(|name| Spec::named(name.as_bytes()));
+pub(super) fn help<'a>(spec: &'static Spec, _: &Args<'a>) -> ConnectionParse<'a> {
+    let container = spec.name.split('|').next().and_then(|name| Spec::by_name(name.as_bytes()));
     connection(ConnectionCommand::Help(container.unwrap_or(spec)))
 }
 
-fn connection(command: ConnectionCommand<'_>) -> Parsed<'_> {
+fn connection(command: ConnectionCommand<'_>) -> ConnectionParse<'_> {
     Ok(Request::Connection(command))
 }
 
-fn client(command: ClientCommand<'_>) -> Parsed<'_> {
+fn client(command: ClientCommand<'_>) -> ConnectionParse<'_> {
     connection(ConnectionCommand::Client(command))
 }
 
-fn introspection(command: Introspection<'_>) -> Parsed<'_> {
+fn introspection(command: Introspection<'_>) -> ConnectionParse<'_> {
     connection(ConnectionCommand::Introspection(command))
 }
 
 /// The words after the part of an operation, each of which may bring a long answer or a long search.
-fn several<'a>(args: &Args<'a>) -> Result<Vec<&'a [u8]>, CommandError> {
+fn subcommand_arguments<'a>(args: &Args<'a>) -> Result<Vec<&'a [u8]>, CommandError> {
     match args.len().saturating_sub(2) {
         0..=ASKED_MAX => Ok(args.from(2).collect()),
         many => {
@@ -466,7 +466,7 @@ fn several<'a>(args: &Args<'a>) -> Result<Vec<&'a [u8]>, CommandError> {
 }
 
 fn on_or_off(word: &[u8]) -> Result<(), CommandError> {
-    if is(word, "ON") || is(word, "OFF") { Ok(()) } else { Err(CommandError::Syntax) }
+    if is_word(word, "ON") || is_word(word, "OFF") { Ok(()) } else { Err(CommandError::Syntax) }
 }
 
 /// Names of connections stand in lines of CLIENT LIST, so they may not break them.
@@ -488,6 +488,6 @@ fn arg<'a>(args: &Args<'a>, index: usize) -> &'a [u8] {
     args.get(index).unwrap_or_default()
 }
 
-fn is(bytes: &[u8], word: &str) -> bool {
+fn is_word(bytes: &[u8], word: &str) -> bool {
     bytes.eq_ignore_ascii_case(word.as_bytes())
 }

@@ -4,10 +4,10 @@
 
 use super::spec::{Flag, Keys};
 use super::{Argument, Introspection, Spec, TABLE};
-use crate::resp::Writer;
+use crate::resp::RespWriter;
 
 /// Answers a question about the commands.
-pub fn describe(question: &Introspection<'_>, out: &mut Writer<'_>) {
+pub fn describe(question: &Introspection<'_>, out: &mut RespWriter<'_>) {
     match question {
         Introspection::Count => out.integer(TABLE.len() as i64),
         Introspection::List(pattern) => {
@@ -23,7 +23,7 @@ pub fn describe(question: &Introspection<'_>, out: &mut Writer<'_>) {
         Introspection::Info(names) => {
             out.array(names.len());
             for name in names {
-                match Spec::named(name) {
+                match Spec::by_name(name) {
                     Some(spec) => info(spec, out),
                     None => out.null(),
                 }
@@ -32,7 +32,7 @@ pub fn describe(question: &Introspection<'_>, out: &mut Writer<'_>) {
         Introspection::Docs(names) => {
             let specs: Vec<&Spec> = match names.is_empty() {
                 true => TABLE.iter().collect(),
-                false => names.iter().filter_map(|name| Spec::named(name)).collect(),
+                false => names.iter().filter_map(|name| Spec::by_name(name)).collect(),
             };
             out.map(specs.len());
             specs.iter().for_each(|spec| docs(spec, out));
@@ -41,11 +41,11 @@ pub fn describe(question: &Introspection<'_>, out: &mut Writer<'_>) {
 }
 
 /// The ten fields that Redis 7 gives.
-fn info(spec: &Spec, out: &mut Writer<'_>) {
+fn info(spec: &Spec, out: &mut RespWriter<'_>) {
     out.array(10);
     out.bulk(spec.name.as_bytes());
-    out.integer(spec.arity_told().into());
-    let flags: Vec<&str> = spec.flags.iter().filter_map(|flag| flag.word()).collect();
+    out.integer(spec.public_arity().into());
+    let flags: Vec<&str> = spec.flags.iter().filter_map(|flag| flag.name()).collect();
     out.set(flags.len());
     flags.iter().for_each(|flag| out.simple(flag));
     let Keys { first, last, step } = spec.keys;
@@ -62,26 +62,26 @@ fn info(spec: &Spec, out: &mut Writer<'_>) {
 
 fn categories(spec: &Spec) -> Vec<String> {
     let mut categories = Vec::new();
-    if spec.is(Flag::Write) {
+    if spec.has(Flag::Write) {
         categories.push("@write".to_owned());
     }
-    if spec.is(Flag::ReadOnly) {
+    if spec.has(Flag::ReadOnly) {
         categories.push("@read".to_owned());
     }
-    if spec.is(Flag::Admin) {
+    if spec.has(Flag::Admin) {
         categories.push("@admin".to_owned());
     }
-    categories.push(format!("@{}", spec.group.word()));
-    categories.push(if spec.is(Flag::Fast) { "@fast" } else { "@slow" }.to_owned());
+    categories.push(format!("@{}", spec.group.name()));
+    categories.push(if spec.has(Flag::Fast) { "@fast" } else { "@slow" }.to_owned());
     categories
 }
 
 /// The fields that Redis 7 gives, of which clients make their hints.
-fn docs(spec: &Spec, out: &mut Writer<'_>) {
+fn docs(spec: &Spec, out: &mut RespWriter<'_>) {
     let arguments: Vec<&Argument> = spec.all_arguments().collect();
     out.bulk(spec.name.as_bytes());
     out.map(4 + usize::from(!arguments.is_empty()) + usize::from(!spec.parts.is_empty()));
-    let texts = [("summary", spec.summary), ("since", spec.since), ("group", spec.group.word())];
+    let texts = [("summary", spec.summary), ("since", spec.since), ("group", spec.group.name())];
     for (key, value) in texts.into_iter().chain([("complexity", spec.complexity)]) {
         out.bulk(key.as_bytes());
         out.bulk(value.as_bytes());
@@ -98,7 +98,7 @@ fn docs(spec: &Spec, out: &mut Writer<'_>) {
     }
 }
 
-fn argument(argument: &Argument, out: &mut Writer<'_>) {
+fn argument(argument: &Argument, out: &mut RespWriter<'_>) {
     let group = argument.kind.group();
     let flags: Vec<&str> = [(argument.optional, "optional"), (argument.multiple, "multiple")]
         .into_iter()
@@ -107,7 +107,7 @@ fn argument(argument: &Argument, out: &mut Writer<'_>) {
     let shown = group.is_empty();
     let fields = [shown, argument.token.is_some(), !flags.is_empty(), !group.is_empty()];
     out.map(2 + fields.into_iter().filter(|has| *has).count());
-    for (key, value) in [("name", argument.name), ("type", argument.kind.word())] {
+    for (key, value) in [("name", argument.name), ("type", argument.kind.name())] {
         out.bulk(key.as_bytes());
         out.bulk(value.as_bytes());
     }
@@ -132,7 +132,7 @@ fn argument(argument: &Argument, out: &mut Writer<'_>) {
 }
 
 /// The lines of `CLIENT HELP` and its like.
-pub fn help(container: &Spec, out: &mut Writer<'_>) {
+pub fn help(container: &Spec, out: &mut RespWriter<'_>) {
     out.array(1 + 2 * container.parts.len());
     out.simple(&format!(
         "{} <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",

@@ -1,6 +1,6 @@
 //! Reads points in time from arguments: `EX 10`, `PXAT 1700000000000`.
 
-use quipu_model::When;
+use quipu_model::ExpiryTime;
 
 use super::CommandError;
 use crate::number;
@@ -23,22 +23,22 @@ impl Unit {
     }
 
     /// A point in time that may lie in the past; EXPIRE deletes then.
-    pub(super) fn when(self, bytes: &[u8], command: &'static str) -> Result<When, CommandError> {
+    pub(super) fn when(self, bytes: &[u8], command: &'static str) -> Result<ExpiryTime, CommandError> {
         let number = number::integer(bytes).ok_or(CommandError::NotInteger)?;
         let millis = match self {
             Unit::Seconds | Unit::AtSeconds => number.checked_mul(1000).ok_or(CommandError::BadExpiry(command))?,
             Unit::Millis | Unit::AtMillis => number,
         };
         Ok(match self {
-            Unit::Seconds | Unit::Millis => When::In(millis),
-            Unit::AtSeconds | Unit::AtMillis => When::At(millis),
+            Unit::Seconds | Unit::Millis => ExpiryTime::In(millis),
+            Unit::AtSeconds | Unit::AtMillis => ExpiryTime::At(millis),
         })
     }
 
     /// A point in time that must be positive: what a value is given together with.
-    pub(super) fn when_positive(self, bytes: &[u8], command: &'static str) -> Result<When, CommandError> {
+    pub(super) fn when_positive(self, bytes: &[u8], command: &'static str) -> Result<ExpiryTime, CommandError> {
         match self.when(bytes, command)? {
-            When::In(..=0) | When::At(..=0) => Err(CommandError::BadExpiry(command)),
+            ExpiryTime::In(..=0) | ExpiryTime::At(..=0) => Err(CommandError::BadExpiry(command)),
             when => Ok(when),
         }
     }

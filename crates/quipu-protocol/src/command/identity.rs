@@ -9,7 +9,7 @@ use quipu_model::Identity;
 use super::spec::Flag;
 use super::{CommandError, CounterRequest, Keys, OnceRequest, Request, Spec};
 use crate::number;
-use crate::resp::{Args, Shape};
+use crate::resp::{Args, ReplyShape};
 
 const TOKEN: &str = "IDMP";
 const SEQUENCE: &str = "SEQ";
@@ -18,41 +18,41 @@ const SEQUENCE: &str = "SEQ";
 const ARGS: usize = 3;
 
 /// The words with which a mutation is named, as they stand.
-pub(super) struct Named<'a> {
+pub(super) struct IdentityWords<'a> {
     word: &'static str,
     producer: &'a [u8],
     item: &'a [u8],
 }
 
 /// Takes the name of a mutation off its arguments, if the operation is one, has one, and has enough arguments without it.
-pub(super) fn split<'a>(spec: &Spec, args: &Args<'a>) -> (Args<'a>, Option<Named<'a>>) {
-    let named = || {
-        let at = args.len().checked_sub(ARGS).filter(|_| spec.is(Flag::Write))?;
+pub(super) fn split<'a>(spec: &Spec, args: &Args<'a>) -> (Args<'a>, Option<IdentityWords<'a>>) {
+    let identity = || {
+        let at = args.len().checked_sub(ARGS).filter(|_| spec.has(Flag::Write))?;
         let given = args.get(at)?;
         let lists_names = spec.keys == Keys::ALL;
-        let is = |word: &str| {
+        let is_word = |word: &str| {
             if lists_names { given == word.as_bytes() } else { given.eq_ignore_ascii_case(word.as_bytes()) }
         };
-        let word = [TOKEN, SEQUENCE].into_iter().find(|word| is(word))?;
+        let word = [TOKEN, SEQUENCE].into_iter().find(|word| is_word(word))?;
         let mut rest = args.from(at + 1);
-        Some(Named { word, producer: rest.next()?, item: rest.next()? })
+        Some(IdentityWords { word, producer: rest.next()?, item: rest.next()? })
     };
-    match named() {
-        Some(named) if spec.takes_plain(&args.without_last(ARGS)) => (args.without_last(ARGS), Some(named)),
+    match identity() {
+        Some(identity) if spec.accepts_plain(&args.without_last(ARGS)) => (args.without_last(ARGS), Some(identity)),
         _ => (*args, None),
     }
 }
 
-impl<'a> Named<'a> {
+impl<'a> IdentityWords<'a> {
     /// The request, to be carried out once.
-    pub fn once(&self, request: Request<'a>) -> Result<Request<'a>, CommandError> {
+    pub fn make_once(&self, request: Request<'a>) -> Result<Request<'a>, CommandError> {
         let identity = match self.word {
             TOKEN => Identity::token(self.producer, self.item)?,
             _ => Identity::sequence(self.producer, number::natural(self.item).ok_or(CommandError::NotInteger)?)?,
         };
         let (commands, shape) = match request {
             Request::Counter(CounterRequest { command, shape }) => (vec![command], shape),
-            Request::Together(commands) => (commands, Shape::Plain),
+            Request::SetMany(commands) => (commands, ReplyShape::Plain),
             // No other operation changes counters.
             Request::Once(_) | Request::Connection(_) => return Err(CommandError::Syntax),
         };

@@ -20,7 +20,9 @@ mod spec;
 mod table;
 
 pub use arguments::{Argument, ArgumentKind};
-pub use connection::{ClientCommand, ConfigCommand, ConnectionCommand, Hello, HotKeys, Introspection, ReplyMode};
+pub use connection::{
+    ClientCommand, ClientReplyMode, ConfigCommand, ConnectionCommand, Hello, HotKeysCommand, Introspection,
+};
 pub use describe::{describe, help};
 pub use error::CommandError;
 pub use page::page;

@@ -81,20 +81,20 @@ const GROUPS: [(Group, &str); 8] = [
 pub fn page() -> String {
     let mut page = HEAD.to_owned();
     for (group, title) in GROUPS {
-        let links: Vec<String> = of(group).map(|spec| format!("[{}](#{})", name(spec), anchor(spec))).collect();
+        let links: Vec<String> = specs_in(group).map(|spec| format!("[{}](#{})", name(spec), anchor(spec))).collect();
         let _ = writeln!(page, "**[{title}](#{})**  \n{}\n", title.to_lowercase().replace(' ', "-"), links.join(" · "));
     }
     let _ = writeln!(page, "**[Rate limits and stock: INCREX](#rate-limits-and-stock-increx)**");
     page.push_str(INCREX);
     for (group, title) in GROUPS {
         let _ = write!(page, "\n## {title}\n");
-        of(group).for_each(|spec| write_command(&mut page, spec));
+        specs_in(group).for_each(|spec| write_command(&mut page, spec));
     }
     page
 }
 
 /// The commands of a group; those with parts are followed by them.
-fn of(group: Group) -> impl Iterator<Item = &'static Spec> {
+fn specs_in(group: Group) -> impl Iterator<Item = &'static Spec> {
     let of_group = TABLE.iter().filter(move |spec| spec.group == group);
     of_group.flat_map(|spec| std::iter::once(spec).chain(spec.parts))
 }
@@ -119,7 +119,7 @@ fn write_command(page: &mut String, spec: &Spec) {
     }
     lines.push(format!("Reply: {}", spec.reply));
     if !spec.kinds.is_empty() {
-        let kinds: Vec<&str> = spec.kinds.iter().map(|kind| kind.word()).collect();
+        let kinds: Vec<&str> = spec.kinds.iter().map(|kind| kind.name()).collect();
         lines.push(format!("Kinds: {}", kinds.join(", ")));
     }
     lines.push(format!("Complexity: {}", spec.complexity));
@@ -165,19 +165,19 @@ fn errors(spec: &Spec) -> Vec<String> {
     if about_counters && spec.kinds.len() < 4 {
         errors.push(link("WRONGTYPE", "other-kind"));
     }
-    if spec.is(Flag::ShardKey) || matches!(spec.name, "increx" | "quipu.thinned") {
+    if spec.has(Flag::ShardKey) || matches!(spec.name, "increx" | "quipu.thinned") {
         errors.push(link("overflow", "overflow"));
     }
-    if spec.is(Flag::DenyOom) {
+    if spec.has(Flag::DenyOom) {
         errors.extend([link("OOM", "no-memory"), link("QUOTA", "too-many-counters")]);
     }
-    if spec.is(Flag::Write) {
+    if spec.has(Flag::Write) {
         errors.extend([link("NOROOM", "no-room"), link("TRYAGAIN", "behind"), link("FENCED", "fenced")]);
     }
     if about_counters {
         errors.push(link("STOREDOWN", "store-down"));
     }
-    if spec.is(Flag::NoMulti) {
+    if spec.has(Flag::NoMulti) {
         errors.push(link("not in MULTI", "not-in-multi"));
     }
     errors

@@ -3,7 +3,7 @@
 use quipu_model::{Command, Identity};
 
 use super::ConnectionCommand;
-use crate::resp::Shape;
+use crate::resp::ReplyShape;
 
 /// One request of a client.
 #[derive(Debug, Clone, PartialEq)]
@@ -11,7 +11,7 @@ pub enum Request<'a> {
     /// For the engine.
     Counter(CounterRequest<'a>),
     /// Several commands for the engine that are one step: all applied, or none; replies OK. MSET.
-    Together(Vec<Command<'a>>),
+    SetMany(Vec<Command<'a>>),
     /// For the engine, once: a retry gets the same reply.
     Once(OnceRequest<'a>),
     /// For the connection or the server around it.
@@ -26,7 +26,7 @@ pub struct OnceRequest<'a> {
     /// What is asked: one command, or several that are one step.
     pub commands: Vec<Command<'a>>,
     /// How the answer is written.
-    pub shape: Shape,
+    pub shape: ReplyShape,
 }
 
 /// A command for the engine, and how its answer looks.
@@ -35,5 +35,5 @@ pub struct CounterRequest<'a> {
     /// What is asked.
     pub command: Command<'a>,
     /// How the answer is written.
-    pub shape: Shape,
+    pub shape: ReplyShape,
 }

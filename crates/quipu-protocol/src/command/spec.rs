@@ -49,11 +49,11 @@ pub struct Spec {
     pub example: &'static str,
     /// Its parts, if it has any.
     pub parts: &'static [Spec],
-    pub(super) read: Read,
+    pub(super) read: ParseFn,
 }
 
 /// Reads the arguments of an operation that has been found and counted.
-pub(super) type Read = for<'a> fn(&'static Spec, &Args<'a>) -> Result<Request<'a>, CommandError>;
+pub(super) type ParseFn = for<'a> fn(&'static Spec, &Args<'a>) -> Result<Request<'a>, CommandError>;
 
 /// What an operation does. The words are Redis's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,7 +82,7 @@ pub enum Flag {
 
 impl Flag {
     /// The word in COMMAND INFO, if Redis has one.
-    pub fn word(self) -> Option<&'static str> {
+    pub fn name(self) -> Option<&'static str> {
         Some(match self {
             Flag::Write => "write",
             Flag::ReadOnly => "readonly",
@@ -137,7 +137,7 @@ pub enum Group {
 
 impl Group {
     /// The word in COMMAND DOCS.
-    pub fn word(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Group::String => "string",
             Group::Generic => "generic",
@@ -154,23 +154,23 @@ impl Group {
 impl Spec {
     /// Reads the arguments; they are those that [`lookup`] found this operation by.
     pub fn parse<'a>(&'static self, args: &Args<'a>) -> Result<Request<'a>, CommandError> {
-        let (args, named) = identity::split(self, args);
+        let (args, identity) = identity::split(self, args);
         let request = (self.read)(self, &args)?;
-        match named {
-            Some(named) => named.once(request),
+        match identity {
+            Some(identity) => identity.make_once(request),
             None => Ok(request),
         }
     }
 
     /// Whether it has a flag.
-    pub fn is(&self, flag: Flag) -> bool {
+    pub fn has(&self, flag: Flag) -> bool {
         self.flags.contains(&flag)
     }
 
     /// Its arguments, with the options that all adds and all changes have at their end.
     pub fn all_arguments(&self) -> impl Iterator<Item = &'static Argument> {
-        let shard_key = self.is(Flag::ShardKey).then_some(&table::SHARD_KEY);
-        let identity = self.is(Flag::Write).then_some(&table::IDENTITY);
+        let shard_key = self.has(Flag::ShardKey).then_some(&table::SHARD_KEY);
+        let identity = self.has(Flag::Write).then_some(&table::IDENTITY);
         self.arguments.iter().chain(shard_key).chain(identity)
     }
 
@@ -186,7 +186,7 @@ impl Spec {
     }
 
     /// The operation or part of one of that name (`client|setname`), in any case.
-    pub fn named(name: &[u8]) -> Option<&'static Spec> {
+    pub fn by_name(name: &[u8]) -> Option<&'static Spec> {
         match name.iter().position(|&byte| byte == b'|') {
             None => find(name),
             Some(at) => find(&name[..at])?.part(&name[at + 1..]),
@@ -198,21 +198,21 @@ impl Spec {
     }
 
     /// The arity that clients are told: options make it open at the end.
-    pub(super) fn arity_told(&self) -> i16 {
-        if self.is(Flag::ShardKey) || self.is(Flag::Write) { -self.arity.abs() } else { self.arity }
+    pub(super) fn public_arity(&self) -> i16 {
+        if self.has(Flag::ShardKey) || self.has(Flag::Write) { -self.arity.abs() } else { self.arity }
     }
 
     /// Whether the arguments end with the name of a mutation.
-    pub fn is_named(&self, args: &Args<'_>) -> bool {
+    pub fn has_identity(&self, args: &Args<'_>) -> bool {
         identity::split(self, args).1.is_some()
     }
 
-    fn takes(&self, args: &Args<'_>) -> bool {
-        self.takes_plain(args) || self.is_named(args)
+    fn accepts(&self, args: &Args<'_>) -> bool {
+        self.accepts_plain(args) || self.has_identity(args)
     }
 
     /// Whether the number of arguments is right, none of which names the mutation.
-    pub(super) fn takes_plain(&self, args: &Args<'_>) -> bool {
+    pub(super) fn accepts_plain(&self, args: &Args<'_>) -> bool {
         // Arguments are bounded far below what an i64 holds.
         let count = args.len() as i64;
         let arity = i64::from(self.arity);
@@ -224,7 +224,7 @@ impl Spec {
 
     /// What follows SHARDKEY behind the other arguments, if that is offered and there.
     pub(super) fn shard_key<'a>(&self, args: &Args<'a>) -> Option<&'a [u8]> {
-        let at = usize::try_from(self.arity).ok().filter(|at| self.is(Flag::ShardKey) && args.len() == at + 2)?;
+        let at = usize::try_from(self.arity).ok().filter(|at| self.has(Flag::ShardKey) && args.len() == at + 2)?;
         args.get(at).filter(|word| word.eq_ignore_ascii_case(SHARD_KEY)).and_then(|_| args.get(at + 1))
     }
 }
@@ -247,7 +247,7 @@ pub fn lookup(args: &Args<'_>) -> Result<&'static Spec, CommandError> {
     let Some(spec) = find(name) else {
         return Err(absent::find(name).unwrap_or_else(|| unknown(name, args)));
     };
-    if !spec.takes(args) {
+    if !spec.accepts(args) {
         return Err(CommandError::Arity(spec.name));
     }
     let Some(given) = args.get(1).filter(|_| !spec.parts.is_empty()) else { return Ok(spec) };
@@ -257,7 +257,7 @@ pub fn lookup(args: &Args<'_>) -> Result<&'static Spec, CommandError> {
             container: spec.name.to_ascii_uppercase(),
         });
     };
-    if !part.takes(args) {
+    if !part.accepts(args) {
         return Err(CommandError::Arity(part.name));
     }
     Ok(part)

@@ -343,7 +343,7 @@ pub static TABLE: &[Spec] = &[
         "Sets to 0, keeps the expiry, and returns the value before",
         [key("key")],
         COUNT "O(1)" "Integer: the value before", example "QUIPU.RESET likes:42"),
-    command!("quipu.thinned" 4 [Write DenyOom Fast] ONE String "0.1.0" counter::thinned,
+    command!("quipu.thinned" 4 [Write DenyOom Fast] ONE String "0.1.0" counter::add_sampled,
         "Adds what was sampled before it is sent, one event in so many at most, and returns the new value; where the namespace says sample = that or more",
         [key("key"), integer("increment"), integer("rate")],
         COUNT "O(1)" "Integer: the value after"),

@@ -119,7 +119,7 @@ fn once() -> u64 {
 /// The word of a kind that observes items.
 fn approximate<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Kind>, D::Error> {
     let Some(word) = Option::<String>::deserialize(deserializer)? else { return Ok(None) };
-    let known = [Kind::Unique, Kind::Frequency, Kind::Top].into_iter().find(|kind| kind.word() == word);
+    let known = [Kind::Unique, Kind::Frequency, Kind::Top].into_iter().find(|kind| kind.name() == word);
     let unknown = || D::Error::custom(format!("'kind' is 'unique', 'frequency' or 'top', not '{word}'"));
     known.map(Some).ok_or_else(unknown)
 }

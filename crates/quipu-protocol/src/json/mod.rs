@@ -23,6 +23,6 @@ pub use body::{
 pub use display::display;
 pub use namespace::{NamespaceMistake, namespace_value, parse_namespace, setting_value};
 pub use percent::{PercentError, percent_decode, percent_encode, query_decode};
-pub use reply::{SAFE_INTEGER_MAX, string, write_bytes, write_name, write_reading, write_total};
+pub use reply::{SAFE_INTEGER_MAX, write_bytes, write_name, write_reading, write_string, write_total};
 pub use time::rfc3339;
 pub use whole::{WholeNumberError, read_whole};

@@ -38,9 +38,9 @@ pub fn parse_namespace(body: &[u8]) -> Result<(Namespace, Vec<NamespaceMistake>)
 
 /// What a namespace says, key by key, as a body would say it.
 pub fn namespace_value(namespace: &Namespace) -> Value {
-    let said =
+    let entries =
         NAMESPACE_KEYS.iter().filter_map(|key| Some((key.key.to_owned(), setting_value(&(key.show)(namespace)?))));
-    Value::Object(said.collect::<Map<_, _>>())
+    Value::Object(entries.collect::<Map<_, _>>())
 }
 
 /// A setting as JSON writes it: a number if it is one.
@@ -96,7 +96,7 @@ impl<'de> Deserialize<'de> for Pairs<'de> {
 
 #[cfg(test)]
 mod tests {
-    use quipu_model::{Durability, Shards};
+    use quipu_model::{Durability, ShardCount};
 
     use super::*;
 
@@ -105,7 +105,7 @@ mod tests {
         let body = br#"{"durability": "relaxed", "ttl": "24h", "shards": 8.0, "pick": null}"#;
         let (namespace, mistakes) = parse_namespace(body).unwrap();
         assert_eq!(mistakes, []);
-        assert_eq!((namespace.durability, namespace.shards), (Some(Durability::Relaxed), Some(Shards::Fixed(8))));
+        assert_eq!((namespace.durability, namespace.shards), (Some(Durability::Relaxed), Some(ShardCount::Fixed(8))));
         assert_eq!(namespace.pick, None);
         let written = namespace_value(&namespace).to_string();
         assert_eq!(written, r#"{"durability":"relaxed","ttl":"24h","shards":8}"#.parse::<Value>().unwrap().to_string());
@@ -117,10 +117,10 @@ mod tests {
     fn every_mistake_is_named() {
         let body = br#"{"kind": "tops", "durabilty": "durable", "ttl": 5, "shards": 65, "pick": ["hash"], "freshness": "1s", "freshness": "2s", "token_window": true, "fail_mode": "x"}"#;
         let (_, mistakes) = parse_namespace(body).unwrap();
-        let told: Vec<(&str, &str)> = mistakes.iter().map(|mistake| (&*mistake.key, &*mistake.text)).collect();
+        let found: Vec<(&str, &str)> = mistakes.iter().map(|mistake| (&*mistake.key, &*mistake.text)).collect();
         let all = "kind, durability, ttl, window, decay, freshness, settle_every, shards, pick, token_window, max_counters, fail_mode, sample, overload";
         assert_eq!(
-            told,
+            found,
             [
                 ("kind", "kind: unknown kind 'tops': it is count, unique, frequency, top"),
                 ("durabilty", &*format!("unknown key 'durabilty': there are {all}")),

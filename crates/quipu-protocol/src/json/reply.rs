@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use quipu_model::{Covered, Reading, Sampled};
+use quipu_model::{Reading, SamplingInfo, WindowCoverage};
 
 use super::{display, percent_encode, rfc3339};
 
@@ -18,11 +18,11 @@ pub fn write_name(out: &mut Vec<u8>, name: &[u8]) {
 pub fn write_bytes(out: &mut Vec<u8>, key: &str, bytes: &[u8]) {
     put(out, format_args!("\"{key}\":"));
     match std::str::from_utf8(bytes) {
-        Ok(text) => string(out, text),
+        Ok(text) => write_string(out, text),
         Err(_) => {
-            string(out, &String::from_utf8_lossy(bytes));
+            write_string(out, &String::from_utf8_lossy(bytes));
             put(out, format_args!(",\"{key}_encoded\":"));
-            string(out, &percent_encode(bytes));
+            write_string(out, &percent_encode(bytes));
         }
     }
 }
@@ -30,7 +30,7 @@ pub fn write_bytes(out: &mut Vec<u8>, key: &str, bytes: &[u8]) {
 /// Writes `"key":1,"key_string":"1"`.
 pub fn write_total(out: &mut Vec<u8>, key: &str, value: i64) {
     put(out, format_args!("\"{key}\":"));
-    number(out, value);
+    write_number(out, value);
     put(out, format_args!(",\"{key}_string\":\"{value}\""));
 }
 
@@ -54,7 +54,7 @@ pub fn write_reading(out: &mut Vec<u8>, name: &[u8], reading: &Reading) {
     } = reading;
     out.push(b'{');
     write_name(out, name);
-    put(out, format_args!(",\"kind\":\"{}\",", kind.word()));
+    put(out, format_args!(",\"kind\":\"{}\",", kind.name()));
     write_total(out, "value", *value);
     put(out, format_args!(",\"exists\":{exists},\"exact\":{exact},\"as_of\":\"{}\",\"lag_ms\":", rfc3339(*as_of)));
     match lag {
@@ -65,9 +65,9 @@ pub fn write_reading(out: &mut Vec<u8>, name: &[u8], reading: &Reading) {
     match bound {
         Some((low, high)) => {
             out.extend_from_slice(b"{\"low\":");
-            number(out, *low);
+            write_number(out, *low);
             out.extend_from_slice(b",\"high\":");
-            number(out, *high);
+            write_number(out, *high);
             out.push(b'}');
         }
         // What others have added and taken away since cannot be bounded, only dated.
@@ -75,14 +75,14 @@ pub fn write_reading(out: &mut Vec<u8>, name: &[u8], reading: &Reading) {
     }
     if let Some(error) = error {
         out.extend_from_slice(b",\"error\":");
-        number(out, i64::try_from(*error).unwrap_or(i64::MAX));
+        write_number(out, i64::try_from(*error).unwrap_or(i64::MAX));
     }
-    if let Some(Sampled { rate, deviation }) = sampled {
+    if let Some(SamplingInfo { rate, deviation }) = sampled {
         put(out, format_args!(",\"sampled\":{{\"rate\":{rate},\"deviation\":"));
-        number(out, i64::try_from(*deviation).unwrap_or(i64::MAX));
+        write_number(out, i64::try_from(*deviation).unwrap_or(i64::MAX));
         out.push(b'}');
     }
-    if let Some(Covered { from, to, panes, late }) = window {
+    if let Some(WindowCoverage { from, to, panes, late }) = window {
         let (from, to) = (rfc3339(*from), rfc3339(*to));
         put(out, format_args!(",\"window\":{{\"from\":\"{from}\",\"to\":\"{to}\",\"panes\":{panes},\"late\":{late}}}"));
     }
@@ -96,11 +96,11 @@ pub fn write_reading(out: &mut Vec<u8>, name: &[u8], reading: &Reading) {
 }
 
 /// Writes text as a JSON string.
-pub fn string(out: &mut Vec<u8>, text: &str) {
+pub fn write_string(out: &mut Vec<u8>, text: &str) {
     serde_json::to_writer(out, text).expect("writing text to memory cannot fail");
 }
 
-fn number(out: &mut Vec<u8>, value: i64) {
+fn write_number(out: &mut Vec<u8>, value: i64) {
     match value.unsigned_abs() <= SAFE_INTEGER_MAX {
         true => put(out, format_args!("{value}")),
         false => put(out, format_args!("\"{value}\"")),
@@ -115,7 +115,7 @@ fn put(out: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
 mod tests {
     use std::time::Duration;
 
-    use quipu_model::{Epoch, Kind, Millis, Seen};
+    use quipu_model::{Coverage, Epoch, Kind, Millis};
     use serde_json::{Value, json};
 
     use super::*;
@@ -132,8 +132,8 @@ mod tests {
             window: None,
             as_of: Millis(1_000),
             lag: Some(Duration::ZERO),
-            shards: Seen::ONE,
-            writers: Seen::ONE,
+            shards: Coverage::ONE,
+            writers: Coverage::ONE,
             epoch: Epoch::default(),
             expires_at: None,
         }
@@ -154,11 +154,11 @@ mod tests {
         });
         assert_eq!(written(b"likes:42", &reading(1_234)), exact);
         let shared =
-            Reading { exact: false, bound: None, lag: None, writers: Seen { seen: 1, total: 3 }, ..reading(1) };
+            Reading { exact: false, bound: None, lag: None, writers: Coverage { seen: 1, total: 3 }, ..reading(1) };
         let shared = written(b"a", &shared);
         assert_eq!((&shared["bound"], &shared["lag_ms"]), (&Value::Null, &Value::Null));
         assert_eq!(shared["writers"], json!({"seen": 1, "total": 3}));
-        let sampled = Some(Sampled { rate: 100, deviation: 351 });
+        let sampled = Some(SamplingInfo { rate: 100, deviation: 351 });
         let sampled = written(b"a", &Reading { exact: false, bound: Some((400, 2_700)), sampled, ..reading(1_234) });
         assert_eq!((&sampled["exact"], &sampled["sampled"]), (&json!(false), &json!({"rate": 100, "deviation": 351})));
     }

@@ -15,7 +15,7 @@ pub(super) const HEAD: usize = 8;
 
 /// How the arguments lie in the bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Form {
+pub(super) enum ArgEncoding {
     /// `$3\r\nabc\r\n`, as received.
     Bulk,
     /// A length in seven-bit groups, lowest first, then the bytes: an inline command after its quotes were undone.
@@ -24,7 +24,7 @@ pub(super) enum Form {
 
 /// Where one argument lies.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Place {
+pub(super) struct ArgSpan {
     pub start: u32,
     pub end: u32,
 }
@@ -33,16 +33,16 @@ pub(super) struct Place {
 #[derive(Clone, Copy)]
 pub struct Args<'a> {
     pub(super) bytes: &'a [u8],
-    pub(super) map: Map,
+    pub(super) map: ArgMap,
 }
 
 /// All about the arguments but their bytes.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Map {
-    pub form: Form,
+pub(super) struct ArgMap {
+    pub form: ArgEncoding,
     pub count: usize,
     /// The first `min(count, HEAD)` are meaningful.
-    pub head: [Place; HEAD],
+    pub head: [ArgSpan; HEAD],
     /// Where the argument after the head begins, its length included.
     pub tail: u32,
 }
@@ -66,8 +66,8 @@ impl<'a> Args<'a> {
     /// The argument at an index. Quick for the first few; later ones are better met by [`Args::iter`].
     pub fn get(&self, index: usize) -> Option<&'a [u8]> {
         if index < HEAD.min(self.map.count) {
-            let place = self.map.head[index];
-            return self.bytes.get(place.start as usize..place.end as usize);
+            let span = self.map.head[index];
+            return self.bytes.get(span.start as usize..span.end as usize);
         }
         self.iter().nth(index)
     }
@@ -89,14 +89,14 @@ impl<'a> Args<'a> {
 
     /// The arguments without the last so many.
     pub fn without_last(&self, count: usize) -> Args<'a> {
-        Args { bytes: self.bytes, map: Map { count: self.map.count.saturating_sub(count), ..self.map } }
+        Args { bytes: self.bytes, map: ArgMap { count: self.map.count.saturating_sub(count), ..self.map } }
     }
 
     /// Appends the bytes to an arena, to be found again after the input buffer has moved on.
-    pub fn store(&self, arena: &mut Vec<u8>) -> Stored {
+    pub fn store(&self, arena: &mut Vec<u8>) -> StoredArgs {
         let start = arena.len();
         arena.extend_from_slice(self.bytes);
-        Stored { start, end: arena.len(), map: self.map }
+        StoredArgs { start, end: arena.len(), map: self.map }
     }
 }
 
@@ -108,13 +108,13 @@ impl std::fmt::Debug for Args<'_> {
 
 /// Arguments whose bytes lie in an arena.
 #[derive(Debug, Clone, Copy)]
-pub struct Stored {
+pub struct StoredArgs {
     start: usize,
     end: usize,
-    map: Map,
+    map: ArgMap,
 }
 
-impl Stored {
+impl StoredArgs {
     /// The arguments again; `arena` is the one they were stored in, and has only grown since.
     pub fn args<'a>(&self, arena: &'a [u8]) -> Args<'a> {
         Args { bytes: &arena[self.start..self.end], map: self.map }
@@ -140,18 +140,18 @@ impl<'a> Iterator for ArgsIter<'a> {
         let index = self.index;
         self.index += 1;
         if index < HEAD {
-            let place = map.head[index];
-            return bytes.get(place.start as usize..place.end as usize);
+            let span = map.head[index];
+            return bytes.get(span.start as usize..span.end as usize);
         }
         let (start, end, next) = match map.form {
-            Form::Bulk => {
+            ArgEncoding::Bulk => {
                 let digits = self.at + 1;
                 let line = digits + bytes.get(digits..)?.iter().position(|&byte| byte == b'\r')?;
                 let start = line + 2;
                 let end = start + usize::try_from(number::natural(&bytes[digits..line])?).ok()?;
                 (start, end, end + 2)
             }
-            Form::Packed => {
+            ArgEncoding::Packed => {
                 let (len, start) = packed_len(bytes, self.at)?;
                 (start, start + len, start + len)
             }

@@ -15,7 +15,7 @@
 use quipu_model::RespCode;
 
 use super::Limits;
-use super::args::{Args, Form, HEAD, Map, Place};
+use super::args::{ArgEncoding, ArgMap, ArgSpan, Args, HEAD};
 use super::inline;
 use crate::number;
 
@@ -128,18 +128,18 @@ pub struct Frame<'a> {
 /// What is known of a command that has not arrived whole.
 #[derive(Debug, Default)]
 pub struct Decoder {
-    stage: Stage,
+    stage: DecodeStage,
     /// Everything before this offset has been looked at.
     at: usize,
     count: usize,
-    head: [Place; HEAD],
+    head: [ArgSpan; HEAD],
     tail: u32,
     /// Inline commands after their quotes were undone.
     packed: Vec<u8>,
 }
 
 #[derive(Debug, Default, Clone, Copy)]
-enum Stage {
+enum DecodeStage {
     #[default]
     Start,
     Inline,
@@ -160,7 +160,7 @@ impl Decoder {
     pub fn decode<'a>(&'a mut self, input: &'a [u8], limits: &Limits) -> Result<Option<Frame<'a>>, DecodeError> {
         loop {
             match self.stage {
-                Stage::Start => match input.first() {
+                DecodeStage::Start => match input.first() {
                     None => return Ok(None),
                     Some(b'*') => {
                         let Some(count) = self.count_line(input, DecodeError::ArgsCount, DecodeError::ArgsCountLine)?
@@ -174,13 +174,13 @@ impl Decoder {
                             });
                         }
                         self.count = count;
-                        self.stage = Stage::Length { left: count };
+                        self.stage = DecodeStage::Length { left: count };
                     }
-                    Some(_) => self.stage = Stage::Inline,
+                    Some(_) => self.stage = DecodeStage::Inline,
                 },
-                Stage::Inline => return self.inline(input, limits),
-                Stage::Length { left: 0 } => return Ok(Some(self.frame(input))),
-                Stage::Length { left } => {
+                DecodeStage::Inline => return self.inline(input, limits),
+                DecodeStage::Length { left: 0 } => return Ok(Some(self.frame(input))),
+                DecodeStage::Length { left } => {
                     match input.get(self.at) {
                         None => return Ok(None),
                         Some(b'$') => {}
@@ -205,20 +205,20 @@ impl Decoder {
                         // The frame bound keeps every offset within 32 bits.
                         self.tail = start as u32;
                     }
-                    self.stage = Stage::Body { left, len };
+                    self.stage = DecodeStage::Body { left, len };
                 }
-                Stage::Body { left, len } => {
+                DecodeStage::Body { left, len } => {
                     let (start, end) = (self.at, self.at + len);
                     match input.get(end..end + 2) {
                         None => return Ok(None),
                         Some(b"\r\n") => {}
                         Some(_) => return Err(DecodeError::BulkEnd),
                     }
-                    if let Some(place) = self.head.get_mut(self.count - left) {
-                        *place = Place { start: start as u32, end: end as u32 };
+                    if let Some(span) = self.head.get_mut(self.count - left) {
+                        *span = ArgSpan { start: start as u32, end: end as u32 };
                     }
                     self.at = end + 2;
-                    self.stage = Stage::Length { left: left - 1 };
+                    self.stage = DecodeStage::Length { left: left - 1 };
                 }
             }
         }
@@ -226,7 +226,7 @@ impl Decoder {
 
     /// Whether it waits for no rest of a command.
     pub fn is_fresh(&self) -> bool {
-        matches!(self.stage, Stage::Start) && self.at == 0
+        matches!(self.stage, DecodeStage::Start) && self.at == 0
     }
 
     /// How much memory it holds beyond itself.
@@ -257,7 +257,7 @@ impl Decoder {
     }
 
     /// Gives back what the last inline command took, between turns.
-    pub fn let_go(&mut self) {
+    pub fn release_buffer(&mut self) {
         self.packed = Vec::new();
     }
 
@@ -275,7 +275,7 @@ impl Decoder {
             return Err(DecodeError::InlineLength(limits.inline_bytes_max));
         }
         self.at = 0;
-        self.stage = Stage::Start;
+        self.stage = DecodeStage::Start;
         let line = &input[..end];
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         let map = inline::split(line, &mut self.packed).map_err(|inline::UnbalancedQuotes| DecodeError::Quotes)?;
@@ -291,8 +291,8 @@ impl Decoder {
 
     fn frame<'a>(&mut self, input: &'a [u8]) -> Frame<'a> {
         let bytes = self.at;
-        let map = Map { form: Form::Bulk, count: self.count, head: self.head, tail: self.tail };
-        self.stage = Stage::Start;
+        let map = ArgMap { form: ArgEncoding::Bulk, count: self.count, head: self.head, tail: self.tail };
+        self.stage = DecodeStage::Start;
         self.at = 0;
         // What an inline command left behind is not carried along by a connection that went on to speak RESP.
         if self.packed.capacity() != 0 {

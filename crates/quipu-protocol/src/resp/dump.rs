@@ -2,9 +2,9 @@
 
 use quipu_model::{Dump, DumpContent};
 
-use super::Writer;
+use super::RespWriter;
 
-impl Writer<'_> {
+impl RespWriter<'_> {
     /// A dump; null for a counter that is not there. What a kind does not have is null.
     pub fn dump(&mut self, dump: Option<&Dump>) {
         let Some(dump) = dump else { return self.null() };
@@ -13,12 +13,12 @@ impl Writer<'_> {
             DumpContent::Sketch(sketch) => (Some(sketch), None),
         };
         self.map(6);
-        self.key("kind").bulk(dump.kind().word().as_bytes());
-        self.key("form").bulk_or_null(sketch.map(|sketch| sketch.form.word().as_bytes()));
+        self.key("kind").bulk(dump.kind().name().as_bytes());
+        self.key("form").bulk_or_null(sketch.map(|sketch| sketch.form.name().as_bytes()));
         self.key("key").bulk_or_null(sketch.map(|sketch| format!("{:016x}", sketch.key)).as_deref().map(str::as_bytes));
         self.key("body").bulk_or_null(sketch.map(|sketch| &sketch.body[..]));
-        self.key("value").maybe(value);
-        self.key("expires_at").maybe(dump.expires_at.map(|at| at.0 as i64));
+        self.key("value").integer_or_null(value);
+        self.key("expires_at").integer_or_null(dump.expires_at.map(|at| at.0 as i64));
     }
 
     fn bulk_or_null(&mut self, bytes: Option<&[u8]>) {

@@ -12,7 +12,7 @@ use crate::number;
 
 /// Which of the two dialects a connection speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub enum Version {
+pub enum RespVersion {
     /// What a connection begins with.
     #[default]
     Resp2,
@@ -20,19 +20,19 @@ pub enum Version {
     Resp3,
 }
 
-impl Version {
+impl RespVersion {
     /// As HELLO numbers it.
     pub fn number(self) -> i64 {
         match self {
-            Version::Resp2 => 2,
-            Version::Resp3 => 3,
+            RespVersion::Resp2 => 2,
+            RespVersion::Resp3 => 3,
         }
     }
 }
 
 /// How an answer of the engine looks in RESP, where that is not plain from the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Shape {
+pub enum ReplyShape {
     /// As the answer itself says.
     #[default]
     Plain,
@@ -51,19 +51,19 @@ pub enum Shape {
 }
 
 /// Appends replies to a buffer.
-pub struct Writer<'a> {
+pub struct RespWriter<'a> {
     out: &'a mut Vec<u8>,
-    version: Version,
+    version: RespVersion,
 }
 
-impl<'a> Writer<'a> {
+impl<'a> RespWriter<'a> {
     /// A writer in one dialect.
-    pub fn new(out: &'a mut Vec<u8>, version: Version) -> Writer<'a> {
-        Writer { out, version }
+    pub fn new(out: &'a mut Vec<u8>, version: RespVersion) -> RespWriter<'a> {
+        RespWriter { out, version }
     }
 
     /// In which dialect it writes.
-    pub(super) fn version(&self) -> Version {
+    pub(super) fn version(&self) -> RespVersion {
         self.version
     }
 
@@ -73,10 +73,10 @@ impl<'a> Writer<'a> {
     }
 
     /// The answer to a counter command; `command` is the name that an error mentions.
-    pub fn reply(&mut self, reply: &Reply, shape: Shape, command: &str) {
+    pub fn reply(&mut self, reply: &Reply, shape: ReplyShape, command: &str) {
         match (reply, shape) {
-            (Reply::Ok, Shape::DoneAsInteger) => self.integer(1),
-            (Reply::Nil, Shape::DoneAsInteger) => self.integer(0),
+            (Reply::Ok, ReplyShape::DoneAsInteger) => self.integer(1),
+            (Reply::Nil, ReplyShape::DoneAsInteger) => self.integer(0),
             (Reply::Ok, _) => self.simple("OK"),
             (Reply::Nil, _) => self.null(),
             (Reply::Integer(value), _) => self.integer(*value),
@@ -95,20 +95,20 @@ impl<'a> Writer<'a> {
                 (Kind::Count, _) | (Kind::Unique, Dialect::Redis) => "string",
                 (Kind::Frequency, Dialect::Redis) => "CMSk-TYPE",
                 (Kind::Top, Dialect::Redis) => "TopK-TYPE",
-                (kind, Dialect::Native) => kind.word(),
+                (kind, Dialect::Native) => kind.name(),
             }),
             (Reply::Kind(None), _) => self.simple("none"),
             (Reply::Names(names), _) => self.names(names),
             (Reply::Page(cursor, names), shape) => {
                 self.array(2);
                 self.bulk(cursor.to_string().as_bytes());
-                self.names(if shape == Shape::NoNames { &[] } else { names });
+                self.names(if shape == ReplyShape::NoNames { &[] } else { names });
             }
             (Reply::Bytes(bytes), _) => self.bulk(bytes),
             (Reply::Integers(numbers), shape) => {
                 self.array(numbers.len());
                 for number in numbers {
-                    if shape == Shape::Truths { self.truth(*number != 0) } else { self.integer(*number) }
+                    if shape == ReplyShape::Truths { self.truth(*number != 0) } else { self.integer(*number) }
                 }
             }
             (Reply::Items(items), _) => {
@@ -120,11 +120,11 @@ impl<'a> Writer<'a> {
                     }
                 }
             }
-            (Reply::Estimate(estimate), Shape::Bounded) => self.estimate(*estimate),
+            (Reply::Estimate(estimate), ReplyShape::Bounded) => self.estimate(*estimate),
             (Reply::Estimate(estimate), _) => self.natural(estimate.value),
             (Reply::Frequencies(frequencies), _) => self.frequencies(frequencies),
             (Reply::FrequencyInfo(info), _) => self.frequency_info(info),
-            (Reply::Ranked(rows), shape) => self.ranked(rows, shape),
+            (Reply::TopItems(rows), shape) => self.top_items(rows, shape),
             (Reply::TopInfo(info), _) => self.top_info(info),
             (Reply::Refused(refusal), _) => self.refusal(refusal, command),
         }
@@ -158,13 +158,13 @@ impl<'a> Writer<'a> {
 
     /// 1 or 0.
     #[inline]
-    pub fn yes_or_no(&mut self, yes: bool) {
+    pub fn bool_as_integer(&mut self, yes: bool) {
         self.out.extend_from_slice(if yes { b":1\r\n" } else { b":0\r\n" });
     }
 
     /// A number after others, of which it may be the next.
     #[inline]
-    pub fn integer_after(&mut self, others: &mut number::Lines, value: i64) {
+    pub fn integer_after(&mut self, others: &mut number::IntegerLines, value: i64) {
         others.append(self.out, value);
     }
 
@@ -178,8 +178,8 @@ impl<'a> Writer<'a> {
     /// A text for people: RESP3 says so, and a client shows it as it is.
     pub fn verbatim(&mut self, text: &str) {
         match self.version {
-            Version::Resp2 => self.bulk(text.as_bytes()),
-            Version::Resp3 => {
+            RespVersion::Resp2 => self.bulk(text.as_bytes()),
+            RespVersion::Resp3 => {
                 self.count(b'=', text.len() + 4);
                 self.out.extend_from_slice(b"txt:");
                 self.out.extend_from_slice(text.as_bytes());
@@ -191,16 +191,16 @@ impl<'a> Writer<'a> {
     /// Nothing, in the place of bytes.
     pub fn null(&mut self) {
         self.out.extend_from_slice(match self.version {
-            Version::Resp2 => b"$-1\r\n",
-            Version::Resp3 => b"_\r\n",
+            RespVersion::Resp2 => b"$-1\r\n",
+            RespVersion::Resp3 => b"_\r\n",
         });
     }
 
     /// Nothing, in the place of an array.
     pub fn null_array(&mut self) {
         self.out.extend_from_slice(match self.version {
-            Version::Resp2 => b"*-1\r\n",
-            Version::Resp3 => b"_\r\n",
+            RespVersion::Resp2 => b"*-1\r\n",
+            RespVersion::Resp3 => b"_\r\n",
         });
     }
 
@@ -212,14 +212,14 @@ impl<'a> Writer<'a> {
     /// Begins a map; so many pairs follow.
     pub fn map(&mut self, len: usize) {
         match self.version {
-            Version::Resp2 => self.count(b'*', len * 2),
-            Version::Resp3 => self.count(b'%', len),
+            RespVersion::Resp2 => self.count(b'*', len * 2),
+            RespVersion::Resp3 => self.count(b'%', len),
         }
     }
 
     /// Begins a set; so many elements follow.
     pub fn set(&mut self, len: usize) {
-        self.count(if self.version == Version::Resp2 { b'*' } else { b'~' }, len);
+        self.count(if self.version == RespVersion::Resp2 { b'*' } else { b'~' }, len);
     }
 
     /// A value of a counter: a bulk string, since to Redis it is a string.
@@ -262,7 +262,7 @@ fn module(command: &str) -> &'static str {
 /// A request as clients send it: an array of bulk strings.
 pub fn request(args: &[&[u8]]) -> Vec<u8> {
     let mut out = Vec::with_capacity(16 + args.iter().map(|arg| arg.len() + 16).sum::<usize>());
-    let mut writer = Writer::new(&mut out, Version::Resp2);
+    let mut writer = RespWriter::new(&mut out, RespVersion::Resp2);
     writer.array(args.len());
     args.iter().for_each(|arg| writer.bulk(arg));
     out
@@ -274,45 +274,53 @@ mod tests {
 
     use super::*;
 
-    fn written(version: Version, write: impl FnOnce(&mut Writer<'_>)) -> String {
+    fn written(version: RespVersion, write: impl FnOnce(&mut RespWriter<'_>)) -> String {
         let mut out = Vec::new();
-        write(&mut Writer::new(&mut out, version));
+        write(&mut RespWriter::new(&mut out, version));
         String::from_utf8(out).unwrap()
     }
 
-    fn both(reply: Reply, shape: Shape) -> [String; 2] {
-        [Version::Resp2, Version::Resp3].map(|version| written(version, |w| w.reply(&reply, shape, "set")))
+    fn both(reply: Reply, shape: ReplyShape) -> [String; 2] {
+        [RespVersion::Resp2, RespVersion::Resp3].map(|version| written(version, |w| w.reply(&reply, shape, "set")))
     }
 
     #[test]
     fn answers_look_as_they_do_from_redis() {
         let same = |text: &str| [text.to_owned(), text.to_owned()];
         for (reply, shape, expected) in [
-            (Reply::Ok, Shape::Plain, same("+OK\r\n")),
-            (Reply::Ok, Shape::DoneAsInteger, same(":1\r\n")),
-            (Reply::Nil, Shape::DoneAsInteger, same(":0\r\n")),
-            (Reply::Nil, Shape::Plain, ["$-1\r\n".into(), "_\r\n".into()]),
-            (Reply::Integer(-7), Shape::Plain, same(":-7\r\n")),
-            (Reply::Value(Some(i64::MIN)), Shape::Plain, same("$20\r\n-9223372036854775808\r\n")),
-            (Reply::Value(None), Shape::Plain, ["$-1\r\n".into(), "_\r\n".into()]),
+            (Reply::Ok, ReplyShape::Plain, same("+OK\r\n")),
+            (Reply::Ok, ReplyShape::DoneAsInteger, same(":1\r\n")),
+            (Reply::Nil, ReplyShape::DoneAsInteger, same(":0\r\n")),
+            (Reply::Nil, ReplyShape::Plain, ["$-1\r\n".into(), "_\r\n".into()]),
+            (Reply::Integer(-7), ReplyShape::Plain, same(":-7\r\n")),
+            (Reply::Value(Some(i64::MIN)), ReplyShape::Plain, same("$20\r\n-9223372036854775808\r\n")),
+            (Reply::Value(None), ReplyShape::Plain, ["$-1\r\n".into(), "_\r\n".into()]),
             (
                 Reply::Values(vec![Some(1), None]),
-                Shape::Plain,
+                ReplyShape::Plain,
                 ["*2\r\n$1\r\n1\r\n$-1\r\n".into(), "*2\r\n$1\r\n1\r\n_\r\n".into()],
             ),
-            (Reply::Pair(5, 2), Shape::Plain, same("*2\r\n:5\r\n:2\r\n")),
-            (Reply::Kind(Some(KindAndDialect::COUNT)), Shape::Plain, same("+string\r\n")),
-            (Reply::Kind(None), Shape::Plain, same("+none\r\n")),
-            (Reply::Names(vec![Box::from(*b"a")]), Shape::Plain, same("*1\r\n$1\r\na\r\n")),
-            (Reply::Page(17, vec![Box::from(*b"a")]), Shape::Plain, same("*2\r\n$2\r\n17\r\n*1\r\n$1\r\na\r\n")),
-            (Reply::Page(17, vec![Box::from(*b"a")]), Shape::NoNames, same("*2\r\n$2\r\n17\r\n*0\r\n")),
-            (Reply::Refused(Refusal::Overflow), Shape::Plain, same("-ERR increment or decrement would overflow\r\n")),
-            (Reply::Refused(Refusal::ExpireTime), Shape::Plain, same("-ERR invalid expire time in 'set' command\r\n")),
+            (Reply::Pair(5, 2), ReplyShape::Plain, same("*2\r\n:5\r\n:2\r\n")),
+            (Reply::Kind(Some(KindAndDialect::COUNT)), ReplyShape::Plain, same("+string\r\n")),
+            (Reply::Kind(None), ReplyShape::Plain, same("+none\r\n")),
+            (Reply::Names(vec![Box::from(*b"a")]), ReplyShape::Plain, same("*1\r\n$1\r\na\r\n")),
+            (Reply::Page(17, vec![Box::from(*b"a")]), ReplyShape::Plain, same("*2\r\n$2\r\n17\r\n*1\r\n$1\r\na\r\n")),
+            (Reply::Page(17, vec![Box::from(*b"a")]), ReplyShape::NoNames, same("*2\r\n$2\r\n17\r\n*0\r\n")),
+            (
+                Reply::Refused(Refusal::Overflow),
+                ReplyShape::Plain,
+                same("-ERR increment or decrement would overflow\r\n"),
+            ),
+            (
+                Reply::Refused(Refusal::ExpireTime),
+                ReplyShape::Plain,
+                same("-ERR invalid expire time in 'set' command\r\n"),
+            ),
             (
                 Reply::Refused(Refusal::OtherKind {
                     found: KindAndDialect { kind: Kind::Top, dialect: Dialect::Redis },
                 }),
-                Shape::Plain,
+                ReplyShape::Plain,
                 same(
                     "-WRONGTYPE Operation against a key holding the wrong kind of value: it is of kind top, which TOPK.LIST reads\r\n",
                 ),
@@ -324,47 +332,48 @@ mod tests {
 
     #[test]
     fn refusals_begin_with_a_word_that_a_client_can_act_on() {
-        let [no_room, _] = both(Reply::Refused(Refusal::NoRoom { reason: "disk full".into() }), Shape::Plain);
+        let [no_room, _] = both(Reply::Refused(Refusal::NoRoom { reason: "disk full".into() }), ReplyShape::Plain);
         assert!(no_room.starts_with("-NOROOM no room in the journal: disk full"), "{no_room}");
-        let [behind, _] = both(Reply::Refused(Refusal::Behind { behind_bytes: 7 }), Shape::Plain);
+        let [behind, _] = both(Reply::Refused(Refusal::Behind { behind_bytes: 7 }), ReplyShape::Plain);
         assert!(behind.starts_with("-TRYAGAIN the journal is 7 bytes behind"), "{behind}");
     }
 
     #[test]
     fn maps_sets_and_texts_are_arrays_and_strings_in_the_old_dialect() {
-        assert_eq!(written(Version::Resp2, |w| w.map(2)), "*4\r\n");
-        assert_eq!(written(Version::Resp3, |w| w.map(2)), "%2\r\n");
-        assert_eq!(written(Version::Resp2, |w| w.set(2)), "*2\r\n");
-        assert_eq!(written(Version::Resp3, |w| w.set(2)), "~2\r\n");
-        assert_eq!(written(Version::Resp2, |w| w.verbatim("a")), "$1\r\na\r\n");
-        assert_eq!(written(Version::Resp3, |w| w.verbatim("a")), "=5\r\ntxt:a\r\n");
-        assert_eq!(written(Version::Resp2, |w| w.null_array()), "*-1\r\n");
-        assert_eq!(written(Version::Resp3, |w| w.null_array()), "_\r\n");
+        assert_eq!(written(RespVersion::Resp2, |w| w.map(2)), "*4\r\n");
+        assert_eq!(written(RespVersion::Resp3, |w| w.map(2)), "%2\r\n");
+        assert_eq!(written(RespVersion::Resp2, |w| w.set(2)), "*2\r\n");
+        assert_eq!(written(RespVersion::Resp3, |w| w.set(2)), "~2\r\n");
+        assert_eq!(written(RespVersion::Resp2, |w| w.verbatim("a")), "$1\r\na\r\n");
+        assert_eq!(written(RespVersion::Resp3, |w| w.verbatim("a")), "=5\r\ntxt:a\r\n");
+        assert_eq!(written(RespVersion::Resp2, |w| w.null_array()), "*-1\r\n");
+        assert_eq!(written(RespVersion::Resp3, |w| w.null_array()), "_\r\n");
     }
 
     #[test]
     fn no_text_breaks_its_line() {
-        assert_eq!(written(Version::Resp2, |w| w.error("ERR a\r\nb")), "-ERR a  b\r\n");
+        assert_eq!(written(RespVersion::Resp2, |w| w.error("ERR a\r\nb")), "-ERR a  b\r\n");
     }
 
     #[test]
     fn answers_of_sketches_look_as_those_of_redis_and_its_modules() {
-        use quipu_model::{Dialect, Estimate, Fraction, FrequencyInfo, Ranked, TopInfo, TopSize};
-        let ranked = || Reply::Ranked(vec![Ranked { item: Box::from(*b"a"), at_most: 5, at_least: 4, certain: true }]);
-        let size = TopSize { decay: Fraction::new(0.9).unwrap(), ..TopSize::of(3) };
+        use quipu_model::{Dialect, Estimate, Fraction, FrequencyInfo, TopInfo, TopItem, TopSize};
+        let ranked =
+            || Reply::TopItems(vec![TopItem { item: Box::from(*b"a"), at_most: 5, at_least: 4, certain: true }]);
+        let size = TopSize { decay: Fraction::new(0.9).unwrap(), ..TopSize::with_k(3) };
         let cases = [
-            (Reply::Integers(vec![1, 0]), Shape::Truths, ["*2\r\n:1\r\n:0\r\n", "*2\r\n#t\r\n#f\r\n"]),
+            (Reply::Integers(vec![1, 0]), ReplyShape::Truths, ["*2\r\n:1\r\n:0\r\n", "*2\r\n#t\r\n#f\r\n"]),
             (
                 Reply::Items(vec![None, Some(Box::from(*b"x"))]),
-                Shape::Plain,
+                ReplyShape::Plain,
                 ["*2\r\n$-1\r\n$1\r\nx\r\n", "*2\r\n_\r\n$1\r\nx\r\n"],
             ),
-            (ranked(), Shape::Items, ["*1\r\n$1\r\na\r\n"; 2]),
-            (ranked(), Shape::ItemsWithCount, ["*2\r\n$1\r\na\r\n:5\r\n"; 2]),
-            (Reply::Estimate(Estimate { value: 9, low: 8, high: 10 }), Shape::Plain, [":9\r\n"; 2]),
+            (ranked(), ReplyShape::Items, ["*1\r\n$1\r\na\r\n"; 2]),
+            (ranked(), ReplyShape::ItemsWithCount, ["*2\r\n$1\r\na\r\n:5\r\n"; 2]),
+            (Reply::Estimate(Estimate { value: 9, low: 8, high: 10 }), ReplyShape::Plain, [":9\r\n"; 2]),
             (
                 Reply::FrequencyInfo(FrequencyInfo { width: 10, depth: 2, total: 8, dialect: Dialect::Redis }),
-                Shape::Plain,
+                ReplyShape::Plain,
                 [
                     "*6\r\n$5\r\nwidth\r\n:10\r\n$5\r\ndepth\r\n:2\r\n$5\r\ncount\r\n:8\r\n",
                     "%3\r\n$5\r\nwidth\r\n:10\r\n$5\r\ndepth\r\n:2\r\n$5\r\ncount\r\n:8\r\n",
@@ -372,7 +381,7 @@ mod tests {
             ),
             (
                 Reply::TopInfo(TopInfo { size, total: 0, dialect: Dialect::Redis }),
-                Shape::Plain,
+                ReplyShape::Plain,
                 [
                     "*8\r\n$1\r\nk\r\n:3\r\n$5\r\nwidth\r\n:8\r\n$5\r\ndepth\r\n:7\r\n$5\r\ndecay\r\n$3\r\n0.9\r\n",
                     "%4\r\n$1\r\nk\r\n:3\r\n$5\r\nwidth\r\n:8\r\n$5\r\ndepth\r\n:7\r\n$5\r\ndecay\r\n,0.9\r\n",
@@ -380,7 +389,7 @@ mod tests {
             ),
         ];
         for (reply, shape, expected) in cases {
-            for (version, expected) in [Version::Resp2, Version::Resp3].into_iter().zip(expected) {
+            for (version, expected) in [RespVersion::Resp2, RespVersion::Resp3].into_iter().zip(expected) {
                 assert_eq!(written(version, |writer| writer.reply(&reply, shape, "topk.list")), expected, "{reply:?}");
             }
         }
@@ -396,7 +405,7 @@ mod tests {
             (Refusal::CorruptHll, "pfcount", "-INVALIDOBJ Corrupted HLL object detected\r\n"),
             (Refusal::NoSketch { kind: Kind::Top }, "quipu.top.list", "-ERR key does not exist\r\n"),
         ] {
-            assert_eq!(written(Version::Resp2, |writer| writer.refusal(&refusal, command)), text);
+            assert_eq!(written(RespVersion::Resp2, |writer| writer.refusal(&refusal, command)), text);
         }
     }
 }

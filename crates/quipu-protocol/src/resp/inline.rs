@@ -5,18 +5,18 @@
 //! `"…"` knows `\n \r \t \b \a \xHH` and otherwise means the byte after the backslash; `'…'` knows only `\'`. A closing quote
 //! must be followed by a space or the end.
 
-use super::args::{Form, HEAD, Map, Place, pack_len};
+use super::args::{ArgEncoding, ArgMap, ArgSpan, HEAD, pack_len};
 
 /// A quote was left open, or closed in the middle of a word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct UnbalancedQuotes;
 
 /// Unpacks one line. `packed` is cleared first; it grows to at most the line's length plus a byte per 127 of them.
-pub(super) fn split(line: &[u8], packed: &mut Vec<u8>) -> Result<Map, UnbalancedQuotes> {
+pub(super) fn split(line: &[u8], packed: &mut Vec<u8>) -> Result<ArgMap, UnbalancedQuotes> {
     packed.clear();
     // One growth, of the size that was received and no more: lengths take the place of the spaces.
     packed.reserve_exact(line.len() + line.len() / 127 + 2);
-    let mut map = Map { form: Form::Packed, count: 0, head: [Place::default(); HEAD], tail: 0 };
+    let mut map = ArgMap { form: ArgEncoding::Packed, count: 0, head: [ArgSpan::default(); HEAD], tail: 0 };
     let mut at = 0;
     loop {
         while at < line.len() && is_space(line[at]) {
@@ -35,7 +35,7 @@ pub(super) fn split(line: &[u8], packed: &mut Vec<u8>) -> Result<Map, Unbalanced
         at = word(line, at, |byte| packed.push(byte))?;
         if map.count < HEAD {
             // A line is at most the inline bound, far below 4 GiB.
-            map.head[map.count] = Place { start: start as u32, end: packed.len() as u32 };
+            map.head[map.count] = ArgSpan { start: start as u32, end: packed.len() as u32 };
             map.tail = packed.len() as u32;
         }
         map.count += 1;

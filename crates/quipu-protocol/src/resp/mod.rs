@@ -11,9 +11,9 @@ mod reply;
 mod sketch;
 mod value;
 
-pub use args::{Args, ArgsIter, Stored};
+pub use args::{Args, ArgsIter, StoredArgs};
 pub use decode::{DecodeError, Decoder, Frame};
-pub use encode::{Shape, Version, Writer, request};
+pub use encode::{ReplyShape, RespVersion, RespWriter, request};
 pub use limits::Limits;
 pub use reply::{ReplyError, ReplyReader};
 pub use value::Value;

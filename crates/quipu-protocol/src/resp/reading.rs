@@ -1,11 +1,11 @@
 //! A reading over RESP: a flat map, so that RESP2 clients find every key by name, too.
 
-use quipu_model::{Covered, Millis, Name, Reading, Sampled};
+use quipu_model::{Millis, Name, Reading, SamplingInfo, WindowCoverage};
 
-use super::Writer;
+use super::RespWriter;
 use crate::json::display;
 
-impl Writer<'_> {
+impl RespWriter<'_> {
     /// A reading. Times are milliseconds since 1970; truths are 1 and 0; what nobody can say is null. What only some kinds have is left out by the others.
     pub fn reading(&mut self, name: Name<'_>, reading: &Reading) {
         let Reading {
@@ -29,22 +29,22 @@ impl Writer<'_> {
             usize::from(error.is_some()) + 2 * usize::from(sampled.is_some()) + 4 * usize::from(window.is_some());
         self.map(15 + some);
         self.key("name").bulk(name.bytes());
-        self.key("kind").bulk(kind.word().as_bytes());
+        self.key("kind").bulk(kind.name().as_bytes());
         self.key("value").integer(*value);
         self.key("exists").integer((*exists).into());
         self.key("exact").integer((*exact).into());
         self.key("as_of").integer(millis(as_of));
-        self.key("lag_ms").maybe(lag.map(|lag| lag.as_millis() as i64));
-        self.key("bound_low").maybe(bound.map(|(low, _)| low));
-        self.key("bound_high").maybe(bound.map(|(_, high)| high));
+        self.key("lag_ms").integer_or_null(lag.map(|lag| lag.as_millis() as i64));
+        self.key("bound_low").integer_or_null(bound.map(|(low, _)| low));
+        self.key("bound_high").integer_or_null(bound.map(|(_, high)| high));
         if let Some(error) = error {
             self.key("error").natural(*error);
         }
-        if let Some(Sampled { rate, deviation }) = sampled {
+        if let Some(SamplingInfo { rate, deviation }) = sampled {
             self.key("sampled_rate").natural((*rate).into());
             self.key("sampled_deviation").natural(*deviation);
         }
-        if let Some(Covered { from, to, panes, late }) = window {
+        if let Some(WindowCoverage { from, to, panes, late }) = window {
             self.key("window_from").integer(millis(from));
             self.key("window_to").integer(millis(to));
             self.key("window_panes").natural((*panes).into());
@@ -54,7 +54,7 @@ impl Writer<'_> {
         self.key("shards_total").integer(shards.total as i64);
         self.key("writers_seen").integer(writers.seen as i64);
         self.key("writers_total").integer(writers.total as i64);
-        self.key("expires_at").maybe(expires_at.as_ref().map(millis));
+        self.key("expires_at").integer_or_null(expires_at.as_ref().map(millis));
         self.key("display").bulk(display(*value).as_bytes());
     }
 
@@ -63,7 +63,7 @@ impl Writer<'_> {
         self
     }
 
-    pub(super) fn maybe(&mut self, value: Option<i64>) {
+    pub(super) fn integer_or_null(&mut self, value: Option<i64>) {
         match value {
             Some(value) => self.integer(value),
             None => self.null(),

@@ -67,23 +67,23 @@ pub struct ReplyReader {
     /// From `at`, so many bytes have no end of line among them.
     searched: usize,
     /// A string whose length is known and whose bytes are not all here.
-    bulk: Option<(Bulk, usize)>,
+    bulk: Option<(BulkKind, usize)>,
     /// Lists that wait for elements, the innermost last; at most `DEPTH_MAX`.
-    open: Vec<Open>,
+    open: Vec<OpenList>,
     /// Of the reply under way: bytes consumed, and elements announced.
     bytes: usize,
     elements: usize,
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Bulk {
+enum BulkKind {
     Bytes,
     Text,
     Error,
 }
 
 #[derive(Debug, Clone, Copy)]
-enum List {
+enum ListKind {
     Array,
     Map,
     Set,
@@ -92,18 +92,18 @@ enum List {
 }
 
 #[derive(Debug)]
-struct Open {
-    list: List,
+struct OpenList {
+    list: ListKind,
     count: usize,
     values: Vec<Value>,
 }
 
-enum Step {
+enum ReplyStep {
     Value(Value),
     /// A list began, or something was left out.
     Nothing,
     /// More bytes are needed.
-    Waits,
+    Incomplete,
 }
 
 impl ReplyReader {
@@ -123,9 +123,9 @@ impl ReplyReader {
     pub fn take(&mut self) -> Result<Option<Value>, ReplyError> {
         loop {
             let mut value = match self.step()? {
-                Step::Value(value) => value,
-                Step::Nothing => continue,
-                Step::Waits => return Ok(None),
+                ReplyStep::Value(value) => value,
+                ReplyStep::Nothing => continue,
+                ReplyStep::Incomplete => return Ok(None),
             };
             loop {
                 let Some(open) = self.open.last_mut() else {
@@ -136,7 +136,7 @@ impl ReplyReader {
                 if open.values.len() < open.count {
                     break;
                 }
-                match self.open.pop().and_then(Open::close) {
+                match self.open.pop().and_then(OpenList::close) {
                     Some(whole) => value = whole,
                     None => break,
                 }
@@ -166,49 +166,49 @@ impl ReplyReader {
         self.at == self.input.len() && self.open.is_empty() && self.bulk.is_none()
     }
 
-    fn step(&mut self) -> Result<Step, ReplyError> {
+    fn step(&mut self) -> Result<ReplyStep, ReplyError> {
         if let Some((bulk, length)) = self.bulk {
             return self.string(bulk, length);
         }
-        let Some(line) = self.line()? else { return Ok(Step::Waits) };
+        let Some(line) = self.line()? else { return Ok(ReplyStep::Incomplete) };
         let (&kind, rest) = line.split_first().ok_or_else(|| malformed(line))?;
         let text = || String::from_utf8_lossy(rest).into_owned();
         let bytes = line.len() + 2;
         let step = match kind {
-            b'+' => Step::Value(Value::Simple(text())),
-            b'-' => Step::Value(Value::Error(text())),
-            b':' => Step::Value(Value::Integer(parsed(rest).ok_or_else(|| malformed(line))?)),
-            b'_' if rest.is_empty() => Step::Value(Value::Null),
-            b'#' if matches!(rest, b"t" | b"f") => Step::Value(Value::Bool(rest == b"t")),
-            b',' if parsed::<f64>(rest).is_some() => Step::Value(Value::Number(text())),
-            b'(' if is_whole(rest) => Step::Value(Value::Number(text())),
+            b'+' => ReplyStep::Value(Value::Simple(text())),
+            b'-' => ReplyStep::Value(Value::Error(text())),
+            b':' => ReplyStep::Value(Value::Integer(parse(rest).ok_or_else(|| malformed(line))?)),
+            b'_' if rest.is_empty() => ReplyStep::Value(Value::Null),
+            b'#' if matches!(rest, b"t" | b"f") => ReplyStep::Value(Value::Bool(rest == b"t")),
+            b',' if parse::<f64>(rest).is_some() => ReplyStep::Value(Value::Number(text())),
+            b'(' if is_whole(rest) => ReplyStep::Value(Value::Number(text())),
             b'$' | b'=' | b'!' => {
                 let bulk = match kind {
-                    b'$' => Bulk::Bytes,
-                    b'=' => Bulk::Text,
-                    _ => Bulk::Error,
+                    b'$' => BulkKind::Bytes,
+                    b'=' => BulkKind::Text,
+                    _ => BulkKind::Error,
                 };
                 match length(rest).ok_or_else(|| malformed(line))? {
-                    None => Step::Value(Value::Null),
+                    None => ReplyStep::Value(Value::Null),
                     Some(length) if length > REPLY_BYTES_MAX - self.bytes.min(REPLY_BYTES_MAX) => {
                         return Err(ReplyError::TooLong);
                     }
                     Some(length) => {
                         self.bulk = Some((bulk, length));
-                        Step::Nothing
+                        ReplyStep::Nothing
                     }
                 }
             }
             b'*' | b'%' | b'~' | b'>' | b'|' => {
                 let list = match kind {
-                    b'*' => List::Array,
-                    b'%' => List::Map,
-                    b'~' => List::Set,
-                    b'>' => List::Push,
-                    _ => List::Attribute,
+                    b'*' => ListKind::Array,
+                    b'%' => ListKind::Map,
+                    b'~' => ListKind::Set,
+                    b'>' => ListKind::Push,
+                    _ => ListKind::Attribute,
                 };
                 match length(rest).ok_or_else(|| malformed(line))? {
-                    None => Step::Value(Value::Null),
+                    None => ReplyStep::Value(Value::Null),
                     Some(length) => self.begin(list, length)?,
                 }
             }
@@ -233,39 +233,39 @@ impl ReplyReader {
         }
     }
 
-    fn string(&mut self, bulk: Bulk, length: usize) -> Result<Step, ReplyError> {
+    fn string(&mut self, bulk: BulkKind, length: usize) -> Result<ReplyStep, ReplyError> {
         let rest = &self.input[self.at..];
-        let Some(end) = rest.get(length..length + 2) else { return Ok(Step::Waits) };
+        let Some(end) = rest.get(length..length + 2) else { return Ok(ReplyStep::Incomplete) };
         if end != b"\r\n" {
             return Err(ReplyError::BulkEnd);
         }
         let bytes = &rest[..length];
         let value = match bulk {
-            Bulk::Bytes => Value::Bulk(bytes.to_vec()),
+            BulkKind::Bytes => Value::Bulk(bytes.to_vec()),
             // `txt:` or `mkd:`, and the text.
-            Bulk::Text if bytes.get(3) == Some(&b':') => Value::Bulk(bytes[4..].to_vec()),
-            Bulk::Text => return Err(malformed(bytes)),
-            Bulk::Error => Value::Error(String::from_utf8_lossy(bytes).into_owned()),
+            BulkKind::Text if bytes.get(3) == Some(&b':') => Value::Bulk(bytes[4..].to_vec()),
+            BulkKind::Text => return Err(malformed(bytes)),
+            BulkKind::Error => Value::Error(String::from_utf8_lossy(bytes).into_owned()),
         };
         self.bulk = None;
         self.consume(length + 2)?;
-        Ok(Step::Value(value))
+        Ok(ReplyStep::Value(value))
     }
 
-    fn begin(&mut self, list: List, length: usize) -> Result<Step, ReplyError> {
-        let each = if matches!(list, List::Map | List::Attribute) { 2 } else { 1 };
+    fn begin(&mut self, list: ListKind, length: usize) -> Result<ReplyStep, ReplyError> {
+        let each = if matches!(list, ListKind::Map | ListKind::Attribute) { 2 } else { 1 };
         let count = length.checked_mul(each).ok_or(ReplyError::TooMany)?;
         self.elements =
             self.elements.checked_add(count).filter(|&all| all <= ELEMENTS_MAX).ok_or(ReplyError::TooMany)?;
-        let open = Open { list, count, values: Vec::new() };
+        let open = OpenList { list, count, values: Vec::new() };
         if count == 0 {
-            return Ok(open.close().map_or(Step::Nothing, Step::Value));
+            return Ok(open.close().map_or(ReplyStep::Nothing, ReplyStep::Value));
         }
         if self.open.len() == DEPTH_MAX {
             return Err(ReplyError::TooDeep);
         }
         self.open.push(open);
-        Ok(Step::Nothing)
+        Ok(ReplyStep::Nothing)
     }
 
     fn consume(&mut self, bytes: usize) -> Result<(), ReplyError> {
@@ -277,31 +277,31 @@ impl ReplyReader {
     }
 }
 
-impl Open {
+impl OpenList {
     /// The list as a value; `None` if it was said about another one.
     fn close(self) -> Option<Value> {
         Some(match self.list {
-            List::Array => Value::Array(self.values),
-            List::Set => Value::Set(self.values),
-            List::Push => Value::Push(self.values),
-            List::Map => {
+            ListKind::Array => Value::Array(self.values),
+            ListKind::Set => Value::Set(self.values),
+            ListKind::Push => Value::Push(self.values),
+            ListKind::Map => {
                 let mut values = self.values.into_iter();
                 Value::Map(std::iter::from_fn(|| Some((values.next()?, values.next()?))).collect())
             }
-            List::Attribute => return None,
+            ListKind::Attribute => return None,
         })
     }
 }
 
 /// A length; of a null, `Some(None)`.
 fn length(digits: &[u8]) -> Option<Option<usize>> {
-    match parsed::<i64>(digits)? {
+    match parse::<i64>(digits)? {
         -1 => Some(None),
         length => usize::try_from(length).ok().map(Some),
     }
 }
 
-fn parsed<T: std::str::FromStr>(text: &[u8]) -> Option<T> {
+fn parse<T: std::str::FromStr>(text: &[u8]) -> Option<T> {
     std::str::from_utf8(text).ok()?.parse().ok()
 }
 

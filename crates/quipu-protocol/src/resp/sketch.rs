@@ -1,10 +1,10 @@
 //! Answers of the approximate kinds over RESP. Those with several parts are flat maps, so that RESP2 clients find every key by name, too.
 
-use quipu_model::{Estimate, Frequencies, Frequency, FrequencyInfo, Ranked, TopInfo};
+use quipu_model::{Estimate, Frequencies, Frequency, FrequencyInfo, TopInfo, TopItem};
 
-use super::{Shape, Version, Writer};
+use super::{ReplyShape, RespVersion, RespWriter};
 
-impl Writer<'_> {
+impl RespWriter<'_> {
     /// A number and what it lies between, nearly always.
     pub(super) fn estimate(&mut self, estimate: Estimate) {
         let Estimate { value, low, high } = estimate;
@@ -38,12 +38,12 @@ impl Writer<'_> {
     }
 
     /// The most frequent items: in the shapes of TOPK.LIST, or with all that is known of each.
-    pub(super) fn ranked(&mut self, rows: &[Ranked], shape: Shape) {
-        self.array(if shape == Shape::ItemsWithCount { 2 * rows.len() } else { rows.len() });
-        for Ranked { item, at_most, at_least, certain } in rows {
+    pub(super) fn top_items(&mut self, rows: &[TopItem], shape: ReplyShape) {
+        self.array(if shape == ReplyShape::ItemsWithCount { 2 * rows.len() } else { rows.len() });
+        for TopItem { item, at_most, at_least, certain } in rows {
             match shape {
-                Shape::Items => self.bulk(item),
-                Shape::ItemsWithCount => {
+                ReplyShape::Items => self.bulk(item),
+                ReplyShape::ItemsWithCount => {
                     self.bulk(item);
                     self.natural(*at_most);
                 }
@@ -75,8 +75,8 @@ impl Writer<'_> {
     /// Yes or no.
     pub(super) fn truth(&mut self, truth: bool) {
         match self.version() {
-            Version::Resp2 => self.integer(truth.into()),
-            Version::Resp3 => self.raw(if truth { b"#t\r\n" } else { b"#f\r\n" }),
+            RespVersion::Resp2 => self.integer(truth.into()),
+            RespVersion::Resp3 => self.raw(if truth { b"#t\r\n" } else { b"#f\r\n" }),
         }
     }
 
@@ -84,8 +84,8 @@ impl Writer<'_> {
     fn double(&mut self, number: f64) {
         let text = format!("{number}");
         match self.version() {
-            Version::Resp2 => self.bulk(text.as_bytes()),
-            Version::Resp3 => self.raw(format!(",{text}\r\n").as_bytes()),
+            RespVersion::Resp2 => self.bulk(text.as_bytes()),
+            RespVersion::Resp3 => self.raw(format!(",{text}\r\n").as_bytes()),
         }
     }
 }

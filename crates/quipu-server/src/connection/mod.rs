@@ -7,22 +7,22 @@
 //!
 //! Invariants:
 //! - a command that needs counters at rest waits alone: what came before it is answered, what comes after it runs after it;
-//! - replies leave only after `committed` returned Ok; when it fails, the connection closes without them;
+//! - replies leave only after `commit_until` returned Ok; when it fails, the connection closes without them;
 //! - between turns a quiet connection holds no buffer: bytes are read into one that the worker's connections share, and only an
 //!   unfinished command is kept, in at most its own length and 4 KiB;
 //! - every wait on the client has a bound.
 
-mod briefs;
+mod command_batch;
 mod error;
 mod execute;
-mod gathered;
-mod observes;
+mod item_commands;
+mod latency_sample;
 mod respond;
-mod sample;
 mod session;
-mod silent;
+mod simple_commands;
 mod socketless;
 mod transaction;
+mod unreplied_adds;
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -33,7 +33,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use quipu_engine::{BRIEFS_MAX, Loaded, Turn, Wait};
+use quipu_engine::{LoadOutcome, SIMPLE_COMMANDS_MAX, Turn, Wait};
 use quipu_model::Millis;
 use rustix::net::SendFlags;
 use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
@@ -43,14 +43,14 @@ use tokio::time::{Instant, timeout, timeout_at};
 use quipu_protocol::Decoder;
 
 use crate::backup;
-use crate::clients::Client;
-use crate::shared::{Shared, tally};
+use crate::clients::ClientInfo;
+use crate::server_state::{ServerState, add_stat};
+pub(crate) use command_batch::{CommandBatch, EntryProgress};
 pub(crate) use error::ConnectionError;
-pub(crate) use gathered::{Answered, Gathered};
+use latency_sample::LatencySample;
 pub(crate) use respond::REDIS_VERSION;
-use sample::Sample;
-pub(crate) use session::Ending;
 use session::Session;
+pub(crate) use session::TurnEnd;
 pub use socketless::SocketlessWorker;
 
 /// What one read takes at most: room for a pipeline of 1,000 increments.
@@ -68,7 +68,7 @@ const DRAIN_PAUSE: Duration = Duration::from_millis(10);
 
 thread_local! {
     /// Where every connection of a worker reads: used within one step, never across a wait. Room for those that are gathered, and one more.
-    static READ: RefCell<Box<[u8]>> = RefCell::new(vec![0; BRIEFS_MAX * gathered::INPUT_BYTES_MAX + READ_BYTES].into_boxed_slice());
+    static READ: RefCell<Box<[u8]>> = RefCell::new(vec![0; SIMPLE_COMMANDS_MAX * command_batch::INPUT_BYTES_MAX + READ_BYTES].into_boxed_slice());
 }
 
 /// Lends where connections of this worker read.
@@ -82,97 +82,97 @@ pub(crate) struct Connection {
     session: Session,
     /// Beside the session: its frames borrow it while the session changes.
     decoder: Decoder,
-    shared: Arc<Shared>,
+    server: Arc<ServerState>,
     /// Whether the server stops; whoever sets it looks at every connection.
     stopping: Rc<Cell<bool>>,
     /// An unfinished command, or what was held back for the next turn.
     input: Vec<u8>,
     output: Vec<u8>,
     /// When the unfinished command in `input` began to arrive.
-    partial: Option<Instant>,
+    partial_since: Option<Instant>,
     /// The read whose commands are being answered, if it is timed.
-    sample: Option<Box<Sample>>,
+    sample: Option<Box<LatencySample>>,
     /// Whether the last read took all that there was room for, so there may be more.
-    is_more: bool,
+    may_have_more: bool,
     opened: Instant,
 }
 
 /// What waiting for bytes came to.
-enum Received {
-    Turned(Turned),
+enum ReadOutcome {
+    TurnDone(TurnOutcome),
     /// The client has gone, or has taken too long.
-    Over,
+    Gone,
     /// The server stops.
     Stopping,
 }
 
 /// What a turn left to do.
-pub(crate) struct Turned {
+pub(crate) struct TurnOutcome {
     pub wait: Wait,
-    pub ending: Ending,
+    pub end: TurnEnd,
 }
 
-impl Turned {
+impl TurnOutcome {
     /// Waits for this, too.
-    pub fn and(self, wait: Wait) -> Turned {
-        Turned { wait: self.wait.and(wait), ..self }
+    pub fn with_wait(self, wait: Wait) -> TurnOutcome {
+        TurnOutcome { wait: self.wait.and(wait), ..self }
     }
 }
 
 impl Connection {
     pub fn new(
         stream: TcpStream,
-        client: Arc<Client>,
-        shared: Arc<Shared>,
+        client: Arc<ClientInfo>,
+        server: Arc<ServerState>,
         stopping: Rc<Cell<bool>>,
     ) -> Box<Connection> {
-        let session = Session::new(client, Arc::clone(&shared));
+        let session = Session::new(client, Arc::clone(&server));
         let (input, output, opened) = (Vec::new(), Vec::new(), Instant::now());
         let (decoder, partial, sample, is_more) = (Decoder::default(), None, None, false);
         Box::new(Connection {
             stream,
             session,
             decoder,
-            shared,
+            server,
             stopping,
             input,
             output,
-            partial,
+            partial_since: partial,
             sample,
-            is_more,
+            may_have_more: is_more,
             opened,
         })
     }
 
     /// Whether there is nothing to do but to wait for bytes, for however long it takes.
-    pub fn rests(&self) -> bool {
+    pub fn is_idle(&self) -> bool {
         !self.stopping.get() && self.deadline().is_none()
     }
 
     /// Finishes a turn and goes on until there is nothing to do but to wait. `None`: the client leaves, misbehaves, or the server stops.
-    pub async fn serve(mut self: Box<Self>, turned: Option<Turned>) -> Option<Box<Connection>> {
+    pub async fn serve(mut self: Box<Self>, outcome: Option<TurnOutcome>) -> Option<Box<Connection>> {
         // An error in here is the client's going away; there is nobody left to tell.
-        if let Some(turned) = turned
-            && !self.finish_turns(turned).await.ok()?
+        if let Some(outcome) = outcome
+            && !self.finish_turns(outcome).await.ok()?
         {
             return None;
         }
-        while !self.rests() {
+        while !self.is_idle() {
             match self.receive().await.ok()? {
-                Received::Turned(turned) => {
-                    if !self.finish_turns(turned).await.ok()? {
+                ReadOutcome::TurnDone(outcome) => {
+                    if !self.finish_turns(outcome).await.ok()? {
                         return None;
                     }
-                    if self.is_more {
+                    if self.may_have_more {
                         // Whoever sends faster than it is read from would keep the worker for itself.
                         tokio::task::yield_now().await;
                     }
                 }
-                Received::Stopping => {
+                ReadOutcome::Stopping => {
                     let _ = self.drain().await;
                     return None;
                 }
-                Received::Over => return None,
+                ReadOutcome::Gone => return None,
             }
         }
         Some(self)
@@ -189,70 +189,76 @@ impl Connection {
         let mut read = ReadBuf::new(&mut buffer[..most]);
         ready!(Pin::new(&mut self.stream).poll_read(cx, &mut read))?;
         let received = read.filled();
-        self.is_more = received.len() == most;
+        self.may_have_more = received.len() == most;
         if received.is_empty() {
             return Poll::Ready(Ok(0));
         }
-        tally(&self.shared.tally.bytes_in, received.len() as u64);
-        self.session.note_received(received.len());
+        add_stat(&self.server.stats.bytes_in, received.len() as u64);
+        self.session.record_received(received.len());
         if self.input.is_empty() {
-            self.sample = Sample::begin(received, &self.shared.limits.frame);
+            self.sample = LatencySample::begin(received, &self.server.limits.frame);
         }
         Poll::Ready(Ok(received.len()))
     }
 
     /// Whether nothing else is asked of this connection than to answer what it has just sent.
-    pub fn may_join(&self) -> bool {
-        self.input.is_empty() && self.sample.is_none() && self.decoder.is_fresh() && self.session.takes_briefs()
+    pub fn may_batch(&self) -> bool {
+        self.input.is_empty() && self.sample.is_none() && self.decoder.is_fresh() && self.session.takes_simple()
     }
 
-    /// Takes part in what is run together, if that is possible with its input; only who [may](Connection::may_join) is asked.
-    pub fn join<'a>(&self, gathered: &mut Gathered<'a>, place: usize, input: &'a [u8], turn: &Turn<'_>) -> bool {
-        gathered.take(place, input, self.session.state.version, &self.shared.limits.frame, turn)
+    /// Takes part in what is run together, if that is possible with its input; only who [may](Connection::may_batch) is asked.
+    pub fn add_to_batch<'a>(
+        &self,
+        command_batch: &mut CommandBatch<'a>,
+        slot: usize,
+        input: &'a [u8],
+        turn: &Turn<'_>,
+    ) -> bool {
+        command_batch.try_add(slot, input, self.session.state.version, &self.server.limits.frame, turn)
     }
 
     /// Commands of its input were run together with others.
-    pub fn note_ran(&mut self, command: Option<&'static str>, now: Millis) {
-        self.session.note_ran(command, now);
+    pub fn record_batch(&mut self, command: Option<&'static str>, now: Millis) {
+        self.session.record_batch(command, now);
     }
 
     /// Runs the commands that these bytes complete, behind replies to those that were run already.
-    pub fn run(&mut self, received: &[u8], replies: &[u8]) -> Turned {
+    pub fn run(&mut self, received: &[u8], replies: &[u8]) -> TurnOutcome {
         self.output.extend_from_slice(replies);
         if self.input.is_empty() {
-            let turned = self.turn(received);
+            let outcome = self.run_turn(received);
             let rest = &received[self.session.consumed()..];
             append(&mut self.input, rest);
-            self.note_partial(&turned.ending, self.session.consumed() > 0);
-            turned
+            self.update_partial(&outcome.end, self.session.consumed() > 0);
+            outcome
         } else {
             append(&mut self.input, received);
             let input = std::mem::take(&mut self.input);
-            let turned = self.turn(&input);
-            self.keep(input, &turned.ending);
-            turned
+            let outcome = self.run_turn(&input);
+            self.keep_unconsumed(input, &outcome.end);
+            outcome
         }
     }
 
     /// Keeps replies that cannot be sent yet.
-    pub fn keep_replies(&mut self, replies: &[u8]) {
+    pub fn buffer_replies(&mut self, replies: &[u8]) {
         self.output.extend_from_slice(replies);
     }
 
     /// Sends these replies, or if there are none the connection's own, as far as the socket takes them without being waited for; whether it took all.
-    pub fn send_at_once(&mut self, replies: &[u8]) -> io::Result<bool> {
+    pub fn try_send(&mut self, replies: &[u8]) -> io::Result<bool> {
         if !replies.is_empty() {
             debug_assert!(self.output.is_empty(), "a connection with replies of its own is answered with those");
-            let sent = self.send_now(replies).or_else(none_yet)?;
-            tally(&self.shared.tally.bytes_out, sent as u64);
+            let sent = self.send_now(replies).or_else(would_block_as_zero)?;
+            add_stat(&self.server.stats.bytes_out, sent as u64);
             self.output.extend_from_slice(&replies[sent..]);
         } else if !self.output.is_empty() {
             let sent = self.send_some()?;
-            self.note_sent(sent);
+            self.record_sent(sent);
             if self.output.is_empty()
                 && let Some(sample) = self.sample.take()
             {
-                sample.end(&self.shared);
+                sample.end(&self.server);
             }
         }
         Ok(self.output.is_empty())
@@ -261,75 +267,75 @@ impl Connection {
     /// Answers what has already arrived, as far as one read takes it, then closes: what a client sends on after that is not answered.
     async fn drain(&mut self) -> io::Result<()> {
         let arrived = timeout(DRAIN_PAUSE, poll_fn(|cx| self.poll_turn(cx))).await;
-        if let Some(turned) = arrived.unwrap_or(Ok(None))? {
-            self.finish_turns(turned).await?;
+        if let Some(outcome) = arrived.unwrap_or(Ok(None))? {
+            self.finish_turns(outcome).await?;
         }
         Ok(())
     }
 
     /// Waits for bytes, within the bounds, and runs the commands they complete.
-    async fn receive(&mut self) -> io::Result<Received> {
+    async fn receive(&mut self) -> io::Result<ReadOutcome> {
         let deadline = self.deadline();
         let received = poll_fn(|cx| {
             // First: a client that never pauses must not keep the server from stopping.
             if self.stopping.get() {
-                return Poll::Ready(Ok(Received::Stopping));
+                return Poll::Ready(Ok(ReadOutcome::Stopping));
             }
-            self.poll_turn(cx).map_ok(|turned| turned.map_or(Received::Over, Received::Turned))
+            self.poll_turn(cx).map_ok(|outcome| outcome.map_or(ReadOutcome::Gone, ReadOutcome::TurnDone))
         });
         match deadline {
             None => received.await,
-            Some(deadline) => timeout_at(deadline, received).await.unwrap_or(Ok(Received::Over)),
+            Some(deadline) => timeout_at(deadline, received).await.unwrap_or(Ok(ReadOutcome::Gone)),
         }
     }
 
     /// When the client must have said more; `None`: it may take its time.
     fn deadline(&self) -> Option<Instant> {
-        let partial_time_max = self.shared.limits.partial_time_max;
-        match self.partial {
+        let partial_time_max = self.server.limits.partial_time_max;
+        match self.partial_since {
             // Whoever does not give the password in time gives its place to another.
             _ if !self.session.is_authenticated() => Some(self.opened + partial_time_max),
             Some(since) => Some(since + partial_time_max),
-            None => self.shared.settings.idle_time_max().map(|time| Instant::now() + time),
+            None => self.server.settings.idle_time_max().map(|time| Instant::now() + time),
         }
     }
 
     /// Commits and answers a turn, and the turns with what it held back. False: the connection is over.
-    async fn finish_turns(&mut self, mut turned: Turned) -> io::Result<bool> {
+    async fn finish_turns(&mut self, mut outcome: TurnOutcome) -> io::Result<bool> {
         loop {
-            if turned.wait != Wait::default() {
+            if outcome.wait != Wait::default() {
                 // Whoever else is ready on this worker applies first, so that one commit serves all.
                 tokio::task::yield_now().await;
-                if self.shared.engine.committed(turned.wait).await.is_err() {
+                if self.server.engine.commit_until(outcome.wait).await.is_err() {
                     return Ok(false);
                 }
             }
-            let answers = !self.output.is_empty();
+            let has_output = !self.output.is_empty();
             self.send().await?;
-            if answers && let Some(sample) = self.sample.take() {
-                sample.end(&self.shared);
+            if has_output && let Some(sample) = self.sample.take() {
+                sample.end(&self.server);
             }
-            match turned.ending {
-                Ending::Waits => return Ok(true),
-                Ending::Closes => return Ok(false),
+            match outcome.end {
+                TurnEnd::Idle => return Ok(true),
+                TurnEnd::Close => return Ok(false),
                 // A worker is everybody's: whoever is ready goes before the rest of a long pipeline.
-                Ending::Held => tokio::task::yield_now().await,
-                Ending::Loads(load) => {
-                    let loaded = self.shared.engine.load(*load).await;
-                    if loaded == Loaded::Unknown {
+                TurnEnd::Yield => tokio::task::yield_now().await,
+                TurnEnd::Load(load) => {
+                    let loaded = self.server.engine.load(*load).await;
+                    if loaded == LoadOutcome::Unknown {
                         // A reply would say that it was applied, or that it was not.
                         return Ok(false);
                     }
-                    self.session.note_loaded(loaded);
+                    self.session.set_loaded(loaded);
                 }
-                Ending::BacksUp(dir) => {
-                    let outcome = backup::back_up(&self.shared.engine, dir.into()).await;
-                    self.session.note_backed_up(outcome);
+                TurnEnd::Backup(dir) => {
+                    let backup_reply = backup::back_up(&self.server.engine, dir.into()).await;
+                    self.session.set_backup_reply(backup_reply);
                 }
             }
             let input = std::mem::take(&mut self.input);
-            turned = self.turn(&input);
-            self.keep(input, &turned.ending);
+            outcome = self.run_turn(&input);
+            self.keep_unconsumed(input, &outcome.end);
         }
     }
 
@@ -339,20 +345,20 @@ impl Connection {
         let mut sent = self.send_some()?;
         while sent < self.output.len() {
             let rest = &self.output[sent..];
-            sent += match timeout(self.shared.limits.write_time_max, self.stream.write(rest)).await {
+            sent += match timeout(self.server.limits.write_time_max, self.stream.write(rest)).await {
                 Ok(written) => written?,
                 // The system calls a socket writable only when a third of its buffer is free, which a slow reader of a large one may
                 // not reach in time. Room for a little shows as well that it reads.
                 Err(_) => self.send_now(rest)?,
             };
         }
-        self.note_sent(sent);
+        self.record_sent(sent);
         Ok(())
     }
 
     /// Sends so much of the output as the socket takes without being waited for; how much that was.
     fn send_some(&self) -> io::Result<usize> {
-        if self.output.is_empty() { Ok(0) } else { self.send_now(&self.output).or_else(none_yet) }
+        if self.output.is_empty() { Ok(0) } else { self.send_now(&self.output).or_else(would_block_as_zero) }
     }
 
     /// The system is asked without the runtime, which would look first whether it knows of room: nearly always there is.
@@ -361,8 +367,8 @@ impl Connection {
     }
 
     /// So much of the output was sent.
-    fn note_sent(&mut self, sent: usize) {
-        tally(&self.shared.tally.bytes_out, sent as u64);
+    fn record_sent(&mut self, sent: usize) {
+        add_stat(&self.server.stats.bytes_out, sent as u64);
         if sent < self.output.len() {
             self.output.drain(..sent);
         } else if self.output.capacity() > OUTPUT_KEPT_BYTES {
@@ -373,7 +379,7 @@ impl Connection {
     }
 
     /// Reads once and runs one turn. `None`: the client closed.
-    fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<Turned>>> {
+    fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<TurnOutcome>>> {
         with_read_buffer(|buffer| {
             let received = ready!(self.poll_receive(cx, buffer))?;
             Poll::Ready(Ok((received > 0).then(|| self.run(&buffer[..received], &[]))))
@@ -381,13 +387,13 @@ impl Connection {
     }
 
     /// Runs whole commands of the input, within one turn of the engine.
-    fn turn(&mut self, input: &[u8]) -> Turned {
-        let (wait, ending) = self.session.turn(&self.shared, &mut self.decoder, input, &mut self.output);
-        Turned { wait, ending }
+    fn run_turn(&mut self, input: &[u8]) -> TurnOutcome {
+        let (wait, end) = self.session.run_turn(&self.server, &mut self.decoder, input, &mut self.output);
+        TurnOutcome { wait, end }
     }
 
     /// Keeps what the turn did not consume.
-    fn keep(&mut self, mut input: Vec<u8>, ending: &Ending) {
+    fn keep_unconsumed(&mut self, mut input: Vec<u8>, end: &TurnEnd) {
         let consumed = self.session.consumed();
         if consumed == input.len() {
             // A quiet connection holds no buffer.
@@ -398,22 +404,22 @@ impl Connection {
             input.shrink_to(input.len() + INPUT_STEP_BYTES);
         }
         self.input = input;
-        self.note_partial(ending, consumed > 0);
+        self.update_partial(end, consumed > 0);
     }
 
     /// The clock of an unfinished command starts with its first byte, and no later byte sets it back.
-    fn note_partial(&mut self, ending: &Ending, progressed: bool) {
-        let unfinished = *ending == Ending::Waits && !self.input.is_empty();
-        self.partial = match self.partial {
+    fn update_partial(&mut self, end: &TurnEnd, progressed: bool) {
+        let unfinished = *end == TurnEnd::Idle && !self.input.is_empty();
+        self.partial_since = match self.partial_since {
             Some(since) if unfinished && !progressed => Some(since),
             _ => unfinished.then(Instant::now),
         };
-        self.session.note_kept(self.input.len());
+        self.session.record_kept(self.input.len());
     }
 }
 
 /// A socket that takes nothing at the moment has taken nothing yet.
-fn none_yet(error: io::Error) -> io::Result<usize> {
+fn would_block_as_zero(error: io::Error) -> io::Result<usize> {
     if error.kind() == io::ErrorKind::WouldBlock { Ok(0) } else { Err(error) }
 }
 

@@ -6,13 +6,13 @@ use std::path::PathBuf;
 
 use quipu_engine::Turn;
 use quipu_model::{Command, Freshness, Name, Reply};
-use quipu_protocol::command::{ClientCommand, ConfigCommand, ConnectionCommand, Hello, HotKeys, describe, help};
-use quipu_protocol::{Version, Writer};
+use quipu_protocol::command::{ClientCommand, ConfigCommand, ConnectionCommand, Hello, HotKeysCommand, describe, help};
+use quipu_protocol::{RespVersion, RespWriter};
 
 use super::error::ConnectionError;
-use super::session::{Ending, Replies, Session, State};
+use super::session::{ReplyFilter, Session, SessionState, TurnEnd};
 use super::transaction::Transaction;
-use crate::hot::{self, HotKey};
+use crate::hot_keys::{self, HotKey};
 use crate::{info, settings};
 
 /// The version of Redis whose commands and replies are matched; clients choose what they send by it.
@@ -27,8 +27,8 @@ pub(super) fn respond(
     command: &ConnectionCommand<'_>,
     turn: &mut Turn<'_>,
     out: &mut Vec<u8>,
-) -> Ending {
-    let mut writer = Writer::new(out, session.state.version);
+) -> TurnEnd {
+    let mut writer = RespWriter::new(out, session.state.version);
     match command {
         ConnectionCommand::Ping(None) => writer.simple("PONG"),
         ConnectionCommand::Ping(Some(message)) | ConnectionCommand::Echo(message) => writer.bulk(message),
@@ -39,7 +39,7 @@ pub(super) fn respond(
         },
         ConnectionCommand::Quit => {
             writer.simple("OK");
-            return Ending::Closes;
+            return TurnEnd::Close;
         }
         ConnectionCommand::Reset => reset(session, out),
         ConnectionCommand::Select(0) => writer.simple("OK"),
@@ -49,8 +49,8 @@ pub(super) fn respond(
         ConnectionCommand::Help(container) => help(container, &mut writer),
         ConnectionCommand::Info(sections) => {
             // The engine's figures take locks that the turn may hold.
-            turn.release();
-            writer.verbatim(&info::text(&session.shared, sections));
+            turn.end_run();
+            writer.verbatim(&info::text(&session.server, sections));
         }
         ConnectionCommand::Config(command) => config(session, command, &mut writer),
         ConnectionCommand::Time => {
@@ -78,7 +78,7 @@ pub(super) fn respond(
             writer.error(&ConnectionError::WatchInMulti.to_string());
         }
         ConnectionCommand::Watch(names) => {
-            let watches_max = session.shared.limits.watches_max;
+            let watches_max = session.server.limits.watches_max;
             if session.state.watches.len() + names.len() > watches_max {
                 writer.error(&ConnectionError::TooManyWatches { watches_max }.to_string());
             } else {
@@ -91,34 +91,34 @@ pub(super) fn respond(
         }
         ConnectionCommand::FunctionFlush => writer.simple("OK"),
         ConnectionCommand::Backup(dir) => return back_up(session, dir, out),
-        ConnectionCommand::HotKeys(command) => hot_keys(session, *command, turn, &mut writer),
+        ConnectionCommand::HotKeys(command) => write_hot_keys(session, *command, turn, &mut writer),
         ConnectionCommand::Read { name, freshness } => return read(session, *name, *freshness, turn, out),
         ConnectionCommand::Dump(name) => return dump(session, *name, turn, out),
     }
-    Ending::Waits
+    TurnEnd::Idle
 }
 
 /// Which counters are asked for most often: a map, with a list of each.
-fn hot_keys(session: &Session, command: HotKeys, turn: &Turn<'_>, writer: &mut Writer<'_>) {
-    let (hot, now) = (&session.shared.hot, turn.now());
+fn write_hot_keys(session: &Session, command: HotKeysCommand, turn: &Turn<'_>, writer: &mut RespWriter<'_>) {
+    let (tracker, now) = (&session.server.hot_keys, turn.now());
     match command {
-        HotKeys::Start => writer.simple("OK"),
-        HotKeys::Reset => {
-            hot.reset(now);
+        HotKeysCommand::Start => writer.simple("OK"),
+        HotKeysCommand::Reset => {
+            tracker.reset(now);
             writer.simple("OK");
         }
-        HotKeys::Get { count } => {
-            let told = hot.list(count, now);
-            let note = told.note();
+        HotKeysCommand::Get { count } => {
+            let report = tracker.list(count, now);
+            let note = report.note();
             writer.map(7);
             writer.bulk(b"since");
-            writer.integer(told.since.0 as i64);
+            writer.integer(report.since.0 as i64);
             writer.bulk(b"sample");
-            writer.integer(hot::SAMPLE.into());
-            let enough = [("writes_enough", told.writes.enough), ("reads_enough", told.reads.enough)];
-            for (word, list) in [("writes", told.writes), ("reads", told.reads)] {
+            writer.integer(hot_keys::SAMPLE.into());
+            let enough = [("writes_enough", report.writes.enough), ("reads_enough", report.reads.enough)];
+            for (word, list) in [("writes", report.writes), ("reads", report.reads)] {
                 writer.bulk(word.as_bytes());
-                hot_list(&list.rows, writer);
+                write_hot_list(&list.rows, writer);
             }
             for (word, enough) in enough {
                 writer.bulk(word.as_bytes());
@@ -133,7 +133,7 @@ fn hot_keys(session: &Session, command: HotKeys, turn: &Turn<'_>, writer: &mut W
     }
 }
 
-fn hot_list(rows: &[HotKey], writer: &mut Writer<'_>) {
+fn write_hot_list(rows: &[HotKey], writer: &mut RespWriter<'_>) {
     writer.array(rows.len());
     for HotKey { name, about, at_least, at_most } in rows {
         writer.map(4);
@@ -147,91 +147,97 @@ fn hot_list(rows: &[HotKey], writer: &mut Writer<'_>) {
 }
 
 /// A reading: what is told of a counter besides its value.
-fn read(session: &mut Session, name: Name<'_>, freshness: Freshness, turn: &mut Turn<'_>, out: &mut Vec<u8>) -> Ending {
+fn read(
+    session: &mut Session,
+    name: Name<'_>,
+    freshness: Freshness,
+    turn: &mut Turn<'_>,
+    out: &mut Vec<u8>,
+) -> TurnEnd {
     let reading = match session.take_loaded(turn) {
         Some(Reply::Refused(refusal)) => Err(refusal),
         _ => match turn.reading(name, freshness) {
             Ok(reading) => reading,
-            Err(load) => return Ending::Loads(load.into()),
+            Err(load) => return TurnEnd::Load(load.into()),
         },
     };
-    let mut writer = Writer::new(out, session.state.version);
+    let mut writer = RespWriter::new(out, session.state.version);
     match reading {
         Ok(reading) => writer.reading(name, &reading),
         Err(refusal) => {
-            session.shared.tally.note_refusal(&refusal, 1);
+            session.server.stats.record_refusal(&refusal, 1);
             writer.refusal(&refusal, "quipu.read");
         }
     }
-    Ending::Waits
+    TurnEnd::Idle
 }
 
 /// All of a counter, as bytes.
-fn dump(session: &mut Session, name: Name<'_>, turn: &mut Turn<'_>, out: &mut Vec<u8>) -> Ending {
+fn dump(session: &mut Session, name: Name<'_>, turn: &mut Turn<'_>, out: &mut Vec<u8>) -> TurnEnd {
     let dump = match session.take_loaded(turn) {
         Some(Reply::Refused(refusal)) => Err(refusal),
         _ => match turn.dump(name) {
             Ok(dump) => dump,
-            Err(load) => return Ending::Loads(load.into()),
+            Err(load) => return TurnEnd::Load(load.into()),
         },
     };
-    let mut writer = Writer::new(out, session.state.version);
+    let mut writer = RespWriter::new(out, session.state.version);
     match dump {
         Ok(dump) => writer.dump(dump.as_ref()),
         Err(refusal) => {
-            session.shared.tally.note_refusal(&refusal, 1);
+            session.server.stats.record_refusal(&refusal, 1);
             writer.refusal(&refusal, "quipu.dump");
         }
     }
-    Ending::Waits
+    TurnEnd::Idle
 }
 
 /// Says what became of a backup, or asks for it to be made, if that may be.
 ///
 /// It writes files wherever on the server's machine the server may: a choice for those who are on that machine, who could as well copy the
 /// files themselves. From elsewhere a password is not enough; a stolen one must not fill or litter another machine's disks.
-fn back_up(session: &mut Session, dir: &[u8], out: &mut Vec<u8>) -> Ending {
-    if let Some(outcome) = session.take_backed_up() {
-        let mut writer = Writer::new(out, session.state.version);
+fn back_up(session: &mut Session, dir: &[u8], out: &mut Vec<u8>) -> TurnEnd {
+    if let Some(outcome) = session.take_backup_reply() {
+        let mut writer = RespWriter::new(out, session.state.version);
         match outcome {
             Ok(text) => writer.simple(&text),
             Err(text) => writer.error(&format!("ERR {text}")),
         }
-        return Ending::Waits;
+        return TurnEnd::Idle;
     }
     let dir = PathBuf::from(OsStr::from_bytes(dir));
-    let mut writer = Writer::new(out, session.state.version);
+    let mut writer = RespWriter::new(out, session.state.version);
     if !session.client.is_local() {
         writer.error(&ConnectionError::BackupFromElsewhere.to_string());
     } else if !dir.is_absolute() {
         writer.error(&ConnectionError::BackupRelative.to_string());
     } else {
-        return Ending::BacksUp(dir.into());
+        return TurnEnd::Backup(dir.into());
     }
-    Ending::Waits
+    TurnEnd::Idle
 }
 
-fn watch(session: &mut Session, names: &[Name<'_>], turn: &mut Turn<'_>, out: &mut Vec<u8>) -> Ending {
+fn watch(session: &mut Session, names: &[Name<'_>], turn: &mut Turn<'_>, out: &mut Vec<u8>) -> TurnEnd {
     if let Some(Reply::Refused(refusal)) = session.take_loaded(turn) {
-        Writer::new(out, session.state.version).refusal(&refusal, "watch");
-        return Ending::Waits;
+        RespWriter::new(out, session.state.version).refusal(&refusal, "watch");
+        return TurnEnd::Idle;
     }
     match names.iter().map(|name| turn.watch(*name)).collect::<Result<Vec<_>, _>>() {
         Ok(watches) => {
             session.state.watches.extend(watches);
-            Writer::new(out, session.state.version).simple("OK");
-            Ending::Waits
+            RespWriter::new(out, session.state.version).simple("OK");
+            TurnEnd::Idle
         }
         Err(mut load) => {
             // All of them at once: each time it runs again it looks at every name.
-            turn.foresee(&Command::Exists { names: names.to_vec() }, &mut load);
-            Ending::Loads(load.into())
+            turn.prefetch(&Command::Exists { names: names.to_vec() }, &mut load);
+            TurnEnd::Load(load.into())
         }
     }
 }
 
 fn hello(session: &mut Session, hello: &Hello<'_>, out: &mut Vec<u8>) {
-    let mut writer = Writer::new(out, session.state.version);
+    let mut writer = RespWriter::new(out, session.state.version);
     if let Some((user, password)) = hello.auth
         && let Err(error) = log_in(session, Some(user), password)
     {
@@ -244,7 +250,7 @@ fn hello(session: &mut Session, hello: &Hello<'_>, out: &mut Vec<u8>) {
         set_name(session, name);
     }
     session.state.version = hello.version.unwrap_or(session.state.version);
-    let mut writer = Writer::new(out, session.state.version);
+    let mut writer = RespWriter::new(out, session.state.version);
     writer.map(7);
     for (key, value) in [("server", "quipu"), ("version", REDIS_VERSION)] {
         writer.bulk(key.as_bytes());
@@ -264,8 +270,8 @@ fn hello(session: &mut Session, hello: &Hello<'_>, out: &mut Vec<u8>) {
 
 fn log_in(session: &mut Session, user: Option<&[u8]>, password: &[u8]) -> Result<(), ConnectionError> {
     let known = user.is_none_or(|user| user == USER);
-    let right = match &session.shared.password {
-        Some(expected) => expected.is(password),
+    let right = match &session.server.password {
+        Some(expected) => expected.matches(password),
         None if user.is_none() => return Err(ConnectionError::NoPassword),
         None => true,
     };
@@ -277,18 +283,19 @@ fn log_in(session: &mut Session, user: Option<&[u8]>, password: &[u8]) -> Result
 }
 
 fn reset(session: &mut Session, out: &mut Vec<u8>) {
-    let authenticated = session.shared.password.is_none();
+    let authenticated = session.server.password.is_none();
     // The library speaking stays the same; everything the client chose is as on the first day.
-    let State { lib_name, lib_version, command, replies, .. } = std::mem::take(&mut session.state);
+    let SessionState { lib_name, lib_version, command, reply_filter, .. } = std::mem::take(&mut session.state);
     // A reply that was to be skipped is skipped, even this one.
-    let replies = if replies == Replies::NotThis { replies } else { Replies::All };
-    session.state = State { authenticated, lib_name, lib_version, command, replies, ..State::default() };
+    let reply_filter = if reply_filter == ReplyFilter::SkipCurrent { reply_filter } else { ReplyFilter::All };
+    session.state =
+        SessionState { authenticated, lib_name, lib_version, command, reply_filter, ..SessionState::default() };
     session.client.details().name.clear();
-    Writer::new(out, Version::Resp2).simple("RESET");
+    RespWriter::new(out, RespVersion::Resp2).simple("RESET");
 }
 
 fn client(session: &mut Session, command: &ClientCommand<'_>, turn: &mut Turn<'_>, out: &mut Vec<u8>) {
-    let mut writer = Writer::new(out, session.state.version);
+    let mut writer = RespWriter::new(out, session.state.version);
     match command {
         ClientCommand::Id => writer.integer(session.client.id as i64),
         ClientCommand::GetName if session.state.name.is_empty() => writer.null(),
@@ -308,15 +315,15 @@ fn client(session: &mut Session, command: &ClientCommand<'_>, turn: &mut Turn<'_
             writer.simple("OK");
         }
         ClientCommand::Info => {
-            note(session, "client|info");
+            refresh_details(session, "client|info");
             writer.verbatim(&session.client.line(turn.now()));
         }
         ClientCommand::List { ids, normal } => {
-            note(session, "client|list");
-            let bytes_max = session.shared.limits.output_bytes_max;
+            refresh_details(session, "client|list");
+            let bytes_max = session.server.limits.output_bytes_max;
             let asked = |id: u64| *normal && ids.as_ref().is_none_or(|ids| ids.binary_search(&id).is_ok());
             let mut text = String::new();
-            for client in session.shared.clients.all().iter().filter(|client| asked(client.id)) {
+            for client in session.server.clients.all().iter().filter(|client| asked(client.id)) {
                 text.push_str(&client.line(turn.now()));
                 if text.len() > bytes_max {
                     return writer.error(&ConnectionError::ClientListTooLarge { bytes_max }.to_string());
@@ -326,8 +333,8 @@ fn client(session: &mut Session, command: &ClientCommand<'_>, turn: &mut Turn<'_
         }
         ClientCommand::NoEvict | ClientCommand::NoTouch => writer.simple("OK"),
         ClientCommand::Reply(mode) => {
-            session.state.replies = session.state.replies.then(*mode);
-            if session.state.replies == Replies::All {
+            session.state.reply_filter = session.state.reply_filter.with_mode(*mode);
+            if session.state.reply_filter == ReplyFilter::All {
                 // Also straight after SKIP, as in Redis: the mode that was asked for last decides.
                 writer.simple("OK");
             }
@@ -335,23 +342,23 @@ fn client(session: &mut Session, command: &ClientCommand<'_>, turn: &mut Turn<'_
     }
 }
 
-fn config(session: &Session, command: &ConfigCommand<'_>, writer: &mut Writer<'_>) {
-    let shared = &session.shared;
+fn config(session: &Session, command: &ConfigCommand<'_>, writer: &mut RespWriter<'_>) {
+    let server = &session.server;
     match command {
         ConfigCommand::Get(patterns) => {
-            let found = settings::get(shared, patterns);
+            let found = settings::get(server, patterns);
             writer.map(found.len());
             for (name, value) in found {
                 writer.bulk(name.as_bytes());
                 writer.bulk(value.as_bytes());
             }
         }
-        ConfigCommand::Set(pairs) => match settings::set(shared, pairs) {
+        ConfigCommand::Set(pairs) => match settings::set(server, pairs) {
             Ok(()) => writer.simple("OK"),
             Err(text) => writer.error(&text),
         },
         ConfigCommand::ResetStat => {
-            shared.tally.reset();
+            server.stats.reset();
             writer.simple("OK");
         }
     }
@@ -363,7 +370,7 @@ fn set_name(session: &mut Session, name: &[u8]) {
 }
 
 /// What CLIENT INFO says of the connection that asks is what is true now, not at the end of its last turn.
-fn note(session: &Session, command: &'static str) {
+fn refresh_details(session: &Session, command: &'static str) {
     let mut details = session.client.details();
     details.command = command;
     details.version = session.state.version;

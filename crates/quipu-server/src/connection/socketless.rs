@@ -15,20 +15,20 @@ use std::sync::Arc;
 use quipu_engine::{Engine, Wait};
 use quipu_protocol::Decoder;
 
-use super::gathered::{Answered, Gathered};
-use super::session::{Ending, Session};
-use crate::hot::{self, Hot};
-use crate::shared::{Shared, tally};
-use crate::{BindError, Options, Server, moment};
+use super::command_batch::{CommandBatch, EntryProgress};
+use super::session::{Session, TurnEnd};
+use crate::hot_keys::{self, HotKeyTracker};
+use crate::server_state::{ServerState, add_stat};
+use crate::{BindError, Options, Server, cached_clock};
 
 /// The seed of the samplers of hot keys.
 const HOT_SEED: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// A worker and its connections.
 pub struct SocketlessWorker {
-    shared: Arc<Shared>,
+    server: Arc<ServerState>,
     connections: Vec<SocketlessConnection>,
-    answered: Vec<Answered>,
+    progress: Vec<EntryProgress>,
 }
 
 struct SocketlessConnection {
@@ -41,21 +41,21 @@ impl SocketlessWorker {
     pub fn new(engine: Engine, connections: usize) -> Result<SocketlessWorker, BindError> {
         let resp = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let options = Options { resp, http: None, workers: NonZeroUsize::MIN, ..Options::default() };
-        let mut shared = Server::bind(engine, options)?.shared;
-        let own = Arc::get_mut(&mut shared).expect("a server that does not run shares nothing");
-        own.hot = Hot::seeded(own.started, HOT_SEED);
-        hot::seed_sampler(HOT_SEED);
+        let mut server = Server::bind(engine, options)?.state;
+        let own = Arc::get_mut(&mut server).expect("a server that does not run shares nothing");
+        own.hot_keys = HotKeyTracker::with_seed(own.started, HOT_SEED);
+        hot_keys::seed_sampler(HOT_SEED);
         let connections = (0..connections).map(|_| {
-            let (resp, now, connections_max) = (shared.resp, shared.engine.now(), shared.settings.connections_max());
-            let client = shared.clients.admit(resp, resp, now, connections_max).expect("a bench has few connections");
-            SocketlessConnection { session: Session::new(client, Arc::clone(&shared)), decoder: Decoder::default() }
+            let (resp, now, connections_max) = (server.resp, server.engine.now(), server.settings.connections_max());
+            let client = server.clients.admit(resp, resp, now, connections_max).expect("a bench has few connections");
+            SocketlessConnection { session: Session::new(client, Arc::clone(&server)), decoder: Decoder::default() }
         });
-        Ok(SocketlessWorker { connections: connections.collect(), shared, answered: Vec::new() })
+        Ok(SocketlessWorker { connections: connections.collect(), server, progress: Vec::new() })
     }
 
     /// Serves one round: the first connection has sent the first input, and so on. Appends the replies.
     pub fn run_round(&mut self, inputs: &[&[u8]], replies: &mut Vec<u8>) {
-        moment::pass();
+        cached_clock::invalidate();
         let mut next = 0;
         while next < inputs.len() {
             next += self.run_next(next, &inputs[next..], replies);
@@ -64,40 +64,40 @@ impl SocketlessWorker {
 
     /// Serves the next connections together, up to the first that has to be served alone; returns how many they were.
     fn run_next(&mut self, first: usize, inputs: &[&[u8]], replies: &mut Vec<u8>) -> usize {
-        let SocketlessWorker { shared, connections, answered } = self;
-        let (mut turn, mut gathered, mut alone) = (None, Gathered::default(), None);
+        let SocketlessWorker { server, connections, progress } = self;
+        let (mut turn, mut command_batch, mut alone) = (None, CommandBatch::default(), None);
         let mut rest = inputs.iter().enumerate();
-        while !gathered.is_full()
+        while !command_batch.is_full()
             && let Some((index, input)) = rest.next()
         {
             let SocketlessConnection { session, decoder } = &connections[first + index];
-            let joins = decoder.is_fresh() && session.takes_briefs() && {
-                let turn = turn.get_or_insert_with(|| shared.engine.turn_at(moment::now(&shared.engine)));
-                gathered.take(first + index, input, session.state.version, &shared.limits.frame, turn)
+            let is_batched = decoder.is_fresh() && session.takes_simple() && {
+                let turn = turn.get_or_insert_with(|| server.engine.turn_at(cached_clock::now(&server.engine)));
+                command_batch.try_add(first + index, input, session.state.version, &server.limits.frame, turn)
             };
-            if !joins {
+            if !is_batched {
                 alone = Some((first + index, input));
                 break;
             }
         }
-        if let Some(mut turn) = turn.filter(|_| !gathered.is_empty()) {
-            let ran = gathered.run(&mut turn, &shared.hot, replies, answered);
+        if let Some(mut turn) = turn.filter(|_| !command_batch.is_empty()) {
+            let counts = command_batch.run(&mut turn, &server.hot_keys, replies, progress);
             let (now, wait) = (turn.now(), turn.finish());
             assert!(wait == Wait::default(), "the counters are not in memory mode");
-            tally(&shared.tally.commands, ran.commands);
-            shared.tally.note_overflows(ran.errors);
-            for (member, answered) in gathered.members().iter().zip(answered) {
-                assert!(answered.bytes == member.input.len(), "a command is not a simple one");
-                connections[member.place].session.note_ran(answered.command, now);
+            add_stat(&server.stats.commands, counts.commands);
+            server.stats.record_overflows(counts.errors);
+            for (entry, progress) in command_batch.entries().iter().zip(progress) {
+                assert!(progress.bytes == entry.input.len(), "a command is not a simple one");
+                connections[entry.slot].session.record_batch(progress.command, now);
             }
         }
-        if let Some((place, input)) = alone {
-            let SocketlessConnection { session, decoder } = &mut connections[place];
-            let (wait, ending) = session.turn(shared, decoder, input, replies);
+        if let Some((slot, input)) = alone {
+            let SocketlessConnection { session, decoder } = &mut connections[slot];
+            let (wait, end) = session.run_turn(server, decoder, input, replies);
             assert!(wait == Wait::default(), "the counters are not in memory mode");
             // A turn that has done much is held although nothing is left: that of a sketch that is made.
-            let is_whole = matches!(ending, Ending::Waits | Ending::Held) && session.consumed() == input.len();
-            assert!(is_whole, "an input takes several turns: {ending:?}, {}", replies.escape_ascii());
+            let is_whole = matches!(end, TurnEnd::Idle | TurnEnd::Yield) && session.consumed() == input.len();
+            assert!(is_whole, "an input takes several turns: {end:?}, {}", replies.escape_ascii());
         }
         inputs.len() - rest.len()
     }

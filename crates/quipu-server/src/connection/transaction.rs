@@ -3,7 +3,7 @@
 //! Invariants:
 //! - the queue has bounds; a command past them is refused and spoils the transaction, as any other mistake would.
 
-use quipu_protocol::resp::Stored;
+use quipu_protocol::resp::StoredArgs;
 use quipu_protocol::{Args, Spec};
 
 use super::error::ConnectionError;
@@ -13,7 +13,7 @@ use crate::Limits;
 #[derive(Default)]
 pub(super) struct Transaction {
     arena: Vec<u8>,
-    queued: Vec<(&'static Spec, Stored)>,
+    queued: Vec<(&'static Spec, StoredArgs)>,
     /// What the commands will take, in the unit of a turn's work.
     pub work: usize,
     /// What the replies may take at most.

@@ -19,14 +19,14 @@ use quipu_model::{Command, Freshness, Reading, Refusal, Reply};
 use quipu_protocol::json::{self, BatchItem, BatchOp};
 use serde_json::value::RawValue;
 
-use super::Door;
-use super::ask::{self, Ran};
+use super::HttpState;
 use super::counters::{json_response, write_deleted, write_reset};
-use super::problem::{Failure, Problem};
+use super::execute::{self, StepOutcome};
+use super::problem::{Problem, RequestFailure};
 use super::reason;
-use super::request::{self, bad_body, check_name, checked};
-use super::token::{self, Said, Token};
-use crate::metrics::Operation;
+use super::request::{self, bad_body, check_name, checked_name};
+use super::token::{self, BodyIdentity, RequestToken};
+use crate::metrics::HttpOperation;
 
 /// Items of one batch: with the longest replies, half a megabyte.
 pub(super) const BATCH_ITEMS_MAX: usize = 2_048;
@@ -38,25 +38,25 @@ pub(super) const BATCHES_MAX: usize = 16;
 const TURN_ITEMS_MAX: usize = 256;
 
 /// `POST /v1/batch`
-pub(super) async fn batch(State(door): State<Arc<Door>>, request: Request) -> Result<Response, Failure> {
+pub(super) async fn batch(State(state): State<Arc<HttpState>>, request: Request) -> Result<Response, RequestFailure> {
     let (parts, body) = request.into_parts();
-    let _timed = door.shared.latencies.time_all(Operation::Batch);
+    let _timer = state.server.http_latencies.time_all(HttpOperation::Batch);
     request::expect_no_query(&parts)?;
-    let token = token::of_batch(&parts.headers)?;
+    let token = token::batch_token(&parts.headers)?;
     // Before the body is read: what waits for a place must not hold memory meanwhile.
-    let _place = door
-        .batches
+    let _permit = state
+        .batch_permits
         .try_acquire()
         .map_err(|_| Problem::new(reason::BUSY, format!("{BATCHES_MAX} batches are under way")))?;
-    let limits = &door.shared.limits;
-    let body = request::body(body, limits.http_body_bytes_max, limits.http_body_time_max).await?;
-    let (form, items) = parse(&body, token.as_ref())?;
+    let limits = &state.server.limits;
+    let body = request::read_body(body, limits.http_body_bytes_max, limits.http_body_time_max).await?;
+    let (batch_format, items) = parse(&body, token.as_ref())?;
     let mut results = Vec::with_capacity(items.len() * 64);
     let mut done = 0;
     while done < items.len() {
         let part = &items[done..(done + TURN_ITEMS_MAX).min(items.len())];
-        carry_out(&door, part, |index, out| {
-            form.before(&mut results, done + index);
+        run_items(&state, part, |index, out| {
+            batch_format.write_separator(&mut results, done + index);
             results.extend_from_slice(out);
         })
         .await?;
@@ -64,10 +64,10 @@ pub(super) async fn batch(State(door): State<Arc<Door>>, request: Request) -> Re
         // Whoever is ready goes before the rest of a long batch.
         tokio::task::yield_now().await;
     }
-    form.after(&mut results);
+    batch_format.write_end(&mut results);
     let mut response = json_response(Vec::new());
     *response.body_mut() = Body::from(results);
-    if form == Form::Lines {
+    if batch_format == BatchFormat::Lines {
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"));
     }
     Ok(response)
@@ -75,48 +75,48 @@ pub(super) async fn batch(State(door): State<Arc<Door>>, request: Request) -> Re
 
 /// How a batch is written, and so its results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Form {
+enum BatchFormat {
     Array,
     Lines,
 }
 
-impl Form {
-    fn before(self, out: &mut Vec<u8>, index: usize) {
+impl BatchFormat {
+    fn write_separator(self, out: &mut Vec<u8>, index: usize) {
         out.extend_from_slice(match (self, index) {
-            (Form::Array, 0) => b"[",
-            (Form::Array, _) => b",\n ",
-            (Form::Lines, 0) => b"",
-            (Form::Lines, _) => b"\n",
+            (BatchFormat::Array, 0) => b"[",
+            (BatchFormat::Array, _) => b",\n ",
+            (BatchFormat::Lines, 0) => b"",
+            (BatchFormat::Lines, _) => b"\n",
         });
     }
 
-    fn after(self, out: &mut Vec<u8>) {
+    fn write_end(self, out: &mut Vec<u8>) {
         match (self, out.is_empty()) {
-            (Form::Array, true) => out.extend_from_slice(b"[]\n"),
-            (Form::Array, false) => out.extend_from_slice(b"]\n"),
-            (Form::Lines, true) => {}
-            (Form::Lines, false) => out.push(b'\n'),
+            (BatchFormat::Array, true) => out.extend_from_slice(b"[]\n"),
+            (BatchFormat::Array, false) => out.extend_from_slice(b"]\n"),
+            (BatchFormat::Lines, true) => {}
+            (BatchFormat::Lines, false) => out.push(b'\n'),
         }
     }
 }
 
 /// An item that was understood.
-struct Item {
+struct CheckedItem {
     op: BatchOp,
     name: Vec<u8>,
     delta: i64,
     shard_key: Option<String>,
-    token: Option<Token>,
+    token: Option<RequestToken>,
 }
 
-impl Item {
-    fn check(item: BatchItem, of_batch: Option<Token>) -> Result<Item, Problem> {
+impl CheckedItem {
+    fn check(item: BatchItem, of_batch: Option<RequestToken>) -> Result<CheckedItem, Problem> {
         let wrong = |text: &str| Err(Problem::new(reason::BAD_BODY, text));
         let BatchItem { op, name, name_encoded, delta, shard_key, token, producer, seq } = item;
         let name = match (name, name_encoded) {
             (Some(name), None) => name.into_bytes(),
             (None, Some(encoded)) => {
-                request::name(&encoded).map_err(|problem| Problem { reason: reason::BAD_BODY, ..problem })?
+                request::decode_name(&encoded).map_err(|problem| Problem { reason: reason::BAD_BODY, ..problem })?
             }
             (None, None) => return wrong("'name' is missing"),
             (Some(_), Some(_)) => return wrong("'name' and 'name_encoded' are both given"),
@@ -125,17 +125,20 @@ impl Item {
         if op != BatchOp::Add && (delta.is_some() || shard_key.is_some()) {
             return wrong("'delta' and 'shard_key' belong to an add");
         }
-        let token = match (Token::of(&Default::default(), Said { token, producer, seq })?, of_batch) {
-            (Some(_), Some(_)) => return wrong("the batch has an Idempotency-Key, and the item a token of its own"),
-            (Some(_), None) if op == BatchOp::Read => return wrong("a read has no token"),
-            (of_item, of_batch) => of_item.or(of_batch).filter(|_| op != BatchOp::Read),
-        };
-        Ok(Item { op, name, delta: delta.unwrap_or(1), shard_key, token })
+        let token =
+            match (RequestToken::from_request(&Default::default(), BodyIdentity { token, producer, seq })?, of_batch) {
+                (Some(_), Some(_)) => {
+                    return wrong("the batch has an Idempotency-Key, and the item a token of its own");
+                }
+                (Some(_), None) if op == BatchOp::Read => return wrong("a read has no token"),
+                (of_item, of_batch) => of_item.or(of_batch).filter(|_| op != BatchOp::Read),
+            };
+        Ok(CheckedItem { op, name, delta: delta.unwrap_or(1), shard_key, token })
     }
 
     /// The command of an item that is not a read.
     fn command(&self) -> Command<'_> {
-        let name = checked(&self.name);
+        let name = checked_name(&self.name);
         match self.op {
             BatchOp::Add => {
                 Command::Add { name, delta: self.delta, shard_key: self.shard_key.as_deref().map(str::as_bytes) }
@@ -148,16 +151,16 @@ impl Item {
 }
 
 /// The items of a body, and how it is written.
-fn parse(body: &[u8], token: Option<&Token>) -> Result<(Form, Vec<Item>), Problem> {
+fn parse(body: &[u8], token: Option<&RequestToken>) -> Result<(BatchFormat, Vec<CheckedItem>), Problem> {
     let trimmed = body.trim_ascii();
-    let (form, raw): (Form, Vec<&[u8]>) = if trimmed.first() == Some(&b'[') {
+    let (batch_format, raw): (BatchFormat, Vec<&[u8]>) = if trimmed.first() == Some(&b'[') {
         let raw: Vec<&RawValue> = serde_json::from_slice(trimmed).map_err(|error| bad_body(&error))?;
-        (Form::Array, raw.into_iter().map(|raw| raw.get().as_bytes()).collect())
+        (BatchFormat::Array, raw.into_iter().map(|raw| raw.get().as_bytes()).collect())
     } else {
         let lines = body.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
-        (Form::Lines, lines.filter(|line| !line.is_empty()).collect())
+        (BatchFormat::Lines, lines.filter(|line| !line.is_empty()).collect())
     };
-    if form == Form::Lines && raw.is_empty() {
+    if batch_format == BatchFormat::Lines && raw.is_empty() {
         return Err(Problem::new(
             reason::BAD_BODY,
             "a batch is an array of items, or a line for each; the body is empty",
@@ -169,63 +172,67 @@ fn parse(body: &[u8], token: Option<&Token>) -> Result<(Form, Vec<Item>), Proble
     }
     let items = raw.into_iter().enumerate().map(|(index, raw)| {
         let item = json::parse_item(raw).map_err(|error| bad_body(&error));
-        let item = item.and_then(|item| Item::check(item, token.map(|token| token.of_item(index))));
+        let item = item.and_then(|item| CheckedItem::check(item, token.map(|token| token.for_item(index))));
         item.map_err(|problem| Problem { detail: format!("item {index}: {}", problem.detail), ..problem })
     });
-    Ok((form, items.collect::<Result<_, _>>()?))
+    Ok((batch_format, items.collect::<Result<_, _>>()?))
 }
 
 /// What became of an item.
-enum Outcome {
+enum ItemResult {
     Reply(Reply),
     Reading(Reading),
 }
 
 /// Carries out some items and tells each result.
-async fn carry_out(door: &Door, items: &[Item], mut tell: impl FnMut(usize, &[u8])) -> Result<(), Failure> {
-    let mut outcomes: Vec<Result<Outcome, Refusal>> = Vec::with_capacity(items.len());
+async fn run_items(
+    state: &HttpState,
+    items: &[CheckedItem],
+    mut on_result: impl FnMut(usize, &[u8]),
+) -> Result<(), RequestFailure> {
+    let mut outcomes: Vec<Result<ItemResult, Refusal>> = Vec::with_capacity(items.len());
     while outcomes.len() < items.len() {
-        let ran = ask::turns(&door.shared, |turn| {
+        let result = execute::run_with_loads(&state.server, |turn| {
             while let Some(item) = items.get(outcomes.len()) {
-                outcomes.push(run(turn, item)?);
+                outcomes.push(run_item(turn, item)?);
             }
             Ok(())
         })
         .await;
-        match ran {
-            Ok(Ran::Turned(())) => {}
-            Ok(Ran::Loaded(Reply::Refused(refusal))) => outcomes.push(Err(refusal)),
-            Ok(Ran::Loaded(reply)) => outcomes.push(Ok(Outcome::Reply(reply))),
+        match result {
+            Ok(StepOutcome::Completed(())) => {}
+            Ok(StepOutcome::Loaded(Reply::Refused(refusal))) => outcomes.push(Err(refusal)),
+            Ok(StepOutcome::Loaded(reply)) => outcomes.push(Ok(ItemResult::Reply(reply))),
             // The next item could not be loaded; it alone is refused.
-            Err(Failure::Refused(refusal)) => outcomes.push(Err(refusal)),
+            Err(RequestFailure::Refused(refusal)) => outcomes.push(Err(refusal)),
             Err(failure) => return Err(failure),
         }
     }
     let mut out = Vec::with_capacity(128);
     for (index, (item, outcome)) in items.iter().zip(outcomes).enumerate() {
         out.clear();
-        write(&mut out, item, outcome);
-        tell(index, &out);
+        write_result(&mut out, item, outcome);
+        on_result(index, &out);
     }
     Ok(())
 }
 
-fn run(turn: &mut Turn<'_>, item: &Item) -> Result<Result<Outcome, Refusal>, Load> {
+fn run_item(turn: &mut Turn<'_>, item: &CheckedItem) -> Result<Result<ItemResult, Refusal>, Load> {
     if item.op == BatchOp::Read {
-        return Ok(turn.reading(checked(&item.name), Freshness::Usual)?.map(Outcome::Reading));
+        return Ok(turn.reading(checked_name(&item.name), Freshness::Usual)?.map(ItemResult::Reading));
     }
-    Ok(match ask::run(turn, item.token.as_ref(), &item.command())? {
+    Ok(match execute::run_in_turn(turn, item.token.as_ref(), &item.command())? {
         Reply::Refused(refusal) => Err(refusal),
-        reply => Ok(Outcome::Reply(reply)),
+        reply => Ok(ItemResult::Reply(reply)),
     })
 }
 
 /// A result is an object with a status, and what the reply or the problem of a single request would have.
-fn write(out: &mut Vec<u8>, item: &Item, outcome: Result<Outcome, Refusal>) {
+fn write_result(out: &mut Vec<u8>, item: &CheckedItem, outcome: Result<ItemResult, Refusal>) {
     let name = &item.name;
     match outcome {
         Err(refusal) => return Problem::from(refusal).write(out),
-        Ok(Outcome::Reading(reading)) => {
+        Ok(ItemResult::Reading(reading)) => {
             out.extend_from_slice(b"{\"status\":200,");
             let at = out.len();
             json::write_reading(out, name, &reading);
@@ -233,7 +240,7 @@ fn write(out: &mut Vec<u8>, item: &Item, outcome: Result<Outcome, Refusal>) {
             out.remove(at);
             return;
         }
-        Ok(Outcome::Reply(reply)) => {
+        Ok(ItemResult::Reply(reply)) => {
             out.extend_from_slice(b"{\"status\":200,");
             match (item.op, reply) {
                 (BatchOp::Reset, Reply::Integer(before)) => write_reset(out, name, before),

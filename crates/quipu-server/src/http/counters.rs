@@ -10,13 +10,13 @@ use axum::response::{IntoResponse, Response};
 use quipu_model::{Command, Freshness, Kind, Pattern, Reply, Scan};
 use quipu_protocol::json;
 
-use super::Door;
-use super::ask;
-use super::problem::{Failure, Problem};
+use super::HttpState;
+use super::execute;
+use super::problem::{Problem, RequestFailure};
 use super::reason;
-use super::request::{self, BODY_BYTES_MAX, Query, bad_body, checked};
-use super::token::{Said, Token};
-use crate::metrics::{Operation, Timed};
+use super::request::{self, BODY_BYTES_MAX, Query, bad_body, checked_name};
+use super::token::{BodyIdentity, RequestToken};
+use crate::metrics::{HttpOperation, LatencyTimer};
 
 /// Counters on one page of the list, unless the request says how many.
 pub(super) const LIST_LIMIT_DEFAULT: u64 = 100;
@@ -34,25 +34,25 @@ const LIST_BYTES_MAX: usize = 64 << 10;
 const LIST_STEPS_MAX: usize = 64;
 
 /// `POST /v1/counters/{name}/add`
-pub(super) async fn add(State(door): State<Arc<Door>>, request: Request) -> Result<Response, Failure> {
+pub(super) async fn add(State(state): State<Arc<HttpState>>, request: Request) -> Result<Response, RequestFailure> {
     let (parts, body) = request.into_parts();
-    let name = request::counter(&parts.uri)?;
-    let _timed = door.shared.latencies.time(Operation::Add, checked(&name));
-    let mut query = Query::of(&parts.uri)?;
-    let silent = match query.take("reply").as_deref() {
+    let name = request::counter_name(&parts.uri)?;
+    let _timer = state.server.http_latencies.time(HttpOperation::Add, checked_name(&name));
+    let mut query = Query::from_uri(&parts.uri)?;
+    let no_reply = match query.take("reply").as_deref() {
         None => false,
         Some(b"none") => true,
         Some(_) => return Err(Problem::new(reason::BAD_QUERY, "'reply' can only be 'none'").into()),
     };
     query.finish()?;
-    let body = request::body(body, BODY_BYTES_MAX, door.shared.limits.http_body_time_max).await?;
+    let body = request::read_body(body, BODY_BYTES_MAX, state.server.limits.http_body_time_max).await?;
     let body = json::parse_add(&body).map_err(|error| bad_body(&error))?;
-    let said = Said { token: body.token, producer: body.producer, seq: body.seq };
-    let token = Token::of(&parts.headers, said)?;
+    let identity = BodyIdentity { token: body.token, producer: body.producer, seq: body.seq };
+    let token = RequestToken::from_request(&parts.headers, identity)?;
     let shard_key = body.shard_key.as_deref().map(str::as_bytes);
-    let command = Command::Add { name: checked(&name), delta: body.delta, shard_key };
-    match ask::carry_out_once(&door.shared, token.as_ref(), &command).await? {
-        Reply::Integer(_) if silent => Ok(StatusCode::NO_CONTENT.into_response()),
+    let command = Command::Add { name: checked_name(&name), delta: body.delta, shard_key };
+    match execute::execute_once(&state.server, token.as_ref(), &command).await? {
+        Reply::Integer(_) if no_reply => Ok(StatusCode::NO_CONTENT.into_response()),
         Reply::Integer(value) => Ok(object(|out| {
             json::write_name(out, &name);
             out.push(b',');
@@ -63,11 +63,11 @@ pub(super) async fn add(State(door): State<Arc<Door>>, request: Request) -> Resu
 }
 
 /// `GET /v1/counters/{name}`
-pub(super) async fn read(State(door): State<Arc<Door>>, request: Request) -> Result<Response, Failure> {
+pub(super) async fn read(State(state): State<Arc<HttpState>>, request: Request) -> Result<Response, RequestFailure> {
     let (parts, _) = request.into_parts();
-    let name = request::counter(&parts.uri)?;
-    let _timed = door.shared.latencies.time(Operation::Read, checked(&name));
-    let mut query = Query::of(&parts.uri)?;
+    let name = request::counter_name(&parts.uri)?;
+    let _timer = state.server.http_latencies.time(HttpOperation::Read, checked_name(&name));
+    let mut query = Query::from_uri(&parts.uri)?;
     let freshness = match query.take("freshness") {
         None => Freshness::Usual,
         Some(text) => Freshness::parse(&text).ok_or_else(|| {
@@ -75,7 +75,7 @@ pub(super) async fn read(State(door): State<Arc<Door>>, request: Request) -> Res
         })?,
     };
     query.finish()?;
-    let reading = ask::read(&door.shared, checked(&name), freshness).await?;
+    let reading = execute::read_counter(&state.server, checked_name(&name), freshness).await?;
     let mut out = Vec::with_capacity(512);
     json::write_reading(&mut out, &name, &reading);
     out.push(b'\n');
@@ -83,30 +83,30 @@ pub(super) async fn read(State(door): State<Arc<Door>>, request: Request) -> Res
 }
 
 /// `POST /v1/counters/{name}/reset`
-pub(super) async fn reset(State(door): State<Arc<Door>>, request: Request) -> Result<Response, Failure> {
-    let Mutation { name, token, _timed } = mutation(&door, request, Operation::Reset).await?;
-    let command = Command::Reset { name: checked(&name) };
-    match ask::carry_out_once(&door.shared, token.as_ref(), &command).await? {
+pub(super) async fn reset(State(state): State<Arc<HttpState>>, request: Request) -> Result<Response, RequestFailure> {
+    let MutationRequest { name, token, _timer } = read_mutation(&state, request, HttpOperation::Reset).await?;
+    let command = Command::Reset { name: checked_name(&name) };
+    match execute::execute_once(&state.server, token.as_ref(), &command).await? {
         Reply::Integer(before) => Ok(object(|out| write_reset(out, &name, before))),
         other => unreachable!("a reset replies with a number, not {other:?}"),
     }
 }
 
 /// `DELETE /v1/counters/{name}`
-pub(super) async fn delete(State(door): State<Arc<Door>>, request: Request) -> Result<Response, Failure> {
-    let Mutation { name, token, _timed } = mutation(&door, request, Operation::Delete).await?;
-    let command = Command::Delete { names: vec![checked(&name)] };
-    match ask::carry_out_once(&door.shared, token.as_ref(), &command).await? {
+pub(super) async fn delete(State(state): State<Arc<HttpState>>, request: Request) -> Result<Response, RequestFailure> {
+    let MutationRequest { name, token, _timer } = read_mutation(&state, request, HttpOperation::Delete).await?;
+    let command = Command::Delete { names: vec![checked_name(&name)] };
+    match execute::execute_once(&state.server, token.as_ref(), &command).await? {
         Reply::Integer(deleted) => Ok(object(|out| write_deleted(out, &name, deleted == 1))),
         other => unreachable!("a delete replies with a number, not {other:?}"),
     }
 }
 
 /// `GET /v1/counters`
-pub(super) async fn list(State(door): State<Arc<Door>>, request: Request) -> Result<Response, Failure> {
+pub(super) async fn list(State(state): State<Arc<HttpState>>, request: Request) -> Result<Response, RequestFailure> {
     let (parts, _) = request.into_parts();
-    let _timed = door.shared.latencies.time_all(Operation::List);
-    let mut query = Query::of(&parts.uri)?;
+    let _timer = state.server.http_latencies.time_all(HttpOperation::List);
+    let mut query = Query::from_uri(&parts.uri)?;
     let prefix = query.take("prefix").unwrap_or_default();
     let limit = query.take_number("limit", 1, LIST_LIMIT_MAX)?.unwrap_or(LIST_LIMIT_DEFAULT) as usize;
     let mut cursor = query.take_number("cursor", 0, u64::MAX)?.unwrap_or(0);
@@ -116,7 +116,7 @@ pub(super) async fn list(State(door): State<Arc<Door>>, request: Request) -> Res
     for _ in 0..LIST_STEPS_MAX {
         let count = LIST_STEP_NAMES.min(limit - names.len());
         let scan = Scan { cursor, pattern: (!prefix.is_empty()).then_some(Pattern(&pattern)), count };
-        let Reply::Page(next, page) = ask::carry_out(&door.shared, &Command::Scan(scan)).await? else {
+        let Reply::Page(next, page) = execute::execute_command(&state.server, &Command::Scan(scan)).await? else {
             unreachable!("a scan replies with a page")
         };
         bytes += page.iter().map(|name| name.len()).sum::<usize>();
@@ -129,8 +129,8 @@ pub(super) async fn list(State(door): State<Arc<Door>>, request: Request) -> Res
     let values = match names.is_empty() {
         true => Vec::new(),
         false => {
-            let names = names.iter().map(|name| checked(name)).collect();
-            match ask::carry_out(&door.shared, &Command::ReadMany { names }).await? {
+            let names = names.iter().map(|name| checked_name(name)).collect();
+            match execute::execute_command(&state.server, &Command::ReadMany { names }).await? {
                 Reply::Values(values) => values,
                 other => unreachable!("reading several replies with their values, not {other:?}"),
             }
@@ -142,7 +142,7 @@ pub(super) async fn list(State(door): State<Arc<Door>>, request: Request) -> Res
             Some(value) => listed.push((name, Kind::Count, value)),
             // It is of an approximate kind, or has gone since it was met; then it is not listed.
             None => {
-                let reading = ask::read(&door.shared, checked(name), Freshness::Cached).await?;
+                let reading = execute::read_counter(&state.server, checked_name(name), Freshness::Cached).await?;
                 listed.extend(reading.exists.then_some((name, reading.kind, reading.value)));
             }
         }
@@ -152,7 +152,7 @@ pub(super) async fn list(State(door): State<Arc<Door>>, request: Request) -> Res
         for (index, (name, kind, value)) in listed.into_iter().enumerate() {
             out.extend_from_slice(if index == 0 { b"{" } else { b",{" });
             json::write_name(out, name);
-            out.extend_from_slice(format!(",\"kind\":\"{}\",", kind.word()).as_bytes());
+            out.extend_from_slice(format!(",\"kind\":\"{}\",", kind.name()).as_bytes());
             json::write_total(out, "value", value);
             out.push(b'}');
         }
@@ -163,22 +163,26 @@ pub(super) async fn list(State(door): State<Arc<Door>>, request: Request) -> Res
 }
 
 /// A mutation that has nothing to say but which counter, and under which token.
-struct Mutation {
+struct MutationRequest {
     name: Vec<u8>,
-    token: Option<Token>,
-    _timed: Timed,
+    token: Option<RequestToken>,
+    _timer: LatencyTimer,
 }
 
-async fn mutation(door: &Door, request: Request, operation: Operation) -> Result<Mutation, Failure> {
+async fn read_mutation(
+    state: &HttpState,
+    request: Request,
+    operation: HttpOperation,
+) -> Result<MutationRequest, RequestFailure> {
     let (parts, body) = request.into_parts();
-    let name = request::counter(&parts.uri)?;
-    let _timed = door.shared.latencies.time(operation, checked(&name));
+    let name = request::counter_name(&parts.uri)?;
+    let _timer = state.server.http_latencies.time(operation, checked_name(&name));
     request::expect_no_query(&parts)?;
-    let body = request::body(body, BODY_BYTES_MAX, door.shared.limits.http_body_time_max).await?;
+    let body = request::read_body(body, BODY_BYTES_MAX, state.server.limits.http_body_time_max).await?;
     let body = json::parse_mutation(&body).map_err(|error| bad_body(&error))?;
-    let said = Said { token: body.token, producer: body.producer, seq: body.seq };
-    let token = Token::of(&parts.headers, said)?;
-    Ok(Mutation { name, token, _timed })
+    let identity = BodyIdentity { token: body.token, producer: body.producer, seq: body.seq };
+    let token = RequestToken::from_request(&parts.headers, identity)?;
+    Ok(MutationRequest { name, token, _timer })
 }
 
 pub(super) fn write_reset(out: &mut Vec<u8>, name: &[u8], before: i64) {

@@ -12,7 +12,7 @@
 //!   an error, tells a page about what it cannot see.
 //!
 //! `Host`, `Origin` and `Sec-Fetch-*` are the headers that a browser writes itself, whatever the page says. `Referer`,
-//! `X-Forwarded-*`, `Forwarded` and `Content-Type` decide nothing: a page leaves out or chooses them, and a client sends any.
+//! `X-Forwarded-*`, `Forwarded` and `BodyContent-Type` decide nothing: a page leaves out or chooses them, and a client sends any.
 
 use axum::http::header::{AUTHORIZATION, HOST, HeaderName, ORIGIN};
 use axum::http::{HeaderValue, Method, Request, Version};
@@ -20,7 +20,7 @@ use axum::http::{HeaderValue, Method, Request, Version};
 use super::problem::Problem;
 use super::reason;
 use super::routes;
-use crate::shared::Shared;
+use crate::server_state::ServerState;
 
 /// Where the page is that sent the request, as a browser says: `same-origin`, `same-site`, `cross-site`, or `none` for a
 /// request of the user. Browsers send it to addresses that they trust; loopback is one.
@@ -36,21 +36,21 @@ const SEC_FETCH_DEST: HeaderName = HeaderName::from_static("sec-fetch-dest");
 const HOST_SHOWN_BYTES_MAX: usize = 253;
 
 /// Serves a request, or says why not.
-pub(super) fn check_request<B>(shared: &Shared, request: &Request<B>) -> Result<(), Problem> {
+pub(super) fn check_request<B>(server: &ServerState, request: &Request<B>) -> Result<(), Problem> {
     let authority = authority(request)?;
-    match &shared.password {
+    match &server.password {
         Some(password) if !routes::is_public(request.uri().path()) => {
             let given = request.headers().get(AUTHORIZATION).and_then(|value| bearer(value.as_bytes()));
-            if !given.is_some_and(|given| password.is(given)) {
+            if !given.is_some_and(|given| password.matches(given)) {
                 let detail = "send the password of the server: 'Authorization: Bearer …'";
                 return Err(Problem::new(reason::UNAUTHORIZED, detail));
             }
         }
         // To know the password is to be let in, under whatever name.
         Some(_) => {}
-        None => check_host(shared, authority)?,
+        None => check_host(server, authority)?,
     }
-    check_origin(request, authority, shared.password.is_some())
+    check_origin(request, authority, server.password.is_some())
 }
 
 /// The `host[:port]` that a request names: once, or not at all in HTTP/1.0.
@@ -70,9 +70,9 @@ fn authority<B>(request: &Request<B>) -> Result<Option<&[u8]>, Problem> {
 }
 
 /// Refuses names by which a page elsewhere may have reached this server.
-fn check_host(shared: &Shared, authority: Option<&[u8]>) -> Result<(), Problem> {
+fn check_host(server: &ServerState, authority: Option<&[u8]>) -> Result<(), Problem> {
     let Some(authority) = authority else { return Ok(()) };
-    if shared.http_hosts.serves(authority) {
+    if server.http_hosts.serves(authority) {
         return Ok(());
     }
     let shown = match authority.len() <= HOST_SHOWN_BYTES_MAX {
@@ -112,8 +112,8 @@ fn check_origin<B>(request: &Request<B>, authority: Option<&[u8]>, has_password:
 
 /// Whether the user follows a link: the reply is a page of its own then, which the page with the link cannot look into.
 fn opens_window<B>(request: &Request<B>) -> bool {
-    let says = |name: HeaderName, word: &str| request.headers().get(name).is_some_and(|value| value == word);
-    says(SEC_FETCH_MODE, "navigate") && says(SEC_FETCH_DEST, "document")
+    let header_is = |name: HeaderName, word: &str| request.headers().get(name).is_some_and(|value| value == word);
+    header_is(SEC_FETCH_MODE, "navigate") && header_is(SEC_FETCH_DEST, "document")
 }
 
 /// The password in a header `Bearer …`.

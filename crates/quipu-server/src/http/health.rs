@@ -6,9 +6,9 @@ use axum::extract::State;
 use axum::http::Uri;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
-use quipu_engine::{Standing, StoreHealth};
+use quipu_engine::{Membership, StoreHealth};
 
-use super::Door;
+use super::HttpState;
 use super::problem::Problem;
 use super::reason;
 use super::request::Query;
@@ -19,9 +19,9 @@ pub(super) async fn healthz() -> Response {
 }
 
 /// `GET /readyz`: whether reads and writes are taken, or why not. A node counts without its store, so only `?store=required` asks for that.
-pub(super) async fn readyz(State(door): State<Arc<Door>>, uri: Uri) -> Result<Response, Problem> {
-    let engine = &door.shared.engine;
-    let mut query = Query::of(&uri)?;
+pub(super) async fn readyz(State(state): State<Arc<HttpState>>, uri: Uri) -> Result<Response, Problem> {
+    let engine = &state.server.engine;
+    let mut query = Query::from_uri(&uri)?;
     let needs_store = match query.take("store").as_deref() {
         None => false,
         Some(b"required") => true,
@@ -30,10 +30,10 @@ pub(super) async fn readyz(State(door): State<Arc<Door>>, uri: Uri) -> Result<Re
     query.finish()?;
     let why_not = if engine.stats().disk_full {
         Some("the disk is full: writes are refused, reads go on".to_owned())
-    } else if let Some(Standing::Fenced { reason }) = engine.sharing().map(|sharing| sharing.standing()) {
+    } else if let Some(Membership::Fenced { reason }) = engine.sharing().map(|sharing| sharing.membership()) {
         Some(reason)
     } else if needs_store {
-        without_store(&door)
+        store_problem(&state)
     } else {
         None
     };
@@ -44,9 +44,9 @@ pub(super) async fn readyz(State(door): State<Arc<Door>>, uri: Uri) -> Result<Re
 }
 
 /// Why the shared store cannot be used, if it cannot.
-fn without_store(door: &Door) -> Option<String> {
-    let store = door.shared.store.as_deref().unwrap_or("");
-    let Some(sharing) = door.shared.engine.sharing() else {
+fn store_problem(state: &HttpState) -> Option<String> {
+    let store = state.server.store.as_deref().unwrap_or("");
+    let Some(sharing) = state.server.engine.sharing() else {
         return Some("no shared store is configured: start the server with --store URL".to_owned());
     };
     match sharing.health() {

@@ -11,29 +11,29 @@ use std::sync::Arc;
 use axum::extract::{Request, State};
 use axum::http::Uri;
 use axum::response::Response;
-use quipu_engine::{Engine, PutError};
-use quipu_model::{NAMESPACE_KEYS, Namespace, NamespaceKey, Shards, check_namespace_name};
+use quipu_engine::{Engine, PutNamespaceError};
+use quipu_model::{NAMESPACE_KEYS, Namespace, NamespaceKey, ShardCount, check_namespace_name};
 use quipu_protocol::json;
 use serde_json::{Map, Value};
 use tokio::sync::oneshot;
 
-use super::Door;
+use super::HttpState;
 use super::counters::json_response;
-use super::problem::{Failure, Mistake, Problem};
+use super::problem::{Mistake, Problem, RequestFailure};
 use super::reason;
 use super::request::{self, BODY_BYTES_MAX, bad_body, expect_no_query};
 use crate::Origins;
-use crate::shared::Shared;
+use crate::server_state::ServerState;
 
 /// Where a value came from that nobody has chosen.
 const DEFAULT: &str = "default";
 
 /// `GET /v1/namespaces`
-pub(super) async fn list(State(door): State<Arc<Door>>, request: Request) -> Result<Response, Failure> {
+pub(super) async fn list(State(state): State<Arc<HttpState>>, request: Request) -> Result<Response, RequestFailure> {
     expect_no_query(&request.into_parts().0)?;
-    let engine = &door.shared.engine;
+    let engine = &state.server.engine;
     let mut names: Vec<Box<[u8]>> = engine.options().namespaces.iter().map(|(name, _)| name.clone()).collect();
-    names.extend(engine.policies().puts().keys().cloned());
+    names.extend(engine.policies().runtime_settings().keys().cloned());
     names.sort_unstable();
     names.dedup();
     let mut out = b"{\"namespaces\":[".to_vec();
@@ -41,64 +41,64 @@ pub(super) async fn list(State(door): State<Arc<Door>>, request: Request) -> Res
         if index > 0 {
             out.push(b',');
         }
-        write(&mut out, &door.shared, name);
+        write(&mut out, &state.server, name);
     }
     out.extend_from_slice(b"]}\n");
     Ok(json_response(out))
 }
 
 /// `GET /v1/namespaces/{name}`: also of one of which nothing was said; what the server says holds there.
-pub(super) async fn show(State(door): State<Arc<Door>>, request: Request) -> Result<Response, Failure> {
+pub(super) async fn show(State(state): State<Arc<HttpState>>, request: Request) -> Result<Response, RequestFailure> {
     let (parts, _) = request.into_parts();
-    let name = named(&parts.uri)?;
+    let name = namespace_name(&parts.uri)?;
     check_namespace_name(&name).map_err(|text| Problem::new(reason::BAD_PATH, text))?;
     expect_no_query(&parts)?;
-    Ok(shown(&door.shared, &name))
+    Ok(namespace_response(&state.server, &name))
 }
 
 /// `PUT /v1/namespaces/{name}`
-pub(super) async fn put(State(door): State<Arc<Door>>, request: Request) -> Result<Response, Failure> {
+pub(super) async fn put(State(state): State<Arc<HttpState>>, request: Request) -> Result<Response, RequestFailure> {
     let (parts, body) = request.into_parts();
-    let name = named(&parts.uri)?;
+    let name = namespace_name(&parts.uri)?;
     expect_no_query(&parts)?;
-    let body = request::body(body, BODY_BYTES_MAX, door.shared.limits.http_body_time_max).await?;
+    let body = request::read_body(body, BODY_BYTES_MAX, state.server.limits.http_body_time_max).await?;
     let (settings, mistakes) = json::parse_namespace(&body).map_err(|error| bad_body(&error))?;
     let mut mistakes: Vec<Mistake> =
         mistakes.into_iter().map(|mistake| Mistake { key: Some(mistake.key), text: mistake.text }).collect();
     if !mistakes.is_empty() {
-        let others = door.shared.engine.check_namespace(&name, &settings);
+        let others = state.server.engine.check_namespace(&name, &settings);
         mistakes.extend(others.into_iter().map(|text| Mistake { key: None, text }));
-        return Err(mistaken(mistakes).into());
+        return Err(mistakes_problem(mistakes).into());
     }
     // Kept until it is done, also if nobody waits for it any more: so there is one thread at most.
-    let place = Arc::clone(&door.changes).acquire_owned().await.map_err(|_| Failure::Silence)?;
-    let (tell, told) = oneshot::channel();
-    let (engine, namespace) = (door.shared.engine.clone(), name.clone());
+    let permit = Arc::clone(&state.change_permit).acquire_owned().await.map_err(|_| RequestFailure::OutcomeUnknown)?;
+    let (sender, receiver) = oneshot::channel();
+    let (engine, namespace) = (state.server.engine.clone(), name.clone());
     let work = move || {
-        let done = put_in(&engine, &namespace, settings);
-        drop((engine, place));
+        let done = apply_settings(&engine, &namespace, settings);
+        drop((engine, permit));
         // Nobody listens if the client has gone.
-        let _ = tell.send(done);
+        let _ = sender.send(done);
     };
     if let Err(error) = std::thread::Builder::new().name("quipu-namespace".to_owned()).spawn(work) {
         return Err(Problem::new(reason::BUSY, format!("no thread for the change: {error}")).into());
     }
-    told.await.unwrap_or(Err(Failure::Silence))?;
-    Ok(shown(&door.shared, &name))
+    receiver.await.unwrap_or(Err(RequestFailure::OutcomeUnknown))?;
+    Ok(namespace_response(&state.server, &name))
 }
 
-fn put_in(engine: &Engine, name: &[u8], settings: Namespace) -> Result<(), Failure> {
+fn apply_settings(engine: &Engine, name: &[u8], settings: Namespace) -> Result<(), RequestFailure> {
     engine.put_namespace(name, settings).map_err(|error| match error {
-        PutError::Mistakes(mistakes) => {
-            mistaken(mistakes.into_iter().map(|text| Mistake { key: None, text }).collect()).into()
+        PutNamespaceError::Mistakes(mistakes) => {
+            mistakes_problem(mistakes.into_iter().map(|text| Mistake { key: None, text }).collect()).into()
         }
-        PutError::Refused(refusal) => refusal.into(),
+        PutNamespaceError::Refused(refusal) => refusal.into(),
         // Whether it was written down will be known after the next start.
-        _ => Failure::Silence,
+        _ => RequestFailure::OutcomeUnknown,
     })
 }
 
-fn mistaken(mistakes: Vec<Mistake>) -> Problem {
+fn mistakes_problem(mistakes: Vec<Mistake>) -> Problem {
     let (count, s) = (mistakes.len(), if mistakes.len() == 1 { "" } else { "s" });
     let first = mistakes.first().map(|mistake| mistake.text.as_str()).unwrap_or_default();
     let detail = format!("{count} mistake{s}, and nothing was changed: {first}{}", if count > 1 { "; …" } else { "" });
@@ -106,39 +106,39 @@ fn mistaken(mistakes: Vec<Mistake>) -> Problem {
 }
 
 /// The namespace that a path names.
-fn named(uri: &Uri) -> Result<Vec<u8>, Problem> {
+fn namespace_name(uri: &Uri) -> Result<Vec<u8>, Problem> {
     let segment = uri.path().split('/').nth(3).unwrap_or_default();
     json::percent_decode(segment)
         .map_err(|error| Problem::new(reason::BAD_PATH, format!("the name of the namespace is not encoded: {error}")))
 }
 
-fn shown(shared: &Shared, name: &[u8]) -> Response {
+fn namespace_response(server: &ServerState, name: &[u8]) -> Response {
     let mut out = Vec::with_capacity(1024);
-    write(&mut out, shared, name);
+    write(&mut out, server, name);
     out.push(b'\n');
     json_response(out)
 }
 
 /// Writes what is in force in a namespace.
-fn write(out: &mut Vec<u8>, shared: &Shared, name: &[u8]) {
-    let (policies, options) = (shared.engine.policies(), shared.engine.options());
-    let put = policies.puts().get(name);
-    let said = options.namespaces.iter().find(|(known, _)| **known == *name).map(|(_, said)| said);
-    let server = of_server(&shared.engine);
+fn write(out: &mut Vec<u8>, server: &ServerState, name: &[u8]) {
+    let (policies, options) = (server.engine.policies(), server.engine.options());
+    let put = policies.runtime_settings().get(name);
+    let configured = options.namespaces.iter().find(|(known, _)| **known == *name).map(|(_, configured)| configured);
+    let defaults = server_defaults(&server.engine);
     let mut settings = Map::new();
     for key in NAMESPACE_KEYS {
-        let at_run_time = put.and_then(|put| Some(((key.show)(&put.settings)?, put.at)));
-        let (value, from) = match (at_run_time, said.and_then(|said| (key.show)(said))) {
+        let at_run_time = put.and_then(|put| Some(((key.show)(&put.settings)?, put.changed_at)));
+        let (value, from) = match (at_run_time, configured.and_then(|configured| (key.show)(configured))) {
             (Some((value, at)), _) => (Some(value), format!("run time at {}", json::rfc3339(at))),
-            (None, Some(value)) => (Some(value), shared.origins.of_namespace(name, key)),
-            (None, None) => shared.origins.of_server(key, &server),
+            (None, Some(value)) => (Some(value), server.origins.namespace_origin(name, key)),
+            (None, None) => server.origins.server_setting(key, &defaults),
         };
         let value = value.map_or(Value::Null, |value| json::setting_value(&value));
         settings.insert(key.key.to_owned(), serde_json::json!({"value": value, "from": from}));
     }
     out.push(b'{');
     json::write_name(out, name);
-    let put_at = put.map_or(Value::Null, |put| json::rfc3339(put.at).into());
+    let put_at = put.map_or(Value::Null, |put| json::rfc3339(put.changed_at).into());
     let put =
         put.map_or_else(|| json::namespace_value(&Namespace::default()), |put| json::namespace_value(&put.settings));
     out.extend_from_slice(
@@ -147,13 +147,13 @@ fn write(out: &mut Vec<u8>, shared: &Shared, name: &[u8]) {
 }
 
 /// What holds where nothing was said.
-fn of_server(engine: &Engine) -> Namespace {
+fn server_defaults(engine: &Engine) -> Namespace {
     let options = engine.options();
     Namespace {
         durability: Some(options.durability),
         freshness: Some(options.sharing.freshness),
         settle_every: Some(options.sharing.settle_every),
-        shards: Some(Shards::Fixed(options.sharing.shards)),
+        shards: Some(ShardCount::Fixed(options.sharing.shards)),
         pick: Some(options.sharing.pick),
         token_window: Some(options.token_window),
         ..Namespace::default()
@@ -161,19 +161,19 @@ fn of_server(engine: &Engine) -> Namespace {
 }
 
 impl Origins {
-    fn of_namespace(&self, name: &[u8], key: &NamespaceKey) -> String {
+    fn namespace_origin(&self, name: &[u8], key: &NamespaceKey) -> String {
         let known = self.namespaces.get(&(Box::from(name), key.key));
         known.cloned().unwrap_or_else(|| "options".to_owned())
     }
 
-    fn of_server(&self, key: &NamespaceKey, server: &Namespace) -> (Option<String>, String) {
+    fn server_setting(&self, key: &NamespaceKey, defaults: &Namespace) -> (Option<String>, String) {
         match self.server.get(key.key) {
             Some((value, from)) => (Some(value.clone()), from.clone()),
             None => {
                 let default = Some(key.default.to_owned()).filter(|default| !default.is_empty());
-                let shown = (key.show)(server);
-                let from = if shown.is_none() || shown == default { DEFAULT } else { "options" };
-                (shown.or(default), from.to_owned())
+                let value = (key.show)(defaults);
+                let from = if value.is_none() || value == default { DEFAULT } else { "options" };
+                (value.or(default), from.to_owned())
             }
         }
     }

@@ -12,40 +12,40 @@ use axum::response::Response;
 use quipu_model::{Command, Dialect, FrequencySize, Kind, Millis, Name, Reply, SketchCommand, TopSize};
 use quipu_protocol::json::{self, COUNTED_ITEMS_MAX, ObservedItem};
 
-use super::Door;
-use super::ask;
+use super::HttpState;
 use super::counters::object;
+use super::execute;
 use super::items::write_item;
-use super::problem::{Failure, Problem};
+use super::problem::{Problem, RequestFailure};
 use super::reason;
-use super::request::{self, bad_body, checked};
-use super::token::{Said, Token};
-use crate::metrics::Operation;
+use super::request::{self, bad_body, checked_name};
+use super::token::{BodyIdentity, RequestToken};
+use crate::metrics::HttpOperation;
 
 /// `POST /v1/counters/{name}/observe`
-pub(super) async fn observe(State(door): State<Arc<Door>>, request: Request) -> Result<Response, Failure> {
+pub(super) async fn observe(State(state): State<Arc<HttpState>>, request: Request) -> Result<Response, RequestFailure> {
     let (parts, body) = request.into_parts();
-    let name = request::counter(&parts.uri)?;
-    let _timed = door.shared.latencies.time(Operation::Observe, checked(&name));
+    let name = request::counter_name(&parts.uri)?;
+    let _timer = state.server.http_latencies.time(HttpOperation::Observe, checked_name(&name));
     request::expect_no_query(&parts)?;
-    let limits = &door.shared.limits;
-    let body = request::body(body, limits.http_body_bytes_max, limits.http_body_time_max).await?;
+    let limits = &state.server.limits;
+    let body = request::read_body(body, limits.http_body_bytes_max, limits.http_body_time_max).await?;
     let body = json::parse_observe(&body).map_err(|error| bad_body(&error))?;
-    let said = Said { token: body.token, producer: body.producer, seq: body.seq };
-    let token = Token::of(&parts.headers, said)?;
+    let given = BodyIdentity { token: body.token, producer: body.producer, seq: body.seq };
+    let token = RequestToken::from_request(&parts.headers, given)?;
     let kind = match body.kind {
         Some(kind) => kind,
-        None => kind_of(&door, checked(&name)).await?,
+        None => kind_of(&state, checked_name(&name)).await?,
     };
-    let command = command(kind, checked(&name), &body.items)?;
+    let command = command(kind, checked_name(&name), &body.items)?;
     let command = Command::Sketch(match body.at {
         Some(at) => SketchCommand::At { at: Millis(at), command: Box::new(command) },
         None => command,
     });
-    let reply = ask::carry_out_once(&door.shared, token.as_ref(), &command).await?;
+    let reply = execute::execute_once(&state.server, token.as_ref(), &command).await?;
     Ok(object(|out| {
         json::write_name(out, &name);
-        out.extend_from_slice(format!(",\"kind\":\"{}\"", kind.word()).as_bytes());
+        out.extend_from_slice(format!(",\"kind\":\"{}\"", kind.name()).as_bytes());
         match reply {
             Reply::Integer(changed) => out.extend_from_slice(format!(",\"changed\":{}", changed != 0).as_bytes()),
             Reply::Integers(at_most) => {
@@ -74,12 +74,12 @@ pub(super) async fn observe(State(door): State<Arc<Door>>, request: Request) -> 
 }
 
 /// Of which kind a counter is, or will be where the request does not say it.
-async fn kind_of(door: &Door, name: Name<'_>) -> Result<Kind, Failure> {
-    let said = door.shared.engine.policies().policy(name).kind;
-    if let Some(kind) = said {
+async fn kind_of(state: &HttpState, name: Name<'_>) -> Result<Kind, RequestFailure> {
+    let given = state.server.engine.policies().policy(name).kind;
+    if let Some(kind) = given {
         return Ok(kind);
     }
-    match ask::carry_out(&door.shared, &Command::KindOf { name }).await? {
+    match execute::execute_command(&state.server, &Command::KindOf { name }).await? {
         Reply::Kind(Some(known)) => Ok(known.kind),
         _ => Ok(Kind::Unique),
     }
@@ -103,8 +103,10 @@ fn command<'a>(kind: Kind, name: Name<'a>, items: &'a [ObservedItem]) -> Result<
     }
     let items = items.iter().map(|item| (item.item().as_bytes(), item.count())).collect();
     match kind {
-        Kind::Frequency => Ok(SketchCommand::CountItems { name, items, make: Some(FrequencySize::usual()), dialect }),
-        Kind::Top => Ok(SketchCommand::CountTop { name, items, make: Some(TopSize::usual()), dialect }),
+        Kind::Frequency => {
+            Ok(SketchCommand::CountItems { name, items, make: Some(FrequencySize::default_size()), dialect })
+        }
+        Kind::Top => Ok(SketchCommand::CountTop { name, items, make: Some(TopSize::default_size()), dialect }),
         Kind::Count | Kind::Unique => {
             Err(Problem::new(reason::WRONG_KIND, "a count is added to, and observes nothing"))
         }

@@ -3,13 +3,13 @@
 //! In: `routes::ROUTES` and the schemas below. Out: one document, the same for every request.
 
 use axum::response::Response;
-use quipu_model::{Form, Kind, NAMESPACE_KEYS, NamespaceKey, ProblemType};
+use quipu_model::{Kind, NAMESPACE_KEYS, NamespaceKey, ProblemType, ValueForm};
 use serde_json::{Map, Value, json};
 
 use super::counters::json_response;
 use super::problem::TYPE_PREFIX;
 use super::reason;
-use super::routes::{Content, Parameter, ROUTES, Route};
+use super::routes::{BodyContent, Parameter, ROUTES, Route};
 
 /// Reasons that any route may have.
 const EVERYWHERE: &[&ProblemType] =
@@ -112,20 +112,20 @@ fn example(reason: &ProblemType) -> Value {
 }
 
 fn parameter(parameter: &Parameter) -> Value {
-    let Parameter { name, place, description, schema, example } = parameter;
+    let Parameter { name, location, description, schema, example } = parameter;
     json!({
         "name": name,
-        "in": place,
-        "required": *place == "path",
+        "in": location,
+        "required": *location == "path",
         "description": description,
-        "schema": read(schema),
-        "example": read(example),
+        "schema": parse_json(schema),
+        "example": parse_json(example),
     })
 }
 
-fn contents(contents: &[Content]) -> Value {
-    let content = |content: &Content| match content.schema {
-        Some(schema) => json!({"schema": reference(schema), "example": read(content.example)}),
+fn contents(contents: &[BodyContent]) -> Value {
+    let content = |content: &BodyContent| match content.schema {
+        Some(schema) => json!({"schema": reference(schema), "example": parse_json(content.example)}),
         None => json!({"schema": {"type": "string"}, "example": content.example}),
     };
     contents.iter().map(|each| (each.media.to_owned(), content(each))).collect::<Map<_, _>>().into()
@@ -135,7 +135,7 @@ fn reference(schema: &str) -> Value {
     json!({"$ref": format!("#/components/schemas/{schema}")})
 }
 
-fn read(text: &str) -> Value {
+fn parse_json(text: &str) -> Value {
     serde_json::from_str(text).expect("examples and schemas of the table are JSON")
 }
 
@@ -151,10 +151,10 @@ fn schemas() -> Value {
     let text = json!({"type": "string", "pattern": "^-?[0-9]{1,19}$"});
     let name = json!({"type": "string", "description": "The counter; a name that is not text has replacement characters here, and is whole in name_encoded."});
     let encoded = json!({"type": "string", "description": "The name as in a path; only where it is not text."});
-    let kinds = json!({"type": "string", "enum": Kind::ALL.map(Kind::word)});
-    let sorts = json!({"type": "string", "enum": Kind::ALL.into_iter().filter(|kind| *kind != Kind::Count).map(Kind::word).collect::<Vec<_>>()});
+    let kinds = json!({"type": "string", "enum": Kind::ALL.map(Kind::name)});
+    let sorts = json!({"type": "string", "enum": Kind::ALL.into_iter().filter(|kind| *kind != Kind::Count).map(Kind::name).collect::<Vec<_>>()});
     let item = json!({"type": "string", "description": "One that is not text has replacement characters here, and its encoded form beside it."});
-    let seen = object(&["seen", "total"], json!({"seen": {"type": "integer"}, "total": {"type": "integer"}}));
+    let coverage = object(&["seen", "total"], json!({"seen": {"type": "integer"}, "total": {"type": "integer"}}));
     let time = json!({"type": "string", "format": "date-time"});
     let delta = json!({
         "description": "A whole number of 64 bits, or one in a string. With a point or an exponent, up to 2^53: beyond, write all digits.",
@@ -250,8 +250,8 @@ fn schemas() -> Value {
                     "late": {"type": "integer", "description": "So many events, ever, came too late to be counted."},
                 })),
                 "bound": {"description": "Where the value lies, certainly, of different items in 95 of 100 cases, and of counts that are sampled in 99; null: nobody can say.", "oneOf": [{"type": "null"}, object(&["low", "high"], json!({"low": total, "high": total}))]},
-                "shards": seen,
-                "writers": seen,
+                "shards": coverage,
+                "writers": coverage,
                 "expires_at": {"oneOf": [{"type": "null"}, time]},
                 "display": {"type": "string", "description": "For people: 1.2M."},
             })),
@@ -299,12 +299,12 @@ fn schemas() -> Value {
 fn settings() -> Value {
     let property = |key: &NamespaceKey| {
         let mut schema = match key.form {
-            Form::Time => json!({"type": ["string", "null"], "pattern": "^[0-9]{1,9}(ms|s|m|h)$"}),
-            Form::NumberOrAuto => {
+            ValueForm::Time => json!({"type": ["string", "null"], "pattern": "^[0-9]{1,9}(ms|s|m|h)$"}),
+            ValueForm::NumberOrAuto => {
                 json!({"oneOf": [{"type": "null"}, {"type": "integer", "minimum": 1}, {"type": "string", "enum": ["auto"]}]})
             }
-            Form::Number => json!({"type": ["integer", "null"], "minimum": 1}),
-            Form::Text | Form::Size | Form::Switch => json!({"type": ["string", "null"]}),
+            ValueForm::Number => json!({"type": ["integer", "null"], "minimum": 1}),
+            ValueForm::Text | ValueForm::Size | ValueForm::Switch => json!({"type": ["string", "null"]}),
         };
         schema["description"] = key.help.into();
         (key.key.to_owned(), schema)
@@ -377,7 +377,7 @@ mod tests {
         names.dedup();
         assert_eq!(names.len(), ROUTES.len());
         for route in ROUTES {
-            let in_path = route.parameters.iter().any(|parameter| parameter.place == "path");
+            let in_path = route.parameters.iter().any(|parameter| parameter.location == "path");
             assert_eq!(route.path.contains("{name}"), in_path, "{}", route.path);
         }
     }

@@ -49,14 +49,14 @@ impl Problem {
         let head = format!("{{\"type\":\"{TYPE_PREFIX}{word}\",\"title\":\"{title}\",\"status\":{status},");
         out.extend_from_slice(head.as_bytes());
         out.extend_from_slice(b"\"detail\":");
-        json::string(out, detail);
+        json::write_string(out, detail);
         for (index, Mistake { key, text }) in mistakes.iter().enumerate() {
             out.extend_from_slice(if index == 0 { b",\"errors\":[{\"detail\":" } else { b",{\"detail\":" });
-            json::string(out, text);
+            json::write_string(out, text);
             if let Some(key) = key {
                 out.extend_from_slice(b",\"pointer\":");
                 // As RFC 6901 writes a key.
-                json::string(out, &format!("#/{}", key.replace('~', "~0").replace('/', "~1")));
+                json::write_string(out, &format!("#/{}", key.replace('~', "~0").replace('/', "~1")));
             }
             out.push(b'}');
         }
@@ -110,39 +110,39 @@ impl IntoResponse for Problem {
 
 /// Why there is no proper reply.
 #[derive(Debug)]
-pub(super) enum Failure {
+pub(super) enum RequestFailure {
     /// Nothing was applied.
     Problem(Problem),
     /// The same, by the engine.
     Refused(Refusal),
     /// Nobody can say whether it was applied: any reply would say that it was, or that it was not. The connection is closed without one.
-    Silence,
+    OutcomeUnknown,
 }
 
 /// Marks a response that must not be sent.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Silence;
+pub(super) struct SuppressedResponse;
 
-impl From<Problem> for Failure {
-    fn from(problem: Problem) -> Failure {
-        Failure::Problem(problem)
+impl From<Problem> for RequestFailure {
+    fn from(problem: Problem) -> RequestFailure {
+        RequestFailure::Problem(problem)
     }
 }
 
-impl From<Refusal> for Failure {
-    fn from(refusal: Refusal) -> Failure {
-        Failure::Refused(refusal)
+impl From<Refusal> for RequestFailure {
+    fn from(refusal: Refusal) -> RequestFailure {
+        RequestFailure::Refused(refusal)
     }
 }
 
-impl IntoResponse for Failure {
+impl IntoResponse for RequestFailure {
     fn into_response(self) -> Response {
         match self {
-            Failure::Problem(problem) => problem.into_response(),
-            Failure::Refused(refusal) => Problem::from(refusal).into_response(),
-            Failure::Silence => {
+            RequestFailure::Problem(problem) => problem.into_response(),
+            RequestFailure::Refused(refusal) => Problem::from(refusal).into_response(),
+            RequestFailure::OutcomeUnknown => {
                 let mut response = Response::new(Body::empty());
-                response.extensions_mut().insert(Silence);
+                response.extensions_mut().insert(SuppressedResponse);
                 response
             }
         }
@@ -151,7 +151,7 @@ impl IntoResponse for Failure {
 
 #[cfg(test)]
 mod tests {
-    use quipu_protocol::{Version, Writer};
+    use quipu_protocol::{RespVersion, RespWriter};
 
     use super::*;
 
@@ -183,7 +183,7 @@ mod tests {
         let mut lines: Vec<Vec<u8>> = Vec::new();
         for command in ["set", "cms.query", "topk.add"] {
             let mut line = Vec::new();
-            Writer::new(&mut line, Version::Resp2).refusal(&refusal, command);
+            RespWriter::new(&mut line, RespVersion::Resp2).refusal(&refusal, command);
             if !lines.contains(&line) {
                 text.push_str(&format!("\n  resp   {}", line.escape_ascii()));
                 lines.push(line);
@@ -204,8 +204,8 @@ mod tests {
     #[test]
     fn every_refusal_says_over_both_protocols_what_the_golden_file_has() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/refusals.txt");
-        let said: String = Refusal::examples().into_iter().map(golden).collect();
+        let actual: String = Refusal::examples().into_iter().map(golden).collect();
         let golden = std::fs::read_to_string(path).unwrap();
-        assert!(said == golden, "a client may match on these; testdata/refusals.txt is to be:\n{said}");
+        assert!(actual == golden, "a client may match on these; testdata/refusals.txt is to be:\n{actual}");
     }
 }

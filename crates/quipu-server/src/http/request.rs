@@ -23,13 +23,13 @@ use super::reason;
 pub(super) const BODY_BYTES_MAX: usize = 4 << 10;
 
 /// The counter that a path `/v1/counters/{name}…` names.
-pub(super) fn counter(uri: &Uri) -> Result<Vec<u8>, Problem> {
+pub(super) fn counter_name(uri: &Uri) -> Result<Vec<u8>, Problem> {
     let segment = uri.path().split('/').nth(3).unwrap_or_default();
-    name(segment)
+    decode_name(segment)
 }
 
 /// A name as a segment of a path.
-pub(super) fn name(segment: &str) -> Result<Vec<u8>, Problem> {
+pub(super) fn decode_name(segment: &str) -> Result<Vec<u8>, Problem> {
     let bytes = percent_decode(segment)
         .map_err(|error| Problem::new(reason::BAD_PATH, format!("the name of the counter is not encoded: {error}")))?;
     check_name(&bytes)?;
@@ -37,7 +37,7 @@ pub(super) fn name(segment: &str) -> Result<Vec<u8>, Problem> {
 }
 
 /// A name that was checked, to be used in a command.
-pub(super) fn checked(name: &[u8]) -> Name<'_> {
+pub(super) fn checked_name(name: &[u8]) -> Name<'_> {
     Name::new(name).expect("the length of a name is checked when the request is read")
 }
 
@@ -58,7 +58,7 @@ pub(super) struct Query(Vec<(String, Vec<u8>)>);
 
 impl Query {
     /// The query of a request, in which every key is given once.
-    pub fn of(uri: &Uri) -> Result<Query, Problem> {
+    pub fn from_uri(uri: &Uri) -> Result<Query, Problem> {
         Query::with_many(uri, "")
     }
 
@@ -117,11 +117,11 @@ impl Query {
 
 /// Refuses what a read cannot have.
 pub(super) fn expect_no_query(parts: &Parts) -> Result<(), Problem> {
-    Query::of(&parts.uri)?.finish()
+    Query::from_uri(&parts.uri)?.finish()
 }
 
 /// The whole body, within bounds.
-pub(super) async fn body(body: Body, bytes_max: usize, time_max: Duration) -> Result<Bytes, Problem> {
+pub(super) async fn read_body(body: Body, bytes_max: usize, time_max: Duration) -> Result<Bytes, Problem> {
     if body.is_end_stream() {
         return Ok(Bytes::new());
     }

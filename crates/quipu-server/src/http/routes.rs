@@ -11,7 +11,9 @@ use quipu_model::ProblemType;
 
 use super::problem::Problem;
 use super::reason;
-use super::{Door, batch, counters, health, hot, items, metrics, namespaces, observe, openapi, uniques, watch};
+use super::{
+    HttpState, batch, counters, health, hot_keys, items, metrics, namespaces, observe, openapi, uniques, watch,
+};
 
 /// A route.
 pub(super) struct Route {
@@ -25,20 +27,20 @@ pub(super) struct Route {
     pub public: bool,
     pub parameters: &'static [Parameter],
     /// Forms of the body, if it has one.
-    pub body: &'static [Content],
+    pub body: &'static [BodyContent],
     pub status: u16,
-    pub reply: &'static [Content],
+    pub reply: &'static [BodyContent],
     /// A success that has nothing to say, if there is such.
     pub status_empty: Option<u16>,
     /// Reasons of its own, beside those of every route.
     pub problems: &'static [&'static ProblemType],
-    pub handler: fn() -> MethodRouter<Arc<Door>>,
+    pub handler: fn() -> MethodRouter<Arc<HttpState>>,
 }
 
 /// Part of a path or a query.
 pub(super) struct Parameter {
     pub name: &'static str,
-    pub place: &'static str,
+    pub location: &'static str,
     pub description: &'static str,
     /// As JSON.
     pub schema: &'static str,
@@ -47,7 +49,7 @@ pub(super) struct Parameter {
 }
 
 /// A body: its type, its schema, and an example of it.
-pub(super) struct Content {
+pub(super) struct BodyContent {
     pub media: &'static str,
     /// The name of a schema in `openapi`; none: plain text.
     pub schema: Option<&'static str>,
@@ -59,7 +61,7 @@ const JSON: &str = "application/json";
 
 const NAME: Parameter = Parameter {
     name: "name",
-    place: "path",
+    location: "path",
     description: "The counter. Any bytes, percent-encoded, 512 at most; the part before the first ':' is its namespace.",
     schema: r#"{"type": "string", "minLength": 1, "maxLength": 512}"#,
     example: r#""likes:42""#,
@@ -73,7 +75,7 @@ const TOP_NAME: Parameter = Parameter { example: r#""pages:top""#, ..NAME };
 
 const TOKEN: Parameter = Parameter {
     name: "Idempotency-Key",
-    place: "header",
+    location: "header",
     description: "What the client calls this mutation: sent again under the same name, it is answered as the first time and not applied again; another one under that name is refused with 422. One that carries its time (a UUID of version 7, or <milliseconds>-<nonce>) is refused when that is over.",
     schema: r#"{"type": "string", "minLength": 1, "maxLength": 100}"#,
     example: r#""order-1017""#,
@@ -81,7 +83,7 @@ const TOKEN: Parameter = Parameter {
 
 const NAMESPACE: Parameter = Parameter {
     name: "name",
-    place: "path",
+    location: "path",
     description: "The namespace: what stands before the first ':' in the names of its counters, 'default' if there is none. Any bytes but that, percent-encoded, 128 at most.",
     schema: r#"{"type": "string", "minLength": 1, "maxLength": 128}"#,
     example: r#""likes""#,
@@ -93,7 +95,7 @@ const ADDED: &str = r#"{"name": "likes:42", "value": 43, "value_string": "43"}"#
 
 const READING: &str = r#"{"name": "likes:42", "kind": "count", "value": 43, "value_string": "43", "exists": true, "exact": true, "as_of": "2026-11-16T11:05:39.123Z", "lag_ms": 0, "bound": {"low": 43, "high": 43}, "shards": {"seen": 1, "total": 1}, "writers": {"seen": 1, "total": 1}, "expires_at": null, "display": "43"}"#;
 
-const MUTATION: &[Content] = &[Content { media: JSON, schema: Some("Mutation"), example: "{}" }];
+const MUTATION: &[BodyContent] = &[BodyContent { media: JSON, schema: Some("Mutation"), example: "{}" }];
 
 /// What a mutation may be refused for.
 const WRITES: &[&ProblemType] = &[
@@ -167,14 +169,14 @@ pub(super) const ROUTES: &[Route] = &[
             TOKEN,
             Parameter {
                 name: "reply",
-                place: "query",
+                location: "query",
                 description: "'none': there is nothing to tell, and the reply is 204; it means the same.",
                 schema: r#"{"type": "string", "enum": ["none"]}"#,
                 example: r#""none""#,
             },
         ],
-        body: &[Content { media: JSON, schema: Some("Add"), example: r#"{"delta": 1}"# }],
-        reply: &[Content { media: JSON, schema: Some("Added"), example: ADDED }],
+        body: &[BodyContent { media: JSON, schema: Some("Add"), example: r#"{"delta": 1}"# }],
+        reply: &[BodyContent { media: JSON, schema: Some("Added"), example: ADDED }],
         status_empty: Some(204),
         problems: WRITES,
         handler: || post(counters::add),
@@ -189,13 +191,13 @@ pub(super) const ROUTES: &[Route] = &[
             NAME,
             Parameter {
                 name: "freshness",
-                place: "query",
+                location: "query",
                 description: "On a shared store: how old what is known of other nodes may be. 'cached', 'fresh', or a time up to an hour.",
                 schema: r#"{"type": "string", "pattern": "^(cached|fresh|[0-9]{1,3}ms)$"}"#,
                 example: r#""500ms""#,
             },
         ],
-        reply: &[Content { media: JSON, schema: Some("Reading"), example: READING }],
+        reply: &[BodyContent { media: JSON, schema: Some("Reading"), example: READING }],
         problems: READS,
         handler: || get(counters::read),
         ..PLAIN
@@ -208,7 +210,7 @@ pub(super) const ROUTES: &[Route] = &[
         description: "The reply has what it had before: every add is in that value or comes after it.",
         parameters: &[NAME, TOKEN],
         body: MUTATION,
-        reply: &[Content {
+        reply: &[BodyContent {
             media: JSON,
             schema: Some("Reset"),
             example: r#"{"name": "likes:42", "value": 0, "value_string": "0", "before": 43, "before_string": "43"}"#,
@@ -224,7 +226,11 @@ pub(super) const ROUTES: &[Route] = &[
         summary: "Deletes a counter",
         description: "One that does not exist is no error; the reply says whether it did.",
         parameters: &[NAME, TOKEN],
-        reply: &[Content { media: JSON, schema: Some("Deleted"), example: r#"{"name": "likes:42", "deleted": true}"# }],
+        reply: &[BodyContent {
+            media: JSON,
+            schema: Some("Deleted"),
+            example: r#"{"name": "likes:42", "deleted": true}"#,
+        }],
         problems: WRITES,
         handler: || delete(counters::delete),
         ..PLAIN
@@ -236,12 +242,12 @@ pub(super) const ROUTES: &[Route] = &[
         summary: "Notes items as seen by a counter of an approximate kind",
         description: "Creates it if it does not exist: of the kind that the body names, or else the one that the namespace is for, or else a counter of different items. To such a one an item that was seen before changes nothing, so this may be sent again without harm; the reply says whether the estimate has changed. Frequencies and tops count each item as often as it says; the reply has the most that each may have come to, or the items that have left the list. All items are counted or none is.",
         parameters: &[UNIQUE_NAME, TOKEN],
-        body: &[Content {
+        body: &[BodyContent {
             media: JSON,
             schema: Some("Observe"),
             example: r#"{"items": ["visitor-17", "visitor-18"]}"#,
         }],
-        reply: &[Content {
+        reply: &[BodyContent {
             media: JSON,
             schema: Some("Observed"),
             example: r#"{"name": "visitors:today", "kind": "unique", "changed": true}"#,
@@ -259,13 +265,13 @@ pub(super) const ROUTES: &[Route] = &[
             UNIQUE_NAME,
             Parameter {
                 name: "with",
-                place: "query",
+                location: "query",
                 description: "Other counters, with commas between them; 63 at most. A name with a comma or a percent sign in it is percent-encoded for itself, before the whole is.",
                 schema: r#"{"type": "string", "maxLength": 128}"#,
                 example: r#""visitors:yesterday""#,
             },
         ],
-        reply: &[Content {
+        reply: &[BodyContent {
             media: JSON,
             schema: Some("Uniques"),
             example: r#"{"name": "visitors:today", "kind": "unique", "value": 1017, "value_string": "1017", "exact": false, "bound": {"low": 1002, "low_string": "1002", "high": 1032, "high_string": "1032"}, "display": "1K"}"#,
@@ -283,13 +289,13 @@ pub(super) const ROUTES: &[Route] = &[
             FREQUENCY_NAME,
             Parameter {
                 name: "item",
-                place: "query",
+                location: "query",
                 description: "The item; given once for each, 64 times at most.",
                 schema: r#"{"type": "string", "maxLength": 128}"#,
                 example: r#""quipu""#,
             },
         ],
-        reply: &[Content {
+        reply: &[BodyContent {
             media: JSON,
             schema: Some("Frequencies"),
             example: r#"{"name": "searches:words", "kind": "frequency", "total": 1017, "total_string": "1017", "error": 1, "error_string": "1", "items": [{"item": "quipu", "at_most": 43, "at_most_string": "43", "typical": 43, "typical_string": "43"}]}"#,
@@ -307,13 +313,13 @@ pub(super) const ROUTES: &[Route] = &[
             TOP_NAME,
             Parameter {
                 name: "k",
-                place: "query",
+                location: "query",
                 description: "Rows, of those that the counter keeps.",
                 schema: r#"{"type": "integer", "minimum": 1, "maximum": 10000, "default": 10}"#,
                 example: "10",
             },
         ],
-        reply: &[Content {
+        reply: &[BodyContent {
             media: JSON,
             schema: Some("Top"),
             example: r#"{"name": "pages:top", "kind": "top", "rows": [{"key": "/", "at_most": 43, "at_most_string": "43", "at_least": 43, "at_least_string": "43", "certain": true}]}"#,
@@ -330,27 +336,27 @@ pub(super) const ROUTES: &[Route] = &[
         parameters: &[
             Parameter {
                 name: "prefix",
-                place: "query",
+                location: "query",
                 description: "Only names that begin so. Percent-encoded bytes.",
                 schema: r#"{"type": "string", "maxLength": 255}"#,
                 example: r#""likes:""#,
             },
             Parameter {
                 name: "cursor",
-                place: "query",
+                location: "query",
                 description: "What the last page said; left out for the first.",
                 schema: r#"{"type": "string", "pattern": "^[0-9]{1,19}$"}"#,
                 example: r#""0""#,
             },
             Parameter {
                 name: "limit",
-                place: "query",
+                location: "query",
                 description: "About how many.",
                 schema: r#"{"type": "integer", "minimum": 1, "maximum": 1000, "default": 100}"#,
                 example: "100",
             },
         ],
-        reply: &[Content {
+        reply: &[BodyContent {
             media: JSON,
             schema: Some("List"),
             example: r#"{"counters": [{"name": "likes:42", "kind": "count", "value": 43, "value_string": "43"}], "cursor": null}"#,
@@ -366,17 +372,17 @@ pub(super) const ROUTES: &[Route] = &[
         description: "Reads and writes apart, of the last one to two minutes. One command in 64 is sampled: about is 64 times the samples, and the true count lies between at_least and at_most with a probability of 95 %. With fewer than 100 samples a list is not enough to tell, and note says so.",
         parameters: &[Parameter {
             name: "count",
-            place: "query",
+            location: "query",
             description: "Counters of each list.",
             schema: r#"{"type": "integer", "minimum": 1, "maximum": 100, "default": 10}"#,
             example: "10",
         }],
-        reply: &[Content {
+        reply: &[BodyContent {
             media: JSON,
             schema: Some("Hot"),
             example: r#"{"since": "2026-11-16T11:05:39.123Z", "sample": 64, "writes": [{"name": "likes:42", "about": 12800, "at_least": 11114, "at_most": 14736}], "writes_enough": true, "reads": [], "reads_enough": false, "note": "too little traffic to tell hot reads: fewer than 100 were sampled"}"#,
         }],
-        handler: || get(hot::hot),
+        handler: || get(hot_keys::hot_keys),
         ..PLAIN
     },
     Route {
@@ -387,24 +393,24 @@ pub(super) const ROUTES: &[Route] = &[
         description: "In order, each applied or refused by itself, with a result each, in order. A mistake in any of them refuses all before any is applied. An array is answered with an array, lines with lines.",
         parameters: &[TOKEN],
         body: &[
-            Content {
+            BodyContent {
                 media: JSON,
                 schema: Some("Batch"),
                 example: r#"[{"name": "likes:42", "delta": 2}, {"op": "read", "name": "likes:42"}]"#,
             },
-            Content {
+            BodyContent {
                 media: "application/x-ndjson",
                 schema: None,
                 example: "{\"name\": \"likes:42\", \"delta\": 2}\n{\"op\": \"delete\", \"name\": \"likes:43\"}\n",
             },
         ],
         reply: &[
-            Content {
+            BodyContent {
                 media: JSON,
                 schema: Some("Results"),
                 example: r#"[{"status": 200, "name": "likes:42", "value": 45, "value_string": "45"}, {"type": "urn:quipu:problem:overflow", "title": "The sum would leave the range of 64 bits", "status": 409, "detail": "increment or decrement would overflow"}]"#,
             },
-            Content {
+            BodyContent {
                 media: "application/x-ndjson",
                 schema: None,
                 example: "{\"status\": 200, \"name\": \"likes:42\", \"value\": 45, \"value_string\": \"45\"}\n",
@@ -420,7 +426,7 @@ pub(super) const ROUTES: &[Route] = &[
         summary: "Watches a counter",
         description: "Server-sent events: a reading at once, then another whenever the value has changed, within 100 ms. Values in between may be left out, the newest never is.",
         parameters: &[NAME],
-        reply: &[Content {
+        reply: &[BodyContent {
             media: "text/event-stream",
             schema: None,
             example: "event: reading\ndata: {\"name\": \"likes:42\", \"value\": 43}\n\n",
@@ -444,7 +450,7 @@ pub(super) const ROUTES: &[Route] = &[
         operation: "list_namespaces",
         summary: "Lists namespaces",
         description: "Those of which something was said, in the file or at run time.",
-        reply: &[Content { media: JSON, schema: Some("Namespaces"), example: r#"{"namespaces": []}"# }],
+        reply: &[BodyContent { media: JSON, schema: Some("Namespaces"), example: r#"{"namespaces": []}"# }],
         handler: || get(namespaces::list),
         ..PLAIN
     },
@@ -454,7 +460,7 @@ pub(super) const ROUTES: &[Route] = &[
         summary: "Shows what is in force in a namespace",
         description: "Every setting, and where it came from. Also for a namespace of which nothing was said: then it is what the server says.",
         parameters: &[NAMESPACE],
-        reply: &[Content { media: JSON, schema: Some("Namespace"), example: NAMESPACE_SHOWN }],
+        reply: &[BodyContent { media: JSON, schema: Some("Namespace"), example: NAMESPACE_SHOWN }],
         problems: &[reason::BAD_PATH],
         handler: || get(namespaces::show),
         ..PLAIN
@@ -466,12 +472,12 @@ pub(super) const ROUTES: &[Route] = &[
         summary: "Says what holds in a namespace",
         description: "In place of what was said of it at run time before, and before what the file says. What is left out, or null, is as the file says again, or as the server; an empty object takes everything back. It is durable and in force when it is answered; with a mistake in it, all are named and nothing is changed.",
         parameters: &[NAMESPACE],
-        body: &[Content {
+        body: &[BodyContent {
             media: JSON,
             schema: Some("Settings"),
             example: r#"{"durability": "relaxed", "ttl": "24h"}"#,
         }],
-        reply: &[Content { media: JSON, schema: Some("Namespace"), example: NAMESPACE_SHOWN }],
+        reply: &[BodyContent { media: JSON, schema: Some("Namespace"), example: NAMESPACE_SHOWN }],
         problems: &[
             reason::BAD_PATH,
             reason::BAD_BODY,
@@ -491,7 +497,7 @@ pub(super) const ROUTES: &[Route] = &[
         summary: "Whether the server is well",
         description: "A server whose journal has failed has ended, so one that answers is well.",
         public: true,
-        reply: &[Content { media: "text/plain", schema: None, example: "ok\n" }],
+        reply: &[BodyContent { media: "text/plain", schema: None, example: "ok\n" }],
         handler: || get(health::healthz),
         ..PLAIN
     },
@@ -503,12 +509,12 @@ pub(super) const ROUTES: &[Route] = &[
         public: true,
         parameters: &[Parameter {
             name: "store",
-            place: "query",
+            location: "query",
             description: "'required': not ready while the shared store cannot be reached, or if none is configured.",
             schema: r#"{"type": "string", "enum": ["required"]}"#,
             example: r#""required""#,
         }],
-        reply: &[Content { media: "text/plain", schema: None, example: "ready\n" }],
+        reply: &[BodyContent { media: "text/plain", schema: None, example: "ready\n" }],
         problems: &[reason::BAD_QUERY, reason::NOT_READY],
         handler: || get(health::readyz),
         ..PLAIN
@@ -518,7 +524,7 @@ pub(super) const ROUTES: &[Route] = &[
         operation: "metrics",
         summary: "What has happened, for Prometheus",
         description: "",
-        reply: &[Content {
+        reply: &[BodyContent {
             media: "text/plain",
             schema: None,
             example: "# HELP quipu_counters How many counters there are.\n# TYPE quipu_counters gauge\nquipu_counters 43\n",
@@ -531,24 +537,24 @@ pub(super) const ROUTES: &[Route] = &[
         operation: "openapi",
         summary: "This description",
         description: "",
-        reply: &[Content { media: JSON, schema: Some("Description"), example: r#"{"openapi": "3.1.0"}"# }],
+        reply: &[BodyContent { media: JSON, schema: Some("Description"), example: r#"{"openapi": "3.1.0"}"# }],
         handler: || get(openapi::openapi),
         ..PLAIN
     },
 ];
 
 /// The router of all routes.
-pub(super) fn router(door: Arc<Door>) -> Router {
+pub(super) fn router(state: Arc<HttpState>) -> Router {
     let mut router = Router::new();
     for (index, Route { path, .. }) in ROUTES.iter().enumerate() {
         if ROUTES[..index].iter().any(|before| before.path == *path) {
             continue;
         }
-        let methods = here(path).fold(MethodRouter::new(), |methods, route| methods.merge((route.handler)()));
-        let allow = allow(path);
+        let methods = routes_at(path).fold(MethodRouter::new(), |methods, route| methods.merge((route.handler)()));
+        let allow = allowed_methods(path);
         router = router.route(path, methods.fallback(move |uri: Uri| std::future::ready(wrong_method(&uri, &allow))));
     }
-    router.fallback(|uri: Uri| std::future::ready(lost(&uri))).with_state(door)
+    router.fallback(|uri: Uri| std::future::ready(not_found(&uri))).with_state(state)
 }
 
 /// Whether a path is answered without the password.
@@ -556,13 +562,13 @@ pub(super) fn is_public(path: &str) -> bool {
     ROUTES.iter().any(|route| route.public && route.path == path)
 }
 
-fn here(path: &str) -> impl Iterator<Item = &'static Route> {
+fn routes_at(path: &str) -> impl Iterator<Item = &'static Route> {
     ROUTES.iter().filter(move |route| route.path == path)
 }
 
 /// The methods of a path.
-fn allow(path: &str) -> String {
-    let methods: Vec<&str> = here(path)
+fn allowed_methods(path: &str) -> String {
+    let methods: Vec<&str> = routes_at(path)
         .flat_map(|route| if route.method == "GET" { vec!["GET", "HEAD"] } else { vec![route.method] })
         .collect();
     methods.join(", ")
@@ -574,6 +580,6 @@ fn wrong_method(uri: &Uri, allow: &str) -> Problem {
     Problem { allow: Some(header), ..problem }
 }
 
-fn lost(uri: &Uri) -> Problem {
+fn not_found(uri: &Uri) -> Problem {
     Problem::new(reason::NO_ROUTE, format!("{} is not the path of anything; see /openapi.json", uri.path()))
 }

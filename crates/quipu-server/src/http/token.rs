@@ -17,7 +17,7 @@ pub(super) const HEADER: &str = "idempotency-key";
 
 /// What a body says of it.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Said {
+pub(super) struct BodyIdentity {
     pub token: Option<String>,
     pub producer: Option<String>,
     pub seq: Option<u64>,
@@ -25,42 +25,42 @@ pub(super) struct Said {
 
 /// The name of a mutation, checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Token {
+pub(super) struct RequestToken {
     producer: Vec<u8>,
-    item: Item,
+    value: TokenValue,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Item {
+enum TokenValue {
     Token(Vec<u8>),
-    Number(u64),
+    Sequence(u64),
 }
 
-impl Token {
+impl RequestToken {
     /// The name that a request gives its mutation, in its header or in its body.
-    pub fn of(headers: &HeaderMap, said: Said) -> Result<Option<Token>, Problem> {
-        let (producer, token) = (said.producer, said.token.map(String::into_bytes));
-        let token = match (in_header(headers)?, token) {
+    pub fn from_request(headers: &HeaderMap, identity: BodyIdentity) -> Result<Option<RequestToken>, Problem> {
+        let (producer, token) = (identity.producer, identity.token.map(String::into_bytes));
+        let token = match (header_token(headers)?, token) {
             (Some(header), Some(body)) if header != body => {
-                return Err(wrong("the header Idempotency-Key and \"token\" in the body are not the same"));
+                return Err(bad_token("the header Idempotency-Key and \"token\" in the body are not the same"));
             }
             (header, body) => header.or(body),
         };
-        let item = match (token, said.seq) {
-            (None, None) if producer.is_some() => return Err(wrong("a producer without a token or a seq")),
+        let item = match (token, identity.seq) {
+            (None, None) if producer.is_some() => return Err(bad_token("a producer without a token or a seq")),
             (None, None) => return Ok(None),
-            (Some(_), Some(_)) => return Err(wrong("a token and a seq: a mutation has one or the other")),
-            (None, Some(_)) if producer.is_none() => return Err(wrong("a seq without a producer")),
-            (None, Some(number)) => Item::Number(number),
-            (Some(token), None) => Item::Token(token),
+            (Some(_), Some(_)) => return Err(bad_token("a token and a seq: a mutation has one or the other")),
+            (None, Some(_)) if producer.is_none() => return Err(bad_token("a seq without a producer")),
+            (None, Some(number)) => TokenValue::Sequence(number),
+            (Some(token), None) => TokenValue::Token(token),
         };
-        Token { producer: producer.unwrap_or_default().into_bytes(), item }.check().map(Some)
+        RequestToken { producer: producer.unwrap_or_default().into_bytes(), value: item }.check().map(Some)
     }
 
     /// The name of an item of a batch, by its place, where the batch as a whole has one.
-    pub fn of_item(&self, index: usize) -> Token {
+    pub fn for_item(&self, index: usize) -> RequestToken {
         // The token stays as it is, since it may carry its time.
-        Token { producer: format!("batch/{index}").into_bytes(), item: self.item.clone() }
+        RequestToken { producer: format!("batch/{index}").into_bytes(), value: self.value.clone() }
     }
 
     /// As the engine takes it.
@@ -69,34 +69,34 @@ impl Token {
     }
 
     /// Whether there is such a name, and would be for every item of a batch.
-    fn check(self) -> Result<Token, Problem> {
+    fn check(self) -> Result<RequestToken, Problem> {
         match self.try_identity() {
             Ok(_) => Ok(self),
-            Err(error) => Err(wrong(error.to_string())),
+            Err(error) => Err(bad_token(error.to_string())),
         }
     }
 
     fn try_identity(&self) -> Result<Identity<'_>, quipu_model::BadIdentity> {
-        match &self.item {
-            Item::Token(item) => Identity::token(&self.producer, item),
-            Item::Number(number) => Identity::sequence(&self.producer, *number),
+        match &self.value {
+            TokenValue::Token(item) => Identity::token(&self.producer, item),
+            TokenValue::Sequence(number) => Identity::sequence(&self.producer, *number),
         }
     }
 }
 
 /// The token of a whole batch.
-pub(super) fn of_batch(headers: &HeaderMap) -> Result<Option<Token>, Problem> {
-    let Some(token) = Token::of(headers, Said::default())? else { return Ok(None) };
+pub(super) fn batch_token(headers: &HeaderMap) -> Result<Option<RequestToken>, Problem> {
+    let Some(token) = RequestToken::from_request(headers, BodyIdentity::default())? else { return Ok(None) };
     // The longest place there is.
-    token.of_item(usize::MAX).check()?;
+    token.for_item(usize::MAX).check()?;
     Ok(Some(token))
 }
 
-fn in_header(headers: &HeaderMap) -> Result<Option<Vec<u8>>, Problem> {
+fn header_token(headers: &HeaderMap) -> Result<Option<Vec<u8>>, Problem> {
     let mut values = headers.get_all(HEADER).iter();
     let Some(value) = values.next() else { return Ok(None) };
     if values.next().is_some() {
-        return Err(wrong("the header Idempotency-Key is there twice"));
+        return Err(bad_token("the header Idempotency-Key is there twice"));
     }
     let value = value.as_bytes();
     // A structured field has its string in quotes; nearly everybody leaves them out.
@@ -104,7 +104,7 @@ fn in_header(headers: &HeaderMap) -> Result<Option<Vec<u8>>, Problem> {
     Ok(Some(bare.unwrap_or(value).to_vec()))
 }
 
-fn wrong(detail: impl Into<String>) -> Problem {
+fn bad_token(detail: impl Into<String>) -> Problem {
     Problem::new(reason::BAD_TOKEN, format!("{}; nothing was applied", detail.into()))
 }
 
@@ -121,49 +121,54 @@ mod tests {
             .collect()
     }
 
-    fn said(token: Option<&str>, producer: Option<&str>, seq: Option<u64>) -> Said {
-        Said { token: token.map(str::to_owned), producer: producer.map(str::to_owned), seq }
+    fn body_identity(token: Option<&str>, producer: Option<&str>, seq: Option<u64>) -> BodyIdentity {
+        BodyIdentity { token: token.map(str::to_owned), producer: producer.map(str::to_owned), seq }
     }
 
     #[test]
     fn the_same_name_is_the_same_wherever_it_is_written() {
-        let bare = Token::of(&headers(&["a b"]), Said::default()).unwrap().unwrap();
-        for (values, said) in [
-            (&["\"a b\""][..], Said::default()),
-            (&[], said(Some("a b"), None, None)),
-            (&["a b"], said(Some("a b"), Some(""), None)),
+        let bare = RequestToken::from_request(&headers(&["a b"]), BodyIdentity::default()).unwrap().unwrap();
+        for (values, identity) in [
+            (&["\"a b\""][..], BodyIdentity::default()),
+            (&[], body_identity(Some("a b"), None, None)),
+            (&["a b"], body_identity(Some("a b"), Some(""), None)),
         ] {
-            assert_eq!(Token::of(&headers(values), said).unwrap().as_ref(), Some(&bare));
+            assert_eq!(RequestToken::from_request(&headers(values), identity).unwrap().as_ref(), Some(&bare));
         }
         assert_eq!(bare.identity(), Identity::token(b"", b"a b").unwrap());
-        assert_eq!(Token::of(&headers(&[]), Said::default()).unwrap(), None);
-        let number = Token::of(&headers(&[]), said(None, Some("p"), Some(7))).unwrap().unwrap();
+        assert_eq!(RequestToken::from_request(&headers(&[]), BodyIdentity::default()).unwrap(), None);
+        let number =
+            RequestToken::from_request(&headers(&[]), body_identity(None, Some("p"), Some(7))).unwrap().unwrap();
         assert_eq!(number.identity(), Identity::sequence(b"p", 7).unwrap());
     }
 
     #[test]
     fn what_names_nothing_or_two_things_is_refused() {
         let long = "a".repeat(300);
-        for (values, said) in [
-            (&["a", "a"][..], Said::default()),
-            (&[""], Said::default()),
-            (&["\"\""], Said::default()),
-            (&["a"], said(Some("b"), None, None)),
-            (&["a"], said(None, Some("p"), Some(1))),
-            (&[], said(Some("a"), Some("p"), Some(1))),
-            (&[], said(None, Some("p"), None)),
-            (&[], said(None, None, Some(1))),
-            (&[], said(None, Some("p"), Some(0))),
-            (&[], said(Some(&long), None, None)),
+        for (values, identity) in [
+            (&["a", "a"][..], BodyIdentity::default()),
+            (&[""], BodyIdentity::default()),
+            (&["\"\""], BodyIdentity::default()),
+            (&["a"], body_identity(Some("b"), None, None)),
+            (&["a"], body_identity(None, Some("p"), Some(1))),
+            (&[], body_identity(Some("a"), Some("p"), Some(1))),
+            (&[], body_identity(None, Some("p"), None)),
+            (&[], body_identity(None, None, Some(1))),
+            (&[], body_identity(None, Some("p"), Some(0))),
+            (&[], body_identity(Some(&long), None, None)),
         ] {
-            assert_eq!(Token::of(&headers(values), said.clone()).unwrap_err().reason, reason::BAD_TOKEN, "{said:?}");
+            assert_eq!(
+                RequestToken::from_request(&headers(values), identity.clone()).unwrap_err().reason,
+                reason::BAD_TOKEN,
+                "{identity:?}"
+            );
         }
     }
 
     #[test]
     fn an_item_of_a_batch_keeps_the_time_of_its_token() {
-        let batch = of_batch(&headers(&["1780000000000-a"])).unwrap().unwrap();
-        let (first, second) = (batch.of_item(0), batch.of_item(1));
+        let batch = batch_token(&headers(&["1780000000000-a"])).unwrap().unwrap();
+        let (first, second) = (batch.for_item(0), batch.for_item(1));
         assert_ne!(first, second);
         assert_eq!(first.identity().time(), batch.identity().time());
         assert!(first.identity().time().is_some());

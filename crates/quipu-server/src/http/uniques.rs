@@ -7,23 +7,23 @@ use axum::response::Response;
 use quipu_model::{Command, Dialect, Estimate, Name, Reply, SketchCommand};
 use quipu_protocol::json;
 
-use super::Door;
-use super::ask;
+use super::HttpState;
 use super::counters::object;
-use super::problem::{Failure, Problem};
+use super::execute;
+use super::problem::{Problem, RequestFailure};
 use super::reason;
-use super::request::{self, Query, checked};
-use crate::metrics::Operation;
+use super::request::{self, Query, checked_name};
+use crate::metrics::HttpOperation;
 
 /// Most counters whose union is read at once.
 pub(super) const UNION_NAMES_MAX: usize = 64;
 
 /// `GET /v1/counters/{name}/uniques`
-pub(super) async fn uniques(State(door): State<Arc<Door>>, request: Request) -> Result<Response, Failure> {
+pub(super) async fn uniques(State(state): State<Arc<HttpState>>, request: Request) -> Result<Response, RequestFailure> {
     let (parts, _) = request.into_parts();
-    let name = request::counter(&parts.uri)?;
-    let _timed = door.shared.latencies.time(Operation::Read, checked(&name));
-    let mut query = Query::of(&parts.uri)?;
+    let name = request::counter_name(&parts.uri)?;
+    let _timer = state.server.http_latencies.time(HttpOperation::Read, checked_name(&name));
+    let mut query = Query::from_uri(&parts.uri)?;
     let with = query.take("with").unwrap_or_default();
     query.finish()?;
     let wrong = |text: String| Problem::new(reason::BAD_QUERY, format!("'with': {text}"));
@@ -38,12 +38,12 @@ pub(super) async fn uniques(State(door): State<Arc<Door>>, request: Request) -> 
     if others.len() >= UNION_NAMES_MAX {
         return Err(wrong(format!("at most {} names", UNION_NAMES_MAX - 1)).into());
     }
-    let mut names = vec![checked(&name)];
+    let mut names = vec![checked_name(&name)];
     for other in &others {
         names.push(Name::new(other).map_err(|error| wrong(error.to_string()))?);
     }
     let command = Command::Sketch(SketchCommand::CountUnique { names, dialect: Dialect::Native });
-    match ask::carry_out(&door.shared, &command).await? {
+    match execute::execute_command(&state.server, &command).await? {
         Reply::Estimate(Estimate { value, low, high }) => Ok(object(|out| {
             // Beyond this nobody has counted anything.
             let number = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
@@ -55,7 +55,7 @@ pub(super) async fn uniques(State(door): State<Arc<Door>>, request: Request) -> 
             out.push(b',');
             json::write_total(out, "high", number(high));
             out.extend_from_slice(b"},\"display\":");
-            json::string(out, &json::display(number(value)));
+            json::write_string(out, &json::display(number(value)));
         })),
         other => unreachable!("counting uniques replies with an estimate, not {other:?}"),
     }

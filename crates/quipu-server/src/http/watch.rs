@@ -10,7 +10,7 @@
 //! - a counter is looked at once a tick however many watch it, and is read only if something of its table shard has changed;
 //! - an event shows what a read would: it leaves when what it includes is as durable as the namespace asks;
 //! - a watcher that hears nothing costs nothing but its place: one tick serves all, comments included;
-//! - a watcher that reads slowly misses values in between, never the newest, holds nobody up, and costs two events of memory (`line`);
+//! - a watcher that reads slowly misses values in between, never the newest, holds nobody up, and costs two events of memory (`socket_writer`);
 //! - watchers take a part of the connections at most, so that others get in, and are told in rounds, so that others are answered in between.
 
 use std::collections::BTreeMap;
@@ -25,18 +25,18 @@ use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::http::{HeaderValue, Version};
 use axum::response::Response;
 use futures_util::stream::unfold;
-use quipu_engine::{Load, Watch};
-use quipu_model::{Freshness, KeptName, Millis, Reading};
+use quipu_engine::{Load, WatchedVersion};
+use quipu_model::{Freshness, Millis, NameBuf, Reading};
 use quipu_protocol::json;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use super::Door;
-use super::ask;
-use super::line::{Event, Form, Line, Piece, Value};
-use super::problem::{Failure, Problem};
+use super::HttpState;
+use super::execute;
+use super::problem::{Problem, RequestFailure};
 use super::reason;
-use super::request::{self, checked};
+use super::request::{self, checked_name};
+use super::socket_writer::{BodyFraming, SocketWriter, SseText, WatchEvent, WatchedValue};
 
 /// Between two looks: a change is told within twice this, on a machine that keeps up.
 const TICK: Duration = Duration::from_millis(40);
@@ -51,73 +51,74 @@ const CONNECTIONS_SHARE: usize = 2;
 const ROUND_WATCHERS_MAX: usize = 64;
 
 /// The counters that are watched.
-pub(super) struct Watches {
-    watched: Mutex<Watched>,
+pub(super) struct WatchRegistry {
+    table: Mutex<WatchTable>,
     /// Somebody has begun to watch.
-    begun: Notify,
+    watch_begun: Notify,
     /// The server stops.
     ended: watch::Sender<bool>,
     watchers_max: usize,
-    comment: Piece,
+    comment: SseText,
 }
 
 #[derive(Default)]
-struct Watched {
-    counters: BTreeMap<KeptName, Counter>,
+struct WatchTable {
+    counters: BTreeMap<NameBuf, WatchedCounter>,
     /// The number of the next watcher.
-    next: u64,
+    next_number: u64,
 }
 
 /// A counter that is watched.
-struct Counter {
+struct WatchedCounter {
     /// Its watchers, by number.
-    lines: BTreeMap<u64, Arc<Line>>,
+    writers: BTreeMap<u64, Arc<SocketWriter>>,
     /// What they were told last, and when something was last said to all of them.
-    told: Option<Value>,
-    spoken: Instant,
+    last_sent: Option<WatchedValue>,
+    last_sent_at: Instant,
     /// What its shard was like when it was last looked at; none: it has to be read.
-    seen: Option<Watch>,
+    version: Option<WatchedVersion>,
     /// Somebody has come, and may have been told another value than the others, since it was last read.
-    joined: bool,
+    has_newcomer: bool,
     expires_at: Option<Millis>,
 }
 
 /// A watcher's place, until it is dropped.
-struct Watching {
-    door: Arc<Door>,
+struct Watcher {
+    state: Arc<HttpState>,
     name: Vec<u8>,
     number: u64,
-    line: Arc<Line>,
+    writer: Arc<SocketWriter>,
 }
 
-impl Drop for Watching {
+impl Drop for Watcher {
     fn drop(&mut self) {
-        self.line.end();
-        if let Some(counter) = self.door.watches.lock().counters.get_mut(&self.name[..]) {
-            counter.lines.remove(&self.number);
+        self.writer.stop_watching();
+        if let Some(counter) = self.state.watches.lock().counters.get_mut(&self.name[..]) {
+            counter.writers.remove(&self.number);
         }
     }
 }
 
 /// Whether a request of this path needs its line: all that the route below matches do. To put it into every request would cost every request.
-pub(super) fn is_asked(path: &str) -> bool {
+pub(super) fn needs_writer(path: &str) -> bool {
     path.ends_with("/watch")
 }
 
 /// `GET /v1/counters/{name}/watch`
-pub(super) async fn watch(State(door): State<Arc<Door>>, request: Request) -> Result<Response, Failure> {
+pub(super) async fn watch(State(state): State<Arc<HttpState>>, request: Request) -> Result<Response, RequestFailure> {
     let (mut parts, _) = request.into_parts();
-    let name = request::counter(&parts.uri)?;
+    let name = request::counter_name(&parts.uri)?;
     request::expect_no_query(&parts)?;
-    let line = parts.extensions.remove::<Arc<Line>>().expect("a path that ends like this comes with its line");
-    let form = if parts.version < Version::HTTP_11 { Form::Plain } else { Form::Chunks };
-    let watching = begin(&door, name, line, form)?;
-    let reading = ask::read(&door.shared, checked(&watching.name), Freshness::Usual).await?;
-    door.watches.join(&watching.name);
-    let step = Step::First(event(&watching.name, &reading));
-    let frames = unfold((watching, step), |(watching, step)| async move {
-        let (frame, step) = say(&watching, step).await?;
-        Some((Ok::<_, Infallible>(frame), (watching, step)))
+    let writer =
+        parts.extensions.remove::<Arc<SocketWriter>>().expect("a path that ends like this comes with its line");
+    let framing = if parts.version < Version::HTTP_11 { BodyFraming::UntilClose } else { BodyFraming::Chunked };
+    let watcher = register_watcher(&state, name, writer, framing)?;
+    let reading = execute::read_counter(&state.server, checked_name(&watcher.name), Freshness::Usual).await?;
+    state.watches.mark_newcomer(&watcher.name);
+    let step = WatchStep::First(reading_event(&watcher.name, &reading));
+    let frames = unfold((watcher, step), |(watcher, step)| async move {
+        let (frame, step) = next_frame(&watcher, step).await?;
+        Some((Ok::<_, Infallible>(frame), (watcher, step)))
     });
     let mut response = Response::new(Body::from_stream(frames));
     let headers = response.headers_mut();
@@ -127,80 +128,85 @@ pub(super) async fn watch(State(door): State<Arc<Door>>, request: Request) -> Re
 }
 
 /// What hyper is to say next to a watcher.
-enum Step {
-    First(Event),
+enum WatchStep {
+    First(WatchEvent),
     /// Nothing, until the server stops: the watcher, who has heard this, is told past hyper.
-    Quiet(Value),
+    Wait(WatchedValue),
     End,
 }
 
-async fn say(watching: &Watching, step: Step) -> Option<(Bytes, Step)> {
+async fn next_frame(watcher: &Watcher, step: WatchStep) -> Option<(Bytes, WatchStep)> {
     match step {
-        Step::First(event) => Some((event.piece.text(), Step::Quiet(event.value))),
-        Step::Quiet(told) => {
-            watching.line.hand_over(told);
-            watching.door.watches.ended().await;
-            watching.line.take_back().map(|last| (last, Step::End))
+        WatchStep::First(event) => Some((event.sse_text.plain_bytes(), WatchStep::Wait(event.value))),
+        WatchStep::Wait(last_value) => {
+            watcher.writer.switch_to_events(last_value);
+            watcher.state.watches.wait_for_end().await;
+            watcher.writer.switch_to_hyper().map(|last| (last, WatchStep::End))
         }
-        Step::End => None,
+        WatchStep::End => None,
     }
 }
 
-fn begin(door: &Arc<Door>, name: Vec<u8>, line: Arc<Line>, form: Form) -> Result<Watching, Problem> {
-    let watches = &door.watches;
-    let mut watched = watches.lock();
+fn register_watcher(
+    state: &Arc<HttpState>,
+    name: Vec<u8>,
+    writer: Arc<SocketWriter>,
+    framing: BodyFraming,
+) -> Result<Watcher, Problem> {
+    let watches = &state.watches;
+    let mut table = watches.lock();
     if *watches.ended.borrow() {
         return Err(Problem::new(reason::NOT_READY, "the server stops"));
     }
-    if watched.watchers() >= watches.watchers_max {
+    if table.watchers() >= watches.watchers_max {
         return Err(Problem::new(reason::BUSY, format!("{} are watching already", watches.watchers_max)));
     }
-    line.begin(form);
-    let number = watched.next;
-    watched.next += 1;
-    let counter = watched.counters.entry(name.as_slice().into()).or_insert_with(|| Counter {
-        lines: BTreeMap::new(),
-        told: None,
-        spoken: Instant::now(),
-        seen: None,
-        joined: false,
+    writer.start_watching(framing);
+    let number = table.next_number;
+    table.next_number += 1;
+    let counter = table.counters.entry(name.as_slice().into()).or_insert_with(|| WatchedCounter {
+        writers: BTreeMap::new(),
+        last_sent: None,
+        last_sent_at: Instant::now(),
+        version: None,
+        has_newcomer: false,
         expires_at: None,
     });
-    counter.lines.insert(number, Arc::clone(&line));
-    drop(watched);
-    watches.begun.notify_one();
-    Ok(Watching { door: Arc::clone(door), name, number, line })
+    counter.writers.insert(number, Arc::clone(&writer));
+    drop(table);
+    watches.watch_begun.notify_one();
+    Ok(Watcher { state: Arc::clone(state), name, number, writer })
 }
 
 /// Looks at what is watched, again and again.
-pub(super) async fn run(door: &Door) {
+pub(super) async fn run_loop(state: &HttpState) {
     let mut ticks = interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        if door.watches.is_quiet() {
-            door.watches.begun.notified().await;
+        if state.watches.is_idle() {
+            state.watches.watch_begun.notified().await;
         }
         ticks.tick().await;
-        look(door).await;
+        poll_counters(state).await;
     }
 }
 
-impl Watches {
-    pub fn new(connections_max: usize) -> Watches {
+impl WatchRegistry {
+    pub fn new(connections_max: usize) -> WatchRegistry {
         let watchers_max = (connections_max / CONNECTIONS_SHARE).max(1);
-        Watches {
-            watched: Mutex::default(),
-            begun: Notify::new(),
+        WatchRegistry {
+            table: Mutex::default(),
+            watch_begun: Notify::new(),
             ended: watch::Sender::new(false),
             watchers_max,
-            comment: Piece::new(b":\n\n"),
+            comment: SseText::new(b":\n\n"),
         }
     }
 
     /// Somebody has read this counter for a first event. Whatever the others were told, the next look compares with what the newcomer was.
-    fn join(&self, name: &[u8]) {
+    fn mark_newcomer(&self, name: &[u8]) {
         if let Some(counter) = self.lock().counters.get_mut(name) {
-            counter.joined = true;
+            counter.has_newcomer = true;
         }
     }
 
@@ -215,84 +221,84 @@ impl Watches {
     }
 
     /// Waits for the end of all streams.
-    async fn ended(&self) {
+    async fn wait_for_end(&self) {
         // The other end is `self`'s.
         let _ = self.ended.subscribe().wait_for(|ended| *ended).await;
     }
 
     /// Nobody watches. Counters that nobody watches any more are forgotten.
-    fn is_quiet(&self) -> bool {
-        let mut watched = self.lock();
-        watched.counters.retain(|_, counter| !counter.lines.is_empty());
-        watched.counters.is_empty()
+    fn is_idle(&self) -> bool {
+        let mut table = self.lock();
+        table.counters.retain(|_, counter| !counter.writers.is_empty());
+        table.counters.is_empty()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Watched> {
-        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, WatchTable> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Watched {
+impl WatchTable {
     fn watchers(&self) -> usize {
-        self.counters.values().map(|counter| counter.lines.len()).sum()
+        self.counters.values().map(|counter| counter.writers.len()).sum()
     }
 }
 
 /// One look at all that is watched.
-async fn look(door: &Door) {
-    let shared = door.shared.engine.sharing().is_some();
-    let (mut changed, mut silent, mut missing) = (Vec::new(), Vec::new(), Vec::new());
+async fn poll_counters(state: &HttpState) {
+    let is_shared = state.server.engine.sharing().is_some();
+    let (mut changed, mut heartbeat_due, mut missing) = (Vec::new(), Vec::new(), Vec::new());
     let now = Instant::now();
     let wait = {
-        let mut turn = door.shared.engine.turn();
-        let mut watched = door.watches.lock();
-        for (name, counter) in &mut watched.counters {
-            if now.duration_since(counter.spoken) >= HEARTBEAT {
-                counter.spoken = now;
-                silent.push(name.clone());
+        let mut turn = state.server.engine.turn();
+        let mut table = state.watches.lock();
+        for (name, counter) in &mut table.counters {
+            if now.duration_since(counter.last_sent_at) >= HEARTBEAT {
+                counter.last_sent_at = now;
+                heartbeat_due.push(name.clone());
             }
             let expired = counter.expires_at.is_some_and(|at| at <= turn.now());
-            let seen = match turn.watch(checked(name)) {
-                Ok(seen) => Some(seen),
+            let version = match turn.watch(checked_name(name)) {
+                Ok(version) => Some(version),
                 // It has left memory, so nobody has changed it; but it may have changed just before that.
-                Err(_) if counter.seen.is_none() && !expired && !shared && !counter.joined => continue,
+                Err(_) if counter.version.is_none() && !expired && !is_shared && !counter.has_newcomer => continue,
                 Err(_) => None,
             };
-            if seen.is_some() && seen == counter.seen && !shared && !counter.joined {
+            if version.is_some() && version == counter.version && !is_shared && !counter.has_newcomer {
                 continue;
             }
-            counter.seen = seen;
-            match turn.reading(checked(name), Freshness::Usual) {
+            counter.version = version;
+            match turn.reading(checked_name(name), Freshness::Usual) {
                 Ok(Ok(reading)) => {
                     counter.expires_at = reading.expires_at;
-                    changed.push((name.clone(), reading, std::mem::take(&mut counter.joined)));
+                    changed.push((name.clone(), reading, std::mem::take(&mut counter.has_newcomer)));
                 }
                 // What cannot be read now is read when it can.
-                Ok(Err(_)) => counter.seen = None,
+                Ok(Err(_)) => counter.version = None,
                 Err(load) => missing.push(load),
             }
         }
-        drop(watched);
+        drop(table);
         turn.finish()
     };
-    let mut round = Round::default();
-    if !changed.is_empty() && door.shared.engine.committed(wait).await.is_ok() {
-        for (name, reading, joined) in changed {
-            if let Some(event) = door.watches.news(&name, &reading, joined) {
-                round.each(door, &name, |line| line.tell(&event)).await;
+    let mut round = SendRound::default();
+    if !changed.is_empty() && state.server.engine.commit_until(wait).await.is_ok() {
+        for (name, reading, has_newcomer) in changed {
+            if let Some(event) = state.watches.changed_event(&name, &reading, has_newcomer) {
+                round.for_each_writer(state, &name, |writer| writer.send_event(&event)).await;
             }
         }
     }
-    for name in silent {
-        round.each(door, &name, |line| line.mention(&door.watches.comment)).await;
+    for name in heartbeat_due {
+        round.for_each_writer(state, &name, |writer| writer.send_if_idle(&state.watches.comment)).await;
     }
     if !missing.is_empty() {
-        load(door, missing).await;
+        load_missing(state, missing).await;
     }
 }
 
 /// Brings back what is at rest, or fetches what is known too badly, for the next look; all of it at once.
-async fn load(door: &Door, missing: Vec<Load>) {
+async fn load_missing(state: &HttpState, missing: Vec<Load>) {
     let (mut names, mut rows) = (Vec::new(), Vec::new());
     for load in missing {
         match load {
@@ -305,57 +311,58 @@ async fn load(door: &Door, missing: Vec<Load>) {
     for load in [Load::Names(names), Load::Rows(rows)] {
         if !matches!(&load, Load::Names(names) | Load::Rows(names) if names.is_empty()) {
             // Whatever came of it, the next look sees.
-            door.shared.engine.load(load).await;
+            state.server.engine.load(load).await;
         }
     }
 }
 
-impl Watches {
+impl WatchRegistry {
     /// What the watchers of a counter are to be told, if it is another value than they were told, or if somebody has joined them who may have been told another.
-    fn news(&self, name: &[u8], reading: &Reading, joined: bool) -> Option<Event> {
-        let mut watched = self.lock();
-        let counter = watched.counters.get_mut(name)?;
+    fn changed_event(&self, name: &[u8], reading: &Reading, has_newcomer: bool) -> Option<WatchEvent> {
+        let mut table = self.lock();
+        let counter = table.counters.get_mut(name)?;
         let value = Some((reading.value, reading.exists));
-        if counter.told != value {
-            (counter.told, counter.spoken) = (value, Instant::now());
-        } else if !joined {
+        if counter.last_sent != value {
+            (counter.last_sent, counter.last_sent_at) = (value, Instant::now());
+        } else if !has_newcomer {
             return None;
         }
-        Some(event(name, reading))
+        Some(reading_event(name, reading))
     }
 }
 
 /// Watchers that were told without a pause.
 #[derive(Default)]
-struct Round {
-    told: usize,
+struct SendRound {
+    sent: usize,
 }
 
-impl Round {
+impl SendRound {
     /// Does something for each watcher of a counter, with pauses. Watchers may come and go in these; who comes has read the counter later than it was looked at.
-    async fn each(&mut self, door: &Door, name: &[u8], tell: impl Fn(&Line)) {
+    async fn for_each_writer(&mut self, state: &HttpState, name: &[u8], send: impl Fn(&SocketWriter)) {
         let mut from = Some(0);
         while let Some(first) = from {
-            if self.told >= ROUND_WATCHERS_MAX {
-                self.told = 0;
+            if self.sent >= ROUND_WATCHERS_MAX {
+                self.sent = 0;
                 tokio::task::yield_now().await;
             }
-            let watched = door.watches.lock();
-            let Some(counter) = watched.counters.get(name) else { return };
-            let mut lines = counter.lines.range(first..);
-            let round: Vec<_> = lines.by_ref().take(ROUND_WATCHERS_MAX - self.told).map(|(_, line)| line).collect();
-            self.told += round.len();
+            let table = state.watches.lock();
+            let Some(counter) = table.counters.get(name) else { return };
+            let mut writers = counter.writers.range(first..);
+            let round: Vec<_> =
+                writers.by_ref().take(ROUND_WATCHERS_MAX - self.sent).map(|(_, writer)| writer).collect();
+            self.sent += round.len();
             // What telling them takes is fetched for all of them at once: between two writes the system has used the caches for itself, and each watcher would be waited for alone.
-            black_box(round.iter().map(|line| line.glance()).fold(0, |all, one| all ^ one));
-            round.into_iter().for_each(|line| tell(line));
-            from = lines.next().map(|(number, _)| *number);
+            black_box(round.iter().map(|writer| writer.touch()).fold(0, |all, one| all ^ one));
+            round.into_iter().for_each(|writer| send(writer));
+            from = writers.next().map(|(number, _)| *number);
         }
     }
 }
 
-fn event(name: &[u8], reading: &Reading) -> Event {
+fn reading_event(name: &[u8], reading: &Reading) -> WatchEvent {
     let mut text = b"event: reading\ndata: ".to_vec();
     json::write_reading(&mut text, name, reading);
     text.extend_from_slice(b"\n\n");
-    Event { value: (reading.value, reading.exists), piece: Piece::new(&text) }
+    WatchEvent { value: (reading.value, reading.exists), sse_text: SseText::new(&text) }
 }

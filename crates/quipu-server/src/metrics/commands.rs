@@ -4,23 +4,23 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use super::latency::{NAMESPACES_MAX, REST};
-use super::{Histogram, Samples};
+use super::latency::{NAMESPACES_MAX, OTHER_NAMESPACES};
+use super::{Histogram, SampleWriter};
 
 /// By namespace, then by command: both are few, the commands because they are a table in code.
-type Commands = BTreeMap<Box<[u8]>, BTreeMap<&'static str, Histogram>>;
+type CommandHistograms = BTreeMap<Box<[u8]>, BTreeMap<&'static str, Histogram>>;
 
 /// How long commands took, of those that were timed.
 #[derive(Default)]
 pub(crate) struct CommandLatencies {
-    commands: Mutex<Commands>,
+    commands: Mutex<CommandHistograms>,
 }
 
 impl CommandLatencies {
     pub fn record(&self, command: &'static str, namespace: &[u8], took: Duration) {
         let mut commands = self.commands.lock().unwrap_or_else(PoisonError::into_inner);
         let known = commands.contains_key(namespace) || commands.len() < NAMESPACES_MAX;
-        let namespace = if known { namespace } else { REST.as_bytes() };
+        let namespace = if known { namespace } else { OTHER_NAMESPACES.as_bytes() };
         let by_command = match commands.get_mut(namespace) {
             Some(by_command) => by_command,
             None => commands.entry(namespace.into()).or_default(),
@@ -28,12 +28,12 @@ impl CommandLatencies {
         by_command.entry(command).or_default().record(took);
     }
 
-    pub fn read(&self, out: &mut Samples<'_>) {
+    pub fn write_to(&self, out: &mut SampleWriter<'_>) {
         let commands = self.commands.lock().unwrap_or_else(PoisonError::into_inner);
         for (namespace, by_command) in &*commands {
             let namespace = String::from_utf8_lossy(namespace);
             for (command, histogram) in by_command {
-                histogram.read(&[("command", command), ("namespace", &namespace)], out);
+                histogram.write_to(&[("command", command), ("namespace", &namespace)], out);
             }
         }
     }
@@ -51,7 +51,7 @@ mod tests {
         }
         latencies.record("get", b"n0", Duration::from_millis(1));
         let mut text = String::new();
-        latencies.read(&mut Samples::new("m", &mut text));
+        latencies.write_to(&mut SampleWriter::new("m", &mut text));
         assert_eq!(
             text.lines().filter(|line| line.starts_with("m_count{command=\"incr\"")).count(),
             NAMESPACES_MAX + 1

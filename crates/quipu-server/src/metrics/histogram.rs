@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use super::Samples;
+use super::SampleWriter;
 
 /// Upper ends of the buckets, in seconds: from what an add in memory takes to what a client gives up after.
 const SECONDS: [f64; 14] =
@@ -25,7 +25,7 @@ impl Histogram {
         self.micros.fetch_add(took.as_micros() as u64, Relaxed);
     }
 
-    pub fn read(&self, labels: &[(&str, &str)], out: &mut Samples<'_>) {
+    pub fn write_to(&self, labels: &[(&str, &str)], out: &mut SampleWriter<'_>) {
         let counts: [u64; SECONDS.len() + 1] = std::array::from_fn(|bucket| self.counts[bucket].load(Relaxed));
         // What never happened has no line.
         if counts.iter().any(|count| *count > 0) {

@@ -6,17 +6,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use quipu_model::Name;
 use tokio::time::Instant;
 
-use super::{Histogram, Samples};
+use super::{Histogram, SampleWriter};
 
 /// Namespaces that are told apart. Names come from clients: without a cap, so would the size of a scrape.
 pub(crate) const NAMESPACES_MAX: usize = 64;
 
 /// The namespace of all that came after.
-pub(super) const REST: &str = "…";
+pub(super) const OTHER_NAMESPACES: &str = "…";
 
 /// What is timed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Operation {
+pub(crate) enum HttpOperation {
     Add,
     Read,
     Reset,
@@ -26,81 +26,81 @@ pub(crate) enum Operation {
     Observe,
 }
 
-impl Operation {
-    const ALL: [Operation; 7] = [
-        Operation::Add,
-        Operation::Read,
-        Operation::Reset,
-        Operation::Delete,
-        Operation::List,
-        Operation::Batch,
-        Operation::Observe,
+impl HttpOperation {
+    const ALL: [HttpOperation; 7] = [
+        HttpOperation::Add,
+        HttpOperation::Read,
+        HttpOperation::Reset,
+        HttpOperation::Delete,
+        HttpOperation::List,
+        HttpOperation::Batch,
+        HttpOperation::Observe,
     ];
 
-    fn word(self) -> &'static str {
+    fn name(self) -> &'static str {
         match self {
-            Operation::Add => "add",
-            Operation::Read => "read",
-            Operation::Reset => "reset",
-            Operation::Delete => "delete",
-            Operation::List => "list",
-            Operation::Batch => "batch",
-            Operation::Observe => "observe",
+            HttpOperation::Add => "add",
+            HttpOperation::Read => "read",
+            HttpOperation::Reset => "reset",
+            HttpOperation::Delete => "delete",
+            HttpOperation::List => "list",
+            HttpOperation::Batch => "batch",
+            HttpOperation::Observe => "observe",
         }
     }
 }
 
 /// A histogram for each.
-type Operations = [Histogram; Operation::ALL.len()];
+type OperationHistograms = [Histogram; HttpOperation::ALL.len()];
 
 /// How long operations took.
 #[derive(Default)]
-pub(crate) struct Latencies {
-    namespaces: Mutex<BTreeMap<Box<[u8]>, Arc<Operations>>>,
-    rest: Arc<Operations>,
+pub(crate) struct HttpLatencies {
+    namespaces: Mutex<BTreeMap<Box<[u8]>, Arc<OperationHistograms>>>,
+    others: Arc<OperationHistograms>,
     /// Of operations on no single counter.
-    none: Arc<Operations>,
+    without_name: Arc<OperationHistograms>,
 }
 
 /// An operation under way; it is over when this is dropped.
-pub(crate) struct Timed {
-    operations: Arc<Operations>,
-    operation: Operation,
+pub(crate) struct LatencyTimer {
+    operations: Arc<OperationHistograms>,
+    operation: HttpOperation,
     since: Instant,
 }
 
-impl Latencies {
+impl HttpLatencies {
     /// Begins to time an operation on a counter.
-    pub fn time(&self, operation: Operation, name: Name<'_>) -> Timed {
+    pub fn time(&self, operation: HttpOperation, name: Name<'_>) -> LatencyTimer {
         let mut namespaces = self.namespaces.lock().unwrap_or_else(PoisonError::into_inner);
         let namespace = name.namespace();
         let operations = match namespaces.get(namespace) {
             Some(operations) => operations.clone(),
-            None if namespaces.len() >= NAMESPACES_MAX => self.rest.clone(),
+            None if namespaces.len() >= NAMESPACES_MAX => self.others.clone(),
             None => namespaces.entry(namespace.into()).or_default().clone(),
         };
-        Timed { operations, operation, since: Instant::now() }
+        LatencyTimer { operations, operation, since: Instant::now() }
     }
 
     /// Begins to time an operation on several.
-    pub fn time_all(&self, operation: Operation) -> Timed {
-        Timed { operations: self.none.clone(), operation, since: Instant::now() }
+    pub fn time_all(&self, operation: HttpOperation) -> LatencyTimer {
+        LatencyTimer { operations: self.without_name.clone(), operation, since: Instant::now() }
     }
 
-    pub fn read(&self, out: &mut Samples<'_>) {
+    pub fn write_to(&self, out: &mut SampleWriter<'_>) {
         let namespaces = self.namespaces.lock().unwrap_or_else(PoisonError::into_inner);
         let named = namespaces.iter().map(|(name, operations)| (String::from_utf8_lossy(name), operations));
-        let others = [(REST.into(), &self.rest), ("".into(), &self.none)];
+        let others = [(OTHER_NAMESPACES.into(), &self.others), ("".into(), &self.without_name)];
         for (namespace, operations) in named.chain(others) {
-            for operation in Operation::ALL {
-                let labels = [("operation", operation.word()), ("namespace", &*namespace)];
-                operations[operation as usize].read(&labels, out);
+            for operation in HttpOperation::ALL {
+                let labels = [("operation", operation.name()), ("namespace", &*namespace)];
+                operations[operation as usize].write_to(&labels, out);
             }
         }
     }
 }
 
-impl Drop for Timed {
+impl Drop for LatencyTimer {
     fn drop(&mut self) {
         self.operations[self.operation as usize].record(self.since.elapsed());
     }
@@ -112,14 +112,14 @@ mod tests {
 
     #[test]
     fn namespaces_have_a_cap() {
-        let latencies = Latencies::default();
+        let latencies = HttpLatencies::default();
         for number in 0..NAMESPACES_MAX + 10 {
             let name = format!("n{number}:a");
-            drop(latencies.time(Operation::Add, Name::new(name.as_bytes()).unwrap()));
+            drop(latencies.time(HttpOperation::Add, Name::new(name.as_bytes()).unwrap()));
         }
-        drop(latencies.time_all(Operation::List));
+        drop(latencies.time_all(HttpOperation::List));
         let mut text = String::new();
-        latencies.read(&mut Samples::new("m", &mut text));
+        latencies.write_to(&mut SampleWriter::new("m", &mut text));
         let counted =
             |label: &str| text.lines().filter(|line| line.contains("m_count") && line.contains(label)).count();
         assert_eq!(counted("operation=\"add\""), NAMESPACES_MAX + 1);

@@ -2,16 +2,16 @@
 
 use std::fmt::Write;
 
-use super::{METRICS, Metric, Seen};
+use super::{METRICS, Metric, MetricSources};
 
 /// All metrics, as text.
-pub(crate) fn text(seen: &Seen<'_>) -> String {
+pub(crate) fn text(sources: &MetricSources<'_>) -> String {
     let mut text = String::with_capacity(16 << 10);
     for Metric { name, kind, help, read, .. } in METRICS {
         let start = text.len();
-        put(&mut text, format_args!("# HELP {name} {help}\n# TYPE {name} {}\n", kind.word()));
+        append(&mut text, format_args!("# HELP {name} {help}\n# TYPE {name} {}\n", kind.name()));
         let before = text.len();
-        read(seen, &mut Samples { name, text: &mut text });
+        read(sources, &mut SampleWriter { name, text: &mut text });
         if text.len() == before {
             // It has no value here.
             text.truncate(start);
@@ -29,21 +29,21 @@ pub fn markdown() -> String {
     );
     for Metric { name, kind, labels, help, .. } in METRICS {
         let labels: Vec<String> = labels.iter().map(|label| format!("`{label}`")).collect();
-        put(&mut page, format_args!("| `{name}` | {} | {} | {help} |\n", kind.word(), labels.join(", ")));
+        append(&mut page, format_args!("| `{name}` | {} | {} | {help} |\n", kind.name(), labels.join(", ")));
     }
     page
 }
 
 /// Where a metric writes its values.
-pub(crate) struct Samples<'t> {
+pub(crate) struct SampleWriter<'t> {
     name: &'t str,
     text: &'t mut String,
 }
 
-impl<'t> Samples<'t> {
+impl<'t> SampleWriter<'t> {
     #[cfg(test)]
-    pub fn new(name: &'t str, text: &'t mut String) -> Samples<'t> {
-        Samples { name, text }
+    pub fn new(name: &'t str, text: &'t mut String) -> SampleWriter<'t> {
+        SampleWriter { name, text }
     }
 
     /// The only value.
@@ -53,7 +53,7 @@ impl<'t> Samples<'t> {
 
     /// The only value, of a metric in seconds.
     pub fn real(&mut self, value: f64) {
-        put(self.text, format_args!("{} {value}\n", self.name));
+        append(self.text, format_args!("{} {value}\n", self.name));
     }
 
     /// A value with labels.
@@ -74,10 +74,10 @@ impl<'t> Samples<'t> {
     }
 
     fn line(&mut self, suffix: &str, labels: &[(&str, &str)], end: Option<&str>, value: std::fmt::Arguments<'_>) {
-        put(self.text, format_args!("{}{suffix}", self.name));
+        append(self.text, format_args!("{}{suffix}", self.name));
         let all = labels.iter().copied().chain(end.map(|end| ("le", end)));
         for (index, (label, value)) in all.enumerate() {
-            put(self.text, format_args!("{}{label}=\"", if index == 0 { '{' } else { ',' }));
+            append(self.text, format_args!("{}{label}=\"", if index == 0 { '{' } else { ',' }));
             for c in value.chars() {
                 match c {
                     '\\' => self.text.push_str("\\\\"),
@@ -89,18 +89,18 @@ impl<'t> Samples<'t> {
             self.text.push('"');
         }
         let close = if labels.is_empty() && end.is_none() { "" } else { "}" };
-        put(self.text, format_args!("{close} {value}\n"));
+        append(self.text, format_args!("{close} {value}\n"));
     }
 }
 
-fn put(text: &mut String, words: std::fmt::Arguments<'_>) {
+fn append(text: &mut String, words: std::fmt::Arguments<'_>) {
     text.write_fmt(words).expect("writing to a string cannot fail");
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metrics::Kind;
+    use crate::metrics::MetricKind;
 
     #[test]
     fn the_table_keeps_to_prometheus_and_to_one_prefix() {
@@ -110,7 +110,7 @@ mod tests {
                 name.starts_with("quipu_") && name.bytes().all(|byte| byte == b'_' || byte.is_ascii_lowercase()),
                 "{name}"
             );
-            assert_eq!(*kind == Kind::Counter, name.ends_with("_total"), "{name}");
+            assert_eq!(*kind == MetricKind::Counter, name.ends_with("_total"), "{name}");
             assert!(help.ends_with('.') && !help.contains(['\n', '\\', '|']), "{name}");
         }
         names.sort_unstable();
@@ -121,14 +121,14 @@ mod tests {
     #[test]
     fn labels_are_escaped() {
         let mut text = String::new();
-        Samples::new("m", &mut text).with(&[("a", "x\"\\\n")], 1);
+        SampleWriter::new("m", &mut text).with(&[("a", "x\"\\\n")], 1);
         assert_eq!(text, "m{a=\"x\\\"\\\\\\n\"} 1\n");
     }
 
     #[test]
     fn a_histogram_adds_up() {
         let mut text = String::new();
-        Samples::new("m", &mut text).histogram(&[], &[0.5, 1.0], &[2, 0, 1], 3.5);
+        SampleWriter::new("m", &mut text).histogram(&[], &[0.5, 1.0], &[2, 0, 1], 3.5);
         assert_eq!(
             text,
             "m_bucket{le=\"0.5\"} 2\nm_bucket{le=\"1\"} 2\nm_bucket{le=\"+Inf\"} 3\nm_sum 3.5\nm_count 3\n"

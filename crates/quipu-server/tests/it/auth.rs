@@ -3,84 +3,86 @@
 use quipu_engine::Engine;
 use quipu_server::{BindError, Options, Password, Server};
 
-use crate::door::Door;
+use crate::test_server::TestServer;
 
 const NOAUTH: &str = "-NOAUTH Authentication required.\r\n";
 const WRONGPASS: &str = "-WRONGPASS invalid username-password pair or user is disabled.\r\n";
 
-fn locked() -> Door {
-    Door::open_with(|options| options.password = Some(Password::new(b"secret").unwrap()))
+fn locked() -> TestServer {
+    TestServer::open_with(|options| options.password = Some(Password::new(b"secret").unwrap()))
 }
 
 #[test]
 fn without_the_password_nothing_is_done() {
-    let door = locked();
+    let server = locked();
     for command in ["PING", "GET a", "INCR a", "SET a 1", "DEL a", "FLUSHALL", "INFO", "CONFIG GET *", "CLIENT LIST"] {
-        door.client().send(format!("{command}\r\nAUTH secret\r\n")).expect_closed_after(NOAUTH);
+        server.client().send(format!("{command}\r\nAUTH secret\r\n")).expect_closed_after(NOAUTH);
     }
     for command in ["KEYS *", "MULTI", "EXEC", "WATCH a", "COMMAND", "CLIENT SETINFO lib-name a", "SELECT 0", "TIME"] {
-        door.client().send(format!("{command}\r\nAUTH secret\r\n")).expect_closed_after(NOAUTH);
+        server.client().send(format!("{command}\r\nAUTH secret\r\n")).expect_closed_after(NOAUTH);
     }
-    let mut client = door.client();
+    let mut client = server.client();
     client.send("HELLO 3\r\n").expect("-NOAUTH HELLO must be called with the client already authenticated");
     let _ = client.line();
     client.ask("RESET", "+RESET\r\n").ask("AUTH secret\nGET a", "+OK\r\n$-1\r\n");
-    door.client().send("QUIT\r\n").expect_closed_after("+OK\r\n");
+    server.client().send("QUIT\r\n").expect_closed_after("+OK\r\n");
 }
 
 #[test]
 fn the_password_opens_in_every_form_and_no_other_does() {
-    let door = locked();
+    let server = locked();
     for wrong in ["AUTH wrong", "AUTH nobody secret", "AUTH default wrong", "AUTH \"\"", "AUTH secre", "AUTH secrets"] {
-        door.client().ask(wrong, WRONGPASS).ask("PING", NOAUTH);
+        server.client().ask(wrong, WRONGPASS).ask("PING", NOAUTH);
     }
-    door.client().ask("HELLO 3 AUTH default wrong", WRONGPASS).ask("PING", NOAUTH);
+    server.client().ask("HELLO 3 AUTH default wrong", WRONGPASS).ask("PING", NOAUTH);
     for right in ["AUTH secret", "AUTH default secret"] {
-        door.client().ask(right, "+OK\r\n").ask("INCR n\nDEL n", ":1\r\n:1\r\n");
+        server.client().ask(right, "+OK\r\n").ask("INCR n\nDEL n", ":1\r\n:1\r\n");
     }
-    door.client().ask("HELLO 3 AUTH default secret SETNAME me", "%7\r\n");
-    door.client().ask("AUTH secret\nRESET\nPING", format!("+OK\r\n+RESET\r\n{NOAUTH}"));
-    door.client().ask("AUTH secret\nAUTH wrong\nPING", format!("+OK\r\n{WRONGPASS}+PONG\r\n"));
+    server.client().ask("HELLO 3 AUTH default secret SETNAME me", "%7\r\n");
+    server.client().ask("AUTH secret\nRESET\nPING", format!("+OK\r\n+RESET\r\n{NOAUTH}"));
+    server.client().ask("AUTH secret\nAUTH wrong\nPING", format!("+OK\r\n{WRONGPASS}+PONG\r\n"));
 }
 
 #[test]
 fn a_server_without_a_password_says_so() {
-    let door = Door::open();
+    let server = TestServer::open();
     let text = "-ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?\r\n";
-    door.client().ask("AUTH a", text).ask("AUTH default a", "+OK\r\n").ask("AUTH a b", WRONGPASS);
+    server.client().ask("AUTH a", text).ask("AUTH default a", "+OK\r\n").ask("AUTH a b", WRONGPASS);
 }
 
 #[test]
 fn little_is_listened_to_before_the_password() {
-    let door = locked();
-    let mut inside = door.client();
+    let server = locked();
+    let mut inside = server.client();
     inside.ask("AUTH secret", "+OK\r\n");
-    door.client()
+    server
+        .client()
         .send("*11\r\n")
         .expect_closed_after("-ERR Protocol error: unauthenticated multibulk length: send AUTH first\r\n");
-    door.client()
+    server
+        .client()
         .send("*1\r\n$16385\r\n")
         .expect_closed_after("-ERR Protocol error: unauthenticated bulk length: send AUTH first\r\n");
-    let mut talker = door.client();
+    let mut talker = server.client();
     let guesses = "AUTH wrong\r\n".repeat(2_000);
     let _ = std::io::Write::write_all(&mut talker.0, guesses.as_bytes());
-    let heard = talker.rest();
-    assert!(heard.len() < 2_000 * WRONGPASS.len(), "closed before all were tried");
+    let received = talker.rest();
+    assert!(received.len() < 2_000 * WRONGPASS.len(), "closed before all were tried");
     inside.ask("ECHO still", "$5\r\nstill\r\n");
     inside.send(format!("ECHO {}\r\n", "m".repeat(20_000))).expect("$20000\r\n");
 }
 
 #[test]
 fn who_says_nothing_or_nonsense_before_the_password_gives_its_place_back() {
-    let door = Door::open_with(|options| {
+    let server = TestServer::open_with(|options| {
         options.password = Some(Password::new(b"secret").unwrap());
         options.limits.partial_time_max = std::time::Duration::from_millis(200);
     });
-    let mut inside = door.client();
+    let mut inside = server.client();
     inside.ask("AUTH secret", "+OK\r\n");
-    door.client().expect_closed_after("");
-    door.client().send("FOO bar\r\nFOO bar\r\n").expect_closed_after(NOAUTH);
-    let mut shouting = door.client();
+    server.client().expect_closed_after("");
+    server.client().send("FOO bar\r\nFOO bar\r\n").expect_closed_after(NOAUTH);
+    let mut shouting = server.client();
     shouting.send("HELLO\r\n".repeat(2_000));
     assert!(shouting.rest().len() < 20_000, "it is told no more than it may say");
     inside.ask("PING", "+PONG\r\n");

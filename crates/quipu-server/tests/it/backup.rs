@@ -3,8 +3,8 @@
 use quipu_engine::Engine;
 use quipu_server::Password;
 
-use crate::commit::{Gate, MOMENT, Sync};
-use crate::door::Door;
+use crate::commit::{Gate, SILENCE_TIME, Sync};
+use crate::test_server::TestServer;
 
 fn opened(dir: &std::path::Path) -> Engine {
     Engine::open(quipu_engine::Options::new(dir)).unwrap()
@@ -12,9 +12,9 @@ fn opened(dir: &std::path::Path) -> Engine {
 
 #[test]
 fn a_backup_has_what_came_before_it_and_replies_keep_their_order() {
-    let (door, place) = (Door::open(), tempfile::tempdir().unwrap());
-    let dir = place.path().join("new").join("backup");
-    let mut client = door.client();
+    let (server, directory) = (TestServer::open(), tempfile::tempdir().unwrap());
+    let dir = directory.path().join("new").join("backup");
+    let mut client = server.client();
     client.send(format!("INCR a\r\nQUIPU.BACKUP {}\r\nINCR a\r\n", dir.display())).expect(":1\r\n");
     let line = client.line();
     assert!(line.starts_with(&format!("+OK {} holds", dir.display())), "{line}");
@@ -22,24 +22,24 @@ fn a_backup_has_what_came_before_it_and_replies_keep_their_order() {
     let copy = opened(&dir);
     assert_eq!(copy.read("a").unwrap().value, 1);
     assert!(copy.recovery().copied);
-    assert_eq!(copy.stats().writer.node, door.engine.stats().writer.node);
-    assert_ne!(copy.stats().writer.incarnation, door.engine.stats().writer.incarnation);
+    assert_eq!(copy.stats().writer.node, server.engine.stats().writer.node);
+    assert_ne!(copy.stats().writer.incarnation, server.engine.stats().writer.incarnation);
 }
 
 #[test]
 fn a_client_that_wants_no_reply_gets_none_and_its_backup() {
-    let (door, place) = (Door::open(), tempfile::tempdir().unwrap());
-    let dir = place.path().join("backup");
-    door.client().ask(&format!("INCR a\nCLIENT REPLY SKIP\nQUIPU.BACKUP {}\nPING", dir.display()), ":1\r\n+PONG\r\n");
+    let (server, directory) = (TestServer::open(), tempfile::tempdir().unwrap());
+    let dir = directory.path().join("backup");
+    server.client().ask(&format!("INCR a\nCLIENT REPLY SKIP\nQUIPU.BACKUP {}\nPING", dir.display()), ":1\r\n+PONG\r\n");
     assert_eq!(opened(&dir).read("a").unwrap().value, 1);
 }
 
 #[test]
 fn what_makes_no_sense_is_refused_and_touches_nothing() {
-    let (door, place) = (Door::open(), tempfile::tempdir().unwrap());
-    std::fs::write(place.path().join("theirs"), b"").unwrap();
-    let (taken, new) = (place.path().display(), place.path().join("backup").display().to_string());
-    let mut client = door.client();
+    let (server, directory) = (TestServer::open(), tempfile::tempdir().unwrap());
+    std::fs::write(directory.path().join("theirs"), b"").unwrap();
+    let (taken, new) = (directory.path().display(), directory.path().join("backup").display().to_string());
+    let mut client = server.client();
     client
         .ask("QUIPU.BACKUP", "-ERR wrong number of arguments for 'quipu.backup' command\r\n")
         .ask(
@@ -60,34 +60,36 @@ fn what_makes_no_sense_is_refused_and_touches_nothing() {
     let line = client.line();
     assert!(line.starts_with("-ERR cannot "), "{line}");
     client.ask("PING", "+PONG\r\n");
-    let left: Vec<_> = std::fs::read_dir(place.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    let left: Vec<_> = std::fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left, ["theirs"]);
 }
 
 #[test]
 fn who_has_not_given_the_password_makes_no_backup() {
-    let place = tempfile::tempdir().unwrap();
-    let door = Door::open_with(|options| options.password = Some(Password::new(b"secret").unwrap()));
-    let dir = place.path().join("backup");
-    door.client()
+    let directory = tempfile::tempdir().unwrap();
+    let server = TestServer::open_with(|options| options.password = Some(Password::new(b"secret").unwrap()));
+    let dir = directory.path().join("backup");
+    server
+        .client()
         .send(format!("QUIPU.BACKUP {}\r\n", dir.display()))
         .expect_closed_after("-NOAUTH Authentication required.\r\n");
     assert!(!dir.exists());
-    let mut client = door.client();
+    let mut client = server.client();
     client.send(format!("AUTH secret\r\nQUIPU.BACKUP {}\r\n", dir.display())).expect("+OK\r\n");
     assert!(client.line().starts_with("+OK "));
 }
 
 #[test]
 fn others_go_on_during_a_backup_and_a_second_one_is_told() {
-    let (gate, place) = (Gate::open(), tempfile::tempdir().unwrap());
-    let door = Door::open_on(gate.environment());
-    let (first, second) = (place.path().join("first"), place.path().join("second"));
+    let (gate, directory) = (Gate::open(), tempfile::tempdir().unwrap());
+    let server = TestServer::open_on(gate.environment());
+    let (first, second) = (directory.path().join("first"), directory.path().join("second"));
     // Two on each worker.
-    let (mut asking, mut other, mut beside, mut behind) = (door.client(), door.client(), door.client(), door.client());
+    let (mut asking, mut other, mut beside, mut behind) =
+        (server.client(), server.client(), server.client(), server.client());
     other.ask("INCR n", ":1\r\n");
     gate.set(Sync::Waits);
-    asking.send(format!("QUIPU.BACKUP {}\r\nPING\r\n", first.display())).expect_silence(MOMENT);
+    asking.send(format!("QUIPU.BACKUP {}\r\nPING\r\n", first.display())).expect_silence(SILENCE_TIME);
     for client in [&mut other, &mut beside] {
         client.ask("PING", "+PONG\r\n").ask("GET n", "$1\r\n1\r\n");
     }
@@ -102,10 +104,10 @@ fn others_go_on_during_a_backup_and_a_second_one_is_told() {
 
 #[test]
 fn a_backup_whose_disk_fails_is_told_and_leaves_nothing() {
-    let (gate, place) = (Gate::open(), tempfile::tempdir().unwrap());
-    let door = Door::open_on(gate.environment());
-    let dir = place.path().join("backup");
-    let mut client = door.client();
+    let (gate, directory) = (Gate::open(), tempfile::tempdir().unwrap());
+    let server = TestServer::open_on(gate.environment());
+    let dir = directory.path().join("backup");
+    let mut client = server.client();
     client.ask("INCR n", ":1\r\n");
     gate.set(Sync::Fails);
     client.send(format!("QUIPU.BACKUP {}\r\n", dir.display()));

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use quipu_engine::{Engine, Options};
 
-use crate::door::Door;
+use crate::test_server::TestServer;
 
 #[allow(clippy::disallowed_methods, reason = "a real server is waited for")]
 fn now() -> Instant {
@@ -12,7 +12,7 @@ fn now() -> Instant {
 }
 
 /// A server all of whose counters are at rest: `n:0` to `n:count`, each with its number.
-fn at_rest(count: usize) -> Door {
+fn at_rest(count: usize) -> TestServer {
     let directory = tempfile::tempdir().unwrap();
     let engine = Engine::open(Options::new(directory.path())).unwrap();
     let mut turn = engine.turn();
@@ -25,12 +25,12 @@ fn at_rest(count: usize) -> Door {
     engine.close().unwrap();
     drop(engine);
     let engine = Engine::open(Options::new(directory.path())).unwrap();
-    Door::serve(engine, directory, |_| {})
+    TestServer::serve(engine, directory, |_| {})
 }
 
 #[test]
 fn replies_keep_their_order_whatever_has_to_be_loaded() {
-    let door = at_rest(2_000);
+    let server = at_rest(2_000);
     let (mut sent, mut expected) = (String::new(), String::new());
     for index in 0..1_000 {
         let (a, b) = (index, (index * 7) % 2_000);
@@ -45,7 +45,7 @@ fn replies_keep_their_order_whatever_has_to_be_loaded() {
         expected += "SCAN";
         expected += &format!("*2\r\n{}{}", bulk(b.to_string()), bulk(a.to_string()));
     }
-    let mut client = door.client();
+    let mut client = server.client();
     let writer = client.0.try_clone().unwrap();
     let thread = std::thread::spawn(move || std::io::Write::write_all(&mut &writer, sent.as_bytes()).unwrap());
     // The cursor of a scan is whatever it is; everything around it is known.
@@ -64,11 +64,12 @@ fn replies_keep_their_order_whatever_has_to_be_loaded() {
 
 #[test]
 fn a_watch_of_many_counters_at_rest_is_one_wait_not_one_each() {
-    let door = at_rest(4_000);
+    let server = at_rest(4_000);
     let names: Vec<String> = (0..4_000).map(|index| format!("n:{index}")).collect();
-    let (before, began) = (door.engine.stats().loaded, now());
-    door.client()
+    let (before, began) = (server.engine.stats().loaded, now());
+    server
+        .client()
         .ask(&format!("WATCH {}\nMULTI\nGET n:1\nEXEC", names.join(" ")), "+OK\r\n+OK\r\n+QUEUED\r\n*1\r\n$1\r\n1\r\n");
-    let (loaded, took) = (door.engine.stats().loaded - before, began.elapsed());
+    let (loaded, took) = (server.engine.stats().loaded - before, began.elapsed());
     assert!(took < Duration::from_secs(1), "{loaded} counters took {took:?}");
 }

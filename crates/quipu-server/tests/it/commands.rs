@@ -2,12 +2,13 @@
 
 use quipu_protocol::resp::request;
 
-use crate::door::Door;
+use crate::test_server::TestServer;
 
 #[test]
 fn counters_count() {
-    let door = Door::open();
-    door.client()
+    let server = TestServer::open();
+    server
+        .client()
         .ask("INCR likes:42", ":1\r\n")
         .ask("INCRBY likes:42 41", ":42\r\n")
         .ask("DECR likes:42", ":41\r\n")
@@ -42,8 +43,9 @@ fn counters_count() {
 
 #[test]
 fn expiry_is_set_read_and_removed() {
-    let door = Door::open();
-    door.client()
+    let server = TestServer::open();
+    server
+        .client()
         .ask("SET a 1 EX 100", "+OK\r\n")
         .ask("TTL a", ":100\r\n")
         .ask("EXPIRE a 200 LT", ":0\r\n")
@@ -59,8 +61,8 @@ fn expiry_is_set_read_and_removed() {
 
 #[test]
 fn names_are_walked_to_the_end() {
-    let door = Door::open();
-    let mut client = door.client();
+    let server = TestServer::open();
+    let mut client = server.client();
     for name in 0..300 {
         client.ask(&format!("INCR n:{name}"), ":1\r\n");
     }
@@ -83,8 +85,8 @@ fn names_are_walked_to_the_end() {
 
 #[test]
 fn hello_switches_the_dialect_within_a_pipeline() {
-    let door = Door::open();
-    let mut client = door.client();
+    let server = TestServer::open();
+    let mut client = server.client();
     client.send("GET a\r\nHELLO 3 SETNAME me\r\nGET a\r\nCLIENT GETNAME\r\nHELLO 2\r\nGET a\r\n");
     client.expect(
         "$-1\r\n%7\r\n$6\r\nserver\r\n$5\r\nquipu\r\n$7\r\nversion\r\n$5\r\n7.2.0\r\n$5\r\nproto\r\n:3\r\n$2\r\nid\r\n",
@@ -105,20 +107,20 @@ fn hello_switches_the_dialect_within_a_pipeline() {
 
 #[test]
 fn a_pipeline_is_answered_in_order_and_other_connections_see_it() {
-    let door = Door::open();
+    let server = TestServer::open();
     let pipeline: Vec<u8> = (0..10_000).flat_map(|_| request(&[b"INCR", b"n"])).collect();
     let expected: String = (1..=10_000).map(|value| format!(":{value}\r\n")).collect();
-    let mut client = door.client();
+    let mut client = server.client();
     let mut writer = client.0.try_clone().unwrap();
     let sender = std::thread::spawn(move || std::io::Write::write_all(&mut writer, &pipeline).unwrap());
     client.expect(expected);
     sender.join().unwrap();
-    door.client().ask("GET n", "$5\r\n10000\r\n");
+    server.client().ask("GET n", "$5\r\n10000\r\n");
 }
 
 #[test]
 fn commands_that_look_alike_are_told_apart() {
-    let door = Door::open();
+    let server = TestServer::open();
     // Alike in length and end, and some the same: by name, by operation, by amount.
     let commands: [&[&[u8]]; 8] = [
         &[b"INCR", b"a:00000001"],
@@ -131,7 +133,7 @@ fn commands_that_look_alike_are_told_apart() {
         &[b"INCRBY", b"a:00000001", b"6"],
     ];
     let pipeline: Vec<u8> = (0..3).flat_map(|_| commands.iter().flat_map(|args| request(args))).collect();
-    let mut client = door.client();
+    let mut client = server.client();
     std::io::Write::write_all(&mut client.0, &pipeline).unwrap();
     let mut expected = String::new();
     for round in 0..3 {
@@ -145,10 +147,10 @@ fn commands_that_look_alike_are_told_apart() {
 
 #[test]
 fn several_connections_never_get_the_same_number() {
-    let door = Door::open();
+    let server = TestServer::open();
     let threads: Vec<_> = (0..4)
         .map(|_| {
-            let mut client = door.client();
+            let mut client = server.client();
             std::thread::spawn(move || {
                 let mut values = Vec::new();
                 for _ in 0..50 {
@@ -166,8 +168,8 @@ fn several_connections_never_get_the_same_number() {
 
 #[test]
 fn one_byte_per_packet_is_a_command_all_the_same() {
-    let door = Door::open();
-    let mut client = door.client();
+    let server = TestServer::open();
+    let mut client = server.client();
     for byte in request(&[b"INCRBY", b"a", b"12345"]).chunks(1).chain(b"GET a\r\n".chunks(1)) {
         client.send(byte);
     }
@@ -176,11 +178,11 @@ fn one_byte_per_packet_is_a_command_all_the_same() {
 
 #[test]
 fn output_beyond_its_bound_is_sent_in_parts() {
-    let door = Door::open_with(|options| options.limits.output_bytes_max = 1_000);
+    let server = TestServer::open_with(|options| options.limits.output_bytes_max = 1_000);
     let message = "m".repeat(600);
     let pipeline: String = (0..200).map(|_| format!("ECHO {message}\r\n")).collect();
     let expected: String = (0..200).map(|_| format!("$600\r\n{message}\r\n")).collect();
-    let mut client = door.client();
+    let mut client = server.client();
     client.send(pipeline).expect(expected).ask("INCR a", ":1\r\n");
     for name in 0..100 {
         client.ask(&format!("INCR name:{name}"), ":1\r\n");
@@ -190,10 +192,10 @@ fn output_beyond_its_bound_is_sent_in_parts() {
 
 #[test]
 fn adds_that_nobody_wants_to_hear_of_count_in_lanes_and_whoever_asks_sees_all() {
-    let door = Door::open();
-    let (mut silent, mut other) = (door.client(), door.client());
+    let server = TestServer::open();
+    let (mut muted, mut other) = (server.client(), server.client());
     let adds = |name: &str, count: usize| format!("INCR {name}\n").repeat(count);
-    silent.ask(&format!("CLIENT REPLY OFF\n{}CLIENT REPLY ON", adds("a", 500)), "+OK\r\n");
+    muted.ask(&format!("CLIENT REPLY OFF\n{}CLIENT REPLY ON", adds("a", 500)), "+OK\r\n");
     other.ask("GET a", "$3\r\n500\r\n").ask("INCR a", ":501\r\n");
     // From counter to counter, with what is not an add in between, and an add that is refused.
     let mixed = format!(
@@ -203,44 +205,44 @@ fn adds_that_nobody_wants_to_hear_of_count_in_lanes_and_whoever_asks_sees_all() 
         adds("c", 3),
         adds("b", 1)
     );
-    silent.ask(
+    muted.ask(
         &format!("CLIENT REPLY OFF\n{mixed}CLIENT REPLY ON\nMGET a b c"),
         "+OK\r\n*3\r\n$3\r\n601\r\n$3\r\n301\r\n$2\r\n10\r\n",
     );
     let skipped = "CLIENT REPLY SKIP\nINCR a\n".repeat(200);
-    silent.ask(&format!("{skipped}GET a"), "$3\r\n801\r\n");
+    muted.ask(&format!("{skipped}GET a"), "$3\r\n801\r\n");
     other.ask("GETDEL a", "$3\r\n801\r\n");
-    silent.ask(&format!("{skipped}EXPIRE a 100\n{skipped}GETSET a 5\nTTL a"), ":1\r\n$3\r\n400\r\n:-1\r\n");
+    muted.ask(&format!("{skipped}EXPIRE a 100\n{skipped}GETSET a 5\nTTL a"), ":1\r\n$3\r\n400\r\n:-1\r\n");
     // What a connection has counted stays when it goes away.
-    silent.send(format!("CLIENT REPLY OFF\n{}QUIT\n", adds("a", 100)).replace('\n', "\r\n")).expect_closed_after("");
+    muted.send(format!("CLIENT REPLY OFF\n{}QUIT\n", adds("a", 100)).replace('\n', "\r\n")).expect_closed_after("");
     other.ask("GET a", "$3\r\n105\r\n");
 }
 
 #[test]
 fn a_counter_that_most_silent_adds_go_to_gets_lanes_though_others_come_in_between() {
-    let door = Door::open();
-    let mut silent = door.client();
+    let server = TestServer::open();
+    let mut muted = server.client();
     // Never the same counter twice in a row.
     let round: String = (0..50).map(|cold| format!("INCR hot\nINCR cold:{cold}\n")).collect();
     let rounds = format!("CLIENT REPLY OFF\n{}CLIENT REPLY ON", round.repeat(20));
     let (mut added, mut was_split) = (0, false);
     while added < 1_000_000 && !was_split {
-        silent.ask(&rounds, "+OK\r\n");
+        muted.ask(&rounds, "+OK\r\n");
         added += 1_000;
-        was_split = door.engine.stats().counters_split == 1;
+        was_split = server.engine.stats().counters_split == 1;
     }
     assert!(was_split, "{added} adds to one counter, every second one of all");
     let (hot, cold) = (added.to_string(), (added / 50).to_string());
     let bulk = |number: &str| format!("${}\r\n{number}\r\n", number.len());
-    silent.ask("MGET hot cold:0 cold:49", format!("*3\r\n{}{}{}", bulk(&hot), bulk(&cold), bulk(&cold)));
+    muted.ask("MGET hot cold:0 cold:49", format!("*3\r\n{}{}{}", bulk(&hot), bulk(&cold), bulk(&cold)));
 }
 
 #[test]
 fn items_counted_in_pipelines_are_told_the_same_as_one_by_one() {
-    let door = Door::open();
-    let mut client = door.client();
+    let server = TestServer::open();
+    let mut client = server.client();
     // Bytes of a list may be run many at a time; lines are always run one by one.
-    let mut said = |commands: &[String], encode: fn(&str) -> Vec<u8>| {
+    let mut replies_to = |commands: &[String], encode: fn(&str) -> Vec<u8>| {
         let bytes: Vec<u8> = commands.iter().flat_map(|command| encode(command)).collect();
         client.send(bytes).send("PING\r\n");
         let mut replies = Vec::new();
@@ -272,7 +274,7 @@ fn items_counted_in_pipelines_are_told_the_same_as_one_by_one() {
             let all = [format!("HELLO {version}")].into_iter().chain(make.map(str::to_owned)).chain(counted);
             all.map(|command| command.replace("{}", of)).collect()
         };
-        let (short, long) = (said(&commands("s"), list), said(&commands("l"), line));
+        let (short, long) = (replies_to(&commands("s"), list), replies_to(&commands("l"), line));
         let same: Vec<String> = long.iter().map(|line| line.replace("tl", "ts")).collect();
         assert_eq!(short.len(), same.len());
         short.iter().zip(&same).enumerate().for_each(|(at, (short, long))| assert_eq!(short, long, "line {at}"));
@@ -282,8 +284,9 @@ fn items_counted_in_pipelines_are_told_the_same_as_one_by_one() {
 
 #[test]
 fn a_client_chooses_which_replies_it_gets() {
-    let door = Door::open();
-    door.client()
+    let server = TestServer::open();
+    server
+        .client()
         .ask("CLIENT REPLY SKIP\nINCR a\nINCR a", ":2\r\n")
         .ask("CLIENT REPLY OFF\nINCR a\nFOO\nCLIENT REPLY ON\nGET a", "+OK\r\n$1\r\n3\r\n")
         .ask("CLIENT REPLY OFF\nRESET\nCLIENT REPLY ON\nPING", "+RESET\r\n+OK\r\n+PONG\r\n")
@@ -293,14 +296,14 @@ fn a_client_chooses_which_replies_it_gets() {
         .ask("CLIENT REPLY SKIP\nCLIENT REPLY FOO\nPING 3", "$1\r\n3\r\n")
         .ask("CLIENT REPLY SKIP\nRESET\nPING 4", "$1\r\n4\r\n")
         .ask("CLIENT REPLY OFF\nCLIENT REPLY SKIP\nPING\nPING\nCLIENT REPLY ON", "+OK\r\n");
-    let mut muted = door.client();
+    let mut muted = server.client();
     muted.send("CLIENT REPLY OFF\r\n*x\r\n").expect_closed_after("");
 }
 
 #[test]
 fn the_server_tells_about_itself() {
-    let door = Door::open();
-    let mut client = door.client();
+    let server = TestServer::open();
+    let mut client = server.client();
     client.ask(
         "INCR a\nPING hi\nECHO \"\"\nSELECT 0\nSELECT 1",
         ":1\r\n$2\r\nhi\r\n$0\r\n\r\n+OK\r\n-ERR DB index is out of range\r\n",
@@ -341,17 +344,18 @@ fn the_server_tells_about_itself() {
     );
     client.expect("*8\r\n$4\r\nname\r\n$9\r\ncondition\r\n$4\r\ntype\r\n$5\r\noneof\r\n$5\r\nflags\r\n*1\r\n+optional\r\n$9\r\narguments\r\n*4\r\n");
     client.expect("*8\r\n$4\r\nname\r\n$2\r\nNX\r\n$4\r\ntype\r\n$10\r\npure-token\r\n$12\r\ndisplay_text\r\n$2\r\nNX\r\n$5\r\ntoken\r\n$2\r\nNX\r\n");
-    let mut client = door.client();
+    let mut client = server.client();
     client.send("QUIT\r\nINCR a\r\n").expect_closed_after("+OK\r\n");
-    door.client().ask("GET a", "$1\r\n1\r\n");
+    server.client().ask("GET a", "$1\r\n1\r\n");
 }
 
 #[test]
 fn settings_are_read_and_changed_as_in_redis() {
-    let door = Door::open();
+    let server = TestServer::open();
     let failed =
         |name: &str, why: &str| format!("-ERR CONFIG SET failed (possibly related to argument '{name}') - {why}\r\n");
-    door.client()
+    server
+        .client()
         .ask("CONFIG GET save", "*2\r\n$4\r\nsave\r\n$0\r\n\r\n")
         .ask(
             "CONFIG GET appendonly databases",
@@ -370,8 +374,8 @@ fn settings_are_read_and_changed_as_in_redis() {
 
 #[test]
 fn no_more_clients_can_be_allowed_than_there_are_files_for() {
-    let door = Door::open();
-    let mut client = door.client();
+    let server = TestServer::open();
+    let mut client = server.client();
     client.send("CONFIG SET timeout 77 maxclients 4294967295\r\n");
     let (refusal, most) =
         client.line().rsplit_once(' ').map(|(text, most)| (text.to_owned(), most.to_owned())).unwrap();
@@ -386,10 +390,11 @@ fn no_more_clients_can_be_allowed_than_there_are_files_for() {
 
 #[test]
 fn a_long_search_is_refused_by_the_length_of_its_pattern() {
-    let door = Door::open();
+    let server = TestServer::open();
     let (fits, over) = ("?".repeat(256), format!("*[{}]", "a".repeat(1_000)));
     let refused = "-ERR pattern is too long: 1003 bytes, at most 256 are allowed\r\n";
-    door.client()
+    server
+        .client()
         .ask(&format!("INCR {}", "b".repeat(256)), ":1\r\n")
         .ask(&format!("KEYS {fits}"), format!("*1\r\n$256\r\n{}\r\n", "b".repeat(256)))
         .ask(&format!("KEYS {over}\nSCAN 0 MATCH {over}\nCONFIG GET {over}"), refused.repeat(3));
@@ -397,8 +402,8 @@ fn a_long_search_is_refused_by_the_length_of_its_pattern() {
 
 #[test]
 fn a_reading_says_how_good_it_is() {
-    let door = Door::open();
-    let mut client = door.client();
+    let server = TestServer::open();
+    let mut client = server.client();
     client.ask("INCRBY likes:1 1234", ":1234\r\n").send("QUIPU.READ likes:1\r\n");
     assert_eq!(client.line(), "*30", "a map is an array of pairs in the old dialect");
     for (key, value) in [("name", "likes:1"), ("kind", "count")] {
@@ -423,13 +428,14 @@ fn a_reading_says_how_good_it_is() {
     }
     assert_eq!((client.bulk(), client.bulk()), ("display".to_owned(), "1.2K".to_owned()));
     for freshness in ["cached", "FRESH", "500ms", "2s"] {
-        let mut client = door.client();
+        let mut client = server.client();
         client
             .send(format!("QUIPU.READ nothing FRESHNESS {freshness}\r\n"))
             .expect("*30\r\n$4\r\nname\r\n$7\r\nnothing\r\n");
     }
     let wrong = "-ERR freshness is 'cached', 'fresh', or a time up to an hour such as '500ms'\r\n";
-    door.client()
+    server
+        .client()
         .ask("QUIPU.READ a FRESHNESS soon", wrong)
         .ask("QUIPU.READ a FRESHNESS", "-ERR syntax error\r\n")
         .ask("QUIPU.READ a FRESH 1s", "-ERR syntax error\r\n")
@@ -440,8 +446,8 @@ fn a_reading_says_how_good_it_is() {
 #[test]
 fn the_examples_of_increx_reply_what_the_page_says() {
     let page = quipu_protocol::command::page();
-    let door = Door::open();
-    let mut client = door.client();
+    let server = TestServer::open();
+    let mut client = server.client();
     let mut asked = 0;
     for example in page.split("\n> ").skip(1) {
         let mut lines = example.lines().take_while(|line| !line.starts_with("```"));

@@ -8,10 +8,10 @@ use std::time::Duration;
 use quipu_engine::{Environment, SystemDisk};
 use quipu_model::{DirLock, LockError, Vfs, VfsFile};
 
-use crate::door::Door;
+use crate::test_server::TestServer;
 
 /// Long enough for a reply that is not held back to arrive, many times over.
-pub const MOMENT: Duration = Duration::from_millis(300);
+pub const SILENCE_TIME: Duration = Duration::from_millis(300);
 
 /// How a sync of this disk ends.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -41,23 +41,23 @@ impl Gate {
     }
 
     pub fn environment(&self) -> Environment {
-        let gated = Gated { disk: SystemDisk, gate: self.clone() };
+        let gated = GatedDisk { disk: SystemDisk, gate: self.clone() };
         Environment { vfs: Arc::new(gated), on_failure: Arc::new(|_| {}), ..Environment::system() }
     }
 }
 
-struct Gated {
+struct GatedDisk {
     disk: SystemDisk,
     gate: Gate,
 }
 
-impl Gated {
+impl GatedDisk {
     fn file(&self, file: Arc<dyn VfsFile>) -> Arc<dyn VfsFile> {
         Arc::new(GatedFile { file, gate: self.gate.clone() })
     }
 }
 
-impl Vfs for Gated {
+impl Vfs for GatedDisk {
     fn create_dir(&self, dir: &Path) -> io::Result<()> {
         self.disk.create_dir(dir)
     }
@@ -121,22 +121,22 @@ impl VfsFile for GatedFile {
 #[test]
 fn writes_and_reads_wait_for_the_disk_and_nothing_else_does() {
     let gate = Gate::open();
-    let door = Door::open_on(gate.environment());
+    let server = TestServer::open_on(gate.environment());
     // Connections go to the two workers in turn.
-    let (mut writer, mut reader) = (door.client(), door.client());
+    let (mut writer, mut reader) = (server.client(), server.client());
     writer.ask("INCR n", ":1\r\n");
     gate.set(Sync::Waits);
-    writer.send("INCR n\r\n").expect_silence(MOMENT);
+    writer.send("INCR n\r\n").expect_silence(SILENCE_TIME);
     reader.ask("PING", "+PONG\r\n");
     reader.ask("CONFIG GET appendfsync", "*2\r\n$11\r\nappendfsync\r\n$6\r\nalways\r\n");
-    reader.send("GET n\r\n").expect_silence(MOMENT);
+    reader.send("GET n\r\n").expect_silence(SILENCE_TIME);
     gate.set(Sync::Passes);
     writer.expect(":2\r\n");
     reader.expect("$1\r\n2\r\n");
 }
 
 /// A command as clients send it.
-fn said(line: &str) -> String {
+fn encode_command(line: &str) -> String {
     let words: Vec<&str> = line.split(' ').collect();
     let bulks: String = words.iter().map(|word| format!("${}\r\n{word}\r\n", word.len())).collect();
     format!("*{}\r\n{bulks}", words.len())
@@ -148,10 +148,10 @@ fn who_is_served_in_one_round_gets_its_own_replies_in_its_own_order() {
     let directory = tempfile::tempdir().unwrap();
     let options = quipu_engine::Options::new(directory.path());
     let engine = quipu_engine::Engine::open_with(options, gate.environment()).unwrap();
-    let door = Door::serve(engine, directory, |options| options.workers = std::num::NonZeroUsize::MIN);
-    let mut first = door.client();
+    let server = TestServer::serve(engine, directory, |options| options.workers = std::num::NonZeroUsize::MIN);
+    let mut first = server.client();
     first.ask("PFADD sketch item", ":1\r\n").ask("SET full 9223372036854775807", "+OK\r\n");
-    let mut clients: Vec<_> = (0..300).map(|_| door.client()).collect();
+    let mut clients: Vec<_> = (0..300).map(|_| server.client()).collect();
     for (at, client) in clients.iter_mut().enumerate() {
         // Every third understands another dialect, in which nothing is another nothing.
         client.ask("CLIENT ID", format!(":{}\r\n", at + 2));
@@ -162,19 +162,19 @@ fn who_is_served_in_one_round_gets_its_own_replies_in_its_own_order() {
     }
     // The only worker waits for the disk, so all that is sent meanwhile is there in its next round.
     gate.set(Sync::Waits);
-    first.send(said("INCR n")).expect_silence(MOMENT);
+    first.send(encode_command("INCR n")).expect_silence(SILENCE_TIME);
     for (at, client) in clients.iter_mut().enumerate() {
-        let own = said(&format!("INCRBY own:{at} {at}")) + &said(&format!("INCR own:{at}"));
+        let own = encode_command(&format!("INCRBY own:{at} {at}")) + &encode_command(&format!("INCR own:{at}"));
         let odd = match at % 5 {
-            0 => said("INCR sketch"),
-            1 => said("INCR full"),
-            2 => said("GET none"),
+            0 => encode_command("INCR sketch"),
+            1 => encode_command("INCR full"),
+            2 => encode_command("GET none"),
             3 => "PING\r\n".to_owned(),
             _ => String::new(),
         };
         // The last bytes of some come later.
-        let unfinished = if at % 7 == 0 { said("INCR late").trim_end().to_owned() } else { String::new() };
-        client.send(format!("{own}{odd}{}{unfinished}", said("INCR n")));
+        let unfinished = if at % 7 == 0 { encode_command("INCR late").trim_end().to_owned() } else { String::new() };
+        client.send(format!("{own}{odd}{}{unfinished}", encode_command("INCR n")));
     }
     gate.set(Sync::Passes);
     first.expect(":1\r\n");
@@ -202,15 +202,15 @@ fn who_is_served_in_one_round_gets_its_own_replies_in_its_own_order() {
 #[test]
 fn the_next_reply_waits_for_adds_that_had_none() {
     let gate = Gate::open();
-    let door = Door::open_on(gate.environment());
-    let mut client = door.client();
+    let server = TestServer::open_on(gate.environment());
+    let mut client = server.client();
     let adds = "INCR n\r\n".repeat(200);
     client.send(format!("CLIENT REPLY OFF\r\n{adds}CLIENT REPLY ON\r\n")).expect("+OK\r\n");
-    assert_eq!(door.engine.stats().counters_split, 1);
+    assert_eq!(server.engine.stats().counters_split, 1);
     gate.set(Sync::Waits);
     // Lanes are not synced by anyone; a reply to whatever comes next says that they are.
-    client.send(format!("CLIENT REPLY OFF\r\n{adds}")).expect_silence(MOMENT);
-    client.send("CLIENT REPLY ON\r\nPING\r\n").expect_silence(MOMENT);
+    client.send(format!("CLIENT REPLY OFF\r\n{adds}")).expect_silence(SILENCE_TIME);
+    client.send("CLIENT REPLY ON\r\nPING\r\n").expect_silence(SILENCE_TIME);
     gate.set(Sync::Passes);
     client.expect("+OK\r\n+PONG\r\n").ask("GET n", "$3\r\n400\r\n");
 }
@@ -218,15 +218,15 @@ fn the_next_reply_waits_for_adds_that_had_none() {
 #[test]
 fn when_the_disk_fails_connections_close_and_nothing_is_acknowledged() {
     let gate = Gate::open();
-    let door = Door::open_on(gate.environment());
-    let (mut writer, mut reader) = (door.client(), door.client());
+    let server = TestServer::open_on(gate.environment());
+    let (mut writer, mut reader) = (server.client(), server.client());
     writer.ask("INCR n", ":1\r\n");
     gate.set(Sync::Waits);
-    writer.send("INCR n\r\nPING\r\n").expect_silence(MOMENT);
-    reader.send("GET n\r\n").expect_silence(MOMENT);
+    writer.send("INCR n\r\nPING\r\n").expect_silence(SILENCE_TIME);
+    reader.send("GET n\r\n").expect_silence(SILENCE_TIME);
     gate.set(Sync::Fails);
     writer.expect_closed_after("");
     reader.expect_closed_after("");
     gate.set(Sync::Passes);
-    door.client().send("INCR n\r\n").expect_closed_after("");
+    server.client().send("INCR n\r\n").expect_closed_after("");
 }

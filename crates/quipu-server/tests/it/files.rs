@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use rustix::process::{Resource, Rlimit, setrlimit};
 
-use crate::door::{Client, Door};
+use crate::test_server::{Client, TestServer};
 
 const CHILD: &str = "QUIPU_TEST_FEW_FILES";
 
@@ -60,8 +60,8 @@ fn connections_leave_files_for_the_journal() {
 
 fn serve_with_few_files() {
     setrlimit(Resource::Nofile, Rlimit { current: Some(FILES), maximum: Some(FILES) }).unwrap();
-    let door = Door::open();
-    println!("ready {} {}", door.resp, door.http);
+    let server = TestServer::open();
+    println!("ready {} {}", server.resp, server.http);
     // Until the parent has seen enough.
     let _ = std::io::stdin().read(&mut [0]);
 }

@@ -5,21 +5,21 @@ use quipu_model::{Millis, Name};
 use quipu_server::Password;
 use serde_json::{Value, json};
 
-use crate::commit::{Gate, MOMENT, Sync};
-use crate::door::Door;
-use crate::http_client::Http;
+use crate::commit::{Gate, SILENCE_TIME, Sync};
+use crate::http_client::HttpClient;
+use crate::test_server::TestServer;
 
 #[test]
 fn a_counter_lives_from_its_first_add_to_its_end() {
-    let door = Door::open();
-    let mut http = Http::of(&door);
+    let server = TestServer::open();
+    let mut http = HttpClient::connect_to(&server);
     let added = http.post("/v1/counters/likes:42/add", "");
     assert_eq!((added.status, added.header("content-type")), (200, Some("application/json")));
     assert_eq!(added.json(), json!({"name": "likes:42", "value": 1, "value_string": "1"}));
     assert_eq!(http.post("/v1/counters/likes:42/add", "{\"delta\": 1200}").json()["value"], 1_201);
     assert_eq!(http.post("/v1/counters/likes:42/add", "{\"delta\": \"-1\"}").json()["value"], 1_200);
-    let silent = http.post("/v1/counters/likes:42/add?reply=none", "{}");
-    assert_eq!((silent.status, silent.body.len()), (204, 0));
+    let no_reply = http.post("/v1/counters/likes:42/add?reply=none", "{}");
+    assert_eq!((no_reply.status, no_reply.body.len()), (204, 0));
 
     let reading = http.get("/v1/counters/likes:42").json();
     for (key, value) in [
@@ -42,7 +42,7 @@ fn a_counter_lives_from_its_first_add_to_its_end() {
 
     let reset = http.post("/v1/counters/likes:42/reset", "").json();
     assert_eq!((&reset["before"], &reset["value"]), (&json!(1_201), &json!(0)));
-    door.client().ask("GET likes:42", "$1\r\n0\r\n");
+    server.client().ask("GET likes:42", "$1\r\n0\r\n");
     let deleted = http.ask("DELETE", "/v1/counters/likes:42", "", "").json();
     assert_eq!(deleted, json!({"name": "likes:42", "deleted": true}));
     assert_eq!(http.ask("DELETE", "/v1/counters/likes:42", "", "").json()["deleted"], false);
@@ -52,13 +52,13 @@ fn a_counter_lives_from_its_first_add_to_its_end() {
 
 #[test]
 fn names_are_any_bytes_and_both_doors_mean_the_same() {
-    let door = Door::open();
-    let mut http = Http::of(&door);
+    let server = TestServer::open();
+    let mut http = HttpClient::connect_to(&server);
     assert_eq!(http.post("/v1/counters/a%2Fb%20c%3F/add", "").json()["name"], "a/b c?");
-    door.client().ask("GET \"a/b c?\"", "$1\r\n1\r\n");
+    server.client().ask("GET \"a/b c?\"", "$1\r\n1\r\n");
     let odd = http.post("/v1/counters/%00%ff/add", "").json();
     assert_eq!((&odd["name"], &odd["name_encoded"]), (&json!("\u{0}\u{fffd}"), &json!("%00%FF")));
-    door.client().ask("GET \"\\x00\\xff\"", "$1\r\n1\r\n");
+    server.client().ask("GET \"\\x00\\xff\"", "$1\r\n1\r\n");
     assert_eq!(http.post(&format!("/v1/counters/{}/add", "a".repeat(512)), "").status, 200);
     assert_eq!(http.post(&format!("/v1/counters/{}/add", "%41".repeat(512)), "").status, 200);
     http.post(&format!("/v1/counters/{}/add", "a".repeat(513)), "").is_problem(400, "bad-path");
@@ -68,8 +68,8 @@ fn names_are_any_bytes_and_both_doors_mean_the_same() {
 
 #[test]
 fn totals_beyond_doubles_are_strings_and_overflow_is_refused() {
-    let door = Door::open();
-    let mut http = Http::of(&door);
+    let server = TestServer::open();
+    let mut http = HttpClient::connect_to(&server);
     let most = http.post("/v1/counters/a/add", "{\"delta\": 9223372036854775807}").json();
     assert_eq!((&most["value"], &most["value_string"]), (&json!("9223372036854775807"), &json!("9223372036854775807")));
     http.post("/v1/counters/a/add", "").is_problem(409, "overflow");
@@ -78,11 +78,11 @@ fn totals_beyond_doubles_are_strings_and_overflow_is_refused() {
 
 #[test]
 fn counters_are_listed_with_prefix_and_cursor() {
-    let door = Door::open();
-    let mut http = Http::of(&door);
+    let server = TestServer::open();
+    let mut http = HttpClient::connect_to(&server);
     for number in 0..250 {
-        door.engine.add(format!("n:{number}"), number).unwrap();
-        door.engine.add(format!("m*{number}"), 1).unwrap();
+        server.engine.add(format!("n:{number}"), number).unwrap();
+        server.engine.add(format!("m*{number}"), 1).unwrap();
     }
     let (mut names, mut path, mut pages) = (Vec::new(), "/v1/counters?prefix=n:&limit=40".to_owned(), 0);
     loop {
@@ -114,8 +114,8 @@ fn counters_are_listed_with_prefix_and_cursor() {
 
 #[test]
 fn what_is_not_understood_is_named_and_nothing_is_applied() {
-    let door = Door::open();
-    let mut http = Http::of(&door);
+    let server = TestServer::open();
+    let mut http = HttpClient::connect_to(&server);
     for (body, word) in [
         ("{\"delta\": 1.5}", "whole number"),
         ("{\"delta\": 1e400}", "out of range"),
@@ -145,13 +145,13 @@ fn what_is_not_understood_is_named_and_nothing_is_applied() {
     assert_eq!(http.get("/v1/counters/a").json()["exists"], false);
     // Bytes that are no text, in a body that says how long it is.
     http.0.send(b"POST /v1/counters/a/add HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\n\r\n{\"\xff\"");
-    http.hear(false).is_problem(400, "bad-body");
+    http.read_reply(false).is_problem(400, "bad-body");
 }
 
 #[test]
 fn unknown_paths_and_methods_are_problems_and_the_connection_goes_on() {
-    let door = Door::open();
-    let mut http = Http::of(&door);
+    let server = TestServer::open();
+    let mut http = HttpClient::connect_to(&server);
     assert_eq!(http.get("/healthz").text(), "ok\n");
     assert_eq!(http.get("/readyz").text(), "ready\n");
     for path in ["/", "/nothing", "/v1", "/v1/counters/", "/v1/counters/a/b", "/v1/counters/a/add/"] {
@@ -164,10 +164,10 @@ fn unknown_paths_and_methods_are_problems_and_the_connection_goes_on() {
         ("OPTIONS", "/v1/counters/a/add", "POST"),
         ("GET", "/v1/batch", "POST"),
     ] {
-        let told = http.ask(method, path, "", "");
-        told.is_problem(405, "method-not-allowed");
-        assert_eq!(told.header("allow"), Some(allow));
-        assert_eq!(told.header("access-control-allow-origin"), None);
+        let reply = http.ask(method, path, "", "");
+        reply.is_problem(405, "method-not-allowed");
+        assert_eq!(reply.header("allow"), Some(allow));
+        assert_eq!(reply.header("access-control-allow-origin"), None);
     }
     let head = http.ask("HEAD", "/v1/counters/a", "", "");
     assert_eq!((head.status, head.body.len()), (200, 0));
@@ -176,21 +176,21 @@ fn unknown_paths_and_methods_are_problems_and_the_connection_goes_on() {
 
 #[test]
 fn with_a_password_only_health_is_told_without_it() {
-    let door = Door::open_with(|options| options.password = Some(Password::new(b"secret").unwrap()));
+    let server = TestServer::open_with(|options| options.password = Some(Password::new(b"secret").unwrap()));
     for path in ["/v1/counters/a", "/v1/counters", "/metrics", "/openapi.json", "/nothing", "/v1/counters/a/watch"] {
         for headers in
             ["", "Authorization: Bearer wrong\r\n", "Authorization: Basic c2VjcmV0\r\n", "Authorization: secret\r\n"]
         {
-            let mut http = Http::of(&door);
-            let told = http.ask("GET", path, headers, "");
-            told.is_problem(401, "unauthorized");
-            assert_eq!(told.header("www-authenticate"), Some("Bearer realm=\"quipu\""));
+            let mut http = HttpClient::connect_to(&server);
+            let reply = http.ask("GET", path, headers, "");
+            reply.is_problem(401, "unauthorized");
+            assert_eq!(reply.header("www-authenticate"), Some("Bearer realm=\"quipu\""));
             http.0.expect_closed_after("");
         }
     }
-    let mut stranger = Http::of(&door);
-    stranger.ask("POST", "/v1/counters/a/add", "", "{\"delta\": 1}").is_problem(401, "unauthorized");
-    let mut http = Http::of(&door);
+    let mut unauthenticated = HttpClient::connect_to(&server);
+    unauthenticated.ask("POST", "/v1/counters/a/add", "", "{\"delta\": 1}").is_problem(401, "unauthorized");
+    let mut http = HttpClient::connect_to(&server);
     assert_eq!((http.get("/healthz").status, http.get("/readyz").status), (200, 200));
     let right = "Authorization: Bearer secret\r\n";
     assert_eq!(http.ask("GET", "/v1/counters/a", right, "").json()["exists"], false);
@@ -201,8 +201,8 @@ fn with_a_password_only_health_is_told_without_it() {
 
 #[test]
 fn a_batch_has_a_result_for_each_item_in_order() {
-    let door = Door::open();
-    let mut http = Http::of(&door);
+    let server = TestServer::open();
+    let mut http = HttpClient::connect_to(&server);
     let batch = json!([
         {"name": "a", "delta": 5},
         {"name": "a", "delta": "9223372036854775807"},
@@ -237,10 +237,10 @@ fn a_batch_has_a_result_for_each_item_in_order() {
     http.post("/v1/batch", "[{\"name\": \"b\"}, {\"name\": \"b\", \"op\": \"set\"}]").is_problem(400, "bad-body");
     assert_eq!(http.get("/v1/counters/b").json()["value"], 4);
     let many = "{\"name\": \"c\"}\n".repeat(2_048);
-    let told = http.post("/v1/batch", &many);
-    assert_eq!((told.status, told.text().lines().count()), (200, 2_048));
+    let reply = http.post("/v1/batch", &many);
+    assert_eq!((reply.status, reply.text().lines().count()), (200, 2_048));
     http.post("/v1/batch", &format!("{many}{{\"name\": \"c\"}}")).is_problem(413, "body-too-large");
-    assert_eq!(Http::of(&door).get("/v1/counters/c").json()["value"], 2_048);
+    assert_eq!(HttpClient::connect_to(&server).get("/v1/counters/c").json()["value"], 2_048);
 }
 
 #[test]
@@ -253,15 +253,15 @@ fn a_request_on_a_counter_at_rest_waits_and_the_others_go_on() {
     engine.close().unwrap();
     drop(engine);
     let engine = Engine::open(Options::new(directory.path())).unwrap();
-    let door = Door::serve(engine, directory, |_| {});
-    let mut http = Http::of(&door);
+    let server = TestServer::serve(engine, directory, |_| {});
+    let mut http = HttpClient::connect_to(&server);
     assert_eq!(http.get("/v1/counters/n:7").json()["value"], 7);
     assert_eq!(http.post("/v1/counters/n:8/add", "").json()["value"], 9);
     assert_eq!(http.post("/v1/counters/n:9/reset", "").json()["before"], 9);
     assert_eq!(http.ask("DELETE", "/v1/counters/n:10", "", "").json()["deleted"], true);
     let batch: String = (100..200).map(|number| format!("{{\"name\": \"n:{number}\"}}\n")).collect();
-    let told = http.post("/v1/batch", &batch);
-    for (line, number) in told.text().lines().zip(101..) {
+    let reply = http.post("/v1/batch", &batch);
+    for (line, number) in reply.text().lines().zip(101..) {
         assert_eq!(serde_json::from_str::<Value>(line).unwrap()["value"], number);
     }
     let listed = http.get("/v1/counters?limit=1000&prefix=n:").json();
@@ -271,24 +271,24 @@ fn a_request_on_a_counter_at_rest_waits_and_the_others_go_on() {
 #[test]
 fn no_reply_leaves_before_what_it_includes_is_on_disk() {
     let gate = Gate::open();
-    let door = Door::open_on(gate.environment());
-    let (mut writer, mut reader) = (Http::of(&door), Http::of(&door));
+    let server = TestServer::open_on(gate.environment());
+    let (mut writer, mut reader) = (HttpClient::connect_to(&server), HttpClient::connect_to(&server));
     writer.post("/v1/counters/n/add", "");
     gate.set(Sync::Waits);
     writer.send("POST", "/v1/counters/n/add?reply=none", "", "");
-    writer.0.expect_silence(MOMENT);
+    writer.0.expect_silence(SILENCE_TIME);
     reader.send("GET", "/v1/counters/n", "", "");
-    reader.0.expect_silence(MOMENT);
+    reader.0.expect_silence(SILENCE_TIME);
     gate.set(Sync::Passes);
-    assert_eq!(writer.hear(false).status, 204);
-    assert_eq!(reader.hear(false).json()["value"], 2);
+    assert_eq!(writer.read_reply(false).status, 204);
+    assert_eq!(reader.read_reply(false).json()["value"], 2);
 }
 
 #[test]
 fn when_the_disk_fails_there_is_no_reply() {
     let gate = Gate::open();
-    let door = Door::open_on(gate.environment());
-    let mut http = Http::of(&door);
+    let server = TestServer::open_on(gate.environment());
+    let mut http = HttpClient::connect_to(&server);
     http.post("/v1/counters/n/add", "");
     gate.set(Sync::Fails);
     http.send("POST", "/v1/counters/n/add", "", "");
@@ -298,10 +298,10 @@ fn when_the_disk_fails_there_is_no_reply() {
 
 #[test]
 fn expiry_is_part_of_a_reading() {
-    let door = Door::open();
-    let mut http = Http::of(&door);
-    door.client().ask("SET a 1 EX 1000", "+OK\r\n");
-    let at = door.engine.read("a").unwrap().expires_at.unwrap();
+    let server = TestServer::open();
+    let mut http = HttpClient::connect_to(&server);
+    server.client().ask("SET a 1 EX 1000", "+OK\r\n");
+    let at = server.engine.read("a").unwrap().expires_at.unwrap();
     let text = quipu_protocol::json::rfc3339(Millis(at.0));
     assert_eq!(http.get("/v1/counters/a").json()["expires_at"], text);
     assert_eq!(Name::new(b"a").unwrap().namespace(), b"default");
@@ -309,17 +309,17 @@ fn expiry_is_part_of_a_reading() {
 
 #[test]
 fn metrics_are_told_in_the_format_of_prometheus() {
-    let door = Door::open();
-    let mut http = Http::of(&door);
+    let server = TestServer::open();
+    let mut http = HttpClient::connect_to(&server);
     for _ in 0..3 {
         http.post("/v1/counters/likes:1/add", "");
     }
     http.get("/v1/counters/likes:1");
     http.post("/v1/counters/likes:1/add", "{\"delta\": 9223372036854775807}").is_problem(409, "overflow");
-    door.client().ask("INCR a\nINCRBY a 9223372036854775807", ":1\r\n-ERR increment or decrement would overflow\r\n");
-    let told = http.get("/metrics");
-    assert_eq!(told.header("content-type"), Some("text/plain; version=0.0.4; charset=utf-8"));
-    let text = told.text();
+    server.client().ask("INCR a\nINCRBY a 9223372036854775807", ":1\r\n-ERR increment or decrement would overflow\r\n");
+    let reply = http.get("/metrics");
+    assert_eq!(reply.header("content-type"), Some("text/plain; version=0.0.4; charset=utf-8"));
+    let text = reply.text();
     for line in [
         "quipu_counters 2",
         "quipu_operations_total{door=\"http\"} 5",
@@ -332,7 +332,7 @@ fn metrics_are_told_in_the_format_of_prometheus() {
         "# TYPE quipu_fsync_seconds histogram",
         "quipu_disk_full 0",
     ] {
-        assert!(text.lines().any(|told| told == line), "{line} is not in\n{text}");
+        assert!(text.lines().any(|reply| reply == line), "{line} is not in\n{text}");
     }
     assert!(!text.contains("quipu_store_puts_total"), "there is no store");
     // Every line is a comment or a name, labels and a number; every sample has been announced.
@@ -355,8 +355,8 @@ fn metrics_are_told_in_the_format_of_prometheus() {
 
 #[test]
 fn counters_of_every_approximate_kind_are_observed_and_read() {
-    let door = Door::open();
-    let mut http = Http::of(&door);
+    let server = TestServer::open();
+    let mut http = HttpClient::connect_to(&server);
     // Different items, unless somebody says otherwise.
     let observed = http.post("/v1/counters/v:1/observe", r#"{"items": ["a", "b", {"item": "a"}]}"#).json();
     assert_eq!(observed, json!({"name": "v:1", "kind": "unique", "changed": true}));
@@ -425,20 +425,20 @@ fn counters_of_every_approximate_kind_are_observed_and_read() {
 
 #[test]
 fn a_window_is_put_and_its_readings_name_it() {
-    let door = Door::open();
-    let mut http = Http::of(&door);
+    let server = TestServer::open();
+    let mut http = HttpClient::connect_to(&server);
     for (body, word) in [
         (r#"{"window": "1h"}"#, "1h/60"),
         (r#"{"window": "1h/7000"}"#, "1h/60"),
         (r#"{"window": "1h/7"}"#, "1h/60"),
         (r#"{"decay": "0s"}"#, "decay"),
     ] {
-        let told = http.ask("PUT", "/v1/namespaces/w", "", body).is_problem(422, "bad-settings");
-        assert!(told.to_string().contains(word), "{told}");
+        let reply = http.ask("PUT", "/v1/namespaces/w", "", body).is_problem(422, "bad-settings");
+        assert!(reply.to_string().contains(word), "{reply}");
     }
     let put = http.ask("PUT", "/v1/namespaces/w", "", r#"{"window": "1h/60", "decay": "30m"}"#).json();
     assert_eq!(put["settings"]["window"]["value"], "1h/60");
-    let now = door.engine.now().0;
+    let now = server.engine.now().0;
     for (ago, items) in [(0, r#"["a", "b"]"#), (1_800_000, r#"["b", "c"]"#), (4_000_000, r#"["d"]"#)] {
         for kind in ["unique", "frequency"] {
             let body = format!(r#"{{"kind": "{kind}", "at": {}, "items": {items}}}"#, now - ago);
@@ -466,14 +466,14 @@ fn a_window_is_put_and_its_readings_name_it() {
     let metrics = http.get("/metrics");
     assert!(metrics.text().contains("\nquipu_late_events_total 2\n"), "one of each kind");
     // The door that has no times says the same.
-    door.client().ask("QUIPU.OBSERVE w:unique e", ":1\r\n");
+    server.client().ask("QUIPU.OBSERVE w:unique e", ":1\r\n");
     assert_eq!(http.get("/v1/counters/w:unique").json()["value"], 4);
 }
 
 #[test]
 fn every_route_answers_as_its_description_says() {
-    let door = Door::open();
-    let mut http = Http::of(&door);
+    let server = TestServer::open();
+    let mut http = HttpClient::connect_to(&server);
     let document = http.get("/openapi.json").json();
     assert_eq!(document["openapi"], "3.1.0");
     let mut operations = 0;
@@ -493,7 +493,7 @@ fn every_route_answers_as_its_description_says() {
                     .collect(),
             };
             for body in bodies {
-                let mut http = Http::of(&door);
+                let mut http = HttpClient::connect_to(&server);
                 http.send(&method.to_uppercase(), &path, "", &body);
                 let (status, head) = http.head();
                 let response = &operation["responses"][status.to_string()];
@@ -503,9 +503,9 @@ fn every_route_answers_as_its_description_says() {
                 assert!(response["content"].get(media).is_some(), "{method} {path}: {media}");
             }
             // What does not fit is a problem that is described, too.
-            let told = http.ask(&method.to_uppercase(), &format!("{path}?nonsense=1"), "", "");
+            let reply = http.ask(&method.to_uppercase(), &format!("{path}?nonsense=1"), "", "");
             let public = ["/healthz", "/readyz", "/metrics", "/openapi.json"].contains(&path.as_str());
-            assert!(public || operation["responses"][told.status.to_string()].is_object(), "{path}: {}", told.status);
+            assert!(public || operation["responses"][reply.status.to_string()].is_object(), "{path}: {}", reply.status);
         }
     }
     assert_eq!(operations, 19);

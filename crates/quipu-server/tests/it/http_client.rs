@@ -5,20 +5,20 @@ use std::net::SocketAddr;
 
 use serde_json::Value;
 
-use crate::door::{Client, Door};
+use crate::test_server::{Client, TestServer};
 
 /// A connection.
-pub struct Http(pub Client);
+pub struct HttpClient(pub Client);
 
 /// A reply.
 #[derive(Debug)]
-pub struct Told {
+pub struct HttpReply {
     pub status: u16,
     pub head: String,
     pub body: Vec<u8>,
 }
 
-impl Told {
+impl HttpReply {
     pub fn header(&self, name: &str) -> Option<&str> {
         let prefix = format!("{name}: ");
         self.head.lines().find_map(|line| line.strip_prefix(&prefix))
@@ -45,27 +45,27 @@ impl Told {
     }
 }
 
-impl Http {
-    pub fn connect(addr: SocketAddr) -> Http {
-        Http(Client::connect(addr))
+impl HttpClient {
+    pub fn connect(addr: SocketAddr) -> HttpClient {
+        HttpClient(Client::connect(addr))
     }
 
-    pub fn of(door: &Door) -> Http {
-        Http::connect(door.http)
+    pub fn connect_to(server: &TestServer) -> HttpClient {
+        HttpClient::connect(server.http)
     }
 
-    pub fn get(&mut self, path: &str) -> Told {
+    pub fn get(&mut self, path: &str) -> HttpReply {
         self.ask("GET", path, "", "")
     }
 
-    pub fn post(&mut self, path: &str, body: &str) -> Told {
+    pub fn post(&mut self, path: &str, body: &str) -> HttpReply {
         self.ask("POST", path, "", body)
     }
 
     /// Sends a request and hears its reply. Headers end with line ends.
-    pub fn ask(&mut self, method: &str, path: &str, headers: &str, body: &str) -> Told {
+    pub fn ask(&mut self, method: &str, path: &str, headers: &str, body: &str) -> HttpReply {
         self.send(method, path, headers, body);
-        self.hear(method == "HEAD")
+        self.read_reply(method == "HEAD")
     }
 
     pub fn send(&mut self, method: &str, path: &str, headers: &str, body: &str) {
@@ -86,15 +86,15 @@ impl Http {
     }
 
     /// The next reply.
-    pub fn hear(&mut self, headless: bool) -> Told {
+    pub fn read_reply(&mut self, headless: bool) -> HttpReply {
         let (status, head) = self.head();
-        let mut told = Told { status, head, body: Vec::new() };
-        let length = told.header("content-length").map_or(0, |length| length.parse().unwrap());
+        let mut reply = HttpReply { status, head, body: Vec::new() };
+        let length = reply.header("content-length").map_or(0, |length| length.parse().unwrap());
         if !headless {
-            told.body = vec![0; length];
-            self.0.0.read_exact(&mut told.body).unwrap();
+            reply.body = vec![0; length];
+            self.0.0.read_exact(&mut reply.body).unwrap();
         }
-        told
+        reply
     }
 
     /// Sends bytes and hears everything until the server closes.

@@ -4,10 +4,10 @@ use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::time::Duration;
 
-use quipu_testkit::Dice;
+use quipu_testkit::SeededRng;
 
-use crate::door::Door;
-use crate::http_client::Http;
+use crate::http_client::HttpClient;
+use crate::test_server::TestServer;
 
 /// Damaged requests in one run.
 const REQUESTS: usize = 4_000;
@@ -26,33 +26,33 @@ const WHOLE: &[&str] = &[
 
 #[test]
 fn damaged_requests_are_answered_properly_or_closed() {
-    let door = Door::open_with(|options| {
+    let server = TestServer::open_with(|options| {
         options.limits.http_header_time_max = Duration::from_millis(200);
         options.limits.http_body_time_max = Duration::from_millis(200);
     });
     let seed = std::env::var("QUIPU_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
-    let dice = Dice::new(seed);
-    let mut bystander = Http::of(&door);
+    let rng = SeededRng::new(seed);
+    let mut bystander = HttpClient::connect_to(&server);
     let mut answered = 0;
     for number in 0..REQUESTS {
-        let bytes = damaged(&dice);
-        let mut client = Http::of(&door).0.0;
+        let bytes = damaged(&rng);
+        let mut client = HttpClient::connect_to(&server).0.0;
         client.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
         let _ = client.write_all(&bytes);
         let _ = client.shutdown(Shutdown::Write);
-        let mut heard = Vec::new();
-        let read = client.read_to_end(&mut heard);
-        let timed_out = read.is_err_and(|error| crate::door::is_timeout(&error));
+        let mut received = Vec::new();
+        let read = client.read_to_end(&mut received);
+        let timed_out = read.is_err_and(|error| crate::test_server::is_timeout(&error));
         assert!(!timed_out, "seed {seed}, {number}: it is not closed after {}", bytes.escape_ascii());
-        let text = String::from_utf8_lossy(&heard);
-        let proper = heard.is_empty()
+        let text = String::from_utf8_lossy(&received);
+        let proper = received.is_empty()
             || ["HTTP/1.1 2", "HTTP/1.1 4", "HTTP/1.0 2", "HTTP/1.0 4"].iter().any(|head| text.starts_with(head));
         assert!(
             proper && !text.contains("HTTP/1.1 5"),
             "seed {seed}, {number}: {} was answered {text}",
             bytes.escape_ascii()
         );
-        answered += usize::from(!heard.is_empty());
+        answered += usize::from(!received.is_empty());
         if number % 100 == 0 {
             assert_eq!(bystander.get("/healthz").status, 200);
         }
@@ -62,24 +62,24 @@ fn damaged_requests_are_answered_properly_or_closed() {
 }
 
 /// A request, or two, with some of its bytes changed, left out, doubled or cut off.
-fn damaged(dice: &Dice) -> Vec<u8> {
-    let mut bytes = dice.pick(WHOLE).as_bytes().to_vec();
-    if dice.between(0..=3) == 0 {
-        bytes.extend_from_slice(dice.pick(WHOLE).as_bytes());
+fn damaged(rng: &SeededRng) -> Vec<u8> {
+    let mut bytes = rng.pick(WHOLE).as_bytes().to_vec();
+    if rng.between(0..=3) == 0 {
+        bytes.extend_from_slice(rng.pick(WHOLE).as_bytes());
     }
-    for _ in 0..dice.between(1..=6) {
+    for _ in 0..rng.between(1..=6) {
         if bytes.is_empty() {
             break;
         }
-        let at = place(dice, bytes.len() - 1);
-        let end = (at + place(dice, 8)).min(bytes.len());
-        match dice.between(0..=5) {
-            0 => bytes[at] = dice.between(0..=255) as u8,
-            1 => bytes[at] ^= 1 << dice.between(0..=7),
+        let at = offset(rng, bytes.len() - 1);
+        let end = (at + offset(rng, 8)).min(bytes.len());
+        match rng.between(0..=5) {
+            0 => bytes[at] = rng.between(0..=255) as u8,
+            1 => bytes[at] ^= 1 << rng.between(0..=7),
             2 => drop(bytes.drain(at..end)),
             3 => {
                 let piece = bytes[at..end].to_vec();
-                bytes.splice(at..at, piece.repeat(1 + place(dice, 3)));
+                bytes.splice(at..at, piece.repeat(1 + offset(rng, 3)));
             }
             4 => bytes.truncate(at),
             _ => {
@@ -95,13 +95,13 @@ fn damaged(dice: &Dice) -> Vec<u8> {
                     b"%",
                     b"\r\n\r\n",
                 ];
-                bytes.splice(at..at, dice.pick(odd).iter().copied());
+                bytes.splice(at..at, rng.pick(odd).iter().copied());
             }
         }
     }
     bytes
 }
 
-fn place(dice: &Dice, most: usize) -> usize {
-    dice.between(0..=most as i64) as usize
+fn offset(rng: &SeededRng, most: usize) -> usize {
+    rng.between(0..=most as i64) as usize
 }

@@ -4,32 +4,32 @@
 
 use quipu_server::{HttpHosts, Password};
 
-use crate::door::Door;
-use crate::http_client::{Http, Told};
+use crate::http_client::{HttpClient, HttpReply};
+use crate::test_server::TestServer;
 
 const ADD: &str = "/v1/counters/a/add";
 
 /// Sends one request with exactly this head, on a connection of its own.
-fn ask_raw(door: &Door, head: &str) -> Told {
-    let mut http = Http::of(door);
+fn ask_raw(server: &TestServer, head: &str) -> HttpReply {
+    let mut http = HttpClient::connect_to(server);
     http.0.send(format!("{head}\r\n"));
-    http.hear(head.starts_with("HEAD "))
+    http.read_reply(head.starts_with("HEAD "))
 }
 
 /// Sends a request under a host.
-fn ask_as(door: &Door, method: &str, path: &str, host: &str, headers: &str) -> Told {
-    ask_raw(door, &format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\n{headers}"))
+fn ask_as(server: &TestServer, method: &str, path: &str, host: &str, headers: &str) -> HttpReply {
+    ask_raw(server, &format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\n{headers}"))
 }
 
 #[track_caller]
-fn expect_value(door: &Door, value: i64) {
-    assert_eq!(Http::of(door).get("/v1/counters/a").json()["value"], value);
+fn expect_value(server: &TestServer, value: i64) {
+    assert_eq!(HttpClient::connect_to(server).get("/v1/counters/a").json()["value"], value);
 }
 
 #[test]
 fn a_name_that_a_page_points_here_is_not_served() {
-    let door = Door::open();
-    let port = door.http.port();
+    let server = TestServer::open();
+    let port = server.http.port();
     for host in [
         format!("evil.example:{port}"),
         "evil.example".to_owned(),
@@ -54,56 +54,57 @@ fn a_name_that_a_page_points_here_is_not_served() {
             ("PUT", "/v1/namespaces/a"),
             ("OPTIONS", ADD),
         ] {
-            let told = ask_as(&door, method, path, &host, &origin);
-            let problem = told.is_problem(421, "misdirected");
+            let reply = ask_as(&server, method, path, &host, &origin);
+            let problem = reply.is_problem(421, "misdirected");
             assert!(problem["detail"].as_str().unwrap().contains("http_hosts"), "{problem}");
-            assert_eq!(told.header("connection"), Some("close"), "its body is not waited for");
+            assert_eq!(reply.header("connection"), Some("close"), "its body is not waited for");
         }
-        assert_eq!(ask_as(&door, "HEAD", "/v1/counters/a", &host, &origin).status, 421);
+        assert_eq!(ask_as(&server, "HEAD", "/v1/counters/a", &host, &origin).status, 421);
     }
-    expect_value(&door, 0);
+    expect_value(&server, 0);
 }
 
 #[test]
 fn localhost_addresses_and_the_names_of_the_setting_are_served() {
-    let door = Door::open_with(|options| options.http_hosts = HttpHosts::parse("quipu,metrics.internal").unwrap());
+    let server =
+        TestServer::open_with(|options| options.http_hosts = HttpHosts::parse("quipu,metrics.internal").unwrap());
     let mut value = 0;
     for host in
         ["localhost", "LocalHost:7380", "127.0.0.1", "192.0.2.7:80", "[::1]:7380", "quipu:80", "metrics.internal"]
     {
         value += 1;
         let origin = format!("Origin: http://{host}\r\nSec-Fetch-Site: same-origin\r\n");
-        assert_eq!(ask_as(&door, "POST", ADD, host, &origin).json()["value"], value, "{host}");
-        assert_eq!(ask_as(&door, "GET", "/metrics", host, "").status, 200);
+        assert_eq!(ask_as(&server, "POST", ADD, host, &origin).json()["value"], value, "{host}");
+        assert_eq!(ask_as(&server, "GET", "/metrics", host, "").status, 200);
     }
-    ask_as(&door, "POST", ADD, "quipu.evil.example", "").is_problem(421, "misdirected");
+    ask_as(&server, "POST", ADD, "quipu.evil.example", "").is_problem(421, "misdirected");
     let long = "a".repeat(1_000);
-    let problem = ask_as(&door, "GET", "/healthz", &long, "").is_problem(421, "misdirected");
+    let problem = ask_as(&server, "GET", "/healthz", &long, "").is_problem(421, "misdirected");
     assert!(!problem["detail"].as_str().unwrap().contains(&long), "{problem}");
-    expect_value(&door, value);
+    expect_value(&server, value);
 }
 
 #[test]
 fn with_a_password_a_server_is_served_under_every_name() {
-    let door = Door::open_with(|options| options.password = Some(Password::new(b"secret").unwrap()));
+    let server = TestServer::open_with(|options| options.password = Some(Password::new(b"secret").unwrap()));
     let right = "Authorization: Bearer secret\r\n";
-    assert_eq!(ask_as(&door, "POST", ADD, "counters.example", right).json()["value"], 1);
-    assert_eq!(ask_as(&door, "GET", "/v1/counters/a", "counters.example", right).json()["value"], 1);
-    assert_eq!(ask_as(&door, "GET", "/healthz", "counters.example", "").status, 200);
+    assert_eq!(ask_as(&server, "POST", ADD, "counters.example", right).json()["value"], 1);
+    assert_eq!(ask_as(&server, "GET", "/v1/counters/a", "counters.example", right).json()["value"], 1);
+    assert_eq!(ask_as(&server, "GET", "/healthz", "counters.example", "").status, 200);
     // What has no password learns nothing, and what comes from another origin changes nothing even with it.
-    ask_as(&door, "POST", ADD, "evil.example", "").is_problem(401, "unauthorized");
+    ask_as(&server, "POST", ADD, "evil.example", "").is_problem(401, "unauthorized");
     for origin in ["Origin: http://evil.example\r\n", "Sec-Fetch-Site: cross-site\r\n", "Sec-Fetch-Site: same-site\r\n"]
     {
         let headers = format!("{right}{origin}");
-        ask_as(&door, "POST", ADD, "counters.example", &headers).is_problem(403, "cross-origin");
-        assert_eq!(ask_as(&door, "GET", "/v1/counters/a", "counters.example", &headers).json()["value"], 1);
+        ask_as(&server, "POST", ADD, "counters.example", &headers).is_problem(403, "cross-origin");
+        assert_eq!(ask_as(&server, "GET", "/v1/counters/a", "counters.example", &headers).json()["value"], 1);
     }
 }
 
 #[test]
 fn a_request_names_its_host_once() {
     for password in [None, Some(Password::new(b"secret").unwrap())] {
-        let door = Door::open_with(|options| options.password = password);
+        let server = TestServer::open_with(|options| options.password = password);
         for head in [
             format!("POST {ADD} HTTP/1.1\r\n"),
             format!("POST {ADD} HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n"),
@@ -114,23 +115,23 @@ fn a_request_names_its_host_once() {
             format!("POST http://evil.example{ADD} HTTP/1.1\r\nHost: localhost\r\n"),
             format!("POST http://evil@localhost{ADD} HTTP/1.1\r\nHost: localhost\r\n"),
         ] {
-            let told = ask_raw(&door, &head);
-            told.is_problem(400, "bad-host");
-            assert_eq!(told.header("connection"), Some("close"), "{head}");
+            let reply = ask_raw(&server, &head);
+            reply.is_problem(400, "bad-host");
+            assert_eq!(reply.header("connection"), Some("close"), "{head}");
         }
     }
-    let door = Door::open();
-    ask_raw(&door, &format!("POST http://evil.example{ADD} HTTP/1.0\r\n")).is_problem(421, "misdirected");
-    expect_value(&door, 0);
+    let server = TestServer::open();
+    ask_raw(&server, &format!("POST http://evil.example{ADD} HTTP/1.0\r\n")).is_problem(421, "misdirected");
+    expect_value(&server, 0);
     // A proxy writes the whole address; a probe may speak HTTP/1.0, which no browser does.
-    assert_eq!(ask_raw(&door, &format!("POST http://localhost{ADD} HTTP/1.1\r\nHost: LOCALHOST\r\n")).status, 200);
-    assert_eq!(ask_raw(&door, &format!("POST {ADD} HTTP/1.0\r\n")).status, 200);
-    expect_value(&door, 2);
+    assert_eq!(ask_raw(&server, &format!("POST http://localhost{ADD} HTTP/1.1\r\nHost: LOCALHOST\r\n")).status, 200);
+    assert_eq!(ask_raw(&server, &format!("POST {ADD} HTTP/1.0\r\n")).status, 200);
+    expect_value(&server, 2);
 }
 
 #[test]
 fn a_page_of_another_origin_changes_nothing() {
-    let door = Door::open();
+    let server = TestServer::open();
     for headers in [
         "Origin: http://evil.example\r\n",
         "Origin: null\r\n",
@@ -155,22 +156,22 @@ fn a_page_of_another_origin_changes_nothing() {
         for (method, path) in
             [("POST", ADD), ("DELETE", "/v1/counters/a"), ("PUT", "/v1/namespaces/a"), ("OPTIONS", ADD)]
         {
-            let told = ask_as(&door, method, path, "localhost", headers);
-            told.is_problem(403, "cross-origin");
-            assert_eq!(told.header("access-control-allow-origin"), None);
+            let reply = ask_as(&server, method, path, "localhost", headers);
+            reply.is_problem(403, "cross-origin");
+            assert_eq!(reply.header("access-control-allow-origin"), None);
         }
     }
-    expect_value(&door, 0);
-    let mut http = Http::of(&door);
+    expect_value(&server, 0);
+    let mut http = HttpClient::connect_to(&server);
     for headers in ["Origin: http://LOCALHOST\r\n", "Sec-Fetch-Site: same-origin\r\n", "Sec-Fetch-Site: none\r\n"] {
         assert_eq!(http.ask("POST", ADD, headers, "").status, 200, "{headers}");
     }
-    expect_value(&door, 3);
+    expect_value(&server, 3);
 }
 
 #[test]
 fn a_page_of_another_origin_causes_no_reads_but_may_link_to_them() {
-    let door = Door::open();
+    let server = TestServer::open();
     for headers in [
         // fetch, an image, a frame, events, a browser that does not tell where the page is.
         "Sec-Fetch-Site: cross-site\r\nSec-Fetch-Mode: no-cors\r\nSec-Fetch-Dest: empty\r\n",
@@ -182,12 +183,12 @@ fn a_page_of_another_origin_causes_no_reads_but_may_link_to_them() {
         "Origin: null\r\n",
     ] {
         for path in ["/v1/counters/a", "/v1/counters/a/watch", "/v1/counters", "/metrics", "/healthz"] {
-            ask_as(&door, "GET", path, "localhost", headers).is_problem(403, "cross-origin");
-            assert_eq!(ask_as(&door, "HEAD", path, "localhost", headers).status, 403);
+            ask_as(&server, "GET", path, "localhost", headers).is_problem(403, "cross-origin");
+            assert_eq!(ask_as(&server, "HEAD", path, "localhost", headers).status, 403);
         }
     }
     let link = "Sec-Fetch-Site: cross-site\r\nSec-Fetch-Mode: navigate\r\nSec-Fetch-Dest: document\r\n";
-    assert_eq!(ask_as(&door, "GET", "/v1/counters/a", "localhost", link).status, 200);
+    assert_eq!(ask_as(&server, "GET", "/v1/counters/a", "localhost", link).status, 200);
     let own = "Sec-Fetch-Site: same-origin\r\nSec-Fetch-Mode: cors\r\nSec-Fetch-Dest: empty\r\n";
-    assert_eq!(ask_as(&door, "GET", "/v1/counters/a", "localhost", own).status, 200);
+    assert_eq!(ask_as(&server, "GET", "/v1/counters/a", "localhost", own).status, 200);
 }

@@ -2,20 +2,20 @@
 
 use serde_json::json;
 
-use crate::door::Door;
-use crate::http_client::Http;
+use crate::http_client::HttpClient;
+use crate::test_server::TestServer;
 
 #[test]
 fn a_retry_gets_the_same_reply_and_another_request_under_its_name_is_refused() {
-    let door = Door::open();
+    let server = TestServer::open();
     let key = "Idempotency-Key: order-1\r\n";
-    let first = Http::of(&door).ask("POST", "/v1/counters/likes:42/add", key, "{\"delta\": 5}");
+    let first = HttpClient::connect_to(&server).ask("POST", "/v1/counters/likes:42/add", key, "{\"delta\": 5}");
     assert_eq!((first.status, first.json()["value"].as_i64()), (200, Some(5)));
     for body in ["{\"delta\": 5}", "{\"delta\": \"5\", \"token\": \"order-1\"}", " {\"delta\":5.0}"] {
-        let again = Http::of(&door).ask("POST", "/v1/counters/likes:42/add", key, body);
+        let again = HttpClient::connect_to(&server).ask("POST", "/v1/counters/likes:42/add", key, body);
         assert_eq!((again.status, &again.body), (200, &first.body), "{body}");
     }
-    let mut http = Http::of(&door);
+    let mut http = HttpClient::connect_to(&server);
     http.ask("POST", "/v1/counters/likes:42/add", key, "{\"delta\": 6}").is_problem(422, "token-mismatch");
     http.ask("POST", "/v1/counters/likes:43/add", key, "{\"delta\": 5}").is_problem(422, "token-mismatch");
     http.ask("POST", "/v1/counters/likes:42/reset", key, "").is_problem(422, "token-mismatch");
@@ -23,13 +23,13 @@ fn a_retry_gets_the_same_reply_and_another_request_under_its_name_is_refused() {
     // What asks for no reply is the same mutation.
     assert_eq!(http.ask("POST", "/v1/counters/likes:42/add?reply=none", key, "{\"delta\": 5}").status, 204);
     assert_eq!(http.get("/v1/counters/likes:42").json()["value"], 5);
-    door.client().ask("INCRBY likes:42 5 IDMP \"\" order-1", ":5\r\n");
+    server.client().ask("INCRBY likes:42 5 IDMP \"\" order-1", ":5\r\n");
 }
 
 #[test]
 fn every_mutation_can_be_named() {
-    let door = Door::open();
-    let mut http = Http::of(&door);
+    let server = TestServer::open();
+    let mut http = HttpClient::connect_to(&server);
     http.post("/v1/counters/a/add", "{\"delta\": 7}");
     for _ in 0..3 {
         let reset = http.ask("POST", "/v1/counters/a/reset", "Idempotency-Key: \"r\"\r\n", "").json();
@@ -42,8 +42,8 @@ fn every_mutation_can_be_named() {
 
 #[test]
 fn a_producer_may_number_what_it_does() {
-    let door = Door::open();
-    let mut http = Http::of(&door);
+    let server = TestServer::open();
+    let mut http = HttpClient::connect_to(&server);
     let add = |seq: u64| format!("{{\"producer\": \"importer\", \"seq\": {seq}}}");
     http.post("/v1/counters/a/add", &add(2)).is_problem(409, "sequence-gap");
     for (seq, value) in [(1, 1), (1, 1), (2, 2), (2, 2)] {
@@ -54,8 +54,8 @@ fn a_producer_may_number_what_it_does() {
 
 #[test]
 fn a_name_that_is_none_is_refused_and_nothing_is_applied() {
-    let door = Door::open();
-    let mut http = Http::of(&door);
+    let server = TestServer::open();
+    let mut http = HttpClient::connect_to(&server);
     let two = "Idempotency-Key: a\r\nIdempotency-Key: b\r\n";
     let long = format!("Idempotency-Key: {}\r\n", "k".repeat(1_000));
     for (headers, body) in [
@@ -78,8 +78,8 @@ fn a_name_that_is_none_is_refused_and_nothing_is_applied() {
 
 #[test]
 fn a_batch_can_be_named_as_a_whole_or_item_by_item() {
-    let door = Door::open();
-    let mut http = Http::of(&door);
+    let server = TestServer::open();
+    let mut http = HttpClient::connect_to(&server);
     let (key, items) = (
         "Idempotency-Key: b-1\r\n",
         "[{\"name\": \"a\"}, {\"name\": \"a\", \"delta\": 2}, {\"op\": \"read\", \"name\": \"a\"}]",

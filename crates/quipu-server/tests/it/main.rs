@@ -8,7 +8,6 @@ mod backup;
 mod cold;
 mod commands;
 mod commit;
-mod door;
 mod files;
 mod hostile;
 mod http;
@@ -18,6 +17,7 @@ mod http_hostile;
 mod http_origins;
 mod http_tokens;
 mod http_watch;
+mod test_server;
 
 mod namespaces;
 mod stop;

@@ -5,10 +5,10 @@ use quipu_model::{Durability, NAMESPACE_BYTES_MAX, Namespace};
 use quipu_server::Password;
 use serde_json::{Value, json};
 
-use crate::door::Door;
-use crate::http_client::{Http, Told};
+use crate::http_client::{HttpClient, HttpReply};
+use crate::test_server::TestServer;
 
-fn put(http: &mut Http, name: &str, body: &str) -> Told {
+fn put(http: &mut HttpClient, name: &str, body: &str) -> HttpReply {
     http.ask("PUT", &format!("/v1/namespaces/{name}"), "", body)
 }
 
@@ -22,13 +22,13 @@ fn setting(shown: &Value, key: &str) -> (Value, String) {
 fn what_is_put_is_in_force_and_says_where_it_came_from() {
     let directory = tempfile::tempdir().unwrap();
     let mut options = quipu_engine::Options::new(directory.path());
-    options.namespaces = vec![(b"views"[..].into(), Namespace::durable(Durability::Relaxed))];
+    options.namespaces = vec![(b"views"[..].into(), Namespace::with_durability(Durability::Relaxed))];
     let engine = Engine::open(options).unwrap();
-    let door = Door::serve(engine, directory, |options| {
+    let server = TestServer::serve(engine, directory, |options| {
         options.origins.namespaces.insert((b"views"[..].into(), "durability"), "quipu.toml:7".to_owned());
         options.origins.server.insert("token_window", ("24h".to_owned(), "--token-window".to_owned()));
     });
-    let mut http = Http::of(&door);
+    let mut http = HttpClient::connect_to(&server);
     let views = http.get("/v1/namespaces/views").json();
     assert_eq!(setting(&views, "durability"), (json!("relaxed"), "quipu.toml:7".to_owned()));
     assert_eq!(setting(&views, "token_window"), (json!("24h"), "--token-window".to_owned()));
@@ -36,9 +36,9 @@ fn what_is_put_is_in_force_and_says_where_it_came_from() {
     assert_eq!(setting(&views, "ttl"), (Value::Null, "default".to_owned()));
     assert_eq!((&views["put"], &views["put_at"]), (&json!({}), &Value::Null));
 
-    let told = put(&mut http, "views", r#"{"durability": "memory", "ttl": "1h", "shards": 4, "pick": null}"#);
-    assert_eq!((told.status, told.header("content-type")), (200, Some("application/json")));
-    let views = told.json();
+    let reply = put(&mut http, "views", r#"{"durability": "memory", "ttl": "1h", "shards": 4, "pick": null}"#);
+    assert_eq!((reply.status, reply.header("content-type")), (200, Some("application/json")));
+    let views = reply.json();
     let (value, from) = setting(&views, "durability");
     assert_eq!(value, "memory");
     assert_eq!(from, format!("run time at {}", views["put_at"].as_str().unwrap()));
@@ -46,15 +46,15 @@ fn what_is_put_is_in_force_and_says_where_it_came_from() {
     assert_eq!(setting(&views, "token_window").1, "--token-window");
     assert_eq!(views["put"], json!({"durability": "memory", "ttl": "1h", "shards": 4}));
     assert_eq!(http.get("/v1/namespaces/views").json(), views);
-    assert_eq!(door.engine.policies().of_namespace(b"views").durability, Durability::Memory);
+    assert_eq!(server.engine.policies().of_namespace(b"views").durability, Durability::Memory);
     http.post("/v1/counters/views:1/add", "");
     assert!(!http.get("/v1/counters/views:1").json()["expires_at"].is_null());
-    door.client().ask("INCR views:2\nTTL views:2", ":1\r\n:3600\r\n");
+    server.client().ask("INCR views:2\nTTL views:2", ":1\r\n:3600\r\n");
 
     put(&mut http, "few", r#"{"max_counters": 2}"#);
     let too_many = "-QUOTA the namespace has 2 counters, which is its limit; existing counters go on counting\r\n";
-    door.client().ask("MSET few:1 1 few:2 2 few:3 3", too_many).ask("EXISTS few:1 few:2 few:3", ":0\r\n");
-    door.client().ask("MSET few:1 1 few:2 2\nINCR few:3\nINCR few:1", format!("+OK\r\n{too_many}:2\r\n"));
+    server.client().ask("MSET few:1 1 few:2 2 few:3 3", too_many).ask("EXISTS few:1 few:2 few:3", ":0\r\n");
+    server.client().ask("MSET few:1 1 few:2 2\nINCR few:3\nINCR few:1", format!("+OK\r\n{too_many}:2\r\n"));
     http.post("/v1/counters/few:3/add", "").is_problem(409, "too-many-counters");
     put(&mut http, "few", "{}");
     // What is put next replaces it; what is left out is as the file says.
@@ -76,8 +76,8 @@ fn what_is_put_is_in_force_and_says_where_it_came_from() {
 
 #[test]
 fn every_mistake_is_named_and_nothing_is_changed() {
-    let door = Door::open();
-    let mut http = Http::of(&door);
+    let server = TestServer::open();
+    let mut http = HttpClient::connect_to(&server);
     let before = put(&mut http, "likes", r#"{"ttl": "1h"}"#).json();
     let body = r#"{"kind": "tops", "durability": "sometimes", "ttl": 5, "shards": 0, "a/b": 1, "freshness": "2h"}"#;
     let problem = put(&mut http, "likes", body).is_problem(422, "bad-settings");
@@ -107,25 +107,25 @@ fn every_mistake_is_named_and_nothing_is_changed() {
 
 #[test]
 fn a_change_needs_the_password_and_no_page_of_another_origin_makes_one() {
-    let door = Door::open_with(|options| options.password = Some(Password::new(b"secret").unwrap()));
-    Http::of(&door).ask("PUT", "/v1/namespaces/likes", "", "{}").is_problem(401, "unauthorized");
-    Http::of(&door).get("/v1/namespaces").is_problem(401, "unauthorized");
-    let mut http = Http::of(&door);
+    let server = TestServer::open_with(|options| options.password = Some(Password::new(b"secret").unwrap()));
+    HttpClient::connect_to(&server).ask("PUT", "/v1/namespaces/likes", "", "{}").is_problem(401, "unauthorized");
+    HttpClient::connect_to(&server).get("/v1/namespaces").is_problem(401, "unauthorized");
+    let mut http = HttpClient::connect_to(&server);
     let bearer = "Authorization: Bearer secret\r\n";
     assert_eq!(http.ask("PUT", "/v1/namespaces/likes", bearer, r#"{"ttl": "1h"}"#).status, 200);
     let origin = format!("{bearer}Origin: http://elsewhere\r\n");
     http.ask("PUT", "/v1/namespaces/likes", &origin, "{}").is_problem(403, "cross-origin");
-    assert_eq!(door.engine.policies().puts().len(), 1);
+    assert_eq!(server.engine.policies().runtime_settings().len(), 1);
 }
 
 #[test]
 fn changes_that_come_at_once_are_all_answered_and_the_last_is_in_force() {
-    let door = Door::open();
+    let server = TestServer::open();
     std::thread::scope(|scope| {
         for client in 0..8u64 {
-            let door = &door;
+            let server = &server;
             scope.spawn(move || {
-                let mut http = Http::of(door);
+                let mut http = HttpClient::connect_to(server);
                 for round in 0..6u64 {
                     let mode = ["memory", "durable", "relaxed"][((client + round) % 3) as usize];
                     let body = format!("{{\"durability\": \"{mode}\", \"ttl\": \"{}s\"}}", client * 10 + round + 1);
@@ -135,7 +135,7 @@ fn changes_that_come_at_once_are_all_answered_and_the_last_is_in_force() {
             });
         }
     });
-    let shown = Http::of(&door).get("/v1/namespaces/likes").json();
-    let said = door.engine.policies().puts()[&b"likes"[..]].settings.clone();
-    assert_eq!(shown["put"]["ttl"], format!("{}s", said.ttl.unwrap().as_secs()));
+    let shown = HttpClient::connect_to(&server).get("/v1/namespaces/likes").json();
+    let settings = server.engine.policies().runtime_settings()[&b"likes"[..]].settings.clone();
+    assert_eq!(shown["put"]["ttl"], format!("{}s", settings.ttl.unwrap().as_secs()));
 }

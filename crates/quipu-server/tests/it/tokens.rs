@@ -1,13 +1,14 @@
 //! Mutations that are named, and retried.
 
-use crate::door::Door;
+use crate::test_server::TestServer;
 
 #[test]
 fn a_retry_gets_the_same_reply_on_any_connection() {
-    let door = Door::open();
+    let server = TestServer::open();
     let mismatch = "-TOKENSPENT the token was used for another command; nothing was applied\r\n";
     for _ in 0..3 {
-        door.client()
+        server
+            .client()
             .ask("INCRBY likes:42 5 IDMP app order-1", ":5\r\n")
             .ask("INCREX stock:7 BYINT 9 UBOUND 4 SATURATE IDMP app order-2", "*2\r\n:4\r\n:4\r\n")
             .ask("SETNX once 1 IDMP app order-3", ":1\r\n")
@@ -18,15 +19,16 @@ fn a_retry_gets_the_same_reply_on_any_connection() {
             .ask("INCRBY likes:42 6 IDMP app order-1", mismatch)
             .ask("GET likes:42", "$1\r\n5\r\n");
     }
-    door.client().ask("INCRBY likes:42 5 IDMP other order-1", ":10\r\n");
-    let stats = door.engine.stats().tokens;
+    server.client().ask("INCRBY likes:42 5 IDMP other order-1", ":10\r\n");
+    let stats = server.engine.stats().tokens;
     assert_eq!((stats.tokens, stats.hits), (8, 14));
 }
 
 #[test]
 fn a_producer_counts_its_mutations() {
-    let door = Door::open();
-    door.client()
+    let server = TestServer::open();
+    server
+        .client()
         .ask("INCR a SEQ p 2", "-SEQGAP the next sequence number of this producer is 1; nothing was applied\r\n")
         .ask("INCR a SEQ p 1\nINCR a SEQ p 1\nINCR a SEQ p 2", ":1\r\n:1\r\n:2\r\n")
         .ask(
@@ -39,8 +41,9 @@ fn a_producer_counts_its_mutations() {
 
 #[test]
 fn a_token_of_another_time_is_refused() {
-    let door = Door::open();
-    door.client()
+    let server = TestServer::open();
+    server
+        .client()
         .ask(
             "INCR a IDMP p 1000000000000-x",
             "-TOKENTIME the token is older than the window of 86400000 ms; nothing was applied\r\n",
@@ -51,10 +54,11 @@ fn a_token_of_another_time_is_refused() {
 
 #[test]
 fn a_named_mutation_is_refused_inside_a_transaction() {
-    let door = Door::open();
+    let server = TestServer::open();
     let refused = "-ERR IDMP and SEQ are not offered inside a transaction\r\n";
     let abort = "-EXECABORT Transaction discarded because of previous errors.\r\n";
-    door.client()
+    server
+        .client()
         .ask("MULTI\nINCR a IDMP p i\nEXEC", format!("+OK\r\n{refused}{abort}"))
         .ask("MULTI\nDEL a seq p i\nEXEC", "+OK\r\n+QUEUED\r\n*1\r\n:0\r\n")
         .ask("GET a", "$-1\r\n");
@@ -62,16 +66,17 @@ fn a_named_mutation_is_refused_inside_a_transaction() {
 
 #[test]
 fn a_silent_client_may_name_what_it_does() {
-    let door = Door::open();
-    door.client()
+    let server = TestServer::open();
+    server
+        .client()
         .ask("CLIENT REPLY OFF\nINCR a IDMP p i\nINCR a IDMP p i\nCLIENT REPLY ON", "+OK\r\n")
         .ask("GET a", "$1\r\n1\r\n");
 }
 
 #[test]
 fn a_pipeline_of_named_and_plain_commands_keeps_its_order() {
-    let door = Door::open();
-    door.client().ask(
+    let server = TestServer::open();
+    server.client().ask(
         "INCR a\nINCR a IDMP p 1\nINCR a\nINCR a IDMP p 1\nGET a\nINCR a",
         ":1\r\n:2\r\n:3\r\n:2\r\n$1\r\n3\r\n:4\r\n",
     );

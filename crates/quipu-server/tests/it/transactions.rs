@@ -1,11 +1,12 @@
 //! MULTI, EXEC, WATCH.
 
-use crate::door::Door;
+use crate::test_server::TestServer;
 
 #[test]
 fn a_transaction_is_one_step() {
-    let door = Door::open();
-    door.client()
+    let server = TestServer::open();
+    server
+        .client()
         .ask("MULTI\nINCR a\nGET a\nMSET b 2 c 3\nPING\nSETNX b 9\nEXEC", {
             let queued = "+QUEUED\r\n".repeat(5);
             format!("+OK\r\n{queued}*5\r\n:1\r\n$1\r\n1\r\n+OK\r\n+PONG\r\n:0\r\n")
@@ -22,10 +23,11 @@ fn a_transaction_is_one_step() {
 
 #[test]
 fn a_mistake_while_queueing_spoils_it_and_one_while_running_does_not() {
-    let door = Door::open();
+    let server = TestServer::open();
     let abort = "-EXECABORT Transaction discarded because of previous errors.\r\n";
     let unknown = "-ERR unknown command 'FOO', with args beginning with: \r\n";
-    door.client()
+    server
+        .client()
         .ask("MULTI\nINCR a\nFOO\nINCR a\nEXEC", format!("+OK\r\n+QUEUED\r\n{unknown}+QUEUED\r\n{abort}"))
         .ask("GET a", "$-1\r\n")
         .ask("MULTI\nINCR a b c\nEXEC", format!("+OK\r\n-ERR wrong number of arguments for 'incr' command\r\n{abort}"))
@@ -52,8 +54,8 @@ fn a_mistake_while_queueing_spoils_it_and_one_while_running_does_not() {
 
 #[test]
 fn a_watched_counter_that_changed_stops_the_transaction() {
-    let door = Door::open();
-    let (mut watcher, mut other) = (door.client(), door.client());
+    let server = TestServer::open();
+    let (mut watcher, mut other) = (server.client(), server.client());
     watcher.ask("SET a 1\nWATCH a", "+OK\r\n+OK\r\n");
     other.ask("INCR a", ":2\r\n");
     watcher.ask("MULTI\nINCR a\nEXEC", "+OK\r\n+QUEUED\r\n*-1\r\n").ask("GET a", "$1\r\n2\r\n");
@@ -67,7 +69,7 @@ fn a_watched_counter_that_changed_stops_the_transaction() {
 
 #[test]
 fn the_queue_has_a_bound_in_commands_and_in_bytes() {
-    let door = Door::open_with(|options| {
+    let server = TestServer::open_with(|options| {
         options.limits.queue_commands_max = 3;
         options.limits.queue_bytes_max = 100;
         options.limits.watches_max = 2;
@@ -76,7 +78,8 @@ fn the_queue_has_a_bound_in_commands_and_in_bytes() {
         "-ERR the transaction is too long: at most 3 commands and 100 bytes, and replies within the output bound\r\n";
     let abort = "-EXECABORT Transaction discarded because of previous errors.\r\n";
     let queued = "+QUEUED\r\n";
-    door.client()
+    server
+        .client()
         .ask("MULTI\nPING\nPING\nPING\nEXEC", format!("+OK\r\n{}*3\r\n+PONG\r\n+PONG\r\n+PONG\r\n", queued.repeat(3)))
         .ask("MULTI\nINCR a\nPING\nPING\nPING\nEXEC", format!("+OK\r\n{}{full}{abort}", queued.repeat(3)))
         .ask(&format!("MULTI\nINCR a\nECHO {}\nEXEC", "m".repeat(95)), format!("+OK\r\n{queued}{full}{abort}"))
@@ -85,9 +88,9 @@ fn the_queue_has_a_bound_in_commands_and_in_bytes() {
 
 #[test]
 fn what_a_transaction_answers_is_bounded_like_any_other_output() {
-    let door = Door::open_with(|options| options.limits.output_bytes_max = 64 << 10);
+    let server = TestServer::open_with(|options| options.limits.output_bytes_max = 64 << 10);
     let many = format!("MGET{}", " a".repeat(1_000));
-    let mut client = door.client();
+    let mut client = server.client();
     client.ask("MULTI", "+OK\r\n").ask(&many, "+QUEUED\r\n").ask(&many, "+QUEUED\r\n");
     client.send(format!("{many}\r\nEXEC\r\n")).expect("-ERR the transaction is too long");
     let _ = client.line();

@@ -18,8 +18,8 @@
 //! Where the store may lose data, a token may be counted once by each node that it was sent to; and counters that are swapped are judged by agreement alone.
 //! Where it has lost data after the registration of a life was removed, only adds of the nodes' present lives are certain.
 
-mod fresh;
-mod observed;
+mod freshness;
+mod sketch_history;
 mod sums;
 mod takes;
 
@@ -29,20 +29,20 @@ use std::time::Duration;
 use quipu_engine::Position;
 use quipu_model::{Durability, Refusal, Reply};
 
-pub use self::fresh::Weather;
+pub use self::freshness::Conditions;
 
-use self::fresh::Fresh;
-use self::observed::Observed;
-pub use self::observed::Shows;
-use self::sums::reaches;
-use self::takes::{Outcome, Take};
-use crate::act::{Act, Items, What};
-use crate::counters::{COUNTERS, Class, Counter, counter_of};
+use self::freshness::FreshnessHistory;
+use self::sketch_history::SketchHistory;
+pub use self::sketch_history::SketchReading;
+use self::sums::is_subset_sum;
+use self::takes::{Take, TakeOutcome};
+use crate::act::{Act, Action, Items};
+use crate::counters::{COUNTERS, CounterClass, SimCounter, find_counter};
 use crate::store::Truth;
 
 /// How a node ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
+pub enum NodeEnd {
     /// It was closed.
     Clean,
     /// The process was killed.
@@ -59,7 +59,7 @@ pub enum End {
 
 /// What became of an act.
 #[derive(Debug, Clone)]
-pub struct Answer {
+pub struct ActOutcome {
     /// The reply; none if there is none and will not be.
     pub reply: Option<Reply>,
     /// The end of the journal when the act had been applied.
@@ -68,7 +68,7 @@ pub struct Answer {
 
 /// An act under way.
 #[derive(Debug, Clone, Copy)]
-pub struct Asked {
+pub struct PendingAct {
     /// What.
     pub act: Act,
     /// Of which node.
@@ -82,7 +82,7 @@ pub struct Asked {
     /// Least values again, if the weather stays fair.
     fresh: [Option<i128>; READ_MAX],
     /// When it was asked.
-    weather: Weather,
+    conditions: Conditions,
     /// Counters that its node has added to: a bit each.
     own: u32,
     /// How much the store had lost by then.
@@ -99,9 +99,9 @@ const READ_MAX: usize = 3;
 
 /// The books of all counters.
 pub struct Judge {
-    books: [Book; COUNTERS.len()],
-    lives: Vec<u64>,
-    tokens: BTreeMap<u64, Token>,
+    histories: [CounterHistory; COUNTERS.len()],
+    incarnations: Vec<u64>,
+    tokens: BTreeMap<u64, TokenAdd>,
     /// Readings that were judged by how far they lag.
     pub fresh_readings: u64,
     /// How often what was certain has become less so: the store lost data, or a node went on as someone else after that.
@@ -112,7 +112,7 @@ pub struct Judge {
 
 /// An add with a token.
 #[derive(Default)]
-struct Token {
+struct TokenAdd {
     /// Which counter, and where it is in its book.
     counter: usize,
     entry: usize,
@@ -125,8 +125,8 @@ struct Token {
 }
 
 #[derive(Default)]
-struct Book {
-    adds: Vec<Add>,
+struct CounterHistory {
+    adds: Vec<AddEntry>,
     takes: Vec<Take>,
     /// Most that adds and sets asked for come to.
     most: i128,
@@ -138,35 +138,35 @@ struct Book {
     own: Vec<i128>,
     /// What had been taken, by anybody, when each node's last take was carried out, and when it was asked: none of it may be shown there again.
     gone: Vec<(i128, Duration)>,
-    fresh: Fresh,
+    freshness: FreshnessHistory,
     /// Of a sketch.
-    observed: Observed,
+    sketch: SketchHistory,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Add {
+struct AddEntry {
     node: usize,
-    life: u64,
+    incarnation: u64,
     delta: i64,
-    stands: Stands,
+    ack_state: AckState,
     position: Position,
     acked_at: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stands {
+enum AckState {
     Acked,
     InDoubt,
     Refused,
 }
 
-impl Book {
+impl CounterHistory {
     /// Enters an add that was asked for; where.
-    fn add(&mut self, node: usize, life: u64, delta: i64) -> usize {
+    fn push_add(&mut self, node: usize, incarnation: u64, delta: i64) -> usize {
         self.most += i128::from(delta.max(0));
         self.least += i128::from(delta.min(0));
-        let (stands, position, acked_at) = (Stands::InDoubt, Position(0), 0);
-        self.adds.push(Add { node, life, delta, stands, position, acked_at });
+        let (ack_state, position, acked_at) = (AckState::InDoubt, Position(0), 0);
+        self.adds.push(AddEntry { node, incarnation, delta, ack_state, position, acked_at });
         self.adds.len() - 1
     }
 }
@@ -174,171 +174,187 @@ impl Book {
 impl Judge {
     /// Empty books, of a run in which the store may lose data, or may not.
     pub fn new(may_lose: bool) -> Judge {
-        let (books, tokens) = (Default::default(), BTreeMap::new());
-        Judge { books, lives: Vec::new(), tokens, fresh_readings: 0, losses: 0, may_lose }
+        let (histories, tokens) = (Default::default(), BTreeMap::new());
+        Judge { histories, incarnations: Vec::new(), tokens, fresh_readings: 0, losses: 0, may_lose }
     }
 
     /// A node has begun a life.
-    pub fn opened(&mut self, node: usize) {
-        if self.lives.len() <= node {
-            self.lives.resize(node + 1, 0);
-            for book in &mut self.books {
-                book.shown.resize(node + 1, i128::MIN);
-                book.own.resize(node + 1, 0);
-                book.gone.resize(node + 1, (0, Duration::ZERO));
+    pub fn begin_incarnation(&mut self, node: usize) {
+        if self.incarnations.len() <= node {
+            self.incarnations.resize(node + 1, 0);
+            for history in &mut self.histories {
+                history.shown.resize(node + 1, i128::MIN);
+                history.own.resize(node + 1, 0);
+                history.gone.resize(node + 1, (0, Duration::ZERO));
             }
         }
-        self.lives[node] += 1;
+        self.incarnations[node] += 1;
     }
 
     /// An act is asked of a node, when swaps have taken so much of its counter; what it adds to all that was asked for.
-    pub fn ask(&mut self, node: usize, act: Act, taken: i128, (stamp, weather): (u64, Weather)) -> (Asked, i64) {
+    pub fn begin_act(
+        &mut self,
+        node: usize,
+        act: Act,
+        taken: i128,
+        (stamp, conditions): (u64, Conditions),
+    ) -> (PendingAct, i64) {
         let (mut floors, mut fresh, mut gone) = ([i128::MIN; READ_MAX], [None; READ_MAX], [0; READ_MAX]);
         for (floor, counter) in floors.iter_mut().zip(act.counters()) {
-            let book = &self.books[counter];
-            let adds = matches!(act.what, What::Add(_));
+            let history = &self.histories[counter];
+            let adds = matches!(act.what, Action::Add(_));
             // A store that lost data shows less, until everybody has put again.
-            let shown = if adds || self.is_lossy() { i128::MIN } else { book.shown[node] };
-            *floor = shown.max(book.own[node]);
+            let shown = if adds || self.is_lossy() { i128::MIN } else { history.shown[node] };
+            *floor = shown.max(history.own[node]);
         }
         for (gone, counter) in gone.iter_mut().zip(act.counters()) {
-            let (taken, at) = self.books[counter].gone[node];
-            *gone = if at > weather.clear_since { taken } else { 0 };
+            let (taken, at) = self.histories[counter].gone[node];
+            *gone = if at > conditions.clear_since { taken } else { 0 };
         }
         for (least, counter) in fresh.iter_mut().zip(act.counters()) {
             // What a store has lost of lives that are over may show until their heirs give it up, at any time after.
-            let judged = COUNTERS[counter].class == Class::Rising && !matches!(act.what, What::Add(_));
+            let judged = COUNTERS[counter].class == CounterClass::Rising && !matches!(act.what, Action::Add(_));
             let judged = judged && !self.is_lossy();
-            *least = if judged { self.books[counter].fresh.least(node, weather) } else { None };
+            *least = if judged { self.histories[counter].freshness.least_reading(node, conditions) } else { None };
         }
-        let life = self.lives[node];
-        let book = &mut self.books[act.counter];
+        let incarnation = self.incarnations[node];
+        let history = &mut self.histories[act.counter];
         let (mut entry, mut adds) = (0, 0);
         match act.what {
-            What::Observe(item, by) => entry = book.observed.ask((node, life), item, by, stamp),
-            What::Estimate => entry = stamp as usize,
-            What::Add(delta) => {
-                entry = book.add(node, self.lives[node], delta);
+            Action::Observe(item, by) => entry = history.sketch.push((node, incarnation), item, by, stamp),
+            Action::Estimate => entry = stamp as usize,
+            Action::Add(delta) => {
+                entry = history.push_add(node, self.incarnations[node], delta);
                 adds = delta;
             }
-            What::Once { token, delta } => {
+            Action::Once { token, delta } => {
                 let known = self.tokens.entry(token).or_insert_with(|| {
                     adds = delta;
-                    Token { counter: act.counter, entry: book.add(NOBODY, 0, delta), ..Token::default() }
+                    TokenAdd { counter: act.counter, entry: history.push_add(NOBODY, 0, delta), ..TokenAdd::default() }
                 });
                 if self.may_lose && !known.nodes.is_empty() && !known.nodes.contains(&node) {
                     // The store may lose the claim, and this node may apply the token before the other one has noticed that. Once: it knows its own tokens.
-                    book.add(NOBODY, 0, delta);
+                    history.push_add(NOBODY, 0, delta);
                     adds = delta;
                 }
                 known.nodes.push(node);
                 entry = known.entry;
             }
             what if what.takes() => {
-                entry = book.takes.len();
-                if let What::Set(value) = what {
-                    book.most += i128::from(value);
+                entry = history.takes.len();
+                if let Action::Set(value) = what {
+                    history.most += i128::from(value);
                 }
-                book.takes.push(Take { node, what, invoked: stamp, outcome: Outcome::Unknown });
+                history.takes.push(Take { node, what, invoked: stamp, outcome: TakeOutcome::Unknown });
             }
             _ => {}
         }
-        let own = (0..).zip(&self.books).filter(|(_, book)| book.own[node] > 0).fold(0, |own, (at, _)| own | 1 << at);
-        (Asked { act, node, floors, gone, taken, fresh, weather, own, losses: self.losses, entry }, adds)
+        let own = (0..)
+            .zip(&self.histories)
+            .filter(|(_, history)| history.own[node] > 0)
+            .fold(0, |own, (at, _)| own | 1 << at);
+        (PendingAct { act, node, floors, gone, taken, fresh, conditions, own, losses: self.losses, entry }, adds)
     }
 
     /// An act is answered; what was refused of adds.
-    pub fn answer(&mut self, asked: Asked, answer: &Answer, (stamp, weather): (u64, Weather)) -> Result<i64, String> {
-        let Asked { act, node, mut floors, mut gone, fresh, mut own, losses, entry, .. } = asked;
+    pub fn judge_outcome(
+        &mut self,
+        pending: PendingAct,
+        outcome: &ActOutcome,
+        (stamp, conditions): (u64, Conditions),
+    ) -> Result<i64, String> {
+        let PendingAct { act, node, mut floors, mut gone, fresh, mut own, losses, entry, .. } = pending;
         if losses != self.losses {
             (floors, gone, own) = ([i128::MIN; READ_MAX], [0; READ_MAX], 0);
         }
-        if asked.weather.clear_since != weather.clear_since {
+        if pending.conditions.clear_since != conditions.clear_since {
             // A node that the store does not answer shows what it knew before.
             gone = [0; READ_MAX];
         }
-        if asked.weather.fair_since == weather.fair_since {
+        if pending.conditions.fair_since == conditions.fair_since {
             for (floor, fresh) in floors.iter_mut().zip(fresh) {
                 self.fresh_readings += u64::from(fresh.is_some());
                 *floor = (*floor).max(fresh.unwrap_or(i128::MIN));
             }
         }
-        let Some(reply) = &answer.reply else { return Ok(0) };
+        let Some(reply) = &outcome.reply else { return Ok(0) };
         let wrong = || Err(format!("node {node}: {act:?} was answered {reply:?}"));
         let lossy = self.is_lossy();
-        let Counter { class, form, .. } = COUNTERS[act.counter];
-        if act.what == What::Estimate {
-            let shows = match reply {
-                Reply::Refused(Refusal::NoSketch { .. }) => Shows::nothing(form),
+        let SimCounter { class, form, .. } = COUNTERS[act.counter];
+        if act.what == Action::Estimate {
+            let reading = match reply {
+                Reply::Refused(Refusal::NoSketch { .. }) => SketchReading::nothing(form),
                 Reply::Refused(_) => return Ok(0),
-                reply => match Shows::of(reply) {
-                    Some(shows) => shows,
+                reply => match SketchReading::from_reply(reply) {
+                    Some(reading) => reading,
                     None => return wrong(),
                 },
             };
             // What was acknowledged before it was asked.
-            let before = if class == Class::Observed && !lossy { asked.entry as u64 } else { 0 };
-            let said = self.books[act.counter].observed.reading((node, before), form, &shows);
-            return said.map(|()| 0).map_err(|what| format!("{}: node {node} {what}", COUNTERS[act.counter].name));
+            let before = if class == CounterClass::Observed && !lossy { pending.entry as u64 } else { 0 };
+            let verdict = self.histories[act.counter].sketch.judge_reading((node, before), form, &reading);
+            return verdict.map(|()| 0).map_err(|what| format!("{}: node {node} {what}", COUNTERS[act.counter].name));
         }
         if let Reply::Refused(_) = reply {
-            return Ok(self.refuse(asked));
+            return Ok(self.refuse(pending));
         }
-        let book = &mut self.books[act.counter];
+        let history = &mut self.histories[act.counter];
         let value = match (act.what, reply) {
             (what, _) if what.is_forbidden() => {
                 return Err(format!("node {node}: {what:?} needs one owner, and was answered {reply:?}"));
             }
-            (What::Add(delta), Reply::Integer(value)) => {
-                let add = &mut book.adds[entry];
-                (add.stands, add.position, add.acked_at) = (Stands::Acked, answer.position, stamp);
-                book.own[node] += i128::from(delta);
-                book.fresh.acked(asked.weather.now, weather, delta);
-                return self.reading(asked, act.counter, (floors[0], gone[0]), i128::from(delta), *value).map(|()| 0);
+            (Action::Add(delta), Reply::Integer(value)) => {
+                let add = &mut history.adds[entry];
+                (add.ack_state, add.position, add.acked_at) = (AckState::Acked, outcome.position, stamp);
+                history.own[node] += i128::from(delta);
+                history.freshness.add_acked(pending.conditions.now, conditions, delta);
+                return self
+                    .judge_value(pending, act.counter, (floors[0], gone[0]), i128::from(delta), *value)
+                    .map(|()| 0);
             }
-            (What::Once { token, .. }, Reply::Integer(value)) => {
+            (Action::Once { token, .. }, Reply::Integer(value)) => {
                 let known = self.tokens.entry(token).or_default();
                 if !lossy && known.value.is_some_and(|known| known != *value) {
                     return Err(format!("node {node}: {act:?} is answered {value}, and before {:?}", known.value));
                 }
                 known.value = Some(*value);
                 if !known.in_doubt {
-                    book.adds[entry].stands = Stands::Acked;
+                    history.adds[entry].ack_state = AckState::Acked;
                 }
                 return Ok(0);
             }
-            (What::Read, Reply::Value(value)) => {
+            (Action::Read, Reply::Value(value)) => {
                 let value = value.unwrap_or(0);
-                book.fresh.showed(node, weather, i128::from(value));
-                return self.reading(asked, act.counter, (floors[0], gone[0]), 0, value).map(|()| 0);
+                history.freshness.add_reading(node, conditions, i128::from(value));
+                return self.judge_value(pending, act.counter, (floors[0], gone[0]), 0, value).map(|()| 0);
             }
-            (What::ReadMany, Reply::Values(values)) if values.len() == READ_MAX => {
+            (Action::ReadMany, Reply::Values(values)) if values.len() == READ_MAX => {
                 for ((counter, value), bounds) in act.counters().zip(values).zip(floors.into_iter().zip(gone)) {
                     if COUNTERS[counter].is_sketch() {
                         continue;
                     }
-                    self.reading(asked, counter, bounds, 0, value.unwrap_or(0))?;
+                    self.judge_value(pending, counter, bounds, 0, value.unwrap_or(0))?;
                 }
                 return Ok(0);
             }
-            (What::Observe(..), Reply::Integer(0 | 1) | Reply::Integers(_) | Reply::Items(_)) => {
-                book.observed.answer(entry, answer.position, stamp);
+            (Action::Observe(..), Reply::Integer(0 | 1) | Reply::Integers(_) | Reply::Items(_)) => {
+                history.sketch.acknowledge(entry, outcome.position, stamp);
                 return Ok(0);
             }
-            (What::ObserveAll(_), Reply::Integer(0 | 1)) => return Ok(0),
-            (What::Scan, Reply::Page(0, names)) => return scanned(node, own, names).map(|()| 0),
-            (What::GetSet | What::Take, Reply::Value(value)) => Some(value.unwrap_or(0)),
-            (What::Reset, Reply::Integer(value)) => Some(*value),
-            (What::Set(_), Reply::Ok) => None,
-            (What::Delete, Reply::Integer(0)) => Some(0),
-            (What::Delete, Reply::Integer(1)) => None,
-            (What::Expire(_) | What::Persist, Reply::Integer(0 | 1)) => return Ok(0),
+            (Action::ObserveAll(_), Reply::Integer(0 | 1)) => return Ok(0),
+            (Action::Scan, Reply::Page(0, names)) => return judge_scan(node, own, names).map(|()| 0),
+            (Action::GetSet | Action::Take, Reply::Value(value)) => Some(value.unwrap_or(0)),
+            (Action::Reset, Reply::Integer(value)) => Some(*value),
+            (Action::Set(_), Reply::Ok) => None,
+            (Action::Delete, Reply::Integer(0)) => Some(0),
+            (Action::Delete, Reply::Integer(1)) => None,
+            (Action::Expire(_) | Action::Persist, Reply::Integer(0 | 1)) => return Ok(0),
             _ => return wrong(),
         };
-        book.takes[entry].outcome = Outcome::Acked { at: stamp, value };
-        let taken = asked.taken + i128::from(value.unwrap_or(0));
-        if taken >= book.gone[node].0 {
-            book.gone[node] = (taken, asked.weather.now);
+        history.takes[entry].outcome = TakeOutcome::Acked { at: stamp, value };
+        let taken = pending.taken + i128::from(value.unwrap_or(0));
+        if taken >= history.gone[node].0 {
+            history.gone[node] = (taken, pending.conditions.now);
         }
         if value.is_some_and(|value| value < 0) {
             return wrong();
@@ -347,62 +363,63 @@ impl Judge {
     }
 
     /// A node has ended. What is under way stays unanswered.
-    pub fn ended(&mut self, node: usize, end: End) {
+    pub fn end_node(&mut self, node: usize, end: NodeEnd) {
         let lossy = self.is_lossy();
-        let lost = matches!(end, End::DirectoryLost | End::Stranded | End::Restored(_));
+        let lost = matches!(end, NodeEnd::DirectoryLost | NodeEnd::Stranded | NodeEnd::Restored(_));
         for token in self.tokens.values_mut().filter(|token| lost && token.nodes.contains(&node)) {
             token.in_doubt = true;
-            self.books[token.counter].adds[token.entry].stands = Stands::InDoubt;
+            self.histories[token.counter].adds[token.entry].ack_state = AckState::InDoubt;
         }
-        for (book, counter) in self.books.iter_mut().zip(&COUNTERS) {
+        for (history, counter) in self.histories.iter_mut().zip(&COUNTERS) {
             let memory = counter.durability == Durability::Memory;
             let mut own = 0;
-            for add in book.adds.iter_mut().filter(|add| add.node == node && add.stands == Stands::Acked) {
+            for add in history.adds.iter_mut().filter(|add| add.node == node && add.ack_state == AckState::Acked) {
                 let lost = match end {
-                    End::Clean => false,
-                    End::Killed => memory,
-                    End::PowerLoss(synced) => {
+                    NodeEnd::Clean => false,
+                    NodeEnd::Killed => memory,
+                    NodeEnd::PowerLoss(synced) => {
                         memory || (counter.durability == Durability::Relaxed && add.position > synced)
                     }
-                    End::DirectoryLost | End::Stranded => true,
-                    End::Restored(since) => memory || add.acked_at >= since,
+                    NodeEnd::DirectoryLost | NodeEnd::Stranded => true,
+                    NodeEnd::Restored(since) => memory || add.acked_at >= since,
                 };
                 if lost {
-                    add.stands = Stands::InDoubt;
+                    add.ack_state = AckState::InDoubt;
                 } else if !lossy {
                     own += i128::from(add.delta);
                 }
             }
-            book.observed.ended(node, end, counter.durability);
-            book.own[node] = own;
-            (book.shown[node], book.gone[node]) = (i128::MIN, (0, Duration::ZERO));
+            history.sketch.end_node(node, end, counter.durability);
+            history.own[node] = own;
+            (history.shown[node], history.gone[node]) = (i128::MIN, (0, Duration::ZERO));
         }
     }
 
     /// The store has lost data.
-    pub fn store_lost(&mut self) {
+    pub fn record_store_loss(&mut self) {
         self.losses += 1;
-        for book in &mut self.books {
-            for (node, own) in book.own.iter_mut().enumerate() {
-                let adds = book.adds.iter().filter(|add| add.node == node && add.life == self.lives[node]);
-                *own = adds.filter(|add| add.stands == Stands::Acked).map(|add| i128::from(add.delta)).sum();
+        for history in &mut self.histories {
+            for (node, own) in history.own.iter_mut().enumerate() {
+                let adds =
+                    history.adds.iter().filter(|add| add.node == node && add.incarnation == self.incarnations[node]);
+                *own = adds.filter(|add| add.ack_state == AckState::Acked).map(|add| i128::from(add.delta)).sum();
             }
-            book.shown.fill(i128::MIN);
-            book.gone.fill((0, Duration::ZERO));
+            history.shown.fill(i128::MIN);
+            history.gone.fill((0, Duration::ZERO));
         }
     }
 
     /// A node has begun to write as someone else, without a crash: what the store loses of its old self is lost.
-    pub fn retired(&mut self, node: usize) {
-        self.lives[node] += 1;
+    pub fn replace_incarnation(&mut self, node: usize) {
+        self.incarnations[node] += 1;
         if self.is_lossy() {
             self.losses += 1;
-            self.books.iter_mut().for_each(|book| book.own[node] = 0);
+            self.histories.iter_mut().for_each(|history| history.own[node] = 0);
         }
     }
 
     /// In the end, when everybody has settled: `shown` is what each node shows, `sum` what the row comes to, `counted` what the store has counted.
-    pub fn close(
+    pub fn judge_counter(
         &self,
         truth: &Truth,
         counter: usize,
@@ -422,40 +439,44 @@ impl Judge {
         }
         if class.is_swapped() {
             let swaps: Vec<_> = truth.swaps().iter().filter(|swap| swap.counter == counter).copied().collect();
-            takes::judge(&self.books[counter].takes, &swaps).map_err(|what| format!("{name}: {what}"))?;
+            takes::judge_takes(&self.histories[counter].takes, &swaps).map_err(|what| format!("{name}: {what}"))?;
         }
         // What a node added in the knowledge of an expiry is gone with it, and nobody outside can tell how much that was; that it is not
         // counted twice was seen to at every step.
-        if truth.is_expiring(counter) { Ok(()) } else { self.judge_sum(counter, counted, truth.has_removed()) }
+        if truth.is_expiring(counter) {
+            Ok(())
+        } else {
+            self.judge_sum(counter, counted, truth.has_removed_registration())
+        }
     }
 
     /// The same of a sketch.
-    pub fn close_sketch(&self, truth: &Truth, counter: usize, shown: &[(usize, Shows)]) -> Result<(), String> {
-        let Counter { name, form, .. } = COUNTERS[counter];
-        let (since, certain) = self.certain(truth, counter);
-        let observed = &self.books[counter].observed;
-        let said = observed.same(form, shown).and(observed.close(form, since, certain, shown));
-        said.map_err(|what| format!("{name}: {what}"))
+    pub fn judge_sketch(&self, truth: &Truth, counter: usize, shown: &[(usize, SketchReading)]) -> Result<(), String> {
+        let SimCounter { name, form, .. } = COUNTERS[counter];
+        let (since, certain) = self.certain_since(truth, counter);
+        let sketch = &self.histories[counter].sketch;
+        let verdict = sketch.same(form, shown).and(sketch.judge_end(form, since, certain, shown));
+        verdict.map_err(|what| format!("{name}: {what}"))
     }
 
     /// Of a sketch of uniques: items that must be there, and all that may.
     pub fn items(&self, truth: &Truth, counter: usize) -> (Items, Items) {
-        let (since, certain) = self.certain(truth, counter);
-        let observed = &self.books[counter].observed;
-        (observed.certain_items(since, certain), observed.asked_items())
+        let (since, certain) = self.certain_since(truth, counter);
+        let sketch = &self.histories[counter].sketch;
+        (sketch.certain_items(since, certain), sketch.requested_items())
     }
 
     /// Since when what was observed in a sketch is certain to be there, if it is of these nodes and lives.
-    fn certain(&self, truth: &Truth, counter: usize) -> (u64, impl Fn(usize, u64) -> bool) {
-        let mut deletes = self.books[counter].takes.iter().filter_map(|take| match take.outcome {
-            Outcome::Acked { at, .. } => Some(at),
-            Outcome::Refused => None,
-            Outcome::Unknown => Some(u64::MAX),
+    fn certain_since(&self, truth: &Truth, counter: usize) -> (u64, impl Fn(usize, u64) -> bool) {
+        let mut deletes = self.histories[counter].takes.iter().filter_map(|take| match take.outcome {
+            TakeOutcome::Acked { at, .. } => Some(at),
+            TakeOutcome::Refused => None,
+            TakeOutcome::Unknown => Some(u64::MAX),
         });
         // Where the store has lost a delete, who knows what was deleted; and what a node observed in the knowledge of an expiry is gone with it.
         let unclear = self.is_lossy() && deletes.clone().next().is_some() || truth.is_expiring(counter);
         let since = if unclear { u64::MAX } else { deletes.by_ref().max().unwrap_or(0) };
-        (since, |node: usize, life: u64| !self.is_lossy() || life == self.lives[node])
+        (since, |node: usize, incarnation: u64| !self.is_lossy() || incarnation == self.incarnations[node])
     }
 
     fn is_lossy(&self) -> bool {
@@ -464,18 +485,19 @@ impl Judge {
 
     /// `removed`: registrations were removed, so that what the store has lost of these lives nobody has any more.
     fn judge_sum(&self, counter: usize, counted: i128, removed: bool) -> Result<(), String> {
-        let is_certain =
-            |add: &Add| !self.is_lossy() || !removed || add.node != NOBODY && add.life == self.lives[add.node];
+        let is_certain = |add: &AddEntry| {
+            !self.is_lossy() || !removed || add.node != NOBODY && add.incarnation == self.incarnations[add.node]
+        };
         let (mut certain, mut in_doubt) = (0, Vec::new());
-        for add in &self.books[counter].adds {
-            match add.stands {
-                Stands::Acked if is_certain(add) => certain += i128::from(add.delta),
-                Stands::Acked | Stands::InDoubt => in_doubt.push(add.delta),
-                Stands::Refused => {}
+        for add in &self.histories[counter].adds {
+            match add.ack_state {
+                AckState::Acked if is_certain(add) => certain += i128::from(add.delta),
+                AckState::Acked | AckState::InDoubt => in_doubt.push(add.delta),
+                AckState::Refused => {}
             }
         }
         let missing = counted - certain;
-        if reaches(missing, in_doubt.iter().copied()) {
+        if is_subset_sum(missing, in_doubt.iter().copied()) {
             return Ok(());
         }
         Err(format!(
@@ -484,68 +506,68 @@ impl Judge {
         ))
     }
 
-    fn refuse(&mut self, asked: Asked) -> i64 {
-        let book = &mut self.books[asked.act.counter];
-        match asked.act.what {
-            What::Add(delta) => {
-                book.adds[asked.entry].stands = Stands::Refused;
-                book.most -= i128::from(delta.max(0));
-                book.least -= i128::from(delta.min(0));
+    fn refuse(&mut self, pending: PendingAct) -> i64 {
+        let history = &mut self.histories[pending.act.counter];
+        match pending.act.what {
+            Action::Add(delta) => {
+                history.adds[pending.entry].ack_state = AckState::Refused;
+                history.most -= i128::from(delta.max(0));
+                history.least -= i128::from(delta.min(0));
                 delta
             }
-            What::Observe(..) => {
-                book.observed.refuse(asked.entry);
+            Action::Observe(..) => {
+                history.sketch.refuse(pending.entry);
                 0
             }
             what if what.takes() => {
-                book.takes[asked.entry].outcome = Outcome::Refused;
+                history.takes[pending.entry].outcome = TakeOutcome::Refused;
                 0
             }
             _ => 0,
         }
     }
 
-    fn reading(
+    fn judge_value(
         &mut self,
-        asked: Asked,
+        pending: PendingAct,
         counter: usize,
         (floor, gone): (i128, i128),
         added: i128,
         value: i64,
     ) -> Result<(), String> {
         let lossy = self.is_lossy();
-        let book = &mut self.books[counter];
+        let history = &mut self.histories[counter];
         let value = i128::from(value);
         // What is added is in the reply, beside what was shown before; and nothing else is below 0.
         let least = match COUNTERS[counter].class {
-            Class::Rising => floor.max(0) + added,
-            Class::Both => book.least,
+            CounterClass::Rising => floor.max(0) + added,
+            CounterClass::Both => history.least,
             _ => added,
         };
         // Of a counter that is swapped, what a lost swap had made writers carry may be in the row from before, too, until they have looked at it.
         let most = match lossy {
             true if COUNTERS[counter].class.is_swapped() => i128::MAX,
-            true => book.most,
-            false => book.most - gone,
+            true => history.most,
+            false => history.most - gone,
         };
         if (least..=most).contains(&value) {
-            book.shown[asked.node] = book.shown[asked.node].max(value);
+            history.shown[pending.node] = history.shown[pending.node].max(value);
             return Ok(());
         }
         Err(format!(
             "{}: node {} answered {:?} with {value}; it should be from {least} to {most}",
-            COUNTERS[counter].name, asked.node, asked.act.what
+            COUNTERS[counter].name, pending.node, pending.act.what
         ))
     }
 }
 
 /// All names in one page: each is known, and those that this node has added to are there.
-fn scanned(node: usize, own: u32, names: &[Box<[u8]>]) -> Result<(), String> {
-    if let Some(unknown) = names.iter().find(|name| counter_of(name).is_none()) {
+fn judge_scan(node: usize, own: u32, names: &[Box<[u8]>]) -> Result<(), String> {
+    if let Some(unknown) = names.iter().find(|name| find_counter(name).is_none()) {
         return Err(format!("node {node}: SCAN names {}", unknown.escape_ascii()));
     }
     for (at, counter) in COUNTERS.iter().enumerate() {
-        let added = counter.class == Class::Rising && own >> at & 1 == 1;
+        let added = counter.class == CounterClass::Rising && own >> at & 1 == 1;
         if added && !names.iter().any(|name| **name == *counter.name.as_bytes()) {
             return Err(format!("node {node}: SCAN does not name {}, to which it has added", counter.name));
         }

@@ -6,8 +6,8 @@
 //! A client's take and the store's swap belong together if node, time, and what was taken and set allow it. Each swap must have a client of its own, and each
 //! client that was told of something taken a swap of its own: two matchings, and where both exist there is one that does both.
 
-use crate::act::What;
-use crate::store::Swapped;
+use crate::act::Action;
+use crate::store::SwapEvent;
 
 /// A take that a client asked for.
 #[derive(Debug, Clone, Copy)]
@@ -15,16 +15,16 @@ pub struct Take {
     /// Of which node.
     pub node: usize,
     /// What.
-    pub what: What,
+    pub what: Action,
     /// When it was asked.
     pub invoked: u64,
     /// What became of it.
-    pub outcome: Outcome,
+    pub outcome: TakeOutcome,
 }
 
 /// What became of a take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
+pub enum TakeOutcome {
     /// Its reply came then, with this value, if the reply has one.
     Acked {
         /// When.
@@ -39,36 +39,36 @@ pub enum Outcome {
 }
 
 impl Take {
-    fn explains(&self, swap: &Swapped) -> bool {
-        let set = if let What::Set(value) = self.what { i128::from(value) } else { 0 };
+    fn explains(&self, swap: &SwapEvent) -> bool {
+        let set = if let Action::Set(value) = self.what { i128::from(value) } else { 0 };
         let fits = self.node == swap.node && self.invoked <= swap.stamp && set == swap.set;
         fits && match self.outcome {
-            Outcome::Acked { at, value } => {
+            TakeOutcome::Acked { at, value } => {
                 swap.stamp <= at && value.is_none_or(|value| i128::from(value) == swap.taken)
             }
-            Outcome::Refused => false,
-            Outcome::Unknown => true,
+            TakeOutcome::Refused => false,
+            TakeOutcome::Unknown => true,
         }
     }
 
     /// Whether there must be a swap: one that found nothing to take may not have made one.
     fn needs_a_swap(&self) -> bool {
-        matches!(self.outcome, Outcome::Acked { value: Some(value), .. } if value != 0)
+        matches!(self.outcome, TakeOutcome::Acked { value: Some(value), .. } if value != 0)
     }
 }
 
 /// Judges the takes of one counter against its swaps.
-pub fn judge(takes: &[Take], swaps: &[Swapped]) -> Result<(), String> {
-    let mut of_takes = Matching::new(swaps.len());
+pub fn judge_takes(takes: &[Take], swaps: &[SwapEvent]) -> Result<(), String> {
+    let mut take_matcher = PartnerMatcher::new(swaps.len());
     for take in takes.iter().filter(|take| take.needs_a_swap()) {
-        if !of_takes.add(Box::new(|at| take.explains(&swaps[at]))) {
+        if !take_matcher.add(Box::new(|at| take.explains(&swaps[at]))) {
             return Err(format!("{take:?} was answered, and no swap took that: {swaps:?}"));
         }
     }
-    let mut of_swaps = Matching::new(takes.len());
+    let mut swap_matcher = PartnerMatcher::new(takes.len());
     // One that leaves the sum as it is may be a row that was brought up to an epoch.
     for swap in swaps.iter().filter(|swap| swap.taken != swap.set) {
-        if !of_swaps.add(Box::new(|at| takes[at].explains(swap))) {
+        if !swap_matcher.add(Box::new(|at| takes[at].explains(swap))) {
             return Err(format!("{swap:?} was carried out, and nobody asked for it: {takes:?}"));
         }
     }
@@ -76,34 +76,34 @@ pub fn judge(takes: &[Take], swaps: &[Swapped]) -> Result<(), String> {
 }
 
 /// Whether a partner will do.
-type Fits<'m> = Box<dyn Fn(usize) -> bool + 'm>;
+type PartnerTest<'m> = Box<dyn Fn(usize) -> bool + 'm>;
 
 /// Gives each of a growing number one partner, none twice.
-struct Matching<'m> {
-    fits: Vec<Fits<'m>>,
+struct PartnerMatcher<'m> {
+    fits: Vec<PartnerTest<'m>>,
     partner_of: Vec<Option<usize>>,
 }
 
-impl<'m> Matching<'m> {
-    fn new(partners: usize) -> Matching<'m> {
-        Matching { fits: Vec::new(), partner_of: vec![None; partners] }
+impl<'m> PartnerMatcher<'m> {
+    fn new(partners: usize) -> PartnerMatcher<'m> {
+        PartnerMatcher { fits: Vec::new(), partner_of: vec![None; partners] }
     }
 
     /// One more; false if there is no partner left for it, whoever else has to change theirs.
-    fn add(&mut self, fits: Fits<'m>) -> bool {
+    fn add(&mut self, fits: PartnerTest<'m>) -> bool {
         self.fits.push(fits);
         let mut tried = vec![false; self.partner_of.len()];
-        self.place(self.fits.len() - 1, &mut tried)
+        self.find_partner(self.fits.len() - 1, &mut tried)
     }
 
-    fn place(&mut self, who: usize, tried: &mut [bool]) -> bool {
+    fn find_partner(&mut self, index: usize, tried: &mut [bool]) -> bool {
         for at in 0..tried.len() {
-            if tried[at] || !(self.fits[who])(at) {
+            if tried[at] || !(self.fits[index])(at) {
                 continue;
             }
             tried[at] = true;
-            if self.partner_of[at].is_none_or(|other| self.place(other, tried)) {
-                self.partner_of[at] = Some(who);
+            if self.partner_of[at].is_none_or(|other| self.find_partner(other, tried)) {
+                self.partner_of[at] = Some(index);
                 return true;
             }
         }
@@ -115,44 +115,47 @@ impl<'m> Matching<'m> {
 mod tests {
     use super::*;
 
-    fn swap(stamp: u64, taken: i128) -> Swapped {
-        Swapped { stamp, counter: 0, node: 1, taken, set: 0 }
+    fn swap(stamp: u64, taken: i128) -> SwapEvent {
+        SwapEvent { stamp, counter: 0, node: 1, taken, set: 0 }
     }
 
-    fn take(invoked: u64, outcome: Outcome) -> Take {
-        Take { node: 1, what: What::GetSet, invoked, outcome }
+    fn take(invoked: u64, outcome: TakeOutcome) -> Take {
+        Take { node: 1, what: Action::GetSet, invoked, outcome }
     }
 
-    fn acked(at: u64, value: i64) -> Outcome {
-        Outcome::Acked { at, value: Some(value) }
+    fn acked(at: u64, value: i64) -> TakeOutcome {
+        TakeOutcome::Acked { at, value: Some(value) }
     }
 
     #[test]
     fn each_reply_has_its_swap_and_each_swap_its_client() {
-        let takes = [take(0, acked(9, 5)), take(1, acked(8, 7)), take(2, Outcome::Unknown), take(9, acked(12, 0))];
-        judge(&takes, &[swap(4, 7), swap(5, 5), swap(20, 3), swap(11, 0)]).unwrap();
-        judge(&takes, &[swap(4, 7), swap(5, 5)]).unwrap();
+        let takes = [take(0, acked(9, 5)), take(1, acked(8, 7)), take(2, TakeOutcome::Unknown), take(9, acked(12, 0))];
+        judge_takes(&takes, &[swap(4, 7), swap(5, 5), swap(20, 3), swap(11, 0)]).unwrap();
+        judge_takes(&takes, &[swap(4, 7), swap(5, 5)]).unwrap();
     }
 
     #[test]
     fn a_reply_that_no_swap_explains_is_caught() {
-        assert!(judge(&[take(0, acked(9, 5))], &[swap(4, 6)]).is_err(), "another value");
-        assert!(judge(&[take(0, acked(9, 5))], &[swap(10, 5)]).is_err(), "after the reply");
-        assert!(judge(&[take(5, acked(9, 5))], &[swap(4, 5)]).is_err(), "before it was asked");
-        assert!(judge(&[take(0, acked(9, 5)), take(0, acked(9, 5))], &[swap(4, 5)]).is_err(), "the same one twice");
+        assert!(judge_takes(&[take(0, acked(9, 5))], &[swap(4, 6)]).is_err(), "another value");
+        assert!(judge_takes(&[take(0, acked(9, 5))], &[swap(10, 5)]).is_err(), "after the reply");
+        assert!(judge_takes(&[take(5, acked(9, 5))], &[swap(4, 5)]).is_err(), "before it was asked");
+        assert!(
+            judge_takes(&[take(0, acked(9, 5)), take(0, acked(9, 5))], &[swap(4, 5)]).is_err(),
+            "the same one twice"
+        );
     }
 
     #[test]
     fn a_swap_that_nobody_asked_for_is_caught() {
-        assert!(judge(&[take(0, Outcome::Refused)], &[swap(4, 6)]).is_err(), "refused means never applied");
-        assert!(judge(&[take(0, acked(9, 5))], &[swap(4, 5), swap(6, 2)]).is_err(), "one take, two swaps");
-        let set = Swapped { set: 3, ..swap(4, 5) };
-        assert!(judge(&[take(0, acked(9, 5))], &[set]).is_err(), "another value was set");
+        assert!(judge_takes(&[take(0, TakeOutcome::Refused)], &[swap(4, 6)]).is_err(), "refused means never applied");
+        assert!(judge_takes(&[take(0, acked(9, 5))], &[swap(4, 5), swap(6, 2)]).is_err(), "one take, two swaps");
+        let set = SwapEvent { set: 3, ..swap(4, 5) };
+        assert!(judge_takes(&[take(0, acked(9, 5))], &[set]).is_err(), "another value was set");
     }
 
     #[test]
     fn partners_are_changed_until_everybody_has_one() {
-        let takes = [take(0, Outcome::Unknown), take(0, acked(9, 5))];
-        judge(&takes, &[swap(4, 5), swap(5, 8)]).unwrap();
+        let takes = [take(0, TakeOutcome::Unknown), take(0, acked(9, 5))];
+        judge_takes(&takes, &[swap(4, 5), swap(5, 8)]).unwrap();
     }
 }

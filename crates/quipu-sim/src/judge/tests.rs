@@ -3,8 +3,8 @@
 use quipu_model::Refusal;
 
 use super::*;
-use crate::counters::Form;
-use crate::log::Log;
+use crate::counters::CounterForm;
+use crate::log::EventLog;
 
 const RISING: usize = 0;
 const RELAXED: usize = 1;
@@ -12,34 +12,34 @@ const MEMORY: usize = 2;
 
 fn judge() -> Judge {
     let mut judge = Judge::new(false);
-    judge.opened(0);
-    judge.opened(1);
+    judge.begin_incarnation(0);
+    judge.begin_incarnation(1);
     judge
 }
 
 /// Fair weather, too short for anything to be said of how far readings lag.
-fn at(stamp: u64) -> (u64, Weather) {
+fn at(stamp: u64) -> (u64, Conditions) {
     let (now, lag) = (Duration::from_secs(stamp), Duration::from_secs(9));
-    (stamp, Weather { now, clear_since: Duration::ZERO, fair_since: Duration::ZERO, lag })
+    (stamp, Conditions { now, clear_since: Duration::ZERO, fair_since: Duration::ZERO, lag })
 }
 
-fn act(counter: usize, what: What) -> Act {
+fn act(counter: usize, what: Action) -> Act {
     Act { counter, what }
 }
 
-fn answer(reply: Reply, position: u64) -> Answer {
-    Answer { reply: Some(reply), position: Position(position) }
+fn answer(reply: Reply, position: u64) -> ActOutcome {
+    ActOutcome { reply: Some(reply), position: Position(position) }
 }
 
 /// An add that is acknowledged with this value.
 fn add(judge: &mut Judge, node: usize, counter: usize, delta: i64, value: i64) -> Result<i64, String> {
-    let (asked, _) = judge.ask(node, act(counter, What::Add(delta)), 0, at(1));
-    judge.answer(asked, &answer(Reply::Integer(value), 10), at(2))
+    let (pending, _) = judge.begin_act(node, act(counter, Action::Add(delta)), 0, at(1));
+    judge.judge_outcome(pending, &answer(Reply::Integer(value), 10), at(2))
 }
 
 fn read(judge: &mut Judge, node: usize, counter: usize, value: i64) -> Result<i64, String> {
-    let (asked, _) = judge.ask(node, act(counter, What::Read), 0, at(3));
-    judge.answer(asked, &answer(Reply::Value(Some(value)), 10), at(4))
+    let (pending, _) = judge.begin_act(node, act(counter, Action::Read), 0, at(3));
+    judge.judge_outcome(pending, &answer(Reply::Value(Some(value)), 10), at(4))
 }
 
 #[test]
@@ -52,7 +52,7 @@ fn readings_have_a_nodes_own_adds_and_never_go_back() {
     assert!(read(&mut judge, 0, RISING, 11).is_err(), "it goes back");
     assert!(read(&mut judge, 1, RISING, 6).is_err(), "without its own");
     assert!(read(&mut judge, 1, RISING, 13).is_err(), "more than was asked for");
-    judge.ended(0, End::Killed);
+    judge.end_node(0, NodeEnd::Killed);
     read(&mut judge, 0, RISING, 5).unwrap();
     assert!(read(&mut judge, 0, RISING, 4).is_err(), "a kill takes nothing durable");
 }
@@ -60,19 +60,19 @@ fn readings_have_a_nodes_own_adds_and_never_go_back() {
 #[test]
 fn a_crash_takes_what_the_durability_lets_it_take() {
     for (end, in_doubt) in [
-        (End::Clean, [false, false, false]),
-        (End::Killed, [false, false, true]),
-        (End::PowerLoss(Position(10)), [false, false, true]),
-        (End::PowerLoss(Position(9)), [false, true, true]),
-        (End::DirectoryLost, [true, true, true]),
-        (End::Restored(3), [false, false, true]),
-        (End::Restored(2), [true, true, true]),
+        (NodeEnd::Clean, [false, false, false]),
+        (NodeEnd::Killed, [false, false, true]),
+        (NodeEnd::PowerLoss(Position(10)), [false, false, true]),
+        (NodeEnd::PowerLoss(Position(9)), [false, true, true]),
+        (NodeEnd::DirectoryLost, [true, true, true]),
+        (NodeEnd::Restored(3), [false, false, true]),
+        (NodeEnd::Restored(2), [true, true, true]),
     ] {
         let mut judge = judge();
         for counter in [RISING, RELAXED, MEMORY] {
             add(&mut judge, 0, counter, 5, 5).unwrap();
         }
-        judge.ended(0, end);
+        judge.end_node(0, end);
         for (counter, in_doubt) in in_doubt.into_iter().enumerate() {
             judge.judge_sum(counter, 5, false).unwrap();
             assert_eq!(judge.judge_sum(counter, 0, false).is_ok(), in_doubt, "{end:?}, counter {counter}");
@@ -85,10 +85,10 @@ fn a_crash_takes_what_the_durability_lets_it_take() {
 fn unknown_adds_count_once_or_not_at_all_and_refused_ones_never() {
     let mut judge = judge();
     add(&mut judge, 0, RISING, 5, 5).unwrap();
-    judge.ask(0, act(RISING, What::Add(100)), 0, at(1));
-    let (asked, _) = judge.ask(1, act(RISING, What::Add(30)), 0, at(1));
+    judge.begin_act(0, act(RISING, Action::Add(100)), 0, at(1));
+    let (pending, _) = judge.begin_act(1, act(RISING, Action::Add(30)), 0, at(1));
     let refused = answer(Reply::Refused(Refusal::Overflow), 0);
-    assert_eq!(judge.answer(asked, &refused, at(2)), Ok(30));
+    assert_eq!(judge.judge_outcome(pending, &refused, at(2)), Ok(30));
     for counted in [5, 105] {
         judge.judge_sum(RISING, counted, false).unwrap();
     }
@@ -101,15 +101,15 @@ fn unknown_adds_count_once_or_not_at_all_and_refused_ones_never() {
 fn a_token_is_counted_once_by_each_node_that_it_was_sent_to_where_the_store_may_lose_its_claim() {
     for (may_lose, fits) in [(false, [5].as_slice()), (true, &[5, 10])] {
         let mut judge = Judge::new(may_lose);
-        (0..3).for_each(|node| judge.opened(node));
-        let mut asked_for = 0;
+        (0..3).for_each(|node| judge.begin_incarnation(node));
+        let mut requested = 0;
         // Twice to one node, and once to another.
         for node in [0, 0, 1] {
-            let (asked, adds) = judge.ask(node, act(RISING, What::Once { token: 1, delta: 5 }), 0, at(1));
-            judge.answer(asked, &answer(Reply::Integer(5), 5), at(2)).unwrap();
-            asked_for += adds;
+            let (pending, adds) = judge.begin_act(node, act(RISING, Action::Once { token: 1, delta: 5 }), 0, at(1));
+            judge.judge_outcome(pending, &answer(Reply::Integer(5), 5), at(2)).unwrap();
+            requested += adds;
         }
-        assert_eq!(i128::from(asked_for), *fits.last().unwrap());
+        assert_eq!(i128::from(requested), *fits.last().unwrap());
         for counted in [0, 5, 10, 15] {
             assert_eq!(
                 judge.judge_sum(RISING, counted, false).is_ok(),
@@ -123,10 +123,10 @@ fn a_token_is_counted_once_by_each_node_that_it_was_sent_to_where_the_store_may_
 #[test]
 fn what_needs_one_owner_must_be_refused() {
     let mut judge = judge();
-    for what in [What::Flush, What::SetIfAbsent, What::AddWithin] {
-        let (asked, _) = judge.ask(0, act(RISING, what), 0, at(1));
-        assert!(judge.answer(asked, &answer(Reply::Ok, 0), at(2)).is_err());
-        judge.answer(asked, &answer(Reply::Refused(Refusal::Overflow), 0), at(2)).unwrap();
+    for what in [Action::Flush, Action::SetIfAbsent, Action::AddWithin] {
+        let (pending, _) = judge.begin_act(0, act(RISING, what), 0, at(1));
+        assert!(judge.judge_outcome(pending, &answer(Reply::Ok, 0), at(2)).is_err());
+        judge.judge_outcome(pending, &answer(Reply::Refused(Refusal::Overflow), 0), at(2)).unwrap();
     }
 }
 
@@ -134,12 +134,12 @@ fn what_needs_one_owner_must_be_refused() {
 fn a_store_that_lost_data_leaves_all_certain_until_a_registration_was_removed() {
     let mut judge = judge();
     add(&mut judge, 0, RISING, 5, 5).unwrap();
-    judge.ended(0, End::Killed);
-    judge.opened(0);
+    judge.end_node(0, NodeEnd::Killed);
+    judge.begin_incarnation(0);
     add(&mut judge, 0, RISING, 2, 7).unwrap();
-    let (asked, _) = judge.ask(0, act(RISING, What::Read), 0, at(3));
-    judge.store_lost();
-    judge.answer(asked, &answer(Reply::Value(Some(2)), 0), at(4)).unwrap();
+    let (pending, _) = judge.begin_act(0, act(RISING, Action::Read), 0, at(3));
+    judge.record_store_loss();
+    judge.judge_outcome(pending, &answer(Reply::Value(Some(2)), 0), at(4)).unwrap();
     for (counted, fits) in [(2, true), (7, true), (5, false), (0, false), (9, false)] {
         assert_eq!(judge.judge_sum(RISING, counted, true).is_ok(), fits, "{counted}");
         assert_eq!(judge.judge_sum(RISING, counted, false).is_ok(), counted == 7, "{counted}");
@@ -149,20 +149,20 @@ fn a_store_that_lost_data_leaves_all_certain_until_a_registration_was_removed() 
 
 #[test]
 fn in_the_end_everybody_shows_the_rows_sum() {
-    let (judge, truth) = (judge(), Truth::new(Log::silent()));
-    judge.close(&truth, RISING, 0, 0, &[(0, 0), (1, 0)]).unwrap();
-    assert!(judge.close(&truth, RISING, 0, 0, &[(0, 0), (1, 3)]).is_err());
+    let (judge, truth) = (judge(), Truth::new(EventLog::disabled()));
+    judge.judge_counter(&truth, RISING, 0, 0, &[(0, 0), (1, 0)]).unwrap();
+    assert!(judge.judge_counter(&truth, RISING, 0, 0, &[(0, 0), (1, 3)]).is_err());
 }
 
 #[test]
 fn a_scan_names_what_its_node_has_added_to_and_nothing_unknown() {
     let mut judge = judge();
     add(&mut judge, 0, RISING, 5, 5).unwrap();
-    let (asked, _) = judge.ask(0, act(RISING, What::Scan), 0, at(1));
+    let (pending, _) = judge.begin_act(0, act(RISING, Action::Scan), 0, at(1));
     let page = |names: &[&[u8]]| answer(Reply::Page(0, names.iter().map(|name| (*name).into()).collect()), 0);
-    judge.answer(asked, &page(&[b"d:rising", b"m:mixed"]), at(2)).unwrap();
-    assert!(judge.answer(asked, &page(&[b"m:mixed"]), at(2)).is_err());
-    assert!(judge.answer(asked, &page(&[b"d:rising", b"x"]), at(2)).is_err());
+    judge.judge_outcome(pending, &page(&[b"d:rising", b"m:mixed"]), at(2)).unwrap();
+    assert!(judge.judge_outcome(pending, &page(&[b"m:mixed"]), at(2)).is_err());
+    assert!(judge.judge_outcome(pending, &page(&[b"d:rising", b"x"]), at(2)).is_err());
 }
 
 #[test]
@@ -171,8 +171,8 @@ fn what_a_node_has_taken_is_not_shown_there_again() {
     let mut judge = judge();
     add(&mut judge, 0, HARVESTED, 50, 50).unwrap();
     read(&mut judge, 0, HARVESTED, 50).unwrap();
-    let (asked, _) = judge.ask(0, act(HARVESTED, What::GetSet), 10, at(5));
-    judge.answer(asked, &answer(Reply::Value(Some(30)), 0), at(6)).unwrap();
+    let (pending, _) = judge.begin_act(0, act(HARVESTED, Action::GetSet), 10, at(5));
+    judge.judge_outcome(pending, &answer(Reply::Value(Some(30)), 0), at(6)).unwrap();
     read(&mut judge, 0, HARVESTED, 10).unwrap();
     assert!(read(&mut judge, 0, HARVESTED, 11).is_err(), "30 were taken now, and 10 before");
     read(&mut judge, 1, HARVESTED, 50).unwrap();
@@ -184,14 +184,14 @@ const RANKED: usize = 17;
 
 /// An observation that is acknowledged.
 fn observe(judge: &mut Judge, node: usize, counter: usize, item: usize, by: u64) {
-    let (asked, _) = judge.ask(node, act(counter, What::Observe(item, by)), 0, at(1));
-    judge.answer(asked, &answer(Reply::Integer(1), 10), at(2)).unwrap();
+    let (pending, _) = judge.begin_act(node, act(counter, Action::Observe(item, by)), 0, at(1));
+    judge.judge_outcome(pending, &answer(Reply::Integer(1), 10), at(2)).unwrap();
 }
 
 /// What in the end all nodes show.
-fn closed(judge: &Judge, counter: usize, shows: &[Shows]) -> bool {
-    let shown: Vec<(usize, Shows)> = shows.iter().cloned().enumerate().collect();
-    judge.close_sketch(&Truth::new(Log::silent()), counter, &shown).is_ok()
+fn closed(judge: &Judge, counter: usize, shows: &[SketchReading]) -> bool {
+    let shown: Vec<(usize, SketchReading)> = shows.iter().cloned().enumerate().collect();
+    judge.judge_sketch(&Truth::new(EventLog::disabled()), counter, &shown).is_ok()
 }
 
 #[test]
@@ -199,30 +199,41 @@ fn a_sketch_has_what_was_acknowledged_and_nothing_that_nobody_asked_for() {
     let mut judge = judge();
     (0..3).for_each(|item| observe(&mut judge, 0, OBSERVED, item, 1));
     observe(&mut judge, 1, OBSERVED, 0, 1);
-    judge.ask(1, act(OBSERVED, What::Observe(7, 1)), 0, at(1));
+    judge.begin_act(1, act(OBSERVED, Action::Observe(7, 1)), 0, at(1));
     for (value, fits) in [(2, false), (3, true), (4, true), (5, false)] {
-        assert_eq!(closed(&judge, OBSERVED, &[Shows::Uniques(value), Shows::Uniques(value)]), fits, "{value}");
-        let (asked, _) = judge.ask(0, act(OBSERVED, What::Estimate), 0, at(3));
+        assert_eq!(
+            closed(&judge, OBSERVED, &[SketchReading::Uniques(value), SketchReading::Uniques(value)]),
+            fits,
+            "{value}"
+        );
+        let (pending, _) = judge.begin_act(0, act(OBSERVED, Action::Estimate), 0, at(3));
         let estimate = quipu_model::Estimate { value: value as u64, low: 0, high: 9 };
-        assert_eq!(judge.answer(asked, &answer(Reply::Estimate(estimate), 10), at(4)).is_ok(), fits, "{value}");
+        assert_eq!(
+            judge.judge_outcome(pending, &answer(Reply::Estimate(estimate), 10), at(4)).is_ok(),
+            fits,
+            "{value}"
+        );
     }
-    assert!(!closed(&judge, OBSERVED, &[Shows::Uniques(3), Shows::Uniques(4)]), "all show the same");
-    let (certain, asked) = judge.items(&Truth::new(Log::silent()), OBSERVED);
-    assert!(certain.iter().eq([0, 1, 2]) && asked.iter().eq([0, 1, 2, 7]));
-    judge.ended(0, End::DirectoryLost);
-    assert!(closed(&judge, OBSERVED, &[Shows::Uniques(1)]) && !closed(&judge, OBSERVED, &[Shows::Uniques(0)]));
+    assert!(!closed(&judge, OBSERVED, &[SketchReading::Uniques(3), SketchReading::Uniques(4)]), "all show the same");
+    let (certain, pending) = judge.items(&Truth::new(EventLog::disabled()), OBSERVED);
+    assert!(certain.iter().eq([0, 1, 2]) && pending.iter().eq([0, 1, 2, 7]));
+    judge.end_node(0, NodeEnd::DirectoryLost);
+    assert!(
+        closed(&judge, OBSERVED, &[SketchReading::Uniques(1)])
+            && !closed(&judge, OBSERVED, &[SketchReading::Uniques(0)])
+    );
 }
 
 #[test]
 fn what_was_observed_before_a_delete_may_be_gone_and_what_was_after_may_not() {
     let mut judge = judge();
     observe(&mut judge, 0, DISCARDED, 0, 1);
-    let (asked, _) = judge.ask(1, act(DISCARDED, What::Delete), 0, at(1));
-    judge.answer(asked, &answer(Reply::Integer(1), 10), at(2)).unwrap();
-    let (asked, _) = judge.ask(0, act(DISCARDED, What::Observe(1, 1)), 0, at(3));
-    judge.answer(asked, &answer(Reply::Integer(1), 10), at(4)).unwrap();
+    let (pending, _) = judge.begin_act(1, act(DISCARDED, Action::Delete), 0, at(1));
+    judge.judge_outcome(pending, &answer(Reply::Integer(1), 10), at(2)).unwrap();
+    let (pending, _) = judge.begin_act(0, act(DISCARDED, Action::Observe(1, 1)), 0, at(3));
+    judge.judge_outcome(pending, &answer(Reply::Integer(1), 10), at(4)).unwrap();
     for (value, fits) in [(0, false), (1, true), (2, true), (3, false)] {
-        assert_eq!(closed(&judge, DISCARDED, &[Shows::Uniques(value)]), fits, "{value}");
+        assert_eq!(closed(&judge, DISCARDED, &[SketchReading::Uniques(value)]), fits, "{value}");
     }
 }
 
@@ -232,9 +243,9 @@ fn bounds_of_what_was_counted_hold() {
     observe(&mut judge, 0, RANKED, 2, 5);
     observe(&mut judge, 1, RANKED, 2, 3);
     let shows = |at_least, at_most| {
-        let Shows::Counts(mut counts) = Shows::nothing(Form::Top) else { panic!("it counts") };
+        let SketchReading::Counts(mut counts) = SketchReading::nothing(CounterForm::Top) else { panic!("it counts") };
         counts[2] = (at_least, at_most);
-        [Shows::Counts(counts)]
+        [SketchReading::Counts(counts)]
     };
     for ((at_least, at_most), fits) in [((8, 8), true), ((0, 9), true), ((7, 7), false), ((9, 9), false)] {
         assert_eq!(closed(&judge, RANKED, &shows(at_least, at_most)), fits, "{at_least} to {at_most}");

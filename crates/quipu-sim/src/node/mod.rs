@@ -4,7 +4,7 @@
 //!
 //! A process that ends takes its engine and all futures with it, wherever they were; the disk keeps what a kill or a loss of power leaves of it.
 
-mod chore;
+mod background_task;
 
 use std::fmt::Display;
 use std::path::Path;
@@ -12,17 +12,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use quipu_engine::{Engine, Environment, OpenError, Options, Seal, Sealing, Standing};
+use quipu_engine::{Engine, Environment, Membership, OpenError, Options, Seal, SealStep};
 use quipu_model::{Clock, Durability, Millis, Namespace};
-use quipu_testkit::{CrashDisk, Dice, FileLedger, Image, SimClock};
+use quipu_testkit::{CrashDisk, FileLedger, Image, SeededRng, SimClock};
 
-use self::chore::{Chore, Waits};
-use crate::act::{Act, What};
+use self::background_task::{BackgroundTask, ClientNeeds};
+use crate::act::{Act, Action};
 use crate::client::serve;
-use crate::judge::{Answer, Asked, End};
+use crate::judge::{ActOutcome, NodeEnd, PendingAct};
 use crate::plan::Plan;
-use crate::store::Door;
-use crate::task::{Bell, Task};
+use crate::store::StorePort;
+use crate::task::{Task, WakeSignal};
 
 /// Where the data is, on every machine.
 const DATA: &str = "/data";
@@ -34,21 +34,21 @@ pub struct Node {
     /// Its clock.
     pub clock: SimClock,
     /// The process, if it runs.
-    pub up: Option<Up>,
+    pub up: Option<NodeProcess>,
     /// An older copy of its directory.
-    pub saved: Option<Saved>,
+    pub older_copy: Option<DirectoryCopy>,
     disk: CrashDisk,
     /// Two disks of the same number cannot be told apart.
-    copy: u64,
-    dice: Arc<Dice>,
-    door: Arc<Door>,
+    disk_number: u64,
+    rng: Arc<SeededRng>,
+    store_port: Arc<StorePort>,
     failed: Arc<AtomicBool>,
     /// Where it last stood.
-    stood: String,
+    last_membership: String,
 }
 
 /// A copy of a directory.
-pub struct Saved {
+pub struct DirectoryCopy {
     /// The disk.
     pub image: Image,
     /// When it was made, by the store's clock.
@@ -58,12 +58,12 @@ pub struct Saved {
 }
 
 /// A running process.
-pub struct Up {
-    workers: Vec<Option<(Asked, Task<Answer>)>>,
-    chores: Vec<Chore>,
+pub struct NodeProcess {
+    workers: Vec<Option<(PendingAct, Task<ActOutcome>)>>,
+    background: Vec<BackgroundTask>,
     seal: Option<Seal>,
     /// Rung when any of its tasks is woken.
-    bell: Bell,
+    signal: WakeSignal,
     /// Until then nothing can be done unless the bell rings.
     idle_until: Duration,
     engine: Engine,
@@ -71,7 +71,7 @@ pub struct Up {
 
 /// What a step of a node came to.
 #[expect(clippy::large_enum_variant, reason = "it is taken apart where it is returned")]
-pub enum Stepped {
+pub enum NodeStep {
     /// Nothing could be done.
     Idle,
     /// Something was.
@@ -79,24 +79,31 @@ pub enum Stepped {
     /// A worker is free.
     Free(usize),
     /// A client is answered.
-    Answered(Asked, Answer),
+    Answered(PendingAct, ActOutcome),
 }
 
 impl Node {
     /// A machine with this disk, not running.
-    pub fn new(index: usize, clock: SimClock, disk: CrashDisk, copy: u64, dice: Dice, door: Door) -> Node {
-        let (dice, door) = (Arc::new(dice), Arc::new(door));
+    pub fn new(
+        index: usize,
+        clock: SimClock,
+        disk: CrashDisk,
+        disk_number: u64,
+        rng: SeededRng,
+        store_port: StorePort,
+    ) -> Node {
+        let (rng, store_port) = (Arc::new(rng), Arc::new(store_port));
         Node {
             index,
             clock,
             up: None,
-            saved: None,
+            older_copy: None,
             disk,
-            copy,
-            dice,
-            door,
+            disk_number,
+            rng,
+            store_port,
             failed: Arc::default(),
-            stood: String::new(),
+            last_membership: String::new(),
         }
     }
 
@@ -105,20 +112,20 @@ impl Node {
         let (disk, failed) = (self.disk.clone(), self.failed.clone());
         let environment = Environment {
             clock: Arc::new(self.clock.clone()),
-            rng: self.dice.clone(),
+            rng: self.rng.clone(),
             vfs: Arc::new(self.disk.clone()),
             open_ledger: Arc::new(move |options| {
                 Ok(Arc::new(FileLedger::open(Arc::new(disk.clone()), &options.data)?))
             }),
             on_failure: Arc::new(move |_| failed.store(true, Ordering::SeqCst)),
-            store: Some(self.door.clone()),
+            store: Some(self.store_port.clone()),
         };
         let engine = Engine::open_with(options(plan), environment)?;
         let workers = (0..plan.workers).map(|_| None).collect();
         let now = self.clock.elapsed();
-        let chores = Chore::all(now);
-        let (bell, idle_until) = (Bell::default(), now);
-        self.up = Some(Up { workers, chores, seal: None, bell, idle_until, engine });
+        let background = BackgroundTask::all(now);
+        let (signal, idle_until) = (WakeSignal::default(), now);
+        self.up = Some(NodeProcess { workers, background, seal: None, signal, idle_until, engine });
         Ok(())
     }
 
@@ -128,28 +135,28 @@ impl Node {
     }
 
     /// Ends the process and, with the power, the machine; it stays down until it is opened.
-    pub fn crash(&mut self, power: bool) -> End {
-        let Some(up) = self.up.take() else { return End::Killed };
+    pub fn crash(&mut self, power: bool) -> NodeEnd {
+        let Some(up) = self.up.take() else { return NodeEnd::Killed };
         let synced = up.engine.stats().synced;
         let at = self.disk.operations();
-        let image = if power { self.disk.crash(at, &self.dice) } else { self.disk.kill(at) };
+        let image = if power { self.disk.crash(at, &self.rng) } else { self.disk.kill(at) };
         drop(up);
-        self.disk = image.into_disk_of(self.copy);
-        if power { End::PowerLoss(synced) } else { End::Killed }
+        self.disk = image.into_disk_of(self.disk_number);
+        if power { NodeEnd::PowerLoss(synced) } else { NodeEnd::Killed }
     }
 
     /// Ends the process in good order. `step` lets time pass for what it says to the store.
-    pub fn close(&mut self, step: impl FnMut()) -> Result<End, String> {
-        let Some(mut up) = self.up.take() else { return Ok(End::Clean) };
+    pub fn close(&mut self, step: impl FnMut()) -> Result<NodeEnd, String> {
+        let Some(mut up) = self.up.take() else { return Ok(NodeEnd::Clean) };
         let mut step = step;
-        (up.workers, up.chores) = (Vec::new(), Vec::new());
+        (up.workers, up.background) = (Vec::new(), Vec::new());
         let engine = up.engine.clone();
         let release = async move {
             if let Some(sharing) = engine.sharing() {
                 sharing.release().await;
             }
         };
-        let mut release = Task::new(release, &up.bell);
+        let mut release = Task::new(release, &up.signal);
         // A few answers; a store that is down is not waited for.
         for _ in 0..RELEASE_STEPS {
             if release.is_woken() && release.poll().is_some() {
@@ -159,7 +166,7 @@ impl Node {
         }
         drop(release);
         up.engine.close().map_err(|error| format!("node {}: it could not be closed: {error}", self.index))?;
-        Ok(End::Clean)
+        Ok(NodeEnd::Clean)
     }
 
     /// What its disk holds now, as another machine would find it.
@@ -168,30 +175,30 @@ impl Node {
     }
 
     /// Replaces its disk; the process must not run.
-    pub fn replace_disk(&mut self, image: Option<Image>, copy: u64) {
-        self.copy = copy;
-        self.disk = image.map_or_else(CrashDisk::new, |image| image.into_disk_of(copy));
+    pub fn replace_disk(&mut self, image: Option<Image>, disk_number: u64) {
+        self.disk_number = disk_number;
+        self.disk = image.map_or_else(CrashDisk::new, |image| image.into_disk_of(disk_number));
     }
 
     /// Which of the disks that cannot be told apart it has.
-    pub fn copy(&self) -> u64 {
-        self.copy
+    pub fn disk_number(&self) -> u64 {
+        self.disk_number
     }
 
     /// Where it stands with the store, if it runs.
-    pub fn standing(&self) -> Option<Standing> {
+    pub fn membership(&self) -> Option<Membership> {
         let up = self.up.as_ref()?;
-        Some(up.engine.sharing()?.standing())
+        Some(up.engine.sharing()?.membership())
     }
 
     /// Where it stands with the store and as whom, if that has changed since it was last asked.
-    pub fn new_standing(&mut self) -> Option<String> {
+    pub fn changed_membership(&mut self) -> Option<String> {
         let up = self.up.as_ref()?;
         let writer = up.engine.stats().writer;
-        let standing = format!("{:?} as {:04x}", up.engine.sharing()?.standing(), writer.incarnation.0 >> 48);
-        let changed = self.stood != standing;
-        self.stood.clone_from(&standing);
-        changed.then_some(standing)
+        let membership = format!("{:?} as {:04x}", up.engine.sharing()?.membership(), writer.incarnation.0 >> 48);
+        let changed = self.last_membership != membership;
+        self.last_membership.clone_from(&membership);
+        changed.then_some(membership)
     }
 
     /// Whether it has compared everything with the store, and wants no more of it now.
@@ -205,18 +212,18 @@ impl Node {
         let Some(up) = &mut self.up else { return Ok(()) };
         let steps = up.engine.steps();
         let Some(mut seal) = up.seal.take() else {
-            up.seal = Some(steps.seal_begin());
+            up.seal = Some(steps.begin_seal());
             return Ok(());
         };
         let failed = |error: &dyn Display| format!("node {}: it could not be sealed: {error}", self.index);
-        match steps.seal_step(&mut seal).map_err(|error| failed(&error))? {
-            Sealing::More => up.seal = Some(seal),
-            Sealing::Waits(_) => {
+        match steps.step_seal(&mut seal).map_err(|error| failed(&error))? {
+            SealStep::More => up.seal = Some(seal),
+            SealStep::WaitFor(_) => {
                 up.seal = Some(seal);
-                steps.hand_over();
+                steps.write_filled();
                 steps.sync();
             }
-            Sealing::Done => steps.seal_finish(seal).map_err(|error| failed(&error))?,
+            SealStep::Done => steps.finish_seal(seal).map_err(|error| failed(&error))?,
         }
         Ok(())
     }
@@ -224,14 +231,14 @@ impl Node {
     /// Whether everything that it says is confirmed, as far as it knows.
     pub fn is_settled(&self) -> bool {
         let sharing = self.up.as_ref().and_then(|up| up.engine.sharing());
-        sharing.is_some_and(|sharing| sharing.unsettled() == 0 && !sharing.has_heirs())
+        sharing.is_some_and(|sharing| sharing.unsettled() == 0 && !sharing.has_pending_successions())
     }
 
     /// Whether it is registered, and nobody waits.
     pub fn is_quiet(&self) -> bool {
         let Some(up) = &self.up else { return false };
         let Some(sharing) = up.engine.sharing() else { return false };
-        sharing.standing() == Standing::Live && up.workers.iter().all(Option::is_none)
+        sharing.membership() == Membership::Live && up.workers.iter().all(Option::is_none)
     }
 
     /// What keeps it from being quiet, for the reader of a violation.
@@ -239,9 +246,9 @@ impl Node {
         let Some(up) = &self.up else { return "down".to_owned() };
         let Some(sharing) = up.engine.sharing() else { return "alone".to_owned() };
         let (unsettled, auditing) = (sharing.unsettled(), sharing.is_auditing());
-        let (busy, heirs) = (up.workers.iter().flatten().count(), sharing.has_heirs());
-        let standing = sharing.standing();
-        format!("{standing:?}, {unsettled} unsettled, auditing: {auditing}, heirs: {heirs}, {busy} clients wait")
+        let (busy, successors) = (up.workers.iter().flatten().count(), sharing.has_pending_successions());
+        let membership = sharing.membership();
+        format!("{membership:?}, {unsettled} unsettled, auditing: {auditing}, heirs: {successors}, {busy} clients wait")
     }
 
     /// Compares everything with the store once more.
@@ -262,60 +269,61 @@ impl Node {
     }
 
     /// Gives a free worker something to do.
-    pub fn give(&mut self, worker: usize, asked: Asked, act: Act) {
+    pub fn assign(&mut self, worker: usize, pending: PendingAct, act: Act) {
         let Some(up) = &mut self.up else { return };
-        let task = Task::new(serve(up.engine.clone(), self.dice.clone(), act), &up.bell);
-        up.workers[worker] = Some((asked, task));
+        let task = Task::new(serve(up.engine.clone(), self.rng.clone(), act), &up.signal);
+        up.workers[worker] = Some((pending, task));
     }
 
     /// One step of any worker or chore that can take one; `asks` says that clients have more to ask.
-    pub fn step(&mut self, plan: &Plan, asks: bool) -> Stepped {
+    pub fn step(&mut self, plan: &Plan, asks: bool) -> NodeStep {
         let now = self.clock.elapsed();
-        let Some(up) = &mut self.up else { return Stepped::Idle };
-        if !asks && now < up.idle_until && !up.bell.is_rung() {
-            return Stepped::Idle;
+        let Some(up) = &mut self.up else { return NodeStep::Idle };
+        if !asks && now < up.idle_until && !up.signal.is_set() {
+            return NodeStep::Idle;
         }
-        let (workers, all) = (up.workers.len(), up.workers.len() + up.chores.len());
-        let waits = up.waits();
-        let first = self.dice.below(all);
+        let (workers, all) = (up.workers.len(), up.workers.len() + up.background.len());
+        let needs = up.client_needs();
+        let first = self.rng.below(all);
         for at in (first..all).chain(0..first) {
             if at >= workers {
-                if up.chores[at - workers].step((&up.engine, &up.bell), plan, now, waits) {
-                    return Stepped::Done;
+                if up.background[at - workers].step((&up.engine, &up.signal), plan, now, needs) {
+                    return NodeStep::Done;
                 }
                 continue;
             }
             match &mut up.workers[at] {
-                None if asks => return Stepped::Free(at),
+                None if asks => return NodeStep::Free(at),
                 None => {}
                 Some((_, task)) if !task.is_woken() => {}
                 Some((_, task)) => {
-                    let Some(answer) = task.poll() else { return Stepped::Done };
-                    let Some((asked, _)) = up.workers[at].take() else { return Stepped::Done };
-                    return Stepped::Answered(asked, answer);
+                    let Some(answer) = task.poll() else { return NodeStep::Done };
+                    let Some((pending, _)) = up.workers[at].take() else { return NodeStep::Done };
+                    return NodeStep::Answered(pending, answer);
                 }
             }
         }
-        if waits.store && up.bring() > 0 {
-            return Stepped::Done;
+        if needs.store && up.supply_waiting_clients() > 0 {
+            return NodeStep::Done;
         }
-        up.bell.mute();
-        up.idle_until = up.chores.iter().map(|chore| chore.next_look(plan, waits)).min().unwrap_or(now);
-        Stepped::Idle
+        up.signal.clear();
+        up.idle_until =
+            up.background.iter().map(|background_task| background_task.next_check(plan, needs)).min().unwrap_or(now);
+        NodeStep::Idle
     }
 
     /// One step of what the background does on this machine alone.
-    pub fn tend(&mut self) -> Result<(), String> {
+    pub fn run_maintenance(&mut self) -> Result<(), String> {
         let Some(up) = &mut self.up else { return Ok(()) };
         let steps = up.engine.steps();
-        let dice = &self.dice;
-        let shard = dice.below(steps.shards());
+        let rng = &self.rng;
+        let shard = rng.below(steps.shard_count());
         let failed = |error: &dyn Display| format!("node {}: the disk is good, and yet: {error}", self.index);
-        match dice.below(12) {
-            0 => steps.hand_over(),
+        match rng.below(12) {
+            0 => steps.write_filled(),
             1 => steps.sync(),
-            2 => steps.prepare().map_err(|error| failed(&error))?,
-            3 => steps.note_synced().map_err(|error| failed(&error))?,
+            2 => steps.prepare_segments().map_err(|error| failed(&error))?,
+            3 => steps.record_synced().map_err(|error| failed(&error))?,
             4 => {
                 steps.sweep(shard).map_err(|error| failed(&error))?;
                 steps.expire(shard);
@@ -328,32 +336,32 @@ impl Node {
             6 => steps.purge(shard),
             7 => drop(steps.compact().map_err(|error| failed(&error))?),
             8 | 9 => {
-                up.bring();
+                up.supply_waiting_clients();
             }
-            _ if up.seal.is_some() || steps.wants_seal() || dice.chance(20) => return self.seal(),
+            _ if up.seal.is_some() || steps.needs_seal() || rng.chance(20) => return self.seal(),
             _ => {}
         }
         Ok(())
     }
 }
 
-impl Up {
+impl NodeProcess {
     /// Brings what clients wait for: counters at rest, names, and what is known if the store has been asked in vain; how many were served.
-    fn bring(&self) -> usize {
+    fn supply_waiting_clients(&self) -> usize {
         let (steps, sharing) = (self.engine.steps(), self.engine.sharing());
-        steps.load().0 + steps.walk() + sharing.map_or(0, |sharing| sharing.excuse())
+        steps.run_loads().0 + steps.run_walks() + sharing.map_or(0, |sharing| sharing.serve_stale())
     }
 
     /// What clients wait for that the background brings.
-    fn waits(&self) -> Waits {
-        let mut waits = Waits::default();
-        for (asked, _) in self.workers.iter().flatten().filter(|(_, task)| !task.is_woken()) {
-            match asked.act.what {
-                What::Once { .. } => waits.token = true,
-                _ => waits.store = true,
+    fn client_needs(&self) -> ClientNeeds {
+        let mut needs = ClientNeeds::default();
+        for (pending, _) in self.workers.iter().flatten().filter(|(_, task)| !task.is_woken()) {
+            match pending.act.what {
+                Action::Once { .. } => needs.token = true,
+                _ => needs.store = true,
             }
         }
-        waits
+        needs
     }
 }
 
@@ -364,8 +372,8 @@ const RELEASE_STEPS: usize = 40;
 fn options(plan: &Plan) -> Options {
     Options {
         namespaces: vec![
-            (Box::from(*b"r"), Namespace::durable(Durability::Relaxed)),
-            (Box::from(*b"m"), Namespace::durable(Durability::Memory)),
+            (Box::from(*b"r"), Namespace::with_durability(Durability::Relaxed)),
+            (Box::from(*b"m"), Namespace::with_durability(Durability::Memory)),
         ],
         segment_bytes: plan.segment_bytes,
         ahead_bytes: Some(2 * plan.segment_bytes),

@@ -4,27 +4,28 @@ use std::fmt;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-use quipu_model::shared::body::Body;
+use quipu_model::shared::body::StoredBody;
 use quipu_model::shared::{
-    BodyPut, BodyVerdict, CellId, Claim, ClaimEnd, ClaimVerdict, EndVerdict, Put, RegisterVerdict, Registration,
-    RestoreVerdict, Seen, SeenBodies, Snapshot, SwapVerdict, Token, Version,
+    BodyPut, BodyVerdict, CellId, Claim, ClaimEnd, ClaimEndVerdict, ClaimToken, ClaimVerdict, FetchedRow, Put,
+    RegisterVerdict, Registration, RestoreVerdict, RowVersion, RowWithBodies, Snapshot, SwapVerdict,
 };
 use quipu_model::{
-    Answer, Call, Cursor, KeptName, MemoryStore, Millis, Name, Page, PutResult, Store, StoreError, Writer, Writers,
+    Cursor, MemoryStore, Millis, Name, NameBuf, PutResult, ScanPage, Store, StoreCall, StoreError, StoreFuture, Writer,
+    WriterList,
 };
 
 /// A call.
 #[derive(Debug, Clone)]
 pub(super) enum Message {
-    Put(Vec<(KeptName, Put)>),
-    Read(KeptName),
-    PutBody(KeptName, Box<BodyPut>),
-    ReadBodies(KeptName),
-    Swap(KeptName, Version, Option<Box<Snapshot>>),
-    SwapBodies(KeptName, Version, Box<Snapshot>, Vec<(Writer, Option<Body>)>),
+    Put(Vec<(NameBuf, Put)>),
+    Read(NameBuf),
+    PutBody(NameBuf, Box<BodyPut>),
+    ReadBodies(NameBuf),
+    Swap(NameBuf, RowVersion, Option<Box<Snapshot>>),
+    SwapBodies(NameBuf, RowVersion, Box<Snapshot>, Vec<(Writer, Option<StoredBody>)>),
     Scan(Option<Cursor>, usize),
     Claim(Claim),
-    EndClaim(Token, Writer, u64, ClaimEnd),
+    EndClaim(ClaimToken, Writer, u64, ClaimEnd),
     RestoreClaims(Vec<Claim>),
     History,
     Writers,
@@ -35,45 +36,45 @@ pub(super) enum Message {
 
 /// An answer.
 #[derive(Debug)]
-pub(super) enum Told {
+pub(super) enum StoreReply {
     Verdicts(Vec<PutResult>),
-    Seen(Box<Seen>),
+    Seen(Box<FetchedRow>),
     Body(BodyVerdict),
-    Bodies(Box<SeenBodies>),
+    Bodies(Box<RowWithBodies>),
     Swapped(SwapVerdict),
-    Page(Page),
+    Page(ScanPage),
     Claimed(ClaimVerdict),
-    Ended(EndVerdict),
+    Ended(ClaimEndVerdict),
     Restored(Vec<RestoreVerdict>),
     History(u64),
-    Writers(Writers),
+    Writers(WriterList),
     Registered(RegisterVerdict),
     At(Millis),
 }
 
 impl Message {
-    pub(super) fn call(&self) -> Call {
+    pub(super) fn call(&self) -> StoreCall {
         match self {
-            Message::Put(_) => Call::Put,
-            Message::Read(_) => Call::Read,
-            Message::PutBody(..) => Call::PutBody,
-            Message::ReadBodies(_) => Call::ReadBodies,
-            Message::Swap(..) => Call::Swap,
-            Message::SwapBodies(..) => Call::SwapBodies,
-            Message::Scan(..) => Call::Scan,
-            Message::Claim(_) => Call::Claim,
-            Message::EndClaim(..) => Call::EndClaim,
-            Message::RestoreClaims(_) => Call::RestoreClaims,
-            Message::History => Call::History,
-            Message::Writers => Call::Writers,
-            Message::Register(..) => Call::Register,
-            Message::Unregister(..) => Call::Unregister,
-            Message::Clock => Call::Clock,
+            Message::Put(_) => StoreCall::Put,
+            Message::Read(_) => StoreCall::Read,
+            Message::PutBody(..) => StoreCall::PutBody,
+            Message::ReadBodies(_) => StoreCall::ReadBodies,
+            Message::Swap(..) => StoreCall::Swap,
+            Message::SwapBodies(..) => StoreCall::SwapBodies,
+            Message::Scan(..) => StoreCall::Scan,
+            Message::Claim(_) => StoreCall::Claim,
+            Message::EndClaim(..) => StoreCall::EndClaim,
+            Message::RestoreClaims(_) => StoreCall::RestoreClaims,
+            Message::History => StoreCall::History,
+            Message::Writers => StoreCall::Writers,
+            Message::Register(..) => StoreCall::Register,
+            Message::Unregister(..) => StoreCall::Unregister,
+            Message::Clock => StoreCall::Clock,
         }
     }
 
     /// Whether it matters that it arrives when nobody waits for its answer.
-    pub(super) fn changes(&self) -> bool {
+    pub(super) fn is_change(&self) -> bool {
         !matches!(
             self,
             Message::Read(_)
@@ -87,68 +88,74 @@ impl Message {
 
     /// Whether a store whose history has changed refuses it.
     pub(super) fn is_guarded(&self) -> bool {
-        self.changes() && !matches!(self, Message::Register(..) | Message::Unregister(..))
+        self.is_change() && !matches!(self, Message::Register(..) | Message::Unregister(..))
     }
 
     /// Carries it out.
-    pub(super) fn apply(&self, store: &MemoryStore) -> Result<Told, StoreError> {
+    pub(super) fn apply(&self, store: &MemoryStore) -> Result<StoreReply, StoreError> {
         match self {
             Message::Put(puts) => {
-                let puts: Vec<_> = puts.iter().map(|(kept, put)| (name(kept), *put)).collect();
-                now(store.put(&puts)).map(Told::Verdicts)
+                let puts: Vec<_> = puts.iter().map(|(name_buf, put)| (as_name(name_buf), *put)).collect();
+                now(store.put(&puts)).map(StoreReply::Verdicts)
             }
-            Message::Read(kept) => now(store.read(name(kept))).map(|seen| Told::Seen(Box::new(seen))),
-            Message::PutBody(kept, put) => now(store.put_body(name(kept), put)).map(Told::Body),
-            Message::ReadBodies(kept) => now(store.read_bodies(name(kept))).map(|seen| Told::Bodies(Box::new(seen))),
-            Message::Swap(kept, version, next) => {
-                now(store.swap(name(kept), *version, next.as_deref())).map(Told::Swapped)
+            Message::Read(name_buf) => {
+                now(store.read(as_name(name_buf))).map(|current| StoreReply::Seen(Box::new(current)))
             }
-            Message::SwapBodies(kept, version, next, bodies) => {
-                now(store.swap_bodies(name(kept), *version, next, bodies)).map(Told::Swapped)
+            Message::PutBody(name_buf, put) => now(store.put_body(as_name(name_buf), put)).map(StoreReply::Body),
+            Message::ReadBodies(name_buf) => {
+                now(store.read_bodies(as_name(name_buf))).map(|current| StoreReply::Bodies(Box::new(current)))
             }
-            Message::Scan(from, names_max) => now(store.scan(from.as_ref(), *names_max)).map(Told::Page),
-            Message::Claim(claim) => now(store.claim(claim)).map(Told::Claimed),
+            Message::Swap(name_buf, version, next) => {
+                now(store.swap(as_name(name_buf), *version, next.as_deref())).map(StoreReply::Swapped)
+            }
+            Message::SwapBodies(name_buf, version, next, bodies) => {
+                now(store.swap_bodies(as_name(name_buf), *version, next, bodies)).map(StoreReply::Swapped)
+            }
+            Message::Scan(from, names_max) => now(store.scan(from.as_ref(), *names_max)).map(StoreReply::Page),
+            Message::Claim(claim) => now(store.claim(claim)).map(StoreReply::Claimed),
             Message::EndClaim(token, owner, attempt, end) => {
-                now(store.end_claim(token, *owner, *attempt, end)).map(Told::Ended)
+                now(store.end_claim(token, *owner, *attempt, end)).map(StoreReply::Ended)
             }
-            Message::RestoreClaims(claims) => now(store.restore_claims(claims)).map(Told::Restored),
+            Message::RestoreClaims(claims) => now(store.restore_claims(claims)).map(StoreReply::Restored),
             // The simulated store answers it: a memory store has no history.
-            Message::History => Ok(Told::History(0)),
-            Message::Writers => now(store.writers()).map(Told::Writers),
-            Message::Register(version, next) => now(store.register(*version, next)).map(Told::Registered),
-            Message::Unregister(writer, version) => now(store.unregister(*writer, *version)).map(Told::Registered),
-            Message::Clock => now(store.clock()).map(Told::At),
+            Message::History => Ok(StoreReply::History(0)),
+            Message::Writers => now(store.writers()).map(StoreReply::Writers),
+            Message::Register(version, next) => now(store.register(*version, next)).map(StoreReply::Registered),
+            Message::Unregister(writer, version) => {
+                now(store.unregister(*writer, *version)).map(StoreReply::Registered)
+            }
+            Message::Clock => now(store.clock()).map(StoreReply::At),
         }
     }
 }
 
 /// The name in a message.
-pub(super) fn name(kept: &KeptName) -> Name<'_> {
-    Name::new(kept).expect("it was a name when it was sent")
+pub(super) fn as_name(name_buf: &NameBuf) -> Name<'_> {
+    Name::new(name_buf).expect("it was a name when it was sent")
 }
 
 /// A memory store answers at the first poll.
-fn now<T>(answer: Answer<'_, T>) -> Result<T, StoreError> {
+fn now<T>(answer: StoreFuture<'_, T>) -> Result<T, StoreError> {
     match pin!(answer).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(result) => result,
         Poll::Pending => unreachable!("a memory store has nothing to wait for"),
     }
 }
 
-impl Told {
+impl StoreReply {
     /// What the reader of a log wants to know of it.
-    pub(super) fn in_short(&self) -> String {
+    pub(super) fn to_log_text(&self) -> String {
         match self {
-            Told::Seen(seen) => {
-                let version = seen.snapshot.version;
-                format!("{}.{} at {}: {}", version.swaps, version.puts, seen.at, row_in_short(&seen.snapshot))
+            StoreReply::Seen(current) => {
+                let version = current.snapshot.version;
+                format!("{}.{} at {}: {}", version.swaps, version.puts, current.at, row_to_log_text(&current.snapshot))
             }
-            Told::Bodies(told) => {
-                let SeenBodies { seen, bodies } = &**told;
+            StoreReply::Bodies(reply) => {
+                let RowWithBodies { row: current, bodies } = &**reply;
                 let lengths: Vec<usize> = bodies.values().map(|body| body.bytes.len()).collect();
-                format!("bodies {lengths:?} of {} at {}", row_in_short(&seen.snapshot), seen.at)
+                format!("bodies {lengths:?} of {} at {}", row_to_log_text(&current.snapshot), current.at)
             }
-            Told::Writers(writers) => {
+            StoreReply::Writers(writers) => {
                 let stage =
                     |known: &Registration| format!("{:04x} {:?}", known.writer.incarnation.0 >> 48, known.stage);
                 writers.registrations.iter().map(stage).collect::<Vec<_>>().join(", ")
@@ -159,7 +166,7 @@ impl Told {
 }
 
 /// All of a row that the reader of a log wants to know.
-fn row_in_short(row: &Snapshot) -> String {
+fn row_to_log_text(row: &Snapshot) -> String {
     let mut text = format!("{} @{}", row.sum(), row.epoch.millis);
     if let Some(base) = row.base {
         text += &format!(", base {base}");
@@ -168,26 +175,32 @@ fn row_in_short(row: &Snapshot) -> String {
         text += &format!(", until {at}");
     }
     let closed = |closed: bool| if closed { " closed" } else { "" };
-    for (id, held) in &row.cells {
-        let value = running(held.value, held.total);
-        text += &format!(", [{:04x}/{}]={value} #{}{}", short(id), id.shard.0, held.seq.0, closed(held.closed));
+    for (id, row_cell) in &row.cells {
+        let value = value_text(row_cell.value, row_cell.total);
+        text += &format!(
+            ", [{:04x}/{}]={value} #{}{}",
+            short_incarnation(id),
+            id.shard.0,
+            row_cell.seq.0,
+            closed(row_cell.closed)
+        );
     }
     for (id, spent) in &row.spent {
-        let (value, epoch) = (running(spent.value, spent.total), spent.epoch.millis);
+        let (value, epoch) = (value_text(spent.value, spent.total), spent.epoch.millis);
         let expired = if spent.expired.is_some() { " expired" } else { "" };
         let (shard, seq, closed) = (id.shard.0, spent.seq.0, closed(spent.closed));
-        text += &format!(", spent [{:04x}/{shard}]={value} #{seq} @{epoch}{closed}{expired}", short(id));
+        text += &format!(", spent [{:04x}/{shard}]={value} #{seq} @{epoch}{closed}{expired}", short_incarnation(id));
     }
     text
 }
 
 /// A running value, and that of the whole life if it is another.
-fn running(value: i128, total: i128) -> String {
+fn value_text(value: i128, total: i128) -> String {
     if value == total { value.to_string() } else { format!("{value} of {total}") }
 }
 
 /// Enough of a writer's random number to tell it from the others of a run.
-fn short(id: &CellId) -> u64 {
+fn short_incarnation(id: &CellId) -> u64 {
     id.writer.incarnation.0 >> 48
 }
 
@@ -197,38 +210,38 @@ impl fmt::Display for Message {
         match self {
             Message::Put(puts) => {
                 write!(f, "put")?;
-                for (kept, put) in puts {
+                for (name_buf, put) in puts {
                     let Put { cell, epoch, seq, value, total } = put;
-                    let (name, value) = (name(kept), running(*value, *total));
-                    let (writer, shard, seq, epoch) = (short(cell), cell.shard.0, seq.0, epoch.millis);
+                    let (name, value) = (as_name(name_buf), value_text(*value, *total));
+                    let (writer, shard, seq, epoch) = (short_incarnation(cell), cell.shard.0, seq.0, epoch.millis);
                     write!(f, " {name}[{writer:04x}/{shard}]={value} #{seq} @{epoch}")?;
                 }
                 Ok(())
             }
-            Message::Read(kept) => write!(f, "read {}", name(kept)),
-            Message::ReadBodies(kept) => write!(f, "read bodies {}", name(kept)),
-            Message::PutBody(kept, body) => {
+            Message::Read(name_buf) => write!(f, "read {}", as_name(name_buf)),
+            Message::ReadBodies(name_buf) => write!(f, "read bodies {}", as_name(name_buf)),
+            Message::PutBody(name_buf, body) => {
                 let Put { cell, epoch, seq, value, .. } = body.put;
-                let (name, from, pages) = (name(kept), body.from.map_or(0, |seq| seq.0), body.pages.len());
+                let (name, from, pages) = (as_name(name_buf), body.from.map_or(0, |seq| seq.0), body.pages.len());
                 let whole = if body.whole { " whole" } else { "" };
-                let (node, life) = (cell.writer.node.0 >> 48, short(&cell));
+                let (node, incarnation) = (cell.writer.node.0 >> 48, short_incarnation(&cell));
                 write!(
                     f,
-                    "put body {name}[{node:04x}.{life:04x}]={value} #{from}..{} @{}: {pages} pages{whole}",
+                    "put body {name}[{node:04x}.{incarnation:04x}]={value} #{from}..{} @{}: {pages} pages{whole}",
                     seq.0, epoch.millis
                 )
             }
-            Message::Swap(kept, version, Some(next)) => {
-                let (id, name) = (next.swaps.last().map_or(0, |id| id.0 >> 112), name(kept));
-                write!(f, "swap {name} {}.{} ({id:04x}) -> {}", version.swaps, version.puts, row_in_short(next))
+            Message::Swap(name_buf, version, Some(next)) => {
+                let (id, name) = (next.swaps.last().map_or(0, |id| id.0 >> 112), as_name(name_buf));
+                write!(f, "swap {name} {}.{} ({id:04x}) -> {}", version.swaps, version.puts, row_to_log_text(next))
             }
-            Message::SwapBodies(kept, version, next, bodies) => {
-                let (id, name) = (next.swaps.last().map_or(0, |id| id.0 >> 112), name(kept));
-                let (swaps, puts, row) = (version.swaps, version.puts, row_in_short(next));
+            Message::SwapBodies(name_buf, version, next, bodies) => {
+                let (id, name) = (next.swaps.last().map_or(0, |id| id.0 >> 112), as_name(name_buf));
+                let (swaps, puts, row) = (version.swaps, version.puts, row_to_log_text(next));
                 write!(f, "swap {name} {swaps}.{puts} ({id:04x}) -> {row}, and {} bodies", bodies.len())
             }
-            Message::Swap(kept, version, None) => {
-                write!(f, "swap {} {}.{} -> gone", name(kept), version.swaps, version.puts)
+            Message::Swap(name_buf, version, None) => {
+                write!(f, "swap {} {}.{} -> gone", as_name(name_buf), version.swaps, version.puts)
             }
             Message::Register(version, next) => {
                 let writer = next.writer.incarnation.0 >> 48;

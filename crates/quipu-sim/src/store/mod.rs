@@ -1,6 +1,6 @@
 //! A store behind a network that does what networks do, at the scheduler's pace.
 //!
-//! In: calls of the port, from each node through a [`Door`] of its own. Out: answers, when and if [`SimStore::step`] lets them through; and
+//! In: calls of the port, from each node through a [`StorePort`] of its own. Out: answers, when and if [`SimStore::step`] lets them through; and
 //! the [`Truth`].
 //!
 //! A call becomes a message, and its future waits. Each step takes one message anywhere it likes, and one of these happens: it is carried out and
@@ -14,30 +14,30 @@
 //!   swaps, that is the half which the protocol takes for granted;
 //! - a message whose sender has died or given up may still arrive.
 
-mod door;
 mod message;
+mod port;
 mod truth;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
 
-use quipu_model::memory_store::Kept;
-use quipu_model::ports::store::{PUTS_MAX, within};
-use quipu_model::shared::{BodyVerdict, RegisterVerdict, Registration, Snapshot, Version};
-use quipu_model::{Clock, KeptName, MemoryStore, Millis, Name, StoreError, Writer};
-use quipu_testkit::{Dice, SimClock};
+use quipu_model::memory_store::MemoryStoreBackup;
+use quipu_model::ports::store::{PUTS_MAX, check_bound};
+use quipu_model::shared::{BodyVerdict, RegisterVerdict, Registration, RowVersion, Snapshot};
+use quipu_model::{Clock, MemoryStore, Millis, Name, NameBuf, StoreError, Writer};
+use quipu_testkit::{SeededRng, SimClock};
 
-pub use self::door::Door;
-pub use self::truth::{Met, Swapped, Truth};
+pub use self::port::StorePort;
+pub use self::truth::{StoreEvents, SwapEvent, Truth};
 
-use self::message::{Message, Told, name};
-use crate::counters::counter_of;
-use crate::log::Log;
+use self::message::{Message, StoreReply, as_name};
+use crate::counters::find_counter;
+use crate::log::EventLog;
 
 /// What becomes of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fate {
+enum CallFate {
     Answered,
     AnsweredLate,
     NotApplied,
@@ -79,14 +79,14 @@ impl Fates {
 pub struct SimStore {
     memory: MemoryStore,
     clock: SimClock,
-    dice: Dice,
-    log: Log,
+    rng: SeededRng,
+    log: EventLog,
     grace_millis: u64,
-    state: Mutex<State>,
+    state: Mutex<SimStoreState>,
 }
 
-struct State {
-    under_way: Vec<Carried>,
+struct SimStoreState {
+    under_way: Vec<InFlightMessage>,
     /// Of calls that meet a fault.
     percent: usize,
     down_until: Millis,
@@ -98,47 +98,47 @@ struct State {
 }
 
 /// A message under way.
-struct Carried {
+struct InFlightMessage {
     node: usize,
     message: Message,
     sent_at: Millis,
     not_before: Millis,
     /// The answer, if it is on its way back.
-    back: Option<Result<Told, StoreError>>,
+    back: Option<Result<StoreReply, StoreError>>,
     /// The history that the sender had learnt.
     history: Option<u64>,
     /// Where the answer is waited for; none if the caller was told that nobody knows.
-    slot: Option<Arc<Slot>>,
+    slot: Option<Arc<ReplySlot>>,
 }
 
 /// Where an answer is waited for.
 #[derive(Default)]
-struct Slot {
-    state: Mutex<Awaited>,
+struct ReplySlot {
+    state: Mutex<SlotState>,
 }
 
 #[derive(Default)]
-struct Awaited {
-    told: Option<Result<Told, StoreError>>,
+struct SlotState {
+    reply: Option<Result<StoreReply, StoreError>>,
     waker: Option<Waker>,
 }
 
 /// All that the store held at one moment, and its books.
 #[derive(Clone)]
-pub struct Copied {
-    kept: Kept,
-    page: truth::Page,
+pub struct StoreCopy {
+    contents: MemoryStoreBackup,
+    truth: truth::TruthCheckpoint,
 }
 
 /// What stands for a driver's error.
 #[derive(Debug, thiserror::Error)]
 #[error("the network failed")]
-struct Broken;
+struct NetworkError;
 
 impl SimStore {
     /// An empty store that goes by this clock and meets faults in so many calls of a hundred.
-    pub fn new(clock: SimClock, dice: Dice, log: Log, grace: Duration, percent: usize) -> Arc<SimStore> {
-        let state = State {
+    pub fn new(clock: SimClock, rng: SeededRng, log: EventLog, grace: Duration, percent: usize) -> Arc<SimStore> {
+        let state = SimStoreState {
             under_way: Vec::new(),
             percent,
             down_until: Millis(0),
@@ -149,12 +149,12 @@ impl SimStore {
         };
         let grace_millis = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
         let memory = MemoryStore::new(Arc::new(clock.clone()));
-        Arc::new(SimStore { memory, clock, dice, log, grace_millis, state: Mutex::new(state) })
+        Arc::new(SimStore { memory, clock, rng, log, grace_millis, state: Mutex::new(state) })
     }
 
     /// What a node reaches the store through.
-    pub fn door(self: &Arc<SimStore>, node: usize) -> Door {
-        Door::new(self.clone(), node)
+    pub fn port(self: &Arc<SimStore>, node: usize) -> StorePort {
+        StorePort::new(self.clone(), node)
     }
 
     /// Lets something happen to one message; false if there is none that could move.
@@ -162,11 +162,11 @@ impl SimStore {
         let now = self.clock.wall();
         let mut state = self.state();
         let count = state.under_way.len();
-        let from = self.dice.below(count);
+        let from = self.rng.below(count);
         let ready = (0..count).map(|at| (from + at) % count).find(|&at| state.under_way[at].not_before <= now);
         let Some(at) = ready else { return false };
-        let carried = state.under_way.swap_remove(at);
-        self.deliver(&mut state, carried, now);
+        let in_flight = state.under_way.swap_remove(at);
+        self.deliver(&mut state, in_flight, now);
         true
     }
 
@@ -178,11 +178,12 @@ impl SimStore {
 
     /// Time has passed: what was under way for too long never arrives, and whoever waits for it is told that nobody knows.
     pub fn age(&self) {
-        let before = Millis(self.clock.wall().0.saturating_sub(self.patience()));
-        let old: Vec<Carried> = self.state().under_way.extract_if(.., |carried| carried.sent_at <= before).collect();
-        for Carried { message, slot, node, .. } in old {
-            self.log.note(|| format!("store: {message} of node {node} is lost for good"));
-            finish(slot, Err(unknown(&message)));
+        let before = Millis(self.clock.wall().0.saturating_sub(self.in_flight_millis_max()));
+        let old: Vec<InFlightMessage> =
+            self.state().under_way.extract_if(.., |in_flight| in_flight.sent_at <= before).collect();
+        for InFlightMessage { message, slot, node, .. } in old {
+            self.log.write_line(|| format!("store: {message} of node {node} is lost for good"));
+            complete_slot(slot, Err(unknown(&message)));
         }
     }
 
@@ -197,40 +198,40 @@ impl SimStore {
     }
 
     /// Whether it answers, and within a moment.
-    pub fn answers(&self) -> bool {
+    pub fn is_responsive(&self) -> bool {
         let (now, state) = (self.clock.wall(), self.state());
         now >= state.down_until && now >= state.slow_until
     }
 
     /// No more faults.
-    pub fn calm(&self) {
+    pub fn stop_faults(&self) {
         let mut state = self.state();
         (state.percent, state.down_until, state.slow_until) = (0, Millis(0), Millis(0));
         let now = self.clock.wall();
-        state.under_way.iter_mut().for_each(|carried| carried.not_before = carried.not_before.min(now));
+        state.under_way.iter_mut().for_each(|in_flight| in_flight.not_before = in_flight.not_before.min(now));
     }
 
     /// All that it holds now.
-    pub fn copy(&self) -> Copied {
-        Copied { kept: self.memory.keep(), page: self.state().truth.page() }
+    pub fn copy(&self) -> StoreCopy {
+        StoreCopy { contents: self.memory.backup(), truth: self.state().truth.checkpoint() }
     }
 
-    /// Goes back to that; `tells`: its servers have another identity then.
-    pub fn go_back(&self, copied: &Copied, tells: bool) {
-        self.memory.go_back(&copied.kept);
+    /// Goes back to that; `changes_identity`: its servers have another identity then.
+    pub fn restore_copy(&self, copy: &StoreCopy, changes_identity: bool) {
+        self.memory.restore_backup(&copy.contents);
         let mut state = self.state();
-        state.history += u64::from(tells);
-        state.truth.go_back(&copied.page);
+        state.history += u64::from(changes_identity);
+        state.truth.restore_checkpoint(&copy.truth);
     }
 
     /// Looks at a row as it is.
-    pub fn look<T>(&self, name: Name<'_>, look: impl FnOnce(Option<&Snapshot>) -> T) -> T {
-        self.memory.look(name, look)
+    pub fn with_row<T>(&self, name: Name<'_>, visit: impl FnOnce(Option<&Snapshot>) -> T) -> T {
+        self.memory.with_row(name, visit)
     }
 
     /// Looks at the books.
-    pub fn truth<T>(&self, look: impl FnOnce(&mut Truth) -> T) -> T {
-        look(&mut self.state().truth)
+    pub fn with_truth<T>(&self, visit: impl FnOnce(&mut Truth) -> T) -> T {
+        visit(&mut self.state().truth)
     }
 
     /// What the calls so far have met.
@@ -243,12 +244,12 @@ impl SimStore {
         self.clock.wall()
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, SimStoreState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Longest time that a message stays under way.
-    fn patience(&self) -> u64 {
+    fn in_flight_millis_max(&self) -> u64 {
         self.grace_millis / 4
     }
 
@@ -256,159 +257,171 @@ impl SimStore {
         Millis(self.clock.wall().0.saturating_add(u64::try_from(by.as_millis()).unwrap_or(u64::MAX)))
     }
 
-    fn send(&self, node: usize, message: Message, history: Option<u64>, slot: &Arc<Slot>) {
+    fn send(&self, node: usize, message: Message, history: Option<u64>, slot: &Arc<ReplySlot>) {
         let sent_at = self.clock.wall();
         let mut state = self.state();
         // As slow as a store gets before everybody gives up on it.
         let not_before =
-            if sent_at < state.slow_until { Millis(sent_at.0 + self.dice.below(10_000) as u64) } else { sent_at };
+            if sent_at < state.slow_until { Millis(sent_at.0 + self.rng.below(10_000) as u64) } else { sent_at };
         let slot = Some(slot.clone());
-        state.under_way.push(Carried { node, message, sent_at, not_before, back: None, history, slot });
+        state.under_way.push(InFlightMessage { node, message, sent_at, not_before, back: None, history, slot });
     }
 
-    fn deliver(&self, state: &mut State, mut carried: Carried, now: Millis) {
-        if let Some(told) = carried.back.take() {
-            return finish(carried.slot, told);
+    fn deliver(&self, state: &mut SimStoreState, mut in_flight: InFlightMessage, now: Millis) {
+        if let Some(reply) = in_flight.back.take() {
+            return complete_slot(in_flight.slot, reply);
         }
-        let node = carried.node;
+        let node = in_flight.node;
         // Whoever sent it has gone away or given up.
-        let waits = carried.slot.as_ref().is_some_and(|slot| Arc::strong_count(slot) > 1);
+        let waits = in_flight.slot.as_ref().is_some_and(|slot| Arc::strong_count(slot) > 1);
         if now < state.down_until {
-            if waits && self.dice.chance(50) {
-                let told = if self.dice.chance(50) { not_applied(&carried.message) } else { unknown(&carried.message) };
-                self.log.note(|| format!("store: down for {} of node {node}", carried.message));
-                return finish(carried.slot, Err(told));
+            if waits && self.rng.chance(50) {
+                let reply =
+                    if self.rng.chance(50) { not_applied(&in_flight.message) } else { unknown(&in_flight.message) };
+                self.log.write_line(|| format!("store: down for {} of node {node}", in_flight.message));
+                return complete_slot(in_flight.slot, Err(reply));
             }
-            carried.not_before = Millis(now.0 + 1 + self.dice.below(1_000) as u64);
-            return state.under_way.push(carried);
+            in_flight.not_before = Millis(now.0 + 1 + self.rng.below(1_000) as u64);
+            return state.under_way.push(in_flight);
         }
         if !waits {
-            if carried.message.changes() && self.dice.chance(60) {
-                self.log.note(|| format!("store: {} of node {node} arrives late", carried.message));
-                let _ = self.apply(state, node, &carried.message, true);
+            if in_flight.message.is_change() && self.rng.chance(60) {
+                self.log.write_line(|| format!("store: {} of node {node} arrives late", in_flight.message));
+                let _ = self.apply(state, node, &in_flight.message, true);
             }
             return;
         }
-        if carried.message.is_guarded() && carried.history.is_some_and(|history| history != state.history) {
-            self.log.note(|| format!("store: {} of node {node} meets another history", carried.message));
-            return finish(carried.slot, Err(StoreError::HistoryChanged { call: carried.message.call() }));
+        if in_flight.message.is_guarded() && in_flight.history.is_some_and(|history| history != state.history) {
+            self.log.write_line(|| format!("store: {} of node {node} meets another history", in_flight.message));
+            return complete_slot(in_flight.slot, Err(StoreError::HistoryChanged { call: in_flight.message.call() }));
         }
-        let fate = self.fate(state, &carried.message);
-        self.log.note(|| format!("store: {} of node {node}: {fate:?}", carried.message));
+        let fate = self.draw_fate(state, &in_flight.message);
+        self.log.write_line(|| format!("store: {} of node {node}: {fate:?}", in_flight.message));
         match fate {
-            Fate::Answered => {
-                let told = self.apply(state, node, &carried.message, false);
-                self.log.note(|| match &told {
-                    Ok(told) => format!("store: answers {}", told.in_short()),
+            CallFate::Answered => {
+                let reply = self.apply(state, node, &in_flight.message, false);
+                self.log.write_line(|| match &reply {
+                    Ok(reply) => format!("store: answers {}", reply.to_log_text()),
                     Err(error) => format!("store: answers {error}"),
                 });
-                finish(carried.slot, told);
+                complete_slot(in_flight.slot, reply);
             }
-            Fate::AnsweredLate => {
-                carried.back = Some(self.apply(state, node, &carried.message, false));
-                carried.not_before = self.some_time_after(now);
-                state.under_way.push(carried);
+            CallFate::AnsweredLate => {
+                in_flight.back = Some(self.apply(state, node, &in_flight.message, false));
+                in_flight.not_before = self.draw_arrival(now);
+                state.under_way.push(in_flight);
             }
-            Fate::NotApplied => finish(carried.slot, Err(not_applied(&carried.message))),
-            Fate::Lost => finish(carried.slot, Err(unknown(&carried.message))),
-            Fate::Silent => {
-                let _ = self.apply(state, node, &carried.message, true);
-                finish(carried.slot, Err(unknown(&carried.message)));
+            CallFate::NotApplied => complete_slot(in_flight.slot, Err(not_applied(&in_flight.message))),
+            CallFate::Lost => complete_slot(in_flight.slot, Err(unknown(&in_flight.message))),
+            CallFate::Silent => {
+                let _ = self.apply(state, node, &in_flight.message, true);
+                complete_slot(in_flight.slot, Err(unknown(&in_flight.message)));
             }
-            Fate::Late => {
-                finish(carried.slot.take(), Err(unknown(&carried.message)));
-                carried.not_before = self.some_time_after(now);
-                state.under_way.push(carried);
+            CallFate::Late => {
+                complete_slot(in_flight.slot.take(), Err(unknown(&in_flight.message)));
+                in_flight.not_before = self.draw_arrival(now);
+                state.under_way.push(in_flight);
             }
         }
     }
 
-    fn fate(&self, state: &mut State, message: &Message) -> Fate {
-        let fate = match self.dice.below(5) {
-            _ if !self.dice.chance(state.percent) => Fate::Answered,
-            0 => Fate::NotApplied,
-            1 => Fate::Lost,
-            2 if message.changes() => Fate::Silent,
-            3 if message.changes() => Fate::Late,
-            _ => Fate::AnsweredLate,
+    fn draw_fate(&self, state: &mut SimStoreState, message: &Message) -> CallFate {
+        let fate = match self.rng.below(5) {
+            _ if !self.rng.chance(state.percent) => CallFate::Answered,
+            0 => CallFate::NotApplied,
+            1 => CallFate::Lost,
+            2 if message.is_change() => CallFate::Silent,
+            3 if message.is_change() => CallFate::Late,
+            _ => CallFate::AnsweredLate,
         };
         let Fates { answered, answered_late, not_applied, lost, silent, late } = &mut state.fates;
         *match fate {
-            Fate::Answered => answered,
-            Fate::AnsweredLate => answered_late,
-            Fate::NotApplied => not_applied,
-            Fate::Lost => lost,
-            Fate::Silent => silent,
-            Fate::Late => late,
+            CallFate::Answered => answered,
+            CallFate::AnsweredLate => answered_late,
+            CallFate::NotApplied => not_applied,
+            CallFate::Lost => lost,
+            CallFate::Silent => silent,
+            CallFate::Late => late,
         } += 1;
         fate
     }
 
     /// Soon, or after a few seconds, or at the end of what a message may take.
-    fn some_time_after(&self, now: Millis) -> Millis {
-        let most = *self.dice.pick(&[50, 1_000, 10_000, u64::MAX]);
-        let most = usize::try_from(most.min(self.patience())).unwrap_or(usize::MAX);
-        Millis(now.0 + self.dice.below(most) as u64)
+    fn draw_arrival(&self, now: Millis) -> Millis {
+        let most = *self.rng.pick(&[50, 1_000, 10_000, u64::MAX]);
+        let most = usize::try_from(most.min(self.in_flight_millis_max())).unwrap_or(usize::MAX);
+        Millis(now.0 + self.rng.below(most) as u64)
     }
 
     /// Carries a message out and notes what it did. Of a put that nobody hears of, any part may be put.
-    fn apply(&self, state: &mut State, node: usize, message: &Message, unheard: bool) -> Result<Told, StoreError> {
+    fn apply(
+        &self,
+        state: &mut SimStoreState,
+        node: usize,
+        message: &Message,
+        unheard: bool,
+    ) -> Result<StoreReply, StoreError> {
         match message {
             Message::Put(puts) => {
-                within(message.call(), puts.len(), PUTS_MAX)?;
+                check_bound(message.call(), puts.len(), PUTS_MAX)?;
                 let mut verdicts = Vec::with_capacity(puts.len());
-                for (kept, put) in puts {
-                    if unheard && puts.len() > 1 && self.dice.chance(30) {
+                for (name_buf, put) in puts {
+                    if unheard && puts.len() > 1 && self.rng.chance(30) {
                         continue;
                     }
-                    let (name, one) = (name(kept), Message::Put(vec![(kept.clone(), *put)]));
-                    let held = |row: &Snapshot| row.cells.get(&put.cell).map(|held| held.seq);
-                    let before = self.memory.look(name, |row| row.and_then(held));
+                    let (name, one) = (as_name(name_buf), Message::Put(vec![(name_buf.clone(), *put)]));
+                    let row_cell = |row: &Snapshot| row.cells.get(&put.cell).map(|row_cell| row_cell.seq);
+                    let before = self.memory.with_row(name, |row| row.and_then(row_cell));
                     // One row may fail alone.
-                    if !unheard && self.dice.chance(state.percent.div_ceil(8)) {
+                    if !unheard && self.rng.chance(state.percent.div_ceil(8)) {
                         verdicts.push(Err(not_applied(message)));
                         continue;
                     }
-                    let Told::Verdicts(results) = one.apply(&self.memory)? else { unreachable!("it is a put") };
+                    let StoreReply::Verdicts(results) = one.apply(&self.memory)? else { unreachable!("it is a put") };
                     for result in results {
                         let verdict = result?;
-                        self.memory.look(name, |row| {
-                            state.truth.put(counter_of(name.bytes()), put, before, &verdict, row);
+                        self.memory.with_row(name, |row| {
+                            state.truth.put(find_counter(name.bytes()), put, before, &verdict, row);
                         });
                         verdicts.push(Ok(verdict));
                     }
                 }
-                Ok(Told::Verdicts(verdicts))
+                Ok(StoreReply::Verdicts(verdicts))
             }
-            Message::PutBody(kept, body) => {
-                let (name, held) = (name(kept), |row: &Snapshot| row.cells.get(&body.put.cell).map(|held| held.seq));
-                let before = self.memory.look(name, |row| row.and_then(held));
-                let told = message.apply(&self.memory)?;
-                if let Told::Body(BodyVerdict::Told(verdict)) = &told {
-                    self.memory.look(name, |row| {
-                        state.truth.put(counter_of(name.bytes()), &body.put, before, verdict, row);
+            Message::PutBody(name_buf, body) => {
+                let (name, row_cell) =
+                    (as_name(name_buf), |row: &Snapshot| row.cells.get(&body.put.cell).map(|row_cell| row_cell.seq));
+                let before = self.memory.with_row(name, |row| row.and_then(row_cell));
+                let reply = message.apply(&self.memory)?;
+                if let StoreReply::Body(BodyVerdict::Cell(verdict)) = &reply {
+                    self.memory.with_row(name, |row| {
+                        state.truth.put(find_counter(name.bytes()), &body.put, before, verdict, row);
                     });
                 }
-                Ok(told)
+                Ok(reply)
             }
-            Message::Swap(kept, version, next) => self.swap(state, node, message, (kept, version, next.as_deref())),
-            Message::SwapBodies(kept, version, next, _) => self.swap(state, node, message, (kept, version, Some(next))),
+            Message::Swap(name_buf, version, next) => {
+                self.swap(state, node, message, (name_buf, version, next.as_deref()))
+            }
+            Message::SwapBodies(name_buf, version, next, _) => {
+                self.swap(state, node, message, (name_buf, version, Some(next)))
+            }
             Message::Register(_, next) => {
-                let before = self.registered(next.writer);
-                let told = message.apply(&self.memory)?;
-                if matches!(told, Told::Registered(RegisterVerdict::Registered)) {
-                    state.truth.registered(node, before, next);
+                let before = self.find_registration(next.writer);
+                let reply = message.apply(&self.memory)?;
+                if matches!(reply, StoreReply::Registered(RegisterVerdict::Registered)) {
+                    state.truth.record_registration(node, before, next);
                 }
-                Ok(told)
+                Ok(reply)
             }
             Message::Unregister(..) => {
-                let told = message.apply(&self.memory)?;
-                if matches!(told, Told::Registered(RegisterVerdict::Registered)) {
-                    state.truth.unregistered();
+                let reply = message.apply(&self.memory)?;
+                if matches!(reply, StoreReply::Registered(RegisterVerdict::Registered)) {
+                    state.truth.record_unregistration();
                 }
-                Ok(told)
+                Ok(reply)
             }
-            Message::History => Ok(Told::History(state.history)),
+            Message::History => Ok(StoreReply::History(state.history)),
             other => other.apply(&self.memory),
         }
     }
@@ -416,31 +429,31 @@ impl SimStore {
     /// Carries a swap out and notes what it did.
     fn swap(
         &self,
-        state: &mut State,
+        state: &mut SimStoreState,
         node: usize,
         message: &Message,
-        (kept, version, next): (&KeptName, &Version, Option<&Snapshot>),
-    ) -> Result<Told, StoreError> {
-        let name = name(kept);
-        let before = self.memory.look(name, |row| row.cloned().unwrap_or_default());
-        let told = message.apply(&self.memory)?;
+        (name_buf, version, next): (&NameBuf, &RowVersion, Option<&Snapshot>),
+    ) -> Result<StoreReply, StoreError> {
+        let name = as_name(name_buf);
+        let before = self.memory.with_row(name, |row| row.cloned().unwrap_or_default());
+        let reply = message.apply(&self.memory)?;
         if before.version == *version {
             let (by, at) = ((self.log.stamp(), node), (self.clock.wall(), self.grace_millis / 2));
-            state.truth.swap(by, counter_of(name.bytes()), &before, next, at);
+            state.truth.swap(by, find_counter(name.bytes()), &before, next, at);
         }
-        Ok(told)
+        Ok(reply)
     }
 
-    fn registered(&self, writer: Writer) -> Option<Registration> {
-        let Ok(Told::Writers(known)) = Message::Writers.apply(&self.memory) else { return None };
+    fn find_registration(&self, writer: Writer) -> Option<Registration> {
+        let Ok(StoreReply::Writers(known)) = Message::Writers.apply(&self.memory) else { return None };
         known.registrations.into_iter().find(|known| known.writer == writer)
     }
 }
 
-fn finish(slot: Option<Arc<Slot>>, told: Result<Told, StoreError>) {
+fn complete_slot(slot: Option<Arc<ReplySlot>>, reply: Result<StoreReply, StoreError>) {
     let Some(slot) = slot else { return };
     let mut state = slot.state.lock().unwrap_or_else(PoisonError::into_inner);
-    state.told = Some(told);
+    state.reply = Some(reply);
     if let Some(waker) = state.waker.take() {
         drop(state);
         waker.wake();
@@ -448,11 +461,11 @@ fn finish(slot: Option<Arc<Slot>>, told: Result<Told, StoreError>) {
 }
 
 fn not_applied(message: &Message) -> StoreError {
-    StoreError::NotApplied { call: message.call(), source: Box::new(Broken) }
+    StoreError::NotApplied { call: message.call(), source: Box::new(NetworkError) }
 }
 
 fn unknown(message: &Message) -> StoreError {
-    StoreError::Unknown { call: message.call(), source: Box::new(Broken) }
+    StoreError::Unknown { call: message.call(), source: Box::new(NetworkError) }
 }
 
 #[cfg(test)]

@@ -9,13 +9,13 @@ use quipu_model::{Epoch, Incarnation, NodeId, Store};
 use quipu_testkit::store_suite;
 
 use super::*;
-use crate::counters::name_of;
+use crate::counters::counter_name;
 
 const GRACE: Duration = Duration::from_secs(40);
 
 fn store(seed: u64, percent: usize) -> (Arc<SimStore>, SimClock) {
     let clock = SimClock::new(Millis(1_000_000));
-    (SimStore::new(clock.clone(), Dice::new(seed), Log::silent(), GRACE, percent), clock)
+    (SimStore::new(clock.clone(), SeededRng::new(seed), EventLog::disabled(), GRACE, percent), clock)
 }
 
 /// Runs a future, and one message after another whenever it waits.
@@ -29,7 +29,7 @@ fn run<T>(future: impl Future<Output = T>, step: impl Fn() -> bool) -> T {
     }
 }
 
-fn say(seq: u64, value: i128) -> Put {
+fn new_put(seq: u64, value: i128) -> Put {
     let writer = Writer { node: NodeId(1), incarnation: Incarnation(1) };
     Put { cell: CellId { writer, shard: Shard(0) }, epoch: Epoch::FIRST, seq: Seq(seq), value, total: value }
 }
@@ -40,7 +40,7 @@ fn without_faults_it_passes_the_suite_of_every_store() {
     let connect = || {
         let (store, _) = store(1, 0);
         made.lock().unwrap().push(store.clone());
-        async move { store.door(0) }
+        async move { store.port(0) }
     };
     run(store_suite(connect), || made.lock().unwrap().last().is_some_and(|store| store.step()));
 }
@@ -49,10 +49,10 @@ fn without_faults_it_passes_the_suite_of_every_store() {
 fn through_every_fate_the_newest_that_was_said_again_is_what_it_holds() {
     for seed in 0..40 {
         let (store, clock) = store(seed, 60);
-        let door = store.door(0);
-        store.truth(|truth| truth.invoked(0, 120));
+        let port = store.port(0);
+        store.with_truth(|truth| truth.add_invoked(0, 120));
         let put = |seq: u64| {
-            run(async { door.put_all(&[(name_of(0), say(seq, seq.into()))]).await }, || {
+            run(async { port.put_all(&[(counter_name(0), new_put(seq, seq.into()))]).await }, || {
                 // What it waits for may be far away.
                 clock.advance(Duration::from_millis(10));
                 store.age();
@@ -62,32 +62,32 @@ fn through_every_fate_the_newest_that_was_said_again_is_what_it_holds() {
         };
         (1..=100).for_each(|seq| drop(put(seq)));
         let Fates { answered_late, not_applied, lost, silent, late, answered } = store.fates();
-        assert!([answered_late, not_applied, lost, silent, late, answered].iter().all(|met| *met > 0));
-        store.calm();
+        assert!([answered_late, not_applied, lost, silent, late, answered].iter().all(|count| *count > 0));
+        store.stop_faults();
         while store.step() {}
         assert_eq!(put(120).unwrap(), [Verdict::Newest]);
-        assert_eq!(store.look(name_of(0), |row| row.map(Snapshot::sum)), Some(120));
-        assert_eq!(store.truth(|truth| truth.broken().map(str::to_owned)), None, "seed {seed}");
+        assert_eq!(store.with_row(counter_name(0), |row| row.map(Snapshot::sum)), Some(120));
+        assert_eq!(store.with_truth(|truth| truth.broken().map(str::to_owned)), None, "seed {seed}");
     }
 }
 
 #[test]
 fn a_call_does_nothing_before_it_is_polled_and_one_that_was_dropped_may_arrive() {
     let (store, _) = store(3, 0);
-    let door = store.door(0);
-    let puts = [(name_of(0), say(1, 5))];
-    drop(door.put(&puts));
+    let port = store.port(0);
+    let puts = [(counter_name(0), new_put(1, 5))];
+    drop(port.put(&puts));
     assert_eq!(store.under_way(), 0);
     let mut arrived = 0;
     for seq in 1..=100 {
-        let puts = [(name_of(0), say(seq, 5))];
-        let mut put = door.put(&puts);
+        let puts = [(counter_name(0), new_put(seq, 5))];
+        let mut put = port.put(&puts);
         assert!(put.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
         drop(put);
         assert!(store.step() && !store.step());
-        arrived += usize::from(
-            store.look(name_of(0), |row| row.is_some_and(|row| row.cells.values().any(|held| held.seq == Seq(seq)))),
-        );
+        arrived += usize::from(store.with_row(counter_name(0), |row| {
+            row.is_some_and(|row| row.cells.values().any(|row_cell| row_cell.seq == Seq(seq)))
+        }));
     }
     assert!((1..100).contains(&arrived), "{arrived}");
 }
@@ -95,49 +95,49 @@ fn a_call_does_nothing_before_it_is_polled_and_one_that_was_dropped_may_arrive()
 #[test]
 fn what_is_under_way_for_too_long_never_arrives_and_its_caller_is_told() {
     let (store, clock) = store(4, 0);
-    let door = store.door(0);
-    let puts = [(name_of(0), say(1, 5))];
-    let mut put = door.put(&puts);
+    let port = store.port(0);
+    let puts = [(counter_name(0), new_put(1, 5))];
+    let mut put = port.put(&puts);
     assert!(put.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
     clock.advance(GRACE / 4);
     store.age();
-    let told = run(put, || false);
-    assert!(matches!(told, Err(StoreError::Unknown { .. })), "{told:?}");
+    let result = run(put, || false);
+    assert!(matches!(result, Err(StoreError::Unknown { .. })), "{result:?}");
     assert!(!store.step());
-    assert_eq!(store.look(name_of(0), |row| row.cloned()), None);
+    assert_eq!(store.with_row(counter_name(0), |row| row.cloned()), None);
 }
 
 #[test]
 fn a_store_that_is_down_applies_nothing_and_one_that_lost_commits_has_what_it_had() {
     let (store, clock) = store(5, 0);
-    let door = store.door(0);
+    let port = store.port(0);
     let put = |seq, value| {
-        run(async { door.put(&[(name_of(0), say(seq, value))]).await }, || {
+        run(async { port.put(&[(counter_name(0), new_put(seq, value))]).await }, || {
             clock.advance(Duration::from_millis(1));
             store.step();
             true
         })
     };
-    store.truth(|truth| truth.invoked(0, 9));
+    store.with_truth(|truth| truth.add_invoked(0, 9));
     put(1, 5).unwrap();
-    let copied = store.copy();
+    let copy = store.copy();
     put(2, 9).unwrap();
     store.go_down(Duration::from_secs(10));
-    assert!((0..20).map(|_| put(3, 7)).any(|told| told.is_err()));
-    assert_eq!(store.look(name_of(0), |row| row.map(Snapshot::sum)), Some(9));
-    store.go_back(&copied, false);
-    assert_eq!(store.look(name_of(0), |row| row.map(Snapshot::sum)), Some(5));
-    assert_eq!(store.truth(|truth| truth.broken().map(str::to_owned)), None);
+    assert!((0..20).map(|_| put(3, 7)).any(|result| result.is_err()));
+    assert_eq!(store.with_row(counter_name(0), |row| row.map(Snapshot::sum)), Some(9));
+    store.restore_copy(&copy, false);
+    assert_eq!(store.with_row(counter_name(0), |row| row.map(Snapshot::sum)), Some(5));
+    assert_eq!(store.with_truth(|truth| truth.broken().map(str::to_owned)), None);
 }
 
 #[test]
 fn the_books_notice_what_is_counted_twice_and_what_is_taken_back() {
     let (store, _) = store(6, 0);
-    let door = store.door(0);
-    let put = |seq, value| run(async { door.put(&[(name_of(0), say(seq, value))]).await }, || store.step());
-    store.truth(|truth| truth.invoked(0, 9));
+    let port = store.port(0);
+    let put = |seq, value| run(async { port.put(&[(counter_name(0), new_put(seq, value))]).await }, || store.step());
+    store.with_truth(|truth| truth.add_invoked(0, 9));
     put(1, 9).unwrap();
-    assert_eq!(store.truth(|truth| truth.broken().map(str::to_owned)), None);
+    assert_eq!(store.with_truth(|truth| truth.broken().map(str::to_owned)), None);
     put(2, 10).unwrap();
-    assert!(store.truth(|truth| truth.broken().is_some_and(|what| what.contains("asked for"))));
+    assert!(store.with_truth(|truth| truth.broken().is_some_and(|what| what.contains("asked for"))));
 }

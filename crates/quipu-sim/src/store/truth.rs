@@ -11,15 +11,15 @@
 
 use std::collections::BTreeSet;
 
-use quipu_model::shared::{CellId, Put, Registration, Seq, Snapshot, Spent, Stage, Verdict};
+use quipu_model::shared::{CellId, Put, Registration, Seq, Snapshot, SpentCell, Verdict, WriterStage};
 use quipu_model::{Millis, NodeId, Writer};
 
 use crate::counters::COUNTERS;
-use crate::log::Log;
+use crate::log::EventLog;
 
 /// A swap that was carried out, if it ended an epoch.
 #[derive(Debug, Clone, Copy)]
-pub struct Swapped {
+pub struct SwapEvent {
     /// When, by the scheduler.
     pub stamp: u64,
     /// On which counter.
@@ -34,7 +34,7 @@ pub struct Swapped {
 
 /// How often what was met.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Met {
+pub struct StoreEvents {
     /// Puts that moved a cell.
     pub puts: u64,
     /// Swaps that were carried out.
@@ -55,9 +55,9 @@ pub struct Met {
     pub retired: u64,
 }
 
-impl Met {
+impl StoreEvents {
     /// Adds what another run met.
-    pub fn add(&mut self, other: &Met) {
+    pub fn add(&mut self, other: &StoreEvents) {
         self.puts += other.puts;
         self.swaps += other.swaps;
         self.carries += other.carries;
@@ -72,15 +72,15 @@ impl Met {
 
 /// The books.
 pub struct Truth {
-    log: Log,
-    accounts: [Account; COUNTERS.len()],
-    swaps: Vec<Swapped>,
+    log: EventLog,
+    totals: [CounterTotals; COUNTERS.len()],
+    swaps: Vec<SwapEvent>,
     /// How often what was met.
-    pub met: Met,
+    pub events: StoreEvents,
     /// How often a row, or who writes, has changed.
     pub changes: u64,
     /// Who has registered which life.
-    lives: BTreeSet<(usize, Writer)>,
+    incarnations: BTreeSet<(usize, Writer)>,
     /// Lives that were folded.
     folded: BTreeSet<Writer>,
     /// A registration was removed.
@@ -89,7 +89,7 @@ pub struct Truth {
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Account {
+struct CounterTotals {
     /// Taken and expired, less what was set.
     out: i128,
     /// Taken alone.
@@ -106,13 +106,13 @@ struct Account {
 
 /// The books at one moment, for a store that goes back to it.
 #[derive(Clone)]
-pub struct Page {
+pub struct TruthCheckpoint {
     outs: [i128; COUNTERS.len()],
 }
 
 /// What a swap did to an epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum EpochChange {
     /// Nothing: it goes on.
     Same,
     /// It expired.
@@ -124,14 +124,14 @@ enum Kind {
 }
 
 impl Truth {
-    pub(crate) fn new(log: Log) -> Truth {
+    pub(crate) fn new(log: EventLog) -> Truth {
         Truth {
             log,
-            accounts: Default::default(),
+            totals: Default::default(),
             swaps: Vec::new(),
-            met: Met::default(),
+            events: StoreEvents::default(),
             changes: 0,
-            lives: BTreeSet::new(),
+            incarnations: BTreeSet::new(),
             folded: BTreeSet::new(),
             removed: false,
             broken: None,
@@ -140,21 +140,21 @@ impl Truth {
 
     /// What the store has counted of a counter whose row is this.
     pub fn counted(&self, counter: usize, row: Option<&Snapshot>) -> i128 {
-        self.accounts[counter].out + row.map_or(0, Snapshot::sum)
+        self.totals[counter].out + row.map_or(0, Snapshot::sum)
     }
 
     /// What swaps have taken of a counter so far.
     pub fn taken(&self, counter: usize) -> i128 {
-        self.accounts[counter].taken
+        self.totals[counter].taken
     }
 
     /// Whether a counter ever had an expiry.
     pub fn is_expiring(&self, counter: usize) -> bool {
-        self.accounts[counter].expiring
+        self.totals[counter].expiring
     }
 
     /// Swaps that ended an epoch, in order.
-    pub fn swaps(&self) -> &[Swapped] {
+    pub fn swaps(&self) -> &[SwapEvent] {
         &self.swaps
     }
 
@@ -164,18 +164,18 @@ impl Truth {
     }
 
     /// Clients ask for adds that come to this, or were refused some.
-    pub fn invoked(&mut self, counter: usize, delta: i128) {
-        self.accounts[counter].invoked += delta;
+    pub fn add_invoked(&mut self, counter: usize, delta: i128) {
+        self.totals[counter].invoked += delta;
     }
 
-    pub(super) fn page(&self) -> Page {
-        Page { outs: std::array::from_fn(|counter| self.accounts[counter].out) }
+    pub(super) fn checkpoint(&self) -> TruthCheckpoint {
+        TruthCheckpoint { outs: std::array::from_fn(|counter| self.totals[counter].out) }
     }
 
     /// The store went back to this page.
-    pub(super) fn go_back(&mut self, page: &Page) {
-        for (account, out) in self.accounts.iter_mut().zip(page.outs) {
-            *account = Account { out, lossy: true, counted: i128::MIN, ..*account };
+    pub(super) fn restore_checkpoint(&mut self, checkpoint: &TruthCheckpoint) {
+        for (totals, out) in self.totals.iter_mut().zip(checkpoint.outs) {
+            *totals = CounterTotals { out, lossy: true, counted: i128::MIN, ..*totals };
         }
     }
 
@@ -194,12 +194,12 @@ impl Truth {
         if before == Some(put.seq) {
             return;
         }
-        self.met.puts += 1;
+        self.events.puts += 1;
         self.changes += 1;
         let known = row.and_then(|row| row.spent.get(&put.cell));
-        self.met.carries += u64::from(before.is_none() && known.is_some_and(|spent| spent.epoch < put.epoch));
+        self.events.carries += u64::from(before.is_none() && known.is_some_and(|spent| spent.epoch < put.epoch));
         if let Some(counter) = counter {
-            self.check(counter, row, || format!("after {put:?}"));
+            self.check_counted(counter, row, || format!("after {put:?}"));
         }
     }
 
@@ -212,110 +212,110 @@ impl Truth {
         after: Option<&Snapshot>,
         (now, half_grace): (Millis, u64),
     ) {
-        self.met.swaps += 1;
+        self.events.swaps += 1;
         self.changes += 1;
-        self.met.forgotten += u64::from(after.is_none());
+        self.events.forgotten += u64::from(after.is_none());
         let gone = Snapshot::default();
         let after = after.unwrap_or(&gone);
         let kind = match after.epoch {
-            epoch if epoch == before.epoch || *after == gone => Kind::Same,
-            epoch if epoch.node == NodeId(0) => Kind::Lapse,
-            epoch if epoch.millis + half_grace < now.0 => Kind::CatchUp,
-            _ => Kind::Ended,
+            epoch if epoch == before.epoch || *after == gone => EpochChange::Same,
+            epoch if epoch.node == NodeId(0) => EpochChange::Lapse,
+            epoch if epoch.millis + half_grace < now.0 => EpochChange::CatchUp,
+            _ => EpochChange::Ended,
         };
-        self.count(kind, before, after);
+        self.count_events(kind, before, after);
         let Some(counter) = counter else { return };
         let due = was_due(before, after);
         let expired = match kind {
-            Kind::Lapse | Kind::Ended if due => before.sum(),
-            Kind::Lapse => held(before, after),
+            EpochChange::Lapse | EpochChange::Ended if due => before.sum(),
+            EpochChange::Lapse => epoch_total(before, after),
             _ => 0,
         };
         let (taken, set) = match kind {
-            Kind::Ended => (if due { 0 } else { held(before, after) }, after.base.unwrap_or(0)),
+            EpochChange::Ended => (if due { 0 } else { epoch_total(before, after) }, after.base.unwrap_or(0)),
             _ => (0, 0),
         };
-        let account = &mut self.accounts[counter];
-        account.out += taken + expired - set;
-        account.taken += taken;
-        account.expiring |= after.expires_at.is_some() || kind == Kind::Lapse;
-        if kind == Kind::Ended {
-            self.swaps.push(Swapped { stamp, counter, node, taken, set });
+        let totals = &mut self.totals[counter];
+        totals.out += taken + expired - set;
+        totals.taken += taken;
+        totals.expiring |= after.expires_at.is_some() || kind == EpochChange::Lapse;
+        if kind == EpochChange::Ended {
+            self.swaps.push(SwapEvent { stamp, counter, node, taken, set });
         }
-        self.check(counter, Some(after), || format!("after a swap by node {node}"));
+        self.check_counted(counter, Some(after), || format!("after a swap by node {node}"));
     }
 
     /// Whether this speaks of a life that was folded.
-    pub fn was_folded(&self, reason: &str) -> bool {
+    pub fn names_folded_writer(&self, reason: &str) -> bool {
         self.folded.iter().any(|writer| reason.contains(&writer.to_string()))
     }
 
     /// Whether a registration was removed: of that life the nodes keep nothing, for the store to lose.
-    pub fn has_removed(&self) -> bool {
+    pub fn has_removed_registration(&self) -> bool {
         self.removed
     }
 
     /// A registration was removed.
-    pub(super) fn unregistered(&mut self) {
+    pub(super) fn record_unregistration(&mut self) {
         self.removed = true;
     }
 
     /// How many lives a node has registered as its own or as an heir.
-    pub fn lives_of(&self, node: usize) -> usize {
-        self.lives.iter().filter(|(who, _)| *who == node).count()
+    pub fn incarnation_count(&self, node: usize) -> usize {
+        self.incarnations.iter().filter(|(who, _)| *who == node).count()
     }
 
     /// A node has replaced a registration.
-    pub(super) fn registered(&mut self, node: usize, known: Option<Registration>, next: &Registration) {
+    pub(super) fn record_registration(&mut self, node: usize, known: Option<Registration>, next: &Registration) {
         let before = known.map(|known| known.stage);
         // Renewing is no news; who holds a life, and that it is on its way out, is: somebody may wait for it.
         self.changes += u64::from(known.is_none_or(|known| (known.holder, known.stage) != (next.holder, next.stage)));
-        if next.stage == Stage::Live {
-            self.lives.insert((node, next.writer));
+        if next.stage == WriterStage::Live {
+            self.incarnations.insert((node, next.writer));
         }
-        let folded = |stage: Stage| matches!(stage, Stage::Folded { .. });
+        let folded = |stage: WriterStage| matches!(stage, WriterStage::Folded { .. });
         if folded(next.stage) {
             self.folded.insert(next.writer);
         }
-        self.met.retired += u64::from(folded(next.stage) && !before.is_some_and(folded));
+        self.events.retired += u64::from(folded(next.stage) && !before.is_some_and(folded));
     }
 
-    fn count(&mut self, kind: Kind, before: &Snapshot, after: &Snapshot) {
-        self.met.lapses += u64::from(kind == Kind::Lapse);
-        if kind != Kind::Same {
+    fn count_events(&mut self, kind: EpochChange, before: &Snapshot, after: &Snapshot) {
+        self.events.lapses += u64::from(kind == EpochChange::Lapse);
+        if kind != EpochChange::Same {
             return;
         }
-        for (id, held) in &before.cells {
+        for (id, row_cell) in &before.cells {
             match after.cells.get(id) {
-                Some(now) if now.closed && !held.closed && now.seq == held.seq => self.met.closes += 1,
-                None if after.spent.contains_key(id) => self.met.folds += 1,
+                Some(now) if now.closed && !row_cell.closed && now.seq == row_cell.seq => self.events.closes += 1,
+                None if after.spent.contains_key(id) => self.events.folds += 1,
                 _ => {}
             }
         }
-        let settled = |(id, held): (&CellId, &quipu_model::shared::Held)| {
-            held.closed && before.cells.get(id).is_none_or(|before| before.seq < held.seq)
+        let settled = |(id, row_cell): (&CellId, &quipu_model::shared::RowCell)| {
+            row_cell.closed && before.cells.get(id).is_none_or(|before| before.seq < row_cell.seq)
         };
-        let raised = |(id, spent): (&CellId, &Spent)| {
+        let raised = |(id, spent): (&CellId, &SpentCell)| {
             !before.cells.contains_key(id) && before.spent.get(id).is_none_or(|before| before.seq < spent.seq)
         };
         let late = after.cells.iter().filter(|cell| settled(*cell)).count()
             + after.spent.iter().filter(|spent| raised(*spent)).count();
-        self.met.late += late as u64;
+        self.events.late += late as u64;
     }
 
     /// Whether two nodes have registered the same life.
-    fn has_twins(&self) -> bool {
-        let mut lives: Vec<Writer> = self.lives.iter().map(|(_, writer)| *writer).collect();
-        lives.sort_unstable();
-        lives.windows(2).any(|pair| pair[0] == pair[1])
+    fn has_duplicate_instances(&self) -> bool {
+        let mut incarnations: Vec<Writer> = self.incarnations.iter().map(|(_, writer)| *writer).collect();
+        incarnations.sort_unstable();
+        incarnations.windows(2).any(|pair| pair[0] == pair[1])
     }
 
-    fn check(&mut self, counter: usize, row: Option<&Snapshot>, what: impl FnOnce() -> String) {
+    fn check_counted(&mut self, counter: usize, row: Option<&Snapshot>, what: impl FnOnce() -> String) {
         let counted = self.counted(counter, row);
-        let Account { counted: before, invoked, lossy, .. } = self.accounts[counter];
-        self.accounts[counter].counted = counted;
+        let CounterTotals { counted: before, invoked, lossy, .. } = self.totals[counter];
+        self.totals[counter].counted = counted;
         if counted != before {
-            self.log.note(|| format!("books: {} {before} -> {counted} of {invoked}", COUNTERS[counter].name));
+            self.log.write_line(|| format!("books: {} {before} -> {counted} of {invoked}", COUNTERS[counter].name));
         }
         let class = COUNTERS[counter].class;
         if COUNTERS[counter].is_sketch() {
@@ -329,7 +329,7 @@ impl Truth {
         let name = COUNTERS[counter].name;
         // Who went on with a life may be lost, too: a copy of a stopped machine then goes on with it as well, and of what the two add until they hear of each
         // other only what one of them added counts. Less, that is; never more.
-        if counted < before && !(lossy && self.has_twins()) {
+        if counted < before && !(lossy && self.has_duplicate_instances()) {
             self.broken = Some(format!("{name}: {before} was counted at the store, and only {counted} {}", what()));
         } else if counted > invoked {
             self.broken = Some(format!("{name}: {counted} is counted at the store {}, of {invoked} asked for", what()));
@@ -338,12 +338,12 @@ impl Truth {
 }
 
 /// What an epoch held when it ended, with what the swapper laid into the row as it computed.
-fn held(before: &Snapshot, after: &Snapshot) -> i128 {
-    ended(before, after).fold(before.base.unwrap_or(0), |sum, spent| sum + spent.value)
+fn epoch_total(before: &Snapshot, after: &Snapshot) -> i128 {
+    ended_cells(before, after).fold(before.base.unwrap_or(0), |sum, spent| sum + spent.value)
 }
 
 /// The cells that ended with an epoch.
-fn ended<'r>(before: &'r Snapshot, after: &'r Snapshot) -> impl Iterator<Item = &'r Spent> {
+fn ended_cells<'r>(before: &'r Snapshot, after: &'r Snapshot) -> impl Iterator<Item = &'r SpentCell> {
     let is_new = |id, spent| before.cells.contains_key(id) || before.spent.get(id) != Some(spent);
     let ended = after.spent.iter().filter(move |(id, spent)| spent.epoch == before.epoch && is_new(id, spent));
     ended.map(|(_, spent)| spent)
@@ -352,7 +352,7 @@ fn ended<'r>(before: &'r Snapshot, after: &'r Snapshot) -> impl Iterator<Item = 
 /// Whether the row had expired when the swap was computed.
 fn was_due(before: &Snapshot, after: &Snapshot) -> bool {
     let Some(expires_at) = before.expires_at else { return false };
-    match ended(before, after).next() {
+    match ended_cells(before, after).next() {
         Some(spent) => spent.expired == Some(expires_at),
         // An epoch that was raised after one that expired is greater; one that was raised a moment before may be as great.
         None if after.epoch.node == NodeId(0) => after.epoch.millis >= expires_at.0,

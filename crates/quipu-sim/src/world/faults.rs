@@ -4,23 +4,24 @@ use std::time::Duration;
 
 use quipu_model::{Clock, Millis};
 
-use super::{World, YEAR_MILLIS};
-use crate::judge::End;
-use crate::node::Saved;
-use crate::plan::{Fault, Planned};
+use super::{Simulation, YEAR_MILLIS};
+use crate::judge::NodeEnd;
+use crate::node::DirectoryCopy;
+use crate::plan::{Fault, PlannedFault};
 
 /// Machines there may be: each clone is one more.
 const NODES_MAX: usize = 6;
 
-impl World {
-    pub(super) fn strike_if_due(&mut self) -> Result<(), String> {
+impl Simulation {
+    pub(super) fn inject_due_fault(&mut self) -> Result<(), String> {
         // A quiet period is for what happens in it.
-        let due = self.now >= self.quiet_until && self.plan.faults.last().is_some_and(|next| next.at <= self.asked);
+        let due =
+            self.now >= self.quiet_until && self.plan.faults.last().is_some_and(|next| next.at <= self.acts_asked);
         if !due {
             return Ok(());
         }
         let Some(planned) = self.plan.faults.pop() else { return Ok(()) };
-        self.log.note(|| format!("--- {planned:?}"));
+        self.log.write_line(|| format!("--- {planned:?}"));
         if planned.prepares {
             self.prepare(planned);
             return Ok(());
@@ -28,12 +29,12 @@ impl World {
         self.tally.faults[planned.fault as usize] += 1;
         self.clear_since = self.now + Duration::from_nanos(1);
         self.fair_since = self.fair_since.max(self.clear_since);
-        self.strike(planned)
+        self.inject_fault(planned)
     }
 
-    fn prepare(&mut self, Planned { fault, node, .. }: Planned) {
+    fn prepare(&mut self, PlannedFault { fault, node, .. }: PlannedFault) {
         match fault {
-            Fault::StoreLosesCommits => self.lagging = Some(self.store.copy()),
+            Fault::StoreLosesCommits => self.recent_copy = Some(self.store.copy()),
             Fault::StoreRestored => self.backup = Some(self.store.copy()),
             _ => self.save(node),
         }
@@ -41,66 +42,66 @@ impl World {
 
     fn save(&mut self, node: usize) {
         let (image, at) = (self.nodes[node].image(), self.store_clock.wall());
-        self.nodes[node].saved = Some(Saved { image, at, stamp: self.log.stamp() });
+        self.nodes[node].older_copy = Some(DirectoryCopy { image, at, stamp: self.log.stamp() });
     }
 
-    fn strike(&mut self, Planned { fault, node, .. }: Planned) -> Result<(), String> {
+    fn inject_fault(&mut self, PlannedFault { fault, node, .. }: PlannedFault) -> Result<(), String> {
         match fault {
-            Fault::Kill => self.crash(node, false),
-            Fault::PowerLoss => self.crash(node, true),
+            Fault::Kill => self.crash_node(node, false),
+            Fault::PowerLoss => self.crash_node(node, true),
             Fault::Restart => {
-                self.close(node)?;
-                self.stay_away(node, 2_000);
+                self.close_node(node)?;
+                self.suspend_node(node, 2_000);
             }
             Fault::Pause => {
                 let most = self.plan.sharing.grace.as_millis().min(60_000) as usize / 4;
-                self.stay_away(node, most);
+                self.suspend_node(node, most);
             }
-            Fault::Absence => self.be_absent(node),
+            Fault::Absence => self.make_absent(node),
             Fault::ClockJump => {
                 let wall = self.nodes[node].clock.wall().0;
-                let by = *self.dice.pick(&[YEAR_MILLIS, 3_600_000, 5_000]);
-                let wall = wall.saturating_add_signed(self.dice.between(-by..=by));
+                let by = *self.rng.pick(&[YEAR_MILLIS, 3_600_000, 5_000]);
+                let wall = wall.saturating_add_signed(self.rng.between(-by..=by));
                 self.nodes[node].clock.set_wall(Millis(wall));
             }
             Fault::DirectoryLost => {
-                self.crash(node, false);
-                let copy = self.new_disk();
-                self.nodes[node].replace_disk(None, copy);
-                self.nodes[node].saved = None;
-                self.judge.ended(node, End::DirectoryLost);
+                self.crash_node(node, false);
+                let disk_number = self.next_disk_number();
+                self.nodes[node].replace_disk(None, disk_number);
+                self.nodes[node].older_copy = None;
+                self.judge.end_node(node, NodeEnd::DirectoryLost);
             }
             Fault::DirectoryCloned => {
-                let (image, copy) = (self.nodes[node].image(), self.new_disk());
-                self.clone_node(node, image.into_disk_of(copy), copy);
+                let (image, disk_number) = (self.nodes[node].image(), self.next_disk_number());
+                self.clone_node(node, image.into_disk_of(disk_number), disk_number);
             }
             Fault::MachineCloned => {
                 // A machine is copied when it is down; both are then started, and neither knows of the other.
-                self.close(node)?;
-                let (image, copy) = (self.nodes[node].image(), self.nodes[node].copy());
-                self.clone_node(node, image.into_disk_of(copy), copy);
+                self.close_node(node)?;
+                let (image, disk_number) = (self.nodes[node].image(), self.nodes[node].disk_number());
+                self.clone_node(node, image.into_disk_of(disk_number), disk_number);
             }
             Fault::DirectoryRestored => {
                 self.restore(node);
             }
-            Fault::StoreDown => self.store.go_down(self.some_time(20_000)),
-            Fault::StoreSlow => self.store.go_slow(self.some_time(20_000)),
+            Fault::StoreDown => self.store.go_down(self.draw_duration(20_000)),
+            Fault::StoreSlow => self.store.go_slow(self.draw_duration(20_000)),
             Fault::StoreLosesCommits | Fault::StoreRestored => {
-                let copied = match fault {
-                    Fault::StoreRestored if self.dice.chance(30) => Some(&self.empty),
+                let store_copy = match fault {
+                    Fault::StoreRestored if self.rng.chance(30) => Some(&self.empty),
                     Fault::StoreRestored => self.backup.as_ref(),
-                    _ => self.lagging.as_ref(),
+                    _ => self.recent_copy.as_ref(),
                 };
-                if let Some(copied) = copied {
+                if let Some(store_copy) = store_copy {
                     // A failover or a restore gives servers another identity; a `FLUSHALL` or an undone deletion does not.
-                    let tells = self.dice.chance(70);
-                    self.store.go_back(copied, tells);
-                    self.judge.store_lost();
+                    let changes_identity = self.rng.chance(70);
+                    self.store.restore_copy(store_copy, changes_identity);
+                    self.judge.record_store_loss();
                 }
             }
             Fault::StoreClock => {
                 let most = (self.plan.sharing.grace.as_millis().min(40_000) / 8) as i64;
-                let wall = self.store_clock.wall().0.saturating_add_signed(self.dice.between(-2_000..=most));
+                let wall = self.store_clock.wall().0.saturating_add_signed(self.rng.between(-2_000..=most));
                 self.store_clock.set_wall(Millis(wall));
                 self.store.age();
             }
@@ -108,18 +109,18 @@ impl World {
         Ok(())
     }
 
-    fn crash(&mut self, node: usize, power: bool) {
+    fn crash_node(&mut self, node: usize, power: bool) {
         if self.nodes[node].up.is_some() {
             let end = self.nodes[node].crash(power);
-            self.log.note(|| format!("node {node} ends: {end:?}"));
-            self.judge.ended(node, end);
+            self.log.write_line(|| format!("node {node} ends: {end:?}"));
+            self.judge.end_node(node, end);
             self.tally.crashes += 1;
         }
-        let most = *self.dice.pick(&[1, 500, 5_000]);
-        self.stay_away(node, most);
+        let most = *self.rng.pick(&[1, 500, 5_000]);
+        self.suspend_node(node, most);
     }
 
-    pub(super) fn close(&mut self, node: usize) -> Result<(), String> {
+    pub(super) fn close_node(&mut self, node: usize) -> Result<(), String> {
         let (store, clock) = (&self.store, &self.store_clock);
         if self.nodes[node].up.is_some() {
             let end = self.nodes[node].close(|| {
@@ -127,8 +128,8 @@ impl World {
                     clock.advance(Duration::from_millis(1));
                 }
             })?;
-            self.log.note(|| format!("node {node} is closed"));
-            self.judge.ended(node, end);
+            self.log.write_line(|| format!("node {node} is closed"));
+            self.judge.end_node(node, end);
         }
         Ok(())
     }
@@ -136,44 +137,44 @@ impl World {
     fn restore(&mut self, node: usize) {
         // What a row has kept of a cell it forgets after `grace`: an older copy than that is not gone back to.
         let oldest = self.store_clock.wall().0.saturating_sub(self.plan.sharing.grace.as_millis() as u64 / 4);
-        if self.nodes[node].saved.as_ref().is_none_or(|saved| saved.at.0 < oldest) {
+        if self.nodes[node].older_copy.as_ref().is_none_or(|saved| saved.at.0 < oldest) {
             self.save(node);
         }
-        self.crash(node, false);
-        let Some(Saved { image, stamp, .. }) = self.nodes[node].saved.take() else { return };
+        self.crash_node(node, false);
+        let Some(DirectoryCopy { image, stamp, .. }) = self.nodes[node].older_copy.take() else { return };
         // From an archive, or with the whole machine: then it cannot be told from what it was.
-        let copy = if self.dice.chance(50) { self.new_disk() } else { self.nodes[node].copy() };
-        self.nodes[node].replace_disk(Some(image), copy);
-        self.judge.ended(node, End::Restored(stamp));
+        let disk_number = if self.rng.chance(50) { self.next_disk_number() } else { self.nodes[node].disk_number() };
+        self.nodes[node].replace_disk(Some(image), disk_number);
+        self.judge.end_node(node, NodeEnd::Restored(stamp));
     }
 
-    fn clone_node(&mut self, original: usize, disk: quipu_testkit::CrashDisk, copy: u64) {
+    fn clone_node(&mut self, original: usize, disk: quipu_testkit::CrashDisk, disk_number: u64) {
         if self.nodes.len() < NODES_MAX {
-            let index = self.add_node(disk, Some(copy));
+            let index = self.add_node(disk, Some(disk_number));
             // What its original has not settled, because it was away for so long, it has not either.
-            self.reach[index] = self.reach[original];
-            self.stay_away(index, 1_000);
+            self.store_reach[index] = self.store_reach[original];
+            self.suspend_node(index, 1_000);
         }
     }
 
     /// Away for so long that its lease is gone for `retire_after`, while the others go on and nobody asks much; sometimes for so long that it is
     /// folded.
-    fn be_absent(&mut self, node: usize) {
+    fn make_absent(&mut self, node: usize) {
         let sharing = &self.plan.sharing;
         let short = sharing.grace < Duration::from_secs(600);
         let least = if short { sharing.lease + sharing.retire_after } else { Duration::from_secs(40) };
-        let more = if short && self.dice.chance(30) { 2 * sharing.grace } else { Duration::from_secs(10) };
-        let by = least + Duration::from_millis(self.dice.below(more.as_millis() as usize) as u64);
+        let more = if short && self.rng.chance(30) { 2 * sharing.grace } else { Duration::from_secs(10) };
+        let by = least + Duration::from_millis(self.rng.below(more.as_millis() as usize) as u64);
         self.away_until[node] = self.now + by;
         self.quiet_until = self.now + by;
-        self.judge.retired(node);
+        self.judge.replace_incarnation(node);
     }
 
-    fn stay_away(&mut self, node: usize, millis_max: usize) {
-        self.away_until[node] = self.now + Duration::from_millis(self.dice.below(millis_max) as u64);
+    fn suspend_node(&mut self, node: usize, millis_max: usize) {
+        self.away_until[node] = self.now + Duration::from_millis(self.rng.below(millis_max) as u64);
     }
 
-    fn some_time(&self, millis_max: usize) -> Duration {
-        Duration::from_millis(200 + self.dice.below(millis_max) as u64)
+    fn draw_duration(&self, millis_max: usize) -> Duration {
+        Duration::from_millis(200 + self.rng.below(millis_max) as u64)
     }
 }

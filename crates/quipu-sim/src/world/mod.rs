@@ -2,33 +2,33 @@
 //!
 //! In: a plan. Out: how much was met, or the first promise that was broken. The same plan gives the same run, step by step.
 //!
-//! A run has three parts: clients ask and faults come, as planned; then faults stop, everybody heals and settles (`calm`); then the books are
+//! A run has three parts: clients ask and faults come, as planned; then faults stop, everybody heals and settles (`wind_down`); then the books are
 //! closed.
 
-mod calm;
 mod faults;
 mod tally;
+mod wind_down;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use quipu_model::{Clock, Millis, Reply};
-use quipu_testkit::{CrashDisk, Dice, SimClock};
+use quipu_testkit::{CrashDisk, SeededRng, SimClock};
 
 use crate::act::Act;
-use crate::judge::{Answer, Asked, Judge, Weather};
-use crate::log::Log;
-use crate::node::{Node, Stepped};
+use crate::judge::{ActOutcome, Conditions, Judge, PendingAct};
+use crate::log::EventLog;
+use crate::node::{Node, NodeStep};
 use crate::plan::{NODES, Plan};
-use crate::store::{Copied, SimStore};
+use crate::store::{SimStore, StoreCopy};
 
-pub use self::tally::Tally;
+pub use self::tally::RunTally;
 
 /// The store's clock at the beginning: some day in 2026. Nodes' clocks are anywhere around it.
 const BEGIN: Millis = Millis(1_780_000_000_000);
 
 /// Two years, either way: how far a node's clock may be from the store's.
-const CLOCK_APART_MILLIS: i64 = 2 * YEAR_MILLIS;
+const CLOCK_OFFSET_MILLIS: i64 = 2 * YEAR_MILLIS;
 const YEAR_MILLIS: i64 = 365 * 24 * 3_600_000;
 
 /// Steps after which a run that has not asked everything stands still. Most need a tenth.
@@ -41,7 +41,7 @@ const TOKEN_PERCENT: usize = 6;
 const TOKENS_AGAIN: usize = 6;
 
 /// Each time nothing could be done twice as much time passes, up to so many times.
-const DULL_MAX: usize = 5;
+const IDLE_DOUBLINGS_MAX: usize = 5;
 
 /// What the scheduler adds to the time that settling and fetching take, beside leaps of time: rounds that wait for their turn.
 const LAG_MARGIN: Duration = Duration::from_secs(1);
@@ -53,10 +53,10 @@ const BACKOFF_MAX: Duration = Duration::from_millis(7_500);
 const QUIET_STRIDE_MILLIS: usize = 200;
 
 /// A run.
-pub struct World {
+pub struct Simulation {
     plan: Plan,
-    dice: Dice,
-    log: Log,
+    rng: SeededRng,
+    log: EventLog,
     /// Time since the beginning.
     now: Duration,
     store: Arc<SimStore>,
@@ -65,13 +65,13 @@ pub struct World {
     /// Until when each node does not run, or is not scheduled.
     away_until: Vec<Duration>,
     /// How many lives each node has registered.
-    lives: Vec<usize>,
+    incarnations: Vec<usize>,
     /// When each node could last reach the store, and the longest time for which it could not.
-    reach: Vec<(Duration, Duration)>,
+    store_reach: Vec<(Duration, Duration)>,
     /// Nodes that were away for so long that nobody can tell what they have settled: an operator has to say.
     stranded: Vec<bool>,
     judge: Judge,
-    asked: usize,
+    acts_asked: usize,
     /// Adds with tokens, so far.
     tokens: Vec<Act>,
     /// Until then clients ask nothing.
@@ -82,50 +82,49 @@ pub struct World {
     fair_since: Duration,
     /// Numbers of disks given out.
     disks: u64,
-    lagging: Option<Copied>,
-    backup: Option<Copied>,
+    recent_copy: Option<StoreCopy>,
+    backup: Option<StoreCopy>,
     /// The store as it was when nobody had written to it.
-    empty: Copied,
+    empty: StoreCopy,
     /// How often in a row time had to pass because nothing could be done.
-    dull: usize,
+    idle_steps: usize,
     /// What was answered, for whoever empties it.
-    answers: Vec<(Asked, Reply)>,
+    answers: Vec<(PendingAct, Reply)>,
     /// What was met.
-    pub tally: Tally,
+    pub tally: RunTally,
 }
 
-impl World {
+impl Simulation {
     /// A world that has just begun.
-    pub fn new(plan: Plan, log: Log) -> World {
-        let dice = Dice::new(plan.seed);
+    pub fn new(plan: Plan, log: EventLog) -> Simulation {
+        let rng = SeededRng::new(plan.seed);
         let store_clock = SimClock::new(BEGIN);
-        let store =
-            SimStore::new(store_clock.clone(), dice.fork(), log.clone(), plan.sharing.grace, plan.store_percent);
+        let store = SimStore::new(store_clock.clone(), rng.fork(), log.clone(), plan.sharing.grace, plan.store_percent);
         let empty = store.copy();
-        let mut world = World {
-            dice,
+        let mut world = Simulation {
+            rng,
             log,
             now: Duration::ZERO,
             store,
             store_clock,
             nodes: Vec::new(),
             away_until: Vec::new(),
-            lives: Vec::new(),
-            reach: Vec::new(),
+            incarnations: Vec::new(),
+            store_reach: Vec::new(),
             stranded: Vec::new(),
-            judge: Judge::new(plan.blurred),
-            asked: 0,
+            judge: Judge::new(plan.store_may_lose_data),
+            acts_asked: 0,
             tokens: Vec::new(),
             quiet_until: Duration::ZERO,
             clear_since: Duration::ZERO,
             fair_since: Duration::ZERO,
             disks: 0,
-            lagging: None,
+            recent_copy: None,
             backup: None,
             empty,
-            dull: 0,
+            idle_steps: 0,
             answers: Vec::new(),
-            tally: Tally { runs: 1, ..Tally::default() },
+            tally: RunTally { runs: 1, ..RunTally::default() },
             plan,
         };
         for _ in 0..NODES {
@@ -137,16 +136,17 @@ impl World {
     /// Runs it to its end.
     pub fn run(&mut self) -> Result<(), String> {
         for node in 0..self.nodes.len() {
-            self.open(node)?;
+            self.open_node(node)?;
         }
-        while self.asked < self.plan.acts || self.plan.faults.last().is_some_and(|next| next.at <= self.asked) {
+        while self.acts_asked < self.plan.acts || self.plan.faults.last().is_some_and(|next| next.at <= self.acts_asked)
+        {
             if self.tally.steps as usize > STEPS_MAX {
-                return Err(format!("after {STEPS_MAX} steps only {} acts were asked", self.asked));
+                return Err(format!("after {STEPS_MAX} steps only {} acts were asked", self.acts_asked));
             }
             self.step()?;
         }
-        self.end_calmly()?;
-        self.store.truth(|truth| self.tally.met = truth.met);
+        self.wind_down()?;
+        self.store.with_truth(|truth| self.tally.store_events = truth.events);
         self.tally.fates = self.store.fates();
         self.tally.fresh = self.judge.fresh_readings;
         Ok(())
@@ -155,45 +155,45 @@ impl World {
     fn step(&mut self) -> Result<(), String> {
         self.log.tick();
         self.tally.steps += 1;
-        self.strike_if_due()?;
-        self.come_back()?;
-        match self.dice.below(100) {
+        self.inject_due_fault()?;
+        self.restart_due_nodes()?;
+        match self.rng.below(100) {
             0..6 => self.pass_time(),
             6..14 => {
-                let node = self.dice.below(self.nodes.len());
-                if self.is_here(node) {
-                    self.nodes[node].tend()?;
+                let node = self.rng.below(self.nodes.len());
+                if self.is_scheduled(node) {
+                    self.nodes[node].run_maintenance()?;
                 }
             }
             _ => {
-                let store_first = self.dice.chance(40);
+                let store_first = self.rng.chance(40);
                 let done = store_first && self.store.step() || self.step_any()? || !store_first && self.store.step();
-                self.dull = if done { 0 } else { self.dull + 1 };
+                self.idle_steps = if done { 0 } else { self.idle_steps + 1 };
                 if !done {
                     self.pass_time();
                 }
             }
         }
-        if self.log.is_writing() {
-            self.note_standings();
+        if self.log.is_enabled() {
+            self.log_memberships();
         }
-        if self.plan.blurred {
-            self.note_lives();
+        if self.plan.store_may_lose_data {
+            self.follow_incarnations();
         }
-        self.check()
+        self.check_promises()
     }
 
-    fn note_standings(&mut self) {
+    fn log_memberships(&mut self) {
         for node in &mut self.nodes {
-            if let Some(standing) = node.new_standing() {
-                self.log.note(|| format!("node {} is {standing}", node.index));
+            if let Some(membership) = node.changed_membership() {
+                self.log.write_line(|| format!("node {} is {membership}", node.index));
             }
         }
     }
 
     /// A step of any node that can take one.
     fn step_any(&mut self) -> Result<bool, String> {
-        let first = self.dice.below(self.nodes.len());
+        let first = self.rng.below(self.nodes.len());
         for node in (first..self.nodes.len()).chain(0..first) {
             if self.step_node(node)? {
                 return Ok(true);
@@ -204,78 +204,78 @@ impl World {
 
     /// A step of a node, if it can take one.
     fn step_node(&mut self, node: usize) -> Result<bool, String> {
-        if !self.is_here(node) {
+        if !self.is_scheduled(node) {
             return Ok(false);
         }
-        let asks = self.asked < self.plan.acts && self.now >= self.quiet_until;
+        let asks = self.acts_asked < self.plan.acts && self.now >= self.quiet_until;
         match self.nodes[node].step(&self.plan, asks) {
-            Stepped::Idle => return Ok(false),
-            Stepped::Done => {}
-            Stepped::Free(worker) => {
-                self.asked += 1;
-                let act = self.draw();
-                self.ask(node, worker, act);
+            NodeStep::Idle => return Ok(false),
+            NodeStep::Done => {}
+            NodeStep::Free(worker) => {
+                self.acts_asked += 1;
+                let act = self.draw_act();
+                self.send_act(node, worker, act);
             }
-            Stepped::Answered(asked, answer) => self.answered(asked, &answer)?,
+            NodeStep::Answered(pending, outcome) => self.answered(pending, &outcome)?,
         }
         Ok(true)
     }
 
     /// Something new, or a token that was sent before, to any node, as after a timeout.
-    fn draw(&mut self) -> Act {
-        if !self.dice.chance(TOKEN_PERCENT) {
-            return Act::draw(&self.dice, self.plan.expiry_millis_max);
+    fn draw_act(&mut self) -> Act {
+        if !self.rng.chance(TOKEN_PERCENT) {
+            return Act::draw(&self.rng, self.plan.expiry_millis_max);
         }
-        if !self.tokens.is_empty() && self.dice.chance(60) {
+        if !self.tokens.is_empty() && self.rng.chance(60) {
             let last = self.tokens.len() - 1;
-            return self.tokens[last - self.dice.below(self.tokens.len().min(TOKENS_AGAIN))];
+            return self.tokens[last - self.rng.below(self.tokens.len().min(TOKENS_AGAIN))];
         }
-        let act = Act::draw_once(&self.dice, self.tokens.len() as u64);
+        let act = Act::draw_once(&self.rng, self.tokens.len() as u64);
         self.tokens.push(act);
         act
     }
 
-    fn ask(&mut self, node: usize, worker: usize, act: Act) {
+    fn send_act(&mut self, node: usize, worker: usize, act: Act) {
         self.tally.acts += 1;
-        self.log.note(|| format!("node {node}: {act:?} is asked"));
-        let taken = self.store.truth(|truth| truth.taken(act.counter));
-        let (asked, adds) = self.judge.ask(node, act, taken, (self.log.stamp(), self.weather()));
-        self.store.truth(|truth| truth.invoked(act.counter, i128::from(adds)));
-        self.nodes[node].give(worker, asked, act);
+        self.log.write_line(|| format!("node {node}: {act:?} is asked"));
+        let taken = self.store.with_truth(|truth| truth.taken(act.counter));
+        let (pending, adds) = self.judge.begin_act(node, act, taken, (self.log.stamp(), self.conditions()));
+        self.store.with_truth(|truth| truth.add_invoked(act.counter, i128::from(adds)));
+        self.nodes[node].assign(worker, pending, act);
     }
 
-    fn answered(&mut self, asked: Asked, answer: &Answer) -> Result<(), String> {
-        self.log.note(|| format!("node {}: {:?} is answered {:?}", asked.node, asked.act, answer.reply));
+    fn answered(&mut self, pending: PendingAct, outcome: &ActOutcome) -> Result<(), String> {
+        self.log.write_line(|| format!("node {}: {:?} is answered {:?}", pending.node, pending.act, outcome.reply));
         self.tally.answered += 1;
-        self.tally.refused += u64::from(matches!(answer.reply, Some(Reply::Refused(_))));
-        self.answers.extend(answer.reply.clone().map(|reply| (asked, reply)));
-        let refused = self.judge.answer(asked, answer, (self.log.stamp(), self.weather()))?;
-        self.store.truth(|truth| truth.invoked(asked.act.counter, -i128::from(refused)));
+        self.tally.refused += u64::from(matches!(outcome.reply, Some(Reply::Refused(_))));
+        self.answers.extend(outcome.reply.clone().map(|reply| (pending, reply)));
+        let refused = self.judge.judge_outcome(pending, outcome, (self.log.stamp(), self.conditions()))?;
+        self.store.with_truth(|truth| truth.add_invoked(pending.act.counter, -i128::from(refused)));
         Ok(())
     }
 
-    fn weather(&self) -> Weather {
+    fn conditions(&self) -> Conditions {
         let sharing = &self.plan.sharing;
         // Settling looks around at its own pace, and a put under way has to end before the next.
-        let leaps = Duration::from_millis(2 * (self.plan.stride_millis << DULL_MAX) as u64);
+        let leaps = Duration::from_millis(2 * (self.plan.stride_millis << IDLE_DOUBLINGS_MAX) as u64);
         let lag = 2 * sharing.settle_every + sharing.freshness + LAG_MARGIN + leaps;
-        Weather { now: self.now, clear_since: self.clear_since, fair_since: self.fair_since, lag }
+        Conditions { now: self.now, clear_since: self.clear_since, fair_since: self.fair_since, lag }
     }
 
     /// What a store loses of a life that is over, nobody puts again: a node that registers another life goes on as someone else, and takes over
     /// what the one before has said.
-    fn note_lives(&mut self) {
+    fn follow_incarnations(&mut self) {
         for node in 0..self.nodes.len() {
-            let lives = self.store.truth(|truth| truth.lives_of(node));
-            if lives != self.lives[node] {
-                self.lives[node] = lives;
-                self.judge.retired(node);
+            let incarnations = self.store.with_truth(|truth| truth.incarnation_count(node));
+            if incarnations != self.incarnations[node] {
+                self.incarnations[node] = incarnations;
+                self.judge.replace_incarnation(node);
             }
         }
     }
 
-    fn check(&self) -> Result<(), String> {
-        if let Some(broken) = self.store.truth(|truth| truth.broken().map(str::to_owned)) {
+    fn check_promises(&self) -> Result<(), String> {
+        if let Some(broken) = self.store.with_truth(|truth| truth.broken().map(str::to_owned)) {
             return Err(broken);
         }
         match self.nodes.iter().find(|node| node.has_failed()) {
@@ -287,25 +287,29 @@ impl World {
     /// Lets a little time pass, for everybody.
     fn pass_time(&mut self) {
         let quiet = self.now < self.quiet_until;
-        let most = if quiet { QUIET_STRIDE_MILLIS } else { self.plan.stride_millis << self.dull.min(DULL_MAX) };
-        self.pass(Duration::from_millis(1 + self.dice.below(most) as u64));
+        let most = if quiet {
+            QUIET_STRIDE_MILLIS
+        } else {
+            self.plan.stride_millis << self.idle_steps.min(IDLE_DOUBLINGS_MAX)
+        };
+        self.pass(Duration::from_millis(1 + self.rng.below(most) as u64));
     }
 
     fn pass(&mut self, by: Duration) {
         self.now += by;
-        let answers = self.store.answers();
-        let here = (0..self.nodes.len()).all(|node| self.is_here(node));
+        let answers = self.store.is_responsive();
+        let here = (0..self.nodes.len()).all(|node| self.is_scheduled(node));
         if !answers || !here || self.plan.store_percent > 0 {
             self.clear_since = self.now;
         }
         if !answers {
-            self.fair_since = self.now + self.recovery();
+            self.fair_since = self.now + self.recovery_time();
         }
         self.fair_since = self.fair_since.max(self.clear_since);
         for node in 0..self.nodes.len() {
-            let (last, longest) = self.reach[node];
-            let last = if answers && self.is_here(node) { self.now } else { last };
-            self.reach[node] = (last, longest.max(self.now - last));
+            let (last, longest) = self.store_reach[node];
+            let last = if answers && self.is_scheduled(node) { self.now } else { last };
+            self.store_reach[node] = (last, longest.max(self.now - last));
         }
         self.store_clock.advance(by);
         for node in &self.nodes {
@@ -318,49 +322,49 @@ impl World {
 
     /// What nodes need after the store was down or slow: a call from before is waited for as long as its round may take, after an error the store is
     /// not asked for a while, and whose lease has run out meanwhile puts nothing before it is renewed.
-    fn recovery(&self) -> Duration {
+    fn recovery_time(&self) -> Duration {
         let sharing = &self.plan.sharing;
         let round = sharing.swap_wait.max(sharing.lease / 2);
         round + BACKOFF_MAX + sharing.lease / 5
     }
 
-    fn is_here(&self, node: usize) -> bool {
+    fn is_scheduled(&self, node: usize) -> bool {
         self.away_until[node] <= self.now && self.nodes[node].up.is_some() && !self.stranded[node]
     }
 
     /// Nodes whose time has come start again.
-    fn come_back(&mut self) -> Result<(), String> {
+    fn restart_due_nodes(&mut self) -> Result<(), String> {
         for node in 0..self.nodes.len() {
             if self.nodes[node].up.is_none() && self.away_until[node] <= self.now && !self.stranded[node] {
-                self.open(node)?;
+                self.open_node(node)?;
             }
         }
         Ok(())
     }
 
-    fn open(&mut self, node: usize) -> Result<(), String> {
-        self.log.note(|| format!("node {node} starts"));
+    fn open_node(&mut self, node: usize) -> Result<(), String> {
+        self.log.write_line(|| format!("node {node} starts"));
         self.nodes[node].open(&self.plan).map_err(|error| format!("node {node} does not start: {error}"))?;
-        self.judge.opened(node);
+        self.judge.begin_incarnation(node);
         Ok(())
     }
 
     /// A machine more; a disk of a number that another has cannot be told from it.
-    fn add_node(&mut self, disk: CrashDisk, copy: Option<u64>) -> usize {
+    fn add_node(&mut self, disk: CrashDisk, disk_number: Option<u64>) -> usize {
         let index = self.nodes.len();
-        let copy = copy.unwrap_or_else(|| self.new_disk());
-        let apart = self.dice.between(-CLOCK_APART_MILLIS..=CLOCK_APART_MILLIS);
-        let clock = SimClock::new(Millis(self.store_clock.wall().0.saturating_add_signed(apart)));
-        let door = self.store.door(index);
-        self.nodes.push(Node::new(index, clock, disk, copy, self.dice.fork(), door));
+        let disk_number = disk_number.unwrap_or_else(|| self.next_disk_number());
+        let offset = self.rng.between(-CLOCK_OFFSET_MILLIS..=CLOCK_OFFSET_MILLIS);
+        let clock = SimClock::new(Millis(self.store_clock.wall().0.saturating_add_signed(offset)));
+        let port = self.store.port(index);
+        self.nodes.push(Node::new(index, clock, disk, disk_number, self.rng.fork(), port));
         self.away_until.push(self.now);
-        self.lives.push(0);
-        self.reach.push((self.now, Duration::ZERO));
+        self.incarnations.push(0);
+        self.store_reach.push((self.now, Duration::ZERO));
         self.stranded.push(false);
         index
     }
 
-    fn new_disk(&mut self) -> u64 {
+    fn next_disk_number(&mut self) -> u64 {
         self.disks += 1;
         self.disks
     }

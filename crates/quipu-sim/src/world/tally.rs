@@ -3,11 +3,11 @@
 use std::fmt;
 
 use crate::plan::Fault;
-use crate::store::{Fates, Met};
+use crate::store::{Fates, StoreEvents};
 
 /// See the module.
 #[derive(Debug, Clone, Default)]
-pub struct Tally {
+pub struct RunTally {
     /// Runs.
     pub runs: u64,
     /// Steps of the scheduler.
@@ -27,19 +27,19 @@ pub struct Tally {
     /// Readings that were judged by how far they lag.
     pub fresh: u64,
     /// What happened at the store.
-    pub met: Met,
+    pub store_events: StoreEvents,
     /// What calls to it met.
     pub fates: Fates,
 }
 
-impl Tally {
+impl RunTally {
     /// All faults.
     pub fn faults_all(&self) -> u64 {
         self.faults.iter().sum()
     }
 
     /// Adds what another run met.
-    pub fn add(&mut self, other: &Tally) {
+    pub fn add(&mut self, other: &RunTally) {
         self.runs += other.runs;
         self.steps += other.steps;
         self.acts += other.acts;
@@ -49,15 +49,15 @@ impl Tally {
         self.fenced += other.fenced;
         self.fresh += other.fresh;
         self.faults.iter_mut().zip(other.faults).for_each(|(own, other)| *own += other);
-        self.met.add(&other.met);
+        self.store_events.add(&other.store_events);
         self.fates.add(&other.fates);
     }
 }
 
 /// One line, for the proof.
-impl fmt::Display for Tally {
+impl fmt::Display for RunTally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Tally { steps, acts, answered, refused, crashes, fenced, fresh, met, fates, .. } = self;
+        let RunTally { steps, acts, answered, refused, crashes, fenced, fresh, store_events, fates, .. } = self;
         write!(
             f,
             "{acts} operations ({answered} answered, {refused} of them refused, {fresh} judged for their lag) in {steps} steps; "
@@ -73,7 +73,7 @@ impl fmt::Display for Tally {
             "calls answered {answered}, answered late {answered_late}, not applied {not_applied}, lost {lost}, "
         )?;
         write!(f, "applied silently {silent}, applied late {late}; ")?;
-        let Met { puts, swaps, carries, closes, folds, late, lapses, forgotten, retired } = met;
+        let StoreEvents { puts, swaps, carries, closes, folds, late, lapses, forgotten, retired } = store_events;
         write!(f, "{puts} puts, {swaps} swaps, {carries} carries, {lapses} lapses, {closes} closes, {folds} folds, ")?;
         write!(f, "{late} settled late, {forgotten} rows forgotten, {retired} retirements")
     }

@@ -1,7 +1,7 @@
 //! Frequencies and top lists on streams by Zipf's law.
 
-use super::die::{Die, Zipf};
-use super::{Progress, Report, Row, Scale, Series, on_two_threads};
+use super::rng::{Rng, Zipf};
+use super::{Progress, Report, ReportRow, Scale, Series, on_two_threads};
 use crate::count_min::Update;
 use crate::{CountMin, Edits, Key, Top};
 
@@ -21,7 +21,7 @@ const COMPARED: usize = 1000;
 const K: u32 = 100;
 const TOP_BYTES: [usize; 4] = [8 << 10, 16 << 10, 64 << 10, 256 << 10];
 
-struct Figures {
+struct StreamFigures {
     /// Mean relative errors of the most frequent items: linear, its typical value, conservative, its typical value.
     errors: [f64; 4],
     /// Mean distances from the truth, over all items that came.
@@ -32,13 +32,13 @@ struct Figures {
     tops: Vec<(f64, u64)>,
 }
 
-impl Figures {
+impl StreamFigures {
     /// Errors and places are means over all streams; what must not happen is added up.
-    fn mean(all: Vec<Figures>) -> Figures {
+    fn mean(all: Vec<StreamFigures>) -> StreamFigures {
         let count = all.len() as f64;
-        let mean = |of: &dyn Fn(&Figures) -> f64| all.iter().map(of).sum::<f64>() / count;
+        let mean = |figure: &dyn Fn(&StreamFigures) -> f64| all.iter().map(figure).sum::<f64>() / count;
         let sizes = 0..TOP_BYTES.len();
-        Figures {
+        StreamFigures {
             errors: std::array::from_fn(|at| mean(&|figures| figures.errors[at])),
             excess: std::array::from_fn(|at| mean(&|figures| figures.excess[at])),
             too_low: all.iter().map(|figures| figures.too_low).sum(),
@@ -55,17 +55,17 @@ pub fn measure(scale: Scale, seed: u64, progress: Progress<'_>, report: &mut Rep
     let figures = on_two_threads(|half| {
         let zipf = Zipf::new(universe, EXPONENTS[half as usize]);
         let one = |index: u64| {
-            stream(&zipf, events, &mut Die::new(seed, 2 * index + half), &|done| {
+            stream(&zipf, events, &mut Rng::new(seed, 2 * index + half), &|done| {
                 if half == 0 {
                     progress("frequencies and top lists", (index as f64 + done) / streams as f64);
                 }
             })
         };
-        Figures::mean((0..streams).map(one).collect())
+        StreamFigures::mean((0..streams).map(one).collect())
     });
     let [steep, flat] = &figures;
     let mut row = |name: &str, unit, measured, published| {
-        report.rows.push(Row { name: name.into(), unit, measured, published });
+        report.rows.push(ReportRow { name: name.into(), unit, measured, published });
     };
     row("frequency error, Zipf 1.0, 256 KB, top 1,000", "%", steep.errors[2], "linear 12.2");
     row("CMS.* error, the same", "%", steep.errors[0], "12.2");
@@ -89,9 +89,9 @@ pub fn measure(scale: Scale, seed: u64, progress: Progress<'_>, report: &mut Rep
 }
 
 /// How often an item came, by one of the sketches.
-type Answer<'a> = dyn Fn(&[u8]) -> u64 + 'a;
+type CountQuery<'a> = dyn Fn(&[u8]) -> u64 + 'a;
 
-fn stream(zipf: &Zipf, events: u64, die: &mut Die, progress: &dyn Fn(f64)) -> Figures {
+fn stream(zipf: &Zipf, events: u64, rng: &mut Rng, progress: &dyn Fn(f64)) -> StreamFigures {
     let universe = zipf.universe();
     let width = (FREQUENCY_BYTES / 4) as u32 / DEPTH;
     let sized = |update| CountMin::by_size(update, width, DEPTH).expect("it is small");
@@ -100,7 +100,7 @@ fn stream(zipf: &Zipf, events: u64, die: &mut Die, progress: &dyn Fn(f64)) -> Fi
     let mut truth = vec![0u64; universe as usize];
     let mut edits = Edits::new();
     for event in 0..events {
-        let rank = zipf.throw(die);
+        let rank = zipf.draw(rng);
         truth[rank as usize] += 1;
         let item = item(rank);
         let hash = KEY.hash(&item);
@@ -117,16 +117,16 @@ fn stream(zipf: &Zipf, events: u64, die: &mut Die, progress: &dyn Fn(f64)) -> Fi
 
     let mut ranks: Vec<u32> = (0..universe).collect();
     ranks.sort_unstable_by_key(|rank| std::cmp::Reverse(truth[*rank as usize]));
-    let error = |answer: &Answer<'_>| {
+    let error = |answer: &CountQuery<'_>| {
         let off = |rank: &u32| (answer(&item(*rank)) as f64 / truth[*rank as usize] as f64 - 1.0).abs();
         100.0 * ranks[..COMPARED].iter().map(off).sum::<f64>() / COMPARED as f64
     };
     let came = truth.iter().filter(|count| **count > 0).count();
-    let excess = |answer: &Answer<'_>| {
+    let excess = |answer: &CountQuery<'_>| {
         let off = |rank: &u32| answer(&item(*rank)).abs_diff(truth[*rank as usize]) as f64;
         ranks[..came].iter().map(off).sum::<f64>() / came as f64
     };
-    let answers: [&Answer<'_>; 4] = [
+    let answers: [&CountQuery<'_>; 4] = [
         &|item| linear.query(&KEY, item).at_most,
         &|item| linear.query(&KEY, item).typical,
         &|item| careful.query(&KEY, item).at_most,
@@ -147,7 +147,7 @@ fn stream(zipf: &Zipf, events: u64, die: &mut Die, progress: &dyn Fn(f64)) -> Fi
         };
         (right as f64 * 100.0 / f64::from(K), ranks.iter().filter(|rank| !holds(rank)).count() as u64)
     };
-    Figures { errors, excess, too_low, tops: tops.iter().map(judge).collect() }
+    StreamFigures { errors, excess, too_low, tops: tops.iter().map(judge).collect() }
 }
 
 fn item(rank: u32) -> [u8; 8] {

@@ -3,8 +3,8 @@
 //! In: how much to run, and a seed. Out: rows and curves, plain data. The same seed gives the same figures on every machine. Two threads share the work; time is not measured here, that is what the benches are
 //! for.
 
-mod die;
 mod frequent;
+mod rng;
 mod sampled;
 mod uniques;
 
@@ -19,7 +19,7 @@ pub enum Scale {
 
 /// One figure.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Row {
+pub struct ReportRow {
     /// What was measured.
     pub name: String,
     /// What it is measured in: `%`, `bytes`, `items`.
@@ -49,7 +49,7 @@ pub struct Series {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Report {
     /// By kind.
-    pub rows: Vec<Row>,
+    pub rows: Vec<ReportRow>,
     /// Curves of error over items, over memory.
     pub series: Vec<Series>,
 }

@@ -1,8 +1,8 @@
 //! Errors of sampled counts.
 
-use super::die::Die;
-use super::{Progress, Report, Row, Scale, on_two_threads};
-use crate::sample::{Rate, Sampled, Skip};
+use super::rng::Rng;
+use super::{Progress, Report, ReportRow, Scale, on_two_threads};
+use crate::sample::{Rate, SampledCount, Skip};
 
 /// Rates, and what theory says of each.
 const RATES: [(u32, &str); 2] = [(10, "√((p−1)/n) = 0.300"), (100, "√((p−1)/n) = 0.995")];
@@ -17,12 +17,12 @@ pub fn measure(scale: Scale, seed: u64, progress: Progress<'_>, report: &mut Rep
         let rate = Rate::one_in(p);
         let mut squares = 0.0;
         for run in 0..runs {
-            let mut die = Die::new(seed ^ u64::from(p), run);
-            let mut skip = Skip::new(&rate, die.next());
-            let mut sampled = Sampled::default();
+            let mut rng = Rng::new(seed ^ u64::from(p), run);
+            let mut skip = Skip::new(&rate, rng.next());
+            let mut sampled = SampledCount::default();
             for _ in 0..EVENTS {
-                if skip.take(&rate, || die.next()) {
-                    sampled.taken(&rate, 1);
+                if skip.take(&rate, || rng.next()) {
+                    sampled.add_taken(&rate, 1);
                 }
             }
             squares += (sampled.estimate as f64 / EVENTS as f64 - 1.0).powi(2);
@@ -34,6 +34,6 @@ pub fn measure(scale: Scale, seed: u64, progress: Progress<'_>, report: &mut Rep
     });
     for ((p, published), measured) in RATES.into_iter().zip(errors) {
         let name = format!("sampled count, one in {p}, 1,000,000 events: error");
-        report.rows.push(Row { name, unit: "%", measured, published });
+        report.rows.push(ReportRow { name, unit: "%", measured, published });
     }
 }

@@ -53,16 +53,16 @@ impl Registers {
     }
 
     /// Looks at all registers.
-    pub fn tally(&self) -> Tally {
+    pub fn tally(&self) -> RegisterTally {
         let count = |which: fn(&u8) -> bool| self.0.iter().filter(|register| which(register)).count() as u32;
         let room = self.0.iter().map(|register| u128::from(share(*register))).sum();
-        Tally { zeros: count(|register| *register == 0), full: count(|register| *register >= RANK_MAX), room }
+        RegisterTally { zeros: count(|register| *register == 0), full: count(|register| *register >= RANK_MAX), room }
     }
 }
 
 /// What estimates need to know of all registers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Tally {
+pub struct RegisterTally {
     /// Registers that nothing reached.
     pub zeros: u32,
     /// Registers that nothing can raise.
@@ -71,9 +71,9 @@ pub struct Tally {
     pub room: u128,
 }
 
-impl Tally {
+impl RegisterTally {
     /// The tally of no items at all.
-    pub const EMPTY: Tally = Tally { zeros: REGISTERS as u32, full: 0, room: 1 << 64 };
+    pub const EMPTY: RegisterTally = RegisterTally { zeros: REGISTERS as u32, full: 0, room: 1 << 64 };
 
     /// One register rises.
     #[inline]

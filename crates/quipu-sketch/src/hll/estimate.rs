@@ -6,13 +6,13 @@
 //! n ≈ α m² / (m·σ(C₀/m) + Σ 2⁻ᵏ·Cₖ + m·2⁻⁵⁰·τ(1 − C₅₁/m)),   α = 1 / (2 ln 2)
 //! ```
 //!
-//! where the sum is over registers that are neither. Of the registers, it takes the two numbers and the sum, all of which are in a [`Tally`] and kept up to
+//! where the sum is over registers that are neither. Of the registers, it takes the two numbers and the sum, all of which are in a [`RegisterTally`] and kept up to
 //! date: an estimate costs no walk over the registers.
 
-use super::{REGISTERS, dense::Tally};
+use super::{REGISTERS, dense::RegisterTally};
 
 /// The estimated number of distinct items.
-pub fn estimate(tally: &Tally) -> f64 {
+pub fn estimate(tally: &RegisterTally) -> f64 {
     let m = REGISTERS as f64;
     let unit = (1u64 << 50) as f64;
     let between = (tally.room - (u128::from(tally.zeros) << 50)) as f64 / unit;

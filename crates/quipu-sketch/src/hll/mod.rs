@@ -22,12 +22,12 @@ mod sparse;
 pub(crate) mod dense;
 mod estimate;
 
-use dense::{PACKED, Registers, Tally};
+use dense::{PACKED, RegisterTally, Registers};
 pub use murmur::murmur;
-use sparse::Outcome;
+use sparse::RaiseOutcome;
 
 use crate::edit::{put, replace};
-use crate::{Damaged, Edits, simd};
+use crate::{CorruptSketch, Edits, simd};
 
 /// Registers of a sketch.
 pub const REGISTERS: usize = 1 << 14;
@@ -55,7 +55,7 @@ pub struct Hll {
     /// As drawn above; the registers are valid in either form.
     bytes: Vec<u8>,
     /// What [`Registers::tally`] would say of the registers.
-    tally: Tally,
+    tally: RegisterTally,
 }
 
 impl Default for Hll {
@@ -74,27 +74,27 @@ impl Hll {
         // `PFADD` without items makes a sketch too, and that is a change.
         bytes[STALE] = STALE_BIT;
         bytes.extend_from_slice(&sparse::EMPTY);
-        Hll { bytes, tally: Tally::EMPTY }
+        Hll { bytes, tally: RegisterTally::EMPTY }
     }
 
     /// What [`bytes`](Hll::bytes) gave.
-    pub fn from_bytes(bytes: Vec<u8>) -> Result<Hll, Damaged> {
+    pub fn from_bytes(bytes: Vec<u8>) -> Result<Hll, CorruptSketch> {
         let Some((ours, string)) = bytes.split_first_chunk::<OURS>() else {
-            return Err(Damaged("a HyperLogLog is too short"));
+            return Err(CorruptSketch("a HyperLogLog is too short"));
         };
         let (history, estimate) = (ours[1] == 1, f64::from_le_bytes(*ours.last_chunk().expect("16 bytes have 8")));
         if ours[0] != 1 || ours[1] > 1 || ours[2..8] != [0; 6] || !(estimate >= 0.0 && estimate.is_finite()) {
-            return Err(Damaged("the header of a HyperLogLog"));
+            return Err(CorruptSketch("the header of a HyperLogLog"));
         }
         if !history && estimate.to_bits() != 0 {
-            return Err(Damaged("a HyperLogLog without a history has an estimate of it"));
+            return Err(CorruptSketch("a HyperLogLog without a history has an estimate of it"));
         }
         let tally = check(string)?;
         Ok(Hll { bytes, tally })
     }
 
     /// A string that Redis wrote. It has no history here. A sparse one that is longer than Redis's default would have it (one run for each register takes 32 KiB) becomes dense.
-    pub fn from_redis_string(string: &[u8]) -> Result<Hll, Damaged> {
+    pub fn from_redis_string(string: &[u8]) -> Result<Hll, CorruptSketch> {
         let tally = check(string)?;
         let mut bytes = Vec::with_capacity(OURS + string.len());
         bytes.extend_from_slice(&[1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
@@ -265,9 +265,9 @@ impl Hll {
             before
         } else {
             match sparse::set(&mut self.bytes, REGISTERS_AT, SPARSE_BYTES_MAX - HEADER, index, rank, edits) {
-                Outcome::Same => return false,
-                Outcome::Raised(before) => before,
-                Outcome::NoRoom(before) => {
+                RaiseOutcome::Same => return false,
+                RaiseOutcome::Raised(before) => before,
+                RaiseOutcome::NoRoom(before) => {
                     let mut registers = self.registers();
                     registers.0[index] = rank;
                     self.remember(before, rank, edits);
@@ -311,25 +311,25 @@ impl Hll {
 }
 
 /// Whether this is a string that Redis takes for a HyperLogLog, and its tally.
-fn check(string: &[u8]) -> Result<Tally, Damaged> {
+fn check(string: &[u8]) -> Result<RegisterTally, CorruptSketch> {
     if string.len() < HEADER || &string[..4] != b"HYLL" {
-        return Err(Damaged("it is not a HyperLogLog"));
+        return Err(CorruptSketch("it is not a HyperLogLog"));
     }
     let mut registers = Registers::EMPTY;
     match string[4] {
         DENSE => {
             let packed: &[u8; PACKED] =
-                string[HEADER..].try_into().map_err(|_| Damaged("the length of a dense HyperLogLog"))?;
+                string[HEADER..].try_into().map_err(|_| CorruptSketch("the length of a dense HyperLogLog"))?;
             simd::union(&mut registers, &[packed]);
             if registers.0.iter().any(|register| *register > RANK_MAX) {
-                return Err(Damaged("a register is higher than any hash"));
+                return Err(CorruptSketch("a register is higher than any hash"));
             }
         }
         SPARSE => {
             sparse::check(&string[HEADER..])?;
             sparse::raise(&mut registers, &string[HEADER..]);
         }
-        _ => return Err(Damaged("a HyperLogLog of an unknown form")),
+        _ => return Err(CorruptSketch("a HyperLogLog of an unknown form")),
     }
     Ok(simd::union(&mut registers, &[]))
 }

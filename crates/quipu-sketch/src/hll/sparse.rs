@@ -11,7 +11,7 @@
 //! equal values.
 
 use super::{REGISTERS, dense::Registers};
-use crate::{Damaged, Edits, edit::put};
+use crate::{CorruptSketch, Edits, edit::put};
 
 /// The highest value a run can have; a register that passes it makes the string dense.
 pub const VALUE_MAX: u8 = 32;
@@ -27,7 +27,7 @@ const JOIN_RUNS: usize = 5;
 
 /// Some neighbouring registers of one value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Run {
+pub struct RegisterRun {
     /// Their value.
     pub value: u8,
     /// How many they are.
@@ -36,21 +36,21 @@ pub struct Run {
     pub bytes: usize,
 }
 
-impl Run {
+impl RegisterRun {
     /// The run that begins here. `None` at the end, or where half a run is left.
     #[inline]
-    fn read(runs: &[u8]) -> Option<Run> {
+    fn read(runs: &[u8]) -> Option<RegisterRun> {
         let first = *runs.first()?;
         Some(if first & 0x80 != 0 {
-            Run { value: (first >> 2 & 31) + 1, len: (first & 3) as usize + 1, bytes: 1 }
+            RegisterRun { value: (first >> 2 & 31) + 1, len: (first & 3) as usize + 1, bytes: 1 }
         } else if first & 0x40 == 0 {
-            Run { value: 0, len: first as usize + 1, bytes: 1 }
+            RegisterRun { value: 0, len: first as usize + 1, bytes: 1 }
         } else {
-            Run { value: 0, len: ((first as usize & 63) << 8 | *runs.get(1)? as usize) + 1, bytes: 2 }
+            RegisterRun { value: 0, len: ((first as usize & 63) << 8 | *runs.get(1)? as usize) + 1, bytes: 2 }
         })
     }
 
-    fn write(value: u8, len: usize, into: &mut Short) {
+    fn write(value: u8, len: usize, into: &mut RunBuffer) {
         let less = len.wrapping_sub(1);
         match (value, len) {
             (_, 0) => {}
@@ -66,12 +66,12 @@ impl Run {
 
 /// At most three runs.
 #[derive(Default)]
-struct Short {
+struct RunBuffer {
     bytes: [u8; 6],
     len: usize,
 }
 
-impl Short {
+impl RunBuffer {
     fn push(&mut self, byte: u8) {
         self.bytes[self.len] = byte;
         self.len += 1;
@@ -79,23 +79,24 @@ impl Short {
 }
 
 /// Whether the runs are whole and cover all registers, and no more.
-pub fn check(runs: &[u8]) -> Result<(), Damaged> {
+pub fn check(runs: &[u8]) -> Result<(), CorruptSketch> {
     let (mut at, mut covered) = (0, 0);
     while at < runs.len() {
-        let run = Run::read(&runs[at..]).ok_or(Damaged("half a run at the end of a sparse HyperLogLog"))?;
+        let run =
+            RegisterRun::read(&runs[at..]).ok_or(CorruptSketch("half a run at the end of a sparse HyperLogLog"))?;
         at += run.bytes;
         covered += run.len;
         if covered > REGISTERS {
-            return Err(Damaged("a sparse HyperLogLog has too many registers"));
+            return Err(CorruptSketch("a sparse HyperLogLog has too many registers"));
         }
     }
-    if covered == REGISTERS { Ok(()) } else { Err(Damaged("a sparse HyperLogLog has too few registers")) }
+    if covered == REGISTERS { Ok(()) } else { Err(CorruptSketch("a sparse HyperLogLog has too few registers")) }
 }
 
 /// Raises each register to what the runs say, where that is higher.
 pub fn raise(registers: &mut Registers, runs: &[u8]) {
     let (mut at, mut first) = (0, 0);
-    while let Some(run) = Run::read(&runs[at..]) {
+    while let Some(run) = RegisterRun::read(&runs[at..]) {
         if run.value > 0 {
             for register in &mut registers.0[first..first + run.len] {
                 *register = (*register).max(run.value);
@@ -108,7 +109,7 @@ pub fn raise(registers: &mut Registers, runs: &[u8]) {
 
 /// What became of a register.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
+pub enum RaiseOutcome {
     /// It was as high already.
     Same,
     /// It rose from this value.
@@ -118,11 +119,18 @@ pub enum Outcome {
 }
 
 /// Raises register `index` to `rank`. The runs begin at `start` of `bytes`; a change that would make them longer than `len_max` is not made.
-pub fn set(bytes: &mut Vec<u8>, start: usize, len_max: usize, index: usize, rank: u8, edits: &mut Edits) -> Outcome {
+pub fn set(
+    bytes: &mut Vec<u8>,
+    start: usize,
+    len_max: usize,
+    index: usize,
+    rank: u8,
+    edits: &mut Edits,
+) -> RaiseOutcome {
     let (mut at, mut first) = (start, 0);
     let mut before = start;
     let run = loop {
-        let run = Run::read(&bytes[at..]).expect("the runs cover all registers");
+        let run = RegisterRun::read(&bytes[at..]).expect("the runs cover all registers");
         if index < first + run.len {
             break run;
         }
@@ -131,34 +139,34 @@ pub fn set(bytes: &mut Vec<u8>, start: usize, len_max: usize, index: usize, rank
         first += run.len;
     };
     if run.value >= rank {
-        return Outcome::Same;
+        return RaiseOutcome::Same;
     }
     if rank > VALUE_MAX {
-        return Outcome::NoRoom(run.value);
+        return RaiseOutcome::NoRoom(run.value);
     }
-    let mut parts = Short::default();
-    Run::write(run.value, index - first, &mut parts);
-    Run::write(rank, 1, &mut parts);
-    Run::write(run.value, first + run.len - index - 1, &mut parts);
+    let mut parts = RunBuffer::default();
+    RegisterRun::write(run.value, index - first, &mut parts);
+    RegisterRun::write(rank, 1, &mut parts);
+    RegisterRun::write(run.value, first + run.len - index - 1, &mut parts);
     if parts.len > run.bytes && bytes.len() - start + parts.len - run.bytes > len_max {
-        return Outcome::NoRoom(run.value);
+        return RaiseOutcome::NoRoom(run.value);
     }
     put(bytes, edits, at, run.bytes, &parts.bytes[..parts.len]);
     join(bytes, before, edits);
-    Outcome::Raised(run.value)
+    RaiseOutcome::Raised(run.value)
 }
 
 /// Joins neighbours of one value, from the run at `at` on.
 fn join(bytes: &mut Vec<u8>, mut at: usize, edits: &mut Edits) {
     for _ in 0..JOIN_RUNS {
-        let Some(run) = Run::read(&bytes[at..]) else { return };
+        let Some(run) = RegisterRun::read(&bytes[at..]) else { return };
         if run.value > 0
-            && let Some(next) = Run::read(&bytes[at + run.bytes..])
+            && let Some(next) = RegisterRun::read(&bytes[at + run.bytes..])
             && next.value == run.value
             && run.len + next.len <= VALUE_RUN_MAX
         {
-            let mut joined = Short::default();
-            Run::write(run.value, run.len + next.len, &mut joined);
+            let mut joined = RunBuffer::default();
+            RegisterRun::write(run.value, run.len + next.len, &mut joined);
             put(bytes, edits, at, run.bytes + next.bytes, &joined.bytes[..joined.len]);
         } else {
             at += run.bytes;

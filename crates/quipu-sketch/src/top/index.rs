@@ -1,6 +1,6 @@
 //! What is derived from the bytes of a top list: where an item is, which slot is the least, which are on the list.
 
-use super::rank::{Entry, Heap};
+use super::rank::{Heap, SlotCount};
 
 /// Made from the slots when it is first needed.
 #[derive(Debug, Clone)]
@@ -18,34 +18,34 @@ pub struct Index {
 
 impl Index {
     /// Of used slots: the hash of the item and the count of each.
-    pub fn of(slots: u32, k: u32, used: impl Iterator<Item = (u64, u64)>) -> Index {
-        let places = (2 * slots as usize).next_power_of_two();
+    pub fn from_slots(slots: u32, k: u32, used: impl Iterator<Item = (u64, u64)>) -> Index {
+        let buckets = (2 * slots as usize).next_power_of_two();
         let mut index = Index {
             hashes: Vec::with_capacity(slots as usize),
-            table: vec![0; places],
+            table: vec![0; buckets],
             least: Heap::default(),
             listed: Heap::default(),
             is_listed: vec![false; slots as usize],
         };
-        let mut entries: Vec<Entry> = Vec::with_capacity(slots as usize);
+        let mut entries: Vec<SlotCount> = Vec::with_capacity(slots as usize);
         for (slot, (hash, count)) in used.enumerate() {
             index.insert(slot as u32, hash);
             entries.push((count, slot as u32));
         }
-        index.least = Heap::of(entries.clone());
+        index.least = Heap::from_entries(entries.clone());
         entries.sort_unstable();
         let listed = entries.split_off(entries.len().saturating_sub(k as usize));
         for (_, slot) in &listed {
             index.is_listed[*slot as usize] = true;
         }
-        index.listed = Heap::of(listed);
+        index.listed = Heap::from_entries(listed);
         index
     }
 
     /// About how many bytes of memory it takes when all of so many slots are in use.
     pub fn memory_of(slots: u32, k: u32) -> usize {
         let (slots, k) = (slots as usize, k as usize);
-        slots * (8 + 1 + size_of::<Entry>()) + 4 * (2 * slots).next_power_of_two() + k * size_of::<Entry>()
+        slots * (8 + 1 + size_of::<SlotCount>()) + 4 * (2 * slots).next_power_of_two() + k * size_of::<SlotCount>()
     }
 
     /// The slot with this hash whose item is the one that is meant.
@@ -103,7 +103,7 @@ impl Index {
 
     /// A slot's count grew: the slot that leaves the list for it, if that happens.
     #[inline]
-    pub fn grown(&mut self, k: u32, entry: Entry, count: impl Fn(u32) -> u64) -> Option<u32> {
+    pub fn grown(&mut self, k: u32, entry: SlotCount, count: impl Fn(u32) -> u64) -> Option<u32> {
         let slot = entry.1 as usize;
         if self.is_listed[slot] {
             return None;

@@ -14,7 +14,7 @@
 //! `cells` says what room the filter has: that of so many cells of 32 bits. It begins with sixteen times as many of 2 bits; when one does not fit, two neighbours become one of twice the bits, up to 32. Cells of 64 bits are
 //! as many as of 32, and take more room. A list from before there were bits has 0 there: its cells are as wide as its numbers.
 
-use crate::{BYTES_MAX, Damaged, Refused};
+use crate::{BYTES_MAX, CorruptSketch, SketchError};
 
 pub const HEADER: usize = 48;
 pub const USED: usize = 16;
@@ -115,9 +115,9 @@ impl Layout {
         HEADER as u64 + u64::from(self.slots) * self.slot_len() as u64 + cells
     }
 
-    pub fn check_len(&self) -> Result<(), Refused> {
+    pub fn check_len(&self) -> Result<(), SketchError> {
         let bytes = self.len();
-        if bytes > BYTES_MAX as u64 { Err(Refused::TooLarge { bytes }) } else { Ok(()) }
+        if bytes > BYTES_MAX as u64 { Err(SketchError::TooLarge { bytes }) } else { Ok(()) }
     }
 
     /// Room for an item of so many bytes.
@@ -145,9 +145,9 @@ impl Layout {
     }
 
     /// Reads a header, and sees that as many bytes follow as it says.
-    pub fn read(bytes: &[u8]) -> Result<Layout, Damaged> {
+    pub fn read(bytes: &[u8]) -> Result<Layout, CorruptSketch> {
         if bytes.len() < HEADER || bytes[0] != 1 || bytes[29..32] != [0; 3] {
-            return Err(Damaged("the header of a top list"));
+            return Err(CorruptSketch("the header of a top list"));
         }
         let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("it is 4 bytes"));
         let layout = Layout {
@@ -172,7 +172,7 @@ impl Layout {
             && word(USED) <= layout.slots
             && layout.len() == bytes.len() as u64
             && bytes.len() <= BYTES_MAX;
-        if right { Ok(layout) } else { Err(Damaged("the sizes of a top list")) }
+        if right { Ok(layout) } else { Err(CorruptSketch("the sizes of a top list")) }
     }
 }
 

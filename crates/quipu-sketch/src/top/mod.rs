@@ -24,15 +24,15 @@ pub use layout::ITEM_BYTES_MAX;
 use layout::{BITS_FIRST, HEADER, Layout, N, USED, number};
 
 use crate::edit::{put, replace};
-use crate::key::{again, place};
-use crate::{BYTES_MAX, Damaged, Edits, Key, Refused};
+use crate::key::{bucket_of, rehash};
+use crate::{BYTES_MAX, CorruptSketch, Edits, Key, SketchError};
 
 /// Slots for each place of the list.
 pub const SLOTS_PER_PLACE: u32 = 4;
 
 /// One line of the list.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Row {
+pub struct TopRow {
     /// What came.
     pub item: Vec<u8>,
     /// It did not come more often.
@@ -84,15 +84,15 @@ pub struct Top {
 
 impl Top {
     /// A list of `k` places with so many slots, at least 2·`k`, and cells.
-    pub fn new(k: u32, slots: u32, cells: u32) -> Result<Top, Refused> {
+    pub fn new(k: u32, slots: u32, cells: u32) -> Result<Top, SketchError> {
         let (room, width) = (Layout::room_for(0), cells);
         Top::with(Layout { number: 4, bits: BITS_FIRST, room, k, slots, cells, width, depth: 1, decay: 1.0 })
     }
 
     /// A list of `k` places in so many bytes, while items are short (8 bytes) and counts below 2³²: half of the room for slots, but no fewer than 2·`k`.
-    pub fn in_bytes(k: u32, bytes: usize) -> Result<Top, Refused> {
+    pub fn in_bytes(k: u32, bytes: usize) -> Result<Top, SketchError> {
         if bytes > BYTES_MAX {
-            return Err(Refused::TooLarge { bytes: bytes as u64 });
+            return Err(SketchError::TooLarge { bytes: bytes as u64 });
         }
         let slot = 2 * 4 + 2 + Layout::room_for(0);
         let slots = ((bytes / 2 / slot) as u32).max(k.saturating_mul(2));
@@ -101,36 +101,36 @@ impl Top {
     }
 
     /// A list as `TOPK.RESERVE` asks for it. RedisBloom would take `width`·`depth` cells of 8 bytes: so many bytes are cells of the filter here, and no fewer than one for each slot.
-    pub fn reserve(k: u32, width: u32, depth: u32, decay: f64) -> Result<Top, Refused> {
+    pub fn reserve(k: u32, width: u32, depth: u32, decay: f64) -> Result<Top, SketchError> {
         if !(0.0..=1.0).contains(&decay) {
-            return Err(Refused::Parameter("invalid decay value. must be '<= 1' & '> 0'"));
+            return Err(SketchError::Parameter("invalid decay value. must be '<= 1' & '> 0'"));
         }
         if width == 0 {
-            return Err(Refused::Parameter("invalid width"));
+            return Err(SketchError::Parameter("invalid width"));
         }
         if depth == 0 {
-            return Err(Refused::Parameter("invalid depth"));
+            return Err(SketchError::Parameter("invalid depth"));
         }
         let slots = k.saturating_mul(SLOTS_PER_PLACE);
         let cells = (u64::from(width) * u64::from(depth)).saturating_mul(2).max(u64::from(slots));
-        let cells = u32::try_from(cells).map_err(|_| Refused::TooLarge { bytes: cells.saturating_mul(4) })?;
+        let cells = u32::try_from(cells).map_err(|_| SketchError::TooLarge { bytes: cells.saturating_mul(4) })?;
         let room = Layout::room_for(0);
         Top::with(Layout { number: 4, bits: BITS_FIRST, room, k, slots, cells, width, depth, decay })
     }
 
-    fn with(layout: Layout) -> Result<Top, Refused> {
+    fn with(layout: Layout) -> Result<Top, SketchError> {
         if layout.k == 0 || layout.k > u32::MAX / SLOTS_PER_PLACE {
-            return Err(Refused::Parameter("invalid k"));
+            return Err(SketchError::Parameter("invalid k"));
         }
         if layout.slots / 2 < layout.k || layout.cells == 0 {
-            return Err(Refused::Parameter("a top list needs two slots for each place, and a cell"));
+            return Err(SketchError::Parameter("a top list needs two slots for each place, and a cell"));
         }
         layout.check_len()?;
         Ok(Top { bytes: layout.empty(), layout, used: 0, index: None })
     }
 
     /// What [`bytes`](Top::bytes) gave.
-    pub fn from_bytes(bytes: Vec<u8>) -> Result<Top, Damaged> {
+    pub fn from_bytes(bytes: Vec<u8>) -> Result<Top, CorruptSketch> {
         let layout = Layout::read(&bytes)?;
         let used = number(&bytes, USED, 4) as u32;
         let top = Top { bytes, layout, used, index: None };
@@ -141,20 +141,20 @@ impl Top {
             let len = u16::from_le_bytes([top.bytes[at], top.bytes[at + 1]]) as usize;
             let room = &top.bytes[at + 2..at + 2 + layout.room];
             if len > layout.room || room[len..].iter().any(|byte| *byte != 0) || !items.insert(&room[..len]) {
-                return Err(Damaged("an item of a top list"));
+                return Err(CorruptSketch("an item of a top list"));
             }
             let (count, error) = (top.count_of(slot), top.error_of(slot));
             if count == 0 || error >= count {
-                return Err(Damaged("a count of a top list"));
+                return Err(CorruptSketch("a count of a top list"));
             }
             certain += u128::from(count - error);
         }
         let behind = if used < layout.slots { &top.bytes[layout.slot(used)..] } else { &[] };
         if behind.iter().any(|byte| *byte != 0) {
-            return Err(Damaged("a top list counts elsewhere while it has slots"));
+            return Err(CorruptSketch("a top list counts elsewhere while it has slots"));
         }
         if certain > u128::from(top.n()) {
-            return Err(Damaged("the counts of a top list do not add up"));
+            return Err(CorruptSketch("the counts of a top list do not add up"));
         }
         drop(items);
         Ok(top)
@@ -223,7 +223,13 @@ impl Top {
     }
 
     /// Counts an item. The item that left the list for it, if one did: what `TOPK.ADD` and `TOPK.INCRBY` answer. The weight does not matter for how long it takes.
-    pub fn add(&mut self, key: &Key, item: &[u8], weight: u64, edits: &mut Edits) -> Result<Option<Vec<u8>>, Refused> {
+    pub fn add(
+        &mut self,
+        key: &Key,
+        item: &[u8],
+        weight: u64,
+        edits: &mut Edits,
+    ) -> Result<Option<Vec<u8>>, SketchError> {
         self.add_among(key, item, weight, item.len(), edits)
     }
 
@@ -235,15 +241,15 @@ impl Top {
         weight: u64,
         longest: usize,
         edits: &mut Edits,
-    ) -> Result<Option<Vec<u8>>, Refused> {
+    ) -> Result<Option<Vec<u8>>, SketchError> {
         if item.len() > ITEM_BYTES_MAX {
-            return Err(Refused::ItemTooLong { bytes: item.len() });
+            return Err(SketchError::ItemTooLong { bytes: item.len() });
         }
         if weight == 0 {
             return Ok(None);
         }
         let hash = key.hash(item);
-        let n = self.n().checked_add(weight).ok_or(Refused::Overflow)?;
+        let n = self.n().checked_add(weight).ok_or(SketchError::Overflow)?;
         let mut index = self.index.take().unwrap_or_else(|| self.make_index(key));
         let done = self.count(&mut index, hash, (item, longest), weight, edits);
         self.index = Some(index);
@@ -253,7 +259,7 @@ impl Top {
     }
 
     /// The list, most frequent first.
-    pub fn list(&self) -> Vec<Row> {
+    pub fn list(&self) -> Vec<TopRow> {
         let mut slots: Vec<(u64, u32)> = (0..self.used).map(|slot| (self.count_of(slot), slot)).collect();
         slots.sort_unstable_by(|a, b| b.cmp(a));
         let k = self.layout.k as usize;
@@ -262,7 +268,12 @@ impl Top {
         let cells = (0..self.layout.cell_count() as usize).map(|cell| self.cell(cell)).max().unwrap_or(0);
         let row = |(at_most, slot): &(u64, u32)| {
             let at_least = at_most - self.error_of(*slot);
-            Row { item: self.item(*slot).to_vec(), at_most: *at_most, at_least, certain: at_least >= next.max(cells) }
+            TopRow {
+                item: self.item(*slot).to_vec(),
+                at_most: *at_most,
+                at_least,
+                certain: at_least >= next.max(cells),
+            }
         };
         slots.iter().take(k).map(row).collect()
     }
@@ -293,40 +304,41 @@ impl Top {
     }
 
     /// Takes in what others counted, under the same key. They need as many cells; the limits stay true, and grow by the others'.
-    pub fn merge(&mut self, key: &Key, others: &[&Top], edits: &mut Edits) -> Result<(), Refused> {
+    pub fn merge(&mut self, key: &Key, others: &[&Top], edits: &mut Edits) -> Result<(), SketchError> {
         if others.is_empty() {
             return Ok(());
         }
         if others.iter().any(|other| other.layout.cells != self.layout.cells) {
-            return Err(Refused::Mismatch);
+            return Err(SketchError::Mismatch);
         }
         let all: Vec<&Top> = others.iter().copied().chain([&*self]).collect();
         let bits = all.iter().map(|top| top.layout.bits).max().unwrap_or(BITS_FIRST);
         let mut layout = Layout { bits, ..self.layout };
-        let places = layout.cell_count();
-        let mut rows: HashMap<&[u8], Merged> = HashMap::new();
-        let (mut n, mut cells) = (0u64, vec![0u64; places as usize]);
+        let cell_count = layout.cell_count();
+        let mut rows: HashMap<&[u8], MergedItem> = HashMap::new();
+        let (mut n, mut cells) = (0u64, vec![0u64; cell_count as usize]);
         for top in &all {
-            n = n.checked_add(top.n()).ok_or(Refused::Overflow)?;
-            let own = top.cells_folded_to(places);
+            n = n.checked_add(top.n()).ok_or(SketchError::Overflow)?;
+            let own = top.cells_folded_to(cell_count);
             for (sum, more) in cells.iter_mut().zip(&own) {
-                *sum = sum.checked_add(*more).ok_or(Refused::Overflow)?;
+                *sum = sum.checked_add(*more).ok_or(SketchError::Overflow)?;
             }
             for slot in 0..top.used {
                 let item = top.item(slot);
-                let row = rows
-                    .entry(item)
-                    .or_insert_with(|| Merged { cell: place_of(key.hash(item), places), ..Merged::default() });
-                row.count = row.count.checked_add(top.count_of(slot)).ok_or(Refused::Overflow)?;
+                let row = rows.entry(item).or_insert_with(|| MergedItem {
+                    cell: cell_index(key.hash(item), cell_count),
+                    ..MergedItem::default()
+                });
+                row.count = row.count.checked_add(top.count_of(slot)).ok_or(SketchError::Overflow)?;
                 row.error += top.error_of(slot);
                 row.known += own[row.cell];
             }
         }
         let mut counted = Vec::with_capacity(rows.len());
-        for (item, Merged { cell, count, error, known }) in rows {
+        for (item, MergedItem { cell, count, error, known }) in rows {
             // Where it has no slot it may have come as often as its cell says, or not at all.
             let elsewhere = cells[cell] - known;
-            counted.push((item, count.checked_add(elsewhere).ok_or(Refused::Overflow)?, error + elsewhere, cell));
+            counted.push((item, count.checked_add(elsewhere).ok_or(SketchError::Overflow)?, error + elsewhere, cell));
         }
         let mut rows = counted;
         rows.sort_unstable_by(|(a, x, ..), (b, y, ..)| y.cmp(x).then(a.cmp(b)));
@@ -386,9 +398,9 @@ impl Top {
         (item, longest): (&[u8], usize),
         weight: u64,
         edits: &mut Edits,
-    ) -> Result<Option<Vec<u8>>, Refused> {
+    ) -> Result<Option<Vec<u8>>, SketchError> {
         let (slot, count) = if let Some(slot) = index.find(hash, |slot| self.item(slot) == item) {
-            let count = self.count_of(slot).checked_add(weight).ok_or(Refused::Overflow)?;
+            let count = self.count_of(slot).checked_add(weight).ok_or(SketchError::Overflow)?;
             self.widen(count, (0, longest), edits)?;
             let at = self.layout.slot(slot);
             put(&mut self.bytes, edits, at, self.layout.number, &count.to_le_bytes()[..self.layout.number]);
@@ -404,7 +416,7 @@ impl Top {
             (slot, weight)
         } else {
             let error = self.cell(self.cell_of(hash));
-            let count = error.checked_add(weight).ok_or(Refused::Overflow)?;
+            let count = error.checked_add(weight).ok_or(SketchError::Overflow)?;
             let is_less = |least: Option<(u64, u32)>| least.is_some_and(|(least, _)| count <= least);
             if is_less(index.least.floor()) || is_less(index.least.least(|slot| self.count_of(slot))) {
                 self.widen_cells(count, edits)?;
@@ -431,7 +443,7 @@ impl Top {
 
     fn make_index(&self, key: &Key) -> Index {
         let used = (0..self.used).map(|slot| (key.hash(self.item(slot)), self.count_of(slot)));
-        Index::of(self.layout.slots, self.layout.k, used)
+        Index::from_slots(self.layout.slots, self.layout.k, used)
     }
 
     fn find(&self, hash: u64, item: &[u8]) -> Option<u32> {
@@ -442,7 +454,7 @@ impl Top {
     }
 
     /// Lays everything out again, if that is needed; then with room for the longest item that is coming.
-    fn widen(&mut self, value: u64, (item_len, longest): (usize, usize), edits: &mut Edits) -> Result<(), Refused> {
+    fn widen(&mut self, value: u64, (item_len, longest): (usize, usize), edits: &mut Edits) -> Result<(), SketchError> {
         let mut layout = self.layout.wider(value, item_len);
         if layout == self.layout {
             return Ok(());
@@ -464,7 +476,7 @@ impl Top {
     }
 
     /// Makes cells wide enough to say this.
-    fn widen_cells(&mut self, value: u64, edits: &mut Edits) -> Result<(), Refused> {
+    fn widen_cells(&mut self, value: u64, edits: &mut Edits) -> Result<(), SketchError> {
         if value <= self.layout.cell_max() {
             return Ok(());
         }
@@ -486,9 +498,9 @@ impl Top {
     }
 
     /// What all cells say, if there were so many: no more than there are.
-    fn cells_folded_to(&self, places: u32) -> Vec<u64> {
+    fn cells_folded_to(&self, cell_count: u32) -> Vec<u64> {
         let cells = (0..self.layout.cell_count() as usize).map(|cell| self.cell(cell)).collect();
-        folded(cells, places)
+        folded(cells, cell_count)
     }
 
     fn put_slot(&mut self, slot: u32, count: u64, error: u64, item: &[u8], edits: &mut Edits) {
@@ -526,7 +538,7 @@ impl Top {
     }
 
     fn cell_of(&self, hash: u64) -> usize {
-        place_of(hash, self.layout.cell_count())
+        cell_index(hash, self.layout.cell_count())
     }
 
     fn cell(&self, cell: usize) -> u64 {
@@ -536,7 +548,7 @@ impl Top {
 
 /// An item of several lists that are brought together.
 #[derive(Default)]
-struct Merged {
+struct MergedItem {
     /// The cell that it falls to.
     cell: usize,
     count: u64,
@@ -546,13 +558,13 @@ struct Merged {
 }
 
 /// The cell that an item falls to, of so many. Of half as many it is the one with half the number.
-fn place_of(hash: u64, places: u32) -> usize {
-    place(again(hash, 0), places)
+fn cell_index(hash: u64, cell_count: u32) -> usize {
+    bucket_of(rehash(hash, 0), cell_count)
 }
 
 /// Neighbours become one, which is right for both, until there are so many.
-fn folded(mut cells: Vec<u64>, places: u32) -> Vec<u64> {
-    while cells.len() > places as usize {
+fn folded(mut cells: Vec<u64>, cell_count: u32) -> Vec<u64> {
+    while cells.len() > cell_count as usize {
         cells = cells.chunks(2).map(|pair| pair.iter().copied().max().unwrap_or(0)).collect();
     }
     cells

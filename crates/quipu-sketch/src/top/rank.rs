@@ -5,17 +5,17 @@
 //! depend on the past.
 
 /// A slot and a count it had.
-pub type Entry = (u64, u32);
+pub type SlotCount = (u64, u32);
 
 /// A heap of slots, least first.
 #[derive(Debug, Clone, Default)]
 pub struct Heap {
-    entries: Vec<Entry>,
+    entries: Vec<SlotCount>,
 }
 
 impl Heap {
     /// A heap of these.
-    pub fn of(mut entries: Vec<Entry>) -> Heap {
+    pub fn from_entries(mut entries: Vec<SlotCount>) -> Heap {
         // A sorted list is a heap.
         entries.sort_unstable();
         Heap { entries }
@@ -28,17 +28,17 @@ impl Heap {
 
     /// Bytes of memory it takes.
     pub fn memory(&self) -> usize {
-        self.entries.capacity() * size_of::<Entry>()
+        self.entries.capacity() * size_of::<SlotCount>()
     }
 
     /// No slot is less than this.
     #[inline]
-    pub fn floor(&self) -> Option<Entry> {
+    pub fn floor(&self) -> Option<SlotCount> {
         self.entries.first().copied()
     }
 
     /// The least slot, with its count of now.
-    pub fn least(&mut self, count: impl Fn(u32) -> u64) -> Option<Entry> {
+    pub fn least(&mut self, count: impl Fn(u32) -> u64) -> Option<SlotCount> {
         loop {
             let (known, slot) = self.floor()?;
             let now = count(slot);
@@ -50,7 +50,7 @@ impl Heap {
     }
 
     /// Puts another in the place of the first.
-    pub fn replace_first(&mut self, entry: Entry) {
+    pub fn replace_first(&mut self, entry: SlotCount) {
         let mut at = 0;
         loop {
             let children = 2 * at + 1..(2 * at + 3).min(self.entries.len());
@@ -66,7 +66,7 @@ impl Heap {
     }
 
     /// One more slot.
-    pub fn push(&mut self, entry: Entry) {
+    pub fn push(&mut self, entry: SlotCount) {
         let mut at = self.entries.len();
         self.entries.push(entry);
         while at > 0 && self.entries[(at - 1) / 2] > entry {

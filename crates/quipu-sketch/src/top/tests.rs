@@ -41,7 +41,7 @@ fn counts_that_do_not_fit_are_refused() {
     let mut top = Top::new(1, 2, 1).unwrap();
     add(&mut top, "x", u64::MAX);
     let before = top.bytes().to_vec();
-    assert_eq!(top.add(&KEY, b"x", 1, &mut Edits::new()), Err(Refused::Overflow));
+    assert_eq!(top.add(&KEY, b"x", 1, &mut Edits::new()), Err(SketchError::Overflow));
     assert_eq!(top.bytes(), before);
 }
 
@@ -54,7 +54,7 @@ fn items_are_kept_up_to_their_limit() {
     assert_eq!(top.list()[0].item.len(), ITEM_BYTES_MAX);
     assert_eq!(Top::from_bytes(top.bytes().to_vec()).unwrap().list(), top.list());
     let long = vec![b'x'; ITEM_BYTES_MAX + 1];
-    assert!(matches!(top.add(&KEY, &long, 1, &mut Edits::new()), Err(Refused::ItemTooLong { bytes: 1025 })));
+    assert!(matches!(top.add(&KEY, &long, 1, &mut Edits::new()), Err(SketchError::ItemTooLong { bytes: 1025 })));
 }
 
 #[test]
@@ -64,13 +64,13 @@ fn sizes_that_cannot_be_are_refused() {
     assert!(Top::reserve(1, 8, 0, 0.9).is_err());
     assert!(Top::reserve(1, 8, 7, f64::NAN).is_err());
     assert!(Top::reserve(u32::MAX, 8, 7, 0.9).is_err());
-    assert!(matches!(Top::reserve(1, u32::MAX, u32::MAX, 0.9), Err(Refused::TooLarge { .. })));
-    assert!(matches!(Top::reserve(10_000_000, 8, 7, 0.9), Err(Refused::TooLarge { .. })));
+    assert!(matches!(Top::reserve(1, u32::MAX, u32::MAX, 0.9), Err(SketchError::TooLarge { .. })));
+    assert!(matches!(Top::reserve(10_000_000, 8, 7, 0.9), Err(SketchError::TooLarge { .. })));
     assert!(Top::new(10, 19, 5).is_err());
     assert!(Top::new(10, 20, 5).is_ok());
     let mut top = Top::new(20_000, 200_000, 1).unwrap();
     let long = vec![b'x'; ITEM_BYTES_MAX];
-    assert!(matches!(top.add(&KEY, &long, 1, &mut Edits::new()), Err(Refused::TooLarge { .. })));
+    assert!(matches!(top.add(&KEY, &long, 1, &mut Edits::new()), Err(SketchError::TooLarge { .. })));
     assert_eq!(top.n(), 0);
 }
 
@@ -79,7 +79,7 @@ fn limits_hold_for_every_item_also_after_merges() {
     let mut truth: HashMap<String, u64> = HashMap::new();
     let mut tops: Vec<Top> = (0..3).map(|_| Top::new(10, 30, 64).unwrap()).collect();
     for n in 0..60_000u64 {
-        let rank = 1 + again(n, 1) % (1 + again(n, 2) % (1 + again(n, 3) % 2000));
+        let rank = 1 + rehash(n, 1) % (1 + rehash(n, 2) % (1 + rehash(n, 3) % 2000));
         let (item, weight) = (format!("item {rank}"), 1 + n % 4);
         *truth.entry(item.clone()).or_default() += weight;
         add(&mut tops[n as usize % 3], &item, weight);
@@ -100,14 +100,14 @@ fn limits_hold_for_every_item_also_after_merges() {
         assert!(truth[std::str::from_utf8(&row.item).unwrap()] >= counts[9]);
     }
     assert!(one.list()[0].certain);
-    assert_eq!(one.merge(&KEY, &[&Top::new(10, 30, 65).unwrap()], &mut Edits::new()), Err(Refused::Mismatch));
+    assert_eq!(one.merge(&KEY, &[&Top::new(10, 30, 65).unwrap()], &mut Edits::new()), Err(SketchError::Mismatch));
 }
 
 #[test]
 fn the_list_is_what_it_would_be_from_the_bytes() {
     let mut top = Top::new(5, 12, 16).unwrap();
     for n in 0..3_000u64 {
-        let item = again(n, 1) % (1 + again(n, 2) % 100);
+        let item = rehash(n, 1) % (1 + rehash(n, 2) % 100);
         let before: HashSet<Vec<u8>> = top.list().into_iter().map(|row| row.item).collect();
         let expelled = top.add(&KEY, &item.to_le_bytes(), 1, &mut Edits::new()).unwrap();
         let after: HashSet<Vec<u8>> = top.list().into_iter().map(|row| row.item).collect();
@@ -158,9 +158,9 @@ fn cells_become_wider_and_limits_hold_at_every_width() {
     let (mut top, mut widths) = (Top::new(4, 12, 8).unwrap(), Vec::new());
     let len = top.bytes().len();
     for n in 0..60_000u64 {
-        let item = again(n, 1) % 60;
+        let item = rehash(n, 1) % 60;
         // Slowly at first, then up to what takes 64 bits.
-        let weight = 1 + (1u64 << (n / 1_500)) * (again(n, 2) % 2);
+        let weight = 1 + (1u64 << (n / 1_500)) * (rehash(n, 2) % 2);
         *truth.entry(item).or_default() += weight;
         let (before, may_change) = (top.layout, !top.stays_as_wide(weight));
         top.add(&KEY, &item.to_le_bytes(), weight, &mut Edits::new()).unwrap();
@@ -186,7 +186,7 @@ fn lists_with_cells_of_all_widths_are_merged() {
     for (index, weight) in [1u64, 20, 3_000, 1 << 20, 1 << 33].into_iter().enumerate() {
         let mut top = Top::new(4, 12, 8).unwrap();
         for n in 0..150 {
-            let item = again(n, index as u64) % 70;
+            let item = rehash(n, index as u64) % 70;
             *truth.entry(item).or_default() += weight;
             top.add(&KEY, &item.to_le_bytes(), weight, &mut Edits::new()).unwrap();
         }
@@ -209,14 +209,14 @@ fn lists_with_cells_of_all_widths_are_merged() {
 #[test]
 fn a_list_from_before_cells_had_bits_goes_on() {
     let mut top = Top::new(4, 12, 8).unwrap();
-    (0..500u64).for_each(|n| drop(add(&mut top, &format!("{}", again(n, 1) % 50), 10_000)));
+    (0..500u64).for_each(|n| drop(add(&mut top, &format!("{}", rehash(n, 1) % 50), 10_000)));
     assert_eq!(top.layout.bits, 32);
     let mut bytes = top.bytes().to_vec();
     bytes[28] = 0;
     let mut old = Top::from_bytes(bytes).unwrap();
     assert_eq!(old.list(), top.list());
     for n in 0..100u64 {
-        let item = format!("{}", again(n, 2) % 50);
+        let item = format!("{}", rehash(n, 2) % 50);
         assert_eq!(add(&mut old, &item, 1 << 32), add(&mut top, &item, 1 << 32));
     }
     assert_eq!(old.list(), top.list());
@@ -233,7 +233,7 @@ fn frequent_items_are_counted_nearly_exactly_from_the_beginning() {
     let mut top = Top::in_bytes(100, 64 << 10).unwrap();
     let mut truth: HashMap<u64, u64> = HashMap::new();
     for n in 0..500_000u64 {
-        let item = if again(n, 1).is_multiple_of(25) { again(n, 2) % 100 } else { 1_000 + again(n, 3) % 400_000 };
+        let item = if rehash(n, 1).is_multiple_of(25) { rehash(n, 2) % 100 } else { 1_000 + rehash(n, 3) % 400_000 };
         *truth.entry(item).or_default() += 1;
         top.add(&KEY, &item.to_le_bytes(), 1, &mut Edits::new()).unwrap();
     }
@@ -245,7 +245,7 @@ fn frequent_items_are_counted_nearly_exactly_from_the_beginning() {
 fn limits_hold_of_what_was_halved() {
     let (mut top, mut truth) = (Top::new(4, 12, 8).unwrap(), HashMap::<u64, f64>::new());
     for n in 0..4_000u64 {
-        let (item, weight) = (again(n, 1) % (1 + again(n, 2) % 60), 1 << 16);
+        let (item, weight) = (rehash(n, 1) % (1 + rehash(n, 2) % 60), 1 << 16);
         *truth.entry(item).or_default() += weight as f64;
         top.add(&KEY, &item.to_le_bytes(), weight, &mut Edits::new()).unwrap();
         if n % 1_000 == 999 {

@@ -18,14 +18,14 @@
 
 /// Chances in units of 2⁻⁶⁴, so that sums are exact and do not depend on their order.
 #[derive(Debug, Clone)]
-pub struct Seen {
+pub struct Evidence {
     /// Events that happened, by chance: `[e]` counts those of chance 2⁻ᵉ.
     pub happened: [u32; 65],
     /// The sum of the chances of events that did not happen, in 2⁻⁶⁴.
     pub absent: u128,
 }
 
-impl Seen {
+impl Evidence {
     /// The most likely number of items. Infinite if everything happened.
     pub fn estimate(&self) -> f64 {
         let total: u32 = self.happened.iter().sum();

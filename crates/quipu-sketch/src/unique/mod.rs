@@ -19,12 +19,12 @@ pub mod likelihood;
 mod register;
 mod token;
 
-use likelihood::Seen;
+use likelihood::Evidence;
 use register::{P, REGISTERS};
-use token::Token;
+use token::HashToken;
 
 use crate::edit::{put, replace};
-use crate::{Damaged, Edits, Interval, Key};
+use crate::{CorruptSketch, Edits, Interval, Key};
 
 /// The most tokens that are kept as a list. One more byte of list than of registers would be a waste; 2,000 leave room for neither to grow.
 pub const TOKENS_MAX: usize = 2_000;
@@ -67,37 +67,37 @@ impl Unique {
     }
 
     /// What [`bytes`](Unique::bytes) gave.
-    pub fn from_bytes(bytes: Vec<u8>) -> Result<Unique, Damaged> {
+    pub fn from_bytes(bytes: Vec<u8>) -> Result<Unique, CorruptSketch> {
         let Some((header, rest)) = bytes.split_first_chunk::<HEADER>() else {
-            return Err(Damaged("uniques are too short"));
+            return Err(CorruptSketch("uniques are too short"));
         };
         let (form, history) = (header[0], header[1]);
         let estimate = f64::from_le_bytes(*header.last_chunk().expect("16 bytes have 8"));
         if history > 1 || header[2..8] != [0; 6] || !(estimate >= 0.0 && estimate.is_finite()) {
-            return Err(Damaged("the header of uniques"));
+            return Err(CorruptSketch("the header of uniques"));
         }
         if (form == FEW || history == 0) && estimate.to_bits() != 0 {
-            return Err(Damaged("uniques without a history have an estimate of it"));
+            return Err(CorruptSketch("uniques without a history have an estimate of it"));
         }
         let mut room = 1 << 64;
         match form {
             FEW => {
-                let (tokens, []) = rest.as_chunks::<4>() else { return Err(Damaged("half a token")) };
-                let tokens = tokens.iter().map(|bytes| Token::from_le_bytes(*bytes));
+                let (tokens, []) = rest.as_chunks::<4>() else { return Err(CorruptSketch("half a token")) };
+                let tokens = tokens.iter().map(|bytes| HashToken::from_le_bytes(*bytes));
                 if tokens.len() > TOKENS_MAX
                     || !tokens.clone().all(token::is_token)
                     || !tokens.is_sorted_by(|a, b| a < b)
                 {
-                    return Err(Damaged("a list of tokens"));
+                    return Err(CorruptSketch("a list of tokens"));
                 }
             }
             MANY => {
                 if rest.len() != REGISTERS || !rest.iter().all(|register| register::is_state(*register)) {
-                    return Err(Damaged("registers of uniques"));
+                    return Err(CorruptSketch("registers of uniques"));
                 }
                 room = room_of(rest);
             }
-            _ => return Err(Damaged("uniques of an unknown form")),
+            _ => return Err(CorruptSketch("uniques of an unknown form")),
         }
         Ok(Unique { bytes, room })
     }
@@ -133,10 +133,10 @@ impl Unique {
             if rank + 2 < u32::from(before >> 2) {
                 return false;
             }
-            let after = register::with(before, rank);
+            let after = register::with_rank(before, rank);
             after != before && self.change(index, after, edits)
         } else {
-            self.add_token(token::token(hash), edits)
+            self.add_token(token::shorten(hash), edits)
         }
     }
 
@@ -188,7 +188,7 @@ impl Unique {
         let mut bytes = self.bytes[..HEADER].to_vec();
         let all: Vec<&Unique> = others.iter().copied().chain([&*self]).collect();
         match union_of_tokens(&all, TOKENS_MAX) {
-            Some(tokens) => bytes.extend(tokens.into_iter().flat_map(Token::to_le_bytes)),
+            Some(tokens) => bytes.extend(tokens.into_iter().flat_map(HashToken::to_le_bytes)),
             None => {
                 bytes[0] = MANY;
                 bytes.extend_from_slice(&*union_of_registers(&all));
@@ -224,18 +224,20 @@ impl Unique {
 
     /// What tokens or registers alone say.
     fn likely(&self) -> f64 {
-        if self.is_dense() { seen_by_registers(&self.bytes[HEADER..]) } else { seen_by_tokens(self.tokens()) }
+        if self.is_dense() { register_evidence(&self.bytes[HEADER..]) } else { token_evidence(self.tokens()) }
             .estimate()
     }
 
-    fn tokens(&self) -> impl ExactSizeIterator<Item = Token> + Clone {
+    fn tokens(&self) -> impl ExactSizeIterator<Item = HashToken> + Clone {
         let tokens = if self.is_dense() { &[] } else { self.bytes[HEADER..].as_chunks::<4>().0 };
-        tokens.iter().map(|bytes| Token::from_le_bytes(*bytes))
+        tokens.iter().map(|bytes| HashToken::from_le_bytes(*bytes))
     }
 
-    fn add_token(&mut self, token: Token, edits: &mut Edits) -> bool {
+    fn add_token(&mut self, token: HashToken, edits: &mut Edits) -> bool {
         let tokens = self.bytes[HEADER..].as_chunks::<4>().0;
-        let Err(at) = tokens.binary_search_by_key(&token, |bytes| Token::from_le_bytes(*bytes)) else { return false };
+        let Err(at) = tokens.binary_search_by_key(&token, |bytes| HashToken::from_le_bytes(*bytes)) else {
+            return false;
+        };
         if tokens.len() < TOKENS_MAX {
             put(&mut self.bytes, edits, HEADER + 4 * at, 0, &token.to_le_bytes());
             return true;
@@ -244,12 +246,12 @@ impl Unique {
         bytes[0] = MANY;
         if self.has_history() {
             let all = self.tokens().chain([token]);
-            bytes[ESTIMATE..].copy_from_slice(&seen_by_tokens(all).estimate().to_le_bytes());
+            bytes[ESTIMATE..].copy_from_slice(&token_evidence(all).estimate().to_le_bytes());
         }
         bytes.resize(HEADER + REGISTERS, 0);
         for token in self.tokens().chain([token]) {
             let (index, rank) = token::split(token);
-            bytes[HEADER + index] = register::with(bytes[HEADER + index], rank);
+            bytes[HEADER + index] = register::with_rank(bytes[HEADER + index], rank);
         }
         self.room = room_of(&bytes[HEADER..]);
         replace(&mut self.bytes, edits, bytes);
@@ -287,43 +289,43 @@ static ROOM: [u64; 256] = {
     rooms
 };
 
-fn seen_by_registers(registers: &[u8]) -> Seen {
+fn register_evidence(registers: &[u8]) -> Evidence {
     let mut states = [0u32; 256];
     for register in registers {
         states[usize::from(*register)] += 1;
     }
-    let mut seen = Seen { happened: [0; 65], absent: 0 };
+    let mut evidence = Evidence { happened: [0; 65], absent: 0 };
     for (state, count) in states.into_iter().enumerate().skip(1).filter(|(_, count)| *count > 0) {
         let rank = state as u32 >> 2;
         for (came, rank) in
             [(true, rank), (state & 2 != 0, rank.wrapping_sub(1)), (state & 1 != 0, rank.wrapping_sub(2))]
         {
             if came {
-                seen.happened[(P + rank).min(64) as usize] += count;
+                evidence.happened[(P + rank).min(64) as usize] += count;
             }
         }
     }
-    seen.absent = room_of(registers);
-    seen
+    evidence.absent = room_of(registers);
+    evidence
 }
 
-fn seen_by_tokens(tokens: impl Iterator<Item = Token>) -> Seen {
-    let mut seen = Seen { happened: [0; 65], absent: 1 << 64 };
+fn token_evidence(tokens: impl Iterator<Item = HashToken>) -> Evidence {
+    let mut evidence = Evidence { happened: [0; 65], absent: 1 << 64 };
     for token in tokens {
         let chance = (token::BITS + 1 + (token & 63)).min(64);
-        seen.happened[chance as usize] += 1;
-        seen.absent -= 1 << (64 - chance);
+        evidence.happened[chance as usize] += 1;
+        evidence.absent -= 1 << (64 - chance);
     }
-    seen
+    evidence
 }
 
 /// All tokens of sketches that have nothing else, unless they are more than `most`.
-fn union_of_tokens(sketches: &[&Unique], most: usize) -> Option<Vec<Token>> {
+fn union_of_tokens(sketches: &[&Unique], most: usize) -> Option<Vec<HashToken>> {
     let total: usize = sketches.iter().map(|sketch| sketch.tokens().len()).sum();
     if sketches.iter().any(|sketch| sketch.is_dense()) || total > UNION_TOKENS_MAX {
         return None;
     }
-    let mut tokens: Vec<Token> = sketches.iter().flat_map(|sketch| sketch.tokens()).collect();
+    let mut tokens: Vec<HashToken> = sketches.iter().flat_map(|sketch| sketch.tokens()).collect();
     tokens.sort_unstable();
     tokens.dedup();
     (tokens.len() <= most).then_some(tokens)
@@ -339,7 +341,7 @@ fn union_of_registers(sketches: &[&Unique]) -> Box<[u8; REGISTERS]> {
         }
         for token in sketch.tokens() {
             let (index, rank) = token::split(token);
-            registers[index] = register::with(registers[index], rank);
+            registers[index] = register::with_rank(registers[index], rank);
         }
     }
     registers
@@ -348,10 +350,10 @@ fn union_of_registers(sketches: &[&Unique]) -> Box<[u8; REGISTERS]> {
 /// The estimate for all of them, and its relative standard error.
 fn union_estimate(sketches: &[&Unique]) -> (f64, f64) {
     match union_of_tokens(sketches, UNION_TOKENS_MAX) {
-        Some(tokens) => (seen_by_tokens(tokens.into_iter()).estimate(), TOKEN_RSE),
+        Some(tokens) => (token_evidence(tokens.into_iter()).estimate(), TOKEN_RSE),
         None => {
             let registers = union_of_registers(sketches);
-            (seen_by_registers(&*registers).estimate(), ERROR_REGISTERS / (REGISTERS as f64).sqrt())
+            (register_evidence(&*registers).estimate(), ERROR_REGISTERS / (REGISTERS as f64).sqrt())
         }
     }
 }

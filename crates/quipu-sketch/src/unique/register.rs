@@ -30,7 +30,7 @@ pub fn split(hash: u64) -> (usize, u32) {
 
 /// The ranks that a register knows of, as bits: bit k for rank k.
 #[inline]
-fn came(register: u8) -> u64 {
+fn known_ranks(register: u8) -> u64 {
     if register == 0 {
         return 0;
     }
@@ -41,25 +41,25 @@ fn came(register: u8) -> u64 {
 
 /// A register that knows of these ranks.
 #[inline]
-fn keep(came: u64) -> u8 {
+fn from_ranks(came: u64) -> u8 {
     let Some(rank) = came.checked_ilog2() else { return 0 };
     (rank << 2) as u8 | ((came << 2) >> rank & 3) as u8
 }
 
 /// A register after one more rank.
 #[inline]
-pub fn with(register: u8, rank: u32) -> u8 {
-    keep(came(register) | 1 << rank)
+pub fn with_rank(register: u8, rank: u32) -> u8 {
+    from_ranks(known_ranks(register) | 1 << rank)
 }
 
 /// What a register is that has seen all that either has: the higher one, and of the lower one what lies no more than two ranks below. Without branches, for a loop over many.
 #[inline]
 pub fn join(one: u8, two: u8) -> u8 {
     let (high, low) = (one.max(two), one.min(two));
-    let apart = (high >> 2) - (low >> 2);
-    let same = if apart == 0 { low & 3 } else { 0 };
-    let next = if apart == 1 { 2 | (low >> 1 & 1) } else { 0 };
-    let second = u8::from(apart == 2);
+    let distance = (high >> 2) - (low >> 2);
+    let same = if distance == 0 { low & 3 } else { 0 };
+    let next = if distance == 1 { 2 | (low >> 1 & 1) } else { 0 };
+    let second = u8::from(distance == 2);
     high | if low == 0 { 0 } else { same | next | second }
 }
 
@@ -112,22 +112,23 @@ mod tests {
     fn a_register_remembers_the_highest_rank_and_two_below() {
         let mut register = 0;
         for rank in [3, 1, 7, 5, 6, 2, 8] {
-            register = with(register, rank);
+            register = with_rank(register, rank);
         }
         assert_eq!(register, 8 << 2 | 0b11);
-        assert_eq!(with(with(0, 1), 2), 2 << 2 | 0b10);
-        assert_eq!(with(with(0, 1), 3), 3 << 2 | 0b01);
-        assert_eq!(with(with(0, 1), 4), 4 << 2);
-        assert_eq!(with(0, RANK_MAX), 52 << 2);
+        assert_eq!(with_rank(with_rank(0, 1), 2), 2 << 2 | 0b10);
+        assert_eq!(with_rank(with_rank(0, 1), 3), 3 << 2 | 0b01);
+        assert_eq!(with_rank(with_rank(0, 1), 4), 4 << 2);
+        assert_eq!(with_rank(0, RANK_MAX), 52 << 2);
     }
 
     #[test]
     fn room_is_the_chance_of_a_change() {
         for register in (0..=255).filter(|register| is_state(*register)) {
-            let changing = (1..=RANK_MAX).filter(|rank| with(register, *rank) != register).map(chance).sum::<u64>();
+            let changing =
+                (1..=RANK_MAX).filter(|rank| with_rank(register, *rank) != register).map(chance).sum::<u64>();
             assert_eq!(room(register), changing, "{register:#010b}");
             for rank in 1..=RANK_MAX {
-                assert!(is_state(with(register, rank)));
+                assert!(is_state(with_rank(register, rank)));
             }
         }
     }
@@ -137,10 +138,10 @@ mod tests {
         for one in (0..=255).filter(|register| is_state(*register)) {
             assert_eq!(join(one, one), one);
             for two in (0..=255).filter(|register| is_state(*register)) {
-                assert_eq!(join(one, two), keep(came(one) | came(two)));
+                assert_eq!(join(one, two), from_ranks(known_ranks(one) | known_ranks(two)));
             }
             for rank in 1..=RANK_MAX {
-                assert_eq!(join(one, with(0, rank)), with(one, rank));
+                assert_eq!(join(one, with_rank(0, rank)), with_rank(one, rank));
             }
         }
     }

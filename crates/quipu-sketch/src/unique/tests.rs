@@ -28,7 +28,7 @@ fn one_token_more_than_the_list_holds_makes_registers() {
         let mut registers = [0u8; REGISTERS];
         for item in 0..=TOKENS_MAX as u32 {
             let (index, rank) = register::split(KEY.hash(&item.to_le_bytes()));
-            registers[index] = register::with(registers[index], rank);
+            registers[index] = register::with_rank(registers[index], rank);
         }
         registers
     };

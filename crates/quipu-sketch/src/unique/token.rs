@@ -18,18 +18,18 @@ pub const BITS: u32 = 26;
 pub const ZEROS_MAX: u32 = 64 - BITS;
 
 /// A shortened hash.
-pub type Token = u32;
+pub type HashToken = u32;
 
 /// Shortens a hash.
 #[inline]
-pub fn token(hash: u64) -> Token {
+pub fn shorten(hash: u64) -> HashToken {
     let zeros = ((hash << BITS) | 1 << (BITS - 1)).leading_zeros();
     ((hash >> (64 - BITS)) as u32) << 6 | zeros
 }
 
 /// Where a token goes in a dense sketch, and its rank.
 #[inline]
-pub fn split(token: Token) -> (usize, u32) {
+pub fn split(token: HashToken) -> (usize, u32) {
     let between = token >> 6 & ((1 << (BITS - P)) - 1);
     let zeros = match between.checked_ilog2() {
         Some(highest) => BITS - P - 1 - highest,
@@ -39,7 +39,7 @@ pub fn split(token: Token) -> (usize, u32) {
 }
 
 /// Whether any hash has this token.
-pub fn is_token(token: Token) -> bool {
+pub fn is_token(token: HashToken) -> bool {
     token & 63 <= ZEROS_MAX
 }
 
@@ -54,8 +54,8 @@ mod tests {
         #[test]
         fn a_token_does_what_its_hash_would(hash in any::<u64>(), zeros in 0u32..64) {
             for hash in [hash, hash & (u64::MAX >> zeros), hash & !(u64::MAX >> 13) | (hash >> 13) >> zeros.min(51)] {
-                prop_assert_eq!(split(token(hash)), register::split(hash));
-                prop_assert!(is_token(token(hash)));
+                prop_assert_eq!(split(shorten(hash)), register::split(hash));
+                prop_assert!(is_token(shorten(hash)));
             }
         }
     }

@@ -1,11 +1,11 @@
 //! Bytes from outside: whatever they are, they are a sketch or an error, and never a panic.
 
 use proptest::prelude::*;
-use quipu_sketch::{Dump, Edits, Hll, Kind, Sketch};
+use quipu_sketch::{Dump, Edits, Hll, Sketch, SketchKind};
 
 use crate::edits::{Step, ask, empty, run, step};
 
-fn use_it(kind: Kind, bytes: Vec<u8>, steps: &[Step]) {
+fn use_it(kind: SketchKind, bytes: Vec<u8>, steps: &[Step]) {
     let _ = Hll::from_redis_string(&bytes);
     let _ = Dump::decode(kind, &bytes);
     if let Ok(mut sketch) = Sketch::from_bytes(kind, bytes) {
@@ -21,15 +21,15 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
     #[test]
     fn any_bytes_are_a_sketch_or_an_error(kind in 0usize..7, bytes in prop::collection::vec(any::<u8>(), 0..300), steps in prop::collection::vec(step(), 0..2)) {
-        use_it(Kind::ALL[kind], bytes.clone(), &steps);
+        use_it(SketchKind::ALL[kind], bytes.clone(), &steps);
         // Past the first checks of a header.
         let mut started = bytes;
-        for (at, byte) in empty(Kind::ALL[kind]).bytes().iter().take(6).enumerate() {
+        for (at, byte) in empty(SketchKind::ALL[kind]).bytes().iter().take(6).enumerate() {
             if let Some(place) = started.get_mut(at) {
                 *place = *byte;
             }
         }
-        use_it(Kind::ALL[kind], started, &steps);
+        use_it(SketchKind::ALL[kind], started, &steps);
     }
 
     #[test]
@@ -39,7 +39,7 @@ proptest! {
         damage in prop::collection::vec((any::<prop::sample::Index>(), 0u32..8, prop::collection::vec(any::<u8>(), 0..8), any::<bool>()), 1..6),
         after in prop::collection::vec(step(), 0..2),
     ) {
-        let kind = Kind::ALL[kind];
+        let kind = SketchKind::ALL[kind];
         let mut sketch = empty(kind);
         for step in &steps {
             run(&mut sketch, step, &mut Edits::new());

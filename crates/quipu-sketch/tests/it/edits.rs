@@ -2,9 +2,9 @@
 
 use proptest::prelude::*;
 use quipu_sketch::count_min::Update;
-use quipu_sketch::ring::Course;
+use quipu_sketch::ring::RingMode;
 use quipu_sketch::window::Panes;
-use quipu_sketch::{CountMin, Edits, Hll, Key, Kind, Ring, Sketch, Top, Unique};
+use quipu_sketch::{CountMin, Edits, Hll, Key, Ring, Sketch, SketchKind, Top, Unique};
 
 pub const KEY: Key = Key(*b"a key of a test.");
 
@@ -26,16 +26,18 @@ pub fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-pub fn empty(kind: Kind) -> Sketch {
+pub fn empty(kind: SketchKind) -> Sketch {
     match kind {
-        Kind::Hll => Sketch::Hll(Hll::new()),
-        Kind::Unique => Sketch::Unique(Unique::new()),
-        Kind::Cms => Sketch::Cms(CountMin::by_size(Update::Linear, 50, 3).expect("it is small")),
-        Kind::Frequency => Sketch::Frequency(CountMin::by_size(Update::Conservative, 50, 3).expect("it is small")),
-        Kind::TopK => Sketch::TopK(Top::reserve(3, 8, 7, 0.9).expect("it is small")),
-        Kind::Ring => {
-            let panes = Panes::read("10s/5").expect("it is a window");
-            Sketch::Ring(Ring::new(Course::Panes(panes), &empty(Kind::Top)).expect("it is small"))
+        SketchKind::Hll => Sketch::Hll(Hll::new()),
+        SketchKind::Unique => Sketch::Unique(Unique::new()),
+        SketchKind::Cms => Sketch::Cms(CountMin::by_size(Update::Linear, 50, 3).expect("it is small")),
+        SketchKind::Frequency => {
+            Sketch::Frequency(CountMin::by_size(Update::Conservative, 50, 3).expect("it is small"))
+        }
+        SketchKind::TopK => Sketch::TopK(Top::reserve(3, 8, 7, 0.9).expect("it is small")),
+        SketchKind::Ring => {
+            let panes = Panes::parse("10s/5").expect("it is a window");
+            Sketch::Ring(Ring::new(RingMode::Panes(panes), &empty(SketchKind::Top)).expect("it is small"))
         }
         _ => Sketch::Top(Top::new(5, 17, 30).expect("it is small")),
     }
@@ -64,7 +66,7 @@ pub fn run(sketch: &mut Sketch, step: &Step, edits: &mut Edits) -> Vec<String> {
                     }
                     Sketch::Ring(ring) => {
                         let (time, now) = (n * 100, n * 100 + weight % 20_000);
-                        let place = ring.place(time, now);
+                        let place = ring.locate(time, now);
                         match place {
                             Some((_, true)) => ring.begin(time, edits),
                             Some((_, false)) => {}
@@ -131,7 +133,7 @@ pub fn ask(sketch: &Sketch) -> String {
             format!("{:?} {:?} {answers:?}", sketch.info(), sketch.list())
         }
         Sketch::Ring(ring) => {
-            format!("{:?} {} {:?}", ring.course(), ring.late(), ring.covered(50_000).collect::<Vec<_>>())
+            format!("{:?} {} {:?}", ring.mode(), ring.late(), ring.covered(50_000).collect::<Vec<_>>())
         }
         Sketch::Replayed(..) => unreachable!(),
     }
@@ -141,7 +143,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
     #[test]
     fn edits_are_all_that_changed(kind in 0usize..7, steps in prop::collection::vec(step(), 1..8)) {
-        let kind = Kind::ALL[kind];
+        let kind = SketchKind::ALL[kind];
         let mut sketch = empty(kind);
         let mut replayed = empty(kind);
         for step in &steps {
@@ -150,7 +152,7 @@ proptest! {
             let before = sketch.bytes().to_vec();
             let replies = run(&mut sketch, step, &mut edits);
             // Of a ring, one item's pane may go for another's, and the other way round.
-            prop_assert!(edits.is_empty() == (before == sketch.bytes()) || kind == Kind::Ring && !edits.is_empty());
+            prop_assert!(edits.is_empty() == (before == sketch.bytes()) || kind == SketchKind::Ring && !edits.is_empty());
             if edits.is_whole() {
                 replayed = Sketch::from_bytes(kind, sketch.bytes().to_vec()).unwrap();
             }
@@ -169,12 +171,12 @@ proptest! {
 
 #[test]
 fn codes_stand_for_kinds() {
-    assert_eq!(Kind::ALL.map(Kind::code), [1, 2, 3, 4, 5, 6, 7]);
-    for kind in Kind::ALL {
-        assert_eq!(Kind::from_code(kind.code()), Some(kind));
+    assert_eq!(SketchKind::ALL.map(SketchKind::code), [1, 2, 3, 4, 5, 6, 7]);
+    for kind in SketchKind::ALL {
+        assert_eq!(SketchKind::from_code(kind.code()), Some(kind));
         assert_eq!(empty(kind).kind(), kind);
     }
-    assert_eq!(Kind::from_code(0), None);
-    let linear = empty(Kind::Cms).into_bytes();
-    assert!(Sketch::from_bytes(Kind::Frequency, linear).is_err());
+    assert_eq!(SketchKind::from_code(0), None);
+    let linear = empty(SketchKind::Cms).into_bytes();
+    assert!(Sketch::from_bytes(SketchKind::Frequency, linear).is_err());
 }

@@ -5,9 +5,9 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use quipu_sketch::count_min::Update;
-use quipu_sketch::ring::Course;
+use quipu_sketch::ring::RingMode;
 use quipu_sketch::window::{Decay, Panes};
-use quipu_sketch::{BYTES_MAX, CountMin, Edits, Hll, Kind, Ring, Sketch, Top, Unique};
+use quipu_sketch::{BYTES_MAX, CountMin, Edits, Hll, Ring, Sketch, SketchKind, Top, Unique};
 
 use crate::edits::{KEY, Step, ask, run};
 
@@ -18,9 +18,9 @@ const INPUTS: u64 = 100_000;
 const MEMORY_MAX: u64 = 512 << 20;
 
 /// SplitMix64.
-struct Die(u64);
+struct Rng(u64);
 
-impl Die {
+impl Rng {
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
@@ -39,7 +39,7 @@ fn item(n: u64) -> [u8; 8] {
 }
 
 /// Real bodies: of each kind, nothing counted, little, as much as a list holds, and more.
-fn bodies() -> Vec<(Kind, Vec<u8>)> {
+fn bodies() -> Vec<(SketchKind, Vec<u8>)> {
     let (mut bodies, mut edits) = (Vec::new(), Edits::new());
     for count in [0u64, 1, 10, 300, 1_500, 1_990, 2_500, 50_000] {
         let (mut hll, mut unique) = (Hll::new(), Unique::new());
@@ -48,14 +48,14 @@ fn bodies() -> Vec<(Kind, Vec<u8>)> {
             unique.add(&KEY, &item(n), &mut edits);
         }
         edits.clear();
-        bodies.push((Kind::Hll, hll.bytes().to_vec()));
+        bodies.push((SketchKind::Hll, hll.bytes().to_vec()));
         hll.end_history(&mut edits);
         unique.end_history(&mut edits);
-        bodies.push((Kind::Hll, hll.bytes().to_vec()));
-        bodies.push((Kind::Unique, unique.bytes().to_vec()));
+        bodies.push((SketchKind::Hll, hll.bytes().to_vec()));
+        bodies.push((SketchKind::Unique, unique.bytes().to_vec()));
     }
     for (width, depth) in [(1, 1), (50, 3), (2_000, 5), (7, 64)] {
-        for (kind, update) in [(Kind::Cms, Update::Linear), (Kind::Frequency, Update::Conservative)] {
+        for (kind, update) in [(SketchKind::Cms, Update::Linear), (SketchKind::Frequency, Update::Conservative)] {
             let mut counts = CountMin::by_size(update, width, depth).expect("it is small");
             bodies.push((kind, counts.bytes().to_vec()));
             (0..500).for_each(|n| assert!(counts.add(&KEY, &item(n), n * n, &mut edits).is_ok()));
@@ -66,8 +66,8 @@ fn bodies() -> Vec<(Kind, Vec<u8>)> {
     // Weights that lead to cells of each width, and items of several lengths.
     for (weight, longer) in [(1u64, 0), (3, 0), (40, 60), (5_000, 0), (1 << 20, 9), (1 << 40, 0)] {
         for (kind, mut top) in [
-            (Kind::TopK, Top::reserve(10, 8, 7, 0.9).expect("it is small")),
-            (Kind::Top, Top::in_bytes(20, 4_096).expect("it is small")),
+            (SketchKind::TopK, Top::reserve(10, 8, 7, 0.9).expect("it is small")),
+            (SketchKind::Top, Top::in_bytes(20, 4_096).expect("it is small")),
         ] {
             bodies.push((kind, top.bytes().to_vec()));
             for n in 0..400u64 {
@@ -81,25 +81,26 @@ fn bodies() -> Vec<(Kind, Vec<u8>)> {
             edits.clear();
         }
     }
-    let panes = |text: &str| Course::Panes(Panes::read(text).expect("it is a window"));
+    let panes = |text: &str| RingMode::Panes(Panes::parse(text).expect("it is a window"));
     let like = [
         Sketch::Hll(Hll::new()),
         Sketch::Frequency(CountMin::by_size(Update::Conservative, 50, 3).expect("it is small")),
         Sketch::Top(Top::reserve(10, 8, 7, 0.9).expect("it is small")),
     ];
-    for (course, like) in [panes("1h/60"), panes("1d/1440"), panes("1s/1"), Course::Decay(Decay::new(60_000, 1 << 40))]
-        .iter()
-        .zip(like.iter().cycle())
+    for (course, like) in
+        [panes("1h/60"), panes("1d/1440"), panes("1s/1"), RingMode::Decay(Decay::new(60_000, 1 << 40))]
+            .iter()
+            .zip(like.iter().cycle())
     {
         let mut ring = Ring::new(*course, like).expect("it is small");
-        bodies.push((Kind::Ring, ring.bytes().to_vec()));
+        bodies.push((SketchKind::Ring, ring.bytes().to_vec()));
         for time in (0..40u64).map(|n| (1 << 40) + n * 60_000) {
-            if ring.place(time, time).is_some_and(|(_, begins)| begins) {
+            if ring.locate(time, time).is_some_and(|(_, begins)| begins) {
                 ring.begin(time, &mut edits);
             }
         }
         ring.add_late(7, &mut edits);
-        bodies.push((Kind::Ring, ring.bytes().to_vec()));
+        bodies.push((SketchKind::Ring, ring.bytes().to_vec()));
         edits.clear();
     }
     bodies
@@ -110,34 +111,34 @@ const NUMBERS: [u64; 12] =
     [0, 1, 2, 0x7f, 0xff, 0xffff, 0x7fff_ffff, 0xffff_ffff, 1 << 32, i64::MAX as u64, u64::MAX - 1, u64::MAX];
 
 /// Damages bytes, once or several times.
-fn damage(bytes: &mut Vec<u8>, others: &[(Kind, Vec<u8>)], die: &mut Die) {
-    for _ in 0..1 + die.below(4) {
+fn damage(bytes: &mut Vec<u8>, others: &[(SketchKind, Vec<u8>)], rng: &mut Rng) {
+    for _ in 0..1 + rng.below(4) {
         let len = bytes.len();
         // Half of it where the sizes are.
-        let at = if die.below(2) == 0 { die.below(len.min(64)) } else { die.below(len) };
-        match die.below(9) {
-            0 | 1 if len > 0 => bytes[at] ^= 1 << die.below(8),
-            2 if len > 0 => bytes[at] = die.next() as u8,
+        let at = if rng.below(2) == 0 { rng.below(len.min(64)) } else { rng.below(len) };
+        match rng.below(9) {
+            0 | 1 if len > 0 => bytes[at] ^= 1 << rng.below(8),
+            2 if len > 0 => bytes[at] = rng.next() as u8,
             3 => bytes.truncate(at),
-            4 => bytes.extend((0..1 + die.below(40)).map(|_| die.next() as u8)),
+            4 => bytes.extend((0..1 + rng.below(40)).map(|_| rng.next() as u8)),
             5 => {
-                let number = NUMBERS[die.below(NUMBERS.len())].to_le_bytes();
-                let width = [1, 2, 4, 8][die.below(4)].min(len - at.min(len));
+                let number = NUMBERS[rng.below(NUMBERS.len())].to_le_bytes();
+                let width = [1, 2, 4, 8][rng.below(4)].min(len - at.min(len));
                 bytes[at.min(len)..at.min(len) + width].copy_from_slice(&number[..width]);
             }
             6 => {
-                let other = &others[die.below(others.len())].1;
-                let (from, count) = (die.below(other.len()), die.below(200));
+                let other = &others[rng.below(others.len())].1;
+                let (from, count) = (rng.below(other.len()), rng.below(200));
                 let part = &other[from..other.len().min(from + count)];
                 let count = part.len().min(len - at.min(len));
                 bytes[at.min(len)..at.min(len) + count].copy_from_slice(&part[..count]);
             }
             7 => {
-                let end = len.min(at + die.below(300));
-                bytes[at.min(end)..end].fill([0, 0xff][die.below(2)]);
+                let end = len.min(at + rng.below(300));
+                bytes[at.min(end)..end].fill([0, 0xff][rng.below(2)]);
             }
             _ if len > 1 => {
-                let end = len.min(at + 1 + die.below(20));
+                let end = len.min(at + 1 + rng.below(20));
                 bytes.drain(at.min(end)..end);
             }
             _ => {}
@@ -160,24 +161,24 @@ fn damaged_bodies_of_every_kind_are_refused_or_whole() {
     for (kind, bytes) in &bodies {
         assert!(Sketch::from_bytes(*kind, bytes.clone()).is_ok(), "{kind:?} of {} bytes", bytes.len());
     }
-    let (mut die, before) = (Die(seed), address_space_most());
+    let (mut rng, before) = (Rng(seed), address_space_most());
     let (mut refused, mut whole) = (0u64, 0u64);
     for input in 0..inputs {
-        let (mut kind, mut bytes) = bodies[die.below(bodies.len())].clone();
-        match die.below(20) {
+        let (mut kind, mut bytes) = bodies[rng.below(bodies.len())].clone();
+        match rng.below(20) {
             // Of another kind.
-            0 => kind = Kind::ALL[die.below(Kind::ALL.len())],
+            0 => kind = SketchKind::ALL[rng.below(SketchKind::ALL.len())],
             // Nothing but its beginning is real.
             1 => {
-                let head = bytes.len().min(die.below(64));
-                bytes[head..].iter_mut().for_each(|byte| *byte = die.next() as u8);
+                let head = bytes.len().min(rng.below(64));
+                bytes[head..].iter_mut().for_each(|byte| *byte = rng.next() as u8);
             }
-            2 => bytes = (0..die.below(400)).map(|_| die.next() as u8).collect(),
+            2 => bytes = (0..rng.below(400)).map(|_| rng.next() as u8).collect(),
             _ => {}
         }
-        damage(&mut bytes, &bodies, &mut die);
-        let steps = [Step::Add(die.next() % 3_000, 3, NUMBERS[die.below(8)], 0), Step::Merge(0, 5), Step::EndHistory];
-        let step = &steps[die.below(steps.len())];
+        damage(&mut bytes, &bodies, &mut rng);
+        let steps = [Step::Add(rng.next() % 3_000, 3, NUMBERS[rng.below(8)], 0), Step::Merge(0, 5), Step::EndHistory];
+        let step = &steps[rng.below(steps.len())];
         let outcome = catch_unwind(AssertUnwindSafe(|| read(kind, bytes.clone(), step)));
         match outcome {
             Ok(true) => whole += 1,
@@ -195,7 +196,7 @@ fn damaged_bodies_of_every_kind_are_refused_or_whole() {
 }
 
 /// Reads bytes as everything that they may be; whether they are a sketch of the kind.
-fn read(kind: Kind, bytes: Vec<u8>, step: &Step) -> bool {
+fn read(kind: SketchKind, bytes: Vec<u8>, step: &Step) -> bool {
     let len = bytes.len();
     // What SET, PFCOUNT and PFMERGE are given.
     if let Ok(hll) = Hll::from_redis_string(&bytes) {
@@ -222,7 +223,7 @@ fn read(kind: Kind, bytes: Vec<u8>, step: &Step) -> bool {
         let _ = list.merge(&KEY, &[&other], &mut Edits::new());
     }
     if let Sketch::Ring(ring) = &mut sketch {
-        ring.move_on(u64::MAX, &mut edits);
+        ring.advance_landmark(u64::MAX, &mut edits);
         ring.expire(u64::MAX, &mut edits);
     }
     assert!(sketch.bytes().len() <= BYTES_MAX);

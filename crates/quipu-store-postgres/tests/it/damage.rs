@@ -4,19 +4,19 @@ use std::error::Error;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use quipu_model::shared::body::Shape;
+use quipu_model::shared::body::BodyShape;
 use quipu_model::shared::put::put;
 use quipu_model::shared::{
-    BodyPut, Claim, ClaimEnd, ClaimVerdict, Holder, Put, Registration, RestoreVerdict, Seq, Snapshot, Stage,
-    SwapVerdict, Token, Verdict, Version, life_cell,
+    BodyPut, Claim, ClaimEnd, ClaimToken, ClaimVerdict, Holder, Put, Registration, RestoreVerdict, RowVersion, Seq,
+    Snapshot, SwapVerdict, Verdict, WriterStage, incarnation_cell,
 };
 use quipu_model::{Millis, NodeId, Store, StoreError};
 use quipu_store_postgres::{Options, PostgresStore, open};
-use quipu_testkit::Dice;
+use quipu_testkit::SeededRng;
 use quipu_testkit::servers::postgres::PostgresServer;
 use quipu_testkit::store_suite::block_on;
 
-use crate::suite::{name, said, writer};
+use crate::suite::{make_put, name, writer};
 
 /// Longer than any call on a small row takes, and shorter than the time-out of a statement.
 const PROMPT: Duration = Duration::from_secs(3);
@@ -50,21 +50,21 @@ fn promptly<T>(what: &str, call: impl FnOnce() -> T) -> T {
 
 /// A put of a sketch's whole body.
 fn body_put(seq: u64, from: Option<u64>) -> BodyPut {
-    let put = Put { cell: life_cell(writer(1), 0), ..said(seq, 1) };
-    let shape = Shape { kind: 3, key: 7, length: 2_000 };
+    let put = Put { cell: incarnation_cell(writer(1), 0), ..make_put(seq, 1) };
+    let shape = BodyShape { kind: 3, key: 7, length: 2_000 };
     BodyPut { put, from: from.map(Seq), whole: true, shape, pages: vec![(1, (*b"page").into())] }
 }
 
 fn claim(token: &[u8], attempt: u64, forget_at: Millis) -> Claim {
-    let token = Token::new(token).expect("tokens of these tests are short");
+    let token = ClaimToken::new(token).expect("tokens of these tests are short");
     Claim { token, owner: writer(1), attempt, payload: 5, forget_at, reply: None }
 }
 
 /// A put into each of a hundred counters, and one into `bad` among them; what became of that one, if all others were put.
 fn put_among_others(store: &PostgresStore, seq: u64, what: &str) -> Result<Verdict, StoreError> {
     let names: Vec<String> = (0..100).map(|n| format!("n{n}")).collect();
-    let mut puts: Vec<_> = names.iter().map(|at| (name(at.as_bytes()), said(seq, 5))).collect();
-    puts.insert(50, (name(b"bad"), said(seq, 5)));
+    let mut puts: Vec<_> = names.iter().map(|at| (name(at.as_bytes()), make_put(seq, 5))).collect();
+    puts.insert(50, (name(b"bad"), make_put(seq, 5)));
     let mut results = block_on(store.put(&puts)).expect(what);
     let bad = results.remove(50);
     assert!(results.iter().all(|result| matches!(result, Ok(Verdict::Newest))), "{what}: {results:?}");
@@ -107,14 +107,14 @@ fn one_damaged_row_takes_no_verdict_from_the_others() {
             "DROP TRIGGER divide ON quipu_cells",
         ),
     ] {
-        server.ask(&bend).unwrap();
+        server.query(&bend).unwrap();
         seq += 1;
         let error = put_among_others(&store, seq, &bend).expect_err(&bend);
         let shown = causes(&error);
         assert!(shown.contains("bad"), "{bend}: {shown}");
-        let alone = block_on(store.put(&[(name(b"bad"), said(seq, 5))])).expect("the store itself is well");
+        let alone = block_on(store.put(&[(name(b"bad"), make_put(seq, 5))])).expect("the store itself is well");
         assert!(alone[0].is_err(), "{bend}");
-        server.ask(mend).unwrap();
+        server.query(mend).unwrap();
         seq += 1;
         assert_eq!(put_among_others(&store, seq, &bend).unwrap(), Verdict::Newest, "{bend}");
     }
@@ -126,7 +126,7 @@ fn several_damaged_rows_are_found_in_a_bounded_number_of_statements() {
     let store = store(&server);
     block_on(store.clock()).unwrap();
     server
-        .ask(
+        .query(
             "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
              IF EXISTS (SELECT FROM quipu_counters WHERE id = NEW.counter AND name LIKE 'bad%') THEN RAISE 'no'; END IF; \
              RETURN NEW; END $$; \
@@ -143,7 +143,7 @@ fn several_damaged_rows_are_found_in_a_bounded_number_of_statements() {
                 }
             })
             .collect();
-        let puts: Vec<_> = names.iter().map(|at| (name(at.as_bytes()), said(1, 5))).collect();
+        let puts: Vec<_> = names.iter().map(|at| (name(at.as_bytes()), make_put(1, 5))).collect();
         let results = block_on(store.put(&puts)).unwrap();
         for (name, result) in names.iter().zip(&results) {
             let is_bad = name.starts_with("bad");
@@ -162,10 +162,10 @@ fn a_row_that_another_session_keeps_locked_takes_no_verdict_from_the_others() {
     thread::scope(|scope| {
         let server = &server;
         let holds = "BEGIN; SELECT FROM quipu_counters WHERE name = 'bad' FOR UPDATE; SELECT pg_sleep(6); COMMIT";
-        scope.spawn(move || server.ask(holds).unwrap());
+        scope.spawn(move || server.query(holds).unwrap());
         let is_held = || {
             let asleep = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'";
-            server.ask(asleep).unwrap() == "1" || {
+            server.query(asleep).unwrap() == "1" || {
                 thread::sleep(Duration::from_millis(20));
                 false
             }
@@ -182,7 +182,7 @@ fn more_than_a_row_ever_has_stays_at_the_server() {
     let server = PostgresServer::start().unwrap();
     let store = store(&server);
     block_on(store.put_body(name(b"wide"), &body_put(1, None))).unwrap();
-    let bend = |statement: &str| server.ask(statement).unwrap();
+    let bend = |statement: &str| server.query(statement).unwrap();
     bend("UPDATE quipu_pages SET bytes = convert_to(repeat('x', 50000000), 'UTF8')");
     assert!(promptly("a read of bodies", || block_on(store.read_bodies(name(b"wide")))).is_err());
     bend(
@@ -208,7 +208,7 @@ fn more_than_a_row_ever_has_stays_at_the_server() {
 }
 
 /// Statements that damage one row, with `{at}` for its name: any column by what its type allows.
-fn damage(dice: &Dice, at: &str) -> String {
+fn damage(rng: &SeededRng, at: &str) -> String {
     const NUMBERS: [&str; 12] = [
         "-1",
         "0.5",
@@ -246,14 +246,14 @@ fn damage(dice: &Dice, at: &str) -> String {
         ("quipu_bodies", &["key"], &NUMBERS[..8]),
         ("quipu_pages", &["page"], &INTEGERS),
     ];
-    let (table, names, values) = columns[dice.below(columns.len())];
+    let (table, names, values) = columns[rng.below(columns.len())];
     let condition = if table == "quipu_counters" { format!("name = '{at}'") } else { counter };
     let one = format!("ctid IN (SELECT ctid FROM {table} WHERE {condition} ORDER BY random() LIMIT 1)");
-    format!("UPDATE {table} SET {} = {} WHERE {one}", dice.pick(names), dice.pick(values))
+    format!("UPDATE {table} SET {} = {} WHERE {one}", rng.pick(names), rng.pick(values))
 }
 
 /// Makes a row of several writers with a body.
-fn fill(store: &PostgresStore, at: &str, dice: &Dice) {
+fn fill(store: &PostgresStore, at: &str, rng: &SeededRng) {
     let at = name(at.as_bytes());
     block_on(store.put_body(at, &body_put(1, None))).expect("an empty row takes a body");
     let mut row = block_on(store.read(at)).expect("it was written by us").snapshot;
@@ -261,12 +261,12 @@ fn fill(store: &PostgresStore, at: &str, dice: &Dice) {
     row.version.swaps += 1;
     row.base = Some(7);
     row.swaps = vec![quipu_model::shared::SwapId(9)];
-    if dice.chance(50) {
+    if rng.chance(50) {
         row.expires_at = Some(Millis(block_on(store.clock()).expect("it answers").0 + 3_600_000));
     }
     assert_eq!(block_on(store.swap(at, version, Some(&row))).expect("it answers"), SwapVerdict::Swapped);
     for node in 2..4 {
-        let mut put = said(10, 5);
+        let mut put = make_put(10, 5);
         put.cell.writer = writer(node);
         block_on(store.put_all(&[(at, put)])).expect("it answers");
     }
@@ -278,20 +278,20 @@ fn rows_of_garbage_stop_nobody_else_and_are_never_taken_for_numbers() {
     let store = store(&server);
     let (mut read_anyway, mut refused) = (0, 0);
     for seed in 0..SEEDS {
-        let dice = Dice::new(seed);
+        let rng = SeededRng::new(seed);
         for n in 0..ROWS {
             let at = format!("fuzz:{seed}:{n}");
-            fill(&store, &at, &dice);
-            let statement = damage(&dice, &at);
+            fill(&store, &at, &rng);
+            let statement = damage(&rng, &at);
             let what = format!("seed {seed}, row {n}: {statement}");
-            server.ask(&statement).expect(&what);
+            server.query(&statement).expect(&what);
             let here = name(at.as_bytes());
             let before = promptly(&what, || block_on(store.read(here))).ok();
             match &before {
                 Some(_) => read_anyway += 1,
                 None => refused += 1,
             }
-            put_as_the_model_does(&store, &at, before.map(|seen| (seen.snapshot, seen.at)), &dice, &what);
+            put_as_the_model_does(&store, &at, before.map(|seen| (seen.snapshot, seen.at)), &rng, &what);
             drop(promptly(&what, || block_on(store.put_body(here, &body_put(2, Some(1))))));
             drop(promptly(&what, || block_on(store.read_bodies(here))));
             if let Ok(seen) = promptly(&what, || block_on(store.read(here))) {
@@ -300,8 +300,8 @@ fn rows_of_garbage_stop_nobody_else_and_are_never_taken_for_numbers() {
                 drop(promptly(&what, || block_on(store.swap(here, version, Some(&next)))));
                 drop(promptly(&what, || block_on(store.swap_bodies(here, version, &next, &[(writer(1), None)]))));
             }
-            drop(promptly(&what, || block_on(store.swap(here, Version::ABSENT, None))));
-            let fine = promptly(&what, || block_on(store.put_all(&[(name(b"fine"), said(n as u64 + 1, 1))])));
+            drop(promptly(&what, || block_on(store.swap(here, RowVersion::ABSENT, None))));
+            let fine = promptly(&what, || block_on(store.put_all(&[(name(b"fine"), make_put(n as u64 + 1, 1))])));
             assert!(fine.is_ok(), "{what}: {fine:?}");
         }
     }
@@ -309,17 +309,23 @@ fn rows_of_garbage_stop_nobody_else_and_are_never_taken_for_numbers() {
 }
 
 /// Puts: what the row was to a reader, the model says what must become of it, or there is an error.
-fn put_as_the_model_does(store: &PostgresStore, at: &str, before: Option<(Snapshot, Millis)>, dice: &Dice, what: &str) {
-    let mut asked = said(9 + dice.below(4) as u64, 6);
-    asked.cell.writer = writer(2 + dice.below(3) as u64);
-    let results = promptly(what, || block_on(store.put(&[(name(at.as_bytes()), asked)])));
+fn put_as_the_model_does(
+    store: &PostgresStore,
+    at: &str,
+    before: Option<(Snapshot, Millis)>,
+    rng: &SeededRng,
+    what: &str,
+) {
+    let mut wanted = make_put(9 + rng.below(4) as u64, 6);
+    wanted.cell.writer = writer(2 + rng.below(3) as u64);
+    let results = promptly(what, || block_on(store.put(&[(name(at.as_bytes()), wanted)])));
     let Ok(verdict) = &results.expect("the store itself is well")[0] else { return };
     let Some((row, time)) = before else { return };
     let mut row = Some(row);
-    assert_eq!(*verdict, put(&mut row, &asked, time), "{what}: {asked:?}");
+    assert_eq!(*verdict, put(&mut row, &wanted, time), "{what}: {wanted:?}");
     if let (Ok(after), Some(mut row)) = (block_on(store.read(name(at.as_bytes()))), row) {
         row.version.puts = after.snapshot.version.puts;
-        assert_eq!(after.snapshot, row, "{what}: {asked:?}");
+        assert_eq!(after.snapshot, row, "{what}: {wanted:?}");
     }
 }
 
@@ -329,7 +335,7 @@ fn claims_and_registrations_of_garbage_stop_nobody_else() {
     let store = store(&server);
     let forget_at = Millis(block_on(store.clock()).unwrap().0 + 600_000);
     let (holder, lease_until) = (Some(Holder(1)), Millis(5));
-    let registration = Registration { writer: writer(9), holder, lease_until, stage: Stage::Live, version: 1 };
+    let registration = Registration { writer: writer(9), holder, lease_until, stage: WriterStage::Live, version: 1 };
     for (n, garbage) in
         ["-1", "0.5", "'NaN'", "'Infinity'", "1e40", "1e1000", "18446744073709551616"].iter().enumerate()
     {
@@ -337,25 +343,25 @@ fn claims_and_registrations_of_garbage_stop_nobody_else() {
             let token = format!("{column}:{n}");
             let first = claim(token.as_bytes(), 1, forget_at);
             assert_eq!(block_on(store.claim(&first)).unwrap(), ClaimVerdict::Claimed);
-            server.ask(&format!("UPDATE quipu_claims SET {column} = {garbage} WHERE token = '{token}'")).unwrap();
+            server.query(&format!("UPDATE quipu_claims SET {column} = {garbage} WHERE token = '{token}'")).unwrap();
             let is_over = column == "forget_at" && ["-1", "0.5"].contains(garbage);
             let again = promptly(&token, || block_on(store.claim(&claim(token.as_bytes(), 2, forget_at))));
             assert!(again.is_err() || is_over, "{token} = {garbage}: {again:?}");
             let applied = Claim { reply: Some((*b"5").into()), ..first.clone() };
             assert!(promptly(&token, || block_on(store.restore_claims(&[applied]))).is_ok(), "{token} = {garbage}");
-            drop(block_on(store.end_claim(&first.token, first.owner, 1, &ClaimEnd::GivenBack)));
+            drop(block_on(store.end_claim(&first.token, first.owner, 1, &ClaimEnd::Released)));
             let fine = claim(format!("fine:{token}").as_bytes(), 1, forget_at);
             assert_eq!(block_on(store.claim(&fine)).unwrap(), ClaimVerdict::Claimed);
         }
         for column in ["version", "holder", "lease_until", "since"] {
-            server.ask("DELETE FROM quipu_writers").unwrap();
+            server.query("DELETE FROM quipu_writers").unwrap();
             block_on(store.register(0, &registration)).unwrap();
-            server.ask(&format!("UPDATE quipu_writers SET {column} = {garbage}")).unwrap();
+            server.query(&format!("UPDATE quipu_writers SET {column} = {garbage}")).unwrap();
             assert!(promptly(column, || block_on(store.writers())).is_err(), "{column} = {garbage}");
             drop(block_on(store.register(1, &Registration { version: 2, ..registration })));
         }
     }
     block_on(store.name_node(NodeId(9), Some("nine"))).unwrap();
-    server.ask("UPDATE quipu_names SET name = repeat('x', 10000000)").unwrap();
+    server.query("UPDATE quipu_names SET name = repeat('x', 10000000)").unwrap();
     assert!(promptly("names", || block_on(store.node_names())).is_err());
 }

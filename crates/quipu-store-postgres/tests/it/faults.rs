@@ -5,15 +5,15 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use quipu_model::shared::{Seq, Snapshot, SwapId, Verdict, Version};
+use quipu_model::shared::{RowVersion, Seq, Snapshot, SwapId, Verdict};
 use quipu_model::{Millis, Store, StoreError};
 use quipu_store_postgres::{Options, open};
-use quipu_testkit::proxy::{Proxy, Weather};
+use quipu_testkit::proxy::{NetworkFault, Proxy};
 use quipu_testkit::servers::postgres::PostgresServer;
 use quipu_testkit::store_suite::{block_on, harvest};
-use quipu_testkit::{Dice, store_suite};
+use quipu_testkit::{SeededRng, store_suite};
 
-use crate::suite::{name, said};
+use crate::suite::{make_put, name};
 use crate::{fresh, hasty};
 
 /// How often a call is tried until a store must have healed: with a pause each, several seconds.
@@ -31,7 +31,7 @@ pub const REPLY_TIMEOUT: Duration = Duration::from_secs(2);
 /// A put, until it is answered; how many tries that took.
 pub fn put_until_answered(store: &impl Store, at: &[u8], seq: u64) -> (Verdict, u32) {
     for tries in 1..=TRIES {
-        match block_on(store.put_all(&[(name(at), said(seq, i128::from(seq)))])) {
+        match block_on(store.put_all(&[(name(at), make_put(seq, i128::from(seq)))])) {
             Ok(verdicts) => return (verdicts[0], tries),
             Err(_) => thread::sleep(Duration::from_millis(50)),
         }
@@ -46,11 +46,11 @@ fn a_server_that_is_not_there_has_applied_nothing() {
     server.kill();
     let store = fresh(&url);
     for _ in 0..2 {
-        let put = block_on(store.put_all(&[(name(b"a"), said(1, 1))]));
+        let put = block_on(store.put_all(&[(name(b"a"), make_put(1, 1))]));
         assert!(matches!(put, Err(StoreError::NotApplied { .. })), "{put:?}");
     }
     server.restart().unwrap();
-    assert_eq!(block_on(store.put_all(&[(name(b"a"), said(1, 1))])).unwrap(), [Verdict::Newest], "it is there now");
+    assert_eq!(block_on(store.put_all(&[(name(b"a"), make_put(1, 1))])).unwrap(), [Verdict::Newest], "it is there now");
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn what_was_acknowledged_under_load_outlives_crashes_and_nothing_else_appears() 
                 let (at, mut seq, mut acked) = ([b't', thread], 0, 0);
                 while !over.load(Ordering::SeqCst) {
                     seq += 1;
-                    match block_on(store.put_all(&[(name(&at), said(seq, i128::from(seq)))])) {
+                    match block_on(store.put_all(&[(name(&at), make_put(seq, i128::from(seq)))])) {
                         Ok(verdicts) => {
                             assert_eq!(verdicts, [Verdict::Newest]);
                             acked = seq;
@@ -135,11 +135,11 @@ fn a_server_that_hangs_leaves_the_outcome_open_and_heals_when_it_goes_on() {
     let store = hasty(&server.url());
     put_until_answered(&store, b"a", 1);
     server.stop().unwrap();
-    let put = block_on(store.put_all(&[(name(b"a"), said(2, 2))]));
+    let put = block_on(store.put_all(&[(name(b"a"), make_put(2, 2))]));
     assert!(matches!(put, Err(StoreError::Unknown { .. })), "{put:?}");
-    let put = block_on(store.put_all(&[(name(b"a"), said(3, 3))]));
+    let put = block_on(store.put_all(&[(name(b"a"), make_put(3, 3))]));
     assert!(matches!(put, Err(StoreError::NotApplied { .. })), "no connection was made: {put:?}");
-    server.cont().unwrap();
+    server.resume().unwrap();
     put_until_answered(&store, b"b", 1);
     let held = block_on(store.read(name(b"a"))).unwrap().snapshot.sum();
     assert!(held == 1 || held == 2, "now, later or never, but nothing else: {held}");
@@ -211,10 +211,10 @@ fn a_scan_goes_on_anew_after_the_server_was_started_again() {
 }
 
 /// A store behind a network whose next request meets what is set.
-fn behind(server: &PostgresServer) -> (Proxy, Arc<Mutex<Weather>>, quipu_store_postgres::PostgresStore) {
-    let weather = Arc::new(Mutex::new(Weather::Clear));
+fn behind(server: &PostgresServer) -> (Proxy, Arc<Mutex<NetworkFault>>, quipu_store_postgres::PostgresStore) {
+    let weather = Arc::new(Mutex::new(NetworkFault::PassThrough));
     let next = weather.clone();
-    let plan = move |_| std::mem::replace(&mut *next.lock().expect("nobody panics with it"), Weather::Clear);
+    let plan = move |_| std::mem::replace(&mut *next.lock().expect("nobody panics with it"), NetworkFault::PassThrough);
     let proxy = Proxy::start(server.address(), plan).expect("a port is free");
     let store = hasty(&server.url_at(proxy.address()));
     (proxy, weather, store)
@@ -223,7 +223,7 @@ fn behind(server: &PostgresServer) -> (Proxy, Arc<Mutex<Weather>>, quipu_store_p
 /// Makes a connection, and has it know the statements: what comes next is a call's own request.
 fn warm(store: &impl Store) {
     put_until_answered(store, b"warm", 1);
-    block_on(store.swap(name(b"warm"), Version::ABSENT, None)).expect("the server answers");
+    block_on(store.swap(name(b"warm"), RowVersion::ABSENT, None)).expect("the server answers");
 }
 
 #[test]
@@ -231,13 +231,14 @@ fn a_call_whose_reply_is_lost_is_unknown_and_was_carried_out_once() {
     let server = PostgresServer::start().unwrap();
     let (_proxy, weather, store) = behind(&server);
     let row = |swaps, base| Snapshot {
-        version: Version { born_at: Millis(1), swaps, puts: 0 },
+        version: RowVersion { born_at: Millis(1), swaps, puts: 0 },
         base: Some(base),
         swaps: vec![SwapId(swaps.into())],
         ..Snapshot::default()
     };
-    let mut version = Version::ABSENT;
-    for (n, lost) in [Weather::CutAfter, Weather::LoseReplies, Weather::CutAfter].into_iter().enumerate() {
+    let mut version = RowVersion::ABSENT;
+    for (n, lost) in [NetworkFault::CutAfter, NetworkFault::LoseReplies, NetworkFault::CutAfter].into_iter().enumerate()
+    {
         let next = row(n as u64 + 1, n as i128);
         warm(&store);
         *weather.lock().unwrap() = lost;
@@ -250,10 +251,10 @@ fn a_call_whose_reply_is_lost_is_unknown_and_was_carried_out_once() {
         warm(&store);
         *weather.lock().unwrap() = lost;
         let seq = n as u64 + 1;
-        let put = block_on(store.put_all(&[(name(b"put"), said(seq, 1))]));
+        let put = block_on(store.put_all(&[(name(b"put"), make_put(seq, 1))]));
         assert!(matches!(put, Err(StoreError::Unknown { .. })), "{lost:?}: {put:?}");
-        let held = settled(&store, b"put", |row| row.newest(said(1, 1).cell) == Some(Seq(seq)));
-        assert_eq!((held.sum(), held.newest(said(1, 1).cell)), (1, Some(Seq(seq))), "{lost:?}: it was carried out");
+        let held = settled(&store, b"put", |row| row.newest(make_put(1, 1).cell) == Some(Seq(seq)));
+        assert_eq!((held.sum(), held.newest(make_put(1, 1).cell)), (1, Some(Seq(seq))), "{lost:?}: it was carried out");
     }
 }
 
@@ -274,10 +275,10 @@ fn settled(store: &impl Store, at: &[u8], is_so: impl Fn(&Snapshot) -> bool) -> 
 fn a_call_that_never_arrives_is_unknown_and_was_not_carried_out() {
     let server = PostgresServer::start().unwrap();
     let (_proxy, weather, store) = behind(&server);
-    for lost in [Weather::CutBefore, Weather::Reset, Weather::HalfOpen] {
+    for lost in [NetworkFault::CutBefore, NetworkFault::Reset, NetworkFault::HalfOpen] {
         warm(&store);
         *weather.lock().unwrap() = lost;
-        let put = block_on(store.put_all(&[(name(b"never"), said(1, 1))]));
+        let put = block_on(store.put_all(&[(name(b"never"), make_put(1, 1))]));
         assert!(matches!(put, Err(StoreError::Unknown { .. })), "{lost:?}: {put:?}");
         assert!(!block_on(store.read(name(b"never"))).unwrap().snapshot.exists(), "{lost:?}");
     }
@@ -286,10 +287,12 @@ fn a_call_that_never_arrives_is_unknown_and_was_not_carried_out() {
 #[test]
 fn a_connection_that_breaks_while_it_is_prepared_has_applied_nothing() {
     let server = PostgresServer::start().unwrap();
-    for lost in [Weather::CutBefore, Weather::CutAfter, Weather::Reset] {
+    for lost in [NetworkFault::CutBefore, NetworkFault::CutAfter, NetworkFault::Reset] {
         // Each step of it: what a connection begins with, its settings, the tables, each of them made or not, the statement.
         for step in 0..8 {
-            let proxy = Proxy::start(server.address(), move |n| if n == step { lost } else { Weather::Clear }).unwrap();
+            let proxy =
+                Proxy::start(server.address(), move |n| if n == step { lost } else { NetworkFault::PassThrough })
+                    .unwrap();
             let store = hasty(&server.url_at(proxy.address()));
             let clock = block_on(store.clock());
             assert!(matches!(clock, Err(StoreError::NotApplied { .. })), "{lost:?} at {step}: {clock:?}");
@@ -304,9 +307,9 @@ fn a_put_that_breaks_half_way_is_unknown_and_was_not_carried_out() {
     let (proxy, weather, store) = behind(&server);
     warm(&store);
     let names: Vec<String> = (0..1_024).map(|n| format!("half:{n}")).collect();
-    let puts: Vec<_> = names.iter().map(|at| (name(at.as_bytes()), said(1, 1))).collect();
+    let puts: Vec<_> = names.iter().map(|at| (name(at.as_bytes()), make_put(1, 1))).collect();
     let before = proxy.requests();
-    *weather.lock().unwrap() = Weather::CutAfter;
+    *weather.lock().unwrap() = NetworkFault::CutAfter;
     let put = block_on(store.put_all(&puts));
     assert!(matches!(put, Err(StoreError::Unknown { .. })), "{put:?}");
     assert_eq!(proxy.requests(), before + 1, "the rest was not let through");
@@ -321,8 +324,8 @@ fn a_put_that_breaks_half_way_is_unknown_and_was_not_carried_out() {
 fn the_suite_passes_behind_a_slow_network() {
     let server = PostgresServer::start().unwrap();
     let proxy = Proxy::start(server.address(), |n| match n % 16 {
-        0 => Weather::Delay(Duration::from_millis(2)),
-        _ => Weather::Clear,
+        0 => NetworkFault::Delay(Duration::from_millis(2)),
+        _ => NetworkFault::PassThrough,
     })
     .unwrap();
     block_on(store_suite(async || fresh(&server.url_at(proxy.address()))));
@@ -335,8 +338,8 @@ fn each_add_is_counted_once_behind_a_network_that_fails() {
         for seed in 0..SEEDS {
             let server = &server;
             scope.spawn(move || {
-                let dice = Dice::new(seed);
-                let proxy = Proxy::start(server.address(), move |n| rough(&dice, n)).unwrap();
+                let rng = SeededRng::new(seed);
+                let proxy = Proxy::start(server.address(), move |n| rough(&rng, n)).unwrap();
                 let options =
                     Options { prefix: crate::prefix(), reply_timeout: REPLY_TIMEOUT, connect_timeout: REPLY_TIMEOUT };
                 let store = open(&server.url_at(proxy.address()), options).unwrap();
@@ -348,17 +351,17 @@ fn each_add_is_counted_once_behind_a_network_that_fails() {
 }
 
 /// What a request meets while it is rough. Faults that cost a time-out are rare, so that a schedule takes seconds.
-pub fn rough(dice: &Dice, request: u64) -> Weather {
-    if request >= ROUGH_REQUESTS || !dice.chance(25) {
-        return Weather::Clear;
+pub fn rough(rng: &SeededRng, request: u64) -> NetworkFault {
+    if request >= ROUGH_REQUESTS || !rng.chance(25) {
+        return NetworkFault::PassThrough;
     }
-    match dice.below(40) {
-        0 => Weather::Delay(REPLY_TIMEOUT + Duration::from_millis(200)),
-        1 => Weather::LoseReplies,
-        2 => Weather::HalfOpen,
-        3..=16 => Weather::CutAfter,
-        17..=24 => Weather::CutBefore,
-        25..=32 => Weather::Reset,
-        _ => Weather::Delay(Duration::from_millis(5)),
+    match rng.below(40) {
+        0 => NetworkFault::Delay(REPLY_TIMEOUT + Duration::from_millis(200)),
+        1 => NetworkFault::LoseReplies,
+        2 => NetworkFault::HalfOpen,
+        3..=16 => NetworkFault::CutAfter,
+        17..=24 => NetworkFault::CutBefore,
+        25..=32 => NetworkFault::Reset,
+        _ => NetworkFault::Delay(Duration::from_millis(5)),
     }
 }

@@ -4,28 +4,28 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use quipu_model::shared::{Claim, ClaimEnd, Token, Verdict, Version};
-use quipu_model::{Call, History, Millis, Store, StoreError};
+use quipu_model::shared::{Claim, ClaimEnd, ClaimToken, RowVersion, Verdict};
+use quipu_model::{History, Millis, Store, StoreCall, StoreError};
 use quipu_store_postgres::{Options, PostgresStore, open};
 use quipu_testkit::servers::postgres::PostgresServer;
 use quipu_testkit::store_suite::block_on;
 
 use crate::fresh;
-use crate::suite::{name, said, writer};
+use crate::suite::{make_put, name, writer};
 
 /// Every call that needs what the store has confirmed before: refused, as of an unknown history.
 fn expect_changes_refused(store: &PostgresStore, at: &[u8], seq: u64) {
-    let token = Token::new(at).expect("it is short");
+    let token = ClaimToken::new(at).expect("it is short");
     let claim = Claim { token, owner: writer(1), attempt: 1, payload: 1, forget_at: Millis(u64::MAX), reply: None };
     let end = ClaimEnd::Done((*b"1").into());
     let errors = [
-        block_on(store.put(&[(name(at), said(seq, 1))])).err(),
-        block_on(store.swap(name(at), Version::ABSENT, None)).err(),
+        block_on(store.put(&[(name(at), make_put(seq, 1))])).err(),
+        block_on(store.swap(name(at), RowVersion::ABSENT, None)).err(),
         block_on(store.claim(&claim)).err(),
         block_on(store.end_claim(&claim.token, claim.owner, 1, &end)).err(),
         block_on(store.restore_claims(&[Claim { reply: Some((*b"1").into()), ..claim.clone() }])).err(),
     ];
-    let calls = [Call::Put, Call::Swap, Call::Claim, Call::EndClaim, Call::RestoreClaims];
+    let calls = [StoreCall::Put, StoreCall::Swap, StoreCall::Claim, StoreCall::EndClaim, StoreCall::RestoreClaims];
     for (error, expected) in errors.into_iter().zip(calls) {
         match error {
             Some(StoreError::HistoryChanged { call }) => assert_eq!(call, expected),
@@ -36,7 +36,7 @@ fn expect_changes_refused(store: &PostgresStore, at: &[u8], seq: u64) {
 }
 
 fn put(store: &PostgresStore, at: &[u8], seq: u64) -> Result<Vec<Verdict>, StoreError> {
-    block_on(store.put_all(&[(name(at), said(seq, 1))]))
+    block_on(store.put_all(&[(name(at), make_put(seq, 1))]))
 }
 
 /// The first calls after a restart may find connections that broke, or a server that recovers.
@@ -104,12 +104,12 @@ fn where_a_crash_loses_commits_each_restart_and_each_crash_is_another_history() 
         let second = history(&store);
         assert_ne!(first, second, "{settings}");
         // One process crashes, and the server recovers; it has started long before.
-        let started = server.ask("SELECT pg_postmaster_start_time()").unwrap();
+        let started = server.query("SELECT pg_postmaster_start_time()").unwrap();
         let ours = "SELECT pid FROM pg_stat_activity WHERE application_name = 'quipu' LIMIT 1";
-        let pid = server.ask(ours).unwrap();
+        let pid = server.query(ours).unwrap();
         assert!(Command::new("kill").args(["-9", &pid]).status().unwrap().success());
         wait_for(&store);
-        assert_eq!(server.ask("SELECT pg_postmaster_start_time()").unwrap(), started);
+        assert_eq!(server.query("SELECT pg_postmaster_start_time()").unwrap(), started);
         expect_changes_refused(&store, b"a", 2);
         assert_ne!(history(&store), second, "{settings}");
         assert_eq!(put(&store, b"a", 2).unwrap(), [Verdict::Newest]);
@@ -123,7 +123,7 @@ fn tables_that_were_restored_in_the_place_of_others_are_another_history() {
     let first = block_on(store.history()).unwrap();
     put(&store, b"a", 1).unwrap();
     server
-        .ask(
+        .query(
             "ALTER TABLE quipu_claims RENAME TO old_claims; CREATE TABLE quipu_claims (LIKE old_claims INCLUDING ALL); \
              DROP TABLE old_claims",
         )
@@ -143,7 +143,7 @@ fn a_role_without_rights_to_ask_a_server_notices_restarts() {
     };
     block_on(open("postgres").clock()).unwrap();
     server
-        .ask(&format!(
+        .query(&format!(
             "CREATE ROLE counter LOGIN; GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO counter; \
              REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC; SELECT '{prefix}'"
         ))

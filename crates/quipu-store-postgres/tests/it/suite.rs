@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use quipu_model::shared::registry::REGISTRATIONS_MAX;
 use quipu_model::shared::{
-    By, CellId, Change, Claim, ClaimVerdict, Holder, NOBODY, Next, Put, RegisterVerdict, Registration, Seq, Shard,
-    Snapshot, Stage, SwapId, SwapVerdict, Token, Verdict, Version, compute,
+    CellId, Change, Claim, ClaimToken, ClaimVerdict, Holder, NO_WRITERS, NextRow, Put, RegisterVerdict, Registration,
+    RowVersion, Seq, Shard, Snapshot, SwapContext, SwapId, SwapVerdict, Verdict, WriterStage, plan_swap,
 };
 use quipu_model::{Epoch, Incarnation, Millis, Name, NodeId, Store, StoreError, Writer};
 use quipu_store_postgres::{Options, open};
@@ -20,7 +20,7 @@ pub fn writer(node: u64) -> Writer {
     Writer { node: NodeId(node), incarnation: Incarnation(1) }
 }
 
-pub fn said(seq: u64, value: i128) -> Put {
+pub fn make_put(seq: u64, value: i128) -> Put {
     let cell = CellId { writer: writer(1), shard: Shard(0) };
     Put { cell, epoch: Epoch::FIRST, seq: Seq(seq), value, total: value }
 }
@@ -49,21 +49,21 @@ fn one_server_keeps_them_behind_a_calm_faulty_store() {
 fn people_read_their_counts_with_plain_sql() {
     let server = PostgresServer::start().unwrap();
     let store = open(&server.url(), Options::default()).unwrap();
-    let other = Put { cell: CellId { writer: writer(2), shard: Shard(3) }, ..said(1, i128::from(i64::MAX) * 2) };
-    let puts = [(name(b"likes:42"), said(7, 42)), (name(b"likes:42"), other), (name(b"\xff"), said(1, -1))];
+    let other = Put { cell: CellId { writer: writer(2), shard: Shard(3) }, ..make_put(1, i128::from(i64::MAX) * 2) };
+    let puts = [(name(b"likes:42"), make_put(7, 42)), (name(b"likes:42"), other), (name(b"\xff"), make_put(1, -1))];
     block_on(store.put_all(&puts)).unwrap();
-    assert_eq!(server.ask("SELECT total FROM quipu_totals WHERE name = 'likes:42'").unwrap(), "18446744073709551656");
+    assert_eq!(server.query("SELECT total FROM quipu_totals WHERE name = 'likes:42'").unwrap(), "18446744073709551656");
     assert_eq!(
-        server.ask("SELECT shown, total, cells FROM quipu_totals ORDER BY name").unwrap(),
+        server.query("SELECT shown, total, cells FROM quipu_totals ORDER BY name").unwrap(),
         "likes:42|18446744073709551656|2\n\\377|-1|1"
     );
     let top =
         "SELECT shown, total FROM quipu_totals WHERE name >= 'likes:' AND name < 'likes;' ORDER BY total DESC LIMIT 10";
     assert!(include_str!("../../src/lib.rs").contains(top), "as the first page has it");
-    assert_eq!(server.ask(top).unwrap(), "likes:42|18446744073709551656");
+    assert_eq!(server.query(top).unwrap(), "likes:42|18446744073709551656");
     let cells = "SELECT writer, shard, seq, value, total, closed FROM quipu_cells JOIN quipu_counters c ON c.id = counter \
                  WHERE name = 'likes:42' AND shard = 0";
-    assert_eq!(server.ask(cells).unwrap(), "00000000-0000-0001-0000-000000000001|0|7|42|42|f");
+    assert_eq!(server.query(cells).unwrap(), "00000000-0000-0001-0000-000000000001|0|7|42|42|f");
     // What has expired, or was deleted, is no counter any more; what never expires is one.
     for (at, expires_at, base) in [("past", "1", "5"), ("gone", "NULL", "NULL"), ("never", "9223372036854775807", "5")]
     {
@@ -71,12 +71,13 @@ fn people_read_their_counts_with_plain_sql() {
             "INSERT INTO quipu_counters (name, born_at, swaps, epoch, base, expires_at) \
              VALUES ('{at}', 1, 0, '00000000-0000-0000-0000-000000000000', {base}, {expires_at})"
         );
-        server.ask(&statement).unwrap();
+        server.query(&statement).unwrap();
     }
     let others = "SELECT shown, total, expires_at FROM quipu_totals WHERE name IN ('past', 'gone', 'never')";
-    assert_eq!(server.ask(others).unwrap(), "never|5|infinity");
-    let plan =
-        server.ask("SET enable_seqscan = off; EXPLAIN SELECT total FROM quipu_totals WHERE name = 'likes:42'").unwrap();
+    assert_eq!(server.query(others).unwrap(), "never|5|infinity");
+    let plan = server
+        .query("SET enable_seqscan = off; EXPLAIN SELECT total FROM quipu_totals WHERE name = 'likes:42'")
+        .unwrap();
     assert!(plan.contains("quipu_counters_name") && plan.contains("quipu_cells_pkey"), "by keys alone: {plan}");
 }
 
@@ -96,7 +97,7 @@ fn a_user_with_the_rights_that_the_first_page_lists_has_enough() {
         };
         block_on(open("postgres").clock()).unwrap();
         server
-            .ask(
+            .query(
                 &rights
                     .replace("quipu_", &format!("{prefix}_"))
                     .replace("CREATE ROLE counter LOGIN PASSWORD 'password';", ""),
@@ -104,7 +105,7 @@ fn a_user_with_the_rights_that_the_first_page_lists_has_enough() {
             .unwrap();
         open("counter")
     };
-    server.ask("CREATE ROLE counter LOGIN").unwrap();
+    server.query("CREATE ROLE counter LOGIN").unwrap();
     block_on(store_suite(async || fill()));
 }
 
@@ -113,14 +114,14 @@ fn what_a_server_refuses_is_not_applied_and_heals_by_itself() {
     let server = PostgresServer::start().unwrap();
     let prefix = crate::prefix();
     let store = open(&server.url(), Options { prefix: prefix.clone(), ..Options::default() }).unwrap();
-    let put = |seq| block_on(store.put_all(&[(name(b"a"), said(seq, 1))]));
+    let put = |seq| block_on(store.put_all(&[(name(b"a"), make_put(seq, 1))]));
     assert_eq!(put(1).unwrap(), [Verdict::Newest]);
     let refused = |seq, why: &str| {
         let put = put(seq);
         assert!(matches!(put, Err(StoreError::NotApplied { .. })), "{why}: {put:?}");
     };
     let configure = |statement: &str| {
-        server.ask(statement).unwrap();
+        server.query(statement).unwrap();
         server.reload().unwrap();
     };
     configure("ALTER SYSTEM SET default_transaction_read_only = on");
@@ -131,17 +132,17 @@ fn what_a_server_refuses_is_not_applied_and_heals_by_itself() {
     );
     configure("ALTER SYSTEM RESET default_transaction_read_only");
     until(|| put(2).is_ok(), "a server that takes writes again");
-    server.ask(&format!("ALTER TABLE \"{prefix}_cells\" RENAME TO away")).unwrap();
+    server.query(&format!("ALTER TABLE \"{prefix}_cells\" RENAME TO away")).unwrap();
     refused(3, "a table that is not there");
-    server.ask(&format!("ALTER TABLE away RENAME TO \"{prefix}_cells\"")).unwrap();
+    server.query(&format!("ALTER TABLE away RENAME TO \"{prefix}_cells\"")).unwrap();
     assert_eq!(put(3).unwrap(), [Verdict::Newest]);
-    server.ask(&format!("ALTER TABLE \"{prefix}_cells\" ADD CONSTRAINT small CHECK (seq < 4)")).unwrap();
+    server.query(&format!("ALTER TABLE \"{prefix}_cells\" ADD CONSTRAINT small CHECK (seq < 4)")).unwrap();
     refused(4, "a constraint");
-    server.ask(&format!("ALTER TABLE \"{prefix}_cells\" DROP CONSTRAINT small")).unwrap();
+    server.query(&format!("ALTER TABLE \"{prefix}_cells\" DROP CONSTRAINT small")).unwrap();
     assert_eq!(put(4).unwrap(), [Verdict::Newest]);
     let all = ["schema", "counters", "cells", "bodies", "pages", "claims", "writers", "names"]
         .map(|table| format!("\"{prefix}_{table}\""));
-    server.ask(&format!("DROP TABLE {} CASCADE", all.join(", "))).unwrap();
+    server.query(&format!("DROP TABLE {} CASCADE", all.join(", "))).unwrap();
     refused(5, "no tables");
     assert_eq!(put(5).unwrap(), [Verdict::Newest], "a new connection has made them again");
 }
@@ -149,7 +150,7 @@ fn what_a_server_refuses_is_not_applied_and_heals_by_itself() {
 /// Ends all connections to a server but the one that asks.
 fn end_connections(server: &PostgresServer) {
     let statement = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'quipu'";
-    server.ask(statement).expect("it ends them");
+    server.query(statement).expect("it ends them");
 }
 
 fn until(is_so: impl Fn() -> bool, what: &str) {
@@ -168,16 +169,16 @@ fn a_call_that_waits_for_a_lock_too_long_is_cancelled_and_not_applied() {
     let prefix = crate::prefix();
     let (connect_timeout, reply_timeout) = (Duration::from_secs(5), Duration::from_secs(1));
     let store = open(&server.url(), Options { prefix: prefix.clone(), connect_timeout, reply_timeout }).unwrap();
-    assert!(block_on(store.put_all(&[(name(b"a"), said(1, 1))])).is_ok());
+    assert!(block_on(store.put_all(&[(name(b"a"), make_put(1, 1))])).is_ok());
     thread::scope(|scope| {
         let holds = format!("BEGIN; LOCK TABLE \"{prefix}_cells\"; SELECT pg_sleep(3); COMMIT");
         let server = &server;
-        scope.spawn(move || server.ask(&holds).unwrap());
+        scope.spawn(move || server.query(&holds).unwrap());
         until(
-            || server.ask("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'").unwrap() == "1",
+            || server.query("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'").unwrap() == "1",
             "somebody's lock",
         );
-        let put = block_on(store.put_all(&[(name(b"a"), said(2, 2))]));
+        let put = block_on(store.put_all(&[(name(b"a"), make_put(2, 2))]));
         assert!(matches!(put, Err(StoreError::NotApplied { .. })), "{put:?}");
     });
     assert_eq!(block_on(store.read(name(b"a"))).unwrap().snapshot.sum(), 1);
@@ -188,32 +189,32 @@ fn a_connection_that_is_ended_while_it_works_leaves_the_outcome_open() {
     let server = PostgresServer::start().unwrap();
     let prefix = crate::prefix();
     let store = open(&server.url(), Options { prefix: prefix.clone(), ..Options::default() }).unwrap();
-    assert!(block_on(store.put_all(&[(name(b"a"), said(1, 1))])).is_ok());
+    assert!(block_on(store.put_all(&[(name(b"a"), make_put(1, 1))])).is_ok());
     thread::scope(|scope| {
         let holds = format!("BEGIN; LOCK TABLE \"{prefix}_cells\"; SELECT pg_sleep(1); COMMIT");
         let (server, store) = (&server, &store);
-        scope.spawn(move || server.ask(&holds).unwrap());
+        scope.spawn(move || server.query(&holds).unwrap());
         until(
-            || server.ask("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'").unwrap() == "1",
+            || server.query("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'").unwrap() == "1",
             "somebody's lock",
         );
-        let put = scope.spawn(move || block_on(store.put_all(&[(name(b"a"), said(2, 2))])));
+        let put = scope.spawn(move || block_on(store.put_all(&[(name(b"a"), make_put(2, 2))])));
         until(
-            || server.ask("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'").unwrap() == "1",
+            || server.query("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'").unwrap() == "1",
             "waiting for it",
         );
         end_connections(server);
         let put = put.join().unwrap();
         assert!(matches!(put, Err(StoreError::Unknown { .. })), "{put:?}");
     });
-    assert_eq!(block_on(store.put_all(&[(name(b"a"), said(2, 2))])).unwrap(), [Verdict::Newest]);
+    assert_eq!(block_on(store.put_all(&[(name(b"a"), make_put(2, 2))])).unwrap(), [Verdict::Newest]);
 }
 
 #[test]
 fn rows_that_no_statement_of_ours_wrote_are_refused_and_left_alone() {
     let server = PostgresServer::start().unwrap();
     let store = open(&server.url(), Options::default()).unwrap();
-    block_on(store.put_all(&[(name(b"odd"), said(1, 1))])).unwrap();
+    block_on(store.put_all(&[(name(b"odd"), make_put(1, 1))])).unwrap();
     for (bend, mend) in [
         ("UPDATE quipu_cells SET value = 0.5", "UPDATE quipu_cells SET value = 1"),
         ("UPDATE quipu_cells SET total = NULL", "UPDATE quipu_cells SET total = 1"),
@@ -229,10 +230,10 @@ fn rows_that_no_statement_of_ours_wrote_are_refused_and_left_alone() {
             "UPDATE quipu_counters SET last = '{}'",
         ),
     ] {
-        server.ask(bend).unwrap();
+        server.query(bend).unwrap();
         let read = block_on(store.read(name(b"odd")));
         assert!(matches!(read, Err(StoreError::Unknown { .. })), "{bend}: {read:?}");
-        server.ask(mend).unwrap();
+        server.query(mend).unwrap();
         assert_eq!(block_on(store.read(name(b"odd"))).unwrap().snapshot.sum(), 1);
     }
 }
@@ -243,7 +244,7 @@ fn claims_whose_windows_are_over_are_removed_by_later_ones() {
     let store = open(&server.url(), Options::default()).unwrap();
     let Millis(now) = block_on(store.clock()).unwrap();
     let claim = |token: &[u8], forget_at| Claim {
-        token: Token::new(token).unwrap(),
+        token: ClaimToken::new(token).unwrap(),
         owner: writer(1),
         attempt: 1,
         payload: 1,
@@ -251,7 +252,7 @@ fn claims_whose_windows_are_over_are_removed_by_later_ones() {
         reply: None,
     };
     let forgotten = "INSERT INTO quipu_claims SELECT ('old' || n)::bytea, gen_random_uuid(), 9, 9, n, 'reply' FROM generate_series(1, 10) n";
-    server.ask(forgotten).unwrap();
+    server.query(forgotten).unwrap();
     assert_eq!(
         block_on(store.claim(&claim(b"old10", now + 60_000))).unwrap(),
         ClaimVerdict::Claimed,
@@ -261,7 +262,7 @@ fn claims_whose_windows_are_over_are_removed_by_later_ones() {
         assert_eq!(block_on(store.claim(&claim(token, u64::MAX))).unwrap(), ClaimVerdict::Claimed);
     }
     assert_eq!(
-        server.ask("SELECT token, reply FROM quipu_claims ORDER BY token").unwrap(),
+        server.query("SELECT token, reply FROM quipu_claims ORDER BY token").unwrap(),
         "\\x61|\n\\x62|\n\\x63|\n\\x6f6c643130|"
     );
     assert_eq!(block_on(store.claim(&claim(b"late", now - 1))).unwrap(), ClaimVerdict::TooLate);
@@ -271,7 +272,7 @@ fn claims_whose_windows_are_over_are_removed_by_later_ones() {
 fn the_registry_is_full_at_its_bound_and_those_in_it_go_on() {
     let server = PostgresServer::start().unwrap();
     let store = open(&server.url(), Options::default()).unwrap();
-    let (holder, lease_until, stage) = (Some(Holder(1)), Millis(5), Stage::Live);
+    let (holder, lease_until, stage) = (Some(Holder(1)), Millis(5), WriterStage::Live);
     let registration = |node, version| Registration { writer: writer(node), holder, lease_until, stage, version };
     assert_eq!(block_on(store.register(0, &registration(0, 1))).unwrap(), RegisterVerdict::Registered);
     let fill = format!(
@@ -279,7 +280,7 @@ fn the_registry_is_full_at_its_bound_and_those_in_it_go_on() {
          FROM generate_series(1, {}) n",
         REGISTRATIONS_MAX - 1
     );
-    server.ask(&fill).unwrap();
+    server.query(&fill).unwrap();
     let more = registration(u64::MAX, 1);
     assert_eq!(block_on(store.register(0, &more)).unwrap(), RegisterVerdict::Full);
     assert_eq!(block_on(store.register(1, &registration(7, 2))).unwrap(), RegisterVerdict::Registered);
@@ -294,7 +295,7 @@ fn a_wide_row_is_swapped_and_read_whole() {
     let store = fresh(&server.url());
     let at = name(b"wide");
     let puts: Vec<_> = (0..1_024_u16)
-        .map(|shard| (at, Put { cell: CellId { writer: writer(1), shard: Shard(shard) }, ..said(1, 1) }))
+        .map(|shard| (at, Put { cell: CellId { writer: writer(1), shard: Shard(shard) }, ..make_put(1, 1) }))
         .collect();
     for part in 0..4 {
         let mut part_puts = puts.clone();
@@ -303,8 +304,8 @@ fn a_wide_row_is_swapped_and_read_whole() {
     }
     let seen = block_on(store.read(at)).unwrap();
     assert_eq!(seen.snapshot.sum(), 4_096);
-    let by = By { id: SwapId(1), node: NodeId(1), grace: Duration::from_secs(3_600), registered: &NOBODY };
-    let Next::Row(next) = compute(&seen, &by, &Change::Reset).unwrap().next else { panic!("a reset swaps") };
+    let by = SwapContext { id: SwapId(1), node: NodeId(1), grace: Duration::from_secs(3_600), registered: &NO_WRITERS };
+    let NextRow::Row(next) = plan_swap(&seen, &by, &Change::Reset).unwrap().next else { panic!("a reset swaps") };
     let verdict = block_on(store.swap(at, seen.snapshot.version, Some(&next))).unwrap();
     assert_eq!(verdict, SwapVerdict::Swapped);
     let back = block_on(store.read(at)).unwrap().snapshot;
@@ -320,15 +321,18 @@ fn numbers_of_the_whole_range_are_exact() {
         let wide = Put {
             seq: Seq(u64::MAX),
             epoch: Epoch { millis: i64::MAX as u64, node: NodeId(u64::MAX) },
-            ..said(0, value)
+            ..make_put(0, value)
         };
         assert_eq!(block_on(store.put_all(&[(name(&at), wide)])).unwrap(), [Verdict::Newest]);
         let seen = block_on(store.read(name(&at))).unwrap().snapshot;
         let held = seen.cells[&wide.cell];
         assert_eq!((held.seq, held.value, held.total, seen.epoch), (wide.seq, value, value, wide.epoch));
         // What a version is made of wraps here as it does at the server.
-        let next =
-            Snapshot { version: Version { swaps: 1, ..seen.version }, swaps: vec![SwapId(u128::MAX)], ..seen.clone() };
+        let next = Snapshot {
+            version: RowVersion { swaps: 1, ..seen.version },
+            swaps: vec![SwapId(u128::MAX)],
+            ..seen.clone()
+        };
         assert_eq!(block_on(store.swap(name(&at), seen.version, Some(&next))).unwrap(), SwapVerdict::Swapped);
     }
 }
@@ -344,8 +348,10 @@ fn a_servers_own_defaults_do_not_matter() {
 fn puts_of_one_cell_in_one_call_are_judged_in_their_order() {
     let server = PostgresServer::start().unwrap();
     let store = fresh(&server.url());
-    let falling: Vec<_> =
-        (1..=512).rev().flat_map(|seq| [(name(b"a"), said(seq, 5)), (name(b"b"), said(600 - seq, 5))]).collect();
+    let falling: Vec<_> = (1..=512)
+        .rev()
+        .flat_map(|seq| [(name(b"a"), make_put(seq, 5)), (name(b"b"), make_put(600 - seq, 5))])
+        .collect();
     let verdicts = block_on(store.put_all(&falling)).unwrap();
     for (n, verdict) in verdicts.into_iter().enumerate() {
         let newest = n == 0 || n % 2 == 1;
@@ -353,7 +359,7 @@ fn puts_of_one_cell_in_one_call_are_judged_in_their_order() {
     }
     // Whatever the first of a batch says makes the row; the others are judged by it.
     let [early, late] = [3, 9].map(|millis| Epoch { millis, node: NodeId(1) });
-    let of = |epoch, seq| (name(b"c"), Put { epoch, ..said(seq, 5) });
+    let of = |epoch, seq| (name(b"c"), Put { epoch, ..make_put(seq, 5) });
     let verdicts = block_on(store.put_all(&[of(early, 2), of(late, 3), of(Epoch::FIRST, 1), of(early, 4)])).unwrap();
     assert_eq!(verdicts, [Verdict::Newest, Verdict::Behind { epoch: early }, Verdict::Older, Verdict::Newest]);
 }

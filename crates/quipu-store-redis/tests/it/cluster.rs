@@ -8,13 +8,13 @@ use std::time::Duration;
 use quipu_model::Store;
 use quipu_model::shared::Verdict;
 use quipu_store_redis::{Options, open};
-use quipu_testkit::proxy::{Proxy, Weather};
+use quipu_testkit::proxy::{NetworkFault, Proxy};
 use quipu_testkit::servers::redis::RedisCluster;
 use quipu_testkit::store_suite::{block_on, harvest};
-use quipu_testkit::{Dice, store_suite};
+use quipu_testkit::{SeededRng, store_suite};
 
 use crate::faults::{REPLY_TIMEOUT, ROUGH_REQUESTS, put_until_answered, rough};
-use crate::suite::{name, puts_of, said};
+use crate::suite::{make_put, name, puts_of};
 use crate::{fresh, hasty};
 
 #[test]
@@ -28,7 +28,7 @@ fn one_call_puts_on_every_master_and_a_scan_finds_all() {
     let cluster = RedisCluster::start().unwrap();
     let store = fresh(&cluster.url());
     let names: Vec<String> = (0..1_024).map(|n| format!("n{n}")).collect();
-    let puts: Vec<_> = names.iter().map(|at| (name(at.as_bytes()), said(1, 1))).collect();
+    let puts: Vec<_> = names.iter().map(|at| (name(at.as_bytes()), make_put(1, 1))).collect();
     assert_eq!(block_on(store.put_all(&puts)).unwrap(), vec![Verdict::Newest; names.len()]);
     for master in cluster.masters() {
         let keys = cluster.servers[master].call(&["DBSIZE"]).unwrap().number().unwrap();
@@ -64,7 +64,7 @@ fn a_counter_is_found_while_its_slot_moves_and_after() {
 
 #[test]
 fn a_store_heals_after_a_master_was_lost() {
-    let mut cluster = RedisCluster::start_hasty().unwrap();
+    let mut cluster = RedisCluster::start_with_fast_failover().unwrap();
     let store = hasty(&cluster.url());
     let names: Vec<String> = (0..60).map(|n| format!("n{n}")).collect();
     for at in &names {
@@ -98,7 +98,7 @@ fn a_store_heals_after_a_master_was_lost() {
 
 #[test]
 fn what_a_replica_had_is_there_after_a_failover() {
-    let mut cluster = RedisCluster::start_hasty().unwrap();
+    let mut cluster = RedisCluster::start_with_fast_failover().unwrap();
     let store = fresh(&cluster.url());
     let names: Vec<String> = (0..30).map(|n| format!("n{n}")).collect();
     for at in &names {
@@ -119,7 +119,7 @@ fn what_a_replica_had_is_there_after_a_failover() {
 
 #[test]
 fn a_store_heals_after_a_master_hung_and_was_replaced() {
-    let mut cluster = RedisCluster::start_hasty().unwrap();
+    let mut cluster = RedisCluster::start_with_fast_failover().unwrap();
     let store = hasty(&cluster.url());
     let names: Vec<String> = (0..30).map(|n| format!("n{n}")).collect();
     for at in &names {
@@ -130,7 +130,7 @@ fn a_store_heals_after_a_master_hung_and_was_replaced() {
     for at in &names {
         put_until_answered(&store, at.as_bytes(), 2);
     }
-    cluster.servers[hung].cont().unwrap();
+    cluster.servers[hung].resume().unwrap();
     for at in &names {
         assert_eq!(put_until_answered(&store, at.as_bytes(), 3).0, Verdict::Newest);
         assert_eq!(block_on(store.read(name(at.as_bytes()))).unwrap().snapshot.sum(), 3);
@@ -142,8 +142,8 @@ fn a_store_heals_after_a_master_hung_and_was_replaced() {
 fn the_suite_passes_on_a_cluster_behind_a_slow_network() {
     let cluster = RedisCluster::start().unwrap();
     let (proxies, url) = behind(&cluster, |n| match n % 16 {
-        0 => Weather::Delay(Duration::from_millis(2)),
-        _ => Weather::Clear,
+        0 => NetworkFault::Delay(Duration::from_millis(2)),
+        _ => NetworkFault::PassThrough,
     });
     block_on(store_suite(async || fresh(&url)));
     let busy = proxies.iter().filter(|proxy| proxy.requests() > 20).count();
@@ -153,10 +153,10 @@ fn the_suite_passes_on_a_cluster_behind_a_slow_network() {
 #[test]
 fn each_add_is_counted_once_on_a_cluster_behind_a_network_that_fails() {
     let cluster = RedisCluster::start().unwrap();
-    let (dice, calm) = (Dice::new(7), Arc::new(AtomicU64::new(0)));
+    let (rng, calm) = (SeededRng::new(7), Arc::new(AtomicU64::new(0)));
     // Requests of the present schedule, whichever server they are for.
     let requests = calm.clone();
-    let (_proxies, url) = behind(&cluster, move |_| rough(&dice, requests.fetch_add(1, Ordering::SeqCst)));
+    let (_proxies, url) = behind(&cluster, move |_| rough(&rng, requests.fetch_add(1, Ordering::SeqCst)));
     for seed in 0..3 {
         calm.store(0, Ordering::SeqCst);
         let options = Options { prefix: crate::prefix(), connect_timeout: REPLY_TIMEOUT, reply_timeout: REPLY_TIMEOUT };
@@ -166,7 +166,7 @@ fn each_add_is_counted_once_on_a_cluster_behind_a_network_that_fails() {
 }
 
 /// A proxy before each server, whose address is the one that the Cluster tells its clients.
-fn behind(cluster: &RedisCluster, plan: impl Fn(u64) -> Weather + Send + Sync + 'static) -> (Vec<Proxy>, String) {
+fn behind(cluster: &RedisCluster, plan: impl Fn(u64) -> NetworkFault + Send + Sync + 'static) -> (Vec<Proxy>, String) {
     let plan = Arc::new(plan);
     let mut proxies = Vec::new();
     for server in &cluster.servers {
@@ -178,7 +178,7 @@ fn behind(cluster: &RedisCluster, plan: impl Fn(u64) -> Weather + Send + Sync + 
     }
     let ports: BTreeSet<i64> = proxies.iter().map(|proxy| proxy.address().port().into()).collect();
     for server in &cluster.servers {
-        let told = (0..500).any(|_| {
+        let has_spread = (0..500).any(|_| {
             let slots = server.call(&["CLUSTER", "SLOTS"]).expect("it is up");
             let servers = slots.elements().iter().flat_map(|range| &range.elements()[2..]);
             let known = servers.filter_map(|server| server.elements()[1].number()).all(|port| ports.contains(&port));
@@ -187,7 +187,7 @@ fn behind(cluster: &RedisCluster, plan: impl Fn(u64) -> Weather + Send + Sync + 
             }
             known
         });
-        assert!(told, "the servers tell each other their new addresses");
+        assert!(has_spread, "the servers tell each other their new addresses");
     }
     let url = format!("redis-cluster://{},{}", proxies[0].address(), proxies[1].address());
     (proxies, url)

@@ -3,20 +3,20 @@
 use std::error::Error;
 use std::time::{Duration, Instant};
 
-use quipu_model::shared::body::{Body, Shape};
+use quipu_model::shared::body::{BodyShape, StoredBody};
 use quipu_model::shared::put::put;
 use quipu_model::shared::{
-    BodyPut, BodyVerdict, Claim, ClaimEnd, ClaimVerdict, Holder, Put, Registration, RestoreVerdict, Snapshot, Stage,
-    SwapVerdict, Token, Verdict, life_cell,
+    BodyPut, BodyVerdict, Claim, ClaimEnd, ClaimToken, ClaimVerdict, Holder, Put, Registration, RestoreVerdict,
+    Snapshot, SwapVerdict, Verdict, WriterStage, incarnation_cell,
 };
 use quipu_model::{Millis, Store, StoreError};
 use quipu_store_redis::{Options, RedisStore, open};
-use quipu_testkit::Dice;
+use quipu_testkit::SeededRng;
 use quipu_testkit::resp::Value;
 use quipu_testkit::servers::redis::RedisServer;
 use quipu_testkit::store_suite::block_on;
 
-use crate::suite::{name, said, writer};
+use crate::suite::{make_put, name, writer};
 
 /// Longer than any call on a small key takes, and shorter than the time-out of a reply.
 const PROMPT: Duration = Duration::from_secs(3);
@@ -53,13 +53,13 @@ fn promptly<T>(what: &str, call: impl FnOnce() -> T) -> T {
 
 /// A put of a sketch's whole body.
 fn body_put(seq: u64, from: Option<u64>) -> BodyPut {
-    let put = Put { cell: life_cell(writer(1), 0), ..said(seq, 1) };
-    let shape = Shape { kind: 3, key: 7, length: 2_000 };
+    let put = Put { cell: incarnation_cell(writer(1), 0), ..make_put(seq, 1) };
+    let shape = BodyShape { kind: 3, key: 7, length: 2_000 };
     BodyPut { put, from: from.map(quipu_model::shared::Seq), whole: true, shape, pages: vec![(1, (*b"page").into())] }
 }
 
 fn claim(token: &[u8], attempt: u64, forget_at: Millis) -> Claim {
-    let token = Token::new(token).expect("tokens of these tests are short");
+    let token = ClaimToken::new(token).expect("tokens of these tests are short");
     Claim { token, owner: writer(1), attempt, payload: 5, forget_at, reply: None }
 }
 
@@ -79,13 +79,13 @@ fn one_damaged_row_takes_no_verdict_from_the_others() {
     for (damage, seq) in damage.into_iter().zip(1..) {
         server.call(&["DEL", "quipu:c:bad"]).unwrap();
         server.call(damage).unwrap();
-        let mut puts: Vec<_> = names.iter().map(|at| (name(at.as_bytes()), said(seq, 5))).collect();
-        puts.insert(50, (name(b"bad"), said(seq, 5)));
+        let mut puts: Vec<_> = names.iter().map(|at| (name(at.as_bytes()), make_put(seq, 5))).collect();
+        puts.insert(50, (name(b"bad"), make_put(seq, 5)));
         let mut results = block_on(store.put(&puts)).unwrap();
         let bad = results.remove(50).expect_err("it cannot be put");
         assert!(causes(&bad).contains("quipu:c:bad"), "{damage:?}: {}", causes(&bad));
         assert!(results.iter().all(|result| matches!(result, Ok(Verdict::Newest))), "{damage:?}: {results:?}");
-        let alone = block_on(store.put(&[(name(b"bad"), said(seq, 5))])).expect("the store itself is well");
+        let alone = block_on(store.put(&[(name(b"bad"), make_put(seq, 5))])).expect("the store itself is well");
         assert!(alone[0].is_err());
         if damage[0] == "HSET" {
             assert_eq!(server.call(&["HEXISTS", "quipu:c:bad", CELL]).unwrap().number(), Some(0), "{damage:?}");
@@ -105,7 +105,7 @@ fn a_length_of_many_digits_in_a_body_does_not_keep_the_server() {
         let put = promptly("a put of a body", || block_on(store.put_body(name(b"visitors"), &next)));
         let shown = causes(&put.expect_err("nobody knows how many pages there are"));
         assert!(shown.contains("quipu:c:visitors") && shown.contains("body"), "{length}: {shown}");
-        let other = promptly("a put elsewhere", || block_on(store.put_all(&[(name(b"other"), said(seq, 1))])));
+        let other = promptly("a put elsewhere", || block_on(store.put_all(&[(name(b"other"), make_put(seq, 1))])));
         assert_eq!(other.unwrap(), [Verdict::Newest]);
     }
 }
@@ -123,7 +123,7 @@ fn a_hash_with_more_fields_or_longer_ones_than_any_stays_at_the_server() {
         let shown = causes(&read.expect_err("it is no row"));
         assert!(shown.contains(why), "{shown}");
         assert!(promptly("a read", || block_on(store.read_bodies(name(at)))).is_err());
-        assert!(promptly("a put", || block_on(store.put(&[(name(at), said(1, 1))]))).unwrap()[0].is_err());
+        assert!(promptly("a put", || block_on(store.put(&[(name(at), make_put(1, 1))]))).unwrap()[0].is_err());
     }
 }
 
@@ -157,9 +157,9 @@ fn claims_that_cannot_be_read_are_conflicts_and_the_others_are_put_back() {
     server.call(&["SET", "quipu:t:other", "type"]).unwrap();
     server.call(&["HSET", "quipu:t:foreign", "x", "y"]).unwrap();
     server.call(&["HSET", "quipu:t:torn", "owner", "1.1", "payload", "5"]).unwrap();
-    let asked = ["other", "a", "foreign", "torn", "b"];
+    let wanted = ["other", "a", "foreign", "torn", "b"];
     let applied = |token: &str| Claim { reply: Some((*b"5").into()), ..claim(token.as_bytes(), 1, forget_at) };
-    let verdicts = block_on(store.restore_claims(&asked.map(applied))).unwrap();
+    let verdicts = block_on(store.restore_claims(&wanted.map(applied))).unwrap();
     use RestoreVerdict::{Conflict, Restored};
     assert_eq!(verdicts, [Conflict, Restored, Conflict, Conflict, Restored]);
     assert_eq!(server.call(&["HLEN", "quipu:t:foreign"]).unwrap().number(), Some(1), "left alone");
@@ -174,7 +174,7 @@ fn a_registration_that_cannot_be_read_is_not_replaced() {
     let field = "0000000000000001.0000000000000001";
     server.call(&["HSET", "quipu:writers", field, "what"]).unwrap();
     let (holder, lease_until) = (Some(Holder(1)), Millis(5));
-    let next = Registration { writer: writer(1), holder, lease_until, stage: Stage::Live, version: 1 };
+    let next = Registration { writer: writer(1), holder, lease_until, stage: WriterStage::Live, version: 1 };
     for error in [block_on(store.register(0, &next)).err(), block_on(store.unregister(writer(1), 0)).err()] {
         let shown = causes(&error.expect("nobody knows who that is"));
         assert!(shown.contains("quipu:writers"), "{shown}");
@@ -200,7 +200,7 @@ fn value(server: &RedisServer, key: &str, field: &str) -> String {
 }
 
 /// What a field may hold after damage: parts of what was there, other numbers, bytes of no meaning.
-fn damaged(was: &str, dice: &Dice) -> String {
+fn damaged(was: &str, rng: &SeededRng) -> String {
     const ODD: [&str; 16] = [
         "",
         " ",
@@ -220,41 +220,41 @@ fn damaged(was: &str, dice: &Dice) -> String {
         "00000000000000000000.99999999999999999999",
     ];
     let mut text: Vec<char> = was.chars().collect();
-    match dice.below(8) {
-        0 => return dice.pick(&ODD).to_string(),
-        1 => text.truncate(dice.below(text.len() + 1)),
-        2 => text.extend(dice.pick(&ODD).chars()),
-        3 => text.extend(std::iter::repeat_n('9', dice.below(400))),
-        4 => text = "x".repeat(dice.below(5_000)).chars().collect(),
+    match rng.below(8) {
+        0 => return rng.pick(&ODD).to_string(),
+        1 => text.truncate(rng.below(text.len() + 1)),
+        2 => text.extend(rng.pick(&ODD).chars()),
+        3 => text.extend(std::iter::repeat_n('9', rng.below(400))),
+        4 => text = "x".repeat(rng.below(5_000)).chars().collect(),
         5 if !text.is_empty() => {
-            let at = dice.below(text.len());
-            text.splice(at..at, dice.pick(&ODD).chars());
+            let at = rng.below(text.len());
+            text.splice(at..at, rng.pick(&ODD).chars());
         }
         _ if !text.is_empty() => {
-            let at = dice.below(text.len());
-            text[at] = *dice.pick(&['0', '9', ' ', 'o', 'c', '-', '.', '\u{1}', 'é']);
+            let at = rng.below(text.len());
+            text[at] = *rng.pick(&['0', '9', ' ', 'o', 'c', '-', '.', '\u{1}', 'é']);
         }
         _ => {}
     }
     text.into_iter().collect()
 }
 
-fn damage(server: &RedisServer, key: &str, dice: &Dice) -> String {
+fn damage(server: &RedisServer, key: &str, rng: &SeededRng) -> String {
     let names = fields(server, key);
-    let field = dice.pick(&names).clone();
+    let field = rng.pick(&names).clone();
     let was = value(server, key, &field);
-    match dice.below(6) {
+    match rng.below(6) {
         0 => {
             server.call(&["HDEL", key, &field]).expect("it is a hash");
             format!("{field} removed")
         }
         1 => {
-            let other = damaged(&field, dice);
+            let other = damaged(&field, rng);
             server.call(&["HSET", key, &other, &was]).expect("it is a hash");
             format!("{field} again as {other:?}")
         }
         _ => {
-            let bent = damaged(&was, dice);
+            let bent = damaged(&was, rng);
             server.call(&["HSET", key, &field, &bent]).expect("it is a hash");
             format!("{field} = {bent:?}, was {was:?}")
         }
@@ -262,7 +262,7 @@ fn damage(server: &RedisServer, key: &str, dice: &Dice) -> String {
 }
 
 /// Makes a row of several writers with an expiry, a spent cell, and a body.
-fn fill(store: &RedisStore, at: &str, dice: &Dice) {
+fn fill(store: &RedisStore, at: &str, rng: &SeededRng) {
     let at = name(at.as_bytes());
     block_on(store.put_body(at, &body_put(1, None))).expect("an empty row takes a body");
     let mut row = block_on(store.read(at)).expect("it was written by us").snapshot;
@@ -270,12 +270,12 @@ fn fill(store: &RedisStore, at: &str, dice: &Dice) {
     row.version.swaps += 1;
     row.base = Some(7);
     row.swaps = vec![quipu_model::shared::SwapId(9)];
-    if dice.chance(50) {
+    if rng.chance(50) {
         row.expires_at = Some(Millis(block_on(store.clock()).expect("it answers").0 + 3_600_000));
     }
     assert_eq!(block_on(store.swap(at, version, Some(&row))).expect("it answers"), SwapVerdict::Swapped);
     for node in 2..4 {
-        let mut put = said(10, 5);
+        let mut put = make_put(10, 5);
         put.cell.writer = writer(node);
         block_on(store.put_all(&[(at, put)])).expect("it answers");
     }
@@ -287,12 +287,12 @@ fn rows_of_garbage_stop_nobody_else_and_are_never_taken_for_numbers() {
     let store = store(&server);
     let (mut read_anyway, mut refused) = (0, 0);
     for seed in 0..SEEDS {
-        let dice = Dice::new(seed);
+        let rng = SeededRng::new(seed);
         for n in 0..ROWS {
             let at = format!("fuzz:{seed}:{n}");
-            fill(&store, &at, &dice);
+            fill(&store, &at, &rng);
             let key = format!("quipu:c:{at}");
-            let what: Vec<String> = (0..1 + dice.below(2)).map(|_| damage(&server, &key, &dice)).collect();
+            let what: Vec<String> = (0..1 + rng.below(2)).map(|_| damage(&server, &key, &rng)).collect();
             let what = format!("seed {seed}, row {n}: {what:?}");
             let here = name(at.as_bytes());
             let before = promptly(&what, || block_on(store.read(here))).ok();
@@ -300,11 +300,12 @@ fn rows_of_garbage_stop_nobody_else_and_are_never_taken_for_numbers() {
                 Some(_) => read_anyway += 1,
                 None => refused += 1,
             }
-            put_as_the_model_does(&store, &at, before.map(|seen| (seen.snapshot, seen.at)), &dice, &what);
+            put_as_the_model_does(&store, &at, before.map(|seen| (seen.snapshot, seen.at)), &rng, &what);
             let body = promptly(&what, || block_on(store.put_body(here, &body_put(2, Some(1)))));
-            if let Ok(BodyVerdict::Told(Verdict::Newest)) = body {
+            if let Ok(BodyVerdict::Cell(Verdict::Newest)) = body {
                 let held = block_on(store.read_bodies(here)).map(|seen| seen.bodies.get(&writer(1)).cloned());
-                let expected = Body { bytes: page_one(), ..Body::new(body_put(2, None).shape).expect("it is short") };
+                let expected =
+                    StoredBody { bytes: page_one(), ..StoredBody::new(body_put(2, None).shape).expect("it is short") };
                 assert!(held.as_ref().map_or(true, |held| held.as_ref() == Some(&expected)), "{what}: {held:?}");
             }
             if let Ok(seen) = promptly(&what, || block_on(store.read(here))) {
@@ -313,8 +314,8 @@ fn rows_of_garbage_stop_nobody_else_and_are_never_taken_for_numbers() {
                 drop(promptly(&what, || block_on(store.swap(here, version, Some(&next)))));
                 drop(promptly(&what, || block_on(store.swap_bodies(here, version, &next, &[(writer(1), None)]))));
             }
-            drop(promptly(&what, || block_on(store.swap(here, quipu_model::shared::Version::ABSENT, None))));
-            let fine = promptly(&what, || block_on(store.put_all(&[(name(b"fine"), said(n as u64 + 1, 1))])));
+            drop(promptly(&what, || block_on(store.swap(here, quipu_model::shared::RowVersion::ABSENT, None))));
+            let fine = promptly(&what, || block_on(store.put_all(&[(name(b"fine"), make_put(n as u64 + 1, 1))])));
             assert!(fine.is_ok(), "{what}: {fine:?}");
         }
     }
@@ -328,18 +329,24 @@ fn page_one() -> Vec<u8> {
 }
 
 /// Puts: what the row was to a reader, the model says what must become of it, or there is an error.
-fn put_as_the_model_does(store: &RedisStore, at: &str, before: Option<(Snapshot, Millis)>, dice: &Dice, what: &str) {
-    let mut asked = said(9 + dice.below(4) as u64, 6);
-    asked.cell.writer = writer(2 + dice.below(3) as u64);
-    let results = promptly(what, || block_on(store.put(&[(name(at.as_bytes()), asked)])));
+fn put_as_the_model_does(
+    store: &RedisStore,
+    at: &str,
+    before: Option<(Snapshot, Millis)>,
+    rng: &SeededRng,
+    what: &str,
+) {
+    let mut wanted = make_put(9 + rng.below(4) as u64, 6);
+    wanted.cell.writer = writer(2 + rng.below(3) as u64);
+    let results = promptly(what, || block_on(store.put(&[(name(at.as_bytes()), wanted)])));
     let Ok(verdict) = &results.expect("the store itself is well")[0] else { return };
     let Some((row, time)) = before else { return };
     let mut row = Some(row).filter(|row| row.version != Default::default());
     let was_there = row.is_some();
-    assert_eq!(*verdict, put(&mut row, &asked, time), "{what}: {asked:?}");
+    assert_eq!(*verdict, put(&mut row, &wanted, time), "{what}: {wanted:?}");
     if let (Ok(after), Some(mut row), true) = (block_on(store.read(name(at.as_bytes()))), row, was_there) {
         row.version.puts = after.snapshot.version.puts;
-        assert_eq!(after.snapshot, row, "{what}: {asked:?}");
+        assert_eq!(after.snapshot, row, "{what}: {wanted:?}");
     }
 }
 
@@ -349,15 +356,15 @@ fn claims_and_registrations_of_garbage_stop_nobody_else() {
     let store = store(&server);
     let forget_at = Millis(block_on(store.clock()).unwrap().0 + 600_000);
     for seed in 0..SEEDS {
-        let dice = Dice::new(seed);
+        let rng = SeededRng::new(seed);
         for n in 0..ROWS {
             let token = format!("{seed}:{n}");
             let first = claim(token.as_bytes(), 1, forget_at);
             block_on(store.claim(&first)).unwrap();
-            if dice.chance(50) {
+            if rng.chance(50) {
                 block_on(store.end_claim(&first.token, first.owner, 1, &ClaimEnd::Done((*b"5").into()))).unwrap();
             }
-            let what = damage(&server, &format!("quipu:t:{token}"), &dice);
+            let what = damage(&server, &format!("quipu:t:{token}"), &rng);
             let again = Claim { owner: writer(2), ..claim(token.as_bytes(), 2, forget_at) };
             let verdict = promptly(&what, || block_on(store.claim(&again)));
             let is_over = value(&server, &format!("quipu:t:{token}"), "attempt") == "2";
@@ -365,15 +372,16 @@ fn claims_and_registrations_of_garbage_stop_nobody_else() {
             assert!(!matches!(verdict, Ok(ClaimVerdict::Claimed)) || is_over, "{what}: {verdict:?}");
             let applied = Claim { reply: Some((*b"5").into()), ..first.clone() };
             assert!(promptly(&what, || block_on(store.restore_claims(&[applied]))).is_ok(), "{what}");
-            drop(promptly(&what, || block_on(store.end_claim(&first.token, first.owner, 1, &ClaimEnd::GivenBack))));
+            drop(promptly(&what, || block_on(store.end_claim(&first.token, first.owner, 1, &ClaimEnd::Released))));
             let fine = claim(format!("fine:{token}").as_bytes(), 1, forget_at);
             assert_eq!(block_on(store.claim(&fine)).unwrap(), ClaimVerdict::Claimed);
             let (holder, lease_until) = (Some(Holder(1)), Millis(5));
-            let registration = Registration { writer: writer(9), holder, lease_until, stage: Stage::Live, version: 1 };
+            let registration =
+                Registration { writer: writer(9), holder, lease_until, stage: WriterStage::Live, version: 1 };
             server.call(&["DEL", "quipu:writers", "quipu:names"]).unwrap();
             block_on(store.register(0, &registration)).unwrap();
             block_on(store.name_node(quipu_model::NodeId(9), Some("nine"))).unwrap();
-            let what = damage(&server, "quipu:writers", &dice) + &damage(&server, "quipu:names", &dice);
+            let what = damage(&server, "quipu:writers", &rng) + &damage(&server, "quipu:names", &rng);
             drop(promptly(&what, || block_on(store.writers())));
             drop(promptly(&what, || block_on(store.node_names())));
             drop(promptly(&what, || block_on(store.register(1, &Registration { version: 2, ..registration }))));

@@ -5,15 +5,15 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use quipu_model::shared::{Snapshot, SwapId, Verdict, Version};
+use quipu_model::shared::{RowVersion, Snapshot, SwapId, Verdict};
 use quipu_model::{Millis, Store, StoreError};
 use quipu_store_redis::{Options, open};
-use quipu_testkit::proxy::{Proxy, Weather};
+use quipu_testkit::proxy::{NetworkFault, Proxy};
 use quipu_testkit::servers::redis::RedisServer;
 use quipu_testkit::store_suite::{block_on, harvest};
-use quipu_testkit::{Dice, store_suite};
+use quipu_testkit::{SeededRng, store_suite};
 
-use crate::suite::{name, puts_of, said};
+use crate::suite::{make_put, name, puts_of};
 use crate::{fresh, hasty};
 
 /// How often a call is tried until a store must have healed: with a pause each, several seconds.
@@ -31,7 +31,7 @@ pub const REPLY_TIMEOUT: Duration = Duration::from_secs(2);
 /// A put, until it is answered; how many tries that took.
 pub fn put_until_answered(store: &impl Store, at: &[u8], seq: u64) -> (Verdict, u32) {
     for tries in 1..=TRIES {
-        match block_on(store.put_all(&[(name(at), said(seq, i128::from(seq)))])) {
+        match block_on(store.put_all(&[(name(at), make_put(seq, i128::from(seq)))])) {
             Ok(verdicts) => return (verdicts[0], tries),
             Err(_) => thread::sleep(Duration::from_millis(50)),
         }
@@ -46,11 +46,11 @@ fn a_server_that_is_not_there_has_applied_nothing() {
     server.kill();
     let store = fresh(&url);
     for _ in 0..2 {
-        let put = block_on(store.put_all(&[(name(b"a"), said(1, 1))]));
+        let put = block_on(store.put_all(&[(name(b"a"), make_put(1, 1))]));
         assert!(matches!(put, Err(StoreError::NotApplied { .. })), "{put:?}");
     }
     server.restart().unwrap();
-    assert_eq!(block_on(store.put_all(&[(name(b"a"), said(1, 1))])).unwrap(), [Verdict::Newest], "it is there now");
+    assert_eq!(block_on(store.put_all(&[(name(b"a"), make_put(1, 1))])).unwrap(), [Verdict::Newest], "it is there now");
 }
 
 #[test]
@@ -93,11 +93,11 @@ fn a_server_that_hangs_leaves_the_outcome_open_and_heals_when_it_goes_on() {
     let store = hasty(&server.url());
     put_until_answered(&store, b"a", 1);
     server.stop().unwrap();
-    let put = block_on(store.put_all(&[(name(b"a"), said(2, 2))]));
+    let put = block_on(store.put_all(&[(name(b"a"), make_put(2, 2))]));
     assert!(matches!(put, Err(StoreError::Unknown { .. })), "{put:?}");
-    let put = block_on(store.put_all(&[(name(b"a"), said(3, 3))]));
+    let put = block_on(store.put_all(&[(name(b"a"), make_put(3, 3))]));
     assert!(matches!(put, Err(StoreError::NotApplied { .. })), "no connection was made: {put:?}");
-    server.cont().unwrap();
+    server.resume().unwrap();
     put_until_answered(&store, b"b", 1);
     let held = block_on(store.read(name(b"a"))).unwrap().snapshot.sum();
     assert!(held == 1 || held == 2, "now, later or never, but nothing else: {held}");
@@ -169,10 +169,10 @@ fn a_scan_goes_on_anew_after_the_server_was_started_again() {
 }
 
 /// A store behind a network whose next request meets what is set.
-fn behind(server: &RedisServer) -> (Proxy, Arc<Mutex<Weather>>, quipu_store_redis::RedisStore) {
-    let weather = Arc::new(Mutex::new(Weather::Clear));
+fn behind(server: &RedisServer) -> (Proxy, Arc<Mutex<NetworkFault>>, quipu_store_redis::RedisStore) {
+    let weather = Arc::new(Mutex::new(NetworkFault::PassThrough));
     let next = weather.clone();
-    let plan = move |_| std::mem::replace(&mut *next.lock().expect("nobody panics with it"), Weather::Clear);
+    let plan = move |_| std::mem::replace(&mut *next.lock().expect("nobody panics with it"), NetworkFault::PassThrough);
     let proxy = Proxy::start(server.address(), plan).expect("a port is free");
     let store = hasty(&format!("redis://{}", proxy.address()));
     (proxy, weather, store)
@@ -183,13 +183,14 @@ fn a_call_whose_reply_is_lost_is_unknown_and_was_carried_out_once() {
     let server = RedisServer::start().unwrap();
     let (_proxy, weather, store) = behind(&server);
     let row = |swaps, base| Snapshot {
-        version: Version { born_at: Millis(1), swaps, puts: 0 },
+        version: RowVersion { born_at: Millis(1), swaps, puts: 0 },
         base: Some(base),
         swaps: vec![SwapId(swaps.into())],
         ..Snapshot::default()
     };
-    let mut version = Version::ABSENT;
-    for (n, lost) in [Weather::CutAfter, Weather::LoseReplies, Weather::CutAfter].into_iter().enumerate() {
+    let mut version = RowVersion::ABSENT;
+    for (n, lost) in [NetworkFault::CutAfter, NetworkFault::LoseReplies, NetworkFault::CutAfter].into_iter().enumerate()
+    {
         let next = row(n as u64 + 1, n as i128);
         block_on(store.clock()).unwrap();
         *weather.lock().unwrap() = lost;
@@ -200,7 +201,7 @@ fn a_call_whose_reply_is_lost_is_unknown_and_was_carried_out_once() {
         version = next.version;
 
         *weather.lock().unwrap() = lost;
-        let put = block_on(store.put_all(&[(name(b"put"), said(n as u64 + 1, 1))]));
+        let put = block_on(store.put_all(&[(name(b"put"), make_put(n as u64 + 1, 1))]));
         assert!(matches!(put, Err(StoreError::Unknown { .. })), "{lost:?}: {put:?}");
         assert_eq!(block_on(store.read(name(b"put"))).unwrap().snapshot.version.puts, puts_of(1..=n as u64 + 1));
     }
@@ -210,10 +211,10 @@ fn a_call_whose_reply_is_lost_is_unknown_and_was_carried_out_once() {
 fn a_call_that_never_arrives_is_unknown_and_was_not_carried_out() {
     let server = RedisServer::start().unwrap();
     let (_proxy, weather, store) = behind(&server);
-    for lost in [Weather::CutBefore, Weather::Reset, Weather::HalfOpen] {
+    for lost in [NetworkFault::CutBefore, NetworkFault::Reset, NetworkFault::HalfOpen] {
         block_on(store.clock()).unwrap();
         *weather.lock().unwrap() = lost;
-        let put = block_on(store.put_all(&[(name(b"never"), said(1, 1))]));
+        let put = block_on(store.put_all(&[(name(b"never"), make_put(1, 1))]));
         assert!(matches!(put, Err(StoreError::Unknown { .. })), "{lost:?}: {put:?}");
         assert!(!block_on(store.read(name(b"never"))).unwrap().snapshot.exists(), "{lost:?}");
     }
@@ -225,13 +226,13 @@ fn a_put_that_breaks_half_way_is_unknown_and_may_be_put_again() {
     let chunks = std::sync::atomic::AtomicU64::new(0);
     // The connection's own set-up, then the first parts of a long pipeline.
     let plan = move |_| match chunks.fetch_add(1, Ordering::SeqCst) {
-        6 => Weather::CutAfter,
-        _ => Weather::Clear,
+        6 => NetworkFault::CutAfter,
+        _ => NetworkFault::PassThrough,
     };
     let proxy = Proxy::start(server.address(), plan).unwrap();
     let store = fresh(&format!("redis://{}", proxy.address()));
     let names: Vec<String> = (0..1_024).map(|n| format!("half:{n}")).collect();
-    let puts: Vec<_> = names.iter().map(|at| (name(at.as_bytes()), said(1, 1))).collect();
+    let puts: Vec<_> = names.iter().map(|at| (name(at.as_bytes()), make_put(1, 1))).collect();
     let put = block_on(store.put_all(&puts));
     assert!(matches!(put, Err(StoreError::Unknown { .. })), "{put:?}");
     let there = server.call(&["DBSIZE"]).unwrap().number().unwrap();
@@ -243,8 +244,8 @@ fn a_put_that_breaks_half_way_is_unknown_and_may_be_put_again() {
 fn the_suite_passes_behind_a_slow_network() {
     let server = RedisServer::start().unwrap();
     let proxy = Proxy::start(server.address(), |n| match n % 16 {
-        0 => Weather::Delay(Duration::from_millis(2)),
-        _ => Weather::Clear,
+        0 => NetworkFault::Delay(Duration::from_millis(2)),
+        _ => NetworkFault::PassThrough,
     })
     .unwrap();
     block_on(store_suite(async || fresh(&format!("redis://{}", proxy.address()))));
@@ -257,8 +258,8 @@ fn each_add_is_counted_once_behind_a_network_that_fails() {
         for seed in 0..SEEDS {
             let server = &server;
             scope.spawn(move || {
-                let dice = Dice::new(seed);
-                let proxy = Proxy::start(server.address(), move |n| rough(&dice, n)).unwrap();
+                let rng = SeededRng::new(seed);
+                let proxy = Proxy::start(server.address(), move |n| rough(&rng, n)).unwrap();
                 let options =
                     Options { prefix: crate::prefix(), reply_timeout: REPLY_TIMEOUT, connect_timeout: REPLY_TIMEOUT };
                 let store = open(&format!("redis://{}", proxy.address()), options).unwrap();
@@ -270,17 +271,17 @@ fn each_add_is_counted_once_behind_a_network_that_fails() {
 }
 
 /// What a request meets while it is rough. Faults that cost a time-out are rare, so that a schedule takes seconds.
-pub fn rough(dice: &Dice, request: u64) -> Weather {
-    if request >= ROUGH_REQUESTS || !dice.chance(25) {
-        return Weather::Clear;
+pub fn rough(rng: &SeededRng, request: u64) -> NetworkFault {
+    if request >= ROUGH_REQUESTS || !rng.chance(25) {
+        return NetworkFault::PassThrough;
     }
-    match dice.below(40) {
-        0 => Weather::Delay(REPLY_TIMEOUT + Duration::from_millis(200)),
-        1 => Weather::LoseReplies,
-        2 => Weather::HalfOpen,
-        3..=16 => Weather::CutAfter,
-        17..=24 => Weather::CutBefore,
-        25..=32 => Weather::Reset,
-        _ => Weather::Delay(Duration::from_millis(5)),
+    match rng.below(40) {
+        0 => NetworkFault::Delay(REPLY_TIMEOUT + Duration::from_millis(200)),
+        1 => NetworkFault::LoseReplies,
+        2 => NetworkFault::HalfOpen,
+        3..=16 => NetworkFault::CutAfter,
+        17..=24 => NetworkFault::CutBefore,
+        25..=32 => NetworkFault::Reset,
+        _ => NetworkFault::Delay(Duration::from_millis(5)),
     }
 }

@@ -3,30 +3,30 @@
 use std::thread;
 use std::time::Duration;
 
-use quipu_model::shared::{Claim, ClaimEnd, Token, Verdict, Version};
-use quipu_model::{Call, History, Millis, Store, StoreError};
+use quipu_model::shared::{Claim, ClaimEnd, ClaimToken, RowVersion, Verdict};
+use quipu_model::{History, Millis, Store, StoreCall, StoreError};
 use quipu_store_redis::{Options, RedisStore, open};
 use quipu_testkit::resp::Value;
 use quipu_testkit::servers::redis::{RedisCluster, RedisServer};
 use quipu_testkit::store_suite::block_on;
 
 use crate::fresh;
-use crate::suite::{name, said, writer};
+use crate::suite::{make_put, name, writer};
 
 /// Every call that needs what the store has confirmed before: refused, as of an unknown history.
 fn expect_changes_refused(store: &RedisStore, at: &[u8], seq: u64) {
-    let token = Token::new(at).expect("it is short");
+    let token = ClaimToken::new(at).expect("it is short");
     let forget_at = Millis(u64::MAX);
     let claim = Claim { token, owner: writer(1), attempt: 1, payload: 1, forget_at, reply: None };
     let end = ClaimEnd::Done((*b"1").into());
     let errors = [
-        block_on(store.put(&[(name(at), said(seq, 1))])).err(),
-        block_on(store.swap(name(at), Version::ABSENT, None)).err(),
+        block_on(store.put(&[(name(at), make_put(seq, 1))])).err(),
+        block_on(store.swap(name(at), RowVersion::ABSENT, None)).err(),
         block_on(store.claim(&claim)).err(),
         block_on(store.end_claim(&claim.token, claim.owner, 1, &end)).err(),
         block_on(store.restore_claims(&[Claim { reply: Some((*b"1").into()), ..claim.clone() }])).err(),
     ];
-    let calls = [Call::Put, Call::Swap, Call::Claim, Call::EndClaim, Call::RestoreClaims];
+    let calls = [StoreCall::Put, StoreCall::Swap, StoreCall::Claim, StoreCall::EndClaim, StoreCall::RestoreClaims];
     for (error, expected) in errors.into_iter().zip(calls) {
         match error {
             Some(StoreError::HistoryChanged { call }) => assert_eq!(call, expected),
@@ -37,7 +37,7 @@ fn expect_changes_refused(store: &RedisStore, at: &[u8], seq: u64) {
 }
 
 fn put(store: &RedisStore, at: &[u8], seq: u64) -> Result<Vec<Verdict>, StoreError> {
-    block_on(store.put_all(&[(name(at), said(seq, 1))]))
+    block_on(store.put_all(&[(name(at), make_put(seq, 1))]))
 }
 
 fn text(value: Value) -> String {
@@ -123,7 +123,7 @@ fn a_replica_that_was_promoted_has_another_history() {
 
 #[test]
 fn a_master_that_was_replaced_changes_the_history_of_a_cluster_and_the_others_go_on() {
-    let mut cluster = RedisCluster::start_hasty().unwrap();
+    let mut cluster = RedisCluster::start_with_fast_failover().unwrap();
     let store = fresh(&cluster.url());
     let first = block_on(store.history()).unwrap();
     assert_eq!(first.0.len(), 3, "every master that has slots: {first:?}");

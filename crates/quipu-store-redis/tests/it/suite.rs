@@ -1,10 +1,10 @@
 //! One server: the suite, and what is this store's own.
 
-use quipu_model::shared::body::{Body, Shape};
+use quipu_model::shared::body::{BodyShape, StoredBody};
 use quipu_model::shared::registry::REGISTRATIONS_MAX;
 use quipu_model::shared::{
-    BodyPut, BodyVerdict, CellId, Claim, ClaimVerdict, Holder, Put, RegisterVerdict, Registration, Seq, Shard, Stage,
-    SwapVerdict, Token, Verdict, life_cell,
+    BodyPut, BodyVerdict, CellId, Claim, ClaimToken, ClaimVerdict, Holder, Put, RegisterVerdict, Registration, Seq,
+    Shard, SwapVerdict, Verdict, WriterStage, incarnation_cell,
 };
 use quipu_model::{Epoch, Incarnation, Millis, Name, NodeId, Store, StoreError, Writer};
 use quipu_store_redis::{Options, open};
@@ -19,14 +19,14 @@ pub fn writer(node: u64) -> Writer {
     Writer { node: NodeId(node), incarnation: Incarnation(1) }
 }
 
-pub fn said(seq: u64, value: i128) -> Put {
+pub fn make_put(seq: u64, value: i128) -> Put {
     let cell = CellId { writer: writer(1), shard: Shard(0) };
     Put { cell, epoch: Epoch::FIRST, seq: Seq(seq), value, total: value }
 }
 
 /// The version of a row after these puts, each carried out once.
 pub fn puts_of(seqs: std::ops::RangeInclusive<u64>) -> u64 {
-    seqs.map(|seq| said(seq, 0).stride()).sum()
+    seqs.map(|seq| make_put(seq, 0).stride()).sum()
 }
 
 pub fn name(bytes: &[u8]) -> Name<'_> {
@@ -74,13 +74,13 @@ fn bodies_are_in_the_fields_that_the_first_page_draws_and_go_with_them() {
             _ => None,
         })
     };
-    let put = Put { cell: life_cell(writer(1), 0), ..said(1, 1) };
-    let shape = Shape { kind: 3, key: 0xabc, length: 2_000 };
+    let put = Put { cell: incarnation_cell(writer(1), 0), ..make_put(1, 1) };
+    let shape = BodyShape { kind: 3, key: 0xabc, length: 2_000 };
     let asked = BodyPut { put, from: None, whole: true, shape, pages: vec![(1, Box::new(*b"page\0"))] };
-    assert_eq!(block_on(store.put_body(at, &asked)).unwrap(), BodyVerdict::Told(Verdict::Newest));
+    assert_eq!(block_on(store.put_body(at, &asked)).unwrap(), BodyVerdict::Cell(Verdict::Newest));
     let [drawn, whose, page] = [Some("1"), Some("3 0000000000000abc 2000"), Some("page")];
     assert_eq!(fields().each_ref().map(Option::as_deref), [drawn, whose, page]);
-    let swap = |body: Option<Body>| {
+    let swap = |body: Option<StoredBody>| {
         let seen = block_on(store.read(at)).unwrap().snapshot;
         let mut next = seen.clone();
         next.version.swaps += 1;
@@ -88,8 +88,8 @@ fn bodies_are_in_the_fields_that_the_first_page_draws_and_go_with_them() {
         assert_eq!(swapped, SwapVerdict::Swapped);
         fields()
     };
-    let mut body = Body::new(Shape { key: 0, ..shape }).unwrap();
-    body.lay_page(1, b"other").unwrap();
+    let mut body = StoredBody::new(BodyShape { key: 0, ..shape }).unwrap();
+    body.write_page(1, b"other").unwrap();
     assert_eq!(
         swap(Some(body)).each_ref().map(Option::as_deref),
         [drawn, Some("3 0000000000000000 2000"), Some("other")]
@@ -103,7 +103,7 @@ fn scripts_that_the_server_forgot_are_loaded_again() {
     let store = fresh(&server.url());
     let names: Vec<String> = (0..20).map(|n| format!("n{n}")).collect();
     for seq in 1..=3 {
-        let puts: Vec<_> = names.iter().map(|at| (name(at.as_bytes()), said(seq, 5))).collect();
+        let puts: Vec<_> = names.iter().map(|at| (name(at.as_bytes()), make_put(seq, 5))).collect();
         assert_eq!(block_on(store.put_all(&puts)).unwrap(), vec![Verdict::Newest; names.len()]);
         server.call(&["SCRIPT", "FLUSH"]).unwrap();
         assert_eq!(block_on(store.read(name(b"n7"))).unwrap().snapshot.sum(), 5);
@@ -115,7 +115,7 @@ fn scripts_that_the_server_forgot_are_loaded_again() {
 fn people_read_their_counts_with_plain_commands() {
     let server = RedisServer::start().unwrap();
     let store = quipu_store_redis::open(&server.url(), Default::default()).unwrap();
-    block_on(store.put_all(&[(name(b"likes:42"), said(7, 42))])).unwrap();
+    block_on(store.put_all(&[(name(b"likes:42"), make_put(7, 42))])).unwrap();
     let field = "c:0000000000000001.0000000000000001.0";
     let cell = server.call(&["HGET", "quipu:c:likes:42", field]).unwrap();
     assert_eq!(cell, Value::Bulk(b"00000000000000000007 open 42 42".to_vec()));
@@ -135,12 +135,12 @@ fn a_key_that_is_something_else_is_refused_and_left_alone() {
     let server = RedisServer::start().unwrap();
     let store = quipu_store_redis::open(&server.url(), Default::default()).unwrap();
     server.call(&["SET", "quipu:c:taken", "1"]).unwrap();
-    let put = block_on(store.put_all(&[(name(b"taken"), said(1, 1))]));
+    let put = block_on(store.put_all(&[(name(b"taken"), make_put(1, 1))]));
     assert!(matches!(put, Err(StoreError::NotApplied { .. })), "{put:?}");
     server.call(&["HSET", "quipu:c:odd", "born", "1", "epoch", "what"]).unwrap();
     let read = block_on(store.read(name(b"odd")));
     assert!(matches!(read, Err(StoreError::Unknown { .. })), "{read:?}");
-    let both = block_on(store.put_all(&[(name(b"free"), said(1, 1)), (name(b"taken"), said(1, 1))]));
+    let both = block_on(store.put_all(&[(name(b"free"), make_put(1, 1)), (name(b"taken"), make_put(1, 1))]));
     assert!(matches!(both, Err(StoreError::Unknown { .. })), "one of two was put: {both:?}");
     assert_eq!(server.call(&["GET", "quipu:c:taken"]).unwrap().number(), Some(1));
 }
@@ -149,17 +149,17 @@ fn a_key_that_is_something_else_is_refused_and_left_alone() {
 fn a_server_that_refuses_writes_has_not_applied_them() {
     let server = RedisServer::start().unwrap();
     let store = fresh(&server.url());
-    assert!(block_on(store.put_all(&[(name(b"a"), said(1, 1))])).is_ok());
+    assert!(block_on(store.put_all(&[(name(b"a"), make_put(1, 1))])).is_ok());
     server.call(&["CONFIG", "SET", "maxmemory", "1"]).unwrap();
-    let put = block_on(store.put_all(&[(name(b"a"), said(2, 2))]));
+    let put = block_on(store.put_all(&[(name(b"a"), make_put(2, 2))]));
     assert!(matches!(put, Err(StoreError::NotApplied { .. })), "no memory: {put:?}");
     assert_eq!(block_on(store.read(name(b"a"))).unwrap().snapshot.sum(), 1, "and reads go on");
     server.call(&["CONFIG", "SET", "maxmemory", "0"]).unwrap();
     server.call(&["CONFIG", "SET", "min-replicas-to-write", "1"]).unwrap();
-    let put = block_on(store.put_all(&[(name(b"a"), said(2, 2))]));
+    let put = block_on(store.put_all(&[(name(b"a"), make_put(2, 2))]));
     assert!(matches!(put, Err(StoreError::NotApplied { .. })), "no replica: {put:?}");
     server.call(&["CONFIG", "SET", "min-replicas-to-write", "0"]).unwrap();
-    assert_eq!(block_on(store.put_all(&[(name(b"a"), said(2, 2))])).unwrap(), [Verdict::Newest]);
+    assert_eq!(block_on(store.put_all(&[(name(b"a"), make_put(2, 2))])).unwrap(), [Verdict::Newest]);
 }
 
 #[test]
@@ -168,7 +168,7 @@ fn a_token_expires_by_the_servers_own_clock() {
     let store = quipu_store_redis::open(&server.url(), Default::default()).unwrap();
     let Millis(now) = block_on(store.clock()).unwrap();
     let claim = |token: &[u8], forget_at| Claim {
-        token: Token::new(token).unwrap(),
+        token: ClaimToken::new(token).unwrap(),
         owner: writer(1),
         attempt: 1,
         payload: 1,
@@ -190,7 +190,7 @@ fn a_token_expires_by_the_servers_own_clock() {
 fn the_registry_is_full_at_its_bound_and_those_in_it_go_on() {
     let server = RedisServer::start().unwrap();
     let store = fresh(&server.url());
-    let (holder, lease_until, stage) = (Some(Holder(1)), Millis(5), Stage::Live);
+    let (holder, lease_until, stage) = (Some(Holder(1)), Millis(5), WriterStage::Live);
     let registration = |node, version| Registration { writer: writer(node), holder, lease_until, stage, version };
     for node in 0..REGISTRATIONS_MAX as u64 {
         assert_eq!(block_on(store.register(0, &registration(node, 1))).unwrap(), RegisterVerdict::Registered);
@@ -209,7 +209,7 @@ fn a_wide_row_is_swapped_and_read_whole() {
     let store = fresh(&server.url());
     let at = name(b"wide");
     let puts: Vec<_> = (0..1_024_u16)
-        .map(|shard| (at, Put { cell: CellId { writer: writer(1), shard: Shard(shard) }, ..said(1, 1) }))
+        .map(|shard| (at, Put { cell: CellId { writer: writer(1), shard: Shard(shard) }, ..make_put(1, 1) }))
         .collect();
     for part in 0..4 {
         let mut part_puts = puts.clone();
@@ -218,14 +218,14 @@ fn a_wide_row_is_swapped_and_read_whole() {
     }
     let seen = block_on(store.read(at)).unwrap();
     assert_eq!(seen.snapshot.sum(), 4_096);
-    let by = quipu_model::shared::By {
+    let by = quipu_model::shared::SwapContext {
         id: quipu_model::shared::SwapId(1),
         node: NodeId(1),
         grace: std::time::Duration::from_secs(3_600),
-        registered: &quipu_model::shared::NOBODY,
+        registered: &quipu_model::shared::NO_WRITERS,
     };
-    let computed = quipu_model::shared::compute(&seen, &by, &quipu_model::shared::Change::Reset).unwrap();
-    let quipu_model::shared::Next::Row(next) = computed.next else { panic!("a reset swaps") };
+    let computed = quipu_model::shared::plan_swap(&seen, &by, &quipu_model::shared::Change::Reset).unwrap();
+    let quipu_model::shared::NextRow::Row(next) = computed.next else { panic!("a reset swaps") };
     let verdict = block_on(store.swap(at, seen.snapshot.version, Some(&next))).unwrap();
     assert_eq!(verdict, quipu_model::shared::SwapVerdict::Swapped);
     assert_eq!(block_on(store.read(at)).unwrap().snapshot, next);
@@ -235,11 +235,11 @@ fn a_wide_row_is_swapped_and_read_whole() {
 fn a_version_rises_with_every_put_past_what_lua_can_count() {
     let server = RedisServer::start().unwrap();
     let store = quipu_store_redis::open(&server.url(), Default::default()).unwrap();
-    block_on(store.put_all(&[(name(b"old"), said(1, 1))])).unwrap();
+    block_on(store.put_all(&[(name(b"old"), make_put(1, 1))])).unwrap();
     for (seq, puts) in [(2, 999_999_999_999_998_u64), (4, 1 << 53)] {
         server.call(&["HSET", "quipu:c:old", "puts", &puts.to_string()]).unwrap();
         for more in 0..2 {
-            block_on(store.put_all(&[(name(b"old"), said(seq + more, 1))])).unwrap();
+            block_on(store.put_all(&[(name(b"old"), make_put(seq + more, 1))])).unwrap();
             let version = block_on(store.read(name(b"old"))).unwrap().snapshot.version;
             assert_eq!(version.puts, puts + puts_of(seq..=seq + more));
         }

@@ -47,8 +47,8 @@ fn the_suite_passes_over_tls_if_the_server_is_trusted_and_nothing_is_sent_if_not
         .env(URL, url)
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&again.stdout);
-    assert!(again.status.success() && said.contains("1 passed"), "{said}");
+    let stdout = String::from_utf8_lossy(&again.stdout);
+    assert!(again.status.success() && stdout.contains("1 passed"), "{stdout}");
     drop(server);
 }
 

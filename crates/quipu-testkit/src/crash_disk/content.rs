@@ -9,21 +9,21 @@ use std::sync::{Arc, LazyLock};
 /// Size of a page: small enough that a torn record copies little, large enough that 64 KB are 16 pointers.
 const PAGE_BYTES: usize = 4096;
 
-type Page = [u8; PAGE_BYTES];
+type PageBytes = [u8; PAGE_BYTES];
 
 /// What every byte not yet written reads from.
-static ZEROS: LazyLock<Arc<Page>> = LazyLock::new(|| Arc::new([0; PAGE_BYTES]));
+static ZEROS: LazyLock<Arc<PageBytes>> = LazyLock::new(|| Arc::new([0; PAGE_BYTES]));
 
 /// The bytes of one file.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Content {
-    pages: Vec<Arc<Page>>, // just enough to cover `len`
-    len: usize,            // bytes of the last page beyond it are zero
+pub(super) struct FileContent {
+    pages: Vec<Arc<PageBytes>>, // just enough to cover `len`
+    len: usize,                 // bytes of the last page beyond it are zero
 }
 
-impl Content {
-    pub(super) fn from_bytes(bytes: &[u8]) -> Content {
-        let mut content = Content::default();
+impl FileContent {
+    pub(super) fn from_bytes(bytes: &[u8]) -> FileContent {
+        let mut content = FileContent::default();
         content.write(bytes, 0);
         content
     }
@@ -109,20 +109,20 @@ fn locate(offset: usize, wanted: usize) -> (usize, Range<usize>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Dice;
+    use crate::SeededRng;
 
     #[test]
     fn a_content_is_what_a_plain_vector_would_be() {
-        let dice = Dice::new(11);
+        let rng = SeededRng::new(11);
         for _ in 0..50 {
-            let (mut content, mut plain) = (Content::default(), Vec::new());
+            let (mut content, mut plain) = (FileContent::default(), Vec::new());
             for _ in 0..40 {
-                let (at, len) = (dice.below(3 * PAGE_BYTES), dice.below(2 * PAGE_BYTES));
-                if dice.chance(15) {
+                let (at, len) = (rng.below(3 * PAGE_BYTES), rng.below(2 * PAGE_BYTES));
+                if rng.chance(15) {
                     content.truncate(at);
                     plain.truncate(at);
                 } else if len > 0 {
-                    let bytes = vec![dice.roll() as u8; len];
+                    let bytes = vec![rng.next_u64() as u8; len];
                     content.write(&bytes, at);
                     plain.resize(plain.len().max(at + len), 0);
                     plain[at..at + len].copy_from_slice(&bytes);
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn a_copy_is_not_changed_by_what_is_written_to_the_other() {
-        let mut content = Content::from_bytes(&[1; 10_000]);
+        let mut content = FileContent::from_bytes(&[1; 10_000]);
         let copy = content.clone();
         content.write(&[2; 3], 4095);
         content.flip_bit(0);

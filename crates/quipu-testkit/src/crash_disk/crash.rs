@@ -7,18 +7,18 @@
 
 use std::collections::BTreeMap;
 
-use super::content::Content;
+use super::content::FileContent;
 use super::image::Image;
-use super::media::{Media, Standing, apply_entry, apply_write, image_of};
-use super::recording::Operation;
-use crate::Dice;
+use super::media::{Media, WriteCertainty, apply_entry, apply_write, image_of};
+use super::recording::DiskOperation;
+use crate::SeededRng;
 
 /// What a disk writes whole or not at all.
 const SECTOR_BYTES: usize = 512;
 
 /// What becomes of an operation that no sync covered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fate {
+enum OperationFate {
     Lost,
     Kept,
     /// A part of a write; an operation on a directory is then kept or lost by a coin.
@@ -27,7 +27,7 @@ enum Fate {
 
 /// How fates are drawn.
 #[derive(Debug, Clone, Copy)]
-enum Strategy {
+enum FateStrategy {
     AllLost,
     AllKept,
     OneLost,
@@ -42,41 +42,46 @@ enum Strategy {
     Anything,
 }
 
-const STRATEGIES: [Strategy; 9] = [
-    Strategy::AllLost,
-    Strategy::AllKept,
-    Strategy::OneLost,
-    Strategy::OneKept,
-    Strategy::Prefix,
-    Strategy::PrefixEach,
-    Strategy::Subset,
-    Strategy::LastTorn,
-    Strategy::Anything,
+const STRATEGIES: [FateStrategy; 9] = [
+    FateStrategy::AllLost,
+    FateStrategy::AllKept,
+    FateStrategy::OneLost,
+    FateStrategy::OneKept,
+    FateStrategy::Prefix,
+    FateStrategy::PrefixEach,
+    FateStrategy::Subset,
+    FateStrategy::LastTorn,
+    FateStrategy::Anything,
 ];
 
 /// One of the disks that a loss of power may leave behind. `in_flight` was begun and has not returned.
-pub(super) fn crash(mut media: Media, all: &[Operation], in_flight: Option<usize>, dice: &Dice) -> Image {
+pub(super) fn draw_crash_image(
+    mut media: Media,
+    all: &[DiskOperation],
+    in_flight: Option<usize>,
+    rng: &SeededRng,
+) -> Image {
     if let Some(index) = in_flight {
         let sync = matches!(
             all[index],
-            Operation::SyncDir { .. } | Operation::SyncData { .. } | Operation::SyncDataFailed { .. }
+            DiskOperation::SyncDir { .. } | DiskOperation::SyncData { .. } | DiskOperation::SyncDataFailed { .. }
         );
-        let dir_absent = matches!(all[index], Operation::CreateDir { .. }) && dice.chance(50);
+        let dir_absent = matches!(all[index], DiskOperation::CreateDir { .. }) && rng.chance(50);
         // A sync that has not returned promises nothing; what it may have written is open already.
         if !sync && !dir_absent {
             media.step(index, all);
         }
     }
-    let fates = draw_fates(&open_operations(&media), dice);
-    let fate = |operation: usize| fates.get(&operation).copied().unwrap_or(Fate::Kept);
+    let fates = draw_fates(&open_operations(&media), rng);
+    let fate = |operation: usize| fates.get(&operation).copied().unwrap_or(OperationFate::Kept);
 
     let dirs = media.dirs.iter().map(|(dir, state)| {
         let mut entries = state.entries.clone();
         for &operation in &state.open {
             let kept = match fate(operation) {
-                Fate::Lost => false,
-                Fate::Kept => true,
-                Fate::Torn => dice.chance(50),
+                OperationFate::Lost => false,
+                OperationFate::Kept => true,
+                OperationFate::Torn => rng.chance(50),
             };
             if kept {
                 apply_entry(&mut entries, &all[operation]);
@@ -87,12 +92,12 @@ pub(super) fn crash(mut media: Media, all: &[Operation], in_flight: Option<usize
     image_of(dirs, |file| {
         let state = &media.files[&file];
         let mut content = state.content.clone();
-        for written in &state.written {
-            let operation = &all[written.operation];
-            match (written.standing, fate(written.operation)) {
-                (Standing::Certain, _) | (_, Fate::Kept) => apply_write(&mut content, operation),
-                (_, Fate::Lost) => {}
-                (_, Fate::Torn) => apply_torn(&mut content, operation, dice),
+        for write in &state.pending {
+            let operation = &all[write.operation];
+            match (write.certainty, fate(write.operation)) {
+                (WriteCertainty::Certain, _) | (_, OperationFate::Kept) => apply_write(&mut content, operation),
+                (_, OperationFate::Lost) => {}
+                (_, OperationFate::Torn) => apply_torn(&mut content, operation, rng),
             }
         }
         content
@@ -100,7 +105,7 @@ pub(super) fn crash(mut media: Media, all: &[Operation], in_flight: Option<usize
 }
 
 /// The disk if only the process ends: everything done is there.
-pub(super) fn keep_all(media: &Media, all: &[Operation]) -> Image {
+pub(super) fn image_of_all(media: &Media, all: &[DiskOperation]) -> Image {
     let dirs = media.dirs.iter().map(|(dir, state)| {
         let mut entries = state.entries.clone();
         for &operation in &state.open {
@@ -111,8 +116,8 @@ pub(super) fn keep_all(media: &Media, all: &[Operation]) -> Image {
     image_of(dirs, |file| {
         let state = &media.files[&file];
         let mut content = state.content.clone();
-        for written in &state.written {
-            apply_write(&mut content, &all[written.operation]);
+        for write in &state.pending {
+            apply_write(&mut content, &all[write.operation]);
         }
         content
     })
@@ -122,71 +127,76 @@ pub(super) fn keep_all(media: &Media, all: &[Operation]) -> Image {
 fn open_operations(media: &Media) -> Vec<Vec<usize>> {
     let dirs = media.dirs.values().map(|dir| dir.open.clone());
     let files = media.files.values().map(|file| {
-        let open = file.written.iter().filter(|written| written.standing != Standing::Certain);
-        open.map(|written| written.operation).collect()
+        let open = file.pending.iter().filter(|write| write.certainty != WriteCertainty::Certain);
+        open.map(|write| write.operation).collect()
     });
     dirs.chain(files).filter(|open: &Vec<usize>| !open.is_empty()).collect()
 }
 
-fn draw_fates(groups: &[Vec<usize>], dice: &Dice) -> BTreeMap<usize, Fate> {
+fn draw_fates(groups: &[Vec<usize>], rng: &SeededRng) -> BTreeMap<usize, OperationFate> {
     let mut open: Vec<usize> = groups.concat();
     open.sort_unstable();
     if open.is_empty() {
         return BTreeMap::new();
     }
-    let all = |fate: Fate| open.iter().map(|&operation| (operation, fate)).collect::<BTreeMap<_, _>>();
+    let all = |fate: OperationFate| open.iter().map(|&operation| (operation, fate)).collect::<BTreeMap<_, _>>();
     let last = open[open.len() - 1];
-    match dice.pick(&STRATEGIES) {
-        Strategy::AllLost => all(Fate::Lost),
-        Strategy::AllKept => all(Fate::Kept),
-        Strategy::OneLost => with(all(Fate::Kept), *dice.pick(&open), Fate::Lost),
-        Strategy::OneKept => with(all(Fate::Lost), *dice.pick(&open), Fate::Kept),
-        Strategy::LastTorn => with(all(Fate::Kept), last, Fate::Torn),
-        Strategy::Prefix => prefix(&open, dice),
-        Strategy::PrefixEach => groups.iter().flat_map(|group| prefix(group, dice)).collect(),
-        Strategy::Subset => {
-            let percent = *dice.pick(&[10, 50, 90]);
+    match rng.pick(&STRATEGIES) {
+        FateStrategy::AllLost => all(OperationFate::Lost),
+        FateStrategy::AllKept => all(OperationFate::Kept),
+        FateStrategy::OneLost => with(all(OperationFate::Kept), *rng.pick(&open), OperationFate::Lost),
+        FateStrategy::OneKept => with(all(OperationFate::Lost), *rng.pick(&open), OperationFate::Kept),
+        FateStrategy::LastTorn => with(all(OperationFate::Kept), last, OperationFate::Torn),
+        FateStrategy::Prefix => prefix(&open, rng),
+        FateStrategy::PrefixEach => groups.iter().flat_map(|group| prefix(group, rng)).collect(),
+        FateStrategy::Subset => {
+            let percent = *rng.pick(&[10, 50, 90]);
             let fates = open.iter().map(|&operation| {
-                let fate = if dice.chance(percent) { Fate::Kept } else { Fate::Lost };
+                let fate = if rng.chance(percent) { OperationFate::Kept } else { OperationFate::Lost };
                 (operation, fate)
             });
             fates.collect()
         }
-        Strategy::Anything => {
-            open.iter().map(|&operation| (operation, *dice.pick(&[Fate::Lost, Fate::Kept, Fate::Torn]))).collect()
-        }
+        FateStrategy::Anything => open
+            .iter()
+            .map(|&operation| (operation, *rng.pick(&[OperationFate::Lost, OperationFate::Kept, OperationFate::Torn])))
+            .collect(),
     }
 }
 
-fn with(mut fates: BTreeMap<usize, Fate>, operation: usize, fate: Fate) -> BTreeMap<usize, Fate> {
+fn with(
+    mut fates: BTreeMap<usize, OperationFate>,
+    operation: usize,
+    fate: OperationFate,
+) -> BTreeMap<usize, OperationFate> {
     fates.insert(operation, fate);
     fates
 }
 
 /// Keeps the first ones, and tears the next one half of the time.
-fn prefix(open: &[usize], dice: &Dice) -> BTreeMap<usize, Fate> {
-    let kept = dice.below(open.len() + 1);
-    let next = if dice.chance(50) { Fate::Torn } else { Fate::Lost };
-    let fate = |place: usize| match place {
-        place if place < kept => Fate::Kept,
-        place if place == kept => next,
-        _ => Fate::Lost,
+fn prefix(open: &[usize], rng: &SeededRng) -> BTreeMap<usize, OperationFate> {
+    let kept = rng.below(open.len() + 1);
+    let next = if rng.chance(50) { OperationFate::Torn } else { OperationFate::Lost };
+    let fate = |index: usize| match index {
+        index if index < kept => OperationFate::Kept,
+        index if index == kept => next,
+        _ => OperationFate::Lost,
     };
-    open.iter().enumerate().map(|(place, &operation)| (operation, fate(place))).collect()
+    open.iter().enumerate().map(|(index, &operation)| (operation, fate(index))).collect()
 }
 
 /// Carries out a part of a write: up to a byte, up to a sector, some sectors only, or only the file's new length.
-fn apply_torn(content: &mut Content, operation: &Operation, dice: &Dice) {
-    let Operation::Write { offset, bytes, .. } = operation else { return };
-    match dice.below(4) {
-        0 => content.write(&bytes[..dice.below(bytes.len() + 1)], *offset),
+fn apply_torn(content: &mut FileContent, operation: &DiskOperation, rng: &SeededRng) {
+    let DiskOperation::Write { offset, bytes, .. } = operation else { return };
+    match rng.below(4) {
+        0 => content.write(&bytes[..rng.below(bytes.len() + 1)], *offset),
         1 => {
-            let end = (offset + dice.below(bytes.len() + 1)) / SECTOR_BYTES * SECTOR_BYTES;
+            let end = (offset + rng.below(bytes.len() + 1)) / SECTOR_BYTES * SECTOR_BYTES;
             content.write(&bytes[..end.saturating_sub(*offset)], *offset);
         }
         2 => {
             for (start, sector) in sectors(*offset, bytes) {
-                if dice.chance(50) {
+                if rng.chance(50) {
                     content.write(sector, start);
                 }
             }

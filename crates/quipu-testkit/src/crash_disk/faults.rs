@@ -7,7 +7,7 @@ use super::recording::OpKind;
 
 /// How an operation fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fault {
+pub enum DiskFault {
     /// An I/O error; nothing was done.
     Eio,
     /// An I/O error after this many bytes of a write; of any other operation, nothing was done.
@@ -20,12 +20,12 @@ pub enum Fault {
     FsyncFails,
 }
 
-impl Fault {
+impl DiskFault {
     pub(super) fn error(self) -> io::Error {
         match self {
-            Fault::NoSpace => full(),
-            Fault::NoDescriptors => io::Error::from_raw_os_error(rustix::io::Errno::MFILE.raw_os_error()),
-            Fault::Eio | Fault::ShortWrite(_) | Fault::FsyncFails => {
+            DiskFault::NoSpace => full(),
+            DiskFault::NoDescriptors => io::Error::from_raw_os_error(rustix::io::Errno::MFILE.raw_os_error()),
+            DiskFault::Eio | DiskFault::ShortWrite(_) | DiskFault::FsyncFails => {
                 io::Error::from_raw_os_error(rustix::io::Errno::IO.raw_os_error())
             }
         }
@@ -34,20 +34,20 @@ impl Fault {
 
 /// Which operations are going to fail.
 #[derive(Debug, Default)]
-pub(super) struct Faults {
+pub(super) struct DiskFaultPlan {
     /// Per kind: how many of them go well first, and how the one after fails.
-    planned: HashMap<OpKind, Vec<(usize, Fault)>>,
+    planned: HashMap<OpKind, Vec<(usize, DiskFault)>>,
 }
 
-impl Faults {
-    pub(super) fn plan(&mut self, kind: OpKind, after: usize, fault: Fault) {
+impl DiskFaultPlan {
+    pub(super) fn plan(&mut self, kind: OpKind, after: usize, fault: DiskFault) {
         self.planned.entry(kind).or_default().push((after, fault));
     }
 
     /// Called once for each operation; the fault it meets, if any.
-    pub(super) fn meet(&mut self, kind: OpKind) -> Option<Fault> {
+    pub(super) fn take_due(&mut self, kind: OpKind) -> Option<DiskFault> {
         let planned = self.planned.get_mut(&kind)?;
-        let due = planned.iter().position(|(after, _)| *after == 0).map(|place| planned.remove(place).1);
+        let due = planned.iter().position(|(after, _)| *after == 0).map(|index| planned.remove(index).1);
         for (after, _) in planned {
             *after = after.saturating_sub(1);
         }

@@ -8,17 +8,17 @@ use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::Xxh3;
 
 use super::CrashDisk;
-use super::content::Content;
+use super::content::FileContent;
 
 /// The files of a disk, by path. Copies are cheap.
 #[derive(Debug, Clone, Default)]
 pub struct Image {
     dirs: BTreeSet<PathBuf>,
-    files: BTreeMap<PathBuf, Content>, // each in one of `dirs`
+    files: BTreeMap<PathBuf, FileContent>, // each in one of `dirs`
 }
 
 impl Image {
-    pub(super) fn new(dirs: BTreeSet<PathBuf>, files: BTreeMap<PathBuf, Content>) -> Image {
+    pub(super) fn new(dirs: BTreeSet<PathBuf>, files: BTreeMap<PathBuf, FileContent>) -> Image {
         Image { dirs, files }
     }
 
@@ -62,12 +62,12 @@ impl Image {
 
     /// How long a file is, if it is there.
     pub fn len_of(&self, path: impl AsRef<Path>) -> Option<usize> {
-        self.files.get(path.as_ref()).map(Content::len)
+        self.files.get(path.as_ref()).map(FileContent::len)
     }
 
     /// All bytes of a file, if it is there.
     pub fn bytes_of(&self, path: impl AsRef<Path>) -> Option<Vec<u8>> {
-        self.files.get(path.as_ref()).map(Content::to_vec)
+        self.files.get(path.as_ref()).map(FileContent::to_vec)
     }
 
     /// Flips one bit; bit 0 is the lowest of the first byte. Panics if the file or the bit is not there.
@@ -91,7 +91,7 @@ impl Image {
         for dir in path.ancestors().skip(1) {
             self.dirs.insert(dir.to_path_buf());
         }
-        self.files.insert(path.to_path_buf(), Content::from_bytes(bytes));
+        self.files.insert(path.to_path_buf(), FileContent::from_bytes(bytes));
     }
 
     /// Removes a file. Panics if it is not there.
@@ -111,11 +111,11 @@ impl Image {
         self.dirs.iter().map(PathBuf::as_path)
     }
 
-    pub(super) fn contents(&self) -> impl Iterator<Item = (&Path, &Content)> {
+    pub(super) fn contents(&self) -> impl Iterator<Item = (&Path, &FileContent)> {
         self.files.iter().map(|(path, content)| (path.as_path(), content))
     }
 
-    fn content_mut(&mut self, path: &Path) -> &mut Content {
+    fn content_mut(&mut self, path: &Path) -> &mut FileContent {
         self.files.get_mut(path).unwrap_or_else(|| panic!("no file {}", path.display()))
     }
 }

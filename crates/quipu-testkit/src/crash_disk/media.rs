@@ -11,9 +11,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use super::content::Content;
+use super::content::FileContent;
 use super::image::Image;
-use super::recording::{FileId, Operation};
+use super::recording::{DiskOperation, FileId};
 
 /// The disk as the platter has it.
 #[derive(Debug, Clone, Default)]
@@ -35,21 +35,21 @@ pub(super) struct DirMedia {
 #[derive(Debug, Clone, Default)]
 pub(super) struct FileMedia {
     /// Bytes that are durable.
-    pub(super) content: Content,
+    pub(super) content: FileContent,
     /// Writes since, in order.
-    pub(super) written: Vec<Written>,
+    pub(super) pending: Vec<PendingWrite>,
 }
 
 /// A write that is not part of the durable bytes yet.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Written {
+pub(super) struct PendingWrite {
     pub(super) operation: usize,
-    pub(super) standing: Standing,
+    pub(super) certainty: WriteCertainty,
 }
 
 /// How sure a write is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(super) enum WriteCertainty {
     /// No sync has covered it yet.
     Open,
     /// A sync covered it and failed: no later one will.
@@ -68,40 +68,42 @@ impl Media {
         for (id, (path, content)) in image.contents().enumerate() {
             let (dir, name) = super::split(path).expect("an image holds only paths that were split before");
             media.dirs.entry(dir).or_default().entries.insert(name, FileId(id));
-            media.files.insert(FileId(id), FileMedia { content: content.clone(), written: Vec::new() });
+            media.files.insert(FileId(id), FileMedia { content: content.clone(), pending: Vec::new() });
         }
         media
     }
 
     /// Takes in the operation with this index.
-    pub(super) fn step(&mut self, index: usize, all: &[Operation]) {
+    pub(super) fn step(&mut self, index: usize, all: &[DiskOperation]) {
         match &all[index] {
-            Operation::CreateDir { dir } => {
+            DiskOperation::CreateDir { dir } => {
                 for ancestor in dir.ancestors() {
                     self.dirs.entry(ancestor.to_path_buf()).or_default();
                 }
             }
-            Operation::Create { dir, file, .. } => {
+            DiskOperation::Create { dir, file, .. } => {
                 self.files.insert(*file, FileMedia::default());
                 self.dir_mut(dir).open.push(index);
             }
-            Operation::Rename { dir, .. } | Operation::Remove { dir, .. } => self.dir_mut(dir).open.push(index),
-            Operation::SyncDir { dir, begun } => {
+            DiskOperation::Rename { dir, .. } | DiskOperation::Remove { dir, .. } => self.dir_mut(dir).open.push(index),
+            DiskOperation::SyncDir { dir, begun } => {
                 let media = self.dir_mut(dir);
                 let covered = media.open.partition_point(|operation| operation < begun);
                 for operation in media.open.drain(..covered) {
                     apply_entry(&mut media.entries, &all[operation]);
                 }
             }
-            Operation::Write { file, .. } => {
-                self.file_mut(*file).written.push(Written { operation: index, standing: Standing::Open });
+            DiskOperation::Write { file, .. } => {
+                self.file_mut(*file).pending.push(PendingWrite { operation: index, certainty: WriteCertainty::Open });
             }
-            Operation::SyncData { file, begun } => {
+            DiskOperation::SyncData { file, begun } => {
                 let media = self.file_mut(*file);
-                media.settle(*begun, Standing::Certain);
+                media.settle(*begun, WriteCertainty::Certain);
                 media.fold(all);
             }
-            Operation::SyncDataFailed { file, begun } => self.file_mut(*file).settle(*begun, Standing::Doubtful),
+            DiskOperation::SyncDataFailed { file, begun } => {
+                self.file_mut(*file).settle(*begun, WriteCertainty::Doubtful)
+            }
         }
     }
 
@@ -116,42 +118,42 @@ impl Media {
 
 impl FileMedia {
     /// Decides the writes before operation `begun` that nothing has decided yet.
-    fn settle(&mut self, begun: usize, standing: Standing) {
-        for written in &mut self.written {
-            if written.operation < begun && written.standing == Standing::Open {
-                written.standing = standing;
+    fn settle(&mut self, begun: usize, certainty: WriteCertainty) {
+        for write in &mut self.pending {
+            if write.operation < begun && write.certainty == WriteCertainty::Open {
+                write.certainty = certainty;
             }
         }
     }
 
     /// Makes certain writes part of the durable bytes, up to the first that is not certain.
-    fn fold(&mut self, all: &[Operation]) {
-        let certain = self.written.iter().take_while(|written| written.standing == Standing::Certain).count();
-        for written in self.written.drain(..certain) {
-            apply_write(&mut self.content, &all[written.operation]);
+    fn fold(&mut self, all: &[DiskOperation]) {
+        let certain = self.pending.iter().take_while(|write| write.certainty == WriteCertainty::Certain).count();
+        for write in self.pending.drain(..certain) {
+            apply_write(&mut self.content, &all[write.operation]);
         }
     }
 }
 
 /// Carries out a write on the bytes of its file.
-pub(super) fn apply_write(content: &mut Content, operation: &Operation) {
-    if let Operation::Write { offset, bytes, .. } = operation {
+pub(super) fn apply_write(content: &mut FileContent, operation: &DiskOperation) {
+    if let DiskOperation::Write { offset, bytes, .. } = operation {
         content.write(bytes, *offset);
     }
 }
 
 /// Carries out an operation on the entries of its directory, if they allow it: a rename or remove takes the very file it
 /// took when it was recorded, or nothing.
-pub(super) fn apply_entry(entries: &mut BTreeMap<String, FileId>, operation: &Operation) {
+pub(super) fn apply_entry(entries: &mut BTreeMap<String, FileId>, operation: &DiskOperation) {
     match operation {
-        Operation::Create { name, file, .. } => {
+        DiskOperation::Create { name, file, .. } => {
             entries.insert(name.clone(), *file);
         }
-        Operation::Rename { from, to, file, .. } if entries.get(from) == Some(file) => {
+        DiskOperation::Rename { from, to, file, .. } if entries.get(from) == Some(file) => {
             entries.remove(from);
             entries.insert(to.clone(), *file);
         }
-        Operation::Remove { name, file, .. } if entries.get(name) == Some(file) => {
+        DiskOperation::Remove { name, file, .. } if entries.get(name) == Some(file) => {
             entries.remove(name);
         }
         _ => {}
@@ -161,7 +163,7 @@ pub(super) fn apply_entry(entries: &mut BTreeMap<String, FileId>, operation: &Op
 /// Puts an image together from the entries and bytes that survived.
 pub(super) fn image_of(
     dirs: impl Iterator<Item = (PathBuf, BTreeMap<String, FileId>)>,
-    mut content_of: impl FnMut(FileId) -> Content,
+    mut content_of: impl FnMut(FileId) -> FileContent,
 ) -> Image {
     let (mut names, mut files) = (BTreeSet::new(), BTreeMap::new());
     for (dir, entries) in dirs {

@@ -29,41 +29,41 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use quipu_model::{DirLock, LockError, Vfs, VfsFile};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-pub use self::faults::Fault;
+pub use self::faults::DiskFault;
 pub use self::image::Image;
 pub use self::recording::OpKind;
 
-use self::content::Content;
-use self::faults::Faults;
+use self::content::FileContent;
+use self::faults::DiskFaultPlan;
 use self::media::Media;
-use self::recording::{FileId, Operation};
-use crate::Dice;
+use self::recording::{DiskOperation, FileId};
+use crate::SeededRng;
 
 /// How many operations lie between two kept states of the platter: an image replays half of this on average, and a run of
 /// 10,000 operations keeps about 300 states that share their pages.
-const KEPT_EVERY: usize = 32;
+const SNAPSHOT_EVERY: usize = 32;
 
 /// The disk. Clones are handles to the same one.
 #[derive(Clone, Default)]
 pub struct CrashDisk {
-    shared: Arc<Shared>,
+    inner: Arc<DiskInner>,
 }
 
 #[derive(Default)]
-struct Shared {
-    state: Mutex<State>,
+struct DiskInner {
+    state: Mutex<DiskState>,
     on_sync: Mutex<Option<Arc<dyn Fn() + Send + Sync>>>,
 }
 
-struct State {
+struct DiskState {
     /// Entries as the running system sees them.
     dirs: BTreeMap<PathBuf, BTreeMap<String, FileId>>,
     /// Bytes as the running system sees them, of removed files too: a handle may still be open.
-    files: BTreeMap<FileId, Content>,
+    files: BTreeMap<FileId, FileContent>,
     locked: BTreeSet<PathBuf>,
-    operations: Vec<Operation>,
-    kept: Vec<Media>, // kept[i] is the platter after i * KEPT_EVERY operations; never empty
-    faults: Faults,
+    operations: Vec<DiskOperation>,
+    snapshots: Vec<Media>, // kept[i] is the platter after i * KEPT_EVERY operations; never empty
+    faults: DiskFaultPlan,
     capacity: Option<u64>,
     /// Which of several copies this one is: files of different copies are different files.
     copy: u64,
@@ -77,14 +77,14 @@ impl CrashDisk {
 
     fn from_image(image: &Image, copy: u64) -> CrashDisk {
         let media = Media::from_image(image);
-        let state = State {
+        let state = DiskState {
             dirs: media.dirs.iter().map(|(dir, media)| (dir.clone(), media.entries.clone())).collect(),
             files: media.files.iter().map(|(id, media)| (*id, media.content.clone())).collect(),
-            kept: vec![media],
+            snapshots: vec![media],
             copy,
-            ..State::default()
+            ..DiskState::default()
         };
-        CrashDisk { shared: Arc::new(Shared { state: Mutex::new(state), on_sync: Mutex::new(None) }) }
+        CrashDisk { inner: Arc::new(DiskInner { state: Mutex::new(state), on_sync: Mutex::new(None) }) }
     }
 
     /// How many operations have returned.
@@ -94,7 +94,7 @@ impl CrashDisk {
 
     /// What an operation did, for choosing moments; `None` if it has not happened.
     pub fn kind_of(&self, operation: usize) -> Option<OpKind> {
-        self.state().operations.get(operation).map(Operation::kind)
+        self.state().operations.get(operation).map(DiskOperation::kind)
     }
 
     /// What an operation did, in words, for the message of a failed test.
@@ -107,22 +107,22 @@ impl CrashDisk {
 
     /// One of the disks that a loss of power may leave behind when the first `at` operations have returned and the next one,
     /// if there was one, is in flight.
-    pub fn crash(&self, at: usize, dice: &Dice) -> Image {
+    pub fn crash(&self, at: usize, rng: &SeededRng) -> Image {
         let mut state = self.state();
         let media = state.platter(at);
         let in_flight = (at < state.operations.len()).then_some(at);
-        crash::crash(media, &state.operations, in_flight, dice)
+        crash::draw_crash_image(media, &state.operations, in_flight, rng)
     }
 
     /// The disk if the process is killed when the first `at` operations have returned, and the machine stays up.
     pub fn kill(&self, at: usize) -> Image {
         let mut state = self.state();
         let media = state.platter(at);
-        crash::keep_all(&media, &state.operations)
+        crash::image_of_all(&media, &state.operations)
     }
 
     /// Lets `after` more operations of this kind go well and the one after that fail.
-    pub fn fail_nth(&self, kind: OpKind, after: usize, fault: Fault) {
+    pub fn fail_nth(&self, kind: OpKind, after: usize, fault: DiskFault) {
         self.state().faults.plan(kind, after, fault);
     }
 
@@ -139,16 +139,16 @@ impl CrashDisk {
     /// Called in the middle of every `sync_data` and `sync_dir`, with no lock held: a slow disk moves the clock here, and what
     /// is written here the sync does not cover.
     pub fn on_sync(&self, hook: Option<Arc<dyn Fn() + Send + Sync>>) {
-        *lock(&self.shared.on_sync) = hook;
+        *lock(&self.inner.on_sync) = hook;
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        lock(&self.shared.state)
+    fn state(&self) -> MutexGuard<'_, DiskState> {
+        lock(&self.inner.state)
     }
 
     /// The part of a sync that takes time.
     fn flush(&self) {
-        let hook = lock(&self.shared.on_sync).clone();
+        let hook = lock(&self.inner.on_sync).clone();
         if let Some(hook) = hook {
             hook();
         }
@@ -161,36 +161,36 @@ impl fmt::Debug for CrashDisk {
     }
 }
 
-impl Default for State {
-    fn default() -> State {
-        State {
+impl Default for DiskState {
+    fn default() -> DiskState {
+        DiskState {
             dirs: BTreeMap::new(),
             files: BTreeMap::new(),
             locked: BTreeSet::new(),
             operations: Vec::new(),
-            kept: vec![Media::default()],
-            faults: Faults::default(),
+            snapshots: vec![Media::default()],
+            faults: DiskFaultPlan::default(),
             capacity: None,
             copy: 0,
         }
     }
 }
 
-impl State {
+impl DiskState {
     /// What is certain and what is open when the first `at` operations have returned.
     fn platter(&mut self, at: usize) -> Media {
         assert!(at <= self.operations.len(), "only {} operations were recorded, not {at}", self.operations.len());
-        while self.kept.len() <= at / KEPT_EVERY {
-            let last = self.kept.len() - 1;
-            let media = self.replay(last, (last + 1) * KEPT_EVERY);
-            self.kept.push(media);
+        while self.snapshots.len() <= at / SNAPSHOT_EVERY {
+            let last = self.snapshots.len() - 1;
+            let media = self.replay(last, (last + 1) * SNAPSHOT_EVERY);
+            self.snapshots.push(media);
         }
-        self.replay(at / KEPT_EVERY, at)
+        self.replay(at / SNAPSHOT_EVERY, at)
     }
 
-    fn replay(&self, kept: usize, until: usize) -> Media {
-        let mut media = self.kept[kept].clone();
-        for index in kept * KEPT_EVERY..until {
+    fn replay(&self, snapshot: usize, until: usize) -> Media {
+        let mut media = self.snapshots[snapshot].clone();
+        for index in snapshot * SNAPSHOT_EVERY..until {
             media.step(index, &self.operations);
         }
         media
@@ -202,7 +202,7 @@ impl State {
     }
 
     fn fail_if_planned(&mut self, kind: OpKind) -> io::Result<()> {
-        self.faults.meet(kind).map_or(Ok(()), |fault| Err(fault.error()))
+        self.faults.take_due(kind).map_or(Ok(()), |fault| Err(fault.error()))
     }
 
     fn entries_mut(&mut self, dir: &Path) -> io::Result<&mut BTreeMap<String, FileId>> {
@@ -223,15 +223,15 @@ impl State {
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, format!("{} exists", path.display())));
         }
         entries.insert(name.clone(), file);
-        self.files.insert(file, Content::default());
-        self.operations.push(Operation::Create { dir, name, file });
+        self.files.insert(file, FileContent::default());
+        self.operations.push(DiskOperation::Create { dir, name, file });
         Ok(file)
     }
 
     /// Writes what faults and capacity let through, and records that.
     fn write(&mut self, file: FileId, buf: &[u8], offset: usize) -> io::Result<()> {
-        let (fits, outcome) = match self.faults.meet(OpKind::Write) {
-            Some(fault @ Fault::ShortWrite(bytes)) => (bytes.min(buf.len()), Err(fault.error())),
+        let (fits, outcome) = match self.faults.take_due(OpKind::Write) {
+            Some(fault @ DiskFault::ShortWrite(bytes)) => (bytes.min(buf.len()), Err(fault.error())),
             Some(fault) => (0, Err(fault.error())),
             None => match self.fitting(file, buf.len(), offset) {
                 fits if fits < buf.len() => (fits, Err(faults::full())),
@@ -241,7 +241,7 @@ impl State {
         if fits > 0 {
             let content = self.files.get_mut(&file).expect("a handle is given out only for a file that exists");
             content.write(&buf[..fits], offset);
-            self.operations.push(Operation::Write { file, offset, bytes: buf[..fits].into() });
+            self.operations.push(DiskOperation::Write { file, offset, bytes: buf[..fits].into() });
         }
         outcome
     }
@@ -266,7 +266,7 @@ impl Vfs for CrashDisk {
         for ancestor in dir.ancestors() {
             state.dirs.entry(ancestor.to_path_buf()).or_default();
         }
-        state.operations.push(Operation::CreateDir { dir: dir.to_path_buf() });
+        state.operations.push(DiskOperation::CreateDir { dir: dir.to_path_buf() });
         Ok(())
     }
 
@@ -297,7 +297,7 @@ impl Vfs for CrashDisk {
         let entries = state.entries_mut(&dir)?;
         entries.remove(&from);
         entries.insert(to.clone(), file);
-        state.operations.push(Operation::Rename { dir, from, to, file });
+        state.operations.push(DiskOperation::Rename { dir, from, to, file });
         Ok(())
     }
 
@@ -306,7 +306,7 @@ impl Vfs for CrashDisk {
         state.fail_if_planned(OpKind::Remove)?;
         let (dir, name, file) = state.look_up(path)?;
         state.entries_mut(&dir)?.remove(&name);
-        state.operations.push(Operation::Remove { dir, name, file });
+        state.operations.push(DiskOperation::Remove { dir, name, file });
         Ok(())
     }
 
@@ -346,7 +346,7 @@ impl Vfs for CrashDisk {
         self.flush();
         let mut state = self.state();
         state.fail_if_planned(OpKind::SyncDir)?;
-        state.operations.push(Operation::SyncDir { dir: dir.to_path_buf(), begun });
+        state.operations.push(DiskOperation::SyncDir { dir: dir.to_path_buf(), begun });
         Ok(())
     }
 
@@ -377,21 +377,21 @@ impl VfsFile for CrashFile {
     }
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-        Ok(self.disk.state().files[&self.file].read(buf, place(offset)?))
+        Ok(self.disk.state().files[&self.file].read(buf, to_index(offset)?))
     }
 
     fn write_all_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
-        self.disk.state().write(self.file, buf, place(offset)?)
+        self.disk.state().write(self.file, buf, to_index(offset)?)
     }
 
     fn sync_data(&self) -> io::Result<()> {
         let begun = self.disk.operations();
         self.disk.flush();
         let mut state = self.disk.state();
-        let (file, fault) = (self.file, state.faults.meet(OpKind::SyncData));
+        let (file, fault) = (self.file, state.faults.take_due(OpKind::SyncData));
         state.operations.push(match fault {
-            None => Operation::SyncData { file, begun },
-            Some(_) => Operation::SyncDataFailed { file, begun },
+            None => DiskOperation::SyncData { file, begun },
+            Some(_) => DiskOperation::SyncDataFailed { file, begun },
         });
         fault.map_or(Ok(()), |fault| Err(fault.error()))
     }
@@ -423,7 +423,7 @@ fn split(path: &Path) -> io::Result<(PathBuf, String)> {
     }
 }
 
-fn place(offset: u64) -> io::Result<usize> {
+fn to_index(offset: u64) -> io::Result<usize> {
     usize::try_from(offset).map_err(|error| io::Error::new(io::ErrorKind::FileTooLarge, error))
 }
 

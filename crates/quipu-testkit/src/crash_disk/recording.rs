@@ -10,7 +10,7 @@ pub(super) struct FileId(pub(super) usize);
 
 /// One thing done to the disk. Only what was really done is recorded: of a write that failed, the part that was written.
 #[derive(Debug, Clone)]
-pub(super) enum Operation {
+pub(super) enum DiskOperation {
     CreateDir {
         dir: PathBuf,
     },
@@ -72,16 +72,16 @@ pub enum OpKind {
     SyncData,
 }
 
-impl Operation {
+impl DiskOperation {
     pub(super) fn kind(&self) -> OpKind {
         match self {
-            Operation::CreateDir { .. } => OpKind::CreateDir,
-            Operation::Create { .. } => OpKind::Create,
-            Operation::Rename { .. } => OpKind::Rename,
-            Operation::Remove { .. } => OpKind::Remove,
-            Operation::SyncDir { .. } => OpKind::SyncDir,
-            Operation::Write { .. } => OpKind::Write,
-            Operation::SyncData { .. } | Operation::SyncDataFailed { .. } => OpKind::SyncData,
+            DiskOperation::CreateDir { .. } => OpKind::CreateDir,
+            DiskOperation::Create { .. } => OpKind::Create,
+            DiskOperation::Rename { .. } => OpKind::Rename,
+            DiskOperation::Remove { .. } => OpKind::Remove,
+            DiskOperation::SyncDir { .. } => OpKind::SyncDir,
+            DiskOperation::Write { .. } => OpKind::Write,
+            DiskOperation::SyncData { .. } | DiskOperation::SyncDataFailed { .. } => OpKind::SyncData,
         }
     }
 }
@@ -93,17 +93,21 @@ impl fmt::Display for FileId {
 }
 
 /// For the reader of a failed test: one line.
-impl fmt::Display for Operation {
+impl fmt::Display for DiskOperation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Operation::CreateDir { dir } => write!(f, "create dir {}", dir.display()),
-            Operation::Create { dir, name, file } => write!(f, "create {}/{name} as {file}", dir.display()),
-            Operation::Rename { dir, from, to, file } => write!(f, "rename {}/{from} to {to}, {file}", dir.display()),
-            Operation::Remove { dir, name, file } => write!(f, "remove {}/{name}, {file}", dir.display()),
-            Operation::SyncDir { dir, begun } => write!(f, "sync dir {} as of {begun}", dir.display()),
-            Operation::Write { file, offset, bytes } => write!(f, "write {file} at {offset}, {} bytes", bytes.len()),
-            Operation::SyncData { file, begun } => write!(f, "sync {file} as of {begun}"),
-            Operation::SyncDataFailed { file, begun } => write!(f, "sync {file} as of {begun}: failed"),
+            DiskOperation::CreateDir { dir } => write!(f, "create dir {}", dir.display()),
+            DiskOperation::Create { dir, name, file } => write!(f, "create {}/{name} as {file}", dir.display()),
+            DiskOperation::Rename { dir, from, to, file } => {
+                write!(f, "rename {}/{from} to {to}, {file}", dir.display())
+            }
+            DiskOperation::Remove { dir, name, file } => write!(f, "remove {}/{name}, {file}", dir.display()),
+            DiskOperation::SyncDir { dir, begun } => write!(f, "sync dir {} as of {begun}", dir.display()),
+            DiskOperation::Write { file, offset, bytes } => {
+                write!(f, "write {file} at {offset}, {} bytes", bytes.len())
+            }
+            DiskOperation::SyncData { file, begun } => write!(f, "sync {file} as of {begun}"),
+            DiskOperation::SyncDataFailed { file, begun } => write!(f, "sync {file} as of {begun}: failed"),
         }
     }
 }

@@ -26,7 +26,7 @@ fn disk_with(name: &str) -> (CrashDisk, Arc<dyn VfsFile>) {
 
 /// What the file holds after losses of power at this moment, one per seed.
 fn crashes(disk: &CrashDisk, at: usize, name: &str) -> Vec<Option<Vec<u8>>> {
-    (0..SEEDS).map(|seed| disk.crash(at, &Dice::new(seed)).bytes_of(path(name))).collect()
+    (0..SEEDS).map(|seed| disk.crash(at, &SeededRng::new(seed)).bytes_of(path(name))).collect()
 }
 
 #[test]
@@ -59,9 +59,9 @@ fn a_write_in_flight_may_be_there_or_not() {
     let (disk, file) = disk_with("a");
     let before = disk.operations();
     file.write_all_at(b"x", 0).unwrap();
-    let seen: HashSet<_> = crashes(&disk, before, "a").into_iter().flatten().collect();
-    assert!(seen.contains(&b"x"[..]) && seen.contains(&b""[..]), "{seen:?}");
-    disk.crash(before, &Dice::new(0)).into_disk().open(&path("a")).unwrap();
+    let contents: HashSet<_> = crashes(&disk, before, "a").into_iter().flatten().collect();
+    assert!(contents.contains(&b"x"[..]) && contents.contains(&b""[..]), "{contents:?}");
+    disk.crash(before, &SeededRng::new(0)).into_disk().open(&path("a")).unwrap();
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn unsynced_writes_are_lost_torn_and_reordered() {
     file.write_all_at(&[1; 2048], 0).unwrap();
     file.write_all_at(&[2; 2048], 2048).unwrap();
     let images: Vec<Vec<u8>> = crashes(&disk, disk.operations(), "a").into_iter().map(Option::unwrap).collect();
-    let count = |bytes: &[u8], of: u8| bytes.iter().filter(|&&byte| byte == of).count();
+    let count = |bytes: &[u8], wanted: u8| bytes.iter().filter(|&&byte| byte == wanted).count();
 
     assert!(images.iter().any(|bytes| count(bytes, 0) == 4096), "both lost");
     assert!(images.iter().any(|bytes| count(bytes, 0) == 0), "both kept");
@@ -87,10 +87,10 @@ fn unsynced_writes_are_lost_torn_and_reordered() {
 fn a_lost_write_that_grew_the_file_may_leave_its_length_behind() {
     let (disk, file) = disk_with("a");
     file.write_all_at(&[9; 1000], 0).unwrap();
-    let seen: HashSet<Vec<u8>> = crashes(&disk, disk.operations(), "a").into_iter().flatten().collect();
-    assert!(seen.contains(&vec![0; 1000]), "long, and zeros");
-    assert!(seen.contains(&Vec::new()), "not grown at all");
-    assert!(seen.iter().any(|bytes| bytes.len() == 512 && bytes[0] == 9), "one sector long");
+    let contents: HashSet<Vec<u8>> = crashes(&disk, disk.operations(), "a").into_iter().flatten().collect();
+    assert!(contents.contains(&vec![0; 1000]), "long, and zeros");
+    assert!(contents.contains(&Vec::new()), "not grown at all");
+    assert!(contents.iter().any(|bytes| bytes.len() == 512 && bytes[0] == 9), "one sector long");
 }
 
 #[test]
@@ -99,9 +99,11 @@ fn an_overwrite_that_is_lost_leaves_the_old_bytes() {
     file.write_all_at(b"old", 0).unwrap();
     file.sync_data().unwrap();
     file.write_all_at(b"new", 0).unwrap();
-    let seen: HashSet<Vec<u8>> = crashes(&disk, disk.operations(), "a").into_iter().flatten().collect();
-    assert!(seen.contains(&b"old"[..]) && seen.contains(&b"new"[..]), "{seen:?}");
-    assert!(seen.iter().all(|bytes| bytes.iter().zip(b"old").zip(b"new").all(|((b, old), new)| b == old || b == new)));
+    let contents: HashSet<Vec<u8>> = crashes(&disk, disk.operations(), "a").into_iter().flatten().collect();
+    assert!(contents.contains(&b"old"[..]) && contents.contains(&b"new"[..]), "{contents:?}");
+    assert!(
+        contents.iter().all(|bytes| bytes.iter().zip(b"old").zip(b"new").all(|((b, old), new)| b == old || b == new))
+    );
 }
 
 #[test]
@@ -153,10 +155,10 @@ fn a_rename_is_old_or_new_and_final_once_the_directory_is_synced() {
     let renamed = disk.operations();
     disk.sync_dir(dir()).unwrap();
 
-    let seen: HashSet<_> = crashes(&disk, renamed, "a").into_iter().collect();
-    assert_eq!(seen, HashSet::from([Some(b"old".to_vec()), Some(b"new".to_vec())]), "never none, never both");
-    let seen: HashSet<_> = crashes(&disk, disk.operations(), "a").into_iter().collect();
-    assert_eq!(seen, HashSet::from([Some(b"new".to_vec())]));
+    let contents: HashSet<_> = crashes(&disk, renamed, "a").into_iter().collect();
+    assert_eq!(contents, HashSet::from([Some(b"old".to_vec()), Some(b"new".to_vec())]), "never none, never both");
+    let contents: HashSet<_> = crashes(&disk, disk.operations(), "a").into_iter().collect();
+    assert_eq!(contents, HashSet::from([Some(b"new".to_vec())]));
     assert_eq!(disk.list(dir()).unwrap(), ["a"]);
 }
 
@@ -180,7 +182,7 @@ fn entries_of_one_directory_are_lost_independently() {
     for name in ["b", "c"] {
         disk.create(&path(name)).unwrap();
     }
-    let images: Vec<Image> = (0..SEEDS).map(|seed| disk.crash(disk.operations(), &Dice::new(seed))).collect();
+    let images: Vec<Image> = (0..SEEDS).map(|seed| disk.crash(disk.operations(), &SeededRng::new(seed))).collect();
     for (b, c) in [(false, false), (true, false), (false, true), (true, true)] {
         let has = |image: &Image, name: &str| image.bytes_of(path(name)).is_some();
         assert!(images.iter().any(|image| has(image, "b") == b && has(image, "c") == c), "b {b}, c {c}");
@@ -203,7 +205,7 @@ fn a_kill_keeps_everything_that_was_done() {
 #[test]
 fn after_a_failed_sync_the_bytes_stay_in_doubt_whatever_later_syncs_say() {
     let (disk, file) = disk_with("a");
-    disk.fail_nth(OpKind::SyncData, 0, Fault::FsyncFails);
+    disk.fail_nth(OpKind::SyncData, 0, DiskFault::FsyncFails);
     file.write_all_at(&[1; 10], 0).unwrap();
     file.sync_data().unwrap_err();
     file.write_all_at(&[2; 5], 5).unwrap();
@@ -217,9 +219,9 @@ fn after_a_failed_sync_the_bytes_stay_in_doubt_whatever_later_syncs_say() {
 #[test]
 fn planned_faults_hit_the_operation_they_name_and_no_other() {
     let (disk, file) = disk_with("a");
-    disk.fail_nth(OpKind::Write, 1, Fault::ShortWrite(3));
-    disk.fail_nth(OpKind::Write, 2, Fault::NoSpace);
-    disk.fail_nth(OpKind::Rename, 0, Fault::Eio);
+    disk.fail_nth(OpKind::Write, 1, DiskFault::ShortWrite(3));
+    disk.fail_nth(OpKind::Write, 2, DiskFault::NoSpace);
+    disk.fail_nth(OpKind::Rename, 0, DiskFault::Eio);
     file.write_all_at(b"aaaa", 0).unwrap();
     let error = file.write_all_at(b"bbbb", 4).unwrap_err();
     assert_ne!(error.kind(), io::ErrorKind::StorageFull);
@@ -249,10 +251,10 @@ fn a_full_disk_refuses_growth_until_there_is_room_again() {
 #[test]
 fn a_lock_is_held_once_until_dropped_and_never_survives_a_crash() {
     let (disk, _file) = disk_with("a");
-    let held = disk.lock(&path("LOCK")).unwrap();
+    let guard = disk.lock(&path("LOCK")).unwrap();
     assert!(matches!(disk.lock(&path("LOCK")), Err(LockError::Held { .. })));
     assert!(disk.kill(disk.operations()).into_disk().lock(&path("LOCK")).is_ok());
-    drop(held);
+    drop(guard);
     assert!(disk.lock(&path("LOCK")).is_ok());
 }
 
@@ -324,7 +326,7 @@ fn the_same_dice_draw_the_same_image_whether_moments_are_visited_in_order_or_not
     };
     let (forwards, backwards) = (run(), run());
     let moments = forwards.operations();
-    let draw = |disk: &CrashDisk, at: usize| disk.crash(at, &Dice::new(at as u64)).digest();
+    let draw = |disk: &CrashDisk, at: usize| disk.crash(at, &SeededRng::new(at as u64)).digest();
     let drawn: Vec<u64> = (0..=moments).map(|at| draw(&forwards, at)).collect();
     let again: Vec<u64> = (0..=moments).rev().map(|at| draw(&backwards, at)).collect();
     assert_eq!(drawn, again.into_iter().rev().collect::<Vec<_>>());
@@ -366,8 +368,8 @@ fn a_run_the_size_of_a_journals_has_mostly_distinct_crash_states() {
             file.sync_data().unwrap();
         }
     }
-    let dice = Dice::new(4);
+    let rng = SeededRng::new(4);
     let digests: HashSet<u64> =
-        (0..1_000).map(|_| disk.crash(dice.below(disk.operations() + 1), &dice).digest()).collect();
+        (0..1_000).map(|_| disk.crash(rng.below(disk.operations() + 1), &rng).digest()).collect();
     assert!(digests.len() > 500, "{} distinct states", digests.len());
 }

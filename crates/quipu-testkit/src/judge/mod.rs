@@ -3,9 +3,9 @@
 //! In: who asked what when, what was answered when, and what was found after the fault. Out: violations, in words.
 //!
 //! Two kinds of keys are judged under much load, because two things can be known exactly:
-//! - [`Adds`]: keys that everybody adds to, and perhaps one client harvests. Only sums can be known:
+//! - [`AddJudge`]: keys that everybody adds to, and perhaps one client harvests. Only sums can be known:
 //!   final = acknowledged adds + some subset of the unknown ones;
-//! - [`Sequence`]: keys that one client alone changes, by any command. Everything can be known: the state found is the one
+//! - [`SequenceJudge`]: keys that one client alone changes, by any command. Everything can be known: the state found is the one
 //!   after all its acknowledged operations and a prefix of those in flight.
 //!
 //! A third judge, [`History`], knows no promise but one: some order of all operations explains every reply. It takes any
@@ -23,13 +23,15 @@ mod subset;
 
 use std::fmt;
 
-pub use self::adds::{Act, Adds, Call, Outcome};
+pub use self::adds::{AddAction, AddCall, AddJudge, CallOutcome};
 pub use self::linearizable::{
-    CELLS, CounterAction, CounterSpec, CounterState, CounterStep, Deadline, History, Operation, SearchSize,
+    CELLS, CounterAction, CounterSpec, CounterState, CounterStep, Deadline, History, HistoryOperation, SearchSize,
     Specification,
 };
-pub use self::sequence::{Action, Entry, Expires, Found, Held, Sequence, Sight, Step};
-pub use self::subset::reaches;
+pub use self::sequence::{
+    ExpiryTime, ForeignRead, OwnedCounter, OwnedCounters, SequenceEntry, SequenceJudge, SequenceStep, StepAction,
+};
+pub use self::subset::is_subset_sum;
 
 /// A promise that was broken.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,9 +70,9 @@ impl fmt::Display for Violation {
 }
 
 /// Counters that are only ever changed together, by the same amount in one EXEC, have the same value at every moment.
-pub fn together(keys: &[&str], values: &[i64]) -> Option<Violation> {
-    let apart = values.windows(2).any(|pair| pair[0] != pair[1]);
-    apart.then(|| {
+pub fn check_equal_values(keys: &[&str], values: &[i64]) -> Option<Violation> {
+    let differ = values.windows(2).any(|pair| pair[0] != pair[1]);
+    differ.then(|| {
         Violation::new(
             &keys.join(" and "),
             format!("half an EXEC: changed only together, yet the values are {values:?}"),
@@ -84,8 +86,8 @@ mod tests {
 
     #[test]
     fn half_an_exec_is_caught() {
-        assert_eq!(together(&["a", "b"], &[3, 3]), None);
-        let violation = together(&["a", "b"], &[3, 4]).unwrap();
+        assert_eq!(check_equal_values(&["a", "b"], &[3, 3]), None);
+        let violation = check_equal_values(&["a", "b"], &[3, 4]).unwrap();
         assert!(violation.to_string().contains("half an EXEC"), "{violation}");
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 /// Whether some subset of the adds comes to `wanted`.
-pub fn reaches(wanted: i128, adds: impl IntoIterator<Item = i64>) -> bool {
+pub fn is_subset_sum(wanted: i128, adds: impl IntoIterator<Item = i64>) -> bool {
     let (mut low, mut high) = (0_i128, 0_i128);
     let adds: Vec<i64> = adds.into_iter().collect();
     for &add in &adds {
@@ -31,9 +31,9 @@ mod tests {
     #[test]
     fn a_sum_is_reached_exactly_when_some_subset_has_it() {
         let adds = [3, -2, 10];
-        let reached: Vec<i128> = (-5..=15).filter(|&sum| reaches(sum, adds)).collect();
+        let reached: Vec<i128> = (-5..=15).filter(|&sum| is_subset_sum(sum, adds)).collect();
         assert_eq!(reached, [-2, 0, 1, 3, 8, 10, 11, 13]);
-        assert!(reaches(0, []) && !reaches(1, []));
-        assert!(reaches(2 * i128::from(i64::MAX), [i64::MAX, i64::MAX]));
+        assert!(is_subset_sum(0, []) && !is_subset_sum(1, []));
+        assert!(is_subset_sum(2 * i128::from(i64::MAX), [i64::MAX, i64::MAX]));
     }
 }

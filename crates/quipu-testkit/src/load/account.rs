@@ -6,12 +6,13 @@ use std::io;
 
 use quipu_model::Reply;
 
-use super::drive::{Log, Logged};
-use super::request::{CLIENTS, Class, KEYS_OWNED, KEYS_PER_CLASS, Request, owned_key, pair_keys};
+use super::drive::{ClientLog, LoggedRequest};
+use super::request::{CLIENTS, KEYS_OWNED, KEYS_PER_CLASS, LoadClass, LoadRequest, owned_key, pair_keys};
 use crate::judge::{
-    Act, Action, Adds, Call, Entry, Expires, Found, Held, Outcome, Sequence, Sight, Step, Violation, together,
+    AddAction, AddCall, AddJudge, CallOutcome, ExpiryTime, ForeignRead, OwnedCounter, OwnedCounters, SequenceEntry,
+    SequenceJudge, SequenceStep, StepAction, Violation, check_equal_values,
 };
-use crate::resp::{Client, Value};
+use crate::resp::{TestRespClient, Value};
 
 /// Errors a healthy server may answer under load: it promises that the request was not applied.
 pub(super) const REFUSALS: [&str; 3] = ["NOROOM", "TRYAGAIN", "OOM"];
@@ -27,7 +28,7 @@ pub enum Loss {
 
 /// How many requests there were.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Tally {
+pub struct LoadTally {
     /// With a success reply.
     pub acked: usize,
     /// Without a reply.
@@ -38,49 +39,50 @@ pub struct Tally {
 
 /// The account.
 #[derive(Debug)]
-pub struct Account {
-    rise: Vec<Adds>,
-    drift: Vec<Adds>,
-    crop: Vec<Adds>,
-    pairs: Vec<[Adds; 2]>,
-    owned: Vec<Sequence>, // one per client
-    tally: Tally,
+pub struct LoadAccount {
+    rise: Vec<AddJudge>,
+    drift: Vec<AddJudge>,
+    crop: Vec<AddJudge>,
+    pairs: Vec<[AddJudge; 2]>,
+    owned: Vec<SequenceJudge>, // one per client
+    tally: LoadTally,
     violations: Vec<Violation>, // seen in replies, told with the next judgement
-    pairs_apart: usize,
+    unequal_pairs: usize,
     offsets: Vec<i64>, // per pair, what a loss that was allowed has left between its counters
 }
 
-impl Default for Account {
-    fn default() -> Account {
-        Account::new()
+impl Default for LoadAccount {
+    fn default() -> LoadAccount {
+        LoadAccount::new()
     }
 }
 
-impl Account {
+impl LoadAccount {
     /// Of an empty directory.
-    pub fn new() -> Account {
-        let all =
-            |class: Class, judge: fn(String) -> Adds| (0..KEYS_PER_CLASS).map(|key| judge(class.key(key))).collect();
-        Account {
-            rise: all(Class::Rise, Adds::rising),
-            drift: all(Class::Drift, Adds::new),
-            crop: all(Class::Crop, Adds::new),
-            pairs: (0..KEYS_PER_CLASS).map(|pair| pair_keys(pair).map(Adds::new)).collect(),
-            owned: (0..CLIENTS).map(|client| Sequence::new(format!("client {client}"))).collect(),
-            tally: Tally::default(),
+    pub fn new() -> LoadAccount {
+        let all = |class: LoadClass, judge: fn(String) -> AddJudge| {
+            (0..KEYS_PER_CLASS).map(|key| judge(class.key(key))).collect()
+        };
+        LoadAccount {
+            rise: all(LoadClass::Rise, AddJudge::rising),
+            drift: all(LoadClass::Drift, AddJudge::new),
+            crop: all(LoadClass::Crop, AddJudge::new),
+            pairs: (0..KEYS_PER_CLASS).map(|pair| pair_keys(pair).map(AddJudge::new)).collect(),
+            owned: (0..CLIENTS).map(|client| SequenceJudge::new(format!("client {client}"))).collect(),
+            tally: LoadTally::default(),
             violations: Vec::new(),
-            pairs_apart: 0,
+            unequal_pairs: 0,
             offsets: vec![0; KEYS_PER_CLASS],
         }
     }
 
     /// How often both counters of a pair, only ever changed in one EXEC, came back from a loss that was allowed with different values.
-    pub fn pairs_apart(&self) -> usize {
-        self.pairs_apart
+    pub fn unequal_pairs(&self) -> usize {
+        self.unequal_pairs
     }
 
     /// How many requests were taken in, in all lives.
-    pub fn tally(&self) -> Tally {
+    pub fn tally(&self) -> LoadTally {
         self.tally
     }
 
@@ -92,38 +94,38 @@ impl Account {
     }
 
     /// Takes in what a client asked in the life that ended.
-    pub fn take(&mut self, log: Log) {
+    pub fn add_log(&mut self, log: ClientLog) {
         if log.is_stalled() {
-            self.complain(format!("client {}", log.client), format!("no reply: {:?}", log.ended));
+            self.add_violation(format!("client {}", log.client), format!("no reply: {:?}", log.ended));
         }
-        for logged in log.requests {
-            self.take_request(log.client, logged);
+        for entry in log.requests {
+            self.add_request(log.client, entry);
         }
     }
 
     /// Judges the life that ended by what the server now shows.
-    pub fn judge(&mut self, client: &mut Client, loss: Loss) -> io::Result<Vec<Violation>> {
+    pub fn judge(&mut self, client: &mut TestRespClient, loss: Loss) -> io::Result<Vec<Violation>> {
         let mut violations = std::mem::take(&mut self.violations);
         let judge = match loss {
-            Loss::Nothing => Adds::found,
-            Loss::Unsealed => Adds::found_after_loss,
+            Loss::Nothing => AddJudge::judge_found,
+            Loss::Unsealed => AddJudge::judge_found_after_loss,
         };
         for counter in self.rise.iter_mut().chain(&mut self.drift).chain(&mut self.crop) {
-            let value = read(client, counter.key())?;
+            let value = read_value(client, counter.key())?;
             violations.extend(judge(counter, value.unwrap_or(0)));
         }
         for (pair, offset) in self.pairs.iter_mut().zip(&mut self.offsets) {
             let mut values = [0; 2];
             for (counter, value) in pair.iter_mut().zip(&mut values) {
-                *value = read(client, counter.key())?.unwrap_or(0);
+                *value = read_value(client, counter.key())?.unwrap_or(0);
                 violations.extend(judge(counter, *value));
             }
-            let half = together(&[pair[0].key(), pair[1].key()], &values);
+            let half = check_equal_values(&[pair[0].key(), pair[1].key()], &values);
             match loss {
                 Loss::Nothing => violations.extend(half),
                 // Sealed shard by shard, so each at its own moment: told, and not held against it.
                 Loss::Unsealed => {
-                    self.pairs_apart += usize::from(values[1] - values[0] != *offset);
+                    self.unequal_pairs += usize::from(values[1] - values[0] != *offset);
                     *offset = values[1] - values[0];
                 }
             }
@@ -131,21 +133,21 @@ impl Account {
         for (owner, sequence) in self.owned.iter_mut().enumerate() {
             let found = read_owned(client, owner)?;
             violations.extend(match loss {
-                Loss::Nothing => sequence.found(found),
-                Loss::Unsealed => sequence.found_after_loss(found),
+                Loss::Nothing => sequence.judge_found(found),
+                Loss::Unsealed => sequence.judge_found_after_loss(found),
             });
         }
         Ok(violations)
     }
 
-    fn take_request(&mut self, client: usize, logged: Logged) {
-        let Logged { request, invoked, reply } = logged;
+    fn add_request(&mut self, client: usize, entry: LoggedRequest) {
+        let LoggedRequest { request, invoked, reply } = entry;
         match &reply {
             None => self.tally.unknown += 1,
             Some((_, Value::Error(text))) => {
                 self.tally.refused += 1;
                 if !REFUSALS.iter().any(|refusal| text.starts_with(refusal)) {
-                    self.complain(format!("client {client}"), format!("{request:?} was answered {text:?}"));
+                    self.add_violation(format!("client {client}"), format!("{request:?} was answered {text:?}"));
                 }
                 // Refused: never applied, so there is nothing to account for.
                 return;
@@ -157,51 +159,57 @@ impl Account {
             None => Some(None),
             Some((at, value)) => numbers(value).map(|numbers| Some((*at, numbers))),
         };
-        let call = |act: Act, place: usize| {
+        let call = |act: AddAction, index: usize| {
             let outcome = match &shown {
                 Some(Some((at, values))) => {
-                    Outcome::Acked { at: *at, value: values.get(place).copied().flatten().unwrap_or(0) }
+                    CallOutcome::Acked { at: *at, value: values.get(index).copied().flatten().unwrap_or(0) }
                 }
-                _ => Outcome::Unknown,
+                _ => CallOutcome::Unknown,
             };
-            Call { client, act, invoked, outcome }
+            AddCall { client, action: act, invoked, outcome }
         };
         match &request {
-            Request::Own { steps } => return self.take_own(client, steps, invoked, reply),
-            Request::Look { owner, key } => {
+            LoadRequest::Own { steps } => return self.add_owned_request(client, steps, invoked, reply),
+            LoadRequest::ReadForeign { owner, key } => {
                 if let Some(Some((at, values))) = &shown {
                     let value = values.first().copied().flatten();
-                    let sight = Sight { key: owned_key(*owner, *key), invoked, acked: *at, value };
-                    self.owned[*owner].push_sight(sight);
+                    let foreign_read = ForeignRead { key: owned_key(*owner, *key), invoked, acked: *at, value };
+                    self.owned[*owner].push_foreign_read(foreign_read);
                 }
             }
-            Request::Add { class, key, delta } => self.class(*class)[*key].push(call(Act::Add(*delta), 0)),
-            Request::Read { class, key } => self.class(*class)[*key].push(call(Act::Read, 0)),
-            Request::Harvest { key } => self.crop[*key].push(call(Act::Harvest, 0)),
-            Request::ReadRising => {
-                for (place, counter) in self.rise.iter_mut().enumerate() {
-                    counter.push(call(Act::Read, place));
+            LoadRequest::Add { class, key, delta } => {
+                self.judges_of(*class)[*key].push(call(AddAction::Add(*delta), 0))
+            }
+            LoadRequest::Read { class, key } => self.judges_of(*class)[*key].push(call(AddAction::Read, 0)),
+            LoadRequest::Harvest { key } => self.crop[*key].push(call(AddAction::Harvest, 0)),
+            LoadRequest::ReadRising => {
+                for (index, counter) in self.rise.iter_mut().enumerate() {
+                    counter.push(call(AddAction::Read, index));
                 }
             }
-            Request::AddPair { pair, .. } | Request::ReadPair { pair } => {
-                let act = if let Request::AddPair { delta, .. } = request { Act::Add(delta) } else { Act::Read };
-                for (place, counter) in self.pairs[*pair].iter_mut().enumerate() {
-                    counter.push(call(act, place));
+            LoadRequest::AddPair { pair, .. } | LoadRequest::ReadPair { pair } => {
+                let act = if let LoadRequest::AddPair { delta, .. } = request {
+                    AddAction::Add(delta)
+                } else {
+                    AddAction::Read
+                };
+                for (index, counter) in self.pairs[*pair].iter_mut().enumerate() {
+                    counter.push(call(act, index));
                 }
                 if let Some(Some((_, values))) = &shown {
                     let mut values: Vec<i64> = values.iter().map(|value| value.unwrap_or(0)).collect();
                     values.iter_mut().skip(1).for_each(|value| *value -= self.offsets[*pair]);
                     let [a, b] = pair_keys(*pair);
-                    self.violations.extend(together(&[&a, &b], &values));
+                    self.violations.extend(check_equal_values(&[&a, &b], &values));
                 }
             }
         }
         if shown.is_none_or(|shown| shown.is_some_and(|(_, values)| values.len() != expected_values(&request))) {
-            self.complain(format!("client {client}"), format!("{request:?} was answered {reply:?}"));
+            self.add_violation(format!("client {client}"), format!("{request:?} was answered {reply:?}"));
         }
     }
 
-    fn take_own(&mut self, client: usize, steps: &[Step], invoked: u64, reply: Option<(u64, Value)>) {
+    fn add_owned_request(&mut self, client: usize, steps: &[SequenceStep], invoked: u64, reply: Option<(u64, Value)>) {
         let acked = match &reply {
             None => None,
             Some((at, value)) => {
@@ -209,29 +217,29 @@ impl Account {
                 let replies: Vec<Reply> =
                     each.iter().zip(steps).filter_map(|(value, step)| reply_to(step, value)).collect();
                 if replies.len() != steps.len() {
-                    self.complain(format!("client {client}"), format!("{steps:?} was answered {value:?}"));
+                    self.add_violation(format!("client {client}"), format!("{steps:?} was answered {value:?}"));
                 }
                 Some((*at, replies))
             }
         };
-        self.owned[client].push(Entry { steps: steps.to_vec(), invoked, acked });
+        self.owned[client].push(SequenceEntry { steps: steps.to_vec(), invoked, acked });
     }
 
-    fn class(&mut self, class: Class) -> &mut [Adds] {
+    fn judges_of(&mut self, class: LoadClass) -> &mut [AddJudge] {
         match class {
-            Class::Rise => &mut self.rise,
-            Class::Drift => &mut self.drift,
-            Class::Crop => &mut self.crop,
+            LoadClass::Rise => &mut self.rise,
+            LoadClass::Drift => &mut self.drift,
+            LoadClass::Crop => &mut self.crop,
         }
     }
 
-    fn complain(&mut self, key: String, what: String) {
+    fn add_violation(&mut self, key: String, what: String) {
         self.violations.push(Violation { key, what, tail: Vec::new() });
     }
 }
 
-impl std::ops::AddAssign for Tally {
-    fn add_assign(&mut self, other: Tally) {
+impl std::ops::AddAssign for LoadTally {
+    fn add_assign(&mut self, other: LoadTally) {
         self.acked += other.acked;
         self.unknown += other.unknown;
         self.refused += other.refused;
@@ -239,10 +247,10 @@ impl std::ops::AddAssign for Tally {
 }
 
 /// How many values a success reply shows.
-fn expected_values(request: &Request) -> usize {
+fn expected_values(request: &LoadRequest) -> usize {
     match request {
-        Request::ReadRising => KEYS_PER_CLASS,
-        Request::AddPair { .. } | Request::ReadPair { .. } => 2,
+        LoadRequest::ReadRising => KEYS_PER_CLASS,
+        LoadRequest::AddPair { .. } | LoadRequest::ReadPair { .. } => 2,
         _ => 1,
     }
 }
@@ -260,40 +268,44 @@ fn number(value: &Value) -> Option<Option<i64>> {
 }
 
 /// A reply in the model's words; `None` if it is none that this step can have.
-fn reply_to(step: &Step, value: &Value) -> Option<Reply> {
+fn reply_to(step: &SequenceStep, value: &Value) -> Option<Reply> {
     match step.action {
-        Action::Set(_) | Action::SetUntil(..) | Action::SetFor(..) => {
+        StepAction::Set(_) | StepAction::SetUntil(..) | StepAction::SetFor(..) => {
             (*value == Value::Simple("OK".to_owned())).then_some(Reply::Ok)
         }
-        Action::Swap(_) | Action::Take | Action::Read => number(value).map(Reply::Value),
-        Action::Add(_) | Action::Delete | Action::ExpireAt(_) | Action::ExpireIn(_) | Action::Persist => match value {
+        StepAction::Swap(_) | StepAction::Take | StepAction::Read => number(value).map(Reply::Value),
+        StepAction::Add(_)
+        | StepAction::Delete
+        | StepAction::ExpireAt(_)
+        | StepAction::ExpireIn(_)
+        | StepAction::Persist => match value {
             Value::Integer(integer) => Some(Reply::Integer(*integer)),
             _ => None,
         },
     }
 }
 
-fn read(client: &mut Client, key: &str) -> io::Result<Option<i64>> {
+fn read_value(client: &mut TestRespClient, key: &str) -> io::Result<Option<i64>> {
     let reply = client.call(&["GET", key])?;
-    number(&reply).ok_or_else(|| unexpected(key, &reply))
+    number(&reply).ok_or_else(|| unexpected_reply(key, &reply))
 }
 
 /// Every counter of a client that exists, with its expiry.
-fn read_owned(client: &mut Client, owner: usize) -> io::Result<Found> {
-    let mut found = Found::new();
+fn read_owned(client: &mut TestRespClient, owner: usize) -> io::Result<OwnedCounters> {
+    let mut found = OwnedCounters::new();
     for key in (0..KEYS_OWNED).map(|key| owned_key(owner, key)) {
-        let Some(value) = read(client, &key)? else { continue };
+        let Some(value) = read_value(client, &key)? else { continue };
         let reply = client.call(&["PEXPIRETIME", &key])?;
         let expires = match reply.number() {
-            Some(-1) => Expires::Never,
-            Some(at) if at >= 0 => Expires::At(at),
-            _ => return Err(unexpected(&key, &reply)),
+            Some(-1) => ExpiryTime::Never,
+            Some(at) if at >= 0 => ExpiryTime::At(at),
+            _ => return Err(unexpected_reply(&key, &reply)),
         };
-        found.insert(key, Held { value, expires });
+        found.insert(key, OwnedCounter { value, expires });
     }
     Ok(found)
 }
 
-fn unexpected(key: &str, reply: &Value) -> io::Error {
+fn unexpected_reply(key: &str, reply: &Value) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("{key} was answered {reply:?}"))
 }

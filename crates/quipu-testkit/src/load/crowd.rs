@@ -12,11 +12,11 @@ use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use super::account::{Loss, REFUSALS, Tally};
-use super::drive::Driver;
-use crate::Dice;
-use crate::judge::{Violation, reaches};
-use crate::resp::{Client, Value, encode};
+use super::account::{LoadTally, Loss, REFUSALS};
+use super::drive::LoadDriver;
+use crate::SeededRng;
+use crate::judge::{Violation, is_subset_sum};
+use crate::resp::{TestRespClient, Value, encode};
 
 /// Deepest pipeline, in adds: deep enough that one load brings back many counters.
 pub const PIPELINE_MAX: usize = 200;
@@ -35,7 +35,7 @@ const VIOLATIONS_MAX: usize = 20;
 
 /// Which counters: a number of names that a formula gives, of these lengths.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Names {
+pub struct CrowdNames {
     /// What every name begins with; the namespace is part of it.
     pub prefix: &'static str,
     /// How many.
@@ -46,16 +46,16 @@ pub struct Names {
 
 /// The account of a crowd on one data directory.
 #[derive(Debug)]
-pub struct Crowd {
-    names: Names,
-    counters: Vec<Counter>,
+pub struct CrowdAccount {
+    names: CrowdNames,
+    counters: Vec<CrowdCounter>,
     unknown: HashMap<u32, Vec<i64>>, // adds without a reply since the counter was last read
-    tally: Tally,
+    tally: LoadTally,
     violations: Vec<Violation>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Counter {
+struct CrowdCounter {
     /// When it was last read after a start.
     found: i64,
     /// That and what was acknowledged since.
@@ -72,7 +72,7 @@ pub struct CrowdLog {
     ended: Option<io::Error>,
 }
 
-impl Names {
+impl CrowdNames {
     /// The name of a number.
     pub fn name(&self, number: usize) -> String {
         let (least, most) = (*self.bytes.start(), *self.bytes.end());
@@ -91,20 +91,20 @@ impl Names {
     }
 }
 
-impl Crowd {
+impl CrowdAccount {
     /// Of an empty directory.
-    pub fn new(names: Names) -> Crowd {
-        let counters = vec![Counter::default(); names.count];
-        Crowd { names, counters, unknown: HashMap::new(), tally: Tally::default(), violations: Vec::new() }
+    pub fn new(names: CrowdNames) -> CrowdAccount {
+        let counters = vec![CrowdCounter::default(); names.count];
+        CrowdAccount { names, counters, unknown: HashMap::new(), tally: LoadTally::default(), violations: Vec::new() }
     }
 
     /// Which counters.
-    pub fn names(&self) -> &Names {
+    pub fn names(&self) -> &CrowdNames {
         &self.names
     }
 
     /// How many adds were taken in, in all lives.
-    pub fn tally(&self) -> Tally {
+    pub fn tally(&self) -> LoadTally {
         self.tally
     }
 
@@ -114,42 +114,42 @@ impl Crowd {
     }
 
     /// Adds 1 to every counter, all of which must be acknowledged.
-    pub fn fill(&mut self, client: &mut Client) -> io::Result<()> {
+    pub fn fill(&mut self, client: &mut TestRespClient) -> io::Result<()> {
         let numbers: Vec<usize> = (0..self.names.count).collect();
         for numbers in numbers.chunks(SWEEP_NAMES) {
             let mut log = CrowdLog::default();
-            pipeline(client, &self.names, numbers.iter().map(|&number| (number as u32, 1)), &mut log)?;
+            send_pipeline(client, &self.names, numbers.iter().map(|&number| (number as u32, 1)), &mut log)?;
             if let Some(text) = log.refused.first() {
                 return Err(io::Error::other(format!("an add was refused: {text}")));
             }
-            self.take(log);
+            self.add_log(log);
         }
         Ok(())
     }
 
     /// Adds 1 to every counter, some of which may be refused.
-    pub fn fill_some(&mut self, client: &mut Client) -> io::Result<()> {
+    pub fn fill_some(&mut self, client: &mut TestRespClient) -> io::Result<()> {
         let numbers: Vec<usize> = (0..self.names.count).collect();
         for numbers in numbers.chunks(SWEEP_NAMES) {
             let mut log = CrowdLog::default();
-            let sent = pipeline(client, &self.names, numbers.iter().map(|&number| (number as u32, 1)), &mut log);
-            self.take(log);
+            let sent = send_pipeline(client, &self.names, numbers.iter().map(|&number| (number as u32, 1)), &mut log);
+            self.add_log(log);
             sent?;
         }
         Ok(())
     }
 
     /// Takes in what a client asked in the life that ended.
-    pub fn take(&mut self, log: CrowdLog) {
+    pub fn add_log(&mut self, log: CrowdLog) {
         if let Some(kind @ (io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)) =
             log.ended.as_ref().map(io::Error::kind)
         {
-            self.complain("the crowd", format!("no reply: {kind:?}"));
+            self.add_violation("the crowd", format!("no reply: {kind:?}"));
         }
         for text in log.refused {
             self.tally.refused += 1;
             if !REFUSALS.iter().any(|refusal| text.starts_with(refusal)) {
-                self.complain("the crowd", format!("an add was answered {text:?}"));
+                self.add_violation("the crowd", format!("an add was answered {text:?}"));
             }
         }
         for (number, delta, reply) in log.adds {
@@ -169,15 +169,15 @@ impl Crowd {
     }
 
     /// Everything was deleted, and that was acknowledged.
-    pub fn flushed(&mut self) {
-        self.counters.fill(Counter::default());
+    pub fn record_flush(&mut self) {
+        self.counters.fill(CrowdCounter::default());
         self.unknown.clear();
     }
 
     /// Reads every counter and judges it; what was found is what the next life starts from. Returns also how many exist.
-    pub fn judge(&mut self, client: &mut Client, loss: Loss) -> io::Result<(usize, Vec<Violation>)> {
+    pub fn judge(&mut self, client: &mut TestRespClient, loss: Loss) -> io::Result<(usize, Vec<Violation>)> {
         let mut violations = std::mem::take(&mut self.violations);
-        let found = read_all(client, &self.names)?;
+        let found = read_all_values(client, &self.names)?;
         for (number, value) in found.iter().enumerate() {
             let (counter, value) = (self.counters[number], value.unwrap_or(0));
             let unknown = self.unknown.get(&(number as u32)).map(Vec::as_slice).unwrap_or_default();
@@ -185,7 +185,7 @@ impl Crowd {
                 Loss::Nothing if value < counter.shown => {
                     Some(format!("taken back: {} was shown before", counter.shown))
                 }
-                Loss::Nothing => (!reaches(i128::from(value - counter.certain), unknown.iter().copied()))
+                Loss::Nothing => (!is_subset_sum(i128::from(value - counter.certain), unknown.iter().copied()))
                     .then(|| if value < counter.certain { "lost".to_owned() } else { "doubled".to_owned() }),
                 Loss::Unsealed => {
                     let most = counter.certain + unknown.iter().sum::<i64>();
@@ -196,26 +196,26 @@ impl Crowd {
                 let what = format!("{what}: found {value}; {counter:?}, unknown {unknown:?}");
                 violations.push(Violation { key: self.names.name(number), what, tail: Vec::new() });
             }
-            self.counters[number] = Counter { found: value, certain: value, shown: value };
+            self.counters[number] = CrowdCounter { found: value, certain: value, shown: value };
         }
         self.unknown.clear();
         Ok((found.iter().flatten().count(), violations))
     }
 
-    fn complain(&mut self, key: &str, what: String) {
+    fn add_violation(&mut self, key: &str, what: String) {
         self.violations.push(Violation { key: key.to_owned(), what, tail: Vec::new() });
     }
 }
 
-impl Driver {
+impl LoadDriver {
     /// Adds to counters of a crowd in pipelines, in the calling thread, until the connection breaks or the driver is stopped.
-    pub fn run_crowd(&self, address: SocketAddr, names: &Names, dice: &Dice) -> CrowdLog {
+    pub fn run_crowd(&self, address: SocketAddr, names: &CrowdNames, rng: &SeededRng) -> CrowdLog {
         let mut log = CrowdLog::default();
-        let outcome = Client::connect(address, REPLY_TIMEOUT).and_then(|mut client| {
+        let outcome = TestRespClient::connect(address, REPLY_TIMEOUT).and_then(|mut client| {
             while !self.is_stopped() {
-                let depth = 1 + dice.below(PIPELINE_MAX);
-                let adds: Vec<_> = (0..depth).map(|_| (dice.below(names.count) as u32, dice.between(1..=9))).collect();
-                pipeline(&mut client, names, adds.into_iter(), &mut log)?;
+                let depth = 1 + rng.below(PIPELINE_MAX);
+                let adds: Vec<_> = (0..depth).map(|_| (rng.below(names.count) as u32, rng.between(1..=9))).collect();
+                send_pipeline(&mut client, names, adds.into_iter(), &mut log)?;
             }
             Ok(())
         });
@@ -225,15 +225,15 @@ impl Driver {
 
     /// Looks at counters of a crowd without changing any: reads, walks, counts, until the connection breaks or the driver is stopped. Returns what was
     /// answered that cannot be.
-    pub fn look_at_crowd(&self, address: SocketAddr, names: &Names, dice: &Dice) -> Vec<String> {
+    pub fn read_crowd(&self, address: SocketAddr, names: &CrowdNames, rng: &SeededRng) -> Vec<String> {
         let (mut cursor, mut wrong) = ("0".to_owned(), Vec::new());
-        let _broken = Client::connect(address, REPLY_TIMEOUT).and_then(|mut client| {
+        let _broken = TestRespClient::connect(address, REPLY_TIMEOUT).and_then(|mut client| {
             while !self.is_stopped() && wrong.len() < VIOLATIONS_MAX {
-                let reply = match dice.below(4) {
+                let reply = match rng.below(4) {
                     0 => client.call(&["SCAN", &cursor, "COUNT", "100"])?,
                     1 => client.call(&["DBSIZE"])?,
                     _ => {
-                        let some: Vec<String> = (0..20).map(|_| names.name(dice.below(names.count))).collect();
+                        let some: Vec<String> = (0..20).map(|_| names.name(rng.below(names.count))).collect();
                         let words: Vec<&str> = std::iter::once("MGET").chain(some.iter().map(String::as_str)).collect();
                         client.call(&words)?
                     }
@@ -255,9 +255,9 @@ impl Driver {
 }
 
 /// Sends adds, all in one write, and notes what comes of each.
-fn pipeline(
-    client: &mut Client,
-    names: &Names,
+fn send_pipeline(
+    client: &mut TestRespClient,
+    names: &CrowdNames,
     adds: impl Iterator<Item = (u32, i64)>,
     log: &mut CrowdLog,
 ) -> io::Result<()> {
@@ -266,18 +266,18 @@ fn pipeline(
         encode(&["INCRBY".to_owned(), names.name(number as usize), delta.to_string()], &mut bytes);
         log.adds.push((number, delta, None));
     }
-    let mut place = first;
+    let mut index = first;
     client.send_encoded(&bytes)?;
-    while place < log.adds.len() {
+    while index < log.adds.len() {
         match client.receive()? {
             Value::Integer(value) => {
-                log.adds[place].2 = Some(value);
-                place += 1;
+                log.adds[index].2 = Some(value);
+                index += 1;
             }
             // Not applied, or not an answer to this at all: there is nothing to account for, only to tell.
             other => {
                 log.refused.push(other.error().map_or_else(|| format!("{other:?}"), str::to_owned));
-                log.adds.remove(place);
+                log.adds.remove(index);
             }
         }
     }
@@ -285,7 +285,7 @@ fn pipeline(
 }
 
 /// Reads every counter, in the order of their numbers; `None` for one that does not exist.
-fn read_all(client: &mut Client, names: &Names) -> io::Result<Vec<Option<i64>>> {
+fn read_all_values(client: &mut TestRespClient, names: &CrowdNames) -> io::Result<Vec<Option<i64>>> {
     let (mut found, numbers) = (Vec::with_capacity(names.count), (0..names.count).collect::<Vec<_>>());
     for numbers in numbers.chunks(SWEEP_NAMES) {
         let mut words = vec!["MGET".to_owned()];
@@ -301,8 +301,8 @@ fn read_all(client: &mut Client, names: &Names) -> io::Result<Vec<Option<i64>>> 
 }
 
 /// A whole pass of SCAN. An error if a name comes twice.
-pub fn names_seen(client: &mut Client, pattern: Option<&str>) -> io::Result<HashSet<Vec<u8>>> {
-    let (mut seen, mut cursor) = (HashSet::new(), "0".to_owned());
+pub fn scan_names(client: &mut TestRespClient, pattern: Option<&str>) -> io::Result<HashSet<Vec<u8>>> {
+    let (mut scanned, mut cursor) = (HashSet::new(), "0".to_owned());
     loop {
         let mut words = vec!["SCAN", &cursor, "COUNT", SCAN_COUNT];
         words.extend(pattern.iter().flat_map(|pattern| ["MATCH", pattern]));
@@ -312,13 +312,13 @@ pub fn names_seen(client: &mut Client, pattern: Option<&str>) -> io::Result<Hash
         };
         for name in names.elements() {
             let Value::Bulk(name) = name else { continue };
-            if !seen.insert(name.clone()) {
+            if !scanned.insert(name.clone()) {
                 return Err(io::Error::other(format!("SCAN shows {} twice", String::from_utf8_lossy(name))));
             }
         }
         cursor = next.number().unwrap_or(0).to_string();
         if cursor == "0" {
-            return Ok(seen);
+            return Ok(scanned);
         }
     }
 }
@@ -329,7 +329,7 @@ mod tests {
 
     #[test]
     fn names_differ_and_have_the_lengths_asked_for() {
-        let names = Names { prefix: "crowd:", count: 5_000, bytes: 20..=60 };
+        let names = CrowdNames { prefix: "crowd:", count: 5_000, bytes: 20..=60 };
         let all: HashSet<String> = names.all().collect();
         assert_eq!(all.len(), 5_000);
         assert!(all.iter().all(|name| (20..=60).contains(&name.len())));
@@ -338,20 +338,20 @@ mod tests {
 
     #[test]
     fn a_counter_is_what_was_acknowledged_and_perhaps_what_was_not() {
-        let names = Names { prefix: "c:", count: 1, bytes: 9..=9 };
+        let names = CrowdNames { prefix: "c:", count: 1, bytes: 9..=9 };
         let judged = |found: i64, loss: Loss| {
-            let mut crowd = Crowd::new(names.clone());
-            crowd.take(CrowdLog { adds: vec![(0, 2, Some(2)), (0, 5, None)], ..CrowdLog::default() });
+            let mut crowd = CrowdAccount::new(names.clone());
+            crowd.add_log(CrowdLog { adds: vec![(0, 2, Some(2)), (0, 5, None)], ..CrowdLog::default() });
             let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
             let address = listener.local_addr().unwrap();
             let server = std::thread::spawn(move || {
                 use std::io::{Read, Write};
                 let (mut stream, _) = listener.accept().unwrap();
-                let mut asked = [0; 256];
-                let _ = stream.read(&mut asked).unwrap();
+                let mut request = [0; 256];
+                let _ = stream.read(&mut request).unwrap();
                 stream.write_all(format!("*1\r\n${}\r\n{found}\r\n", found.to_string().len()).as_bytes()).unwrap();
             });
-            let mut client = Client::connect(address, REPLY_TIMEOUT).unwrap();
+            let mut client = TestRespClient::connect(address, REPLY_TIMEOUT).unwrap();
             let (_, violations) = crowd.judge(&mut client, loss).unwrap();
             server.join().unwrap();
             violations.len()

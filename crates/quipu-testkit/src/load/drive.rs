@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::request::Request;
-use crate::Dice;
-use crate::resp::{Client, Value};
+use super::request::LoadRequest;
+use crate::SeededRng;
+use crate::resp::{TestRespClient, Value};
 
 /// Deepest pipeline, in requests.
 const PIPELINE_MAX: usize = 16;
@@ -22,37 +22,37 @@ const REPLY_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// What the drivers of one life share.
 #[derive(Debug, Clone, Default)]
-pub struct Driver {
+pub struct LoadDriver {
     stamps: Arc<AtomicU64>,
     stop: Arc<AtomicBool>,
 }
 
 /// All that one client asked in one life, in order.
 #[derive(Debug, Default)]
-pub struct Log {
+pub struct ClientLog {
     /// Which client.
     pub client: usize,
     /// What it asked.
-    pub requests: Vec<Logged>,
+    pub requests: Vec<LoggedRequest>,
     /// Why it ended, if not because it was told to. That the connection broke is what a kill looks like.
     pub ended: Option<io::Error>,
 }
 
 /// One request, and what came of it.
 #[derive(Debug)]
-pub struct Logged {
+pub struct LoggedRequest {
     /// What was asked.
-    pub request: Request,
+    pub request: LoadRequest,
     /// Stamp drawn before it left.
     pub invoked: u64,
     /// Stamp drawn after its reply came, and the reply.
     pub reply: Option<(u64, Value)>,
 }
 
-impl Driver {
+impl LoadDriver {
     /// Drivers that run until the connection breaks or `stop`.
-    pub fn new() -> Driver {
-        Driver::default()
+    pub fn new() -> LoadDriver {
+        LoadDriver::default()
     }
 
     /// Lets every client finish its pipeline and end.
@@ -66,11 +66,11 @@ impl Driver {
     }
 
     /// Asks, in the calling thread, until the connection breaks or the driver is stopped.
-    pub fn run(&self, address: SocketAddr, client: usize, dice: &Dice) -> Log {
-        let mut log = Log { client, ..Log::default() };
-        let outcome = Client::connect(address, REPLY_TIMEOUT).and_then(|mut connection| {
+    pub fn run(&self, address: SocketAddr, client: usize, rng: &SeededRng) -> ClientLog {
+        let mut log = ClientLog { client, ..ClientLog::default() };
+        let outcome = TestRespClient::connect(address, REPLY_TIMEOUT).and_then(|mut connection| {
             while !self.is_stopped() {
-                self.pipeline(&mut connection, client, dice, &mut log.requests)?;
+                self.send_pipeline(&mut connection, client, rng, &mut log.requests)?;
             }
             Ok(())
         });
@@ -78,35 +78,41 @@ impl Driver {
         log
     }
 
-    fn pipeline(&self, connection: &mut Client, client: usize, dice: &Dice, log: &mut Vec<Logged>) -> io::Result<()> {
+    fn send_pipeline(
+        &self,
+        connection: &mut TestRespClient,
+        client: usize,
+        rng: &SeededRng,
+        log: &mut Vec<LoggedRequest>,
+    ) -> io::Result<()> {
         // Half of the pipelines are a single request: what most clients send.
-        let depth = if dice.chance(50) { 1 } else { 1 + dice.below(PIPELINE_MAX) };
+        let depth = if rng.chance(50) { 1 } else { 1 + rng.below(PIPELINE_MAX) };
         let (first, mut commands) = (log.len(), Vec::new());
         let mut commands_each = Vec::with_capacity(depth);
         for _ in 0..depth {
-            let request = Request::draw(client, dice);
+            let request = LoadRequest::draw(client, rng);
             let sent_as = request.commands();
             commands_each.push(sent_as.len());
             commands.extend(sent_as);
-            log.push(Logged { request, invoked: self.stamp(), reply: None });
+            log.push(LoggedRequest { request, invoked: self.next_stamp(), reply: None });
         }
         connection.send(&commands)?;
-        for (place, count) in commands_each.into_iter().enumerate() {
+        for (index, count) in commands_each.into_iter().enumerate() {
             for _ in 1..count {
                 connection.receive()?;
             }
             let reply = connection.receive()?;
-            log[first + place].reply = Some((self.stamp(), reply));
+            log[first + index].reply = Some((self.next_stamp(), reply));
         }
         Ok(())
     }
 
-    fn stamp(&self) -> u64 {
+    fn next_stamp(&self) -> u64 {
         self.stamps.fetch_add(1, Ordering::SeqCst)
     }
 }
 
-impl Log {
+impl ClientLog {
     /// Whether the server left a request without answer for so long that it must have hung.
     pub fn is_stalled(&self) -> bool {
         let kind = self.ended.as_ref().map(io::Error::kind);

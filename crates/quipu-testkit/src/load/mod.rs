@@ -12,27 +12,27 @@
 //! | `pair:N:a`, `:b` | all add to both in one EXEC | sum; always equal |
 //! | `own:C:N` | client C, by every command, alone or in one EXEC | the state after its acked operations and a prefix of the rest; others look on |
 //!
-//! Apart from these, a [`SilentAccount`]: adds that nobody wants a reply to; and an [`OnceAccount`]: adds under tokens and sequence numbers.
+//! Apart from these, a [`UnrepliedAccount`]: adds that nobody wants a reply to; and an [`OnceAccount`]: adds under tokens and sequence numbers.
 //!
-//! Beside these few, a [`Crowd`]: more counters than fit in memory, so that most of them are at rest, each with its own account.
+//! Beside these few, a [`CrowdAccount`]: more counters than fit in memory, so that most of them are at rest, each with its own account.
 //!
 //! Not here: what is done to the server (the suites).
 
 mod account;
+mod background_stats;
 mod crowd;
 mod drive;
-mod figures;
 mod once;
 mod request;
-mod silent;
+mod unreplied;
 
-pub use self::account::{Account, Loss, Tally};
-pub use self::crowd::{Crowd, CrowdLog, Names, PIPELINE_MAX, names_seen};
-pub use self::drive::{Driver, Log, Logged};
-pub use self::figures::{Figures, info};
+pub use self::account::{LoadAccount, LoadTally, Loss};
+pub use self::background_stats::{BackgroundStats, read_info};
+pub use self::crowd::{CrowdAccount, CrowdLog, CrowdNames, PIPELINE_MAX, scan_names};
+pub use self::drive::{ClientLog, LoadDriver, LoggedRequest};
 pub use self::once::OnceAccount;
-pub use self::request::{CLIENTS, Class, Request};
-pub use self::silent::{SilentAccount, counters_split};
+pub use self::request::{CLIENTS, LoadClass, LoadRequest};
+pub use self::unreplied::{UnrepliedAccount, count_split_counters};
 
 #[cfg(test)]
 mod tests;

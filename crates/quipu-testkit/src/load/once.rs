@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use crate::dice::Dice;
-use crate::resp::{Client, Value, encode};
+use crate::resp::{TestRespClient, Value, encode};
+use crate::rng::SeededRng;
 
 /// Few counters, so that connections meet in them.
 const COUNTERS: [&str; 3] = ["once:1", "once:2", "once:3"];
@@ -29,7 +29,7 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A named add.
 #[derive(Debug, Clone, Copy)]
-struct Add {
+struct NamedAdd {
     counter: usize,
     delta: i64,
     /// The value that the first reply had.
@@ -38,16 +38,16 @@ struct Add {
 
 /// What one connection has sent in all lives.
 #[derive(Debug, Default)]
-struct Sent {
+struct AdderHistory {
     /// By the number of the token, or of the sequence.
-    tokens: BTreeMap<u64, Add>,
-    sequence: BTreeMap<u64, Add>,
+    tokens: BTreeMap<u64, NamedAdd>,
+    sequence: BTreeMap<u64, NamedAdd>,
 }
 
 /// What is known of the counters.
 #[derive(Debug)]
 pub struct OnceAccount {
-    sent: Vec<Sent>,
+    histories: Vec<AdderHistory>,
     violations: Vec<String>,
     /// Replies to retries that were compared.
     pub retried: usize,
@@ -55,22 +55,26 @@ pub struct OnceAccount {
 
 impl Default for OnceAccount {
     fn default() -> OnceAccount {
-        OnceAccount { sent: (0..ADDERS).map(|_| Sent::default()).collect(), violations: Vec::new(), retried: 0 }
+        OnceAccount {
+            histories: (0..ADDERS).map(|_| AdderHistory::default()).collect(),
+            violations: Vec::new(),
+            retried: 0,
+        }
     }
 }
 
 impl OnceAccount {
     /// Adds until the program that is loaded is gone, or `end` has returned.
-    pub fn load<T>(&mut self, address: SocketAddr, dice: &Dice, end: impl FnOnce() -> T) -> T {
+    pub fn load<T>(&mut self, address: SocketAddr, rng: &SeededRng, end: impl FnOnce() -> T) -> T {
         let stop = AtomicBool::new(false);
         thread::scope(|scope| {
             let adders: Vec<_> = self
-                .sent
+                .histories
                 .iter_mut()
                 .enumerate()
-                .map(|(adder, sent)| {
-                    let (dice, stop) = (dice.fork(), &stop);
-                    scope.spawn(move || sent.add(adder, address, &dice, stop))
+                .map(|(adder, history)| {
+                    let (rng, stop) = (rng.fork(), &stop);
+                    scope.spawn(move || history.send_adds(adder, address, &rng, stop))
                 })
                 .collect();
             let ended = end();
@@ -85,22 +89,22 @@ impl OnceAccount {
     }
 
     /// Sends again what was not answered, and some of what was; then reads every counter. What is wrong.
-    pub fn judge(&mut self, client: &mut Client, dice: &Dice) -> Vec<String> {
-        for adder in 0..self.sent.len() {
+    pub fn judge(&mut self, client: &mut TestRespClient, rng: &SeededRng) -> Vec<String> {
+        for adder in 0..self.histories.len() {
             let mut again = Vec::new();
-            let Sent { tokens, sequence } = &self.sent[adder];
+            let AdderHistory { tokens, sequence } = &self.histories[adder];
             for (n, add) in tokens {
-                if add.reply.is_none() || dice.chance(RETRIED_PERCENT) {
-                    again.push((Name::Token(*n), *add));
+                if add.reply.is_none() || rng.chance(RETRIED_PERCENT) {
+                    again.push((AddName::Token(*n), *add));
                 }
             }
             // In order, and no further back than the last that was answered: of earlier ones the reply is no longer known.
             let last = sequence.iter().filter(|(_, add)| add.reply.is_some()).map(|(n, _)| *n).max().unwrap_or(0);
-            again.extend(sequence.range(last..).map(|(n, add)| (Name::Number(*n), *add)));
+            again.extend(sequence.range(last..).map(|(n, add)| (AddName::Number(*n), *add)));
             for (name, add) in again {
                 let reply = client.call(&name.words(adder, &add).iter().map(String::as_str).collect::<Vec<_>>());
                 let reply = reply.expect("a program that serves answers");
-                let (retried, wrong) = self.sent[adder].note(name, &reply);
+                let (retried, wrong) = self.histories[adder].record_reply(name, &reply);
                 self.retried += usize::from(retried);
                 self.violations.extend(wrong);
             }
@@ -108,7 +112,8 @@ impl OnceAccount {
         let mut violations = std::mem::take(&mut self.violations);
         for (counter, word) in COUNTERS.iter().enumerate() {
             let value = client.call(&["GET", word]).expect("a program that serves answers").number().unwrap_or(0);
-            let all = self.sent.iter().flat_map(|sent| sent.tokens.values().chain(sent.sequence.values()));
+            let all =
+                self.histories.iter().flat_map(|history| history.tokens.values().chain(history.sequence.values()));
             let sum: i64 = all.filter(|add| add.counter == counter).map(|add| add.delta).sum();
             if value != sum {
                 violations.push(format!("{word} is {value}, and everything that was added, each once, is {sum}"));
@@ -119,7 +124,7 @@ impl OnceAccount {
 
     /// How many adds there were in all.
     pub fn adds(&self) -> usize {
-        self.sent.iter().map(|sent| sent.tokens.len() + sent.sequence.len()).sum()
+        self.histories.iter().map(|history| history.tokens.len() + history.sequence.len()).sum()
     }
 }
 
@@ -130,34 +135,34 @@ fn is_applied(text: &str) -> bool {
 
 /// What an add is called.
 #[derive(Debug, Clone, Copy)]
-enum Name {
+enum AddName {
     Token(u64),
     Number(u64),
 }
 
-impl Name {
-    fn words(self, adder: usize, add: &Add) -> Vec<String> {
+impl AddName {
+    fn words(self, adder: usize, add: &NamedAdd) -> Vec<String> {
         let (word, item) = match self {
-            Name::Token(n) => ("IDMP", format!("item-{n}")),
-            Name::Number(n) => ("SEQ", n.to_string()),
+            AddName::Token(n) => ("IDMP", format!("item-{n}")),
+            AddName::Number(n) => ("SEQ", n.to_string()),
         };
         let words = ["INCRBY", COUNTERS[add.counter], &add.delta.to_string(), word, &format!("adder-{adder}"), &item];
         words.map(str::to_owned).to_vec()
     }
 }
 
-impl Sent {
-    fn of(&mut self, name: Name) -> &mut Add {
+impl AdderHistory {
+    fn add_mut(&mut self, name: AddName) -> &mut NamedAdd {
         let (map, n) = match name {
-            Name::Token(n) => (&mut self.tokens, n),
-            Name::Number(n) => (&mut self.sequence, n),
+            AddName::Token(n) => (&mut self.tokens, n),
+            AddName::Number(n) => (&mut self.sequence, n),
         };
         map.get_mut(&n).expect("it was sent")
     }
 
     /// Takes a reply; whether it is one to a retry, and what is wrong with it.
-    fn note(&mut self, name: Name, reply: &Value) -> (bool, Option<String>) {
-        let add = self.of(name);
+    fn record_reply(&mut self, name: AddName, reply: &Value) -> (bool, Option<String>) {
+        let add = self.add_mut(name);
         match (reply.number(), add.reply) {
             (Some(value), None) => {
                 add.reply = Some(value);
@@ -165,29 +170,35 @@ impl Sent {
             }
             (Some(value), Some(first)) if value == first => (true, None),
             // Later ones were applied, too, before the connection broke: of this one only that is known.
-            (None, _) if matches!(name, Name::Number(_)) && reply.error().is_some_and(is_applied) => (true, None),
+            (None, _) if matches!(name, AddName::Number(_)) && reply.error().is_some_and(is_applied) => (true, None),
             _ => (true, Some(format!("{name:?}: {add:?} was answered {reply:?}"))),
         }
     }
 
     /// Adds until the program is gone; how many retries were compared, and what is wrong.
-    fn add(&mut self, adder: usize, address: SocketAddr, dice: &Dice, stop: &AtomicBool) -> (usize, Vec<String>) {
+    fn send_adds(
+        &mut self,
+        adder: usize,
+        address: SocketAddr,
+        rng: &SeededRng,
+        stop: &AtomicBool,
+    ) -> (usize, Vec<String>) {
         let (mut retried, mut violations) = (0, Vec::new());
-        let Ok(mut client) = Client::connect(address, TIMEOUT) else { return (retried, violations) };
+        let Ok(mut client) = TestRespClient::connect(address, TIMEOUT) else { return (retried, violations) };
         while !stop.load(Ordering::Relaxed) {
             let (mut bytes, mut names) = (Vec::new(), Vec::new());
-            for _ in 0..1 + dice.below(PIPELINE_MAX) {
-                let add = Add { counter: dice.below(COUNTERS.len()), delta: dice.between(1..=9), reply: None };
-                let name = if dice.chance(50) {
+            for _ in 0..1 + rng.below(PIPELINE_MAX) {
+                let add = NamedAdd { counter: rng.below(COUNTERS.len()), delta: rng.between(1..=9), reply: None };
+                let name = if rng.chance(50) {
                     let n = self.tokens.len() as u64 + 1;
                     self.tokens.insert(n, add);
-                    Name::Token(n)
+                    AddName::Token(n)
                 } else {
                     let n = self.sequence.len() as u64 + 1;
                     self.sequence.insert(n, add);
-                    Name::Number(n)
+                    AddName::Number(n)
                 };
-                for _ in 0..1 + dice.below(2) {
+                for _ in 0..1 + rng.below(2) {
                     encode(&name.words(adder, &add), &mut bytes);
                     names.push(name);
                 }
@@ -197,7 +208,7 @@ impl Sent {
             }
             for name in names {
                 let Ok(reply) = client.receive() else { return (retried, violations) };
-                let (again, wrong) = self.note(name, &reply);
+                let (again, wrong) = self.record_reply(name, &reply);
                 retried += usize::from(again);
                 violations.extend(wrong);
             }

@@ -1,7 +1,7 @@
 //! What the clients ask, drawn by dice.
 
-use crate::Dice;
-use crate::judge::{Action, Step};
+use crate::SeededRng;
+use crate::judge::{SequenceStep, StepAction};
 
 /// How many clients share the counters: more than there are workers, so that each worker has several.
 pub const CLIENTS: usize = 6;
@@ -20,7 +20,7 @@ const LONG_SECONDS: i64 = 100_000;
 
 /// A class of counters that everybody adds to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Class {
+pub enum LoadClass {
     /// Adds above 0 only.
     Rise,
     /// Adds of any sign.
@@ -31,11 +31,11 @@ pub enum Class {
 
 /// One request; an EXEC with all that is queued in it is one.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Request {
+pub enum LoadRequest {
     /// INCR, DECR, INCRBY or DECRBY.
     Add {
         /// Of which class.
-        class: Class,
+        class: LoadClass,
         /// Which counter of it.
         key: usize,
         /// By how much.
@@ -44,7 +44,7 @@ pub enum Request {
     /// GET.
     Read {
         /// Of which class.
-        class: Class,
+        class: LoadClass,
         /// Which counter of it.
         key: usize,
     },
@@ -70,10 +70,10 @@ pub enum Request {
     /// A step on a counter of the client's own, or several in one EXEC.
     Own {
         /// What is done.
-        steps: Vec<Step>,
+        steps: Vec<SequenceStep>,
     },
     /// GET of a counter that another client owns.
-    Look {
+    ReadForeign {
         /// Who owns it.
         owner: usize,
         /// Which of the owner's counters.
@@ -81,26 +81,28 @@ pub enum Request {
     },
 }
 
-impl Request {
+impl LoadRequest {
     /// Draws what this client asks next.
-    pub fn draw(client: usize, dice: &Dice) -> Request {
-        let key = dice.below(KEYS_PER_CLASS);
-        match dice.below(100) {
-            0..22 => {
-                Request::Add { class: Class::Rise, key, delta: if dice.chance(70) { 1 } else { dice.between(1..=9) } }
-            }
-            22..29 => Request::Read { class: Class::Rise, key },
-            29..33 => Request::ReadRising,
-            33..46 => Request::Add { class: Class::Drift, key, delta: *dice.pick(&[1, -1, 7, -5, 40, -33]) },
-            46..48 => Request::Read { class: Class::Drift, key },
-            48..56 => Request::Add { class: Class::Crop, key, delta: dice.between(1..=5) },
-            56..60 if client == 0 => Request::Harvest { key },
-            56..68 => Request::AddPair { pair: key, delta: dice.between(-3..=9) },
-            68..72 => Request::ReadPair { pair: key },
-            72..90 => Request::Own { steps: draw_steps(client, dice) },
+    pub fn draw(client: usize, rng: &SeededRng) -> LoadRequest {
+        let key = rng.below(KEYS_PER_CLASS);
+        match rng.below(100) {
+            0..22 => LoadRequest::Add {
+                class: LoadClass::Rise,
+                key,
+                delta: if rng.chance(70) { 1 } else { rng.between(1..=9) },
+            },
+            22..29 => LoadRequest::Read { class: LoadClass::Rise, key },
+            29..33 => LoadRequest::ReadRising,
+            33..46 => LoadRequest::Add { class: LoadClass::Drift, key, delta: *rng.pick(&[1, -1, 7, -5, 40, -33]) },
+            46..48 => LoadRequest::Read { class: LoadClass::Drift, key },
+            48..56 => LoadRequest::Add { class: LoadClass::Crop, key, delta: rng.between(1..=5) },
+            56..60 if client == 0 => LoadRequest::Harvest { key },
+            56..68 => LoadRequest::AddPair { pair: key, delta: rng.between(-3..=9) },
+            68..72 => LoadRequest::ReadPair { pair: key },
+            72..90 => LoadRequest::Own { steps: draw_steps(client, rng) },
             _ => {
-                let owner = (client + 1 + dice.below(CLIENTS - 1)) % CLIENTS;
-                Request::Look { owner, key: dice.below(KEYS_OWNED) }
+                let owner = (client + 1 + rng.below(CLIENTS - 1)) % CLIENTS;
+                LoadRequest::ReadForeign { owner, key: rng.below(KEYS_OWNED) }
             }
         }
     }
@@ -108,34 +110,36 @@ impl Request {
     /// The commands it is sent as; the last one's reply is the request's.
     pub fn commands(&self) -> Vec<Vec<String>> {
         match self {
-            Request::Add { class, key, delta } => vec![add(&class.key(*key), *delta)],
-            Request::Read { class, key } => vec![words(&["GET", &class.key(*key)])],
-            Request::ReadRising => {
-                let names = (0..KEYS_PER_CLASS).map(|key| Class::Rise.key(key));
+            LoadRequest::Add { class, key, delta } => vec![add_command(&class.key(*key), *delta)],
+            LoadRequest::Read { class, key } => vec![to_strings(&["GET", &class.key(*key)])],
+            LoadRequest::ReadRising => {
+                let names = (0..KEYS_PER_CLASS).map(|key| LoadClass::Rise.key(key));
                 vec![std::iter::once("MGET".to_owned()).chain(names).collect()]
             }
-            Request::Harvest { key } => vec![words(&["GETSET", &Class::Crop.key(*key), "0"])],
-            Request::AddPair { pair, delta } => exec(pair_keys(*pair).iter().map(|key| add(key, *delta))),
-            Request::ReadPair { pair } => {
-                let [a, b] = pair_keys(*pair);
-                vec![words(&["MGET", &a, &b])]
+            LoadRequest::Harvest { key } => vec![to_strings(&["GETSET", &LoadClass::Crop.key(*key), "0"])],
+            LoadRequest::AddPair { pair, delta } => {
+                exec_commands(pair_keys(*pair).iter().map(|key| add_command(key, *delta)))
             }
-            Request::Own { steps } => match steps.as_slice() {
+            LoadRequest::ReadPair { pair } => {
+                let [a, b] = pair_keys(*pair);
+                vec![to_strings(&["MGET", &a, &b])]
+            }
+            LoadRequest::Own { steps } => match steps.as_slice() {
                 [step] => vec![command_of(step)],
-                steps => exec(steps.iter().map(command_of)),
+                steps => exec_commands(steps.iter().map(command_of)),
             },
-            Request::Look { owner, key } => vec![words(&["GET", &owned_key(*owner, *key)])],
+            LoadRequest::ReadForeign { owner, key } => vec![to_strings(&["GET", &owned_key(*owner, *key)])],
         }
     }
 }
 
-impl Class {
+impl LoadClass {
     /// The name of one of its counters.
     pub(super) fn key(self, key: usize) -> String {
         let namespace = match self {
-            Class::Rise => "rise",
-            Class::Drift => "drift",
-            Class::Crop => "crop",
+            LoadClass::Rise => "rise",
+            LoadClass::Drift => "drift",
+            LoadClass::Crop => "crop",
         };
         format!("{namespace}:{key}")
     }
@@ -151,67 +155,67 @@ pub(super) fn owned_key(owner: usize, key: usize) -> String {
     format!("own:{owner}:{key}")
 }
 
-fn draw_steps(client: usize, dice: &Dice) -> Vec<Step> {
+fn draw_steps(client: usize, rng: &SeededRng) -> Vec<SequenceStep> {
     let mut keys: Vec<usize> = (0..KEYS_OWNED).collect();
-    dice.shuffle(&mut keys);
-    let step = |place: usize, action: Action| Step { key: owned_key(client, keys[place]), action };
-    if dice.chance(20) {
-        let value = dice.between(-1000..=1000);
-        let mut steps = vec![step(0, Action::Set(value)), step(1, Action::Add(1)), step(2, Action::Delete)];
-        dice.shuffle(&mut steps);
+    rng.shuffle(&mut keys);
+    let step = |index: usize, action: StepAction| SequenceStep { key: owned_key(client, keys[index]), action };
+    if rng.chance(20) {
+        let value = rng.between(-1000..=1000);
+        let mut steps = vec![step(0, StepAction::Set(value)), step(1, StepAction::Add(1)), step(2, StepAction::Delete)];
+        rng.shuffle(&mut steps);
         return steps;
     }
-    vec![step(0, draw_action(dice))]
+    vec![step(0, draw_action(rng))]
 }
 
-fn draw_action(dice: &Dice) -> Action {
-    let value = dice.between(-1000..=1000);
-    match dice.below(20) {
-        0..6 => Action::Add(dice.between(-50..=50)),
-        6..9 => Action::Set(value),
-        9 => Action::SetUntil(value, FAR_SECONDS + dice.between(0..=999)),
-        10 => Action::SetFor(value, LONG_SECONDS),
-        11..13 => Action::Swap(value),
-        13 => Action::Take,
-        14 => Action::Delete,
-        15 => Action::ExpireAt(FAR_SECONDS + dice.between(0..=999)),
-        16 => Action::ExpireIn(LONG_SECONDS),
-        17 => Action::Persist,
-        _ => Action::Read,
+fn draw_action(rng: &SeededRng) -> StepAction {
+    let value = rng.between(-1000..=1000);
+    match rng.below(20) {
+        0..6 => StepAction::Add(rng.between(-50..=50)),
+        6..9 => StepAction::Set(value),
+        9 => StepAction::SetUntil(value, FAR_SECONDS + rng.between(0..=999)),
+        10 => StepAction::SetFor(value, LONG_SECONDS),
+        11..13 => StepAction::Swap(value),
+        13 => StepAction::Take,
+        14 => StepAction::Delete,
+        15 => StepAction::ExpireAt(FAR_SECONDS + rng.between(0..=999)),
+        16 => StepAction::ExpireIn(LONG_SECONDS),
+        17 => StepAction::Persist,
+        _ => StepAction::Read,
     }
 }
 
-fn command_of(step: &Step) -> Vec<String> {
+fn command_of(step: &SequenceStep) -> Vec<String> {
     let key = &step.key;
     match step.action {
-        Action::Add(delta) => add(key, delta),
-        Action::Set(value) => words(&["SET", key, &value.to_string()]),
-        Action::SetUntil(value, at) => words(&["SET", key, &value.to_string(), "EXAT", &at.to_string()]),
-        Action::SetFor(value, seconds) => words(&["SET", key, &value.to_string(), "EX", &seconds.to_string()]),
-        Action::Swap(value) => words(&["GETSET", key, &value.to_string()]),
-        Action::Take => words(&["GETDEL", key]),
-        Action::Delete => words(&["DEL", key]),
-        Action::ExpireAt(at) => words(&["EXPIREAT", key, &at.to_string()]),
-        Action::ExpireIn(seconds) => words(&["EXPIRE", key, &seconds.to_string()]),
-        Action::Persist => words(&["PERSIST", key]),
-        Action::Read => words(&["GET", key]),
+        StepAction::Add(delta) => add_command(key, delta),
+        StepAction::Set(value) => to_strings(&["SET", key, &value.to_string()]),
+        StepAction::SetUntil(value, at) => to_strings(&["SET", key, &value.to_string(), "EXAT", &at.to_string()]),
+        StepAction::SetFor(value, seconds) => to_strings(&["SET", key, &value.to_string(), "EX", &seconds.to_string()]),
+        StepAction::Swap(value) => to_strings(&["GETSET", key, &value.to_string()]),
+        StepAction::Take => to_strings(&["GETDEL", key]),
+        StepAction::Delete => to_strings(&["DEL", key]),
+        StepAction::ExpireAt(at) => to_strings(&["EXPIREAT", key, &at.to_string()]),
+        StepAction::ExpireIn(seconds) => to_strings(&["EXPIRE", key, &seconds.to_string()]),
+        StepAction::Persist => to_strings(&["PERSIST", key]),
+        StepAction::Read => to_strings(&["GET", key]),
     }
 }
 
 /// An add in the shortest words Redis has for it, so that all of them are used.
-fn add(key: &str, delta: i64) -> Vec<String> {
+fn add_command(key: &str, delta: i64) -> Vec<String> {
     match delta {
-        1 => words(&["INCR", key]),
-        -1 => words(&["DECR", key]),
-        ..-1 => words(&["DECRBY", key, &delta.unsigned_abs().to_string()]),
-        _ => words(&["INCRBY", key, &delta.to_string()]),
+        1 => to_strings(&["INCR", key]),
+        -1 => to_strings(&["DECR", key]),
+        ..-1 => to_strings(&["DECRBY", key, &delta.unsigned_abs().to_string()]),
+        _ => to_strings(&["INCRBY", key, &delta.to_string()]),
     }
 }
 
-fn exec(commands: impl Iterator<Item = Vec<String>>) -> Vec<Vec<String>> {
-    std::iter::once(words(&["MULTI"])).chain(commands).chain(std::iter::once(words(&["EXEC"]))).collect()
+fn exec_commands(commands: impl Iterator<Item = Vec<String>>) -> Vec<Vec<String>> {
+    std::iter::once(to_strings(&["MULTI"])).chain(commands).chain(std::iter::once(to_strings(&["EXEC"]))).collect()
 }
 
-fn words(words: &[&str]) -> Vec<String> {
+fn to_strings(words: &[&str]) -> Vec<String> {
     words.iter().map(|&word| word.to_owned()).collect()
 }

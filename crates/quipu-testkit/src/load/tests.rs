@@ -12,27 +12,27 @@ use quipu_model::Reply;
 use quipu_protocol::resp::ReplyReader;
 
 use super::*;
-use crate::Dice;
-use crate::judge::{Action, Expires, Found, Held, Step};
-use crate::resp::{Client, Value};
+use crate::SeededRng;
+use crate::judge::{ExpiryTime, OwnedCounter, OwnedCounters, SequenceStep, StepAction};
+use crate::resp::{TestRespClient, Value};
 
 /// Commands after which the toy dies, with whatever is in flight.
 const COMMANDS_PER_LIFE: usize = 6_000;
 
 /// A server that carries out commands one at a time, and survives its death in full unless a test says otherwise.
-struct Toy {
-    state: Mutex<Found>,
+struct ToyServer {
+    state: Mutex<OwnedCounters>,
     commands: AtomicUsize,
     /// Every so many commands an add is answered and not carried out; 0: never.
     forgets_every: usize,
 }
 
-impl Toy {
-    fn new(state: Found, forgets_every: usize) -> Arc<Toy> {
-        Arc::new(Toy { state: Mutex::new(state), commands: AtomicUsize::new(0), forgets_every })
+impl ToyServer {
+    fn new(state: OwnedCounters, forgets_every: usize) -> Arc<ToyServer> {
+        Arc::new(ToyServer { state: Mutex::new(state), commands: AtomicUsize::new(0), forgets_every })
     }
 
-    fn start(self: &Arc<Toy>) -> SocketAddr {
+    fn start(self: &Arc<ToyServer>) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let (address, toy) = (listener.local_addr().unwrap(), Arc::clone(self));
         thread::spawn(move || {
@@ -78,41 +78,41 @@ impl Toy {
         }
     }
 
-    fn execute(&self, state: &mut Found, words: &[String]) -> String {
+    fn execute(&self, state: &mut OwnedCounters, words: &[String]) -> String {
         let key = words[1].clone();
-        let number = |place: usize| words[place].parse::<i64>().unwrap();
+        let number = |index: usize| words[index].parse::<i64>().unwrap();
         let action = match (words[0].as_str(), words.len()) {
             ("MGET", _) => {
-                let values = words[1..].iter().map(|key| bulk(state.get(key).map(|held| held.value)));
+                let values = words[1..].iter().map(|key| bulk(state.get(key).map(|counter| counter.value)));
                 return format!("*{}\r\n{}", words.len() - 1, values.collect::<String>());
             }
             ("PEXPIRETIME", _) => {
-                return match state.get(&key).map(|held| held.expires) {
+                return match state.get(&key).map(|counter| counter.expires) {
                     None => ":-2\r\n".to_owned(),
-                    Some(Expires::Never) => ":-1\r\n".to_owned(),
-                    Some(Expires::Sometime) => ":5\r\n".to_owned(),
-                    Some(Expires::At(at)) => format!(":{at}\r\n"),
+                    Some(ExpiryTime::Never) => ":-1\r\n".to_owned(),
+                    Some(ExpiryTime::Sometime) => ":5\r\n".to_owned(),
+                    Some(ExpiryTime::At(at)) => format!(":{at}\r\n"),
                 };
             }
-            ("INCR", _) => Action::Add(1),
-            ("DECR", _) => Action::Add(-1),
-            ("INCRBY", _) => Action::Add(number(2)),
-            ("DECRBY", _) => Action::Add(-number(2)),
-            ("SET", 3) => Action::Set(number(2)),
-            ("SET", _) if words[3] == "EXAT" => Action::SetUntil(number(2), number(4)),
-            ("SET", _) => Action::SetFor(number(2), number(4)),
-            ("GETSET", _) => Action::Swap(number(2)),
-            ("GETDEL", _) => Action::Take,
-            ("DEL", _) => Action::Delete,
-            ("EXPIREAT", _) => Action::ExpireAt(number(2)),
-            ("EXPIRE", _) => Action::ExpireIn(number(2)),
-            ("PERSIST", _) => Action::Persist,
-            ("GET", _) => Action::Read,
+            ("INCR", _) => StepAction::Add(1),
+            ("DECR", _) => StepAction::Add(-1),
+            ("INCRBY", _) => StepAction::Add(number(2)),
+            ("DECRBY", _) => StepAction::Add(-number(2)),
+            ("SET", 3) => StepAction::Set(number(2)),
+            ("SET", _) if words[3] == "EXAT" => StepAction::SetUntil(number(2), number(4)),
+            ("SET", _) => StepAction::SetFor(number(2), number(4)),
+            ("GETSET", _) => StepAction::Swap(number(2)),
+            ("GETDEL", _) => StepAction::Take,
+            ("DEL", _) => StepAction::Delete,
+            ("EXPIREAT", _) => StepAction::ExpireAt(number(2)),
+            ("EXPIRE", _) => StepAction::ExpireIn(number(2)),
+            ("PERSIST", _) => StepAction::Persist,
+            ("GET", _) => StepAction::Read,
             other => panic!("the toy does not know {other:?}"),
         };
         let count = self.commands.load(Ordering::SeqCst) + 1;
         let forgotten = key.starts_with("rise") && self.forgets_every > 0 && count.is_multiple_of(self.forgets_every);
-        let step = Step { key, action };
+        let step = SequenceStep { key, action };
         match if forgotten { step.run(&mut state.clone()) } else { step.run(state) } {
             Reply::Ok => "+OK\r\n".to_owned(),
             Reply::Integer(integer) => format!(":{integer}\r\n"),
@@ -134,30 +134,30 @@ fn bulk(value: Option<i64>) -> String {
 }
 
 /// Two lives under load, with something done to the state in between; what the judge says of the first and of the second.
-fn judged(forgets_every: usize, damage: impl Fn(&mut Found)) -> [String; 2] {
-    let (dice, mut account, mut state) = (Dice::new(5), Account::new(), Found::new());
+fn judged(forgets_every: usize, damage: impl Fn(&mut OwnedCounters)) -> [String; 2] {
+    let (rng, mut account, mut state) = (SeededRng::new(5), LoadAccount::new(), OwnedCounters::new());
     [(); 2].map(|()| {
-        let toy = Toy::new(std::mem::take(&mut state), forgets_every);
-        let (driver, address) = (Driver::new(), toy.start());
-        let logs: Vec<Log> = thread::scope(|scope| {
-            let (driver, dice) = (&driver, &dice);
+        let toy = ToyServer::new(std::mem::take(&mut state), forgets_every);
+        let (driver, address) = (LoadDriver::new(), toy.start());
+        let logs: Vec<ClientLog> = thread::scope(|scope| {
+            let (driver, rng) = (&driver, &rng);
             let clients: Vec<_> =
-                (0..CLIENTS).map(|client| scope.spawn(move || driver.run(address, client, &dice.fork()))).collect();
+                (0..CLIENTS).map(|client| scope.spawn(move || driver.run(address, client, &rng.fork()))).collect();
             clients.into_iter().map(|client| client.join().unwrap()).collect()
         });
         assert!(logs.iter().all(|log| log.ended.is_some()), "the toy died under them");
-        logs.into_iter().for_each(|log| account.take(log));
+        logs.into_iter().for_each(|log| account.add_log(log));
         state = toy.state.lock().unwrap().clone();
         damage(&mut state);
-        let address = Toy::new(state.clone(), 0).start();
-        let mut client = Client::connect(address, Duration::from_secs(5)).unwrap();
+        let address = ToyServer::new(state.clone(), 0).start();
+        let mut client = TestRespClient::connect(address, Duration::from_secs(5)).unwrap();
         let violations = account.judge(&mut client, Loss::Nothing).unwrap();
         violations.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
     })
 }
 
-fn change(state: &mut Found, key: &str, by: i64) {
-    state.entry(key.to_owned()).or_insert(Held { value: 0, expires: Expires::Never }).value += by;
+fn change(state: &mut OwnedCounters, key: &str, by: i64) {
+    state.entry(key.to_owned()).or_insert(OwnedCounter { value: 0, expires: ExpiryTime::Never }).value += by;
 }
 
 #[test]
@@ -190,8 +190,8 @@ fn damage_done_between_lives_is_caught_in_every_class() {
 #[test]
 fn a_changed_expiry_is_caught() {
     let [first, _] = judged(0, |state| {
-        for held in state.iter_mut().filter(|(key, _)| key.starts_with("own")).map(|(_, held)| held) {
-            held.expires = if held.expires == Expires::Never { Expires::At(7) } else { Expires::Never };
+        for counter in state.iter_mut().filter(|(key, _)| key.starts_with("own")).map(|(_, counter)| counter) {
+            counter.expires = if counter.expires == ExpiryTime::Never { ExpiryTime::At(7) } else { ExpiryTime::Never };
         }
     });
     assert!(first.contains("found a state that never was"), "{first}");
@@ -199,16 +199,16 @@ fn a_changed_expiry_is_caught() {
 
 #[test]
 fn every_command_of_the_classes_is_drawn() {
-    let dice = Dice::new(9);
-    let mut seen: BTreeMap<String, usize> = BTreeMap::new();
+    let rng = SeededRng::new(9);
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     for draw in 0..20_000 {
-        for command in Request::draw(draw % CLIENTS, &dice).commands() {
-            *seen.entry(command[0].clone()).or_default() += 1;
+        for command in LoadRequest::draw(draw % CLIENTS, &rng).commands() {
+            *counts.entry(command[0].clone()).or_default() += 1;
         }
     }
     for command in
         "INCR DECR INCRBY DECRBY GET MGET SET GETSET GETDEL DEL EXPIRE EXPIREAT PERSIST MULTI EXEC".split_whitespace()
     {
-        assert!(seen.get(command).is_some_and(|&count| count > 100), "{command}: {seen:?}");
+        assert!(counts.get(command).is_some_and(|&count| count > 100), "{command}: {counts:?}");
     }
 }

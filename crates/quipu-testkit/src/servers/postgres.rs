@@ -38,8 +38,8 @@ const PROGRAMS: [&str; 3] = ["initdb", "postgres", "psql"];
 const USER: &str = "postgres";
 
 /// How often, and how long each time, to wait for something that takes a moment: half a minute in all.
-const LOOKS: u32 = 1_500;
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const POLLS_MAX: u32 = 1_500;
+const POLL_EVERY: Duration = Duration::from_millis(20);
 
 /// How often a port that somebody else took meanwhile is given up for another.
 const PORTS_TRIED: u32 = 5;
@@ -55,7 +55,7 @@ pub enum PostgresError {
     NoUser,
     /// It runs, and does not answer.
     #[error("{what} took too long; the server's log:\n{log}")]
-    Silent {
+    TimedOut {
         /// What was waited for.
         what: &'static str,
         /// What it wrote.
@@ -98,11 +98,11 @@ impl PostgresServer {
         let directory = directory(owner)?;
         let settings = settings.iter().map(|&setting| setting.to_owned()).collect();
         let mut server = PostgresServer { programs, owner, directory, port: free_port()?, settings, child: None };
-        server.make()?;
+        server.init_database()?;
         let mut tries = 1;
         loop {
             match server.run() {
-                Err(PostgresError::Silent { .. }) if tries < PORTS_TRIED && server.has_ended() => {
+                Err(PostgresError::TimedOut { .. }) if tries < PORTS_TRIED && server.has_ended() => {
                     (server.port, tries) = (free_port()?, tries + 1);
                 }
                 started => return started.map(|()| server),
@@ -126,16 +126,16 @@ impl PostgresServer {
     }
 
     /// What it answers to statements: a line per row, columns parted by `|`. An error that it answers is one here.
-    pub fn ask(&self, statements: &str) -> Result<String, PostgresError> {
+    pub fn query(&self, statements: &str) -> Result<String, PostgresError> {
         let mut command = self.client("psql");
         command.args(["-X", "-q", "-t", "-A", "-v", "ON_ERROR_STOP=1", "-c", statements, USER]);
-        let said = succeed("psql", command.output()?)?;
-        Ok(said.trim_end().to_owned())
+        let answer = check_output("psql", command.output()?)?;
+        Ok(answer.trim_end().to_owned())
     }
 
     /// From now on, whoever connects to its address has to know the password of the user `postgres`, which is this one.
     pub fn require_password(&self, password: &str) -> Result<(), PostgresError> {
-        self.ask(&format!("ALTER USER {USER} PASSWORD '{password}'"))?;
+        self.query(&format!("ALTER USER {USER} PASSWORD '{password}'"))?;
         self.admit("host all all 127.0.0.1/32 scram-sha-256")
     }
 
@@ -150,7 +150,7 @@ impl PostgresServer {
                 chown(&path, Some(user), Some(group))?;
             }
         }
-        self.ask("ALTER SYSTEM SET ssl = on")?;
+        self.query("ALTER SYSTEM SET ssl = on")?;
         self.admit("hostssl all all 127.0.0.1/32 trust")
     }
 
@@ -162,16 +162,16 @@ impl PostgresServer {
 
     /// Has it read its settings again, and waits until connections are made by them.
     pub fn reload(&self) -> Result<(), PostgresError> {
-        let loaded = || self.ask("SELECT pg_conf_load_time()");
+        let loaded = || self.query("SELECT pg_conf_load_time()");
         let before = loaded()?;
-        self.ask("SELECT pg_reload_conf()")?;
-        for _ in 0..LOOKS {
+        self.query("SELECT pg_reload_conf()")?;
+        for _ in 0..POLLS_MAX {
             if loaded()? != before {
                 return Ok(());
             }
-            thread::sleep(LOOK_EVERY);
+            thread::sleep(POLL_EVERY);
         }
-        Err(self.silent("reading its settings"))
+        Err(self.timed_out("reading its settings"))
     }
 
     /// Stops it as it is (SIGSTOP), connections and all: nothing is answered.
@@ -180,7 +180,7 @@ impl PostgresServer {
     }
 
     /// Lets it go on.
-    pub fn cont(&self) -> Result<(), PostgresError> {
+    pub fn resume(&self) -> Result<(), PostgresError> {
         self.signal_all(Signal::CONT)
     }
 
@@ -189,18 +189,18 @@ impl PostgresServer {
         let Some(mut child) = self.child.take() else { return };
         // It forks nothing any more while it is stopped.
         let _ = kill_process(Pid::from_child(&child), Signal::STOP);
-        let forked = forked(child.id());
+        let forked = child_pids(child.id());
         let _ = child.kill();
         for &pid in &forked {
             let _ = kill_process(pid, Signal::KILL);
         }
         let _ = child.wait();
         // A server does not start while any of them has its memory.
-        for _ in 0..LOOKS {
+        for _ in 0..POLLS_MAX {
             if !forked.iter().any(|&pid| is_running(pid)) {
                 return;
             }
-            thread::sleep(LOOK_EVERY);
+            thread::sleep(POLL_EVERY);
         }
     }
 
@@ -216,7 +216,7 @@ impl PostgresServer {
     pub fn restart_empty(&mut self) -> Result<(), PostgresError> {
         self.kill();
         self.directory = directory(self.owner)?;
-        self.make()?;
+        self.init_database()?;
         self.run()
     }
 
@@ -228,10 +228,10 @@ impl PostgresServer {
         self.directory.path().join("log")
     }
 
-    fn make(&self) -> Result<(), PostgresError> {
+    fn init_database(&self) -> Result<(), PostgresError> {
         let mut make = self.command("initdb");
         make.args(["-A", "trust", "-U", USER, "--encoding=UTF8", "--locale=C", "--no-sync", "-D"]).arg(self.data());
-        succeed("initdb", make.output()?).map(drop)
+        check_output("initdb", make.output()?).map(drop)
     }
 
     fn run(&mut self) -> Result<(), PostgresError> {
@@ -247,21 +247,21 @@ impl PostgresServer {
         let log = std::fs::File::create(self.log())?;
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         self.child = Some(command.spawn()?);
-        for _ in 0..LOOKS {
-            if self.ask("SELECT 1").is_ok_and(|one| one == "1") {
+        for _ in 0..POLLS_MAX {
+            if self.query("SELECT 1").is_ok_and(|one| one == "1") {
                 return Ok(());
             }
             if self.has_ended() {
                 break;
             }
-            thread::sleep(LOOK_EVERY);
+            thread::sleep(POLL_EVERY);
         }
-        Err(self.silent("the first answer"))
+        Err(self.timed_out("the first answer"))
     }
 
-    fn silent(&self, what: &'static str) -> PostgresError {
+    fn timed_out(&self, what: &'static str) -> PostgresError {
         let log = std::fs::read_to_string(self.log()).unwrap_or_default();
-        PostgresError::Silent { what, log }
+        PostgresError::TimedOut { what, log }
     }
 
     fn has_ended(&mut self) -> bool {
@@ -271,7 +271,7 @@ impl PostgresServer {
     fn signal_all(&self, signal: Signal) -> Result<(), PostgresError> {
         let child = self.child.as_ref().ok_or_else(|| io::Error::other("the server does not run"))?;
         kill_process(Pid::from_child(child), signal).map_err(io::Error::from)?;
-        for pid in forked(child.id()) {
+        for pid in child_pids(child.id()) {
             // One may have ended meanwhile.
             let _ = kill_process(pid, signal);
         }
@@ -302,7 +302,7 @@ impl Drop for PostgresServer {
 }
 
 /// What it said, if it succeeded.
-fn succeed(program: &'static str, output: Output) -> Result<String, PostgresError> {
+fn check_output(program: &'static str, output: Output) -> Result<String, PostgresError> {
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
@@ -344,7 +344,7 @@ fn directory(owner: Option<(u32, u32)>) -> io::Result<TempDir> {
 }
 
 /// Processes that this one forked.
-fn forked(parent: u32) -> Vec<Pid> {
+fn child_pids(parent: u32) -> Vec<Pid> {
     let children = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap_or_default();
     children.split_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().ok()?)).collect()
 }

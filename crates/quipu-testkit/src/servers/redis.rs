@@ -14,7 +14,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use crate::resp::{Client, Value};
+use crate::resp::{TestRespClient, Value};
 
 /// What to install when there is none.
 const PACKAGE: &str = "redis-server";
@@ -23,8 +23,8 @@ const PACKAGE: &str = "redis-server";
 const PROGRAM_VARIABLE: &str = "QUIPU_TEST_REDIS_SERVER";
 
 /// How often, and how long each time, to wait for something that takes a moment: half a minute in all.
-const LOOKS: u32 = 1_500;
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const POLLS_MAX: u32 = 1_500;
+const POLL_EVERY: Duration = Duration::from_millis(20);
 
 /// How long a server may take for one reply to this helper.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -36,10 +36,10 @@ const PORTS_TRIED: u32 = 5;
 const MASTERS: usize = 3;
 
 /// After how long a master that is silent is thought dead: longer than any that is alive is silent on a busy machine.
-const PATIENT: Duration = Duration::from_secs(30);
+const NODE_TIMEOUT_LONG: Duration = Duration::from_secs(30);
 
 /// The same, for a test in which one dies.
-const HASTY: Duration = Duration::from_secs(1);
+const NODE_TIMEOUT_SHORT: Duration = Duration::from_secs(1);
 
 /// All slots of a Cluster.
 const SLOTS: usize = 16_384;
@@ -52,7 +52,7 @@ pub enum RedisError {
     Missing(#[source] io::Error),
     /// It runs, and does not answer.
     #[error("{what} took too long; the server's log:\n{log}")]
-    Silent {
+    TimedOut {
         /// What was waited for.
         what: &'static str,
         /// What it wrote.
@@ -94,7 +94,7 @@ impl RedisServer {
             let mut server =
                 RedisServer { directory: tempfile::tempdir()?, port: free_port()?, arguments, child: None };
             match server.run() {
-                Err(RedisError::Silent { .. }) if tries < PORTS_TRIED && server.has_ended() => tries += 1,
+                Err(RedisError::TimedOut { .. }) if tries < PORTS_TRIED && server.has_ended() => tries += 1,
                 started => return started.map(|()| server),
             }
         }
@@ -111,8 +111,8 @@ impl RedisServer {
     }
 
     /// A connection to it.
-    pub fn connect(&self) -> io::Result<Client> {
-        Client::connect(self.address(), REPLY_TIMEOUT)
+    pub fn connect(&self) -> io::Result<TestRespClient> {
+        TestRespClient::connect(self.address(), REPLY_TIMEOUT)
     }
 
     /// Sends one command; an error that it answers is one here.
@@ -130,7 +130,7 @@ impl RedisServer {
     }
 
     /// Lets it go on.
-    pub fn cont(&self) -> Result<(), RedisError> {
+    pub fn resume(&self) -> Result<(), RedisError> {
         self.signal(Signal::CONT)
     }
 
@@ -162,28 +162,28 @@ impl RedisServer {
         command.arg(self.directory.path()).args(&self.arguments);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         self.child = Some(command.spawn().map_err(RedisError::Missing)?);
-        self.wait("the first answer", |server| {
+        self.wait_until("the first answer", |server| {
             let pong = server.connect().and_then(|mut client| client.call(&["PING"]));
             Ok(matches!(pong, Ok(Value::Simple(pong)) if pong == "PONG"))
         })
     }
 
-    fn wait(
+    fn wait_until(
         &mut self,
         what: &'static str,
-        is_so: impl Fn(&RedisServer) -> Result<bool, RedisError>,
+        condition: impl Fn(&RedisServer) -> Result<bool, RedisError>,
     ) -> Result<(), RedisError> {
-        for _ in 0..LOOKS {
-            if is_so(self)? {
+        for _ in 0..POLLS_MAX {
+            if condition(self)? {
                 return Ok(());
             }
             if self.has_ended() {
                 break;
             }
-            thread::sleep(LOOK_EVERY);
+            thread::sleep(POLL_EVERY);
         }
         let log = std::fs::read_to_string(self.directory.path().join("log")).unwrap_or_default();
-        Err(RedisError::Silent { what, log })
+        Err(RedisError::TimedOut { what, log })
     }
 
     fn has_ended(&mut self) -> bool {
@@ -212,12 +212,12 @@ pub struct RedisCluster {
 impl RedisCluster {
     /// Starts one, and waits until it serves all slots and every replica follows. Nobody in it dies.
     pub fn start() -> Result<RedisCluster, RedisError> {
-        RedisCluster::start_with(PATIENT)
+        RedisCluster::start_with(NODE_TIMEOUT_LONG)
     }
 
     /// The same, of servers that notice within a moment that a master is dead, and replace it.
-    pub fn start_hasty() -> Result<RedisCluster, RedisError> {
-        RedisCluster::start_with(HASTY)
+    pub fn start_with_fast_failover() -> Result<RedisCluster, RedisError> {
+        RedisCluster::start_with(NODE_TIMEOUT_SHORT)
     }
 
     fn start_with(node_timeout: Duration) -> Result<RedisCluster, RedisError> {
@@ -266,7 +266,7 @@ impl RedisCluster {
         self.servers[master].kill();
         // For a moment the others still take it for the master that it was.
         for server in self.servers.iter_mut().filter(|server| server.child.is_some()) {
-            server.wait("replacing a dead master", |server| {
+            server.wait_until("replacing a dead master", |server| {
                 let nodes = text(&server.call(&["CLUSTER", "NODES"])?);
                 Ok(nodes.lines().any(|line| line.starts_with(&id) && line.contains("fail")))
             })?;
@@ -293,13 +293,13 @@ impl RedisCluster {
             Ok(ids.iter().all(|id| nodes.contains(id)) && !nodes.contains("handshake"))
         };
         for server in &mut self.servers {
-            server.wait("meeting the others", know_all)?;
+            server.wait_until("meeting the others", know_all)?;
         }
         for at in MASTERS..2 * MASTERS {
             self.servers[at].call(&["CLUSTER", "REPLICATE", &ids[at - MASTERS]])?;
         }
         for replica in &mut self.servers[MASTERS..] {
-            replica.wait("following a master", |server| {
+            replica.wait_until("following a master", |server| {
                 Ok(info(server, "replication")?.contains("master_link_status:up"))
             })?;
         }
@@ -309,7 +309,7 @@ impl RedisCluster {
     fn wait_until_served(&mut self, masters: usize) -> Result<(), RedisError> {
         for at in 0..self.servers.len() {
             if self.servers[at].child.is_some() {
-                self.servers[at].wait("serving all slots", |server| {
+                self.servers[at].wait_until("serving all slots", |server| {
                     let state = text(&server.call(&["CLUSTER", "INFO"])?);
                     let nodes = text(&server.call(&["CLUSTER", "NODES"])?);
                     let alive = |line: &&str| line.contains("master") && !line.contains("fail");

@@ -6,17 +6,17 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
-struct Unpark(Thread);
+struct BlockOnWaker(Thread);
 
-impl Wake for Unpark {
-    fn wake(self: Arc<Unpark>) {
+impl Wake for BlockOnWaker {
+    fn wake(self: Arc<BlockOnWaker>) {
         self.0.unpark();
     }
 }
 
 /// The future's output, once it has one.
 pub fn block_on<T>(future: impl Future<Output = T>) -> T {
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let waker = Waker::from(Arc::new(BlockOnWaker(thread::current())));
     let mut context = Context::from_waker(&waker);
     let mut future = pin!(future);
     loop {

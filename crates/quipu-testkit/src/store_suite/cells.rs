@@ -18,7 +18,7 @@ pub(super) fn cell(node: u64) -> CellId {
     CellId { writer: writer(node), shard: Shard(0) }
 }
 
-pub(super) fn said(node: u64, epoch: Epoch, seq: u64, value: i128) -> Put {
+pub(super) fn make_put(node: u64, epoch: Epoch, seq: u64, value: i128) -> Put {
     Put { cell: cell(node), epoch, seq: Seq(seq), value, total: value }
 }
 
@@ -47,19 +47,19 @@ pub(super) async fn prove(store: &impl Store) {
 }
 
 async fn a_counter_that_nobody_put_has_no_row(store: &impl Store) {
-    let seen = store.read(name(b"nobody")).await.expect("a store reads");
-    assert_eq!(seen.snapshot, Default::default(), "the row of a counter that nobody put");
+    let current = store.read(name(b"nobody")).await.expect("a store reads");
+    assert_eq!(current.snapshot, Default::default(), "the row of a counter that nobody put");
 }
 
 async fn the_newest_by_seq_stays(store: &impl Store) {
     let at = b"newest";
-    assert_eq!(put(store, at, said(1, Epoch::FIRST, 5, 50)).await, Verdict::Newest, "the first put");
+    assert_eq!(put(store, at, make_put(1, Epoch::FIRST, 5, 50)).await, Verdict::Newest, "the first put");
     let first = store.read(name(at)).await.expect("a store reads").snapshot;
-    assert_eq!(put(store, at, said(1, Epoch::FIRST, 4, 99)).await, Verdict::Older, "a put that was overtaken");
-    assert_eq!(put(store, at, said(1, Epoch::FIRST, 5, 50)).await, Verdict::Newest, "the same put again");
+    assert_eq!(put(store, at, make_put(1, Epoch::FIRST, 4, 99)).await, Verdict::Older, "a put that was overtaken");
+    assert_eq!(put(store, at, make_put(1, Epoch::FIRST, 5, 50)).await, Verdict::Newest, "the same put again");
     let again = store.read(name(at)).await.expect("a store reads").snapshot;
     assert_eq!(again, first, "a put that moved no cell changes nothing, not even the version");
-    assert_eq!(put(store, at, said(1, Epoch::FIRST, 6, -3)).await, Verdict::Newest, "newer, though smaller");
+    assert_eq!(put(store, at, make_put(1, Epoch::FIRST, 6, -3)).await, Verdict::Newest, "newer, though smaller");
     let last = store.read(name(at)).await.expect("a store reads").snapshot;
     assert_eq!((last.sum(), last.epoch, last.version.swaps), (-3, Epoch::FIRST, 0), "the newest stays");
     assert_ne!(last.version, first.version, "a put that moved a cell moves the version");
@@ -68,28 +68,28 @@ async fn the_newest_by_seq_stays(store: &impl Store) {
 
 async fn writers_and_shards_have_cells_of_their_own(store: &impl Store) {
     let at = b"own";
-    let mut other = said(1, Epoch::FIRST, 1, 2);
+    let mut other = make_put(1, Epoch::FIRST, 1, 2);
     other.cell.shard = Shard(u16::MAX);
-    let mut life = said(1, Epoch::FIRST, 1, 4);
-    life.cell.writer.incarnation = Incarnation(0);
-    for said in [said(1, Epoch::FIRST, 1, 1), other, life, said(u64::MAX, Epoch::FIRST, 1, 8)] {
-        assert_eq!(put(store, at, said).await, Verdict::Newest, "{said:?}");
+    let mut earlier = make_put(1, Epoch::FIRST, 1, 4);
+    earlier.cell.writer.incarnation = Incarnation(0);
+    for next_put in [make_put(1, Epoch::FIRST, 1, 1), other, earlier, make_put(u64::MAX, Epoch::FIRST, 1, 8)] {
+        assert_eq!(put(store, at, next_put).await, Verdict::Newest, "{next_put:?}");
     }
     let row = store.read(name(at)).await.expect("a store reads").snapshot;
     assert_eq!((row.cells.len(), row.sum()), (4, 15), "four cells");
-    assert!(row.cells.contains_key(&other.cell) && row.cells.contains_key(&life.cell), "{row:?}");
+    assert!(row.cells.contains_key(&other.cell) && row.cells.contains_key(&earlier.cell), "{row:?}");
 }
 
 async fn rows_of_other_puts_have_other_versions(store: &impl Store) {
     // One put each: a store that has lost the one and taken another must not look as it did.
     let puts = [
-        (b"v:1", said(1, Epoch::FIRST, 1, 5)),
-        (b"v:2", said(1, Epoch::FIRST, 2, 5)),
-        (b"v:3", said(2, Epoch::FIRST, 1, 5)),
+        (b"v:1", make_put(1, Epoch::FIRST, 1, 5)),
+        (b"v:2", make_put(1, Epoch::FIRST, 2, 5)),
+        (b"v:3", make_put(2, Epoch::FIRST, 1, 5)),
     ];
     let mut versions = BTreeSet::new();
-    for (at, said) in puts {
-        assert_eq!(put(store, at, said).await, Verdict::Newest);
+    for (at, next_put) in puts {
+        assert_eq!(put(store, at, next_put).await, Verdict::Newest);
         versions.insert(store.read(name(at)).await.expect("it is read").snapshot.version.puts);
     }
     assert_eq!(versions.len(), puts.len(), "{versions:?}");
@@ -97,9 +97,9 @@ async fn rows_of_other_puts_have_other_versions(store: &impl Store) {
 
 async fn one_call_puts_into_several_counters_in_order(store: &impl Store) {
     let puts = [
-        (name(b"many:1"), said(1, Epoch::FIRST, 2, 20)),
-        (name(b"many:2"), said(1, Epoch::FIRST, 1, 7)),
-        (name(b"many:1"), said(1, Epoch::FIRST, 1, 10)),
+        (name(b"many:1"), make_put(1, Epoch::FIRST, 2, 20)),
+        (name(b"many:2"), make_put(1, Epoch::FIRST, 1, 7)),
+        (name(b"many:1"), make_put(1, Epoch::FIRST, 1, 10)),
     ];
     let verdicts = put_all(store, &puts).await;
     assert_eq!(verdicts, [Verdict::Newest, Verdict::Newest, Verdict::Older], "verdicts come in the order of the puts");
@@ -109,7 +109,7 @@ async fn one_call_puts_into_several_counters_in_order(store: &impl Store) {
 async fn values_may_be_wider_than_a_reply(store: &impl Store) {
     for value in [i128::from(i64::MAX) * 2, i128::from(i64::MIN) * 2, 0] {
         let at = format!("wide:{value}");
-        put(store, at.as_bytes(), said(1, Epoch::FIRST, u64::MAX / 2, value)).await;
+        put(store, at.as_bytes(), make_put(1, Epoch::FIRST, u64::MAX / 2, value)).await;
         let row = store.read(name(at.as_bytes())).await.expect("a store reads").snapshot;
         assert_eq!((row.cells[&cell(1)].value, row.cells[&cell(1)].seq), (value, Seq(u64::MAX / 2)));
         assert!(row.exists(), "a cell of {value} makes a counter");
@@ -119,7 +119,7 @@ async fn values_may_be_wider_than_a_reply(store: &impl Store) {
 async fn names_may_have_any_bytes(store: &impl Store) {
     let longest = [0xff; quipu_model::NAME_BYTES_MAX];
     for (value, at) in [&b""[..], b"\0", b"a b{c}\r\n", b"\xc3\x28", &longest].into_iter().enumerate() {
-        assert_eq!(put(store, at, said(1, Epoch::FIRST, 1, value as i128)).await, Verdict::Newest, "{at:?}");
+        assert_eq!(put(store, at, make_put(1, Epoch::FIRST, 1, value as i128)).await, Verdict::Newest, "{at:?}");
         let row = store.read(name(at)).await.expect("a store reads").snapshot;
         assert_eq!(row.sum(), value as i128, "{at:?}");
     }
@@ -127,7 +127,7 @@ async fn names_may_have_any_bytes(store: &impl Store) {
 
 async fn a_put_past_the_bound_is_refused_whole(store: &impl Store) {
     let at = name(b"bound");
-    let mut puts: Vec<_> = (1..=PUTS_MAX as u64 + 1).map(|seq| (at, said(1, Epoch::FIRST, seq, 1))).collect();
+    let mut puts: Vec<_> = (1..=PUTS_MAX as u64 + 1).map(|seq| (at, make_put(1, Epoch::FIRST, seq, 1))).collect();
     match store.put(&puts).await {
         Err(StoreError::NotApplied { .. }) => {}
         other => panic!("{} puts in one call: {other:?}", puts.len()),

@@ -11,16 +11,17 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use quipu_model::shared::body::Body;
+use quipu_model::shared::body::StoredBody;
 use quipu_model::shared::{
-    BodyPut, BodyVerdict, Claim, ClaimEnd, ClaimVerdict, EndVerdict, Put, RegisterVerdict, Registration,
-    RestoreVerdict, Seen, SeenBodies, Snapshot, SwapVerdict, Token, Version,
+    BodyPut, BodyVerdict, Claim, ClaimEnd, ClaimEndVerdict, ClaimToken, ClaimVerdict, FetchedRow, Put, RegisterVerdict,
+    Registration, RestoreVerdict, RowVersion, RowWithBodies, Snapshot, SwapVerdict,
 };
 use quipu_model::{
-    Answer, Call, Cursor, History, Millis, Name, NodeId, NodeNames, Page, PutResult, Store, StoreError, Writer, Writers,
+    Cursor, History, Millis, Name, NodeId, NodeNames, PutResult, ScanPage, Store, StoreCall, StoreError, StoreFuture,
+    Writer, WriterList,
 };
 
-use crate::Dice;
+use crate::SeededRng;
 
 /// Most calls under way at once; past it an answer is lost and nothing is late. More than a schedule sends in the longest delay.
 const LATE_MAX: usize = 256;
@@ -31,22 +32,22 @@ const LATE_BY_MAX: usize = 24;
 /// A store behind faults.
 pub struct FaultyStore<S> {
     inner: S,
-    dice: Dice,
+    rng: SeededRng,
     percent: usize, // of calls that meet a fault
-    state: Mutex<State>,
+    state: Mutex<FaultyState>,
 }
 
 #[derive(Default)]
-struct State {
+struct FaultyState {
     calm: bool,
     calls: u64,
     late: Vec<(u64, LateCall)>, // at which call it arrives
-    tally: Tally,
+    tally: StoreTally,
 }
 
 /// How many calls met which fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Tally {
+pub struct StoreTally {
     /// Refused, and said so.
     pub not_applied: u64,
     /// Answered.
@@ -58,7 +59,7 @@ pub struct Tally {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fault {
+enum StoreFault {
     NotApplied,
     None,
     Lost,
@@ -68,11 +69,11 @@ enum Fault {
 enum LateCall {
     Put(Vec<(Box<[u8]>, Put)>),
     PutBody(Box<[u8]>, Box<BodyPut>),
-    Swap(Box<[u8]>, Version, Option<Snapshot>),
-    SwapBodies(Box<[u8]>, Version, Box<Snapshot>, Vec<(Writer, Option<Body>)>),
+    Swap(Box<[u8]>, RowVersion, Option<Snapshot>),
+    SwapBodies(Box<[u8]>, RowVersion, Box<Snapshot>, Vec<(Writer, Option<StoredBody>)>),
     Claim(Claim),
     RestoreClaims(Vec<Claim>),
-    EndClaim(Token, Writer, u64, ClaimEnd),
+    EndClaim(ClaimToken, Writer, u64, ClaimEnd),
     Register(u64, Registration),
     Unregister(Writer, u64),
     NameNode(NodeId, Option<String>),
@@ -81,12 +82,12 @@ enum LateCall {
 /// What stands for a driver's error.
 #[derive(Debug, thiserror::Error)]
 #[error("a fault was injected")]
-struct Injected;
+struct InjectedFault;
 
 impl<S: Store> FaultyStore<S> {
     /// A store that meets a fault in that many calls of a hundred, as the seed decides.
     pub fn new(inner: S, seed: u64, percent: usize) -> FaultyStore<S> {
-        FaultyStore { inner, dice: Dice::new(seed), percent, state: Mutex::default() }
+        FaultyStore { inner, rng: SeededRng::new(seed), percent, state: Mutex::default() }
     }
 
     /// The store itself.
@@ -101,24 +102,24 @@ impl<S: Store> FaultyStore<S> {
             state.calm = true;
             std::mem::take(&mut state.late)
         };
-        self.dice.shuffle(&mut late);
+        self.rng.shuffle(&mut late);
         for (_, call) in late {
-            self.arrive(call).await;
+            self.apply_late_call(call).await;
         }
     }
 
     /// What the calls so far have met.
-    pub fn tally(&self) -> Tally {
+    pub fn tally(&self) -> StoreTally {
         self.state().tally
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, FaultyState> {
         // Nothing in here can be half done: each change is one assignment.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Lets arrive what is due, and decides what becomes of the next call.
-    async fn begin(&self) -> Fault {
+    async fn draw_fault(&self) -> StoreFault {
         let due: Vec<LateCall> = {
             let mut state = self.state();
             state.calls += 1;
@@ -126,27 +127,27 @@ impl<S: Store> FaultyStore<S> {
             state.late.extract_if(.., |(at, _)| *at <= now).map(|(_, call)| call).collect()
         };
         for call in due {
-            self.arrive(call).await;
+            self.apply_late_call(call).await;
         }
         let mut state = self.state();
-        let fault = match self.dice.below(3) {
-            _ if state.calm || !self.dice.chance(self.percent) => Fault::None,
-            0 => Fault::NotApplied,
-            1 => Fault::Lost,
-            _ if state.late.len() >= LATE_MAX => Fault::Lost,
-            _ => Fault::Late,
+        let fault = match self.rng.below(3) {
+            _ if state.calm || !self.rng.chance(self.percent) => StoreFault::None,
+            0 => StoreFault::NotApplied,
+            1 => StoreFault::Lost,
+            _ if state.late.len() >= LATE_MAX => StoreFault::Lost,
+            _ => StoreFault::Late,
         };
         let tally = &mut state.tally;
         *match fault {
-            Fault::NotApplied => &mut tally.not_applied,
-            Fault::None => &mut tally.applied,
-            Fault::Lost => &mut tally.lost,
-            Fault::Late => &mut tally.late,
+            StoreFault::NotApplied => &mut tally.not_applied,
+            StoreFault::None => &mut tally.applied,
+            StoreFault::Lost => &mut tally.lost,
+            StoreFault::Late => &mut tally.late,
         } += 1;
         fault
     }
 
-    async fn arrive(&self, call: LateCall) {
+    async fn apply_late_call(&self, call: LateCall) {
         // Nobody waits for the answer, and the contract lets it be anything.
         let _ = match &call {
             LateCall::Put(puts) => self.put_some(puts).await.map(drop),
@@ -178,7 +179,7 @@ impl<S: Store> FaultyStore<S> {
         let mut some = Vec::new();
         for (name, put) in puts {
             if let Ok(name) = Name::new(name)
-                && (puts.len() == 1 || self.dice.chance(70))
+                && (puts.len() == 1 || self.rng.chance(70))
             {
                 some.push((name, *put));
             }
@@ -187,128 +188,137 @@ impl<S: Store> FaultyStore<S> {
     }
 
     /// Carries a changing call through whatever it meets.
-    async fn change<T>(
+    async fn run_change<T>(
         &self,
-        call: Call,
+        call: StoreCall,
         now: impl Future<Output = Result<T, StoreError>>,
         late: impl FnOnce() -> LateCall,
     ) -> Result<T, StoreError> {
-        match self.begin().await {
-            Fault::None => now.await,
-            Fault::NotApplied => Err(StoreError::NotApplied { call, source: Box::new(Injected) }),
-            Fault::Lost => {
-                self.arrive(late()).await;
-                Err(StoreError::Unknown { call, source: Box::new(Injected) })
+        match self.draw_fault().await {
+            StoreFault::None => now.await,
+            StoreFault::NotApplied => Err(StoreError::NotApplied { call, source: Box::new(InjectedFault) }),
+            StoreFault::Lost => {
+                self.apply_late_call(late()).await;
+                Err(StoreError::Unknown { call, source: Box::new(InjectedFault) })
             }
-            Fault::Late => {
+            StoreFault::Late => {
                 let mut state = self.state();
-                let at = state.calls + 1 + self.dice.below(LATE_BY_MAX) as u64;
+                let at = state.calls + 1 + self.rng.below(LATE_BY_MAX) as u64;
                 state.late.push((at, late()));
-                Err(StoreError::Unknown { call, source: Box::new(Injected) })
+                Err(StoreError::Unknown { call, source: Box::new(InjectedFault) })
             }
         }
     }
 
     /// Carries a call that changes nothing: it is answered or not.
-    async fn look<T>(&self, call: Call, now: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
-        match self.begin().await {
-            Fault::None => now.await,
-            _ => Err(StoreError::NotApplied { call, source: Box::new(Injected) }),
+    async fn run_read<T>(
+        &self,
+        call: StoreCall,
+        now: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        match self.draw_fault().await {
+            StoreFault::None => now.await,
+            _ => Err(StoreError::NotApplied { call, source: Box::new(InjectedFault) }),
         }
     }
 }
 
 impl<S: Store> Store for FaultyStore<S> {
-    fn put<'a>(&'a self, puts: &'a [(Name<'a>, Put)]) -> Answer<'a, Vec<PutResult>> {
+    fn put<'a>(&'a self, puts: &'a [(Name<'a>, Put)]) -> StoreFuture<'a, Vec<PutResult>> {
         let late = || LateCall::Put(puts.iter().map(|(name, put)| (name.bytes().into(), *put)).collect());
-        Box::pin(self.change(Call::Put, self.inner.put(puts), late))
+        Box::pin(self.run_change(StoreCall::Put, self.inner.put(puts), late))
     }
 
-    fn read<'a>(&'a self, name: Name<'a>) -> Answer<'a, Seen> {
-        Box::pin(self.look(Call::Read, self.inner.read(name)))
+    fn read<'a>(&'a self, name: Name<'a>) -> StoreFuture<'a, FetchedRow> {
+        Box::pin(self.run_read(StoreCall::Read, self.inner.read(name)))
     }
 
-    fn put_body<'a>(&'a self, name: Name<'a>, put: &'a BodyPut) -> Answer<'a, BodyVerdict> {
+    fn put_body<'a>(&'a self, name: Name<'a>, put: &'a BodyPut) -> StoreFuture<'a, BodyVerdict> {
         let late = move || LateCall::PutBody(name.bytes().into(), Box::new(put.clone()));
-        Box::pin(self.change(Call::PutBody, self.inner.put_body(name, put), late))
+        Box::pin(self.run_change(StoreCall::PutBody, self.inner.put_body(name, put), late))
     }
 
-    fn read_bodies<'a>(&'a self, name: Name<'a>) -> Answer<'a, SeenBodies> {
-        Box::pin(self.look(Call::ReadBodies, self.inner.read_bodies(name)))
+    fn read_bodies<'a>(&'a self, name: Name<'a>) -> StoreFuture<'a, RowWithBodies> {
+        Box::pin(self.run_read(StoreCall::ReadBodies, self.inner.read_bodies(name)))
     }
 
-    fn swap<'a>(&'a self, name: Name<'a>, version: Version, next: Option<&'a Snapshot>) -> Answer<'a, SwapVerdict> {
+    fn swap<'a>(
+        &'a self,
+        name: Name<'a>,
+        version: RowVersion,
+        next: Option<&'a Snapshot>,
+    ) -> StoreFuture<'a, SwapVerdict> {
         let late = move || LateCall::Swap(name.bytes().into(), version, next.cloned());
-        Box::pin(self.change(Call::Swap, self.inner.swap(name, version, next), late))
+        Box::pin(self.run_change(StoreCall::Swap, self.inner.swap(name, version, next), late))
     }
 
     fn swap_bodies<'a>(
         &'a self,
         name: Name<'a>,
-        version: Version,
+        version: RowVersion,
         next: &'a Snapshot,
-        bodies: &'a [(Writer, Option<Body>)],
-    ) -> Answer<'a, SwapVerdict> {
+        bodies: &'a [(Writer, Option<StoredBody>)],
+    ) -> StoreFuture<'a, SwapVerdict> {
         let late = move || LateCall::SwapBodies(name.bytes().into(), version, Box::new(next.clone()), bodies.to_vec());
-        Box::pin(self.change(Call::SwapBodies, self.inner.swap_bodies(name, version, next, bodies), late))
+        Box::pin(self.run_change(StoreCall::SwapBodies, self.inner.swap_bodies(name, version, next, bodies), late))
     }
 
-    fn scan<'a>(&'a self, from: Option<&'a Cursor>, names_max: usize) -> Answer<'a, Page> {
-        Box::pin(self.look(Call::Scan, self.inner.scan(from, names_max)))
+    fn scan<'a>(&'a self, from: Option<&'a Cursor>, names_max: usize) -> StoreFuture<'a, ScanPage> {
+        Box::pin(self.run_read(StoreCall::Scan, self.inner.scan(from, names_max)))
     }
 
-    fn claim<'a>(&'a self, claim: &'a Claim) -> Answer<'a, ClaimVerdict> {
-        Box::pin(self.change(Call::Claim, self.inner.claim(claim), || LateCall::Claim(claim.clone())))
+    fn claim<'a>(&'a self, claim: &'a Claim) -> StoreFuture<'a, ClaimVerdict> {
+        Box::pin(self.run_change(StoreCall::Claim, self.inner.claim(claim), || LateCall::Claim(claim.clone())))
     }
 
     fn end_claim<'a>(
         &'a self,
-        token: &'a Token,
+        token: &'a ClaimToken,
         owner: Writer,
         attempt: u64,
         end: &'a ClaimEnd,
-    ) -> Answer<'a, EndVerdict> {
+    ) -> StoreFuture<'a, ClaimEndVerdict> {
         let late = move || LateCall::EndClaim(token.clone(), owner, attempt, end.clone());
-        Box::pin(self.change(Call::EndClaim, self.inner.end_claim(token, owner, attempt, end), late))
+        Box::pin(self.run_change(StoreCall::EndClaim, self.inner.end_claim(token, owner, attempt, end), late))
     }
 
-    fn restore_claims<'a>(&'a self, claims: &'a [Claim]) -> Answer<'a, Vec<RestoreVerdict>> {
+    fn restore_claims<'a>(&'a self, claims: &'a [Claim]) -> StoreFuture<'a, Vec<RestoreVerdict>> {
         let late = || LateCall::RestoreClaims(claims.to_vec());
-        Box::pin(self.change(Call::RestoreClaims, self.inner.restore_claims(claims), late))
+        Box::pin(self.run_change(StoreCall::RestoreClaims, self.inner.restore_claims(claims), late))
     }
 
-    fn history(&self) -> Answer<'_, History> {
-        Box::pin(self.look(Call::History, self.inner.history()))
+    fn history(&self) -> StoreFuture<'_, History> {
+        Box::pin(self.run_read(StoreCall::History, self.inner.history()))
     }
 
-    fn problems(&self) -> Answer<'_, Vec<String>> {
-        Box::pin(self.look(Call::Problems, self.inner.problems()))
+    fn problems(&self) -> StoreFuture<'_, Vec<String>> {
+        Box::pin(self.run_read(StoreCall::Problems, self.inner.problems()))
     }
 
-    fn writers(&self) -> Answer<'_, Writers> {
-        Box::pin(self.look(Call::Writers, self.inner.writers()))
+    fn writers(&self) -> StoreFuture<'_, WriterList> {
+        Box::pin(self.run_read(StoreCall::Writers, self.inner.writers()))
     }
 
-    fn register<'a>(&'a self, version: u64, next: &'a Registration) -> Answer<'a, RegisterVerdict> {
+    fn register<'a>(&'a self, version: u64, next: &'a Registration) -> StoreFuture<'a, RegisterVerdict> {
         let late = move || LateCall::Register(version, *next);
-        Box::pin(self.change(Call::Register, self.inner.register(version, next), late))
+        Box::pin(self.run_change(StoreCall::Register, self.inner.register(version, next), late))
     }
 
-    fn unregister(&self, writer: Writer, version: u64) -> Answer<'_, RegisterVerdict> {
+    fn unregister(&self, writer: Writer, version: u64) -> StoreFuture<'_, RegisterVerdict> {
         let late = move || LateCall::Unregister(writer, version);
-        Box::pin(self.change(Call::Unregister, self.inner.unregister(writer, version), late))
+        Box::pin(self.run_change(StoreCall::Unregister, self.inner.unregister(writer, version), late))
     }
 
-    fn name_node<'a>(&'a self, node: NodeId, name: Option<&'a str>) -> Answer<'a, ()> {
+    fn name_node<'a>(&'a self, node: NodeId, name: Option<&'a str>) -> StoreFuture<'a, ()> {
         let late = move || LateCall::NameNode(node, name.map(str::to_owned));
-        Box::pin(self.change(Call::NameNode, self.inner.name_node(node, name), late))
+        Box::pin(self.run_change(StoreCall::NameNode, self.inner.name_node(node, name), late))
     }
 
-    fn node_names(&self) -> Answer<'_, NodeNames> {
-        Box::pin(self.look(Call::NodeNames, self.inner.node_names()))
+    fn node_names(&self) -> StoreFuture<'_, NodeNames> {
+        Box::pin(self.run_read(StoreCall::NodeNames, self.inner.node_names()))
     }
 
-    fn clock(&self) -> Answer<'_, Millis> {
-        Box::pin(self.look(Call::Clock, self.inner.clock()))
+    fn clock(&self) -> StoreFuture<'_, Millis> {
+        Box::pin(self.run_read(StoreCall::Clock, self.inner.clock()))
     }
 }

@@ -12,13 +12,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use quipu_model::shared::{
-    Attempt, By, CellId, Change, Claim, ClaimEnd, ClaimVerdict, Fate, Late, Next, Own, Put, Seq, Shard, Snapshot,
-    SwapId, SwapVerdict, Token, Told, Verdict, compute,
+    CellId, Change, Claim, ClaimEnd, ClaimToken, ClaimVerdict, FinalCell, NextRow, NextStep, OwnValue, Put, Seq, Shard,
+    Snapshot, SwapAttempt, SwapContext, SwapId, SwapOutcome, SwapVerdict, Verdict, plan_swap,
 };
 use quipu_model::{Incarnation, Millis, Name, NodeId, Reply, Store, StoreError, Writer};
 
 use super::FaultyStore;
-use crate::Dice;
+use crate::SeededRng;
 
 const COUNTERS: [&[u8]; 2] = [b"harvest:a", b"harvest:b"];
 const NODES: usize = 3;
@@ -55,7 +55,7 @@ pub struct Harvest {
 /// Runs one schedule and judges it. The store must know nothing of the counters and tokens named `harvest`.
 pub async fn harvest<S: Store>(store: S, seed: u64) -> Harvest {
     let store = FaultyStore::new(store, seed, FAULTS_PERCENT);
-    let mut run = Run::new(&store, seed);
+    let mut run = HarvestRun::new(&store, seed);
     for _ in 0..STEPS {
         run.step().await;
     }
@@ -64,11 +64,11 @@ pub async fn harvest<S: Store>(store: S, seed: u64) -> Harvest {
     run.judge().await
 }
 
-struct Run<'s, S> {
+struct HarvestRun<'s, S> {
     store: &'s FaultyStore<S>,
     seed: u64,
-    dice: Dice,
-    nodes: Vec<Vec<Life>>, // the last life of each is the present
+    rng: SeededRng,
+    nodes: Vec<Vec<NodeIncarnation>>, // the last life of each is the present
     ids: u64,
     tokens: BTreeMap<u64, u64>, // how often each was applied
     total: Harvest,
@@ -76,22 +76,22 @@ struct Run<'s, S> {
 
 /// One incarnation of a node, as its journal has it.
 #[derive(Clone)]
-struct Life {
+struct NodeIncarnation {
     writer: Writer,
-    cells: BTreeMap<usize, Mine>, // by counter
+    cells: BTreeMap<usize, HarvestCell>, // by counter
 }
 
 #[derive(Clone, Default)]
-struct Mine {
-    own: Own,
+struct HarvestCell {
+    own: OwnValue,
     seq: Seq,            // the newest that was given, under whatever epoch
     newest: Option<Put>, // what was said with it, unless there is something newer to say
     settled: bool,
 }
 
-impl Mine {
+impl HarvestCell {
     /// What there is to say, with a seq of its own if that has not been said before: two heirs of one life say the same.
-    fn say(&mut self, cell: CellId) -> Option<Put> {
+    fn next_put(&mut self, cell: CellId) -> Option<Put> {
         if self.newest.is_none() {
             self.newest = self.own.put(cell, Seq(self.seq.0 + 1));
             self.seq = self.newest.map_or(self.seq, |put| put.seq);
@@ -100,54 +100,54 @@ impl Mine {
     }
 }
 
-impl<'s, S: Store> Run<'s, S> {
-    fn new(store: &'s FaultyStore<S>, seed: u64) -> Run<'s, S> {
-        let dice = Dice::new(seed ^ 0x5eed);
+impl<'s, S: Store> HarvestRun<'s, S> {
+    fn new(store: &'s FaultyStore<S>, seed: u64) -> HarvestRun<'s, S> {
+        let rng = SeededRng::new(seed ^ 0x5eed);
         let nodes = (0..NODES).map(|_| Vec::new()).collect();
         let (tokens, total) = (BTreeMap::new(), Harvest::default());
-        let mut run = Run { store, seed, dice, nodes, ids: 0, tokens, total };
-        (0..NODES).for_each(|node| run.begin(node));
+        let mut run = HarvestRun { store, seed, rng, nodes, ids: 0, tokens, total };
+        (0..NODES).for_each(|node| run.begin_incarnation(node));
         run
     }
 
-    fn begin(&mut self, node: usize) {
+    fn begin_incarnation(&mut self, node: usize) {
         self.ids += 1;
         let writer = Writer { node: NodeId(node as u64 + 1), incarnation: Incarnation(self.ids) };
-        self.nodes[node].push(Life { writer, cells: BTreeMap::new() });
+        self.nodes[node].push(NodeIncarnation { writer, cells: BTreeMap::new() });
     }
 
     /// A second heir of a life that is over: a cloned machine, a backup beside its successor.
     fn inherit(&mut self, node: usize) {
-        let heir = (node + 1) % NODES;
+        let successor = (node + 1) % NODES;
         let over = self.nodes[node].len() - 1;
         if over == 0 {
             return;
         }
-        let life = self.nodes[node][self.dice.below(over)].clone();
-        if self.nodes[heir].iter().all(|known| known.writer != life.writer) {
-            self.nodes[heir].insert(0, life);
+        let incarnation = self.nodes[node][self.rng.below(over)].clone();
+        if self.nodes[successor].iter().all(|known| known.writer != incarnation.writer) {
+            self.nodes[successor].insert(0, incarnation);
         }
     }
 
     async fn step(&mut self) {
-        let (node, counter) = (self.dice.below(NODES), self.dice.below(COUNTERS.len()));
-        match self.dice.below(100) {
+        let (node, counter) = (self.rng.below(NODES), self.rng.below(COUNTERS.len()));
+        match self.rng.below(100) {
             0..=34 => {
-                let delta = self.dice.between(-3..=9);
+                let delta = self.rng.between(-3..=9);
                 self.add(node, counter, delta);
             }
             35..=69 => {
-                let life = self.dice.below(self.nodes[node].len());
-                self.put(node, life).await;
+                let incarnation = self.rng.below(self.nodes[node].len());
+                self.put(node, incarnation).await;
             }
             70..=77 => self.compare(node, counter).await,
-            78 => self.begin(node),
+            78 => self.begin_incarnation(node),
             79 => self.inherit(node),
             80..=87 => self.apply_token(counter).await,
             88..=91 => {
-                let life = self.dice.below(self.nodes[node].len());
-                let writer = self.nodes[node][life].writer;
-                let change = if self.dice.chance(50) { Change::Close(writer) } else { Change::Fold(writer) };
+                let incarnation = self.rng.below(self.nodes[node].len());
+                let writer = self.nodes[node][incarnation].writer;
+                let change = if self.rng.chance(50) { Change::Close(writer) } else { Change::Fold(writer) };
                 self.swap(node, counter, change).await;
             }
             _ => {
@@ -160,85 +160,89 @@ impl<'s, S: Store> Run<'s, S> {
 
     fn add(&mut self, node: usize, counter: usize, delta: i64) {
         self.total.added += i128::from(delta);
-        if let Some(life) = self.nodes[node].last_mut() {
-            let mine = life.cells.entry(counter).or_default();
-            mine.own = mine.own.added(delta).expect("adds of the suite are small");
-            (mine.newest, mine.settled) = (None, false);
+        if let Some(incarnation) = self.nodes[node].last_mut() {
+            let own_cell = incarnation.cells.entry(counter).or_default();
+            own_cell.own = own_cell.own.added(delta).expect("adds of the suite are small");
+            (own_cell.newest, own_cell.settled) = (None, false);
         }
     }
 
     /// Puts what a life has to say, of all counters in one call.
-    async fn put(&mut self, node: usize, life: usize) {
-        let mut asked = Vec::new();
-        let Some(Life { writer, cells }) = self.nodes[node].get_mut(life) else { return };
-        for (&counter, mine) in cells.iter_mut() {
-            asked.extend(mine.say(cell(*writer)).map(|put| (counter, put)));
+    async fn put(&mut self, node: usize, incarnation: usize) {
+        let mut pending = Vec::new();
+        let Some(NodeIncarnation { writer, cells }) = self.nodes[node].get_mut(incarnation) else { return };
+        for (&counter, own_cell) in cells.iter_mut() {
+            pending.extend(own_cell.next_put(cell(*writer)).map(|put| (counter, put)));
         }
-        let puts: Vec<_> = asked.iter().map(|(counter, put)| (name(*counter), *put)).collect();
+        let puts: Vec<_> = pending.iter().map(|(counter, put)| (name(*counter), *put)).collect();
         let Ok(results) = self.store.put(&puts).await else { return };
-        for ((counter, put), result) in asked.into_iter().zip(results) {
+        for ((counter, put), result) in pending.into_iter().zip(results) {
             if let Ok(verdict) = result {
-                self.told(node, counter, &put, &verdict).await;
+                self.on_verdict(node, counter, &put, &verdict).await;
             }
         }
     }
 
-    async fn told(&mut self, node: usize, counter: usize, put: &Put, verdict: &Verdict) {
-        let Some(at) = self.nodes[node].iter().position(|life| life.writer == put.cell.writer) else { return };
-        let Some(mine) = self.nodes[node][at].cells.get_mut(&counter) else { return };
-        let newest = mine.newest == Some(*put);
-        mine.settled |= newest && *verdict == Verdict::Newest;
-        let told = match verdict {
-            Verdict::Older if newest => Told::Outdone,
-            verdict => mine.own.told(put, verdict, mine.seq),
+    async fn on_verdict(&mut self, node: usize, counter: usize, put: &Put, verdict: &Verdict) {
+        let Some(at) = self.nodes[node].iter().position(|incarnation| incarnation.writer == put.cell.writer) else {
+            return;
         };
-        self.act(node, at, counter, told).await;
+        let Some(own_cell) = self.nodes[node][at].cells.get_mut(&counter) else { return };
+        let newest = own_cell.newest == Some(*put);
+        own_cell.settled |= newest && *verdict == Verdict::Newest;
+        let next_step = match verdict {
+            Verdict::Older if newest => NextStep::Superseded,
+            verdict => own_cell.own.on_verdict(put, verdict, own_cell.seq),
+        };
+        self.apply_next_step(node, at, counter, next_step).await;
     }
 
     /// Compares a counter of all lives with its row.
     async fn compare(&mut self, node: usize, counter: usize) {
-        for writer in self.nodes[node].iter().map(|life| life.writer).collect::<Vec<_>>() {
-            let Ok(seen) = self.store.read(name(counter)).await else { continue };
-            let Some(at) = self.nodes[node].iter().position(|life| life.writer == writer) else { continue };
-            let Some(mine) = self.nodes[node][at].cells.get(&counter) else { continue };
-            let told = mine.own.shown(cell(writer), mine.seq, &seen.snapshot, seen.at);
-            self.act(node, at, counter, told).await;
+        for writer in self.nodes[node].iter().map(|incarnation| incarnation.writer).collect::<Vec<_>>() {
+            let Ok(current) = self.store.read(name(counter)).await else { continue };
+            let Some(at) = self.nodes[node].iter().position(|incarnation| incarnation.writer == writer) else {
+                continue;
+            };
+            let Some(own_cell) = self.nodes[node][at].cells.get(&counter) else { continue };
+            let next_step = own_cell.own.on_row(cell(writer), own_cell.seq, &current.snapshot, current.at);
+            self.apply_next_step(node, at, counter, next_step).await;
         }
     }
 
-    async fn act(&mut self, node: usize, at: usize, counter: usize, told: Told) {
+    async fn apply_next_step(&mut self, node: usize, at: usize, counter: usize, next_step: NextStep) {
         let over = at + 1 < self.nodes[node].len();
-        match told {
-            Told::Stay => {}
-            Told::Open(own) if !over => {
+        match next_step {
+            NextStep::Keep => {}
+            NextStep::Continue(own) if !over => {
                 self.total.carried += 1;
-                let mine = self.nodes[node][at].cells.entry(counter).or_default();
-                *mine = Mine { own, seq: mine.seq, newest: None, settled: !own.said };
+                let own_cell = self.nodes[node][at].cells.entry(counter).or_default();
+                *own_cell = HarvestCell { own, seq: own_cell.seq, newest: None, settled: !own.has_value };
             }
-            Told::Over if !over => {
-                self.begin(node);
+            NextStep::Retired if !over => {
+                self.begin_incarnation(node);
                 self.settle_late(node, at, counter).await;
             }
-            Told::Open(_) | Told::Over => self.settle_late(node, at, counter).await,
-            Told::Outdone if over => drop(self.nodes[node][at].cells.remove(&counter)),
-            Told::Outdone => panic!("seed {}: a present life has no twin here", self.seed),
+            NextStep::Continue(_) | NextStep::Retired => self.settle_late(node, at, counter).await,
+            NextStep::Superseded if over => drop(self.nodes[node][at].cells.remove(&counter)),
+            NextStep::Superseded => panic!("seed {}: a present life has no twin here", self.seed),
             // Nothing expires and nothing is lost here, so a row is never behind one who was told of it.
-            Told::Move => panic!("seed {}: a row is behind its writer", self.seed),
+            NextStep::Move => panic!("seed {}: a row is behind its writer", self.seed),
         }
     }
 
     /// A life that is over settles a cell on the row, and is done with it.
     async fn settle_late(&mut self, node: usize, at: usize, counter: usize) {
-        let Life { writer, cells } = &mut self.nodes[node][at];
+        let NodeIncarnation { writer, cells } = &mut self.nodes[node][at];
         let writer = *writer;
-        if let Some(put) = cells.get_mut(&counter).and_then(|mine| mine.say(cell(writer))) {
-            let late = Change::Late(Late { put, expires_at: None, let_go: Seq(0) });
+        if let Some(put) = cells.get_mut(&counter).and_then(|own_cell| own_cell.next_put(cell(writer))) {
+            let late = Change::Late(FinalCell { put, expires_at: None, expired_seq: Seq(0) });
             let reply = Box::pin(self.swap(node, counter, late)).await;
             self.total.late += u64::from(reply == Reply::Integer(1));
         }
         // Others acted meanwhile, perhaps for this very cell.
-        if let Some(life) = self.nodes[node].iter_mut().find(|life| life.writer == writer) {
-            life.cells.remove(&counter);
+        if let Some(incarnation) = self.nodes[node].iter_mut().find(|incarnation| incarnation.writer == writer) {
+            incarnation.cells.remove(&counter);
         }
     }
 
@@ -246,19 +250,23 @@ impl<'s, S: Store> Run<'s, S> {
     async fn swap(&mut self, node: usize, counter: usize, change: Change) -> Reply {
         let node = NodeId(node as u64 + 1);
         for _ in 0..TRIES {
-            let Ok(seen) = self.store.read(name(counter)).await else { continue };
+            let Ok(current) = self.store.read(name(counter)).await else { continue };
             self.ids += 1;
-            let by =
-                By { id: SwapId(u128::from(self.ids)), node, grace: GRACE, registered: &quipu_model::shared::NOBODY };
-            let computed = compute(&seen, &by, &change).expect("values of the suite fit a reply");
-            let Next::Row(next) = &computed.next else { return computed.reply };
-            let attempt = Attempt::on(&seen, by.id);
+            let by = SwapContext {
+                id: SwapId(u128::from(self.ids)),
+                node,
+                grace: GRACE,
+                registered: &quipu_model::shared::NO_WRITERS,
+            };
+            let computed = plan_swap(&current, &by, &change).expect("values of the suite fit a reply");
+            let NextRow::Row(next) = &computed.next else { return computed.reply };
+            let attempt = SwapAttempt::new(&current, by.id);
             // Others act between a read and its swap.
-            if self.dice.chance(30) {
-                let life = self.dice.below(self.nodes[0].len());
-                Box::pin(self.put(0, life)).await;
+            if self.rng.chance(30) {
+                let incarnation = self.rng.below(self.nodes[0].len());
+                Box::pin(self.put(0, incarnation)).await;
             }
-            if self.carried_out(counter, &attempt, next).await {
+            if self.send_swap_until_known(counter, &attempt, next).await {
                 return computed.reply;
             }
         }
@@ -266,7 +274,7 @@ impl<'s, S: Store> Run<'s, S> {
     }
 
     /// Sends one swap until it is known that it was or never will be carried out.
-    async fn carried_out(&self, counter: usize, attempt: &Attempt, next: &Snapshot) -> bool {
+    async fn send_swap_until_known(&self, counter: usize, attempt: &SwapAttempt, next: &Snapshot) -> bool {
         for _ in 0..TRIES {
             match self.store.swap(name(counter), attempt.version, Some(next)).await {
                 Ok(SwapVerdict::Swapped) => return true,
@@ -274,12 +282,12 @@ impl<'s, S: Store> Run<'s, S> {
                 // It may have been an earlier copy that moved the row.
                 Ok(SwapVerdict::Moved) | Err(_) => {}
             }
-            let Ok(seen) = self.store.read(name(counter)).await else { continue };
-            match attempt.fate(&seen.snapshot) {
-                Fate::Swapped => return true,
-                Fate::Never => return false,
-                Fate::Open => {}
-                Fate::Forgotten => panic!("seed {}: a swap was forgotten", self.seed),
+            let Ok(current) = self.store.read(name(counter)).await else { continue };
+            match attempt.outcome(&current.snapshot) {
+                SwapOutcome::Swapped => return true,
+                SwapOutcome::NotApplied => return false,
+                SwapOutcome::Pending => {}
+                SwapOutcome::Unknown => panic!("seed {}: a swap was forgotten", self.seed),
             }
         }
         panic!("seed {}: one swap was sent {TRIES} times", self.seed)
@@ -289,13 +297,13 @@ impl<'s, S: Store> Run<'s, S> {
     async fn apply_token(&mut self, counter: usize) {
         self.ids += 1;
         let number = self.ids;
-        let token = Token::new(format!("harvest:{number}").as_bytes()).expect("it is short");
+        let token = ClaimToken::new(format!("harvest:{number}").as_bytes()).expect("it is short");
         self.tokens.insert(number, 0);
-        let mut nodes: Vec<usize> = (0..NODES).chain([self.dice.below(NODES)]).collect();
-        self.dice.shuffle(&mut nodes);
+        let mut nodes: Vec<usize> = (0..NODES).chain([self.rng.below(NODES)]).collect();
+        self.rng.shuffle(&mut nodes);
         for node in nodes {
             self.ids += 1;
-            let Some(owner) = self.nodes[node].last().map(|life| life.writer) else { continue };
+            let Some(owner) = self.nodes[node].last().map(|incarnation| incarnation.writer) else { continue };
             let forget_at = Millis(u64::MAX / 4);
             let claim = Claim { token: token.clone(), owner, attempt: self.ids, payload: 1, forget_at, reply: None };
             // A claim of unknown outcome is sent again; one that nobody answers is refused to its client.
@@ -326,20 +334,22 @@ impl<'s, S: Store> Run<'s, S> {
     async fn settle(&mut self) {
         for _ in 0..ROUNDS {
             for node in 0..NODES {
-                for life in (0..self.nodes[node].len()).rev() {
-                    self.put(node, life).await;
+                for incarnation in (0..self.nodes[node].len()).rev() {
+                    self.put(node, incarnation).await;
                 }
             }
         }
-        let lives = self.nodes.iter().flatten();
-        let unsettled = lives.flat_map(|life| life.cells.values()).filter(|mine| mine.own.said && !mine.settled);
+        let incarnations = self.nodes.iter().flatten();
+        let unsettled = incarnations
+            .flat_map(|incarnation| incarnation.cells.values())
+            .filter(|own_cell| own_cell.own.has_value && !own_cell.settled);
         assert_eq!(unsettled.count(), 0, "seed {}: everybody settles once the faults stop", self.seed);
     }
 
     async fn judge(mut self) -> Harvest {
         for counter in 0..COUNTERS.len() {
-            let seen = self.store.read(name(counter)).await.expect("faults have stopped");
-            self.total.left += seen.snapshot.sum();
+            let current = self.store.read(name(counter)).await.expect("faults have stopped");
+            self.total.left += current.snapshot.sum();
         }
         let Harvest { added, returned, left, .. } = self.total;
         assert_eq!(returned + left, added, "seed {}: returned {returned}, left {left}, added {added}", self.seed);

@@ -15,7 +15,7 @@ mod bodies;
 mod cells;
 mod faulty;
 mod harvest;
-mod rest;
+mod other_calls;
 mod rows;
 
 use std::future::Future;
@@ -23,7 +23,7 @@ use std::future::Future;
 use quipu_model::Store;
 
 pub use self::block_on::block_on;
-pub use self::faulty::{FaultyStore, Tally};
+pub use self::faulty::{FaultyStore, StoreTally};
 pub use self::harvest::{Harvest, harvest};
 
 /// Schedules behind faults in one run of the suite: a few seconds on a store that answers within a millisecond.
@@ -33,7 +33,7 @@ const HARVEST_SEEDS: u64 = 10;
 pub async fn store_suite<S: Store, F: Future<Output = S>>(connect: impl Fn() -> F) {
     cells::prove(&connect().await).await;
     rows::prove(&connect().await).await;
-    rest::prove(&connect().await).await;
+    other_calls::prove(&connect().await).await;
     bodies::prove(&connect().await).await;
     for seed in 0..HARVEST_SEEDS {
         harvest(connect().await, seed).await;

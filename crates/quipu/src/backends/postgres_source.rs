@@ -10,7 +10,7 @@ use tokio_postgres::config::Host;
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Config, NoTls};
 
-use crate::backends::source::{Found, Source, Wanted, integer};
+use crate::backends::source::{Source, SourceFilter, SourceKey, integer};
 
 /// Rows that are fetched at a time.
 const ROWS_PER_FETCH: usize = 4_096;
@@ -21,19 +21,19 @@ const APPLICATION: &str = "quipu import";
 const PORT_DEFAULT: u16 = 5432;
 
 /// A cursor over what a query says.
-struct Answer {
+struct PostgresSource {
     runtime: Runtime,
     client: Client,
     names_are_bytes: bool,
-    over: bool,
+    is_exhausted: bool,
 }
 
 /// Connects and asks. The name is that of the server and the database; who asks, and what, is no part of it.
-pub fn open(url: &str, wanted: &Wanted) -> anyhow::Result<(String, Box<dyn Source>)> {
-    let Some(query) = &wanted.query else {
+pub fn open(url: &str, filter: &SourceFilter) -> anyhow::Result<(String, Box<dyn Source>)> {
+    let Some(query) = &filter.query else {
         bail!("say which counters with --query \"select name, value from …\"");
     };
-    if wanted.pattern.is_some() {
+    if filter.pattern.is_some() {
         bail!("--match is for Redis: say it in the query, with `where name like 'likes:%'`");
     }
     // What the driver says of a URL that it cannot read may have the password in it.
@@ -43,13 +43,14 @@ pub fn open(url: &str, wanted: &Wanted) -> anyhow::Result<(String, Box<dyn Sourc
     if config.get_application_name().is_none() {
         config.application_name(APPLICATION);
     }
-    let name = name(&config)?;
+    let name = source_name(&config)?;
     let runtime = Builder::new_current_thread().enable_all().build().context("start the driver")?;
-    let (client, names_are_bytes) = runtime.block_on(begin(&config, query)).with_context(|| format!("ask {name}"))?;
-    Ok((name, Box::new(Answer { runtime, client, names_are_bytes, over: false })))
+    let (client, names_are_bytes) =
+        runtime.block_on(open_cursor(&config, query)).with_context(|| format!("ask {name}"))?;
+    Ok((name, Box::new(PostgresSource { runtime, client, names_are_bytes, is_exhausted: false })))
 }
 
-fn name(config: &Config) -> anyhow::Result<String> {
+fn source_name(config: &Config) -> anyhow::Result<String> {
     let host = match config.get_hosts().first().context("the URL of the source names no host")? {
         Host::Tcp(host) if host == "localhost" => "127.0.0.1".to_owned(),
         Host::Tcp(host) => host.clone(),
@@ -60,59 +61,60 @@ fn name(config: &Config) -> anyhow::Result<String> {
     Ok(format!("postgres://{host}:{port}/{database}"))
 }
 
-async fn begin(config: &Config, query: &str) -> anyhow::Result<(Client, bool)> {
-    let (client, connection) = config.connect(NoTls).await.map_err(told)?;
+async fn open_cursor(config: &Config, query: &str) -> anyhow::Result<(Client, bool)> {
+    let (client, connection) = config.connect(NoTls).await.map_err(server_error)?;
     #[allow(clippy::disallowed_methods, reason = "the driver's connection, on a runtime of its own")]
     tokio::spawn(connection);
-    client.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await.map_err(told)?;
+    client.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await.map_err(server_error)?;
     // On lines of their own, so that a comment at the end of the query ends there.
     let from = format!("FROM (\n{}\n) AS source (name, value)", query.trim().trim_end_matches(';'));
-    let statement = client.prepare(&format!("SELECT name, value {from}")).await.map_err(told)?;
+    let statement = client.prepare(&format!("SELECT name, value {from}")).await.map_err(server_error)?;
     let is_bytes = statement.columns().first().is_some_and(|column| *column.type_() == Type::BYTEA);
     let name = if is_bytes { "name" } else { "name::text" };
     let cursor = format!("DECLARE counters NO SCROLL CURSOR FOR SELECT {name}, value::text {from}");
-    client.batch_execute(&cursor).await.map_err(told)?;
+    client.batch_execute(&cursor).await.map_err(server_error)?;
     Ok((client, is_bytes))
 }
 
-impl Source for Answer {
-    fn size(&mut self) -> anyhow::Result<Option<u64>> {
+impl Source for PostgresSource {
+    fn approximate_size(&mut self) -> anyhow::Result<Option<u64>> {
         Ok(None)
     }
 
-    fn page(&mut self) -> anyhow::Result<Option<Vec<Found>>> {
-        if self.over {
+    fn next_page(&mut self) -> anyhow::Result<Option<Vec<SourceKey>>> {
+        if self.is_exhausted {
             return Ok(None);
         }
         let fetch = format!("FETCH {ROWS_PER_FETCH} FROM counters");
-        let rows = self.runtime.block_on(self.client.query(&fetch, &[])).map_err(told).context("read the source")?;
-        self.over = rows.len() < ROWS_PER_FETCH;
-        let mut found = Vec::with_capacity(rows.len());
+        let rows =
+            self.runtime.block_on(self.client.query(&fetch, &[])).map_err(server_error).context("read the source")?;
+        self.is_exhausted = rows.len() < ROWS_PER_FETCH;
+        let mut keys = Vec::with_capacity(rows.len());
         for row in rows {
             let name = match self.names_are_bytes {
-                true => row.try_get::<_, Option<Vec<u8>>>(0).map_err(told)?,
-                false => row.try_get::<_, Option<String>>(0).map_err(told)?.map(String::into_bytes),
+                true => row.try_get::<_, Option<Vec<u8>>>(0).map_err(server_error)?,
+                false => row.try_get::<_, Option<String>>(0).map_err(server_error)?.map(String::into_bytes),
             };
-            let value = row.try_get::<_, Option<String>>(1).map_err(told)?;
+            let value = row.try_get::<_, Option<String>>(1).map_err(server_error)?;
             let value = match (&name, value) {
                 (None, _) => Err("it has no name: it is null".into()),
                 (_, None) => Err("its value is null".into()),
                 (_, Some(value)) => integer(value.as_bytes()),
             };
-            found.push(Found::new(name.unwrap_or_default(), value));
+            keys.push(SourceKey::new(name.unwrap_or_default(), value));
         }
-        Ok(Some(found))
+        Ok(Some(keys))
     }
 
-    fn repeats(&self) -> bool {
+    fn may_repeat_keys(&self) -> bool {
         false
     }
 }
 
 /// What the server said, which the driver's own words leave out.
-fn told(error: tokio_postgres::Error) -> anyhow::Error {
+fn server_error(error: tokio_postgres::Error) -> anyhow::Error {
     match error.as_db_error() {
-        Some(said) => anyhow!("{}", said.message()),
+        Some(answer) => anyhow!("{}", answer.message()),
         None => anyhow!(error),
     }
 }

@@ -12,10 +12,12 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use quipu_model::Millis;
-use quipu_sketch::{Hll, Kind};
+use quipu_sketch::{Hll, SketchKind};
 use redis::{Connection, ConnectionAddr, ErrorKind, IntoConnectionInfo, Pipeline, RedisResult, Value};
 
-use crate::backends::source::{Content, Found, NO_INTEGER, Reason, SketchBody, Source, Wanted, integer};
+use crate::backends::source::{
+    NOT_AN_INTEGER, SketchBody, SkipReason, Source, SourceContent, SourceFilter, SourceKey, integer,
+};
 
 /// Keys that one step of a walk looks at. Redis answers nobody else meanwhile: this takes it less than a millisecond.
 const KEYS_PER_STEP: usize = 1_000;
@@ -30,19 +32,19 @@ const STRING_BYTES_MAX: i64 = 64 << 10;
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A walk over the keys of a server.
-struct Keys {
+struct RedisSource {
     connection: Connection,
     pattern: Option<String>,
     cursor: Option<u64>,
     names: VecDeque<Vec<u8>>,
     /// Whether it is a server of ours.
-    dumps: bool,
+    has_dump: bool,
     /// Whether it tells when a key expires; Redis before 7.0 tells only how long it lives.
-    tells_expiry: bool,
+    has_expiretime: bool,
 }
 
 /// Connects. The name is that of the server and its database; who asks is no part of it.
-pub fn open(url: &str, wanted: &Wanted) -> anyhow::Result<(String, Box<dyn Source>)> {
+pub fn open(url: &str, wanted: &SourceFilter) -> anyhow::Result<(String, Box<dyn Source>)> {
     if wanted.query.is_some() {
         bail!("Redis is not asked in SQL: leave out --query, or name a postgres:// URL");
     }
@@ -50,36 +52,36 @@ pub fn open(url: &str, wanted: &Wanted) -> anyhow::Result<(String, Box<dyn Sourc
     let Ok(info) = url.into_connection_info() else {
         bail!("the URL of the source is not of the form redis://user:password@host:port/database");
     };
-    let place = match info.addr() {
+    let location = match info.addr() {
         ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
-            format!("{}:{port}", known(host))
+            format!("{}:{port}", canonical_host(host))
         }
         ConnectionAddr::Unix(path) => path.display().to_string(),
         _ => bail!("a source is reached by TCP or by a socket"),
     };
-    let name = format!("redis://{place}/{}", info.redis_settings().db());
+    let name = format!("redis://{location}/{}", info.redis_settings().db());
     let client = redis::Client::open(info).with_context(|| format!("use {name}"))?;
     let mut connection = client.get_connection_with_timeout(TIMEOUT).with_context(|| format!("connect to {name}"))?;
     connection.set_read_timeout(Some(TIMEOUT))?;
     connection.set_write_timeout(Some(TIMEOUT))?;
     // Which commands it knows: any other error than that it knows none is for the walk to meet.
-    let knows = |connection: &mut Connection, command: &str| {
+    let supports = |connection: &mut Connection, command: &str| {
         let reply: RedisResult<Value> = redis::cmd(command).arg("quipu").query(connection);
         reply.map_or_else(|error| error.code() != Some("ERR"), |_| true)
     };
-    let dumps = knows(&mut connection, "QUIPU.DUMP");
-    let tells_expiry = knows(&mut connection, "PEXPIRETIME");
+    let has_dump = supports(&mut connection, "QUIPU.DUMP");
+    let has_expiretime = supports(&mut connection, "PEXPIRETIME");
     let (pattern, cursor, names) = (wanted.pattern.clone(), Some(0), VecDeque::new());
-    Ok((name, Box::new(Keys { connection, pattern, cursor, names, dumps, tells_expiry })))
+    Ok((name, Box::new(RedisSource { connection, pattern, cursor, names, has_dump, has_expiretime })))
 }
 
 /// One name for this machine, which is written in several ways.
-fn known(host: &str) -> &str {
+fn canonical_host(host: &str) -> &str {
     if host == "localhost" { "127.0.0.1" } else { host }
 }
 
-impl Source for Keys {
-    fn size(&mut self) -> anyhow::Result<Option<u64>> {
+impl Source for RedisSource {
+    fn approximate_size(&mut self) -> anyhow::Result<Option<u64>> {
         match self.pattern {
             None => {
                 Ok(Some(redis::cmd("DBSIZE").query(&mut self.connection).context("ask the source how much it has")?))
@@ -88,29 +90,29 @@ impl Source for Keys {
         }
     }
 
-    fn page(&mut self) -> anyhow::Result<Option<Vec<Found>>> {
+    fn next_page(&mut self) -> anyhow::Result<Option<Vec<SourceKey>>> {
         if self.names.is_empty() {
             let Some(cursor) = self.cursor else { return Ok(None) };
             self.scan(cursor)?;
         }
-        let most = if self.dumps { DUMPS_PER_STEP } else { KEYS_PER_STEP };
+        let most = if self.has_dump { DUMPS_PER_STEP } else { KEYS_PER_STEP };
         let names: Vec<Vec<u8>> = self.names.drain(..self.names.len().min(most)).collect();
         if names.is_empty() {
             return Ok(Some(Vec::new()));
         }
         let now = self.clock()?;
-        let found = if self.dumps { self.dumped(names)? } else { self.typed(names, now)? };
+        let found = if self.has_dump { self.read_dumps(names)? } else { self.read_values(names, now)? };
         // A counter that expires in the source counts from its beginning once it has: this much of its past is known to be over.
-        let since = |found: Found| Found { since: found.expires_at.map_or(Millis(0), |_| now), ..found };
+        let since = |found: SourceKey| SourceKey { since: found.expires_at.map_or(Millis(0), |_| now), ..found };
         Ok(Some(found.into_iter().map(since).collect()))
     }
 
-    fn repeats(&self) -> bool {
+    fn may_repeat_keys(&self) -> bool {
         true
     }
 }
 
-impl Keys {
+impl RedisSource {
     fn scan(&mut self, cursor: u64) -> anyhow::Result<()> {
         let mut step = redis::cmd("SCAN");
         step.arg(cursor).arg("COUNT").arg(KEYS_PER_STEP);
@@ -131,45 +133,46 @@ impl Keys {
     }
 
     /// One reply for each command, in order. They are sent one by one, so keys may be in different slots of a Cluster's master.
-    fn ask(&mut self, asked: &mut Pipeline) -> anyhow::Result<Vec<RedisResult<Value>>> {
-        if asked.is_empty() {
+    fn run_pipeline(&mut self, pipeline: &mut Pipeline) -> anyhow::Result<Vec<RedisResult<Value>>> {
+        if pipeline.is_empty() {
             return Ok(Vec::new());
         }
         let replies: Vec<RedisResult<Value>> =
-            asked.ignore_errors().query(&mut self.connection).context("read values of the source")?;
-        if replies.len() != asked.len() {
-            bail!("the source answered {} times to {} commands", replies.len(), asked.len());
+            pipeline.ignore_errors().query(&mut self.connection).context("read values of the source")?;
+        if replies.len() != pipeline.len() {
+            bail!("the source answered {} times to {} commands", replies.len(), pipeline.len());
         }
         Ok(replies)
     }
 
     /// Keys of Redis.
-    fn typed(&mut self, names: Vec<Vec<u8>>, now: Millis) -> anyhow::Result<Vec<Found>> {
-        let mut asked = Pipeline::with_capacity(3 * names.len());
+    fn read_values(&mut self, names: Vec<Vec<u8>>, now: Millis) -> anyhow::Result<Vec<SourceKey>> {
+        let mut pipeline = Pipeline::with_capacity(3 * names.len());
         for name in &names {
-            let expiry = if self.tells_expiry { "PEXPIRETIME" } else { "PTTL" };
-            asked.cmd("TYPE").arg(name).cmd(expiry).arg(name).cmd("STRLEN").arg(name);
+            let expiry = if self.has_expiretime { "PEXPIRETIME" } else { "PTTL" };
+            pipeline.cmd("TYPE").arg(name).cmd(expiry).arg(name).cmd("STRLEN").arg(name);
         }
-        let replies = self.ask(&mut asked)?;
+        let replies = self.run_pipeline(&mut pipeline)?;
         let (replies, _) = replies.as_chunks::<3>();
         let mut reads = Pipeline::new();
         let mut found = Vec::with_capacity(names.len());
         for (name, [kind, expiry, length]) in names.into_iter().zip(replies) {
-            let time = integer_of(expiry).and_then(|time| u64::try_from(time).ok());
-            let expires_at = time.map(|time| Millis(if self.tells_expiry { time } else { now.0.saturating_add(time) }));
+            let time = reply_integer(expiry).and_then(|time| u64::try_from(time).ok());
+            let expires_at =
+                time.map(|time| Millis(if self.has_expiretime { time } else { now.0.saturating_add(time) }));
             // Imported without its expiry, it would count for ever.
-            let hidden = expiry.as_ref().err().map(refused);
-            let value = match (no_string(kind).or(hidden), integer_of(length)) {
+            let hidden = expiry.as_ref().err().map(refusal_reason);
+            let value = match (non_string_reason(kind).or(hidden), reply_integer(length)) {
                 (Some(reason), _) => Err(reason),
-                (None, Some(length)) if length > STRING_BYTES_MAX => Err(NO_INTEGER.into()),
+                (None, Some(length)) if length > STRING_BYTES_MAX => Err(NOT_AN_INTEGER.into()),
                 (None, _) => {
                     reads.cmd("GET").arg(&name);
-                    Ok(Content::Count(0))
+                    Ok(SourceContent::Count(0))
                 }
             };
-            found.push(Found { name: name.into(), value, since: Millis(0), expires_at });
+            found.push(SourceKey { name: name.into(), value, since: Millis(0), expires_at });
         }
-        let mut values = self.ask(&mut reads)?.into_iter();
+        let mut values = self.run_pipeline(&mut reads)?.into_iter();
         // One without a value was deleted in between.
         found.retain_mut(|found| {
             if found.value.is_err() {
@@ -177,8 +180,8 @@ impl Keys {
             }
             found.value = match values.next() {
                 Some(Ok(Value::Nil)) | None => return false,
-                Some(Ok(value)) => string(&value),
-                Some(Err(error)) => Err(refused(&error)),
+                Some(Ok(value)) => parse_string(&value),
+                Some(Err(error)) => Err(refusal_reason(&error)),
             };
             true
         });
@@ -186,19 +189,19 @@ impl Keys {
     }
 
     /// Counters of a server of ours.
-    fn dumped(&mut self, names: Vec<Vec<u8>>) -> anyhow::Result<Vec<Found>> {
-        let mut asked = Pipeline::with_capacity(names.len());
+    fn read_dumps(&mut self, names: Vec<Vec<u8>>) -> anyhow::Result<Vec<SourceKey>> {
+        let mut pipeline = Pipeline::with_capacity(names.len());
         for name in &names {
-            asked.cmd("QUIPU.DUMP").arg(name);
+            pipeline.cmd("QUIPU.DUMP").arg(name);
         }
-        let replies = self.ask(&mut asked)?;
+        let replies = self.run_pipeline(&mut pipeline)?;
         let found = names.into_iter().zip(replies).filter_map(|(name, reply)| {
             let (value, expires_at) = match reply {
                 Ok(Value::Nil) => return None,
-                Ok(reply) => dump(reply).unwrap_or((Err("an answer that makes no sense".into()), None)),
-                Err(error) => (Err(refused(&error)), None),
+                Ok(reply) => parse_dump(reply).unwrap_or((Err("an answer that makes no sense".into()), None)),
+                Err(error) => (Err(refusal_reason(&error)), None),
             };
-            Some(Found { name: name.into(), value, since: Millis(0), expires_at })
+            Some(SourceKey { name: name.into(), value, since: Millis(0), expires_at })
         });
         Ok(found.collect())
     }
@@ -207,12 +210,12 @@ impl Keys {
 /// The reason of a key that is gone by the time it is looked at: it is not told.
 const GONE: &str = "it is gone";
 
-fn is_gone(value: &Result<Content, Reason>) -> bool {
+fn is_gone(value: &Result<SourceContent, SkipReason>) -> bool {
     matches!(value, Err(reason) if reason.text == GONE)
 }
 
 /// Why a key of this type is no string; a server that does not tell is asked for the string.
-fn no_string(reply: &RedisResult<Value>) -> Option<Reason> {
+fn non_string_reason(reply: &RedisResult<Value>) -> Option<SkipReason> {
     let name = match reply {
         Ok(Value::SimpleString(name)) => name.as_str(),
         _ => return None,
@@ -225,11 +228,11 @@ fn no_string(reply: &RedisResult<Value>) -> Option<Reason> {
         "set" => "a set, not a counter".into(),
         "zset" => "a sorted set, not a counter".into(),
         "stream" => "a stream, not a counter".into(),
-        other => Reason::with("of a type that is no counter", other.as_bytes()),
+        other => SkipReason::with("of a type that is no counter", other.as_bytes()),
     })
 }
 
-fn integer_of(reply: &RedisResult<Value>) -> Option<i64> {
+fn reply_integer(reply: &RedisResult<Value>) -> Option<i64> {
     match reply {
         Ok(Value::Int(number)) => Some(*number),
         _ => None,
@@ -237,25 +240,25 @@ fn integer_of(reply: &RedisResult<Value>) -> Option<i64> {
 }
 
 /// A string of Redis: an integer, or a HyperLogLog.
-fn string(value: &Value) -> Result<Content, Reason> {
+fn parse_string(value: &Value) -> Result<SourceContent, SkipReason> {
     let Value::BulkString(bytes) = value else { return Err("an answer that makes no sense".into()) };
     if !bytes.starts_with(b"HYLL") {
-        return integer(bytes).map(Content::Count);
+        return integer(bytes).map(SourceContent::Count);
     }
-    let hll = Hll::from_redis_string(bytes).map_err(|_| Reason::from("a HyperLogLog whose bytes make no sense"))?;
-    SketchBody::new(Kind::Hll, 0, hll.into_bytes()).map(Content::Sketch)
+    let hll = Hll::from_redis_string(bytes).map_err(|_| SkipReason::from("a HyperLogLog whose bytes make no sense"))?;
+    SketchBody::new(SketchKind::Hll, 0, hll.into_bytes()).map(SourceContent::Sketch)
 }
 
-fn refused(error: &redis::RedisError) -> Reason {
+fn refusal_reason(error: &redis::RedisError) -> SkipReason {
     let text = match error.kind() {
         ErrorKind::Server(_) | ErrorKind::Extension => "the source refuses to show it",
         _ => "the source does not show it",
     };
-    Reason::with(text, error.to_string().as_bytes())
+    SkipReason::with(text, error.to_string().as_bytes())
 }
 
 /// What `QUIPU.DUMP` replies: a map, or its keys and values in a row.
-fn dump(reply: Value) -> Option<(Result<Content, Reason>, Option<Millis>)> {
+fn parse_dump(reply: Value) -> Option<(Result<SourceContent, SkipReason>, Option<Millis>)> {
     let fields: Vec<(Value, Value)> = match reply {
         Value::Map(fields) => fields,
         Value::Array(flat) => {
@@ -282,19 +285,19 @@ fn dump(reply: Value) -> Option<(Result<Content, Reason>, Option<Millis>)> {
         _ => None,
     };
     if let Some(Value::Int(value)) = field("value") {
-        return Some((Ok(Content::Count(i128::from(*value))), expires_at));
+        return Some((Ok(SourceContent::Count(i128::from(*value))), expires_at));
     }
     let Some(Value::BulkString(body)) = field("body") else { return None };
     let kind = match text("form")?.as_str() {
-        "hll" => Kind::Hll,
-        "unique" => Kind::Unique,
-        "cms" => Kind::Cms,
-        "frequency" => Kind::Frequency,
-        "topk" => Kind::TopK,
-        "top" => Kind::Top,
+        "hll" => SketchKind::Hll,
+        "unique" => SketchKind::Unique,
+        "cms" => SketchKind::Cms,
+        "frequency" => SketchKind::Frequency,
+        "topk" => SketchKind::TopK,
+        "top" => SketchKind::Top,
         "ring" => return Some((Err("a sketch over a window, whose panes an import cannot put".into()), expires_at)),
-        other => return Some((Err(Reason::with("a sketch of an unknown form", other.as_bytes())), expires_at)),
+        other => return Some((Err(SkipReason::with("a sketch of an unknown form", other.as_bytes())), expires_at)),
     };
     let key = u64::from_str_radix(&text("key")?, 16).ok()?;
-    Some((SketchBody::new(kind, key, body.clone()).map(Content::Sketch), expires_at))
+    Some((SketchBody::new(kind, key, body.clone()).map(SourceContent::Sketch), expires_at))
 }

@@ -1,11 +1,11 @@
 //! Where counters come from: what an import reads, page by page.
 
 use quipu_model::Millis;
-use quipu_sketch::{Kind, Sketch};
+use quipu_sketch::{Sketch, SketchKind};
 
 /// What is wanted of a source.
 #[derive(Debug, Clone, Default)]
-pub struct Wanted {
+pub struct SourceFilter {
     /// Only names that match this glob.
     pub pattern: Option<String>,
     /// What to ask for, of a source that is asked in SQL.
@@ -15,22 +15,22 @@ pub struct Wanted {
 /// Something that has counters.
 pub trait Source: Send {
     /// About how many there are, if that is cheap to know.
-    fn size(&mut self) -> anyhow::Result<Option<u64>>;
+    fn approximate_size(&mut self) -> anyhow::Result<Option<u64>>;
 
     /// Some more of them; none after the last. A page may be empty and not the last, and a name may come again.
-    fn page(&mut self) -> anyhow::Result<Option<Vec<Found>>>;
+    fn next_page(&mut self) -> anyhow::Result<Option<Vec<SourceKey>>>;
 
     /// Whether a name that comes again is the same counter, met twice. Else it is another one under the same name, and a mistake.
-    fn repeats(&self) -> bool;
+    fn may_repeat_keys(&self) -> bool;
 }
 
 /// A key of a source.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Found {
+pub struct SourceKey {
     /// Its name.
     pub name: Box<[u8]>,
     /// What it has, or why that cannot be imported.
-    pub value: Result<Content, Reason>,
+    pub value: Result<SourceContent, SkipReason>,
     /// Since when it counts, if the source knows: what it had before that is over.
     pub since: Millis,
     /// When it expires, where that is to be carried along.
@@ -39,7 +39,7 @@ pub struct Found {
 
 /// What a counter of a source has.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Content {
+pub enum SourceContent {
     /// A count.
     Count(i128),
     /// A sketch.
@@ -50,7 +50,7 @@ pub enum Content {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SketchBody {
     /// Its form.
-    pub kind: Kind,
+    pub kind: SketchKind,
     /// The fingerprint of the secret that items are hashed under; 0: none.
     pub key: u64,
     /// Its body, which is one of that form.
@@ -59,44 +59,44 @@ pub struct SketchBody {
 
 /// Why a key is not imported, or a counter not copied.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Reason {
+pub struct SkipReason {
     /// The same for all that have it.
     pub text: &'static str,
     /// What this one has instead.
     pub value: Option<String>,
 }
 
-impl From<&'static str> for Reason {
-    fn from(text: &'static str) -> Reason {
-        Reason { text, value: None }
+impl From<&'static str> for SkipReason {
+    fn from(text: &'static str) -> SkipReason {
+        SkipReason { text, value: None }
     }
 }
 
-impl std::fmt::Display for Reason {
+impl std::fmt::Display for SkipReason {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.text)?;
         self.value.as_ref().map_or(Ok(()), |value| write!(f, ": {value}"))
     }
 }
 
-impl Reason {
+impl SkipReason {
     /// With the bytes that were there instead, as far as they are shown.
-    pub fn with(text: &'static str, value: &[u8]) -> Reason {
+    pub fn with(text: &'static str, value: &[u8]) -> SkipReason {
         let shown: String = value.escape_ascii().to_string().chars().take(VALUE_SHOWN_MAX).collect();
-        Reason { text, value: Some(format!("\"{shown}\"")) }
+        SkipReason { text, value: Some(format!("\"{shown}\"")) }
     }
 }
 
-impl Found {
+impl SourceKey {
     /// One of a source that knows nothing but names and values.
-    pub fn new(name: impl Into<Box<[u8]>>, value: Result<i128, Reason>) -> Found {
-        Found { name: name.into(), value: value.map(Content::Count), since: Millis(0), expires_at: None }
+    pub fn new(name: impl Into<Box<[u8]>>, value: Result<i128, SkipReason>) -> SourceKey {
+        SourceKey { name: name.into(), value: value.map(SourceContent::Count), since: Millis(0), expires_at: None }
     }
 
     /// What it counts, if it is a count.
     pub fn count(&self) -> Option<i128> {
         match self.value {
-            Ok(Content::Count(count)) => Some(count),
+            Ok(SourceContent::Count(count)) => Some(count),
             _ => None,
         }
     }
@@ -104,14 +104,15 @@ impl Found {
 
 impl SketchBody {
     /// Checks the bytes.
-    pub fn new(kind: Kind, key: u64, bytes: Vec<u8>) -> Result<SketchBody, Reason> {
-        let sketch = Sketch::from_bytes(kind, bytes).map_err(|_| Reason::from("a sketch whose bytes make no sense"))?;
+    pub fn new(kind: SketchKind, key: u64, bytes: Vec<u8>) -> Result<SketchBody, SkipReason> {
+        let sketch =
+            Sketch::from_bytes(kind, bytes).map_err(|_| SkipReason::from("a sketch whose bytes make no sense"))?;
         Ok(SketchBody { kind, key, bytes: sketch.into_bytes() })
     }
 }
 
 /// A whole number of 64 bits, as text; `.000` behind it, as decimals of PostgreSQL have it, does no harm.
-pub fn integer(text: &[u8]) -> Result<i128, Reason> {
+pub fn integer(text: &[u8]) -> Result<i128, SkipReason> {
     let number = std::str::from_utf8(text).ok().and_then(|text| {
         let whole = text.split_once('.').map_or(Some(text), |(whole, rest)| {
             (!rest.is_empty() && rest.bytes().all(|digit| digit == b'0')).then_some(whole)
@@ -124,11 +125,11 @@ pub fn integer(text: &[u8]) -> Result<i128, Reason> {
             .parse::<i64>()
             .ok()
     });
-    number.map(i128::from).ok_or_else(|| Reason::with(NO_INTEGER, text))
+    number.map(i128::from).ok_or_else(|| SkipReason::with(NOT_AN_INTEGER, text))
 }
 
 /// Why a string is no count.
-pub const NO_INTEGER: &str = "not an integer of 64 bits";
+pub const NOT_AN_INTEGER: &str = "not an integer of 64 bits";
 
 /// So much of a value that is none is shown.
 const VALUE_SHOWN_MAX: usize = 40;

@@ -39,7 +39,7 @@ pub enum Verb {
 
 impl Verb {
     /// As it is written in a command.
-    pub fn word(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Verb::Incr => "INCR",
             Verb::Get => "GET",
@@ -76,9 +76,9 @@ impl Verb {
 
     fn frame(self, name: &str) -> String {
         let words: &[&str] = match self {
-            Verb::Incr | Verb::Get => &[self.word(), name],
-            Verb::Pfadd | Verb::TopkAdd => &[self.word(), SKETCH, name],
-            Verb::CmsIncrby => &[self.word(), SKETCH, name, "1"],
+            Verb::Incr | Verb::Get => &[self.name(), name],
+            Verb::Pfadd | Verb::TopkAdd => &[self.name(), SKETCH, name],
+            Verb::CmsIncrby => &[self.name(), SKETCH, name, "1"],
         };
         let words = words.iter().map(|word| format!("${}\r\n{word}\r\n", word.len()));
         format!("*{}\r\n{}", words.len(), words.collect::<String>())
@@ -129,13 +129,13 @@ impl Commands {
 /// All numbers below `count`, each once, shuffled.
 fn permutation(count: usize) -> Vec<u32> {
     let mut numbers: Vec<u32> = (0..u32::try_from(count).expect("keys are bounded by KEYS_MAX")).collect();
-    let mut dice = SEED;
+    let mut rng = SEED;
     for end in (1..numbers.len()).rev() {
         // xorshift64: good enough to scatter names, and no reason for a dependency.
-        dice ^= dice << 13;
-        dice ^= dice >> 7;
-        dice ^= dice << 17;
-        numbers.swap(end, (dice % (end as u64 + 1)) as usize);
+        rng ^= rng << 13;
+        rng ^= rng >> 7;
+        rng ^= rng << 17;
+        numbers.swap(end, (rng % (end as u64 + 1)) as usize);
     }
     numbers
 }

@@ -62,22 +62,22 @@ fn move_to(_core: usize) -> std::io::Result<()> {
 }
 
 /// CPU time of the threads of a process so far, by thread.
-pub struct Spent(BTreeMap<u64, Duration>);
+pub struct CpuTimes(BTreeMap<u64, Duration>);
 
-impl Spent {
+impl CpuTimes {
     /// Reads it; none if the system does not tell.
-    pub fn read(pid: u32) -> Option<Spent> {
+    pub fn read(pid: u32) -> Option<CpuTimes> {
         let threads = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?;
         let each = threads.flatten().filter_map(|thread| {
             let id = thread.file_name().to_str()?.parse().ok()?;
             // A thread that has ended since is left out.
             Some((id, running(&std::fs::read_to_string(thread.path().join("schedstat")).ok()?)?))
         });
-        Some(Spent(each.collect()))
+        Some(CpuTimes(each.collect()))
     }
 
     /// What was used since then. A thread that was not there then counts in full.
-    pub fn since(&self, before: &Spent) -> Duration {
+    pub fn since(&self, before: &CpuTimes) -> Duration {
         let each = self.0.iter().map(|(thread, spent)| match before.0.get(thread) {
             Some(earlier) => spent.saturating_sub(*earlier),
             None => *spent,
@@ -100,8 +100,8 @@ fn running(schedstat: &str) -> Option<Duration> {
 mod tests {
     use super::*;
 
-    fn spent(threads: &[(u64, u64)]) -> Spent {
-        Spent(threads.iter().map(|&(thread, nanos)| (thread, Duration::from_nanos(nanos))).collect())
+    fn spent(threads: &[(u64, u64)]) -> CpuTimes {
+        CpuTimes(threads.iter().map(|&(thread, nanos)| (thread, Duration::from_nanos(nanos))).collect())
     }
 
     #[test]

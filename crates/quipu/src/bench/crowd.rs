@@ -21,8 +21,8 @@ use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token};
 
 use super::commands::{Commands, Verb};
-use super::replies::Replies;
-use super::stop::Stop;
+use super::replies::ReplyCounter;
+use super::stop::StopFlag;
 use crate::resp_client::PASSWORD_NOT_ASKED;
 
 /// Read at once: more than the replies to a pipeline of a thousand commands.
@@ -37,14 +37,14 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Where connections go and what they report.
 pub trait Course {
     /// What a connection that has nothing in flight sends next: from which command, how many. Nothing: it is done.
-    fn next(&mut self, connection: usize, now: Instant) -> Option<Stretch>;
+    fn next(&mut self, connection: usize, now: Instant) -> Option<CommandRange>;
     /// A pipeline was answered, this long after it was sent.
     fn answered(&mut self, commands: usize, took: Duration);
 }
 
 /// A pipeline: so many commands from one on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Stretch {
+pub struct CommandRange {
     /// The first.
     pub from: usize,
     /// How many.
@@ -55,18 +55,18 @@ pub struct Stretch {
 pub struct Crowd {
     poll: Poll,
     events: Events,
-    connections: Vec<Connection>,
+    connections: Vec<LoadConnection>,
     buffer: Box<[u8]>,
 }
 
-struct Connection {
+struct LoadConnection {
     stream: TcpStream,
-    stretch: Stretch,
+    range: CommandRange,
     /// What of its pipeline the socket has not taken yet; empty nearly always.
     unsent: Range<usize>,
     awaited: usize, // replies; 0 when nothing is in flight
     sent_at: Instant,
-    replies: Replies,
+    replies: ReplyCounter,
 }
 
 impl Crowd {
@@ -84,13 +84,13 @@ impl Crowd {
             let mut stream = TcpStream::from_std(stream);
             let registry = crowd.poll.registry();
             registry.register(&mut stream, Token(index), Interest::READABLE).context("wait for sockets")?;
-            crowd.connections.push(Connection {
+            crowd.connections.push(LoadConnection {
                 stream,
-                stretch: Stretch { from: 0, commands: 0 },
+                range: CommandRange { from: 0, commands: 0 },
                 unsent: 0..0,
                 awaited: 0,
                 sent_at: now(),
-                replies: Replies::to(Verb::Incr),
+                replies: ReplyCounter::to(Verb::Incr),
             });
         }
         Ok(crowd)
@@ -102,11 +102,11 @@ impl Crowd {
     }
 
     /// Sends all connections on their course, until each is done.
-    pub fn drive(&mut self, commands: &Commands, course: &mut impl Course, stop: &Stop) -> anyhow::Result<()> {
+    pub fn drive(&mut self, commands: &Commands, course: &mut impl Course, stop: &StopFlag) -> anyhow::Result<()> {
         let Crowd { poll, events, connections, buffer } = self;
         let mut busy = 0;
         for (index, connection) in connections.iter_mut().enumerate() {
-            connection.replies = Replies::to(commands.verb);
+            connection.replies = ReplyCounter::to(commands.verb);
             busy += usize::from(connection.begin(index, now(), commands, course, poll)?);
         }
         let mut heard_at = now();
@@ -126,7 +126,7 @@ impl Crowd {
                 }
                 // The end of one round trip is the beginning of the next: one look at the clock for both.
                 let came_at = now();
-                course.answered(connection.stretch.commands, came_at - connection.sent_at);
+                course.answered(connection.range.commands, came_at - connection.sent_at);
                 busy -= usize::from(!connection.begin(index, came_at, commands, course, poll)?);
             }
             if events.is_empty() {
@@ -141,7 +141,7 @@ impl Crowd {
     }
 }
 
-impl Connection {
+impl LoadConnection {
     /// Sends the next pipeline; false if there is none.
     fn begin(
         &mut self,
@@ -151,10 +151,10 @@ impl Connection {
         course: &mut impl Course,
         poll: &Poll,
     ) -> anyhow::Result<bool> {
-        let Some(stretch) = course.next(index, at) else { return Ok(false) };
-        self.stretch = stretch;
-        self.unsent = 0..commands.pipeline(stretch.from, stretch.commands).len();
-        self.awaited = stretch.commands;
+        let Some(range) = course.next(index, at) else { return Ok(false) };
+        self.range = range;
+        self.unsent = 0..commands.pipeline(range.from, range.commands).len();
+        self.awaited = range.commands;
         self.sent_at = at;
         self.replies.clear();
         self.send(commands, poll, index)?;
@@ -163,7 +163,7 @@ impl Connection {
 
     /// Sends what the socket takes, and asks to be told when it takes more.
     fn send(&mut self, commands: &Commands, poll: &Poll, index: usize) -> anyhow::Result<()> {
-        let bytes = commands.pipeline(self.stretch.from, self.stretch.commands);
+        let bytes = commands.pipeline(self.range.from, self.range.commands);
         while !self.unsent.is_empty() {
             match self.stream.write(&bytes[self.unsent.clone()]) {
                 Ok(sent) => self.unsent.start += sent,

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use quipu_model::Durability;
 
-use super::measure::Sample;
+use super::measure::Measurement;
 use super::peers::Peer;
 
 /// What one figure is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Setting {
+pub struct BenchSetting {
     /// The durability; none of a server that was running already.
     pub mode: Option<Durability>,
     /// How many keys.
@@ -21,17 +21,17 @@ pub struct Setting {
 /// All samples of one server in one setting.
 pub struct Series {
     /// Of what.
-    pub setting: Setting,
+    pub setting: BenchSetting,
     /// Whose.
     pub peer: Peer,
     /// In the order in which they were taken.
-    pub samples: Vec<Sample>,
+    pub samples: Vec<Measurement>,
 }
 
 /// Two servers in one setting.
 pub struct Ratio {
     /// Of what.
-    pub setting: Setting,
+    pub setting: BenchSetting,
     /// CPU time per operation: Redis's by ours.
     pub cpu: Option<f64>,
     /// Operations per second: ours by Redis's.
@@ -42,7 +42,7 @@ pub struct Ratio {
 
 /// What was acknowledged and what was found afterwards.
 #[derive(Debug, Clone, Copy)]
-pub struct Account {
+pub struct AckAccount {
     /// Whose.
     pub peer: Peer,
     /// The durability; none of a server that was running already.
@@ -55,7 +55,7 @@ pub struct Account {
     pub found: Option<u64>,
 }
 
-impl Sample {
+impl Measurement {
     /// Operations per second.
     pub fn throughput(&self) -> f64 {
         self.operations as f64 / self.elapsed.as_secs_f64()
@@ -83,12 +83,12 @@ impl Sample {
 
 impl Series {
     /// The median of one figure.
-    pub fn median(&self, figure: impl Fn(&Sample) -> f64) -> f64 {
+    pub fn median(&self, figure: impl Fn(&Measurement) -> f64) -> f64 {
         median(self.samples.iter().map(figure)).unwrap_or_default()
     }
 
     /// The median of a figure that may be missing.
-    pub fn median_known(&self, figure: impl Fn(&Sample) -> Option<f64>) -> Option<f64> {
+    pub fn median_known(&self, figure: impl Fn(&Measurement) -> Option<f64>) -> Option<f64> {
         median(self.samples.iter().filter_map(figure))
     }
 }
@@ -118,7 +118,7 @@ pub fn ratios(series: &[Series]) -> Vec<Ratio> {
     let of = |peer: Peer| series.iter().filter(move |one| one.peer == peer);
     let pairs = of(Peer::Quipu).flat_map(|quipu| of(Peer::Redis).map(move |redis| (redis, quipu)));
     let alike = pairs.filter(|(redis, quipu)| redis.setting == quipu.setting);
-    let floor = |setting: Setting| of(Peer::Floor).find(|floor| floor.setting == setting);
+    let floor = |setting: BenchSetting| of(Peer::Floor).find(|floor| floor.setting == setting);
     alike.map(|(redis, quipu)| Ratio::new(redis, quipu, floor(quipu.setting))).collect()
 }
 
@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     fn series(peer: Peer, samples: &[(u64, u64)]) -> Series {
-        let sample = |&(operations, cpu_micros): &(u64, u64)| Sample {
+        let sample = |&(operations, cpu_micros): &(u64, u64)| Measurement {
             operations,
             elapsed: Duration::from_secs(1),
             server_cpu: Some(Duration::from_micros(cpu_micros)),
@@ -154,7 +154,7 @@ mod tests {
             p999: Duration::ZERO,
             acknowledged: operations,
         };
-        let setting = Setting { mode: Some(Durability::Memory), keys: 1, pipeline: 16 };
+        let setting = BenchSetting { mode: Some(Durability::Memory), keys: 1, pipeline: 16 };
         Series { setting, peer, samples: samples.iter().map(sample).collect() }
     }
 
@@ -179,10 +179,10 @@ mod tests {
     #[test]
     fn a_server_that_was_not_looked_at_has_no_cpu_figure() {
         let mut quipu = series(Peer::Quipu, &[(10, 5)]);
-        assert_eq!(quipu.median_known(Sample::cpu_per_operation), Some(0.5));
+        assert_eq!(quipu.median_known(Measurement::cpu_per_operation), Some(0.5));
         quipu.samples[0].server_cpu = None;
-        assert_eq!(quipu.median_known(Sample::cpu_per_operation), None);
+        assert_eq!(quipu.median_known(Measurement::cpu_per_operation), None);
         quipu.samples[0].operations = 0;
-        assert_eq!(quipu.median_known(Sample::load_cpu_per_operation), None);
+        assert_eq!(quipu.median_known(Measurement::load_cpu_per_operation), None);
     }
 }

@@ -22,7 +22,7 @@ const LISTENER: Token = Token(0);
 /// Received at once, and sent: more than pipelines of a thousand commands.
 const BUFFER_BYTES: usize = 64 << 10;
 
-struct Connection {
+struct FloorConnection {
     stream: TcpStream,
     /// Bytes of a command that is not whole.
     begun: usize,
@@ -37,7 +37,7 @@ pub fn floor(verb: Verb, address: SocketAddr, out: &mut impl Write) -> anyhow::R
     out.flush()?;
     let (command_bytes, reply) = (verb.command_bytes(), verb.usual_reply());
     let replies = reply.repeat(BUFFER_BYTES / command_bytes + 1);
-    let (mut connections, mut buffer) = (Vec::<Option<Connection>>::new(), vec![0; BUFFER_BYTES]);
+    let (mut connections, mut buffer) = (Vec::<Option<FloorConnection>>::new(), vec![0; BUFFER_BYTES]);
     loop {
         match poll.poll(&mut events, None) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
@@ -49,12 +49,12 @@ pub fn floor(verb: Verb, address: SocketAddr, out: &mut impl Write) -> anyhow::R
                     stream.set_nodelay(true)?;
                     let token = Token(connections.len() + 1);
                     poll.registry().register(&mut stream, token, Interest::READABLE)?;
-                    connections.push(Some(Connection { stream, begun: 0 }));
+                    connections.push(Some(FloorConnection { stream, begun: 0 }));
                 }
                 continue;
             }
             let place = &mut connections[event.token().0 - 1];
-            let Some(Connection { stream, begun }) = place else { continue };
+            let Some(FloorConnection { stream, begun }) = place else { continue };
             // Once: a closed loop sends no more before it was answered.
             match stream.read(&mut buffer) {
                 Ok(0) => *place = None,

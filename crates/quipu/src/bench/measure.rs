@@ -6,10 +6,10 @@
 use std::time::{Duration, Instant};
 
 use super::commands::Commands;
-use super::cores::{Spent, own_thread};
-use super::crowd::{Course, Crowd, Stretch, now};
+use super::cores::{CpuTimes, own_thread};
+use super::crowd::{CommandRange, Course, Crowd, now};
 use super::latency::Histogram;
-use super::stop::Stop;
+use super::stop::StopFlag;
 
 /// Commands in flight per connection while keys are made.
 const FILL_PIPELINE: usize = 256;
@@ -28,7 +28,7 @@ pub struct Load<'a> {
 
 /// What was measured.
 #[derive(Debug, Clone, Copy)]
-pub struct Sample {
+pub struct Measurement {
     /// Operations that were answered.
     pub operations: u64,
     /// In this time.
@@ -48,7 +48,12 @@ pub struct Sample {
 }
 
 /// Measures once. The server's process, if it can be looked at, is for its CPU time.
-pub fn measure(crowd: &mut Crowd, load: &Load<'_>, server: Option<u32>, stop: &Stop) -> anyhow::Result<Sample> {
+pub fn measure(
+    crowd: &mut Crowd,
+    load: &Load<'_>,
+    server: Option<u32>,
+    stop: &StopFlag,
+) -> anyhow::Result<Measurement> {
     let keys = load.commands.keys();
     let connections = crowd.connections();
     let began = now();
@@ -60,8 +65,8 @@ pub fn measure(crowd: &mut Crowd, load: &Load<'_>, server: Option<u32>, stop: &S
         phase: Phase::WarmUp,
         change_at: began + load.warm_up,
         length: load.length,
-        before: Reading::take(server, began),
-        after: Reading::take(None, began),
+        before: CpuReading::take(server, began),
+        after: CpuReading::take(None, began),
         operations: 0,
         acknowledged: 0,
         histogram: Histogram::new(),
@@ -71,25 +76,25 @@ pub fn measure(crowd: &mut Crowd, load: &Load<'_>, server: Option<u32>, stop: &S
 }
 
 /// Makes every key; returns how many operations that took.
-pub fn fill(crowd: &mut Crowd, commands: &Commands, stop: &Stop) -> anyhow::Result<u64> {
+pub fn fill(crowd: &mut Crowd, commands: &Commands, stop: &StopFlag) -> anyhow::Result<u64> {
     let (keys, connections) = (commands.keys(), crowd.connections());
     let bound = |connection: usize| connection * keys / connections;
     let rest = (0..connections).map(|connection| (bound(connection), bound(connection + 1))).collect();
-    let mut filling = Filling { rest, made: 0 };
-    crowd.drive(commands, &mut filling, stop)?;
-    Ok(filling.made)
+    let mut key_fill = KeyFill { rest, made: 0 };
+    crowd.drive(commands, &mut key_fill, stop)?;
+    Ok(key_fill.made)
 }
 
 /// CPU times at one moment.
-struct Reading {
+struct CpuReading {
     at: Instant,
-    server: Option<Spent>,
+    server: Option<CpuTimes>,
     load: Option<Duration>,
 }
 
-impl Reading {
-    fn take(server: Option<u32>, at: Instant) -> Reading {
-        Reading { at, server: server.and_then(Spent::read), load: own_thread() }
+impl CpuReading {
+    fn take(server: Option<u32>, at: Instant) -> CpuReading {
+        CpuReading { at, server: server.and_then(CpuTimes::read), load: own_thread() }
     }
 }
 
@@ -109,18 +114,18 @@ struct Lap {
     phase: Phase,
     change_at: Instant,
     length: Duration,
-    before: Reading,
-    after: Reading,
+    before: CpuReading,
+    after: CpuReading,
     operations: u64,
     acknowledged: u64,
     histogram: Histogram,
 }
 
 impl Lap {
-    fn sample(self) -> Sample {
+    fn sample(self) -> Measurement {
         let (before, after) = (&self.before, &self.after);
         let quantile = |part| self.histogram.quantile(part).unwrap_or_default();
-        Sample {
+        Measurement {
             operations: self.operations,
             elapsed: after.at - before.at,
             server_cpu: after.server.as_ref().zip(before.server.as_ref()).map(|(after, before)| after.since(before)),
@@ -134,7 +139,7 @@ impl Lap {
 
     #[cold]
     fn change_phase(&mut self) {
-        let reading = Reading::take(self.server, now());
+        let reading = CpuReading::take(self.server, now());
         match self.phase {
             Phase::WarmUp => {
                 self.change_at = reading.at + self.length;
@@ -150,7 +155,7 @@ impl Lap {
 }
 
 impl Course for Lap {
-    fn next(&mut self, connection: usize, now: Instant) -> Option<Stretch> {
+    fn next(&mut self, connection: usize, now: Instant) -> Option<CommandRange> {
         if now >= self.change_at && self.phase != Phase::Over {
             self.change_phase();
         }
@@ -159,7 +164,7 @@ impl Course for Lap {
         }
         let from = self.places[connection];
         self.places[connection] = (from + self.pipeline) % self.keys;
-        Some(Stretch { from, commands: self.pipeline })
+        Some(CommandRange { from, commands: self.pipeline })
     }
 
     fn answered(&mut self, commands: usize, took: Duration) {
@@ -172,17 +177,17 @@ impl Course for Lap {
 }
 
 /// Every connection makes the keys of its part.
-struct Filling {
+struct KeyFill {
     rest: Vec<(usize, usize)>,
     made: u64,
 }
 
-impl Course for Filling {
-    fn next(&mut self, connection: usize, _now: Instant) -> Option<Stretch> {
+impl Course for KeyFill {
+    fn next(&mut self, connection: usize, _now: Instant) -> Option<CommandRange> {
         let (from, end) = self.rest[connection];
         let commands = FILL_PIPELINE.min(end - from);
         self.rest[connection].0 += commands;
-        (commands > 0).then_some(Stretch { from, commands })
+        (commands > 0).then_some(CommandRange { from, commands })
     }
 
     fn answered(&mut self, commands: usize, _took: Duration) {
@@ -196,11 +201,11 @@ mod tests {
 
     #[test]
     fn a_fill_makes_every_key_once() {
-        let mut filling = Filling { rest: vec![(0, 300), (300, 300), (300, 301)], made: 0 };
+        let mut key_fill = KeyFill { rest: vec![(0, 300), (300, 300), (300, 301)], made: 0 };
         let mut asked = Vec::new();
         for connection in 0..3 {
-            while let Some(stretch) = filling.next(connection, now()) {
-                asked.extend(stretch.from..stretch.from + stretch.commands);
+            while let Some(range) = key_fill.next(connection, now()) {
+                asked.extend(range.from..range.from + range.commands);
             }
         }
         assert_eq!(asked, (0..301).collect::<Vec<_>>());

@@ -40,16 +40,16 @@ pub use self::commands::Verb;
 use self::commands::{Commands, name};
 use self::cores::Cores;
 use self::crowd::Crowd;
-use self::figures::{Account, Series, Setting};
+use self::figures::{AckAccount, BenchSetting, Series};
 pub use self::floor::floor;
-use self::measure::{Load, Sample, fill, measure};
-use self::peers::{Peer, Server, Start, redis_version};
+use self::measure::{Load, Measurement, fill, measure};
+use self::peers::{Peer, PeerServer, Start, redis_version};
 use self::plot::plot;
-use self::report::Report;
-use self::stop::Stop;
+use self::report::BenchReport;
+use self::stop::StopFlag;
 use crate::args;
 use crate::progress::Progress;
-use crate::resp_client::{Client, Value, count};
+use crate::resp_client::{RespClient, Value, reply_count};
 
 /// Before anything counts: this part of what is measured, and at least [`WARM_UP_MIN`].
 const WARM_UP_PART: f64 = 0.25;
@@ -61,20 +61,20 @@ const WARM_UP_MIN: Duration = Duration::from_millis(20);
 const LOOK_KEYS: usize = 1000;
 
 /// Measures and prints.
-pub fn bench(flags: &args::Bench, out: &mut impl Write) -> anyhow::Result<ExitCode> {
-    let stop = Stop::listen()?;
+pub fn bench(flags: &args::BenchArgs, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+    let stop = StopFlag::listen()?;
     let redis = flags.with_redis.then(redis_version).transpose()?;
-    let mut bench = Bench { flags, stop, cores: None, series: Vec::new(), accounts: Vec::new(), notes: Vec::new() };
+    let mut bench = BenchRun { flags, stop, cores: None, series: Vec::new(), accounts: Vec::new(), notes: Vec::new() };
     match &flags.server {
         Some(server) => bench.given(server)?,
         None => bench.private()?,
     }
-    let Bench { cores, series, accounts, notes, .. } = bench;
+    let BenchRun { cores, series, accounts, notes, .. } = bench;
     if let Some(file) = &flags.plot {
-        let title = format!("{}, {} connections, one server core", flags.command.word(), flags.connections);
+        let title = format!("{}, {} connections, one server core", flags.command.name(), flags.connections);
         std::fs::write(file, plot(&series, &title)).with_context(|| format!("write {}", file.display()))?;
     }
-    let report = Report { redis, pinned: cores.is_some(), notes, series, accounts };
+    let report = BenchReport { redis, pinned: cores.is_some(), notes, series, accounts };
     if flags.json {
         writeln!(out, "{}", report.json(flags))?;
     } else {
@@ -84,12 +84,12 @@ pub fn bench(flags: &args::Bench, out: &mut impl Write) -> anyhow::Result<ExitCo
 }
 
 /// A bench under way.
-struct Bench<'a> {
-    flags: &'a args::Bench,
-    stop: Stop,
+struct BenchRun<'a> {
+    flags: &'a args::BenchArgs,
+    stop: StopFlag,
     cores: Option<Cores>,
     series: Vec<Series>,
-    accounts: Vec<Account>,
+    accounts: Vec<AckAccount>,
     notes: Vec<String>,
 }
 
@@ -98,13 +98,13 @@ struct Subject {
     peer: Peer,
     /// Declared before the server: connections close first.
     crowd: Crowd,
-    server: Option<Server>,
+    server: Option<PeerServer>,
     address: SocketAddr,
     pid: Option<u32>,
     acknowledged: u64,
 }
 
-impl Bench<'_> {
+impl BenchRun<'_> {
     /// Measures private servers, mode by mode.
     fn private(&mut self) -> anyhow::Result<()> {
         let mut peers = vec![Peer::Quipu];
@@ -131,10 +131,10 @@ impl Bench<'_> {
                 let home = tempfile::tempdir_in(dir.path()).context("make a directory for a server")?;
                 let mut subjects = Vec::with_capacity(peers.len());
                 for &peer in &peers {
-                    progress.tell(format!("{} starts, {mode}", peer.word()));
+                    progress.set_message(format!("{} starts, {mode}", peer.name()));
                     let redis_module = self.flags.redis_module.as_deref();
                     let how = Start { mode, verb: self.flags.command, redis_module, cores: self.cores };
-                    let server = Server::start(peer, how, home.path(), &self.stop)?;
+                    let server = PeerServer::start(peer, how, home.path(), &self.stop)?;
                     let crowd = Crowd::connect(server.address, self.flags.connections, None)?;
                     let (address, pid) = (server.address, Some(server.pid()));
                     subjects.push(Subject { peer, crowd, server: Some(server), address, pid, acknowledged: 0 });
@@ -148,7 +148,7 @@ impl Bench<'_> {
     /// Measures a server that runs already.
     fn given(&mut self, server: &str) -> anyhow::Result<()> {
         // Says in plain words what is wrong if there is nobody, or if the password is not the right one.
-        let address = Client::connect(server, self.flags.password.as_deref())?.server()?;
+        let address = RespClient::connect(server, self.flags.password.as_deref())?.server()?;
         let greeting = self
             .flags
             .password
@@ -177,19 +177,19 @@ impl Bench<'_> {
         let adds = Commands::new(Verb::Incr, keys, pipeline_max);
         let shown = mode.map_or_else(String::new, |mode| format!(", {mode}"));
         for subject in subjects.iter_mut().filter(|subject| subject.peer != Peer::Floor) {
-            progress.tell(format!("{} makes its keys: {keys}{shown}", subject.peer.word()));
+            progress.set_message(format!("{} makes its keys: {keys}{shown}", subject.peer.name()));
             let filled = fill(&mut subject.crowd, &adds, &self.stop);
-            subject.acknowledged += subject.told(filled)?;
+            subject.acknowledged += subject.explain_error(filled)?;
             if let Some(words) = flags.command.begin() {
                 let begun = begin(subject.address, words, flags.password.as_deref());
-                subject.told(begun)?;
+                subject.explain_error(begun)?;
             }
         }
         let commands = match flags.command {
             Verb::Incr => adds,
             verb => Commands::new(verb, keys, pipeline_max),
         };
-        let settings = flags.pipelines.iter().map(|&pipeline| Setting { mode, keys, pipeline });
+        let settings = flags.pipelines.iter().map(|&pipeline| BenchSetting { mode, keys, pipeline });
         let mut round: Vec<Series> = settings
             .flat_map(|setting| subjects.iter().map(move |subject| (setting, subject.peer)))
             .map(|(setting, peer)| Series { setting, peer, samples: Vec::new() })
@@ -198,7 +198,7 @@ impl Bench<'_> {
         for _ in 0..flags.repetitions {
             for series in &mut round {
                 let Series { setting, peer, samples } = series;
-                progress.tell(format!("{}, keys: {keys}, in flight: {}{shown}", peer.word(), setting.pipeline));
+                progress.set_message(format!("{}, keys: {keys}, in flight: {}{shown}", peer.name(), setting.pipeline));
                 let subject =
                     subjects.iter_mut().find(|subject| subject.peer == *peer).expect("a series has a subject");
                 let load = Load {
@@ -208,7 +208,7 @@ impl Bench<'_> {
                     length,
                 };
                 let sample = measure(&mut subject.crowd, &load, subject.pid, &self.stop);
-                let sample: Sample = subject.told(sample)?;
+                let sample: Measurement = subject.explain_error(sample)?;
                 if flags.command == Verb::Incr {
                     subject.acknowledged += sample.acknowledged;
                 }
@@ -218,7 +218,7 @@ impl Bench<'_> {
         }
         self.series.append(&mut round);
         for subject in subjects.iter_mut().filter(|subject| subject.peer != Peer::Floor) {
-            progress.tell(format!("{} is checked, keys: {keys}{shown}", subject.peer.word()));
+            progress.set_message(format!("{} is checked, keys: {keys}{shown}", subject.peer.name()));
             self.accounts.push(subject.account(mode, keys, &self.stop)?);
         }
         Ok(())
@@ -233,29 +233,29 @@ impl Bench<'_> {
     fn progress(&self, servers: usize) -> Progress {
         let flags = self.flags;
         let steps = servers * flags.keys.len() * flags.pipelines.len() * flags.repetitions;
-        Progress::of_steps("starting", steps as u64)
+        Progress::for_steps("starting", steps as u64)
     }
 }
 
 impl Subject {
     /// What came of asking it; if that is an error, with what the server has to say.
-    fn told<T>(&mut self, result: anyhow::Result<T>) -> anyhow::Result<T> {
+    fn explain_error<T>(&mut self, result: anyhow::Result<T>) -> anyhow::Result<T> {
         result.map_err(|error| match &mut self.server {
-            Some(server) => server.explain(error).context(format!("measure {}", self.peer.word())),
+            Some(server) => server.explain(error).context(format!("measure {}", self.peer.name())),
             None => error,
         })
     }
 
     /// Looks whether all that was acknowledged is there. A server that is not ours may have had keys before, and other clients.
-    fn account(&mut self, mode: Option<Durability>, keys: usize, stop: &Stop) -> anyhow::Result<Account> {
+    fn account(&mut self, mode: Option<Durability>, keys: usize, stop: &StopFlag) -> anyhow::Result<AckAccount> {
         let (peer, acknowledged) = (self.peer, self.acknowledged);
-        let mut account = Account { peer, mode, keys, acknowledged, found: None };
+        let mut account = AckAccount { peer, mode, keys, acknowledged, found: None };
         if self.server.is_some() {
             let summed = sum(self.address, keys, stop);
-            let found = self.told(summed)?;
+            let found = self.explain_error(summed)?;
             account.found = Some(found);
             if found != acknowledged {
-                bail!("{} answered {acknowledged} adds and has counted {found}", peer.word());
+                bail!("{} answered {acknowledged} adds and has counted {found}", peer.name());
             }
         }
         Ok(account)
@@ -277,7 +277,7 @@ fn is_memory(_dir: &Path) -> bool {
 
 /// Makes the sketch that commands are about.
 fn begin(address: SocketAddr, words: &[&str], password: Option<&str>) -> anyhow::Result<()> {
-    let mut client = Client::connect(&address.to_string(), password)?;
+    let mut client = RespClient::connect(&address.to_string(), password)?;
     let bytes: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
     let begun = client.call(&bytes).map(drop);
     begun.with_context(|| {
@@ -286,8 +286,8 @@ fn begin(address: SocketAddr, words: &[&str], password: Option<&str>) -> anyhow:
 }
 
 /// The sum of all keys.
-fn sum(address: SocketAddr, keys: usize, stop: &Stop) -> anyhow::Result<u64> {
-    let mut client = Client::connect(&address.to_string(), None)?;
+fn sum(address: SocketAddr, keys: usize, stop: &StopFlag) -> anyhow::Result<u64> {
+    let mut client = RespClient::connect(&address.to_string(), None)?;
     let mut sum = 0;
     for first in (0..keys).step_by(LOOK_KEYS) {
         stop.check()?;
@@ -295,7 +295,7 @@ fn sum(address: SocketAddr, keys: usize, stop: &Stop) -> anyhow::Result<u64> {
         let words: Vec<&[u8]> = std::iter::once(&b"MGET"[..]).chain(names.iter().map(String::as_bytes)).collect();
         let Value::Array(values) = client.call(&words)? else { bail!("MGET was not answered with a list") };
         for value in values {
-            sum += u64::try_from(count(&value)?).context("a key counts less than nothing")?;
+            sum += u64::try_from(reply_count(&value)?).context("a key counts less than nothing")?;
         }
     }
     Ok(sum)

@@ -21,7 +21,7 @@ use super::commands::Verb;
 use super::cores::Cores;
 use super::crowd::now;
 use super::floor::READY_MARK as FLOOR_READY_MARK;
-use super::stop::Stop;
+use super::stop::StopFlag;
 
 /// How long a start may take: both begin with an empty directory.
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
@@ -76,7 +76,7 @@ pub struct Start<'a> {
 
 impl Peer {
     /// Its name in tables and JSON.
-    pub fn word(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Peer::Quipu => "quipu",
             Peer::Redis => "redis",
@@ -86,21 +86,21 @@ impl Peer {
 }
 
 /// A server that is ours alone.
-pub struct Server {
+pub struct PeerServer {
     child: Child,
     log: PathBuf,
     /// Where it listens.
     pub address: SocketAddr,
 }
 
-impl Server {
+impl PeerServer {
     /// Starts one in this directory and waits until it answers.
-    pub fn start(peer: Peer, how: Start<'_>, dir: &Path, stop: &Stop) -> anyhow::Result<Server> {
-        let home = dir.join(peer.word());
+    pub fn start(peer: Peer, how: Start<'_>, dir: &Path, stop: &StopFlag) -> anyhow::Result<PeerServer> {
+        let home = dir.join(peer.name());
         std::fs::create_dir_all(&home).with_context(|| format!("make {}", home.display()))?;
         let mut attempts = 1;
         loop {
-            let mut server = Server::spawn(peer, how, &home)?;
+            let mut server = PeerServer::spawn(peer, how, &home)?;
             match server.wait_until_ready(peer, stop) {
                 Err(_) if attempts < STARTS_MAX && server.last_words().contains(PORT_TAKEN) => attempts += 1,
                 waited => return waited.map(|()| server),
@@ -108,7 +108,7 @@ impl Server {
         }
     }
 
-    fn spawn(peer: Peer, how: Start<'_>, home: &Path) -> anyhow::Result<Server> {
+    fn spawn(peer: Peer, how: Start<'_>, home: &Path) -> anyhow::Result<PeerServer> {
         let address = free_address().context("find a free port")?;
         let mut command = match peer {
             Peer::Quipu => quipu(how.mode, home)?,
@@ -127,7 +127,7 @@ impl Server {
             None => command.spawn(),
         };
         let child = spawned.map_err(|error| not_started(peer, &error))?;
-        Ok(Server { child, log, address })
+        Ok(PeerServer { child, log, address })
     }
 
     /// Its process.
@@ -148,7 +148,7 @@ impl Server {
         error
     }
 
-    fn wait_until_ready(&mut self, peer: Peer, stop: &Stop) -> anyhow::Result<()> {
+    fn wait_until_ready(&mut self, peer: Peer, stop: &StopFlag) -> anyhow::Result<()> {
         let began = now();
         loop {
             stop.check()?;
@@ -164,10 +164,10 @@ impl Server {
                 return Ok(());
             }
             if let Some(status) = self.child.try_wait().context("look after a server")? {
-                bail!("{} ended ({status}) before it served:\n{}", peer.word(), self.last_words());
+                bail!("{} ended ({status}) before it served:\n{}", peer.name(), self.last_words());
             }
             if began.elapsed() > READY_TIMEOUT {
-                bail!("{} did not serve within {} s:\n{}", peer.word(), READY_TIMEOUT.as_secs(), self.last_words());
+                bail!("{} did not serve within {} s:\n{}", peer.name(), READY_TIMEOUT.as_secs(), self.last_words());
             }
             thread::sleep(LOOK_EVERY);
         }
@@ -179,7 +179,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for PeerServer {
     /// At once: what it has counted is thrown away anyhow.
     fn drop(&mut self) {
         let _ = self.child.kill();
@@ -189,9 +189,9 @@ impl Drop for Server {
 
 /// The version of Redis that would be started, or how to get one.
 pub fn redis_version() -> anyhow::Result<String> {
-    let said = Command::new(REDIS).arg("--version").output().map_err(|error| not_started(Peer::Redis, &error))?;
+    let output = Command::new(REDIS).arg("--version").output().map_err(|error| not_started(Peer::Redis, &error))?;
     // Redis server v=7.0.15 sha=00000000:0 malloc=jemalloc-5.3.0 bits=64 build=…
-    let text = String::from_utf8_lossy(&said.stdout).into_owned();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let version = text.split_whitespace().find_map(|word| word.strip_prefix("v="));
     version.map(str::to_owned).with_context(|| format!("{REDIS} --version says {text:?}"))
 }
@@ -203,7 +203,7 @@ fn quipu(mode: Durability, home: &Path) -> anyhow::Result<Command> {
             command.env_remove(name);
         }
     }
-    command.args(["serve", "--http", "off", "--workers", "1", "--durability", mode.word()]);
+    command.args(["serve", "--http", "off", "--workers", "1", "--durability", mode.name()]);
     command.args(["--resp", "127.0.0.1:0", "--data"]).arg(home.join("data"));
     Ok(command)
 }
@@ -234,7 +234,7 @@ fn not_started(peer: Peer, error: &io::Error) -> anyhow::Error {
             "--with-redis needs {REDIS} on the PATH, and there is none: install it (Debian: apt-get install redis-server; \
              Fedora: dnf install redis; macOS: brew install redis) or leave the flag out"
         ),
-        _ => anyhow!("cannot start {}: {error}", peer.word()),
+        _ => anyhow!("cannot start {}: {error}", peer.name()),
     }
 }
 

@@ -2,14 +2,14 @@
 //!
 //! Both axes are logarithmic: equal ratios are equal distances, which is what the figures are about.
 //!
-//! What is shown is CPU time, since a load generator may be slower than the server. In `durable` the disk decides: there, and where no CPU time is known, it is the time that passed.
+//! What is shown is CPU time, since a load generator may be slower than the server. In `with_durability` the disk decides: there, and where no CPU time is known, it is the time that passed.
 
 use std::fmt::Write;
 
 use quipu_model::Durability;
 
 use super::figures::Series;
-use super::measure::Sample;
+use super::measure::Measurement;
 use super::peers::Peer;
 use super::report::{grouped, rounded};
 
@@ -61,10 +61,10 @@ struct Panel {
 impl Panel {
     fn new(mode: Option<Durability>, keys: usize, series: &[&Series]) -> Panel {
         let by_cpu = mode != Some(Durability::Durable)
-            && series.iter().all(|one| one.median_known(Sample::cpu_per_operation).is_some());
+            && series.iter().all(|one| one.median_known(Measurement::cpu_per_operation).is_some());
         let time = |one: &Series| match by_cpu {
-            true => one.median_known(Sample::cpu_per_operation).unwrap_or_default(),
-            false => 1e6 / one.median(Sample::throughput),
+            true => one.median_known(Measurement::cpu_per_operation).unwrap_or_default(),
+            false => 1e6 / one.median(Measurement::throughput),
         };
         let point =
             |one: &&&Series| Some((one.setting.pipeline as f64, time(one))).filter(|(_, y)| *y > 0.0 && y.is_finite());
@@ -75,7 +75,7 @@ impl Panel {
             (peer, points)
         };
         let figure = if by_cpu { "server CPU µs per operation" } else { "µs per operation" };
-        let (mode, noun) = (mode.map_or("as it is", Durability::word), if keys == 1 { "key" } else { "keys" });
+        let (mode, noun) = (mode.map_or("as it is", Durability::name), if keys == 1 { "key" } else { "keys" });
         let title = format!("{mode}, {} {noun}: {figure}", grouped(keys as u64));
         let lines =
             [Peer::Redis, Peer::Quipu, Peer::Floor].map(line).into_iter().filter(|(_, points)| !points.is_empty());
@@ -124,7 +124,7 @@ impl Panel {
             }
             let legend = (right - 60.0 * (self.lines.len() - 1 - index) as f64, y + TOP - 2.0);
             let style = format!("fill=\"{}\" font-weight=\"600\"", colour(*peer));
-            text(svg, legend, "end", &style, peer.word());
+            text(svg, legend, "end", &style, peer.name());
         }
     }
 }
@@ -203,11 +203,11 @@ fn distinct<T: PartialEq>(values: impl Iterator<Item = T>) -> Vec<T> {
 mod tests {
     use std::time::Duration;
 
-    use super::super::figures::Setting;
+    use super::super::figures::BenchSetting;
     use super::*;
 
     fn series(peer: Peer, mode: Durability, pipeline: usize, operations: u64) -> Series {
-        let sample = Sample {
+        let sample = Measurement {
             operations,
             elapsed: Duration::from_secs(1),
             server_cpu: Some(Duration::from_millis(500)),
@@ -217,7 +217,7 @@ mod tests {
             p999: Duration::ZERO,
             acknowledged: operations,
         };
-        Series { setting: Setting { mode: Some(mode), keys: 1, pipeline }, peer, samples: vec![sample] }
+        Series { setting: BenchSetting { mode: Some(mode), keys: 1, pipeline }, peer, samples: vec![sample] }
     }
 
     #[test]

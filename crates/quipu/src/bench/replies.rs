@@ -17,14 +17,14 @@ const SHOWN_BYTES_MAX: usize = 200;
 
 /// Replies to one pipeline.
 #[derive(Debug, Clone)]
-pub enum Replies {
+pub enum ReplyCounter {
     /// Each has one mark and so many lines.
     Plain(Plain),
     /// Each is a list of one.
     Lists(Lists),
 }
 
-/// See [`Replies::Plain`].
+/// See [`ReplyCounter::Plain`].
 #[derive(Debug, Clone)]
 pub struct Plain {
     mark: u8,
@@ -33,7 +33,7 @@ pub struct Plain {
     marks: usize,
 }
 
-/// See [`Replies::Lists`].
+/// See [`ReplyCounter::Lists`].
 #[derive(Debug, Clone, Default)]
 pub struct Lists {
     whole: usize,
@@ -51,30 +51,30 @@ enum Next {
     Text,
 }
 
-impl Replies {
+impl ReplyCounter {
     /// None yet.
-    pub fn to(verb: Verb) -> Replies {
+    pub fn to(verb: Verb) -> ReplyCounter {
         let (mark, lines_per_reply) = match verb {
             Verb::Incr | Verb::Pfadd => (b':', 1),
             Verb::Get => (b'$', 2),
-            Verb::CmsIncrby | Verb::TopkAdd => return Replies::Lists(Lists::default()),
+            Verb::CmsIncrby | Verb::TopkAdd => return ReplyCounter::Lists(Lists::default()),
         };
-        Replies::Plain(Plain { mark, lines_per_reply, lines: 0, marks: 0 })
+        ReplyCounter::Plain(Plain { mark, lines_per_reply, lines: 0, marks: 0 })
     }
 
-    /// Takes what came; returns how many replies are whole since the last [`Replies::clear`].
+    /// Takes what came; returns how many replies are whole since the last [`ReplyCounter::clear`].
     pub fn take(&mut self, bytes: &[u8]) -> anyhow::Result<usize> {
         match self {
-            Replies::Plain(plain) => plain.take(bytes),
-            Replies::Lists(lists) => lists.take(bytes),
+            ReplyCounter::Plain(plain) => plain.take(bytes),
+            ReplyCounter::Lists(lists) => lists.take(bytes),
         }
     }
 
     /// Begins again.
     pub fn clear(&mut self) {
         match self {
-            Replies::Plain(plain) => (plain.lines, plain.marks) = (0, 0),
-            Replies::Lists(lists) => *lists = Lists::default(),
+            ReplyCounter::Plain(plain) => (plain.lines, plain.marks) = (0, 0),
+            ReplyCounter::Lists(lists) => *lists = Lists::default(),
         }
     }
 }
@@ -145,14 +145,14 @@ mod tests {
     fn replies_are_counted_however_they_are_cut() {
         let bytes: Vec<u8> = (0..500).flat_map(|value| format!(":{value}\r\n").into_bytes()).collect();
         for step in [1, 2, 7, 254, 255, 256, 5000] {
-            let mut replies = Replies::to(Verb::Incr);
+            let mut replies = ReplyCounter::to(Verb::Incr);
             let mut whole = 0;
             for part in bytes.chunks(step) {
                 whole = replies.take(part).unwrap();
             }
             assert_eq!(whole, 500, "{step} bytes at a time");
         }
-        let mut replies = Replies::to(Verb::Get);
+        let mut replies = ReplyCounter::to(Verb::Get);
         assert_eq!(replies.take(b"$1\r\n5\r\n$2\r\n").unwrap(), 1);
         assert_eq!(replies.take(b"17\r").unwrap(), 1);
         assert_eq!(replies.take(b"\n").unwrap(), 2);
@@ -162,25 +162,25 @@ mod tests {
     fn lists_of_one_are_counted_however_they_are_cut() {
         let bytes = b"*1\r\n:7\r\n*1\r\n$-1\r\n*1\r\n$8\r\nbench:\r0\r\n".repeat(20);
         for step in [1, 2, 7, 31, 5000] {
-            let mut replies = Replies::to(Verb::TopkAdd);
+            let mut replies = ReplyCounter::to(Verb::TopkAdd);
             let mut whole = 0;
             for part in bytes.chunks(step) {
                 whole = replies.take(part).unwrap();
             }
             assert_eq!(whole, 60, "{step} bytes at a time");
         }
-        let error = Replies::to(Verb::CmsIncrby).take(b"*1\r\n:1\r\n-CMS: key does not exist\r\n").unwrap_err();
+        let error = ReplyCounter::to(Verb::CmsIncrby).take(b"*1\r\n:1\r\n-CMS: key does not exist\r\n").unwrap_err();
         assert_eq!(error.to_string(), "the server refused a command: CMS: key does not exist");
-        assert!(Replies::to(Verb::CmsIncrby).take(b":1\r\n").is_err());
+        assert!(ReplyCounter::to(Verb::CmsIncrby).take(b":1\r\n").is_err());
     }
 
     #[test]
     fn an_error_is_told_with_its_text_wherever_it_stands() {
-        let error = Replies::to(Verb::Incr).take(b":1\r\n:2\r\n-ERR disk full: no\r\n:3\r\n").unwrap_err();
+        let error = ReplyCounter::to(Verb::Incr).take(b":1\r\n:2\r\n-ERR disk full: no\r\n:3\r\n").unwrap_err();
         assert_eq!(error.to_string(), "the server refused a command: ERR disk full: no");
-        let error = Replies::to(Verb::Get).take(b"$-1\r\n").unwrap_err();
+        let error = ReplyCounter::to(Verb::Get).take(b"$-1\r\n").unwrap_err();
         assert_eq!(error.to_string(), "the server sent a reply that was not expected: $-1");
-        assert!(Replies::to(Verb::Incr).take(b"HTTP/1.1 400\r\n").is_err());
-        assert!(Replies::to(Verb::Incr).take(b"1\r\n2\r\n").is_err(), "numbers without their mark are no replies");
+        assert!(ReplyCounter::to(Verb::Incr).take(b"HTTP/1.1 400\r\n").is_err());
+        assert!(ReplyCounter::to(Verb::Incr).take(b"1\r\n2\r\n").is_err(), "numbers without their mark are no replies");
     }
 }

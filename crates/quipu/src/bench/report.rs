@@ -2,18 +2,18 @@
 
 use std::io::{self, Write};
 
-use super::figures::{Account, Ratio, Series, Setting, micros, ratios};
-use super::measure::Sample;
+use super::figures::{AckAccount, BenchSetting, Ratio, Series, micros, ratios};
+use super::measure::Measurement;
 use crate::args;
 use crate::json::Json;
-use crate::show;
+use crate::terminal;
 
 /// All that was found.
-pub struct Report {
+pub struct BenchReport {
     /// Every setting of every server.
     pub series: Vec<Series>,
     /// What was acknowledged and what was there afterwards.
-    pub accounts: Vec<Account>,
+    pub accounts: Vec<AckAccount>,
     /// The version of Redis, if it was measured.
     pub redis: Option<String>,
     /// Whether server and load had a core each.
@@ -22,37 +22,37 @@ pub struct Report {
     pub notes: Vec<String>,
 }
 
-impl Report {
+impl BenchReport {
     /// Tables.
-    pub fn print(&self, flags: &args::Bench, out: &mut impl Write) -> io::Result<()> {
-        let (connections, command) = (flags.connections, flags.command.word());
+    pub fn print(&self, flags: &args::BenchArgs, out: &mut impl Write) -> io::Result<()> {
+        let (connections, command) = (flags.connections, flags.command.name());
         writeln!(
             out,
             "{}",
-            show::bold(&format!("{command}, {connections} connections, median of {}", flags.repetitions))
+            terminal::bold(&format!("{command}, {connections} connections, median of {}", flags.repetitions))
         )?;
         let mut table =
-            show::table(["mode", "keys", "P", "server", "ops/s", "p50 µs", "p99 µs", "p99.9 µs", "CPU µs/op"]);
+            terminal::table(["mode", "keys", "P", "server", "ops/s", "p50 µs", "p99 µs", "p99.9 µs", "CPU µs/op"]);
         for series in &self.series {
-            let time = |of: fn(&Sample) -> f64| rounded(series.median(of));
+            let time = |of: fn(&Measurement) -> f64| rounded(series.median(of));
             let [mode, keys, pipeline] = described(series.setting);
             table.add_row([
                 mode,
                 keys,
                 pipeline,
-                series.peer.word().to_owned(),
-                grouped(series.median(Sample::throughput) as u64),
+                series.peer.name().to_owned(),
+                grouped(series.median(Measurement::throughput) as u64),
                 time(|sample| micros(sample.p50)),
                 time(|sample| micros(sample.p99)),
                 time(|sample| micros(sample.p999)),
-                series.median_known(Sample::cpu_per_operation).map_or_else(|| "–".to_owned(), rounded),
+                series.median_known(Measurement::cpu_per_operation).map_or_else(|| "–".to_owned(), rounded),
             ]);
         }
-        writeln!(out, "{}", show::figures(table, 1..9))?;
+        writeln!(out, "{}", terminal::render_figures(table, 1..9))?;
         let ratios = ratios(&self.series);
         if !ratios.is_empty() {
             let redis = self.redis.as_deref().unwrap_or_default();
-            writeln!(out, "\n{}", show::bold(&format!("how many times better than redis-server {redis}")))?;
+            writeln!(out, "\n{}", terminal::bold(&format!("how many times better than redis-server {redis}")))?;
             writeln!(out, "{}", ratio_table(&ratios))?;
         }
         for note in &self.notes {
@@ -62,11 +62,11 @@ impl Report {
     }
 
     /// One document.
-    pub fn json(&self, flags: &args::Bench) -> Json {
+    pub fn json(&self, flags: &args::BenchArgs) -> Json {
         let measured = self.series.iter().map(series_json).collect();
         let accounts = self.accounts.iter().map(|account| {
             Json::Object(vec![
-                ("server", Json::text(account.peer.word())),
+                ("server", Json::text(account.peer.name())),
                 ("mode", account.mode.map_or(Json::Null, Json::text)),
                 ("keys", Json::count(account.keys as u64)),
                 ("acknowledged", Json::count(account.acknowledged)),
@@ -76,7 +76,7 @@ impl Report {
         Json::Object(vec![
             ("quipu", Json::text(env!("CARGO_PKG_VERSION"))),
             ("redis", self.redis.as_ref().map_or(Json::Null, Json::text)),
-            ("command", Json::text(flags.command.word())),
+            ("command", Json::text(flags.command.name())),
             ("connections", Json::count(flags.connections as u64)),
             ("seconds", Json::Decimal(flags.seconds)),
             ("repetitions", Json::count(flags.repetitions as u64)),
@@ -90,17 +90,17 @@ impl Report {
 }
 
 fn ratio_table(ratios: &[Ratio]) -> String {
-    let mut table = show::table(["mode", "keys", "P", "CPU per op", "floor", "throughput"]);
+    let mut table = terminal::table(["mode", "keys", "P", "CPU per op", "floor", "throughput"]);
     for ratio in ratios {
         let [mode, keys, pipeline] = described(ratio.setting);
         let figure = |value: Option<f64>| value.map_or_else(|| "–".to_owned(), |value| format!("{value:.2}"));
         table.add_row([mode, keys, pipeline, figure(ratio.cpu), figure(ratio.floor), figure(ratio.throughput)]);
     }
-    show::figures(table, 1..6)
+    terminal::render_figures(table, 1..6)
 }
 
 fn series_json(series: &Series) -> Json {
-    let known = |of: fn(&Sample) -> Option<f64>| series.median_known(of).map_or(Json::Null, Json::Decimal);
+    let known = |of: fn(&Measurement) -> Option<f64>| series.median_known(of).map_or(Json::Null, Json::Decimal);
     let samples = series.samples.iter().map(|sample| {
         Json::Object(vec![
             ("operations", Json::count(sample.operations)),
@@ -113,16 +113,16 @@ fn series_json(series: &Series) -> Json {
         ])
     });
     let mut fields = setting_json(series.setting);
-    fields.insert(0, ("server", Json::text(series.peer.word())));
+    fields.insert(0, ("server", Json::text(series.peer.name())));
     fields.extend([
         ("operations", Json::count(series.samples.iter().map(|sample| sample.operations).sum())),
-        ("operations_per_second", Json::Decimal(series.median(Sample::throughput))),
+        ("operations_per_second", Json::Decimal(series.median(Measurement::throughput))),
         ("p50_us", Json::Decimal(series.median(|sample| micros(sample.p50)))),
         ("p99_us", Json::Decimal(series.median(|sample| micros(sample.p99)))),
         ("p999_us", Json::Decimal(series.median(|sample| micros(sample.p999)))),
-        ("cpu_us_per_operation", known(Sample::cpu_per_operation)),
-        ("server_busy", known(Sample::busy)),
-        ("load_cpu_us_per_operation", known(Sample::load_cpu_per_operation)),
+        ("cpu_us_per_operation", known(Measurement::cpu_per_operation)),
+        ("server_busy", known(Measurement::busy)),
+        ("load_cpu_us_per_operation", known(Measurement::load_cpu_per_operation)),
         ("samples", Json::List(samples.collect())),
     ]);
     Json::Object(fields)
@@ -139,7 +139,7 @@ fn ratio_json(ratio: &Ratio) -> Json {
     Json::Object(fields)
 }
 
-fn setting_json(setting: Setting) -> Vec<(&'static str, Json)> {
+fn setting_json(setting: BenchSetting) -> Vec<(&'static str, Json)> {
     vec![
         ("mode", setting.mode.map_or(Json::Null, Json::text)),
         ("keys", Json::count(setting.keys as u64)),
@@ -147,7 +147,7 @@ fn setting_json(setting: Setting) -> Vec<(&'static str, Json)> {
     ]
 }
 
-fn described(setting: Setting) -> [String; 3] {
+fn described(setting: BenchSetting) -> [String; 3] {
     let mode = setting.mode.map_or_else(|| "as it is".to_owned(), |mode| mode.to_string());
     [mode, grouped(setting.keys as u64), setting.pipeline.to_string()]
 }

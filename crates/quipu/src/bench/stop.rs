@@ -9,26 +9,26 @@ use tokio::signal::unix::{SignalKind, signal};
 
 /// Whether somebody has asked for an end.
 #[derive(Clone)]
-pub struct Stop(Arc<AtomicBool>);
+pub struct StopFlag(Arc<AtomicBool>);
 
-impl Stop {
+impl StopFlag {
     /// Listens from now on, on a thread of its own.
-    pub fn listen() -> anyhow::Result<Stop> {
-        let asked = Arc::new(AtomicBool::new(false));
+    pub fn listen() -> anyhow::Result<StopFlag> {
+        let is_requested = Arc::new(AtomicBool::new(false));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("start a runtime")?;
         let (mut interrupt, mut terminate, mut hang_up) = {
             let _inside = runtime.enter();
             let of = |kind| signal(kind).context("listen for signals");
             (of(SignalKind::interrupt())?, of(SignalKind::terminate())?, of(SignalKind::hangup())?)
         };
-        let flag = Arc::clone(&asked);
+        let flag = Arc::clone(&is_requested);
         thread::spawn(move || {
             runtime.block_on(async {
                 tokio::select! { _ = interrupt.recv() => {}, _ = terminate.recv() => {}, _ = hang_up.recv() => {} }
             });
             flag.store(true, Ordering::Relaxed);
         });
-        Ok(Stop(asked))
+        Ok(StopFlag(is_requested))
     }
 
     /// An error once it was asked for.

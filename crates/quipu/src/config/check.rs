@@ -5,24 +5,24 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use quipu_engine::journal::control::CONTROL_FILE;
-use quipu_engine::survey::namespaces;
-use quipu_engine::{Puts, SystemLedger};
+use quipu_engine::offline::runtime_settings;
+use quipu_engine::{RuntimeSettingsMap, SystemLedger};
 
-use super::Effective;
-use crate::args::ServeFlags;
+use super::EffectiveConfig;
+use crate::args::ServeArgs;
+use crate::offline_read;
 use crate::read_only::ReadOnlyDisk;
-use crate::show::{self, table};
-use crate::survey;
+use crate::terminal::{self, table};
 
 /// Prints the configuration to `out` and the mistakes to stderr.
-pub fn check(flags: &ServeFlags, out: &mut impl Write) -> anyhow::Result<ExitCode> {
-    let mut effective = Effective::resolve(flags);
+pub fn check(flags: &ServeArgs, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+    let mut effective = EffectiveConfig::resolve(flags);
     let data = effective.configuration.engine.data.clone();
     // A directory without a journal, or none at all, has nothing to say; one that cannot be read is no mistake of the configuration.
     let unread = match has_journal(&data) {
-        true => match said_at_run_time(&data) {
+        true => match read_runtime_settings(&data) {
             Ok(puts) => {
-                effective.take_run_time(&puts);
+                effective.apply_runtime_settings(&puts);
                 None
             }
             Err(error) => Some(error),
@@ -33,20 +33,20 @@ pub fn check(flags: &ServeFlags, out: &mut impl Write) -> anyhow::Result<ExitCod
     for (key, value, origin) in effective.lines() {
         rows.add_row([key, value, origin.to_string()]);
     }
-    writeln!(out, "{}", show::lines(rows))?;
+    writeln!(out, "{}", terminal::render_table(rows))?;
     if let Some(error) = unread {
         writeln!(
             out,
             "{}",
-            show::bad(&format!("what was said at run time is not shown: {}", crate::chain::one_line(&error)))
+            terminal::bad(&format!("what was said at run time is not shown: {}", crate::chain::one_line(&error)))
         )?;
     }
     if effective.mistakes.is_empty() {
-        writeln!(out, "{}", show::good("no mistakes"))?;
+        writeln!(out, "{}", terminal::good("no mistakes"))?;
         return Ok(ExitCode::SUCCESS);
     }
     out.flush()?;
-    tell(&effective);
+    print_mistakes(&effective);
     Ok(ExitCode::FAILURE)
 }
 
@@ -56,13 +56,13 @@ fn has_journal(data: &Path) -> bool {
 }
 
 /// What was said of namespaces at run time, by a server that may be running.
-fn said_at_run_time(data: &Path) -> anyhow::Result<Puts> {
-    let look = || namespaces(&ReadOnlyDisk, data, &mut || SystemLedger::look(data));
-    survey::read("look at", data, look, |_| false)
+fn read_runtime_settings(data: &Path) -> anyhow::Result<RuntimeSettingsMap> {
+    let read_namespaces = || runtime_settings(&ReadOnlyDisk, data, &mut || SystemLedger::open_read_only(data));
+    offline_read::read("look at", data, read_namespaces, |_| false)
 }
 
 /// Tells every mistake on stderr.
-pub fn tell(effective: &Effective) {
+pub fn print_mistakes(effective: &EffectiveConfig) {
     for mistake in &effective.mistakes {
         eprintln!("{mistake}");
     }

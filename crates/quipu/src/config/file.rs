@@ -4,17 +4,17 @@
 
 use std::path::Path;
 
-use quipu_model::{Form, check_namespace_name};
+use quipu_model::{ValueForm, check_namespace_name};
 use toml::de::{DeTable, DeValue};
 
 use super::settings::SETTINGS;
-use super::{Effective, Mistake, NAMESPACE_KEYS, NAMESPACES_MAX, Origin};
+use super::{EffectiveConfig, Mistake, NAMESPACE_KEYS, NAMESPACES_MAX, Origin};
 
 /// A mistyped key is close to a known one if so many letters differ.
 const TYPO_LETTERS_MAX: usize = 2;
 
 /// Reads a file into what is in force.
-pub fn read(path: &Path, text: &str, effective: &mut Effective) {
+pub fn read(path: &Path, text: &str, effective: &mut EffectiveConfig) {
     let mut reader = Reader { path, text, effective };
     let (root, errors) = DeTable::parse_recoverable(text);
     for error in errors {
@@ -39,7 +39,7 @@ pub fn read(path: &Path, text: &str, effective: &mut Effective) {
 struct Reader<'r> {
     path: &'r Path,
     text: &'r str,
-    effective: &'r mut Effective,
+    effective: &'r mut EffectiveConfig,
 }
 
 impl Reader<'_> {
@@ -51,8 +51,8 @@ impl Reader<'_> {
             match (setting, value.get_ref()) {
                 (Some(setting), found) => {
                     let origin = self.origin(key.span().start);
-                    match written(setting.form, found) {
-                        Ok(text) => self.effective.take(setting, &text, origin),
+                    match value_text(setting.form, found) {
+                        Ok(text) => self.effective.apply(setting, &text, origin),
                         Err(found) => {
                             let text = format!("'{name}' must be {}, not {found}", setting.form.expected());
                             self.effective.mistakes.push(Mistake { origin, text });
@@ -98,8 +98,8 @@ impl Reader<'_> {
                 continue;
             };
             let origin = self.origin(at);
-            match written(key.form, value.get_ref()) {
-                Ok(text) => self.effective.take_of_namespace(name, key, &text, origin),
+            match value_text(key.form, value.get_ref()) {
+                Ok(text) => self.effective.apply_to_namespace(name, key, &text, origin),
                 Err(found) => {
                     let expected = key.form.expected();
                     self.mistake(at, format!("in [namespace.{name}]: '{word}' must be {expected}, not {found}"));
@@ -121,7 +121,7 @@ impl Reader<'_> {
 }
 
 /// A value as it would be given to a flag; if its type is wrong, what it is instead.
-fn written(form: Form, value: &DeValue<'_>) -> Result<String, String> {
+fn value_text(form: ValueForm, value: &DeValue<'_>) -> Result<String, String> {
     match (form, value) {
         (form, DeValue::String(text)) if form.takes_text() => Ok(text.as_ref().to_owned()),
         (form, DeValue::Integer(integer)) if form.takes_number() => {
@@ -129,7 +129,7 @@ fn written(form: Form, value: &DeValue<'_>) -> Result<String, String> {
             let number = i128::from_str_radix(integer.as_str(), integer.radix());
             Ok(number.map_or_else(|_| integer.as_str().to_owned(), |number| number.to_string()))
         }
-        (Form::Switch, DeValue::Boolean(switch)) => Ok(switch.to_string()),
+        (ValueForm::Switch, DeValue::Boolean(switch)) => Ok(switch.to_string()),
         (_, other) => Err(article(other.type_str())),
     }
 }

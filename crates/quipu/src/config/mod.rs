@@ -1,6 +1,6 @@
 //! The configuration: a file, variables and flags become what is in force, or a list of all that is wrong.
 //!
-//! In: what was given, as text. Out: [`Effective`], which `serve` uses only if it has no mistakes and `config check` prints.
+//! In: what was given, as text. Out: [`EffectiveConfig`], which `serve` uses only if it has no mistakes and `config check` prints.
 //!
 //! Invariants:
 //! - a flag goes before a variable, a variable before the file, the file before the default;
@@ -21,15 +21,15 @@ use std::io::Read;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use quipu_engine::{Puts, SharingOptions};
-use quipu_model::{Millis, NAMESPACE_KEYS, NAMESPACES_MAX, Namespace, NamespaceKey, Shards, quantity};
+use quipu_engine::{RuntimeSettingsMap, SharingOptions};
+use quipu_model::{Millis, NAMESPACE_KEYS, NAMESPACES_MAX, Namespace, NamespaceKey, ShardCount, quantity};
 
 use quipu_protocol::json::rfc3339;
 
 use self::settings::{SETTINGS, Setting};
-use crate::args::ServeFlags;
+use crate::args::ServeArgs;
 use crate::backends::StoreUrl;
-use crate::log::LogForm;
+use crate::log::LogFormat;
 
 /// Where data goes unless told otherwise.
 pub const DATA_DEFAULT: &str = "./quipu-data";
@@ -39,16 +39,16 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// What engine and server are started with.
 #[derive(Debug, Clone)]
-pub struct Configuration {
+pub struct ServerConfig {
     pub engine: quipu_engine::Options,
     pub server: quipu_server::Options,
-    pub log: LogForm,
+    pub log: LogFormat,
     /// The store that this node shares counters on.
     pub store: Option<StoreUrl>,
     /// What people call this node; none: its host and port.
     pub node_name: Option<String>,
     /// What a namespace has that does not say otherwise; as a number it is in the engine's options once everything was read.
-    shards: Shards,
+    shards: ShardCount,
     /// By name; likewise.
     namespaces: BTreeMap<String, Namespace>,
 }
@@ -56,21 +56,21 @@ pub struct Configuration {
 /// A server has a limit unless it is told otherwise: some twenty million counters, and room for other programs on a small machine.
 const MEMORY_DEFAULT: u64 = 2 << 30;
 
-impl Default for Configuration {
-    fn default() -> Configuration {
+impl Default for ServerConfig {
+    fn default() -> ServerConfig {
         let memory_bytes_max = Some(MEMORY_DEFAULT);
         let engine = quipu_engine::Options { memory_bytes_max, ..quipu_engine::Options::new(DATA_DEFAULT) };
         let (server, log, store, node_name, shards, namespaces) = Default::default();
-        Configuration { engine, server, log, store, node_name, shards, namespaces }
+        ServerConfig { engine, server, log, store, node_name, shards, namespaces }
     }
 }
 
-impl Configuration {
+impl ServerConfig {
     /// Tells the engine of namespaces and shards, once everything was read.
     fn fill_in_namespaces(&mut self) {
         let each = self.namespaces.iter().map(|(name, namespace)| (name.as_bytes().into(), namespace.clone()));
         self.engine.namespaces = each.collect();
-        self.engine.sharing.shards = self.shards.count();
+        self.engine.sharing.shards = self.shards.get();
     }
 }
 
@@ -111,7 +111,7 @@ impl fmt::Display for Mistake {
 
 /// A setting given by flag or variable, not yet checked.
 #[derive(Debug, Clone)]
-pub struct Given {
+pub struct RawSetting {
     pub setting: &'static Setting,
     pub text: String,
     pub origin: Origin,
@@ -119,18 +119,18 @@ pub struct Given {
 
 /// What is in force, why, and what is wrong.
 #[derive(Debug, Default)]
-pub struct Effective {
-    pub configuration: Configuration,
+pub struct EffectiveConfig {
+    pub configuration: ServerConfig,
     /// In the order in which they stand, the file's first.
     pub mistakes: Vec<Mistake>,
     /// By key; a setting that is not here has its default.
     origins: BTreeMap<String, Origin>,
 }
 
-impl Effective {
+impl EffectiveConfig {
     /// Puts everything that was given in force, in order.
-    pub fn resolve(flags: &ServeFlags) -> Effective {
-        let mut effective = Effective::default();
+    pub fn resolve(flags: &ServeArgs) -> EffectiveConfig {
+        let mut effective = EffectiveConfig::default();
         if let Some(path) = &flags.config {
             match read_file(path) {
                 Ok(text) => file::read(path, &text, &mut effective),
@@ -138,10 +138,10 @@ impl Effective {
             }
         }
         for name in &flags.unknown_variables {
-            effective.mistake_unknown_variable(name);
+            effective.report_unknown_variable(name);
         }
-        for given in &flags.given {
-            effective.take(given.setting, &given.text, given.origin.clone());
+        for raw in &flags.raw_settings {
+            effective.apply(raw.setting, &raw.text, raw.origin.clone());
         }
         effective.configuration.fill_in_namespaces();
         effective.check_whole();
@@ -151,19 +151,19 @@ impl Effective {
     }
 
     /// Takes what was said at run time, which goes before all else; to be shown, since an engine finds it for itself.
-    pub fn take_run_time(&mut self, puts: &Puts) {
+    pub fn apply_runtime_settings(&mut self, puts: &RuntimeSettingsMap) {
         let shared = self.configuration.store.is_some();
         for (name, put) in puts {
             let name = name.escape_ascii().to_string();
             // As an engine refuses them.
             for conflict in put.settings.conflicts(shared) {
                 let text = format!("in [namespace.{name}]: {conflict}");
-                self.mistakes.push(Mistake { origin: Origin::RunTime(put.at), text });
+                self.mistakes.push(Mistake { origin: Origin::RunTime(put.changed_at), text });
             }
             let namespace = self.configuration.namespaces.entry(name.clone()).or_default();
-            *namespace = put.settings.or(namespace);
+            *namespace = put.settings.with_defaults(namespace);
             for key in NAMESPACE_KEYS.iter().filter(|key| (key.show)(&put.settings).is_some()) {
-                self.origins.insert(namespace_key(&name, key), Origin::RunTime(put.at));
+                self.origins.insert(namespace_key(&name, key), Origin::RunTime(put.changed_at));
             }
         }
     }
@@ -218,7 +218,7 @@ impl Effective {
         self.origins.get(key).cloned().unwrap_or(Origin::Default)
     }
 
-    fn take(&mut self, setting: &Setting, text: &str, origin: Origin) {
+    fn apply(&mut self, setting: &Setting, text: &str, origin: Origin) {
         match (setting.take)(&mut self.configuration, text) {
             Ok(()) => {
                 self.origins.insert(setting.key.to_owned(), origin);
@@ -227,7 +227,7 @@ impl Effective {
         }
     }
 
-    fn take_of_namespace(&mut self, name: &str, key: &NamespaceKey, text: &str, origin: Origin) {
+    fn apply_to_namespace(&mut self, name: &str, key: &NamespaceKey, text: &str, origin: Origin) {
         let namespace = self.configuration.namespaces.entry(name.to_owned()).or_default();
         match (key.take)(namespace, text) {
             Ok(()) => {
@@ -240,7 +240,7 @@ impl Effective {
         }
     }
 
-    fn mistake_unknown_variable(&mut self, name: &str) {
+    fn report_unknown_variable(&mut self, name: &str) {
         let known: Vec<String> = variables::known().collect();
         let mut hint = file::nearest(name, known.iter().map(String::as_str));
         if hint.is_empty() {

@@ -11,10 +11,10 @@ use quipu_engine::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, Secret};
 use quipu_model::namespace::{
     read_freshness, read_pick, read_settle_every, read_shards, read_token_window, show_pick, show_shards,
 };
-use quipu_model::{Form, NODE_NAME_BYTES_MAX};
+use quipu_model::{NODE_NAME_BYTES_MAX, ValueForm};
 use quipu_server::{HttpHosts, Password};
 
-use super::Configuration;
+use super::ServerConfig;
 use super::quantity::{read_bytes, read_duration, read_timeout, show_bytes, show_duration, show_timeout};
 use crate::backends::StoreUrl;
 
@@ -39,13 +39,13 @@ pub struct Setting {
     /// Its key in `[server]`.
     pub key: &'static str,
     /// How its value is written.
-    pub form: Form,
+    pub form: ValueForm,
     /// What it is, for `--help`.
     pub help: &'static str,
     /// Puts a value in force, or says what is wrong with it.
-    pub take: fn(&mut Configuration, &str) -> Result<(), String>,
+    pub take: fn(&mut ServerConfig, &str) -> Result<(), String>,
     /// The value in force, as it would be written.
-    pub show: fn(&Configuration) -> String,
+    pub show: fn(&ServerConfig) -> String,
 }
 
 impl Setting {
@@ -61,7 +61,7 @@ impl Setting {
 
     /// The default, for `--help`; none where it is nothing.
     pub fn default_text(&self) -> Option<String> {
-        Some((self.show)(&Configuration::default())).filter(|text| !text.is_empty())
+        Some((self.show)(&ServerConfig::default())).filter(|text| !text.is_empty())
     }
 }
 
@@ -75,87 +75,87 @@ impl std::fmt::Debug for Setting {
 pub static SETTINGS: &[Setting] = &[
     Setting {
         key: "data",
-        form: Form::Text,
+        form: ValueForm::Text,
         help: "The data directory; made if it does not exist",
         take: |c, text| {
             if text.is_empty() {
                 return Err("the data directory has no name".to_owned());
             }
-            put(&mut c.engine.data, Ok(text.into()))
+            assign(&mut c.engine.data, Ok(text.into()))
         },
         show: |c| c.engine.data.display().to_string(),
     },
     Setting {
         key: "resp",
-        form: Form::Text,
+        form: ValueForm::Text,
         help: "Where Redis clients connect",
-        take: |c, text| put(&mut c.server.resp, read_address(text)),
+        take: |c, text| assign(&mut c.server.resp, read_address(text)),
         show: |c| c.server.resp.to_string(),
     },
     Setting {
         key: "http",
-        form: Form::Text,
+        form: ValueForm::Text,
         help: "Where HTTP is served, or off",
         take: |c, text| {
             let http = if text == "off" { Ok(None) } else { read_address(text).map(Some) };
-            put(&mut c.server.http, http)
+            assign(&mut c.server.http, http)
         },
         show: |c| c.server.http.map_or_else(|| "off".to_owned(), |address| address.to_string()),
     },
     Setting {
         key: "http_hosts",
-        form: Form::Text,
+        form: ValueForm::Text,
         help: "Names under which HTTP is served without a password, with commas between them; `localhost` and IP addresses always are",
-        take: |c, text| put(&mut c.server.http_hosts, HttpHosts::parse(text).map_err(|error| error.to_string())),
+        take: |c, text| assign(&mut c.server.http_hosts, HttpHosts::parse(text).map_err(|error| error.to_string())),
         show: |c| c.server.http_hosts.to_string(),
     },
     Setting {
         key: "durability",
-        form: Form::Text,
+        form: ValueForm::Text,
         help: "What an ack means: durable (synced to disk), relaxed (handed to the OS), memory",
-        take: |c, text| put(&mut c.engine.durability, text.parse().map_err(|e| format!("{e}"))),
+        take: |c, text| assign(&mut c.engine.durability, text.parse().map_err(|e| format!("{e}"))),
         show: |c| c.engine.durability.to_string(),
     },
     Setting {
         key: "workers",
-        form: Form::Number,
+        form: ValueForm::Number,
         help: "Threads that serve connections",
         take: |c, text| {
             let workers = read_count(text)?;
             if workers > WORKERS_MAX {
                 return Err(format!("'{text}' is more than {WORKERS_MAX} threads"));
             }
-            put(&mut c.server.workers, Ok(NonZeroUsize::new(workers).unwrap_or(NonZeroUsize::MIN)))
+            assign(&mut c.server.workers, Ok(NonZeroUsize::new(workers).unwrap_or(NonZeroUsize::MIN)))
         },
         show: |c| c.server.workers.to_string(),
     },
     Setting {
         key: "password",
-        form: Form::Text,
+        form: ValueForm::Text,
         help: "What clients must give to AUTH; better given by variable or file, which other users do not see",
         take: |c, text| {
             let password = Password::new(text.as_bytes()).map_err(|e| e.to_string());
-            put(&mut c.server.password, password.map(Some))
+            assign(&mut c.server.password, password.map(Some))
         },
         show: |c| c.server.password.as_ref().map_or_else(String::new, |_| SECRET.to_owned()),
     },
     Setting {
         key: "log",
-        form: Form::Text,
+        form: ValueForm::Text,
         help: "How the server says on stderr what happens to it: text, or json, an object a line, which then also has what is on stdout otherwise",
-        take: |c, text| put(&mut c.log, text.parse()),
-        show: |c| c.log.word().to_owned(),
+        take: |c, text| assign(&mut c.log, text.parse()),
+        show: |c| c.log.name().to_owned(),
     },
     Setting {
         key: "insecure",
-        form: Form::Switch,
+        form: ValueForm::Switch,
         help: "Allow an address that other machines can reach without a password",
-        take: |c, text| put(&mut c.server.insecure, read_switch(text)),
+        take: |c, text| assign(&mut c.server.insecure, read_switch(text)),
         show: |c| c.server.insecure.to_string(),
     },
     Setting {
         key: "segment_bytes",
-        form: Form::Size,
+        form: ValueForm::Size,
         help: "Length of a journal segment",
         take: |c, text| {
             let bytes = read_bytes(text)?;
@@ -163,308 +163,308 @@ pub static SETTINGS: &[Setting] = &[
                 let (least, most) = (show_bytes(SEGMENT_BYTES_MIN), show_bytes(SEGMENT_BYTES_MAX));
                 return Err(format!("{text} is not a length of a segment: from {least} to {most}"));
             }
-            put(&mut c.engine.segment_bytes, Ok(bytes))
+            assign(&mut c.engine.segment_bytes, Ok(bytes))
         },
         show: |c| show_bytes(c.engine.segment_bytes),
     },
     Setting {
         key: "relaxed_window",
-        form: Form::Time,
+        form: ValueForm::Time,
         help: "Relaxed namespaces are synced at least this often",
-        take: |c, text| put(&mut c.engine.relaxed_window, read_nonzero(text)),
+        take: |c, text| assign(&mut c.engine.relaxed_window, read_nonzero(text)),
         show: |c| show_duration(c.engine.relaxed_window),
     },
     Setting {
         key: "journal_bytes_max",
-        form: Form::Size,
+        form: ValueForm::Size,
         help: "The journal is cut when it has grown by this much",
-        take: |c, text| put(&mut c.engine.journal_bytes_max, read_size(text)),
+        take: |c, text| assign(&mut c.engine.journal_bytes_max, read_size(text)),
         show: |c| show_bytes(c.engine.journal_bytes_max),
     },
     Setting {
         key: "pending_bytes_max",
-        form: Form::Size,
+        form: ValueForm::Size,
         help: "Writes are refused while this much waits for the disk",
-        take: |c, text| put(&mut c.engine.pending_bytes_max, read_size(text)),
+        take: |c, text| assign(&mut c.engine.pending_bytes_max, read_size(text)),
         show: |c| show_bytes(c.engine.pending_bytes_max),
     },
     Setting {
         key: "seal_every",
-        form: Form::Time,
+        form: ValueForm::Time,
         help: "What has changed is sealed at least this often; so old a memory namespace may be after a crash",
-        take: |c, text| put(&mut c.engine.seal_every, read_nonzero(text)),
+        take: |c, text| assign(&mut c.engine.seal_every, read_nonzero(text)),
         show: |c| show_duration(c.engine.seal_every),
     },
     Setting {
         key: "token_window",
-        form: Form::Time,
+        form: ValueForm::Time,
         help: "A mutation with a token can be retried for this long",
-        take: |c, text| put(&mut c.engine.token_window, read_token_window(text)),
+        take: |c, text| assign(&mut c.engine.token_window, read_token_window(text)),
         show: |c| show_duration(c.engine.token_window),
     },
     Setting {
         key: "tokens_max",
-        form: Form::Number,
+        form: ValueForm::Number,
         help: "Tokens that are remembered, about 100 bytes each, within an eighth of max_memory; beyond it, new ones are refused",
-        take: |c, text| put(&mut c.engine.tokens_max, read_count(text)),
+        take: |c, text| assign(&mut c.engine.tokens_max, read_count(text)),
         show: |c| c.engine.tokens_max.to_string(),
     },
     Setting {
         key: "producers_max",
-        form: Form::Number,
+        form: ValueForm::Number,
         help: "Producers of sequences (SEQ) that are remembered, for good; beyond it, new ones are refused",
-        take: |c, text| put(&mut c.engine.producers_max, read_count(text)),
+        take: |c, text| assign(&mut c.engine.producers_max, read_count(text)),
         show: |c| c.engine.producers_max.to_string(),
     },
     Setting {
         key: "max_memory",
-        form: Form::Size,
+        form: ValueForm::Size,
         help: "Memory for counters; those not used lately rest on disk. Or off",
         take: |c, text| {
             let bytes = read_bytes_or_off(text)?;
             if bytes.is_some_and(|bytes| bytes < MEMORY_BYTES_MIN) {
                 return Err(format!("{text} is too little to work with: at least {}", show_bytes(MEMORY_BYTES_MIN)));
             }
-            put(&mut c.engine.memory_bytes_max, Ok(bytes))
+            assign(&mut c.engine.memory_bytes_max, Ok(bytes))
         },
         show: |c| show_bytes_or_off(c.engine.memory_bytes_max),
     },
     Setting {
         key: "max_disk",
-        form: Form::Size,
+        form: ValueForm::Size,
         help: "Disk space for journal and ledger, less what a seal or merge under way needs; beyond it, writes are refused. Or off",
         take: |c, text| {
             let bytes = read_bytes_or_off(text)?;
             if bytes.is_some_and(|bytes| bytes < DISK_BYTES_MIN) {
                 return Err(format!("{text} is too little to work with: at least {}", show_bytes(DISK_BYTES_MIN)));
             }
-            put(&mut c.engine.disk_bytes_max, Ok(bytes))
+            assign(&mut c.engine.disk_bytes_max, Ok(bytes))
         },
         show: |c| show_bytes_or_off(c.engine.disk_bytes_max),
     },
     Setting {
         key: "store",
-        form: Form::Text,
+        form: ValueForm::Text,
         help: "The store on which nodes share counters, as a URL: redis://host:port, redis-cluster://host:port,host:port, postgres://user@host/database. Or off",
         take: |c, text| {
             let store = if text == "off" { Ok(None) } else { StoreUrl::new(text).map(Some) };
-            put(&mut c.store, store.map_err(|error| format!("{error:#}")))
+            assign(&mut c.store, store.map_err(|error| format!("{error:#}")))
         },
         show: |c| c.store.as_ref().map_or_else(|| "off".to_owned(), StoreUrl::to_string),
     },
     Setting {
         key: "node_name",
-        form: Form::Text,
+        form: ValueForm::Text,
         help: "Name of this node in lists of writers, up to 64 printable bytes; host name and RESP port if none is given",
-        take: |c, text| put(&mut c.node_name, read_node_name(text).map(Some)),
+        take: |c, text| assign(&mut c.node_name, read_node_name(text).map(Some)),
         show: |c| c.node_name.clone().unwrap_or_default(),
     },
     Setting {
         key: "settle_every",
-        form: Form::Time,
+        form: ValueForm::Time,
         help: "With a shared store: what has changed is put there this long after",
-        take: |c, text| put(&mut c.engine.sharing.settle_every, read_settle_every(text)),
+        take: |c, text| assign(&mut c.engine.sharing.settle_every, read_settle_every(text)),
         show: |c| show_duration(c.engine.sharing.settle_every),
     },
     Setting {
         key: "freshness",
-        form: Form::Time,
+        form: ValueForm::Time,
         help: "With a shared store: what is known of other nodes may be this old when a counter is read",
-        take: |c, text| put(&mut c.engine.sharing.freshness, read_freshness(text)),
+        take: |c, text| assign(&mut c.engine.sharing.freshness, read_freshness(text)),
         show: |c| show_duration(c.engine.sharing.freshness),
     },
     Setting {
         key: "store_secret",
-        form: Form::Text,
+        form: ValueForm::Text,
         help: "With a shared store: what sketches of our own form, frequencies and lists hash by, the same on all nodes; whoever does not know it cannot pick items that spoil them. Better given by variable or file",
-        take: |c, text| put(&mut c.engine.sharing.secret, Ok(Secret(text.to_owned()))),
+        take: |c, text| assign(&mut c.engine.sharing.secret, Ok(Secret(text.to_owned()))),
         show: |c| if c.engine.sharing.secret.0.is_empty() { String::new() } else { SECRET.to_owned() },
     },
     Setting {
         key: "shards",
-        form: Form::NumberOrAuto,
+        form: ValueForm::NumberOrAuto,
         help: "With a shared store: cells that a counter has there for each writer, or auto",
-        take: |c, text| put(&mut c.shards, read_shards(text)),
+        take: |c, text| assign(&mut c.shards, read_shards(text)),
         show: |c| show_shards(c.shards),
     },
     Setting {
         key: "pick",
-        form: Form::Text,
+        form: ValueForm::Text,
         help: "With several such cells: which one an add goes to: writer (always the same), random, hash (of the SHARDKEY of the command), time (the second)",
-        take: |c, text| put(&mut c.engine.sharing.pick, read_pick(text)),
+        take: |c, text| assign(&mut c.engine.sharing.pick, read_pick(text)),
         show: |c| show_pick(c.engine.sharing.pick).to_owned(),
     },
     Setting {
         key: "lease",
-        form: Form::Time,
+        form: ValueForm::Time,
         help: "With a shared store: a node tells it several times in this long that it is there",
-        take: |c, text| put(&mut c.engine.sharing.lease, read_sharing_time(text)),
+        take: |c, text| assign(&mut c.engine.sharing.lease, read_sharing_time(text)),
         show: |c| show_duration(c.engine.sharing.lease),
     },
     Setting {
         key: "retire_after",
-        form: Form::Time,
+        form: ValueForm::Time,
         help: "With a shared store: a node that has not told for this long after its lease is retired by the others",
-        take: |c, text| put(&mut c.engine.sharing.retire_after, read_sharing_time(text)),
+        take: |c, text| assign(&mut c.engine.sharing.retire_after, read_sharing_time(text)),
         show: |c| show_duration(c.engine.sharing.retire_after),
     },
     Setting {
         key: "grace",
-        form: Form::Time,
+        form: ValueForm::Time,
         help: "With a shared store: what a retired node still had under way, or brings when it comes back, is told apart for this long; the same on all nodes",
-        take: |c, text| put(&mut c.engine.sharing.grace, read_sharing_time(text)),
+        take: |c, text| assign(&mut c.engine.sharing.grace, read_sharing_time(text)),
         show: |c| show_duration(c.engine.sharing.grace),
     },
     Setting {
         key: "audit_every",
-        form: Form::Time,
+        form: ValueForm::Time,
         help: "With a shared store: all that this node has put there is compared with it this often",
-        take: |c, text| put(&mut c.engine.sharing.audit_every, read_sharing_time(text)),
+        take: |c, text| assign(&mut c.engine.sharing.audit_every, read_sharing_time(text)),
         show: |c| show_duration(c.engine.sharing.audit_every),
     },
     Setting {
         key: "limits.connections",
-        form: Form::Number,
+        form: ValueForm::Number,
         help: "Connections at once",
-        take: |c, text| put(&mut c.server.limits.connections_max, read_count(text)),
+        take: |c, text| assign(&mut c.server.limits.connections_max, read_count(text)),
         show: |c| c.server.limits.connections_max.to_string(),
     },
     Setting {
         key: "limits.bulk_bytes",
-        form: Form::Size,
+        form: ValueForm::Size,
         help: "Longest argument of a command",
-        take: |c, text| put(&mut c.server.limits.frame.bulk_bytes_max, read_size(text)),
+        take: |c, text| assign(&mut c.server.limits.frame.bulk_bytes_max, read_size(text)),
         show: |c| show_bytes(c.server.limits.frame.bulk_bytes_max as u64),
     },
     Setting {
         key: "limits.args",
-        form: Form::Number,
+        form: ValueForm::Number,
         help: "Most arguments of a command",
-        take: |c, text| put(&mut c.server.limits.frame.args_max, read_count(text)),
+        take: |c, text| assign(&mut c.server.limits.frame.args_max, read_count(text)),
         show: |c| c.server.limits.frame.args_max.to_string(),
     },
     Setting {
         key: "limits.frame_bytes",
-        form: Form::Size,
+        form: ValueForm::Size,
         help: "Longest command in all",
-        take: |c, text| put(&mut c.server.limits.frame.frame_bytes_max, read_size(text)),
+        take: |c, text| assign(&mut c.server.limits.frame.frame_bytes_max, read_size(text)),
         show: |c| show_bytes(u64::from(c.server.limits.frame.frame_bytes_max)),
     },
     Setting {
         key: "limits.inline_bytes",
-        form: Form::Size,
+        form: ValueForm::Size,
         help: "Longest command typed by hand",
-        take: |c, text| put(&mut c.server.limits.frame.inline_bytes_max, read_size(text)),
+        take: |c, text| assign(&mut c.server.limits.frame.inline_bytes_max, read_size(text)),
         show: |c| show_bytes(c.server.limits.frame.inline_bytes_max as u64),
     },
     Setting {
         key: "limits.output_bytes",
-        form: Form::Size,
+        form: ValueForm::Size,
         help: "Most output held for one connection before it is sent",
-        take: |c, text| put(&mut c.server.limits.output_bytes_max, read_size(text)),
+        take: |c, text| assign(&mut c.server.limits.output_bytes_max, read_size(text)),
         show: |c| show_bytes(c.server.limits.output_bytes_max as u64),
     },
     Setting {
         key: "limits.queue_bytes",
-        form: Form::Size,
+        form: ValueForm::Size,
         help: "Most bytes between MULTI and EXEC",
-        take: |c, text| put(&mut c.server.limits.queue_bytes_max, read_size(text)),
+        take: |c, text| assign(&mut c.server.limits.queue_bytes_max, read_size(text)),
         show: |c| show_bytes(c.server.limits.queue_bytes_max as u64),
     },
     Setting {
         key: "limits.queue_commands",
-        form: Form::Number,
+        form: ValueForm::Number,
         help: "Most commands between MULTI and EXEC",
-        take: |c, text| put(&mut c.server.limits.queue_commands_max, read_count(text)),
+        take: |c, text| assign(&mut c.server.limits.queue_commands_max, read_count(text)),
         show: |c| c.server.limits.queue_commands_max.to_string(),
     },
     Setting {
         key: "limits.watches",
-        form: Form::Number,
+        form: ValueForm::Number,
         help: "Most counters under WATCH by one connection",
-        take: |c, text| put(&mut c.server.limits.watches_max, read_count(text)),
+        take: |c, text| assign(&mut c.server.limits.watches_max, read_count(text)),
         show: |c| c.server.limits.watches_max.to_string(),
     },
     Setting {
         key: "limits.idle_timeout",
-        form: Form::Time,
+        form: ValueForm::Time,
         help: "A connection without a command for this long is closed, or off",
         take: |c, text| {
             let timeout = read_timeout(text)?;
             if timeout.is_some_and(|timeout| timeout.subsec_nanos() != 0) {
                 return Err(format!("'{text}' is not a whole number of seconds"));
             }
-            put(&mut c.server.limits.idle_time_max, Ok(timeout))
+            assign(&mut c.server.limits.idle_time_max, Ok(timeout))
         },
         show: |c| show_timeout(c.server.limits.idle_time_max),
     },
     Setting {
         key: "limits.partial_timeout",
-        form: Form::Time,
+        form: ValueForm::Time,
         help: "A command must arrive whole within this time",
-        take: |c, text| put(&mut c.server.limits.partial_time_max, read_nonzero(text)),
+        take: |c, text| assign(&mut c.server.limits.partial_time_max, read_nonzero(text)),
         show: |c| show_duration(c.server.limits.partial_time_max),
     },
     Setting {
         key: "limits.write_timeout",
-        form: Form::Time,
+        form: ValueForm::Time,
         help: "A client that does not read for this long is closed",
-        take: |c, text| put(&mut c.server.limits.write_time_max, read_nonzero(text)),
+        take: |c, text| assign(&mut c.server.limits.write_time_max, read_nonzero(text)),
         show: |c| show_duration(c.server.limits.write_time_max),
     },
     Setting {
         key: "limits.drain_timeout",
-        form: Form::Time,
+        form: ValueForm::Time,
         help: "How long a stop waits for replies under way",
-        take: |c, text| put(&mut c.server.limits.drain_time_max, read_nonzero(text)),
+        take: |c, text| assign(&mut c.server.limits.drain_time_max, read_nonzero(text)),
         show: |c| show_duration(c.server.limits.drain_time_max),
     },
     Setting {
         key: "limits.http_connections",
-        form: Form::Number,
+        form: ValueForm::Number,
         help: "HTTP connections at once",
         take: |c, text| {
             // As many as a number of RESP connections can be, which no machine reaches.
             let count = read_count::<u32>(text)?;
-            put(&mut c.server.limits.http_connections_max, Ok(count as usize))
+            assign(&mut c.server.limits.http_connections_max, Ok(count as usize))
         },
         show: |c| c.server.limits.http_connections_max.to_string(),
     },
     Setting {
         key: "limits.http_header_timeout",
-        form: Form::Time,
+        form: ValueForm::Time,
         help: "The headers of an HTTP request must arrive within this time",
-        take: |c, text| put(&mut c.server.limits.http_header_time_max, read_nonzero(text)),
+        take: |c, text| assign(&mut c.server.limits.http_header_time_max, read_nonzero(text)),
         show: |c| show_duration(c.server.limits.http_header_time_max),
     },
     Setting {
         key: "limits.http_body_timeout",
-        form: Form::Time,
+        form: ValueForm::Time,
         help: "The body of an HTTP request must arrive within this time",
-        take: |c, text| put(&mut c.server.limits.http_body_time_max, read_nonzero(text)),
+        take: |c, text| assign(&mut c.server.limits.http_body_time_max, read_nonzero(text)),
         show: |c| show_duration(c.server.limits.http_body_time_max),
     },
     Setting {
         key: "limits.http_idle_timeout",
-        form: Form::Time,
+        form: ValueForm::Time,
         help: "An HTTP connection is kept for this long without a request",
-        take: |c, text| put(&mut c.server.limits.http_idle_time_max, read_nonzero(text)),
+        take: |c, text| assign(&mut c.server.limits.http_idle_time_max, read_nonzero(text)),
         show: |c| show_duration(c.server.limits.http_idle_time_max),
     },
     Setting {
         key: "limits.http_body_bytes",
-        form: Form::Size,
+        form: ValueForm::Size,
         help: "Largest body of a batch over HTTP",
         take: |c, text| {
             let bytes = read_size::<u32>(text)?;
-            put(&mut c.server.limits.http_body_bytes_max, Ok(bytes as usize))
+            assign(&mut c.server.limits.http_body_bytes_max, Ok(bytes as usize))
         },
         show: |c| show_bytes(c.server.limits.http_body_bytes_max as u64),
     },
 ];
 
-fn put<T>(place: &mut T, value: Result<T, String>) -> Result<(), String> {
-    *place = value?;
+fn assign<T>(field: &mut T, value: Result<T, String>) -> Result<(), String> {
+    *field = value?;
     Ok(())
 }
 
@@ -548,7 +548,7 @@ mod tests {
     fn every_default_is_accepted_when_it_is_written_down() {
         for setting in SETTINGS {
             let Some(text) = setting.default_text() else { continue };
-            let mut configuration = Configuration::default();
+            let mut configuration = ServerConfig::default();
             assert_eq!((setting.take)(&mut configuration, &text), Ok(()), "{}", setting.key);
             assert_eq!((setting.show)(&configuration), text, "{}", setting.key);
         }
@@ -592,9 +592,9 @@ mod tests {
             ("limits.idle_timeout", "1500ms"),
         ] {
             let setting = SETTINGS.iter().find(|setting| setting.key == key).unwrap();
-            let mut configuration = Configuration::default();
+            let mut configuration = ServerConfig::default();
             assert!((setting.take)(&mut configuration, text).is_err(), "{key} = {text}");
-            assert_eq!((setting.show)(&configuration), (setting.show)(&Configuration::default()), "{key} = {text}");
+            assert_eq!((setting.show)(&configuration), (setting.show)(&ServerConfig::default()), "{key} = {text}");
         }
     }
 
@@ -602,7 +602,7 @@ mod tests {
     fn a_secret_is_never_shown() {
         for key in ["password", "store_secret"] {
             let setting = SETTINGS.iter().find(|setting| setting.key == key).unwrap();
-            let mut configuration = Configuration::default();
+            let mut configuration = ServerConfig::default();
             (setting.take)(&mut configuration, "hunter2").unwrap();
             assert_eq!((setting.show)(&configuration), SECRET);
             assert!(!format!("{configuration:?}").contains("hunter2"), "{key}");

@@ -2,35 +2,35 @@
 
 use std::time::Duration;
 
-use quipu_engine::{Pick, SharePolicy};
+use quipu_engine::{ShardPick, SharePolicy};
 use quipu_model::{Durability, FailMode, Kind};
 
 use super::*;
 
-fn flags(file: &str, given: &[(&str, &str, Origin)]) -> (tempfile::TempDir, ServeFlags) {
+fn flags(file: &str, raw: &[(&str, &str, Origin)]) -> (tempfile::TempDir, ServeArgs) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("quipu.toml");
     std::fs::write(&path, file).unwrap();
-    let given = given.iter().map(|(key, text, origin)| {
+    let raw = raw.iter().map(|(key, text, origin)| {
         let setting = SETTINGS.iter().find(|setting| setting.key == *key).unwrap();
-        Given { setting, text: (*text).to_owned(), origin: origin.clone() }
+        RawSetting { setting, text: (*text).to_owned(), origin: origin.clone() }
     });
-    let flags = ServeFlags { config: Some(path), given: given.collect(), ..ServeFlags::default() };
+    let flags = ServeArgs { config: Some(path), raw_settings: raw.collect(), ..ServeArgs::default() };
     (dir, flags)
 }
 
-fn gather(file: &str, given: &[(&str, &str, Origin)]) -> Effective {
-    let (_dir, flags) = flags(file, given);
-    Effective::resolve(&flags)
+fn gather(file: &str, raw: &[(&str, &str, Origin)]) -> EffectiveConfig {
+    let (_dir, flags) = flags(file, raw);
+    EffectiveConfig::resolve(&flags)
 }
 
 /// Line and text of each mistake.
 fn mistakes(file: &str) -> Vec<(usize, String)> {
-    let told = |mistake: Mistake| match mistake.origin {
+    let messages = |mistake: Mistake| match mistake.origin {
         Origin::File { line, .. } => (line, mistake.text),
         other => panic!("{other}: {}", mistake.text),
     };
-    gather(file, &[]).mistakes.into_iter().map(told).collect()
+    gather(file, &[]).mistakes.into_iter().map(messages).collect()
 }
 
 #[test]
@@ -41,7 +41,7 @@ fn a_flag_goes_before_a_variable_before_the_file_before_the_default() {
     let effective =
         gather(file, &[("segment_bytes", "128KiB", variable.clone()), ("relaxed_window", "5ms", flag.clone())]);
     assert_eq!(effective.mistakes, []);
-    let Configuration { engine, server, .. } = &effective.configuration;
+    let ServerConfig { engine, server, .. } = &effective.configuration;
     assert_eq!(server.workers.get(), 2);
     assert_eq!(engine.segment_bytes, 128 << 10);
     assert_eq!(engine.relaxed_window, std::time::Duration::from_millis(5));
@@ -67,13 +67,16 @@ durability = \"memory\"
 ";
     let effective = gather(file, &[]);
     assert_eq!(effective.mistakes, []);
-    let Configuration { engine, server, .. } = &effective.configuration;
+    let ServerConfig { engine, server, .. } = &effective.configuration;
     assert_eq!(server.limits.idle_time_max, Some(std::time::Duration::from_secs(300)));
     assert_eq!(
         engine.namespaces,
         [
-            (b"default"[..].into(), Namespace::durable(Durability::Memory)),
-            (b"views"[..].into(), Namespace { kind: Some(Kind::Count), ..Namespace::durable(Durability::Relaxed) }),
+            (b"default"[..].into(), Namespace::with_durability(Durability::Memory)),
+            (
+                b"views"[..].into(),
+                Namespace { kind: Some(Kind::Count), ..Namespace::with_durability(Durability::Relaxed) }
+            ),
         ]
     );
     assert_eq!(gather("[server]\nlimits.connections = 5", &[]).configuration.server.limits.connections_max, 5);
@@ -102,10 +105,11 @@ pick = \"any\"
 [surplus]
 x = 1
 ";
-    let told = mistakes(file);
-    let lines: Vec<usize> = told.iter().map(|(line, _)| *line).collect();
-    assert_eq!(lines, [2, 3, 4, 5, 6, 7, 10, 11, 12, 13, 14, 15, 16, 18], "{told:#?}");
-    let text = |line: usize| told.iter().find(|mistake| mistake.0 == line).map(|mistake| mistake.1.as_str()).unwrap();
+    let messages = mistakes(file);
+    let lines: Vec<usize> = messages.iter().map(|(line, _)| *line).collect();
+    assert_eq!(lines, [2, 3, 4, 5, 6, 7, 10, 11, 12, 13, 14, 15, 16, 18], "{messages:#?}");
+    let text =
+        |line: usize| messages.iter().find(|mistake| mistake.0 == line).map(|mistake| mistake.1.as_str()).unwrap();
     assert_eq!(text(2), "unknown key 'durabilty' in [server], did you mean 'durability'?");
     assert_eq!(text(3), "'workers' must be a whole number, not a string");
     assert_eq!(text(5), "'relaxed_window' must be a string such as \"50ms\" or \"10s\", not an integer");
@@ -142,14 +146,14 @@ settle_every = \"2s\"
     let engine = &effective.configuration.engine;
     let quipu_engine::SharingOptions { settle_every, freshness, shards, pick, .. } = &engine.sharing;
     let (two, half) = (Duration::from_secs(2), Duration::from_millis(500));
-    assert_eq!((*settle_every, *freshness, *shards, *pick), (two, half, 1, Pick::Writer));
+    assert_eq!((*settle_every, *freshness, *shards, *pick), (two, half, 1, ShardPick::Writer));
     let policies = quipu_engine::Policies::new(engine, Default::default());
     let fail_mode = FailMode::Local;
     let policy = |freshness, shards, pick| SharePolicy { settle_every: two, freshness, shards, pick, fail_mode };
-    assert_eq!(policies.of_namespace(b"views").share, policy(Duration::ZERO, 1, Pick::Writer));
-    assert_eq!(policies.of_namespace(b"votes").share, policy(half, 8, Pick::Hash));
+    assert_eq!(policies.of_namespace(b"views").share, policy(Duration::ZERO, 1, ShardPick::Writer));
+    assert_eq!(policies.of_namespace(b"votes").share, policy(half, 8, ShardPick::Hash));
     assert_eq!(policies.of_namespace(b"likes").durability, Durability::Relaxed);
-    assert_eq!(policies.of_namespace(b"others").share, policy(half, 1, Pick::Writer));
+    assert_eq!(policies.of_namespace(b"others").share, policy(half, 1, ShardPick::Writer));
     let lines = effective.lines();
     let row = |key: &str| lines.iter().find(|line| line.0 == key).map(|line| (line.1.as_str(), line.2.to_string()));
     let shown = |key: &str| row(key).map(|row| row.0);
@@ -178,9 +182,9 @@ fn one_namespace_too_many_and_one_letter_too_many_are_mistakes() {
     let file =
         |count: usize| (0..count).map(|number| format!("[namespace.n{number}]\nttl = \"1h\"\n")).collect::<String>();
     assert_eq!(mistakes(&file(quipu_model::NAMESPACES_MAX)), []);
-    let told = mistakes(&file(quipu_model::NAMESPACES_MAX + 1));
-    assert_eq!(told.len(), 1, "{told:?}");
-    assert!(told[0].1.contains("more than 1000 namespaces"), "{told:?}");
+    let messages = mistakes(&file(quipu_model::NAMESPACES_MAX + 1));
+    assert_eq!(messages.len(), 1, "{messages:?}");
+    assert!(messages[0].1.contains("more than 1000 namespaces"), "{messages:?}");
     let named = |bytes: usize| format!("[namespace.{}]\nttl = \"1h\"\n", "x".repeat(bytes));
     assert_eq!(mistakes(&named(quipu_model::NAMESPACE_BYTES_MAX)), []);
     assert_eq!(mistakes(&named(quipu_model::NAMESPACE_BYTES_MAX + 1)).len(), 1);
@@ -188,10 +192,10 @@ fn one_namespace_too_many_and_one_letter_too_many_are_mistakes() {
 
 #[test]
 fn what_is_not_toml_is_told_beside_the_other_mistakes() {
-    let told = mistakes("[server]\nworkers = \ndurability = \"maybe\"\n[server\n");
-    let lines: Vec<usize> = told.iter().map(|(line, _)| *line).collect();
+    let messages = mistakes("[server]\nworkers = \ndurability = \"maybe\"\n[server\n");
+    let lines: Vec<usize> = messages.iter().map(|(line, _)| *line).collect();
     for line in [2, 3, 4] {
-        assert!(lines.contains(&line), "{told:#?}");
+        assert!(lines.contains(&line), "{messages:#?}");
     }
 }
 
@@ -211,26 +215,26 @@ fn mistakes_in_flags_and_variables_are_told_by_their_names() {
             ("workers", "x", Origin::Variable("QUIPU_WORKERS".to_owned())),
         ],
     );
-    let told: Vec<String> = effective.mistakes.iter().map(Mistake::to_string).collect();
-    assert!(told[0].starts_with("QUIPU_WORKERS: workers: 'x' is not a number"), "{told:?}");
-    assert!(told[1].starts_with("--resp: resp: 'nowhere' is not an address"), "{told:?}");
+    let messages: Vec<String> = effective.mistakes.iter().map(Mistake::to_string).collect();
+    assert!(messages[0].starts_with("QUIPU_WORKERS: workers: 'x' is not a number"), "{messages:?}");
+    assert!(messages[1].starts_with("--resp: resp: 'nowhere' is not an address"), "{messages:?}");
 }
 
 #[test]
 fn an_address_that_others_reach_needs_a_password_or_a_word() {
     let open = "[server]\nworkers = 1\nresp = \"0.0.0.0:7379\"\n";
-    let told = mistakes(open);
-    assert_eq!(told.len(), 1);
-    assert_eq!(told[0].0, 3);
-    assert!(told[0].1.contains("no password is set"), "{told:?}");
+    let messages = mistakes(open);
+    assert_eq!(messages.len(), 1);
+    assert_eq!(messages[0].0, 3);
+    assert!(messages[0].1.contains("no password is set"), "{messages:?}");
     assert_eq!(mistakes(&format!("{open}password = \"secret\"\n")), []);
     assert_eq!(mistakes(&format!("{open}insecure = true\n")), []);
 }
 
 #[test]
 fn a_file_that_cannot_be_read_is_a_mistake() {
-    let flags = ServeFlags { config: Some("/nonexistent/quipu.toml".into()), ..ServeFlags::default() };
-    let told = Effective::resolve(&flags).mistakes;
-    assert_eq!(told.len(), 1);
-    assert!(told[0].to_string().starts_with("--config: cannot read /nonexistent/quipu.toml"), "{}", told[0]);
+    let flags = ServeArgs { config: Some("/nonexistent/quipu.toml".into()), ..ServeArgs::default() };
+    let messages = EffectiveConfig::resolve(&flags).mistakes;
+    assert_eq!(messages.len(), 1);
+    assert!(messages[0].to_string().starts_with("--config: cannot read /nonexistent/quipu.toml"), "{}", messages[0]);
 }

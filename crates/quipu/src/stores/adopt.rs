@@ -6,29 +6,29 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
-use quipu_engine::{Adopt, Adopted, Environment};
+use quipu_engine::{AdoptionReport, Environment, UnconfirmedAdds};
 
 use crate::backends::StoreUrl;
 use crate::json::Json;
-use crate::stopped;
+use crate::offline_engine;
 use crate::stores::args;
-use crate::stores::ask::wait;
-use crate::stores::registry::parse;
+use crate::stores::registry::parse_writer;
+use crate::stores::retry::block_on;
 
 /// Counts or drops what is not settled, and says how much that was.
-pub fn adopt(flags: &args::Adopt, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+pub fn adopt(flags: &args::AdoptArgs, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     let url = StoreUrl::new(&flags.store.store).context("--store")?;
-    let (writer, data) = (parse(&flags.writer)?, &flags.directory.data);
+    let (writer, data) = (parse_writer(&flags.writer)?, &flags.directory.data);
     let shown = data.display();
-    stopped::check(data)?;
+    offline_engine::check(data)?;
     let store = url.open()?;
-    let known = wait(store.writers()).with_context(|| format!("look at the writers of {url}"))?;
+    let known = block_on(store.writers()).with_context(|| format!("look at the writers of {url}"))?;
     if known.registrations.iter().any(|known| known.writer == writer) {
         bail!("{url} knows {writer}: start the node, and it settles what it has, exactly");
     }
     let environment = Environment { store: Some(store), ..Environment::system() };
-    let engine = stopped::open(data, environment)?;
-    let how = if flags.drop { Adopt::Drop } else { Adopt::Count };
+    let engine = offline_engine::open_engine(data, environment)?;
+    let how = if flags.drop { UnconfirmedAdds::Drop } else { UnconfirmedAdds::Count };
     let done = match engine.sharing() {
         Some(sharing) if sharing.node() == writer.node => {
             sharing.adopt(writer.incarnation, how).with_context(|| format!("adopt {writer}"))
@@ -39,7 +39,7 @@ pub fn adopt(flags: &args::Adopt, out: &mut impl Write) -> anyhow::Result<ExitCo
         }
     };
     engine.close().with_context(|| format!("close {shown}"))?;
-    let Adopted { counters, unconfirmed, sum, sketches } = done?;
+    let AdoptionReport { counters, unconfirmed, sum, sketches } = done?;
     let became = if flags.drop { "dropped" } else { "counted" };
     if flags.directory.json {
         let document = Json::Object(vec![

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 
-use crate::args::Directory;
+use crate::args::DirectoryArgs;
 
 pub const IMPORT_EXAMPLES: &str = "\
 An import is a writer of the store, named after its source: what the source has is what that writer has counted. Run again, it says \
@@ -56,14 +56,14 @@ Examples:
 
 /// Which store.
 #[derive(Debug, Args)]
-pub struct Store {
+pub struct StoreArgs {
     /// The URL of the store
     #[arg(long, value_name = "URL", env = "QUIPU_STORE", hide_env_values = true)]
     pub store: String,
 }
 
 #[derive(Debug, Args)]
-pub struct Import {
+pub struct ImportArgs {
     /// Where from: redis://… (integers, HyperLogLogs; of a server of ours all counters) or postgres://… (with --query)
     #[arg(value_name = "SOURCE")]
     pub source: String,
@@ -74,11 +74,11 @@ pub struct Import {
     #[arg(long, value_name = "SQL")]
     pub query: Option<String>,
     #[command(flatten)]
-    pub store: Store,
+    pub store: StoreArgs,
     #[command(flatten)]
-    pub run: Run,
+    pub run: ImportRunArgs,
     #[command(flatten)]
-    pub secret: StoreSecret,
+    pub secret: StoreSecretArgs,
     /// Exit with status 1 if anything was skipped
     #[arg(long)]
     pub strict: bool,
@@ -86,7 +86,7 @@ pub struct Import {
 
 /// The secret that the nodes of a store hash items with.
 #[derive(Debug, Args)]
-pub struct StoreSecret {
+pub struct StoreSecretArgs {
     /// The `store_secret` of the store's nodes: an import needs it for sketches, an export for top lists of several nodes.
     /// HyperLogLogs of Redis need none
     #[arg(
@@ -102,7 +102,7 @@ pub struct StoreSecret {
 
 /// How an import goes.
 #[derive(Debug, Args)]
-pub struct Run {
+pub struct ImportRunArgs {
     /// The name of the import, instead of that of its source: runs under one name are one writer
     #[arg(long = "as", value_name = "NAME")]
     pub name: Option<String>,
@@ -115,7 +115,7 @@ pub struct Run {
 }
 
 #[derive(Debug, Args)]
-pub struct Copy {
+pub struct CopyArgs {
     /// The store to copy
     #[arg(long, value_name = "URL")]
     pub from: String,
@@ -140,7 +140,7 @@ pub struct Copy {
 }
 
 #[derive(Debug, Args)]
-pub struct Export {
+pub struct ExportArgs {
     /// The URL of the store
     #[arg(long, value_name = "URL", required_unless_present = "from", conflicts_with = "from")]
     pub store: Option<String>,
@@ -155,12 +155,12 @@ pub struct Export {
     pub pattern: Option<String>,
     /// How to write them
     #[arg(long, value_enum, default_value = "ndjson")]
-    pub format: Format,
+    pub format: ExportFormat,
     /// Where to, instead of stdout; there once it is whole
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
     #[command(flatten)]
-    pub secret: StoreSecret,
+    pub secret: StoreSecretArgs,
     /// Exit with status 1 if anything was left out
     #[arg(long)]
     pub strict: bool,
@@ -168,7 +168,7 @@ pub struct Export {
 
 /// How counters are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Format {
+pub enum ExportFormat {
     /// A JSON object a line
     Ndjson,
     /// With a header: name, name_base64, value, expires_at, kind, form, key, body_base64
@@ -176,11 +176,11 @@ pub enum Format {
 }
 
 #[derive(Debug, Args)]
-pub struct Shards {
+pub struct ShardsArgs {
     /// The counter
     pub name: std::ffi::OsString,
     #[command(flatten)]
-    pub store: Store,
+    pub store: StoreArgs,
     /// Print JSON, on one line
     #[arg(long)]
     pub json: bool,
@@ -188,9 +188,9 @@ pub struct Shards {
 
 /// A data directory, or a store instead.
 #[derive(Debug, Args)]
-pub struct Place {
+pub struct DirectoryOrStoreArgs {
     #[command(flatten)]
-    pub directory: Directory,
+    pub directory: DirectoryArgs,
     /// Look into this shared store instead
     #[arg(long, value_name = "URL")]
     pub store: Option<String>,
@@ -198,9 +198,9 @@ pub struct Place {
 
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
-pub struct Writers {
+pub struct WritersArgs {
     #[command(flatten)]
-    pub place: Place,
+    pub place: DirectoryOrStoreArgs,
     #[command(subcommand)]
     pub task: Option<WritersTask>,
 }
@@ -208,32 +208,32 @@ pub struct Writers {
 #[derive(Debug, Subcommand)]
 pub enum WritersTask {
     /// Have a writer of a store retired that will not come back: any node that runs closes its cells, and folds them after `grace`
-    Retire(Retire),
+    Retire(RetireArgs),
     /// Decide what becomes of the adds of a life of a stopped node that its store has forgotten: then the node can start again
-    Adopt(Adopt),
+    Adopt(AdoptArgs),
 }
 
 #[derive(Debug, Args)]
-pub struct Retire {
+pub struct RetireArgs {
     /// The writer, as `quipu writers --store` shows it
     #[arg(value_name = "WRITER")]
     pub writer: String,
     #[command(flatten)]
-    pub store: Store,
+    pub store: StoreArgs,
     /// Even if its lease is current. A node that runs then goes on as a new writer
     #[arg(long)]
     pub force: bool,
 }
 
 #[derive(Debug, Args)]
-pub struct Adopt {
+pub struct AdoptArgs {
     /// The writer, as the node named it
     #[arg(value_name = "WRITER")]
     pub writer: String,
     #[command(flatten)]
-    pub store: Store,
+    pub store: StoreArgs,
     #[command(flatten)]
-    pub directory: Directory,
+    pub directory: DirectoryArgs,
     /// Drop the adds that the store is not known to have, instead of counting them
     #[arg(long)]
     pub drop: bool,

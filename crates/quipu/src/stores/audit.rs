@@ -7,54 +7,54 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use quipu_model::shared::{CellId, Seen, Stage, is_body_cell};
+use quipu_model::shared::{CellId, FetchedRow, WriterStage, is_body_cell};
 use quipu_model::{Store, StoreError, Writer};
 
 use crate::backends::StoreUrl;
 use crate::json::Json;
 use crate::progress::Progress;
-use crate::show;
-use crate::stores::ask::{patiently, wait};
-use crate::stores::names::Names;
-use crate::stores::rows::Rows;
+use crate::stores::names::WriterNames;
+use crate::stores::retry::{block_on, call_with_retry};
+use crate::stores::rows::RowWalk;
+use crate::terminal;
 
 /// How many drifts are named.
 const DRIFTS_SHOWN_MAX: usize = 100;
 
 /// What was found.
 #[derive(Default)]
-struct Audit {
+struct StoreAudit {
     counters: u64,
     cells: u64,
     /// Rows whose time is over and that nobody has touched since; they count as gone.
     due: u64,
     sum: i128,
-    writers: BTreeMap<Writer, Stage>,
-    names: Names,
-    drifts: Vec<Drift>,
-    drifts_more: u64,
+    writers: BTreeMap<Writer, WriterStage>,
+    names: WriterNames,
+    drifts: Vec<StoreDrift>,
+    drifts_omitted: u64,
 }
 
 /// Something that should not be.
-struct Drift {
+struct StoreDrift {
     counter: Box<[u8]>,
-    what: String,
+    problem: String,
 }
 
 /// Reads everything and prints what was found.
 pub fn audit(url: &str, as_json: bool, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     let url = StoreUrl::new(url).context("--store")?;
     let store = url.open()?;
-    wait(store.clock()).with_context(|| format!("audit {url}"))?;
-    let mut found = Audit { names: Names::read(&*store), ..Audit::default() };
-    let progress = Progress::of_many("reading");
-    let mut walk = Rows::new(&*store, None);
-    while let Some(page) = walk.page().with_context(|| format!("audit {url}"))? {
+    block_on(store.clock()).with_context(|| format!("audit {url}"))?;
+    let mut found = StoreAudit { names: WriterNames::read(&*store), ..StoreAudit::default() };
+    let progress = Progress::for_unknown_count("reading");
+    let mut walk = RowWalk::new(&*store, None);
+    while let Some(page) = walk.next_page().with_context(|| format!("audit {url}"))? {
         // As it is now: one that registered a moment ago may be in the rows already.
-        found.know(&*store)?;
+        found.read_writers(&*store)?;
         progress.add(page.len() as u64);
         for (name, row) in page {
-            found.look(name, row);
+            found.check_row(name, row);
         }
     }
     drop(progress);
@@ -65,30 +65,32 @@ pub fn audit(url: &str, as_json: bool, out: &mut impl Write) -> anyhow::Result<E
     Ok(if found.is_clean() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-impl Audit {
+impl StoreAudit {
     fn is_clean(&self) -> bool {
         self.drifts.is_empty()
     }
 
     /// Learns who writes. A writer that was forgotten while this went on is remembered: its cells were folded.
-    fn know(&mut self, store: &dyn Store) -> anyhow::Result<()> {
-        let known = patiently(|| store.writers()).context("look at the writers")?;
+    fn read_writers(&mut self, store: &dyn Store) -> anyhow::Result<()> {
+        let known = call_with_retry(|| store.writers()).context("look at the writers")?;
         self.writers.extend(known.registrations.iter().map(|known| (known.writer, known.stage)));
         Ok(())
     }
 
-    fn look(&mut self, name: Box<[u8]>, row: Result<Seen, StoreError>) {
-        let seen = match row {
-            Ok(seen) => seen,
+    fn check_row(&mut self, name: Box<[u8]>, row: Result<FetchedRow, StoreError>) {
+        let read_row = match row {
+            Ok(read_row) => read_row,
             Err(error) => {
-                return self
-                    .drift(&name, format!("cannot be read: {}", crate::chain::one_line(&anyhow::Error::new(error))));
+                return self.record_drift(
+                    &name,
+                    format!("cannot be read: {}", crate::chain::one_line(&anyhow::Error::new(error))),
+                );
             }
         };
-        self.due += u64::from(seen.snapshot.due(seen.at));
-        let row = match seen.snapshot.as_of(seen.at).into_owned().checked() {
+        self.due += u64::from(read_row.snapshot.is_due(read_row.at));
+        let row = match read_row.snapshot.as_of(read_row.at).into_owned().checked() {
             Ok(row) => row,
-            Err(error) => return self.drift(&name, error.to_string()),
+            Err(error) => return self.record_drift(&name, error.to_string()),
         };
         if !row.exists() {
             return;
@@ -99,70 +101,75 @@ impl Audit {
         let sum = if row.is_sketch() { 0 } else { row.sum() };
         self.sum = self.sum.saturating_add(sum);
         if i64::try_from(sum).is_err() {
-            self.drift(&name, format!("its sum, {sum}, fits no reply: set or reset it"));
+            self.record_drift(&name, format!("its sum, {sum}, fits no reply: set or reset it"));
         }
-        for (CellId { writer, shard }, held) in row.cells.iter().filter(|(id, _)| !is_body_cell(id)) {
+        for (CellId { writer, shard }, cell) in row.cells.iter().filter(|(id, _)| !is_body_cell(id)) {
             let (shard, stage) = (shard.0, self.writers.get(writer).copied());
             let writer = self.names.describe(*writer);
             match stage {
-                None => self
-                    .drift(&name, format!("shard {shard} of {writer}, which is not registered: nobody will fold it")),
-                Some(Stage::Closed { .. } | Stage::Folded { .. }) if !held.closed => {
-                    self.drift(
+                None => self.record_drift(
+                    &name,
+                    format!("shard {shard} of {writer}, which is not registered: nobody will fold it"),
+                ),
+                Some(WriterStage::Closed { .. } | WriterStage::Folded { .. }) if !cell.closed => {
+                    self.record_drift(
                         &name,
                         format!("shard {shard} of {writer} is open, though all of that writer's are closed"),
                     );
                 }
-                Some(Stage::Folded { .. }) => {
-                    self.drift(
+                Some(WriterStage::Folded { .. }) => {
+                    self.record_drift(
                         &name,
                         format!("shard {shard} of {writer} is there, though all of that writer's are folded"),
                     );
                 }
-                Some(Stage::Live) if held.closed => {
-                    self.drift(&name, format!("shard {shard} of {writer} is closed, though that writer is live"));
+                Some(WriterStage::Live) if cell.closed => {
+                    self.record_drift(
+                        &name,
+                        format!("shard {shard} of {writer} is closed, though that writer is live"),
+                    );
                 }
                 Some(_) => {}
             }
         }
     }
 
-    fn drift(&mut self, counter: &[u8], what: String) {
+    fn record_drift(&mut self, counter: &[u8], problem: String) {
         match self.drifts.len() < DRIFTS_SHOWN_MAX {
-            true => self.drifts.push(Drift { counter: counter.into(), what }),
-            false => self.drifts_more += 1,
+            true => self.drifts.push(StoreDrift { counter: counter.into(), problem }),
+            false => self.drifts_omitted += 1,
         }
     }
 
     fn print(&self, url: &StoreUrl, out: &mut impl Write) -> anyhow::Result<()> {
-        let Audit { counters, cells, due, sum, writers, drifts, drifts_more, .. } = self;
-        writeln!(out, "{}", show::bold(&url.to_string()))?;
+        let StoreAudit { counters, cells, due, sum, writers, drifts, drifts_omitted, .. } = self;
+        writeln!(out, "{}", terminal::bold(&url.to_string()))?;
         writeln!(out, "counters  {counters}")?;
         writeln!(out, "cells     {cells}")?;
         writeln!(out, "writers   {}", writers.len())?;
         writeln!(out, "sum       {sum}")?;
         writeln!(out, "expired   {due}")?;
         if self.is_clean() {
-            writeln!(out, "{}", show::good("clean"))?;
+            writeln!(out, "{}", terminal::good("clean"))?;
             return Ok(());
         }
-        let mut table = show::table(["counter", "what"]);
-        for Drift { counter, what } in drifts {
-            table.add_row([show::name(counter), what.clone()]);
+        let mut table = terminal::table(["counter", "what"]);
+        for StoreDrift { counter, problem } in drifts {
+            table.add_row([terminal::format_name(counter), problem.clone()]);
         }
-        writeln!(out, "{}", show::lines(table))?;
-        if *drifts_more > 0 {
-            writeln!(out, "and {drifts_more} more")?;
+        writeln!(out, "{}", terminal::render_table(table))?;
+        if *drifts_omitted > 0 {
+            writeln!(out, "and {drifts_omitted} more")?;
         }
-        let drifted = drifts.len() as u64 + drifts_more;
+        let drifted = drifts.len() as u64 + drifts_omitted;
         let s = if drifted == 1 { "" } else { "s" };
-        writeln!(out, "{}", show::bad(&format!("{drifted} drift{s}")))?;
+        writeln!(out, "{}", terminal::bad(&format!("{drifted} drift{s}")))?;
         Ok(())
     }
 
     fn json(&self, url: &StoreUrl) -> Json {
-        let drifts = self.drifts.iter().map(|Drift { counter, what }| {
-            Json::Object(vec![("counter", Json::name(counter)), ("what", Json::text(what))])
+        let drifts = self.drifts.iter().map(|StoreDrift { counter, problem }| {
+            Json::Object(vec![("counter", Json::name(counter)), ("what", Json::text(problem))])
         });
         Json::Object(vec![
             ("store", Json::text(url)),
@@ -173,7 +180,7 @@ impl Audit {
             ("sum", Json::Number(self.sum)),
             ("expired", Json::count(self.due)),
             ("drifts", Json::List(drifts.collect())),
-            ("drifts_more", Json::count(self.drifts_more)),
+            ("drifts_more", Json::count(self.drifts_omitted)),
         ])
     }
 }

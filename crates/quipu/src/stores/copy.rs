@@ -7,24 +7,24 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use quipu_model::Store;
-use quipu_model::shared::Seen;
+use quipu_model::shared::FetchedRow;
 
 use crate::backends::StoreUrl;
 use crate::json::Json;
 use crate::progress::Progress;
-use crate::show;
-use crate::stores::args::Copy;
+use crate::stores::args::CopyArgs;
 use crate::stores::mirror::{Mirror, Site};
-use crate::stores::rows::{self, Rows};
+use crate::stores::rows::{self, RowWalk};
+use crate::terminal;
 
 /// How many of the counters that differ are named.
 const DIFFERENCES_SHOWN_MAX: usize = 100;
 
 /// Copies, compares, and prints the outcome.
-pub fn copy(flags: &Copy, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+pub fn copy(flags: &CopyArgs, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     let from = StoreUrl::new(&flags.from).context("--from")?;
     let to = StoreUrl::new(&flags.to).context("--to")?;
-    if from.place() == to.place() {
+    if from.location() == to.location() {
         bail!("--from and --to are the same store");
     }
     let (source, target) = (from.open()?, to.open()?);
@@ -32,8 +32,8 @@ pub fn copy(flags: &Copy, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     let mut fields = vec![("from", Json::text(&from)), ("to", Json::text(&to))];
     let mut is_good = true;
     if !flags.verify_only {
-        let places = (from.place(), to.place());
-        let sites = (Site::new(&*source, &places.0), Site::new(&*target, &places.1));
+        let locations = (from.location(), to.location());
+        let sites = (Site::new(&*source, &locations.0), Site::new(&*target, &locations.1));
         let mut mirror = Mirror::begin(sites.0, sites.1).with_context(|| format!("copy {from} to {to}"))?;
         let copied = mirror_all(&mut mirror, &*source, pattern, flags.done);
         copied.map_err(|error| mirror.abandon(error)).with_context(|| format!("copy {from} to {to}"))?;
@@ -57,10 +57,10 @@ pub fn copy(flags: &Copy, out: &mut impl Write) -> anyhow::Result<ExitCode> {
 }
 
 fn mirror_all(mirror: &mut Mirror<'_>, source: &dyn Store, pattern: Option<&str>, done: bool) -> anyhow::Result<()> {
-    let progress = Progress::of_many("copying");
-    let mut walk = Rows::new(source, pattern);
-    while let Some(page) = walk.page()? {
-        let rows = page.into_iter().map(rows::sound).collect::<anyhow::Result<Vec<_>>>()?;
+    let progress = Progress::for_unknown_count("copying");
+    let mut walk = RowWalk::new(source, pattern);
+    while let Some(page) = walk.next_page()? {
+        let rows = page.into_iter().map(rows::require_readable).collect::<anyhow::Result<Vec<_>>>()?;
         progress.add(rows.len() as u64);
         mirror.copy(rows)?;
     }
@@ -98,88 +98,88 @@ struct Difference {
 
 /// What two stores have of the same counters.
 #[derive(Default)]
-struct Compared {
+struct StoreComparison {
     counters: u64,
     /// Some of those that differ.
-    shown: Vec<Difference>,
-    more: u64,
+    listed: Vec<Difference>,
+    omitted: u64,
 }
 
 /// Reads every counter of both. One that the source gets a row of only now is told as a difference, as any that goes on is.
-fn compare(source: &dyn Store, target: &dyn Store, pattern: Option<&str>) -> anyhow::Result<Compared> {
-    let mut compared = Compared::default();
-    let progress = Progress::of_many("comparing");
-    let mut walk = Rows::new(source, pattern);
-    while let Some(page) = walk.page()? {
-        let here = page.into_iter().map(rows::sound).collect::<anyhow::Result<Vec<_>>>()?;
+fn compare(source: &dyn Store, target: &dyn Store, pattern: Option<&str>) -> anyhow::Result<StoreComparison> {
+    let mut compared = StoreComparison::default();
+    let progress = Progress::for_unknown_count("comparing");
+    let mut walk = RowWalk::new(source, pattern);
+    while let Some(page) = walk.next_page()? {
+        let here = page.into_iter().map(rows::require_readable).collect::<anyhow::Result<Vec<_>>>()?;
         let there = rows::read_all(target, here.iter().map(|(name, _)| name.clone()).collect())?;
         progress.add(here.len() as u64);
         for ((name, here), (_, there)) in here.into_iter().zip(there) {
-            compared.add(name, value(&here), value(&there));
+            compared.add(name, counter_value(&here), counter_value(&there));
         }
     }
     // And what only the target has a row of.
-    let mut walk = walk.others(target);
-    while let Some(page) = walk.page()? {
+    let mut walk = walk.unvisited_in(target);
+    while let Some(page) = walk.next_page()? {
         progress.add(page.len() as u64);
         for row in page {
-            let (name, there) = rows::sound(row)?;
-            compared.add(name, None, value(&there));
+            let (name, there) = rows::require_readable(row)?;
+            compared.add(name, None, counter_value(&there));
         }
     }
     Ok(compared)
 }
 
-fn value(seen: &Seen) -> Option<i128> {
-    let row = seen.snapshot.as_of(seen.at);
+fn counter_value(read_row: &FetchedRow) -> Option<i128> {
+    let row = read_row.snapshot.as_of(read_row.at);
     (row.exists() && !row.is_sketch()).then(|| row.sum())
 }
 
-impl Compared {
+impl StoreComparison {
     fn add(&mut self, counter: Box<[u8]>, from: Option<i128>, to: Option<i128>) {
         self.counters += u64::from(from.is_some() || to.is_some());
         if from == to {
             return;
         }
-        match self.shown.len() < DIFFERENCES_SHOWN_MAX {
-            true => self.shown.push(Difference { counter, from, to }),
-            false => self.more += 1,
+        match self.listed.len() < DIFFERENCES_SHOWN_MAX {
+            true => self.listed.push(Difference { counter, from, to }),
+            false => self.omitted += 1,
         }
     }
 
     fn differences(&self) -> u64 {
-        self.shown.len() as u64 + self.more
+        self.listed.len() as u64 + self.omitted
     }
 
     fn print(&self, out: &mut impl Write) -> anyhow::Result<()> {
         writeln!(out, "compared  {}", self.counters)?;
         if self.differences() == 0 {
-            writeln!(out, "{}", show::good("every counter has the same value in both"))?;
+            writeln!(out, "{}", terminal::good("every counter has the same value in both"))?;
             return Ok(());
         }
-        let told = |value: &Option<i128>| value.map_or_else(|| "-".to_owned(), |value| value.to_string());
-        let mut table = show::table(["counter", "from", "to"]);
-        for Difference { counter, from, to } in &self.shown {
-            table.add_row([show::name(counter), told(from), told(to)]);
+        let format_value = |value: &Option<i128>| value.map_or_else(|| "-".to_owned(), |value| value.to_string());
+        let mut table = terminal::table(["counter", "from", "to"]);
+        for Difference { counter, from, to } in &self.listed {
+            table.add_row([terminal::format_name(counter), format_value(from), format_value(to)]);
         }
-        writeln!(out, "{}", show::figures(table, 1..3))?;
-        if self.more > 0 {
-            writeln!(out, "and {} more", self.more)?;
+        writeln!(out, "{}", terminal::render_figures(table, 1..3))?;
+        if self.omitted > 0 {
+            writeln!(out, "and {} more", self.omitted)?;
         }
         let s = if self.differences() == 1 { "s" } else { "" };
-        writeln!(out, "{}", show::bad(&format!("{} differ{s}", self.differences())))?;
+        writeln!(out, "{}", terminal::bad(&format!("{} differ{s}", self.differences())))?;
         Ok(())
     }
 
     fn fields(&self) -> Vec<(&'static str, Json)> {
-        let told = |value: &Option<i128>| value.map_or(Json::Null, Json::Number);
-        let differences = self.shown.iter().map(|Difference { counter, from, to }| {
-            Json::Object(vec![("counter", Json::name(counter)), ("from", told(from)), ("to", told(to))])
+        let format_value = |value: &Option<i128>| value.map_or(Json::Null, Json::Number);
+        let differences = self.listed.iter().map(|Difference { counter, from, to }| {
+            Json::Object(vec![("counter", Json::name(counter)), ("from", format_value(from)), ("to", format_value(to))])
         });
         vec![
             ("compared", Json::count(self.counters)),
             ("differences", Json::List(differences.collect())),
-            ("differences_more", Json::count(self.more)),
+            ("differences_more", Json::count(self.omitted)),
         ]
     }
 }

@@ -23,9 +23,9 @@ use crate::backends::StoreUrl;
 use crate::json::Json;
 use crate::progress::Progress;
 use crate::readings::NAMES_PER_PIPELINE;
-use crate::resp_client::{Client, Value, accepted};
-use crate::stores::args::{Export, Format};
-use crate::stores::rows::{self, Rows};
+use crate::resp_client::{RespClient, Value, expect_success};
+use crate::stores::args::{ExportArgs, ExportFormat};
+use crate::stores::rows::{self, RowWalk};
 
 /// Names that a server is asked for at a time.
 const NAMES_PER_CALL: &str = "1000";
@@ -37,21 +37,21 @@ const ONE_COUNTER: &str = "ERR ";
 const UNKNOWN_COMMAND: &str = "ERR unknown command";
 
 /// Exports, and tells how many there were and how many were left out.
-pub fn export(flags: &Export, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+pub fn export(flags: &ExportArgs, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     if flags.pattern.as_ref().is_some_and(|pattern| pattern.len() > Pattern::BYTES_MAX) {
         bail!("--match has at most {} bytes", Pattern::BYTES_MAX);
     }
-    let exported = match &flags.out {
-        None => write(flags, out)?,
+    let summary = match &flags.out {
+        None => write_export(flags, out)?,
         Some(path) => {
-            let part = part(path);
-            let told = || format!("write {}", part.display());
-            let mut file = BufWriter::new(File::create(&part).with_context(told)?);
-            let written = write(flags, &mut file).and_then(|exported| {
-                file.flush().with_context(told)?;
-                file.get_ref().sync_all().with_context(told)?;
+            let part = partial_path(path);
+            let describe = || format!("write {}", part.display());
+            let mut file = BufWriter::new(File::create(&part).with_context(describe)?);
+            let written = write_export(flags, &mut file).and_then(|summary| {
+                file.flush().with_context(describe)?;
+                file.get_ref().sync_all().with_context(describe)?;
                 std::fs::rename(&part, path).with_context(|| format!("rename it to {}", path.display()))?;
-                Ok(exported)
+                Ok(summary)
             });
             if written.is_err() {
                 let _ = std::fs::remove_file(&part); // Half of it is of use to nobody.
@@ -60,74 +60,78 @@ pub fn export(flags: &Export, out: &mut impl Write) -> anyhow::Result<ExitCode> 
         }
     };
     if flags.out.is_some() {
-        writeln!(out, "{} counters", exported.count)?;
+        writeln!(out, "{} counters", summary.count)?;
     }
     out.flush()?;
-    for (reason, count) in &exported.left_out {
+    for (reason, count) in &summary.skipped {
         eprintln!("left out {count}: {reason}");
     }
-    Ok(if flags.strict && !exported.left_out.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(if flags.strict && !summary.skipped.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 /// Where a file grows before it has its name.
-fn part(path: &Path) -> PathBuf {
+fn partial_path(path: &Path) -> PathBuf {
     let mut part = path.as_os_str().to_owned();
     part.push(".part");
     part.into()
 }
 
-fn write(flags: &Export, out: &mut impl Write) -> anyhow::Result<Exported> {
-    let progress = Progress::of_many("exporting");
-    let mut lines = Lines { format: flags.format, out, progress, exported: Exported::default() };
-    lines.begin()?;
+fn write_export(flags: &ExportArgs, out: &mut impl Write) -> anyhow::Result<ExportSummary> {
+    let progress = Progress::for_unknown_count("exporting");
+    let mut writer = ExportWriter { format: flags.format, out, progress, summary: ExportSummary::default() };
+    writer.write_header()?;
     match (&flags.store, &flags.from) {
-        (Some(url), _) => of_store(&StoreUrl::new(url).context("--store")?, flags, &mut lines)?,
-        (None, Some(address)) => of_server(address, flags, &mut lines)?,
+        (Some(url), _) => export_store(&StoreUrl::new(url).context("--store")?, flags, &mut writer)?,
+        (None, Some(address)) => export_server(address, flags, &mut writer)?,
         (None, None) => bail!("name a store with --store, or a server with --from"),
     }
-    Ok(lines.exported)
+    Ok(writer.summary)
 }
 
-fn of_store<W: Write>(url: &StoreUrl, flags: &Export, lines: &mut Lines<'_, W>) -> anyhow::Result<()> {
+fn export_store<W: Write>(url: &StoreUrl, flags: &ExportArgs, writer: &mut ExportWriter<'_, W>) -> anyhow::Result<()> {
     let store = url.open()?;
-    let mut walk = Rows::new(&*store, flags.pattern.as_deref());
-    while let Some(page) = walk.page().with_context(|| format!("export {url}"))? {
+    let mut walk = RowWalk::new(&*store, flags.pattern.as_deref());
+    while let Some(page) = walk.next_page().with_context(|| format!("export {url}"))? {
         for row in page {
-            let (name, mut seen) = rows::sound(row)?;
+            let (name, mut read_row) = rows::require_readable(row)?;
             let mut bodies = None;
-            if seen.snapshot.is_sketch() {
+            if read_row.snapshot.is_sketch() {
                 // Row and bodies of one moment.
                 let both = rows::read_bodies(&*store, &name).with_context(|| format!("export {url}"))?;
-                (seen, bodies) = (both.seen, Some(both.bodies));
+                (read_row, bodies) = (both.row, Some(both.bodies));
             }
-            let row = seen.snapshot.as_of(seen.at);
+            let row = read_row.snapshot.as_of(read_row.at);
             if !row.exists() {
                 continue;
             }
             let content = match bodies.filter(|_| row.is_sketch()) {
-                None => Content::Count(row.sum()),
+                None => CounterContent::Count(row.sum()),
                 Some(bodies) => match dump_bodies(&bodies, &flags.secret.store_secret) {
-                    Ok(dump) => Content::Sketch {
-                        kind: dump.kind.word().to_owned(),
-                        form: dump.form.word().to_owned(),
+                    Ok(dump) => CounterContent::Sketch {
+                        kind: dump.kind.name().to_owned(),
+                        form: dump.form.name().to_owned(),
                         key: format!("{:016x}", dump.key),
                         body: dump.body,
                     },
                     Err(reason) => {
-                        lines.leave_out(&reason.to_string());
+                        writer.skip(&reason.to_string());
                         continue;
                     }
                 },
             };
-            lines.line(&Counter { name: &name, content, expires_at: row.expires_at.map(|at| at.0) })?;
+            writer.write_counter(&ExportedCounter {
+                name: &name,
+                content,
+                expires_at: row.expires_at.map(|at| at.0),
+            })?;
         }
     }
     Ok(())
 }
 
-fn of_server<W: Write>(address: &str, flags: &Export, lines: &mut Lines<'_, W>) -> anyhow::Result<()> {
-    let mut client = Client::connect(address, flags.password.as_deref())?;
-    let (mut cursor, mut met) = (b"0".to_vec(), HashSet::new());
+fn export_server<W: Write>(address: &str, flags: &ExportArgs, writer: &mut ExportWriter<'_, W>) -> anyhow::Result<()> {
+    let mut client = RespClient::connect(address, flags.password.as_deref())?;
+    let (mut cursor, mut visited) = (b"0".to_vec(), HashSet::new());
     let pattern = flags.pattern.as_deref().unwrap_or("*").as_bytes();
     loop {
         let reply = client.call(&[b"SCAN", &cursor, b"MATCH", pattern, b"COUNT", NAMES_PER_CALL.as_bytes()])?;
@@ -138,12 +142,12 @@ fn of_server<W: Write>(address: &str, flags: &Export, lines: &mut Lines<'_, W>) 
         let mut names = Vec::with_capacity(page.len());
         for name in page {
             let Value::Bulk(name) = name else { bail!("the server sent {name:?} for a name") };
-            if met.insert(xxh3_128(&name)) {
+            if visited.insert(xxh3_128(&name)) {
                 names.push(name);
             }
         }
         for names in names.chunks(NAMES_PER_PIPELINE) {
-            page_of_server(&mut client, names, lines)?;
+            export_page(&mut client, names, writer)?;
         }
         if next == b"0" {
             return Ok(());
@@ -152,60 +156,67 @@ fn of_server<W: Write>(address: &str, flags: &Export, lines: &mut Lines<'_, W>) 
     }
 }
 
-fn page_of_server<W: Write>(client: &mut Client, names: &[Vec<u8>], lines: &mut Lines<'_, W>) -> anyhow::Result<()> {
-    let asked: Vec<Vec<&[u8]>> = names.iter().map(|name| vec![&b"QUIPU.DUMP"[..], name]).collect();
-    client.pipeline(&asked, |at, reply| match reply {
+fn export_page<W: Write>(
+    client: &mut RespClient,
+    names: &[Vec<u8>],
+    writer: &mut ExportWriter<'_, W>,
+) -> anyhow::Result<()> {
+    let commands: Vec<Vec<&[u8]>> = names.iter().map(|name| vec![&b"QUIPU.DUMP"[..], name]).collect();
+    client.pipeline(&commands, |at, reply| match reply {
         // It is gone by now.
         Value::Null => Ok(()),
         Value::Error(text) if text.starts_with(UNKNOWN_COMMAND) => {
             bail!("the server is older than this program and cannot be exported: it has no QUIPU.DUMP")
         }
         Value::Error(text) if text.starts_with(ONE_COUNTER) => {
-            lines.leave_out(&text[ONE_COUNTER.len()..]);
+            writer.skip(&text[ONE_COUNTER.len()..]);
             Ok(())
         }
         reply => {
-            let reply = accepted(reply)?;
-            let counter = Counter::parse(&names[at], reply).context("the server sent something else for a dump")?;
-            lines.line(&counter)
+            let reply = expect_success(reply)?;
+            let counter =
+                ExportedCounter::parse(&names[at], reply).context("the server sent something else for a dump")?;
+            writer.write_counter(&counter)
         }
     })
 }
 
 /// A counter on its way out.
-struct Counter<'n> {
+struct ExportedCounter<'n> {
     name: &'n [u8],
-    content: Content,
+    content: CounterContent,
     /// Milliseconds since 1970.
     expires_at: Option<u64>,
 }
 
 /// What a counter has counted.
-enum Content {
+enum CounterContent {
     Count(i128),
     Sketch { kind: String, form: String, key: String, body: Vec<u8> },
 }
 
-impl<'n> Counter<'n> {
+impl<'n> ExportedCounter<'n> {
     /// From the reply to a dump.
-    fn parse(name: &'n [u8], dump: Value) -> Option<Counter<'n>> {
+    fn parse(name: &'n [u8], dump: Value) -> Option<ExportedCounter<'n>> {
         let text = |key| dump.field(key)?.bytes().and_then(|bytes| String::from_utf8(bytes.to_vec()).ok());
         let content = match dump.field("value")?.number() {
-            Some(value) => Content::Count(value.into()),
+            Some(value) => CounterContent::Count(value.into()),
             None => {
                 let body = dump.field("body")?.bytes()?.to_vec();
-                Content::Sketch { kind: text("kind")?, form: text("form")?, key: text("key")?, body }
+                CounterContent::Sketch { kind: text("kind")?, form: text("form")?, key: text("key")?, body }
             }
         };
         let expires_at = dump.field("expires_at")?.number().and_then(|at| u64::try_from(at).ok());
-        Some(Counter { name, content, expires_at })
+        Some(ExportedCounter { name, content, expires_at })
     }
 
     fn json(&self) -> Json {
         let mut fields = vec![Json::name_field(self.name)];
         match &self.content {
-            Content::Count(value) => fields.extend([("kind", Json::text("count")), ("value", Json::Number(*value))]),
-            Content::Sketch { kind, form, key, body } => fields.extend([
+            CounterContent::Count(value) => {
+                fields.extend([("kind", Json::text("count")), ("value", Json::Number(*value))])
+            }
+            CounterContent::Sketch { kind, form, key, body } => fields.extend([
                 ("kind", Json::text(kind)),
                 ("form", Json::text(form)),
                 ("key", Json::text(key)),
@@ -218,13 +229,13 @@ impl<'n> Counter<'n> {
 
     fn csv(&self) -> String {
         let (name, base64) = match std::str::from_utf8(self.name) {
-            Ok(text) => (quoted(text), String::new()),
+            Ok(text) => (quote_csv(text), String::new()),
             Err(_) => (String::new(), STANDARD.encode(self.name)),
         };
         let expires_at = self.expires_at.map_or_else(String::new, |at| at.to_string());
         match &self.content {
-            Content::Count(value) => format!("{name},{base64},{value},{expires_at},count,,,"),
-            Content::Sketch { kind, form, key, body } => {
+            CounterContent::Count(value) => format!("{name},{base64},{value},{expires_at},count,,,"),
+            CounterContent::Sketch { kind, form, key, body } => {
                 format!("{name},{base64},,{expires_at},{kind},{form},{key},{}", STANDARD.encode(body))
             }
         }
@@ -233,45 +244,45 @@ impl<'n> Counter<'n> {
 
 /// What an export came to.
 #[derive(Default)]
-struct Exported {
+struct ExportSummary {
     count: u64,
     /// How many could not be carried, by reason.
-    left_out: BTreeMap<String, u64>,
+    skipped: BTreeMap<String, u64>,
 }
 
 /// Where lines go.
-struct Lines<'o, W> {
-    format: Format,
+struct ExportWriter<'o, W> {
+    format: ExportFormat,
     out: &'o mut W,
     progress: Progress,
-    exported: Exported,
+    summary: ExportSummary,
 }
 
-impl<W: Write> Lines<'_, W> {
-    fn begin(&mut self) -> anyhow::Result<()> {
-        if self.format == Format::Csv {
+impl<W: Write> ExportWriter<'_, W> {
+    fn write_header(&mut self) -> anyhow::Result<()> {
+        if self.format == ExportFormat::Csv {
             writeln!(self.out, "name,name_base64,value,expires_at,kind,form,key,body_base64")?;
         }
         Ok(())
     }
 
-    fn line(&mut self, counter: &Counter<'_>) -> anyhow::Result<()> {
+    fn write_counter(&mut self, counter: &ExportedCounter<'_>) -> anyhow::Result<()> {
         match self.format {
-            Format::Ndjson => writeln!(self.out, "{}", counter.json())?,
-            Format::Csv => writeln!(self.out, "{}", counter.csv())?,
+            ExportFormat::Ndjson => writeln!(self.out, "{}", counter.json())?,
+            ExportFormat::Csv => writeln!(self.out, "{}", counter.csv())?,
         }
-        self.exported.count += 1;
+        self.summary.count += 1;
         self.progress.add(1);
         Ok(())
     }
 
-    fn leave_out(&mut self, reason: &str) {
-        *self.exported.left_out.entry(reason.to_owned()).or_default() += 1;
+    fn skip(&mut self, reason: &str) {
+        *self.summary.skipped.entry(reason.to_owned()).or_default() += 1;
     }
 }
 
 /// As RFC 4180 has it.
-fn quoted(text: &str) -> String {
+fn quote_csv(text: &str) -> String {
     match text.contains([',', '"', '\n', '\r']) || text.is_empty() {
         true => format!("\"{}\"", text.replace('"', "\"\"")),
         false => text.to_owned(),
@@ -282,8 +293,8 @@ fn quoted(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn count(name: &[u8], value: i128, expires_at: Option<u64>) -> Counter<'_> {
-        Counter { name, content: Content::Count(value), expires_at }
+    fn count(name: &[u8], value: i128, expires_at: Option<u64>) -> ExportedCounter<'_> {
+        ExportedCounter { name, content: CounterContent::Count(value), expires_at }
     }
 
     #[test]

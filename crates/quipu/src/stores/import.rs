@@ -7,75 +7,86 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 
-use crate::backends::source::Wanted;
+use crate::backends::source::SourceFilter;
 use crate::backends::{StoreUrl, open_source};
 use crate::json::Json;
-use crate::show;
-use crate::stores::args::{Import, Run};
-use crate::stores::flow::{Carried, carry};
-use crate::stores::mover::Mover;
+use crate::stores::args::{ImportArgs, ImportRunArgs};
+use crate::stores::import_pipeline::{ImportReport, import_all};
+use crate::stores::importer::Importer;
+use crate::terminal;
 
 /// Imports, and prints what came of it.
-pub fn import(flags: &Import, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+pub fn import(flags: &ImportArgs, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     let url = StoreUrl::new(&flags.store.store).context("--store")?;
-    let wanted = Wanted { pattern: flags.pattern.clone(), query: flags.query.clone() };
-    let (place, mut source) = open_source(&flags.source, &wanted)?;
-    let name = flags.run.name.as_deref().unwrap_or(&place);
+    let filter = SourceFilter { pattern: flags.pattern.clone(), query: flags.query.clone() };
+    let (location, mut source) = open_source(&flags.source, &filter)?;
+    let name = flags.run.name.as_deref().unwrap_or(&location);
     let store = url.open()?;
-    let mover = Mover::begin(&*store, name, &flags.secret.store_secret)?;
-    let carried = carry(&mut *source, &mover, "importing").map_err(|error| match mover.clean_up() {
+    let importer = Importer::begin(&*store, name, &flags.secret.store_secret)?;
+    let report = import_all(&mut *source, &importer, "importing").map_err(|error| match importer.clean_up() {
         true => error.context("the import is not complete; some counters are in and stay, and the next run goes on as the same writer: run it again"),
         false => error.context("nothing was imported"),
     });
-    let carried = carried.with_context(|| format!("import {name} into {url}"))?;
-    finish(&flags.run, &mover, &carried)?;
+    let report = report.with_context(|| format!("import {name} into {url}"))?;
+    finish(&flags.run, &importer, &report)?;
     match flags.run.json {
-        true => writeln!(out, "{}", Json::Object(fields(&flags.run, name, &mover, &carried)))?,
-        false => print(&flags.run, name, &mover, &carried, out)?,
+        true => writeln!(out, "{}", Json::Object(fields(&flags.run, name, &importer, &report)))?,
+        false => print(&flags.run, name, &importer, &report, out)?,
     }
-    let strict = flags.strict && carried.skipped.count() > 0;
+    let strict = flags.strict && report.skipped.count() > 0;
     Ok(if strict { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 /// Ends a run that has come through.
-fn finish(run: &Run, mover: &Mover<'_>, carried: &Carried) -> anyhow::Result<()> {
-    carried.skipped.print("skipped");
-    if carried.moved.overtaken > 0 {
+fn finish(run: &ImportRunArgs, importer: &Importer<'_>, report: &ImportReport) -> anyhow::Result<()> {
+    report.skipped.print("skipped");
+    if report.counts.overtaken > 0 {
         let next = "a later run of the same import is under way, or the store's clock went back: run it again";
-        bail!("{} counters have newer values than this run read; {next}", carried.moved.overtaken);
+        bail!("{} counters have newer values than this run read; {next}", report.counts.overtaken);
     }
     match run.done {
-        true => mover.done()?,
+        true => importer.finish()?,
         // An import of nothing is no writer.
-        false => drop(mover.clean_up()),
+        false => drop(importer.clean_up()),
     }
     Ok(())
 }
 
 /// What it came to, for programs.
-fn fields(run: &Run, name: &str, mover: &Mover<'_>, carried: &Carried) -> Vec<(&'static str, Json)> {
+fn fields(
+    run: &ImportRunArgs,
+    name: &str,
+    importer: &Importer<'_>,
+    report: &ImportReport,
+) -> Vec<(&'static str, Json)> {
     let mut fields = vec![
         ("source", Json::text(name)),
-        ("writer", Json::text(mover.writer())),
-        ("again", Json::Bool(mover.again())),
+        ("writer", Json::text(importer.writer())),
+        ("again", Json::Bool(importer.is_repeated())),
         ("done", Json::Bool(run.done)),
     ];
-    fields.extend(carried.fields());
+    fields.extend(report.fields());
     fields
 }
 
 /// What it came to, for people.
-fn print(run: &Run, name: &str, mover: &Mover<'_>, carried: &Carried, out: &mut impl Write) -> anyhow::Result<()> {
-    let which = if mover.again() { "again" } else { "for the first time" };
-    writeln!(out, "{}", show::bold(name))?;
-    writeln!(out, "writer    {} ({which})", mover.writer())?;
-    writeln!(out, "counters  {}", carried.moved.counters)?;
-    writeln!(out, "sketches  {}", carried.moved.sketches)?;
-    writeln!(out, "skipped   {}", carried.skipped.count())?;
-    writeln!(out, "rate      {:.0}/s, {:.1} s", carried.per_second(), carried.took.as_secs_f64())?;
+fn print(
+    run: &ImportRunArgs,
+    name: &str,
+    importer: &Importer<'_>,
+    report: &ImportReport,
+    out: &mut impl Write,
+) -> anyhow::Result<()> {
+    let label = if importer.is_repeated() { "again" } else { "for the first time" };
+    writeln!(out, "{}", terminal::bold(name))?;
+    writeln!(out, "writer    {} ({label})", importer.writer())?;
+    writeln!(out, "counters  {}", report.counts.counters)?;
+    writeln!(out, "sketches  {}", report.counts.sketches)?;
+    writeln!(out, "skipped   {}", report.skipped.count())?;
+    writeln!(out, "rate      {:.0}/s, {:.1} s", report.per_second(), report.elapsed.as_secs_f64())?;
     match run.done {
-        true => writeln!(out, "{}", show::good("done: it is retired, and will not be imported again"))?,
-        false => writeln!(out, "{}", show::good("imported; it may be repeated"))?,
+        true => writeln!(out, "{}", terminal::good("done: it is retired, and will not be imported again"))?,
+        false => writeln!(out, "{}", terminal::good("imported; it may be repeated"))?,
     }
     Ok(())
 }

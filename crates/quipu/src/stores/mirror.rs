@@ -16,16 +16,17 @@ use anyhow::{Context, anyhow, bail};
 use futures_util::future::join_all;
 use quipu_model::shared::snapshot::EPOCH_MILLIS_MAX;
 use quipu_model::shared::{
-    MirrorRefused, Next, RegisterVerdict, Registration, Seen, Snapshot, Stage, StoredRow, SwapVerdict, Version, mirror,
+    FetchedRow, MirrorError, NextRow, RegisterVerdict, Registration, RowVersion, Snapshot, StoredRow, SwapVerdict,
+    WriterStage, mirror,
 };
-use quipu_model::{Millis, Name, Store, Writer, Writers};
+use quipu_model::{Millis, Name, Store, Writer, WriterList};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::show;
-use crate::stores::ask::{patiently, wait};
-use crate::stores::mover::{self, IMPORT, IMPORTED};
+use crate::stores::importer::{self, IMPORT, IMPORTED};
+use crate::stores::retry::{block_on, call_with_retry};
 use crate::stores::rows;
-use crate::stores::skipped::Skipped;
+use crate::stores::skip_list::SkipList;
+use crate::terminal;
 
 /// How often a row that others change at the same time is computed again.
 const ROUNDS_MAX: usize = 20;
@@ -34,14 +35,14 @@ const ROUNDS_MAX: usize = 20;
 #[derive(Clone, Copy)]
 pub struct Site<'s> {
     store: &'s dyn Store,
-    place: &'s str,
+    location: &'s str,
     number: u64,
 }
 
 impl<'s> Site<'s> {
-    /// The store at this address, as [`StoreUrl::place`](crate::backends::StoreUrl::place) gives it.
-    pub fn new(store: &'s dyn Store, place: &'s str) -> Site<'s> {
-        Site { store, place, number: xxh3_64(place.as_bytes()) }
+    /// The store at this address, as [`StoreUrl::location`](crate::backends::StoreUrl::place) gives it.
+    pub fn new(store: &'s dyn Store, location: &'s str) -> Site<'s> {
+        Site { store, location, number: xxh3_64(location.as_bytes()) }
     }
 }
 
@@ -50,12 +51,12 @@ pub struct Mirror<'s> {
     source: Site<'s>,
     target: Site<'s>,
     /// The target's registry, as far as it is known.
-    stages: BTreeMap<Writer, Stage>,
+    stages: BTreeMap<Writer, WriterStage>,
     /// The writers of the source's cells.
     writers: BTreeSet<Writer>,
     /// Registrations that this copy has made.
-    made: Vec<Registration>,
-    marked: bool,
+    registered: Vec<Registration>,
+    has_read_marks: bool,
     /// Whether a row of the target may have changed.
     has_swapped: bool,
     /// Rows of counters that exist in the source.
@@ -63,20 +64,20 @@ pub struct Mirror<'s> {
     /// Rows of the target that changed.
     pub changed: u64,
     /// Counters that cannot be copied without counting twice or losing counts.
-    pub refused: Skipped,
+    pub refused: SkipList,
     /// Sketches.
-    pub skipped: Skipped,
+    pub skipped: SkipList,
 }
 
 impl<'s> Mirror<'s> {
     /// Reads the registries.
     pub fn begin(source: Site<'s>, target: Site<'s>) -> anyhow::Result<Mirror<'s>> {
         // The first calls are not repeated: a wrong address or password should not take half a minute.
-        let here = wait(source.store.writers()).context("read the registry of the source")?;
-        let known = wait(target.store.writers()).context("read the registry of the target")?;
-        for (known, of) in [(&known, source.place), (&here, target.place)] {
+        let here = block_on(source.store.writers()).context("read the registry of the source")?;
+        let known = block_on(target.store.writers()).context("read the registry of the target")?;
+        for (known, of) in [(&known, source.location), (&here, target.location)] {
             // Earlier versions copied sums, under a writer that was named after the source.
-            if known.registrations.iter().any(|known| known.writer.node == mover::writer(of).node) {
+            if known.registrations.iter().any(|known| known.writer.node == importer::import_writer(of).node) {
                 bail!(
                     "one of the stores has a writer that holds the sums of {of}, from a copy by an earlier version. \
                      A copy by writer would count them twice: copy into an empty store"
@@ -88,49 +89,49 @@ impl<'s> Mirror<'s> {
             target,
             stages: BTreeMap::new(),
             writers: BTreeSet::new(),
-            made: Vec::new(),
-            marked: false,
+            registered: Vec::new(),
+            has_read_marks: false,
             has_swapped: false,
             counters: 0,
             changed: 0,
-            refused: Skipped::default(),
-            skipped: Skipped::default(),
+            refused: SkipList::default(),
+            skipped: SkipList::default(),
         };
-        mirror.learn(&known);
+        mirror.record_stages(&known);
         Ok(mirror)
     }
 
     /// Copies some rows.
-    pub fn copy(&mut self, rows: Vec<(Box<[u8]>, Seen)>) -> anyhow::Result<()> {
-        let mut left = rows;
-        for (_, seen) in &left {
-            self.counters += u64::from(seen.snapshot.as_of(seen.at).exists());
+    pub fn copy(&mut self, rows: Vec<(Box<[u8]>, FetchedRow)>) -> anyhow::Result<()> {
+        let mut remaining = rows;
+        for (_, read_row) in &remaining {
+            self.counters += u64::from(read_row.snapshot.as_of(read_row.at).exists());
         }
         for _ in 0..ROUNDS_MAX {
-            if left.is_empty() {
+            if remaining.is_empty() {
                 return Ok(());
             }
-            left = self.round(left)?;
+            remaining = self.copy_round(remaining)?;
         }
-        bail!("{} counters change in the target faster than they can be copied: run it again", left.len())
+        bail!("{} counters change in the target faster than they can be copied: run it again", remaining.len())
     }
 
     /// Copies rows; those whose rows in the target changed meanwhile are left.
-    fn round(&mut self, rows: Vec<(Box<[u8]>, Seen)>) -> anyhow::Result<Vec<(Box<[u8]>, Seen)>> {
+    fn copy_round(&mut self, rows: Vec<(Box<[u8]>, FetchedRow)>) -> anyhow::Result<Vec<(Box<[u8]>, FetchedRow)>> {
         let there = rows::read_all(self.target.store, rows.iter().map(|(name, _)| name.clone()).collect())?;
-        let mut swaps: Vec<(Version, Snapshot)> = Vec::new();
+        let mut swaps: Vec<(RowVersion, Snapshot)> = Vec::new();
         let mut swapping = Vec::new();
-        for ((name, seen), (_, there)) in rows.into_iter().zip(there) {
-            let source = StoredRow { seen: &seen, store: self.source.number };
-            let target = StoredRow { seen: &there, store: self.target.number };
+        for ((name, read_row), (_, there)) in rows.into_iter().zip(there) {
+            let source = StoredRow { fetched: &read_row, store: self.source.number };
+            let target = StoredRow { fetched: &there, store: self.target.number };
             match mirror(source, target, &self.stages) {
-                Ok(Next::Row(next)) => {
+                Ok(NextRow::Row(next)) => {
                     self.writers.extend(next.cells.keys().map(|id| id.writer));
                     swaps.push((there.snapshot.version, next));
-                    swapping.push((name, seen));
+                    swapping.push((name, read_row));
                 }
-                Ok(Next::Same | Next::Gone) => {}
-                Err(MirrorRefused::Sketch) => self.skipped.add(name, MirrorRefused::Sketch.text().into()),
+                Ok(NextRow::Unchanged | NextRow::Removed) => {}
+                Err(MirrorError::Sketch) => self.skipped.add(name, MirrorError::Sketch.text().into()),
                 Err(refused) => self.refused.add(name, refused.text().into()),
             }
         }
@@ -139,45 +140,46 @@ impl<'s> Mirror<'s> {
         }
         self.register()?;
         let store = self.target.store;
-        let names = swapping.iter().map(|(name, _)| named(name)).collect::<anyhow::Result<Vec<_>>>()?;
-        let asked = names.iter().zip(&swaps).map(|(name, (version, next))| store.swap(*name, *version, Some(next)));
+        let names = swapping.iter().map(|(name, _)| parse_name(name)).collect::<anyhow::Result<Vec<_>>>()?;
+        let swap_calls =
+            names.iter().zip(&swaps).map(|(name, (version, next))| store.swap(*name, *version, Some(next)));
         self.has_swapped = true;
-        let answers = wait(join_all(asked));
-        let mut moved = Vec::with_capacity(answers.len());
+        let answers = block_on(join_all(swap_calls));
+        let mut is_moved = Vec::with_capacity(answers.len());
         for ((answer, (version, next)), name) in answers.into_iter().zip(&swaps).zip(names) {
             // One whose answer was lost and that is asked again finds the row moved, and the next round finds nothing to do.
-            let again = |_| patiently(|| store.swap(name, *version, Some(next)));
-            let verdict = answer.or_else(again).context("change a row of the target")?;
-            moved.push(verdict == SwapVerdict::Moved);
+            let retry = |_| call_with_retry(|| store.swap(name, *version, Some(next)));
+            let verdict = answer.or_else(retry).context("change a row of the target")?;
+            is_moved.push(verdict == SwapVerdict::Moved);
         }
-        self.changed += moved.iter().filter(|moved| !**moved).count() as u64;
-        let left = swapping.into_iter().zip(moved).filter(|(_, moved)| *moved);
-        Ok(left.map(|(row, _)| row).collect())
+        self.changed += is_moved.iter().filter(|is_moved| !**is_moved).count() as u64;
+        let remaining = swapping.into_iter().zip(is_moved).filter(|(_, is_moved)| *is_moved);
+        Ok(remaining.map(|(row, _)| row).collect())
     }
 
     /// Registers the writers of the cells that are about to be there, and first the marks of imports that are done in the source.
     fn register(&mut self) -> anyhow::Result<()> {
-        if !self.marked {
-            let known = patiently(|| self.source.store.writers()).context("read the registry of the source")?;
+        if !self.has_read_marks {
+            let known = call_with_retry(|| self.source.store.writers()).context("read the registry of the source")?;
             let marks = known.registrations.iter().map(|known| known.writer);
             self.writers.extend(marks.filter(|writer| writer.incarnation == IMPORTED));
-            self.marked = true;
+            self.has_read_marks = true;
         }
         if self.writers.iter().all(|writer| self.stages.contains_key(writer)) {
             return Ok(());
         }
-        let known = patiently(|| self.target.store.writers()).context("read the registry of the target")?;
-        self.learn(&known);
+        let known = call_with_retry(|| self.target.store.writers()).context("read the registry of the target")?;
+        self.record_stages(&known);
         for &writer in self.writers.iter().filter(|writer| !self.stages.contains_key(writer)) {
             let next = Registration {
                 writer,
                 holder: None,
                 lease_until: Millis(EPOCH_MILLIS_MAX),
-                stage: Stage::Live,
+                stage: WriterStage::Live,
                 version: 1,
             };
-            match patiently(|| self.target.store.register(0, &next)).context("register a writer in the target")? {
-                RegisterVerdict::Registered => self.made.push(next),
+            match call_with_retry(|| self.target.store.register(0, &next)).context("register a writer in the target")? {
+                RegisterVerdict::Registered => self.registered.push(next),
                 // By itself, a moment ago, or by this copy, if it had to ask twice.
                 RegisterVerdict::Moved => {}
                 RegisterVerdict::Full => {
@@ -185,23 +187,25 @@ impl<'s> Mirror<'s> {
                 }
             }
         }
-        self.stages.extend(self.writers.iter().map(|writer| (*writer, Stage::Live)).collect::<Vec<_>>());
-        self.learn(&patiently(|| self.target.store.writers()).context("read the registry of the target")?);
+        self.stages.extend(self.writers.iter().map(|writer| (*writer, WriterStage::Live)).collect::<Vec<_>>());
+        self.record_stages(
+            &call_with_retry(|| self.target.store.writers()).context("read the registry of the target")?,
+        );
         Ok(())
     }
 
     /// Retires in the target the copied writers that are over in the source, or, of a copy that is done, all nodes of the source.
     pub fn finish(&self, done: bool) -> anyhow::Result<()> {
-        let here = patiently(|| self.source.store.writers()).context("read the registry of the source")?;
-        let stages: BTreeMap<Writer, Stage> =
+        let here = call_with_retry(|| self.source.store.writers()).context("read the registry of the source")?;
+        let stages: BTreeMap<Writer, WriterStage> =
             here.registrations.iter().map(|known| (known.writer, known.stage)).collect();
-        let there = patiently(|| self.target.store.writers()).context("read the registry of the target")?;
-        for known in there.registrations.iter().filter(|known| known.stage == Stage::Live && is_copied(known)) {
-            let is_over = stages.get(&known.writer).is_some_and(|stage| *stage != Stage::Live);
+        let there = call_with_retry(|| self.target.store.writers()).context("read the registry of the target")?;
+        for known in there.registrations.iter().filter(|known| known.stage == WriterStage::Live && is_copied(known)) {
+            let is_over = stages.get(&known.writer).is_some_and(|stage| *stage != WriterStage::Live);
             let is_source = stages.contains_key(&known.writer) || self.writers.contains(&known.writer);
             // An import goes on into the target, if it is not done.
             if is_over || done && is_source && known.writer.incarnation != IMPORT {
-                mover::retire(self.target.store, known.writer)?;
+                importer::retire(self.target.store, known.writer)?;
             }
         }
         Ok(())
@@ -212,14 +216,14 @@ impl<'s> Mirror<'s> {
         if self.has_swapped {
             return error.context("the copy is not complete; the counters that are copied stay: run it again");
         }
-        for made in &self.made {
+        for registration in &self.registered {
             // If that fails, too, the next run finds it and goes on with it.
-            let _ = wait(self.target.store.unregister(made.writer, made.version));
+            let _ = block_on(self.target.store.unregister(registration.writer, registration.version));
         }
         error.context("nothing was copied")
     }
 
-    fn learn(&mut self, known: &Writers) {
+    fn record_stages(&mut self, known: &WriterList) {
         self.stages.extend(known.registrations.iter().map(|known| (known.writer, known.stage)));
     }
 }
@@ -229,6 +233,6 @@ pub fn is_copied(known: &Registration) -> bool {
     known.holder.is_none() && known.lease_until == Millis(EPOCH_MILLIS_MAX) && known.writer.incarnation != IMPORTED
 }
 
-fn named(bytes: &[u8]) -> anyhow::Result<Name<'_>> {
-    Name::new(bytes).map_err(|error| anyhow!("{}: {error}", show::name(bytes)))
+fn parse_name(bytes: &[u8]) -> anyhow::Result<Name<'_>> {
+    Name::new(bytes).map_err(|error| anyhow!("{}: {error}", terminal::format_name(bytes)))
 }

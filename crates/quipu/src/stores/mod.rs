@@ -4,20 +4,20 @@
 //!
 //! Invariants:
 //! - only `import`, `copy`, `writers retire` and `writers adopt` change anything, and each may be repeated;
-//! - an import counts as a writer of its own (`mover`), as any node does; a copy keeps the writers of the source (`mirror`).
+//! - an import counts as a writer of its own (`importer`), as any node does; a copy keeps the writers of the source (`mirror`).
 //!
 //! Not here: the stores themselves, and the sources of imports (`backends`), the data directory of a node (`writers`, `audit` beside this folder).
 
 pub mod args;
 
-mod ask;
 mod names;
+mod retry;
 mod rows;
 
-mod flow;
+mod import_pipeline;
+mod importer;
 mod mirror;
-mod mover;
-mod skipped;
+mod skip_list;
 
 pub mod copy;
 pub mod export;

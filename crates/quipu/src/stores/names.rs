@@ -3,19 +3,19 @@
 use quipu_model::{NodeNames, Store, Writer};
 
 use crate::json::Json;
-use crate::stores::ask::wait;
+use crate::stores::retry::block_on;
 
 /// The names of nodes. A store that does not tell them is looked into without.
 #[derive(Default)]
-pub struct Names(NodeNames);
+pub struct WriterNames(NodeNames);
 
-impl Names {
-    pub fn read(store: &dyn Store) -> Names {
-        Names(wait(store.node_names()).unwrap_or_default())
+impl WriterNames {
+    pub fn read(store: &dyn Store) -> WriterNames {
+        WriterNames(block_on(store.node_names()).unwrap_or_default())
     }
 
     /// For a table.
-    pub fn show(&self, writer: Writer) -> String {
+    pub fn text(&self, writer: Writer) -> String {
         self.0.get(&writer.node).map_or_else(|| "-".to_owned(), |name| printable(name))
     }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use quipu_client::{AdderOptions, Client, Error, Freshness, Options};
 use quipu_model::Durability;
-use quipu_testkit::Dice;
+use quipu_testkit::SeededRng;
 use quipu_testkit::program::{Launch, Program};
 use tempfile::TempDir;
 use tokio::task::JoinSet;
@@ -104,7 +104,7 @@ fn each_add_counts_once_through_cut_connections() {
 fn each_add_counts_once_through_kills_and_restarts() {
     run(async {
         let (data, seed) = (TempDir::new().expect("a directory"), seed());
-        let (launch, dice) = (launch(data.path()), Dice::new(seed));
+        let (launch, rng) = (launch(data.path()), SeededRng::new(seed));
         let mut program = start(&launch);
         let proxy = Proxy::start(seed);
         proxy.lead_to(Some(program.address()));
@@ -118,7 +118,7 @@ fn each_add_counts_once_through_kills_and_restarts() {
         });
         for _ in 0..KILLS {
             // Not to wait for anything: how long the program is left alone is what the dice decide.
-            tokio::time::sleep(Duration::from_millis(dice.between(20..=200).unsigned_abs())).await;
+            tokio::time::sleep(Duration::from_millis(rng.between(20..=200).unsigned_abs())).await;
             program = restart(program, &launch, &proxy).await;
             left.fetch_sub(1, Ordering::Relaxed);
         }
@@ -142,11 +142,11 @@ fn sums_of_an_adder_count_once_through_kills_and_cuts() {
         let client = connect(&proxy).await;
         proxy.cut(true);
         let options = AdderOptions { interval: Duration::from_millis(2), counters_max: 64, ..AdderOptions::default() };
-        let (adder, dice) = (client.adder(options), Dice::new(seed));
+        let (adder, rng) = (client.adder(options), SeededRng::new(seed));
         let mut expected = vec![0i64; 100];
         for round in 0..40 {
             for _ in 0..500 {
-                let (at, delta) = (dice.between(0..=99) as usize, dice.between(-5..=20));
+                let (at, delta) = (rng.between(0..=99) as usize, rng.between(-5..=20));
                 adder.add(format!("views:{at}"), delta).await.unwrap();
                 expected[at] += delta;
             }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use quipu_testkit::Dice;
+use quipu_testkit::SeededRng;
 
 /// Bytes that a direction passes before it is cut: a few requests or replies, or a few hundred.
 const SHORT_BYTES: i64 = 400;
@@ -17,12 +17,12 @@ const LONG_BYTES: i64 = 8_000;
 #[derive(Clone)]
 pub struct Proxy {
     address: SocketAddr,
-    state: Arc<State>,
+    state: Arc<ProxyState>,
 }
 
-struct State {
+struct ProxyState {
     upstream: Mutex<Option<SocketAddr>>,
-    dice: Mutex<Dice>,
+    rng: Mutex<SeededRng>,
     cuts: AtomicU64,
     /// Whether connections are left alone from now on.
     is_calm: AtomicBool,
@@ -32,9 +32,9 @@ impl Proxy {
     pub fn start(seed: u64) -> Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address");
-        let state = Arc::new(State {
+        let state = Arc::new(ProxyState {
             upstream: Mutex::new(None),
-            dice: Mutex::new(Dice::new(seed)),
+            rng: Mutex::new(SeededRng::new(seed)),
             cuts: AtomicU64::new(0),
             is_calm: AtomicBool::new(true),
         });
@@ -67,15 +67,15 @@ impl Proxy {
     }
 }
 
-fn join(client: TcpStream, state: &Arc<State>) {
+fn join(client: TcpStream, state: &Arc<ProxyState>) {
     let Some(upstream) = *state.upstream.lock().expect("nothing panics with it") else { return };
     let Ok(server) = TcpStream::connect(upstream) else { return };
     let (mut requests, mut replies) = (None, None);
     if !state.is_calm.load(Ordering::Relaxed) {
-        let dice = state.dice.lock().expect("nothing panics with it");
-        let longest = if dice.between(0..=1) == 0 { SHORT_BYTES } else { LONG_BYTES };
-        let bytes = dice.between(0..=longest).unsigned_abs();
-        if dice.between(0..=2) == 0 { requests = Some(bytes) } else { replies = Some(bytes) }
+        let rng = state.rng.lock().expect("nothing panics with it");
+        let longest = if rng.between(0..=1) == 0 { SHORT_BYTES } else { LONG_BYTES };
+        let bytes = rng.between(0..=longest).unsigned_abs();
+        if rng.between(0..=2) == 0 { requests = Some(bytes) } else { replies = Some(bytes) }
     }
     let ends = |a: &TcpStream, b: &TcpStream| (a.try_clone().expect("a handle"), b.try_clone().expect("a handle"));
     for ((from, to), limit) in [(ends(&client, &server), requests), (ends(&server, &client), replies)] {
@@ -85,7 +85,7 @@ fn join(client: TcpStream, state: &Arc<State>) {
 }
 
 /// Passes bytes on, up to a limit, and then closes both ends: what comes after it is lost.
-fn pass(mut from: TcpStream, mut to: TcpStream, limit: Option<u64>, state: &State) {
+fn pass(mut from: TcpStream, mut to: TcpStream, limit: Option<u64>, state: &ProxyState) {
     let mut left = limit;
     let mut bytes = [0; 4096];
     while let Ok(count) = from.read(&mut bytes) {

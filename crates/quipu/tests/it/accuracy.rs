@@ -22,13 +22,14 @@ fn accuracy(arguments: &[&str]) -> Output {
 fn a_quick_measurement_is_near_the_bars_and_exits_0_whatever_it_finds() {
     let output = accuracy(&["--json"]);
     assert!(output.status.success(), "{output:?}");
-    let said: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    let rows = said["rows"].as_array().expect("a list");
+    let document: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let rows = document["rows"].as_array().expect("a list");
     let bars: toml::Table = BARS.parse().expect("it is ours");
     for (rule, names) in &bars {
         for (name, bar) in names.as_table().expect("it is ours") {
             let bar = bar.as_float().unwrap_or_else(|| bar.as_integer().expect("a number") as f64);
-            let row = rows.iter().find(|row| row["name"] == name.as_str()).unwrap_or_else(|| panic!("{name}: {said}"));
+            let row =
+                rows.iter().find(|row| row["name"] == name.as_str()).unwrap_or_else(|| panic!("{name}: {document}"));
             assert!(row["published"].is_string() && row.get("met").is_none() && row.get("bar").is_none(), "{row}");
             let measured = row["measured"].as_f64().expect("a number");
             // Sizes and limits do not depend on chance; errors have much noise here, lists may miss one place.
@@ -41,7 +42,7 @@ fn a_quick_measurement_is_near_the_bars_and_exits_0_whatever_it_finds() {
             assert!(near, "{name} is {measured}, and {bar} is asked for");
         }
     }
-    for series in said["series"].as_array().expect("a list") {
+    for series in document["series"].as_array().expect("a list") {
         assert!(series["points"].as_array().is_some_and(|points| !points.is_empty()), "{series}");
     }
 }

@@ -4,9 +4,9 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use quipu_model::Durability;
-use quipu_testkit::load::{Figures, names_seen};
+use quipu_testkit::load::{BackgroundStats, scan_names};
 use quipu_testkit::program::{Launch, Program};
-use quipu_testkit::resp::{Client, Value};
+use quipu_testkit::resp::{TestRespClient, Value};
 use tempfile::TempDir;
 
 use crate::life::{connect, launch};
@@ -19,15 +19,15 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 const LOOKS_MAX: usize = 400;
 
 /// A directory whose counters are all at rest, and the program started on it.
-struct Rested {
+struct ServerAtRest {
     launch: Launch,
     program: Program,
-    client: Client,
+    client: TestRespClient,
     _data: TempDir,
 }
 
 /// `c:N` has the value N, for every N; `more` adds what the test needs beside them, before the stop.
-fn rested(more: impl FnOnce(&mut Client)) -> Rested {
+fn start_at_rest(more: impl FnOnce(&mut TestRespClient)) -> ServerAtRest {
     let data = TempDir::new().expect("a temporary directory can be made");
     let launch = launch(data.path(), Durability::Durable);
     let program = launch.start().expect("it starts");
@@ -41,14 +41,14 @@ fn rested(more: impl FnOnce(&mut Client)) -> Rested {
         }
     }
     more(&mut client);
-    let (status, said) = program.terminate().expect("it can be signalled");
-    assert!(status.success(), "{said}");
+    let (status, log) = program.terminate().expect("it can be signalled");
+    assert!(status.success(), "{log}");
     let program = launch.start().expect("it starts again");
     let client = connect(&program);
-    Rested { launch, program, client, _data: data }
+    ServerAtRest { launch, program, client, _data: data }
 }
 
-impl Rested {
+impl ServerAtRest {
     fn call(&mut self, request: &[&str]) -> Value {
         self.client.call(request).expect("it answers")
     }
@@ -59,16 +59,16 @@ impl Rested {
     }
 
     fn loads(&mut self) -> u64 {
-        Figures::ask(&mut self.client).expect("it tells of itself").loads
+        BackgroundStats::fetch(&mut self.client).expect("it tells of itself").loads
     }
 
     /// Kills it and starts it again.
-    fn crash(self) -> Rested {
-        let Rested { launch, program, _data, .. } = self;
+    fn crash(self) -> ServerAtRest {
+        let ServerAtRest { launch, program, _data, .. } = self;
         program.kill9();
         let program = launch.start().expect("it starts again");
         let client = connect(&program);
-        Rested { launch, program, client, _data }
+        ServerAtRest { launch, program, client, _data }
     }
 }
 
@@ -86,10 +86,10 @@ fn expected(numbers: impl Iterator<Item = usize>) -> HashSet<Vec<u8>> {
 
 #[test]
 fn names_at_rest_are_listed_completely_and_once() {
-    let mut rested = rested(|_| {});
+    let mut rested = start_at_rest(|_| {});
     assert_eq!(rested.number(&["DBSIZE"]), COUNTERS as i64);
-    assert_eq!(names_seen(&mut rested.client, None).expect("a whole pass"), expected(0..COUNTERS));
-    let sevens = names_seen(&mut rested.client, Some("c:7*")).expect("a whole pass");
+    assert_eq!(scan_names(&mut rested.client, None).expect("a whole pass"), expected(0..COUNTERS));
+    let sevens = scan_names(&mut rested.client, Some("c:7*")).expect("a whole pass");
     assert_eq!(sevens, expected((0..COUNTERS).filter(|number| number.to_string().starts_with('7'))));
     let keys: HashSet<Vec<u8>> = rested.call(&["KEYS", "c:1?"]).elements().iter().filter_map(bulk).collect();
     assert_eq!(keys, expected(10..20));
@@ -104,10 +104,10 @@ fn names_at_rest_are_listed_completely_and_once() {
         rested.call(&["INCR", &name(COUNTERS + number)]);
     }
     let mixed = expected((0..100).chain(200..COUNTERS + 100));
-    assert_eq!(names_seen(&mut rested.client, None).expect("a whole pass"), mixed);
+    assert_eq!(scan_names(&mut rested.client, None).expect("a whole pass"), mixed);
     assert_eq!(rested.number(&["DBSIZE"]), mixed.len() as i64);
     rested = rested.crash();
-    assert_eq!(names_seen(&mut rested.client, None).expect("a whole pass"), mixed);
+    assert_eq!(scan_names(&mut rested.client, None).expect("a whole pass"), mixed);
     assert_eq!(rested.number(&["DBSIZE"]), mixed.len() as i64);
 }
 
@@ -120,7 +120,7 @@ fn bulk(value: &Value) -> Option<Vec<u8>> {
 
 #[test]
 fn each_command_finds_a_counter_at_rest() {
-    let mut rested = rested(|_| {});
+    let mut rested = start_at_rest(|_| {});
     let before = rested.loads();
     assert_eq!(rested.number(&["GET", "c:1"]), 1);
     assert_eq!(rested.number(&["EXISTS", "c:2", "c:2", "c:nothing", "c:3"]), 3);
@@ -149,7 +149,7 @@ fn each_command_finds_a_counter_at_rest() {
 
 #[test]
 fn expiry_is_kept_at_rest_and_counters_that_nobody_looks_at_go_by_themselves() {
-    let mut rested = rested(|client| {
+    let mut rested = start_at_rest(|client| {
         client.call(&["EXPIRE", "c:1", "1000"]).expect("it answers");
         for number in 1_000..2_000 {
             // Long enough that they are at rest by then.
@@ -170,7 +170,7 @@ fn expiry_is_kept_at_rest_and_counters_that_nobody_looks_at_go_by_themselves() {
     }
     assert!(rested.call(&["GET", "c:1500"]).is_nil());
     let left = expected((0..1_000).chain(2_000..COUNTERS));
-    assert_eq!(names_seen(&mut rested.client, None).expect("a whole pass"), left);
+    assert_eq!(scan_names(&mut rested.client, None).expect("a whole pass"), left);
     rested = rested.crash();
     assert_eq!(rested.number(&["TTL", "c:1"]), -1);
     assert!((1..=500).contains(&rested.number(&["TTL", "c:2"])));
@@ -179,7 +179,7 @@ fn expiry_is_kept_at_rest_and_counters_that_nobody_looks_at_go_by_themselves() {
 
 #[test]
 fn transactions_and_watches_reach_counters_at_rest() {
-    let mut rested = rested(|_| {});
+    let mut rested = start_at_rest(|_| {});
     let queue = [
         words(&["MULTI"]),
         words(&["INCR", "c:20"]),
@@ -214,33 +214,33 @@ fn transactions_and_watches_reach_counters_at_rest() {
 
 #[test]
 fn a_flush_takes_what_is_at_rest_and_what_comes_after_begins_anew() {
-    let mut rested = rested(|_| {});
+    let mut rested = start_at_rest(|_| {});
     rested.call(&["INCR", "c:1"]);
     assert_eq!(rested.call(&["FLUSHALL"]), Value::Simple("OK".to_owned()));
     assert_eq!(rested.number(&["DBSIZE"]), 0);
     assert!(rested.call(&["GET", "c:2"]).is_nil());
-    assert_eq!(names_seen(&mut rested.client, None).expect("a whole pass"), HashSet::new());
+    assert_eq!(scan_names(&mut rested.client, None).expect("a whole pass"), HashSet::new());
     for number in 0..50 {
         assert_eq!(rested.number(&["INCR", &name(number)]), 1);
     }
     // Before the ledger has heard of it, and after.
     for _ in 0..2 {
-        assert_eq!(names_seen(&mut rested.client, None).expect("a whole pass"), expected(0..50));
+        assert_eq!(scan_names(&mut rested.client, None).expect("a whole pass"), expected(0..50));
         assert_eq!(rested.number(&["DBSIZE"]), 50);
         assert_eq!((rested.number(&["GET", "c:3"]), rested.call(&["GET", "c:3000"]).is_nil()), (1, true));
         rested = rested.crash();
     }
-    let (status, said) = rested.program.terminate().expect("it can be signalled");
-    assert!(status.success(), "{said}");
+    let (status, log) = rested.program.terminate().expect("it can be signalled");
+    assert!(status.success(), "{log}");
     let program = rested.launch.start().expect("it starts");
     let mut client = connect(&program);
-    assert_eq!(names_seen(&mut client, None).expect("a whole pass"), expected(0..50));
+    assert_eq!(scan_names(&mut client, None).expect("a whole pass"), expected(0..50));
     assert_eq!(client.call(&["DBSIZE"]).expect("it answers"), Value::Integer(50));
 }
 
 #[test]
 fn replies_of_a_pipeline_come_in_order_whatever_is_at_rest() {
-    let mut rested = rested(|_| {});
+    let mut rested = start_at_rest(|_| {});
     let mut wanted = Vec::new();
     let mut pipeline = Vec::new();
     for round in 0..40 {
@@ -268,8 +268,8 @@ fn replies_of_a_pipeline_come_in_order_whatever_is_at_rest() {
         ]);
     }
     rested.client.send(&pipeline).expect("it reads");
-    for (place, wanted) in wanted.iter().enumerate() {
+    for (index, wanted) in wanted.iter().enumerate() {
         let reply = rested.client.receive().expect("it answers");
-        assert_eq!(&reply, wanted, "reply {place} to {:?}", pipeline[place]);
+        assert_eq!(&reply, wanted, "reply {index} to {:?}", pipeline[index]);
     }
 }

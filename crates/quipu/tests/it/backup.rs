@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use quipu_model::Durability;
 use quipu_testkit::program::{Launch, LaunchError, Program};
-use quipu_testkit::resp::{Client, Value};
+use quipu_testkit::resp::{TestRespClient, Value};
 use tempfile::TempDir;
 
 use crate::life::launch;
@@ -31,14 +31,14 @@ fn quipu(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_quipu")).env_clear().args(arguments).output().expect("the program runs")
 }
 
-fn told(arguments: &[&str]) -> String {
+fn run_and_print(arguments: &[&str]) -> String {
     let output = quipu(arguments);
     assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).expect("the program writes text")
 }
 
 /// What a command says when it fails.
-fn refused(arguments: &[&str]) -> String {
+fn run_and_fail(arguments: &[&str]) -> String {
     let output = quipu(arguments);
     assert_eq!(output.status.code(), Some(1), "{arguments:?}: {}", String::from_utf8_lossy(&output.stdout));
     String::from_utf8([output.stdout, output.stderr].concat()).expect("the program writes text")
@@ -54,8 +54,8 @@ fn busy(data: &Path) -> Launch {
     Launch { arguments, ..launch(data, Durability::Durable) }
 }
 
-fn client(program: &Program) -> Client {
-    Client::connect(program.address(), ANSWER_TIMEOUT).expect("a program that serves accepts")
+fn client(program: &Program) -> TestRespClient {
+    TestRespClient::connect(program.address(), ANSWER_TIMEOUT).expect("a program that serves accepts")
 }
 
 fn name(client: usize, add: u64) -> String {
@@ -63,7 +63,7 @@ fn name(client: usize, add: u64) -> String {
 }
 
 /// How many adds of a client are there; fails unless they are its first ones, each once.
-fn adds_of(client: usize, resp: &mut Client) -> u64 {
+fn adds_of(client: usize, resp: &mut TestRespClient) -> u64 {
     let names: Vec<String> = (0..NAMES).map(|index| name(client, index)).collect();
     let request: Vec<&str> = std::iter::once("MGET").chain(names.iter().map(String::as_str)).collect();
     let reply = resp.call(&request).expect("a program that serves answers");
@@ -112,7 +112,7 @@ fn copy(from: &Path, to: &Path) {
 }
 
 fn incarnation(data: &Path) -> String {
-    let inspected = told(&["inspect", text(data)]);
+    let inspected = run_and_print(&["inspect", text(data)]);
     inspected.lines().find(|line| line.starts_with("incarnation")).expect("it is shown").to_owned()
 }
 
@@ -149,8 +149,8 @@ fn a_backup_under_load_has_every_add_acknowledged_before_it_and_none_twice() {
             }
             let dir = root.path().join(format!("backup-{number}"));
             let before = read(&acked);
-            let said = told(&["backup", text(&dir), "--server", &server]);
-            assert!(said.contains("next: quipu inspect"), "{said}");
+            let message = run_and_print(&["backup", text(&dir), "--server", &server]);
+            assert!(message.contains("next: quipu inspect"), "{message}");
             (dir, before, read(&sent))
         });
         let made = made.collect();
@@ -166,12 +166,12 @@ fn a_backup_under_load_has_every_add_acknowledged_before_it_and_none_twice() {
     }
     let (mut least, mut most) = (0, 0);
     for (dir, before, after) in &backups {
-        assert!(told(&["inspect", text(dir)]).ends_with("whole\n"));
+        assert!(run_and_print(&["inspect", text(dir)]).ends_with("whole\n"));
         let untouched = contents(dir);
         let restored = dir.with_extension("restored");
-        let said = told(&["restore", text(dir), "--data", text(&restored)]);
-        assert!(said.starts_with(&format!("restored {} counters", CLIENTS as u64 * NAMES)), "{said}");
-        assert!(said.contains(&format!("next: quipu serve --data {}", restored.display())), "{said}");
+        let message = run_and_print(&["restore", text(dir), "--data", text(&restored)]);
+        assert!(message.starts_with(&format!("restored {} counters", CLIENTS as u64 * NAMES)), "{message}");
+        assert!(message.contains(&format!("next: quipu serve --data {}", restored.display())), "{message}");
         let copy = busy(&restored).start().expect("what was restored starts");
         let mut resp = client(&copy);
         assert_eq!(resp.call(&["DBSIZE"]).expect("an answer"), Value::Integer((CLIENTS as u64 * NAMES) as i64));
@@ -196,26 +196,26 @@ fn a_stopped_directory_is_backed_up_and_one_in_use_is_refused_by_its_holder() {
     let root = TempDir::new().expect("a temporary directory can be made");
     let (data, backup) = (root.path().join("data"), root.path().join("backup"));
     let counted = stopped(&data);
-    let said = told(&["backup", text(&backup), "--data", text(&data)]);
-    assert!(said.starts_with(&format!("{} holds the journal up to position", backup.display())), "{said}");
-    let again = refused(&["backup", text(&backup), "--data", text(&data)]);
+    let message = run_and_print(&["backup", text(&backup), "--data", text(&data)]);
+    assert!(message.starts_with(&format!("{} holds the journal up to position", backup.display())), "{message}");
+    let again = run_and_fail(&["backup", text(&backup), "--data", text(&data)]);
     assert!(again.contains("is not empty"), "{again}");
-    let inside = refused(&["backup", text(&data.join("backup")), "--data", text(&data)]);
+    let inside = run_and_fail(&["backup", text(&data.join("backup")), "--data", text(&data)]);
     assert!(inside.contains("is inside"), "{inside}");
-    let nothing = refused(&["backup", text(&root.path().join("b")), "--data", text(&root.path().join("nowhere"))]);
+    let nothing = run_and_fail(&["backup", text(&root.path().join("b")), "--data", text(&root.path().join("nowhere"))]);
     assert!(nothing.contains("holds no journal") && !root.path().join("nowhere").exists(), "{nothing}");
 
     let program = busy(&data).start().expect("the program starts");
-    let held = refused(&["backup", text(&root.path().join("b")), "--data", text(&data)]);
-    assert!(held.contains(&format!("held by process {}", program.pid())), "{held}");
-    let held = refused(&["restore", text(&data), "--data", text(&root.path().join("r"))]);
-    assert!(held.contains(&format!("held by process {}", program.pid())), "{held}");
+    let contents_before = run_and_fail(&["backup", text(&root.path().join("b")), "--data", text(&data)]);
+    assert!(contents_before.contains(&format!("held by process {}", program.pid())), "{contents_before}");
+    let contents_before = run_and_fail(&["restore", text(&data), "--data", text(&root.path().join("r"))]);
+    assert!(contents_before.contains(&format!("held by process {}", program.pid())), "{contents_before}");
     assert_eq!(client(&program).call(&["GET", "n"]).expect("an answer").number(), Some(counted));
     drop(program);
 
     let restored = root.path().join("restored");
-    told(&["restore", text(&backup), "--data", text(&restored)]);
-    let again = refused(&["restore", text(&backup), "--data", text(&restored)]);
+    run_and_print(&["restore", text(&backup), "--data", text(&restored)]);
+    let again = run_and_fail(&["restore", text(&backup), "--data", text(&restored)]);
     assert!(again.contains("is not empty"), "{again}");
     let copy = busy(&restored).start().expect("what was restored starts");
     assert_eq!(client(&copy).call(&["GET", "n"]).expect("an answer").number(), Some(counted));
@@ -258,10 +258,10 @@ fn banner(data: &Path) -> String {
         .spawn()
         .expect("the program runs");
     let lines = BufReader::new(child.stdout.take().expect("stdout was piped")).lines().map_while(Result::ok);
-    let mut said = String::new();
+    let mut message = String::new();
     for line in lines {
-        said.push_str(&line);
-        said.push('\n');
+        message.push_str(&line);
+        message.push('\n');
         if line.contains("resp://") {
             break;
         }
@@ -269,7 +269,7 @@ fn banner(data: &Path) -> String {
     let pid = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it is there");
     assert!(child.wait().expect("it ends").success());
-    said
+    message
 }
 
 fn tables(data: &Path) -> Vec<PathBuf> {
@@ -285,7 +285,7 @@ fn inspect_shows_the_ledger_and_names_the_table_with_a_flipped_bit() {
     let data = root.path().join("data");
     stopped(&data);
     let before = contents(&data);
-    let whole = told(&["inspect", text(&data)]);
+    let whole = run_and_print(&["inspect", text(&data)]);
     for words in [
         "ledger      ",
         "tables, ",
@@ -306,12 +306,12 @@ fn inspect_shows_the_ledger_and_names_the_table_with_a_flipped_bit() {
         let middle = bytes.len() / 3;
         bytes[middle] ^= 0x10;
         std::fs::write(table, &bytes).expect("a file can be written");
-        let said = refused(&["inspect", text(&data)]);
-        assert!(said.contains(&format!("damaged: {}", data.join("ledger").display())), "{said}");
-        assert!(said.contains(text(table)) && said.contains("at byte"), "{said}");
+        let message = run_and_fail(&["inspect", text(&data)]);
+        assert!(message.contains(&format!("damaged: {}", data.join("ledger").display())), "{message}");
+        assert!(message.contains(text(table)) && message.contains("at byte"), "{message}");
         let restored = root.path().join("restored");
-        let said = refused(&["restore", text(&data), "--data", text(&restored)]);
-        assert!(said.contains(text(table)) && said.contains("nothing was restored"), "{said}");
+        let message = run_and_fail(&["restore", text(&data), "--data", text(&restored)]);
+        assert!(message.contains(text(table)) && message.contains("nothing was restored"), "{message}");
         assert!(!restored.exists());
         std::fs::write(table, &before[table]).expect("a file can be written");
     }
@@ -326,9 +326,9 @@ fn inspect_says_what_the_server_says_of_a_ledger_that_does_not_fit() {
     stopped(&other);
     std::fs::remove_dir_all(data.join("ledger")).expect("it is there");
     let check = |words: &str| {
-        let said = refused(&["inspect", text(&data)]);
-        assert!(said.contains(words), "{said}");
-        let verdict = said.lines().find_map(|line| line.strip_prefix("damaged: ")).expect("a verdict").to_owned();
+        let message = run_and_fail(&["inspect", text(&data)]);
+        assert!(message.contains(words), "{message}");
+        let verdict = message.lines().find_map(|line| line.strip_prefix("damaged: ")).expect("a verdict").to_owned();
         let Err(LaunchError::Ended { stderr, .. }) = busy(&data).start() else { panic!("it serves") };
         assert!(stderr.contains(&verdict), "{stderr}\n{verdict}");
     };
@@ -343,16 +343,16 @@ fn what_a_backup_or_restore_left_unfinished_is_refused() {
     let root = TempDir::new().expect("a temporary directory can be made");
     let (data, backup) = (root.path().join("data"), root.path().join("backup"));
     stopped(&data);
-    told(&["backup", text(&backup), "--data", text(&data)]);
+    run_and_print(&["backup", text(&backup), "--data", text(&data)]);
     std::fs::rename(backup.join("control"), backup.join("control.unfinished")).expect("it is there");
-    let said = refused(&["inspect", text(&backup)]);
-    assert!(said.contains("did not finish"), "{said}");
-    let said = refused(&["restore", text(&backup), "--data", text(&root.path().join("restored"))]);
-    assert!(said.contains("did not finish"), "{said}");
+    let message = run_and_fail(&["inspect", text(&backup)]);
+    assert!(message.contains("did not finish"), "{message}");
+    let message = run_and_fail(&["restore", text(&backup), "--data", text(&root.path().join("restored"))]);
+    assert!(message.contains("did not finish"), "{message}");
     let Err(LaunchError::Ended { stderr, .. }) = busy(&backup).start() else { panic!("it serves") };
     assert!(stderr.contains("did not finish"), "{stderr}");
-    let said = refused(&["restore", text(root.path()), "--data", text(&root.path().join("restored"))]);
-    assert!(said.contains("holds no backup"), "{said}");
+    let message = run_and_fail(&["restore", text(root.path()), "--data", text(&root.path().join("restored"))]);
+    assert!(message.contains("holds no backup"), "{message}");
 }
 
 /// Flips of a test: each is an inspection of its own.
@@ -369,8 +369,8 @@ fn inspect_finds_each_flipped_byte_of_a_backup_or_says_that_it_was_not_checked()
     for _ in 0..20 {
         client(&program).call(&["INCR", "n"]).expect("an answer");
     }
-    told(&["backup", text(&backup), "--server", &program.address().to_string()]);
-    assert!(told(&["inspect", text(&backup)]).ends_with("whole\n"));
+    run_and_print(&["backup", text(&backup), "--server", &program.address().to_string()]);
+    assert!(run_and_print(&["inspect", text(&backup)]).ends_with("whole\n"));
     let (mut found, mut unchecked) = (0, BTreeMap::<String, usize>::new());
     for (path, bytes) in contents(&backup) {
         // Where files are dense, and all over.
@@ -381,10 +381,10 @@ fn inspect_finds_each_flipped_byte_of_a_backup_or_says_that_it_was_not_checked()
             flipped[at] ^= 1 << (at % 8);
             std::fs::write(&path, flipped).expect("a file can be written");
             let output = quipu(&["inspect", text(&backup)]);
-            let told = String::from_utf8(output.stdout).expect("the program writes text");
+            let printed = String::from_utf8(output.stdout).expect("the program writes text");
             if output.status.success() {
-                let reason = reason_unchecked(&told, &path, at);
-                let reason = reason.unwrap_or_else(|| panic!("byte {at} of {}: {told}", path.display()));
+                let reason = reason_unchecked(&printed, &path, at);
+                let reason = reason.unwrap_or_else(|| panic!("byte {at} of {}: {printed}", path.display()));
                 *unchecked.entry(reason).or_default() += 1;
             } else {
                 found += 1;
@@ -398,11 +398,11 @@ fn inspect_finds_each_flipped_byte_of_a_backup_or_says_that_it_was_not_checked()
 }
 
 /// Why an inspection did not check a byte, if it says so: `journal-….seg from byte 64 to 3040: the ledger has it`.
-fn reason_unchecked(told: &str, path: &Path, at: usize) -> Option<String> {
+fn reason_unchecked(printed: &str, path: &Path, at: usize) -> Option<String> {
     let file = path.file_name()?.to_str()?;
-    told.lines().find_map(|line| {
-        let (place, reason) = line.split_once(": ")?;
-        let (named, range) = place.split_once(" from byte ")?;
+    printed.lines().find_map(|line| {
+        let (location, reason) = line.split_once(": ")?;
+        let (named, range) = location.split_once(" from byte ")?;
         let (from, to) = range.split_once(" to ")?;
         let is_within = (from.parse::<usize>().ok()?..to.parse().ok()?).contains(&at);
         (named.split_whitespace().next_back() == Some(file) && is_within).then(|| reason.to_owned())

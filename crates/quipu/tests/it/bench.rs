@@ -114,9 +114,12 @@ fn sketches_of_frequencies_and_top_lists_are_measured_and_redis_without_their_mo
     for command in ["pfadd", "cms.incrby", "topk.add"] {
         let options = ["--command", command, "--modes", "memory", "--keys", "300", "--pipelines", "16", "--json"];
         let output = bench(&[&SHORT[..], &options].concat()).output().expect("the program runs");
-        let said: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
-        assert_eq!(said["command"], command.to_uppercase(), "{said}");
-        assert!(said["measurements"][0]["operations"].as_u64().is_some_and(|operations| operations > 0), "{said}");
+        let printed_json: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
+        assert_eq!(printed_json["command"], command.to_uppercase(), "{printed_json}");
+        assert!(
+            printed_json["measurements"][0]["operations"].as_u64().is_some_and(|operations| operations > 0),
+            "{printed_json}"
+        );
     }
     let options = ["--with-redis", "--command", "topk.add", "--modes", "memory", "--keys", "1", "--pipelines", "16"];
     let output = bench(&[&SHORT[..], &options].concat()).output().expect("the program runs");
@@ -127,13 +130,14 @@ fn sketches_of_frequencies_and_top_lists_are_measured_and_redis_without_their_mo
 #[test]
 fn the_floor_is_measured_in_turn_and_says_what_no_server_can_go_below() {
     let options = ["--with-redis", "--with-floor", "--modes", "memory", "--keys", "1", "--pipelines", "1,64", "--json"];
-    let said = document(&bench(&[&SHORT[..], &options].concat()).output().expect("the program runs"));
-    let servers: Vec<&str> = list(&said, "measurements").iter().filter_map(|one| one["server"].as_str()).collect();
+    let printed_json = document(&bench(&[&SHORT[..], &options].concat()).output().expect("the program runs"));
+    let servers: Vec<&str> =
+        list(&printed_json, "measurements").iter().filter_map(|one| one["server"].as_str()).collect();
     assert_eq!(servers, ["redis", "floor", "quipu", "redis", "floor", "quipu"]);
-    for ratio in list(&said, "ratios") {
+    for ratio in list(&printed_json, "ratios") {
         assert!(ratio["floor"].as_f64().is_some_and(|floor| floor > 0.0), "{ratio}");
     }
-    assert_eq!(list(&said, "accounts").len(), 2, "what counts nothing has nothing to account for");
+    assert_eq!(list(&printed_json, "accounts").len(), 2, "what counts nothing has nothing to account for");
 }
 
 #[test]
@@ -179,8 +183,8 @@ fn a_refusal_ends_the_bench_with_its_text() {
     let server = program.address().to_string();
     let options = ["--keys", "1", "--pipelines", "1", "--server", &server];
     let refused = bench(&[&SHORT[..], &options].concat()).output().expect("the program runs");
-    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(refused.status.code() == Some(1) && said.contains("NOAUTH"), "{said}");
+    let printed_json = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(refused.status.code() == Some(1) && printed_json.contains("NOAUTH"), "{printed_json}");
     let output = bench(&[&SHORT[..], &options, &["--password", "secret"]].concat()).output();
     assert!(output.expect("the program runs").status.success());
 }
@@ -189,8 +193,8 @@ fn a_refusal_ends_the_bench_with_its_text() {
 fn without_redis_server_the_bench_says_how_to_get_one() {
     let nothing = directory();
     let output = bench(&["--with-redis"]).env("PATH", nothing.path()).output().expect("the program runs");
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.code() == Some(1) && said.contains("apt-get install redis-server"), "{said}");
+    let printed_json = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(1) && printed_json.contains("apt-get install redis-server"), "{printed_json}");
 }
 
 #[test]
@@ -204,8 +208,8 @@ fn an_interrupted_bench_leaves_no_server_and_no_directory_behind() {
     await_that("the start of a server", || serves(home.path()));
     kill_process(Pid::from_child(&child), Signal::INT).expect("the bench can be interrupted");
     let output = child.wait_with_output().expect("the bench ends");
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.code() == Some(1) && said.contains("interrupted"), "{said}");
+    let printed_json = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(1) && printed_json.contains("interrupted"), "{printed_json}");
     assert_eq!(std::fs::read_dir(home.path()).unwrap().count(), 0, "the temporary directory is gone");
     assert!(!is_running(dir), "a server was left behind");
 }

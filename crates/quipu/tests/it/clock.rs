@@ -7,9 +7,9 @@ use std::process::Command;
 use std::time::{Duration, SystemTime};
 
 use quipu_model::Durability;
-use quipu_testkit::load::info;
+use quipu_testkit::load::read_info;
 use quipu_testkit::program::{Launch, Program};
-use quipu_testkit::resp::{Client, Value};
+use quipu_testkit::resp::{TestRespClient, Value};
 use tempfile::TempDir;
 
 use crate::life::{connect, launch, now};
@@ -49,9 +49,9 @@ impl Scene {
     }
 
     /// Moves the program's wall clock so far from the true one.
-    fn set_clock(&self, apart_seconds: i64) {
+    fn set_clock(&self, offset_seconds: i64) {
         let (hands, new) = (self.root.path().join("hands"), self.root.path().join("hands.new"));
-        std::fs::write(&new, format!("{apart_seconds:+}")).expect("a file can be written");
+        std::fs::write(&new, format!("{offset_seconds:+}")).expect("a file can be written");
         std::fs::rename(new, hands).expect("and take the place of another");
     }
 
@@ -74,13 +74,13 @@ fn until(what: &str, mut is: impl FnMut() -> bool) {
     }
 }
 
-fn ask(client: &mut Client, words: &str) -> Value {
+fn ask(client: &mut TestRespClient, words: &str) -> Value {
     client.call(&words.split(' ').collect::<Vec<_>>()).expect("it answers")
 }
 
 /// How far the program says its wall clock is ahead, by INFO.
-fn ahead(client: &mut Client) -> i64 {
-    info(client, "quipu").expect("it tells of itself")["clock_ahead_seconds"].parse().expect("a number")
+fn ahead(client: &mut TestRespClient) -> i64 {
+    read_info(client, "quipu").expect("it tells of itself")["clock_ahead_seconds"].parse().expect("a number")
 }
 
 /// The same, by its metrics.
@@ -100,7 +100,7 @@ fn token(nonce: &str) -> String {
 }
 
 /// Tokens, expiry, limits and windows do what they do, whatever the wall clock shows.
-fn check_that_time_goes_on(client: &mut Client, round: &str) {
+fn check_that_time_goes_on(client: &mut TestRespClient, round: &str) {
     let token = token(round);
     let add = format!("INCREX tokens:{round} BYINT 5 IDMP test {token}");
     for attempt in ["first", "again"] {
@@ -109,7 +109,7 @@ fn check_that_time_goes_on(client: &mut Client, round: &str) {
     check_expiry(client, round);
 }
 
-fn check_expiry(client: &mut Client, round: &str) {
+fn check_expiry(client: &mut TestRespClient, round: &str) {
     assert_eq!(ask(client, &format!("SET ttl:{round} 1 PX 700")), Value::Simple("OK".into()), "{round}");
     let limited = format!("INCREX limit:{round} UBOUND 1 PX 700 ENX");
     let reply = |added| Value::Array(vec![Value::Integer(1), Value::Integer(added)]);
@@ -121,7 +121,7 @@ fn check_expiry(client: &mut Client, round: &str) {
     until(&format!("{round}: the window has passed"), || uniques(client, round) == 0);
 }
 
-fn uniques(client: &mut Client, round: &str) -> i64 {
+fn uniques(client: &mut TestRespClient, round: &str) -> i64 {
     match ask(client, &format!("QUIPU.UNIQUES w:{round}")) {
         Value::Array(pairs) => pairs[1].number().expect("an estimate is a number"),
         other => panic!("pairs, not {other:?}"),
@@ -144,11 +144,11 @@ fn thirty_days_forward_and_back_stop_nothing() {
     check_that_time_goes_on(&mut client, "back");
     let (status, stderr) = program.terminate().expect("it ends");
     assert!(status.success(), "{stderr}");
-    let told = stderr.lines().filter(|line| line.contains("the wall clock has jumped")).collect::<Vec<_>>();
+    let log = stderr.lines().filter(|line| line.contains("the wall clock has jumped")).collect::<Vec<_>>();
     let ahead =
-        told.first().and_then(|line| line.split("ahead_seconds=").nth(1)?.split(' ').next()?.parse::<i64>().ok());
+        log.first().and_then(|line| line.split("ahead_seconds=").nth(1)?.split(' ').next()?.parse::<i64>().ok());
     let is_right = ahead.is_some_and(|ahead| (ahead - 30 * DAY_SECONDS).abs() <= 1);
-    assert!(is_right && told.len() == 1 && told[0].contains("WARN"), "{stderr}");
+    assert!(is_right && log.len() == 1 && log[0].contains("WARN"), "{stderr}");
     // And over a restart.
     let program = scene.start();
     check_that_time_goes_on(&mut connect(&program), "later");
@@ -180,9 +180,9 @@ fn a_clock_that_is_stepped_every_second_stops_nothing() {
     std::thread::scope(|threads| {
         let scene = &scene;
         threads.spawn(move || {
-            let apart = [3_600, -3_600, 30 * DAY_SECONDS, -365 * DAY_SECONDS, 90, -90, 45, 0];
-            for apart in apart.into_iter().cycle() {
-                scene.set_clock(apart);
+            let offset = [3_600, -3_600, 30 * DAY_SECONDS, -365 * DAY_SECONDS, 90, -90, 45, 0];
+            for offset in offset.into_iter().cycle() {
+                scene.set_clock(offset);
                 if stopped.recv_timeout(Duration::from_secs(1)) != Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
                     return scene.set_clock(0);
                 }
@@ -223,21 +223,21 @@ fn a_clock_that_was_wrong_at_a_start_is_put_right_by_an_operator() {
     drop(program.terminate().expect("it ends"));
     scene.set_clock(0);
     let program = scene.start();
-    let (status, _, told) = clock_command(&data, &["lower"]);
-    assert!(status == 1 && told.contains("stop the server first"), "{told}");
+    let (status, _, log) = clock_command(&data, &["lower"]);
+    assert!(status == 1 && log.contains("stop the server first"), "{log}");
     let late = format!("INCREX a BYINT 5 IDMP test {}", token("late"));
     let refused = ask(&mut connect(&program), &late);
     assert!(matches!(&refused, Value::Error(text) if text.starts_with("TOKENTIME")), "{refused:?}");
     drop(program.terminate().expect("it ends"));
 
-    let (status, told, _) = clock_command(&data, &[]);
-    assert!(status == 1 && told.contains("ahead"), "{told}");
-    let (status, told, error) = clock_command(&data, &["lower"]);
-    assert_eq!(status, 0, "{told}{error}");
-    let (status, told, _) = clock_command(&data, &[]);
-    assert_eq!(status, 0, "{told}");
-    let (status, _, told) = clock_command(&data, &["lower"]);
-    assert!(status == 1 && told.contains("nothing to lower"), "{told}");
+    let (status, log, _) = clock_command(&data, &[]);
+    assert!(status == 1 && log.contains("ahead"), "{log}");
+    let (status, log, error) = clock_command(&data, &["lower"]);
+    assert_eq!(status, 0, "{log}{error}");
+    let (status, log, _) = clock_command(&data, &[]);
+    assert_eq!(status, 0, "{log}");
+    let (status, _, log) = clock_command(&data, &["lower"]);
+    assert!(status == 1 && log.contains("nothing to lower"), "{log}");
 
     let program = scene.start();
     let mut client = connect(&program);

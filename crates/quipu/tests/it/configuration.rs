@@ -66,7 +66,7 @@ fn check_and_serve_tell_the_same_mistakes_of_every_bad_file() {
 #[test]
 fn an_unknown_variable_is_a_mistake_with_the_nearest_known_one() {
     let variables = [("QUIPU_WORKRS", "2"), ("QUIPU_COLOUR", "red")];
-    let told = "\
+    let wanted = "\
 QUIPU_COLOUR: unknown variable: remove it, or see `quipu serve --help` for the names of all settings
 QUIPU_WORKRS: unknown variable, did you mean 'QUIPU_WORKERS'?
 quipu: 2 mistakes in the configuration
@@ -75,7 +75,7 @@ quipu: 2 mistakes in the configuration
     let data = root.path().join("data");
     for command in [&["config", "check"][..], &["serve"]] {
         let output = quipu(&[command, &["--data", data.to_str().expect("text")]].concat(), &variables);
-        assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(1), told), "{command:?}");
+        assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(1), wanted), "{command:?}");
         assert!(!data.exists());
     }
 }

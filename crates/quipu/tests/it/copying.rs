@@ -9,7 +9,7 @@ use quipu_testkit::program::Program;
 use tempfile::TempDir;
 
 use crate::life::{connect, launch};
-use crate::moving::{Values, eventually, number, parsed, postgres, quipu, redis, text, told, values};
+use crate::moving::{Values, eventually, number, parsed, postgres, quipu, redis, run_and_print, text, values};
 
 /// A node that counts in a store, and retires and folds what is gone at once.
 fn node(directory: &Path, store: &str) -> Program {
@@ -43,7 +43,7 @@ fn settled(store: &str, (name, value): (&str, i128)) {
 
 /// Copies; how many rows changed.
 fn copy(from: &str, to: &str) -> i128 {
-    number(&parsed(&told(&["copy", "--from", from, "--to", to, "--json"]))["changed"])
+    number(&parsed(&run_and_print(&["copy", "--from", from, "--to", to, "--json"]))["changed"])
 }
 
 fn audited(store: &str) {
@@ -66,7 +66,7 @@ fn copied_there_and_back_every_counter_is_as_it_was() {
     let second = node(directories[1].path(), &a);
     let mut client = connect(&second);
     // The node that has stopped is retired, and its cells are folded.
-    let base = || parsed(&told(&["shards", "likes:1", "--store", &a, "--json"]))["base"].to_string();
+    let base = || parsed(&run_and_print(&["shards", "likes:1", "--store", &a, "--json"]))["base"].to_string();
     eventually("it is folded", base, |base| base == "10");
     for command in [["SET", "likes:2", "77"], ["PEXPIREAT", "likes:3", "4102444800000"], ["INCRBY", "likes:2", "1"]] {
         assert_eq!(client.call(&command).expect("it answers").error(), None);
@@ -83,7 +83,7 @@ fn copied_there_and_back_every_counter_is_as_it_was() {
     assert_eq!((values(&a), values(&b)), (expected.clone(), expected.clone()));
     assert_eq!((copy(&b, &a), copy(&a, &b), copy(&b, &a)), (0, 0, 0), "nothing is added, there or back");
     assert_eq!((values(&a), values(&b)), (expected.clone(), expected));
-    let third = parsed(&told(&["export", "--store", &b, "--match", "likes:3"]));
+    let third = parsed(&run_and_print(&["export", "--store", &b, "--match", "likes:3"]));
     assert_eq!(number(&third["expires_at"]), 4_102_444_800_000, "{third}");
     audited(&a);
     audited(&b);
@@ -131,7 +131,7 @@ fn a_node_that_moves_to_the_copy_counts_once_and_the_others_are_retired() {
     count(node(directories[0].path(), &a), &[&["INCRBY", "likes:1", "10"]], &a, ("likes:1", 10));
     count(node(directories[1].path(), &a), &[&["INCRBY", "likes:1", "11"]], &a, ("likes:1", 21));
     assert_eq!(copy(&a, &b), 1);
-    let listed = told(&["writers", "--store", &b]);
+    let listed = run_and_print(&["writers", "--store", &b]);
     assert!(listed.contains("a node of another store, copied") && listed.contains("without end"), "{listed}");
     let moved = node(directories[0].path(), &b);
     connect(&moved).call(&["INCRBY", "likes:1", "5"]).expect("it answers");
@@ -141,14 +141,14 @@ fn a_node_that_moves_to_the_copy_counts_once_and_the_others_are_retired() {
     let report = parsed(&text(&again.stdout));
     assert_eq!((number(&report["changed"]), report["refused"].as_array().map(Vec::len)), (0, Some(0)), "{report}");
     let copied = || {
-        told(&["writers", "--store", &b])
+        run_and_print(&["writers", "--store", &b])
             .lines()
             .filter(|line| line.contains("copied") && line.contains("live"))
             .count()
     };
     eventually("the node that did not move is retired", copied, |copied| *copied == 0);
     let left = || {
-        let shown = told(&["shards", "likes:1", "--store", &b, "--json"]);
+        let shown = run_and_print(&["shards", "likes:1", "--store", &b, "--json"]);
         (parsed(&shown)["base"].to_string(), shown)
     };
     eventually("its cell is folded", left, |(base, _)| base == "11");

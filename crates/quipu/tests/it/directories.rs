@@ -57,10 +57,10 @@ fn a_directory_with_files_of_others_is_refused_and_left_as_it_was() {
     for name in ["a.txt", "b.txt", "c.txt", "d.txt", "e.txt"] {
         std::fs::write(data.path().join(name), "mine").expect("a file can be written");
     }
-    let told = refusal(&launch(data.path(), Durability::Durable));
+    let message = refusal(&launch(data.path(), Durability::Durable));
     let dir = data.path().display();
     let found = "it has a.txt, b.txt, c.txt and 2 more; name an empty or a new directory";
-    assert_eq!(told, format!("quipu: cannot open {dir}: {dir} is not a data directory, and not empty: {found}\n"));
+    assert_eq!(message, format!("quipu: cannot open {dir}: {dir} is not a data directory, and not empty: {found}\n"));
     assert_eq!(names(data.path()).len(), 5);
 }
 
@@ -89,9 +89,9 @@ fn a_start_whose_address_is_taken_leaves_no_directory() {
         let mut command = Command::new(launch(&data, Durability::Durable).binary);
         command.env_clear().args(["serve", "--resp", resp, "--http", http, "--data"]).arg(&data);
         let output = command.output().expect("the program runs");
-        let told = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(1), "{told}");
-        assert!(told.starts_with(&format!("quipu: cannot listen on {address}: ")), "{told}");
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{message}");
+        assert!(message.starts_with(&format!("quipu: cannot listen on {address}: ")), "{message}");
         assert_eq!(names(root.path()), Vec::<String>::new());
     }
 }
@@ -104,8 +104,8 @@ fn a_directory_without_a_journal_does_not_pass_an_inspection() {
             std::fs::write(data.path().join(name), "").expect("a file can be written");
         }
         let output = inspect(data.path());
-        let told = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert_eq!(output.status.code(), Some(1), "{told}");
-        assert!(told.ends_with("no journal: this is neither a data directory nor a backup\n"), "{told}");
+        let message = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{message}");
+        assert!(message.ends_with("no journal: this is neither a data directory nor a backup\n"), "{message}");
     }
 }

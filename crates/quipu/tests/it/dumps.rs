@@ -10,9 +10,9 @@ use std::process::{Command, Output};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use quipu_model::Durability;
-use quipu_sketch::{Dump, Kind, Sketch, Unique};
+use quipu_sketch::{Dump, Sketch, SketchKind, Unique};
 use quipu_testkit::program::Program;
-use quipu_testkit::resp::{Client, Value};
+use quipu_testkit::resp::{TestRespClient, Value};
 use serde_json::{Value as Json, json};
 use tempfile::TempDir;
 
@@ -35,7 +35,7 @@ pub const SKETCHES: [(&str, &str, &str); 9] = [
     ("recent:h", "unique", "ring"),
 ];
 
-pub fn call(client: &mut Client, request: &[&[u8]]) -> Value {
+pub fn call(client: &mut TestRespClient, request: &[&[u8]]) -> Value {
     client.send_encoded(&quipu_protocol::resp::request(request)).expect("it takes a request");
     client.receive().expect("it answers")
 }
@@ -88,14 +88,14 @@ pub fn fill(data: &TempDir) -> Program {
     program
 }
 
-fn field_of_time(client: &mut Client) -> i64 {
+fn field_of_time(client: &mut TestRespClient) -> i64 {
     let time = call(client, &[b"TIME"]);
     time.elements()[0].number().expect("seconds") * 1_000
 }
 
 /// What a body says without its server: different items, or how much came in all.
 pub fn decoded(form: &str, body: &[u8]) -> i64 {
-    let dump = Dump::decode(Kind::from_word(form).expect("a known form"), body).expect("a sound body");
+    let dump = Dump::decode(SketchKind::from_name(form).expect("a known form"), body).expect("a sound body");
     let is_ring = matches!(dump.sketch, Sketch::Ring(_));
     let sketches: Vec<Sketch> =
         if is_ring { dump.panes.into_iter().map(|(_, pane)| pane).collect() } else { vec![dump.sketch] };
@@ -104,14 +104,14 @@ pub fn decoded(form: &str, body: &[u8]) -> i64 {
     if uniques.len() > 1 {
         return Unique::union(&uniques).estimate.round() as i64;
     }
-    let told = sketches.iter().map(|sketch| match sketch {
+    let amounts = sketches.iter().map(|sketch| match sketch {
         Sketch::Hll(hll) => hll.estimate().round() as i64,
         Sketch::Unique(unique) => unique.estimate().round() as i64,
         Sketch::Cms(counts) | Sketch::Frequency(counts) => counts.n() as i64,
         Sketch::TopK(list) | Sketch::Top(list) => list.n() as i64,
         other => panic!("a plain sketch, not {other:?}"),
     });
-    told.sum()
+    amounts.sum()
 }
 
 #[test]
@@ -127,9 +127,9 @@ fn a_dump_has_the_bytes_of_every_kind_and_they_outlive_a_kill() {
     let mut before = Vec::new();
     for (name, kind, form) in SKETCHES {
         let dump = call(&mut client, &[b"QUIPU.DUMP", name.as_bytes()]);
-        let said = ["kind", "form", "value"].map(|key| field(&dump, key));
+        let kind_form_value = ["kind", "form", "value"].map(|key| field(&dump, key));
         let expected = [Value::Bulk(kind.into()), Value::Bulk(form.into()), Value::Null];
-        assert_eq!(said, expected, "{name}");
+        assert_eq!(kind_form_value, expected, "{name}");
         let expires_at = if name == "hll" { Value::Integer(EXPIRES_AT) } else { Value::Null };
         assert_eq!(field(&dump, "expires_at"), expires_at);
         let is_public = field(&dump, "key") == Value::Bulk(b"0000000000000000".to_vec());
@@ -140,7 +140,7 @@ fn a_dump_has_the_bytes_of_every_kind_and_they_outlive_a_kill() {
         before.push(body);
     }
     let trend = call(&mut client, &[b"QUIPU.DUMP", b"trend:t"]);
-    let dump = Dump::decode(Kind::Ring, field(&trend, "body").bytes().expect("bytes")).expect("a sound body");
+    let dump = Dump::decode(SketchKind::Ring, field(&trend, "body").bytes().expect("bytes")).expect("a sound body");
     let [(0, Sketch::Top(list))] = &dump.panes[..] else { panic!("a decay has one pane: {dump:?}") };
     assert_eq!(list.list()[0].item, b"new");
     let refused = call(&mut client, &[b"QUIPU.DUMP"]);
@@ -184,7 +184,7 @@ fn by_name(lines: &str) -> BTreeMap<String, Json> {
 /// The values of counters as the server reads them.
 fn readings(program: &Program) -> BTreeMap<&'static str, i64> {
     let mut client = connect(program);
-    let value = |name: &str, client: &mut Client| {
+    let value = |name: &str, client: &mut TestRespClient| {
         field(&call(client, &[b"QUIPU.READ", name.as_bytes()]), "value").number().expect("a number")
     };
     SKETCHES.map(|(name, ..)| (name, value(name, &mut client))).into()

@@ -28,7 +28,7 @@ fn a_flood_of_connections_is_capped_and_those_that_say_nothing_to_the_end_are_cl
     let program = launch.start().expect("it starts");
     let http = program.http().expect("it serves HTTP");
     let mut bystander = connect(&program);
-    let count = |client: &mut quipu_testkit::resp::Client, expected: i64| {
+    let count = |client: &mut quipu_testkit::resp::TestRespClient, expected: i64| {
         assert_eq!(client.call(&["INCR", "likes:1"]).expect("it answers").number(), Some(expected));
     };
     count(&mut bystander, 1);
@@ -39,11 +39,11 @@ fn a_flood_of_connections_is_capped_and_those_that_say_nothing_to_the_end_are_cl
     let web = flood(http, b"POST /v1/counters/likes:1/add HTTP/1.1\r\nHost: localhost\r\n");
     count(&mut bystander, 3);
     let took = began.elapsed();
-    for (door, streams) in [("resp", resp), ("http", web)] {
+    for (protocol, streams) in [("resp", resp), ("http", web)] {
         let began = now();
-        let told: usize = streams.into_iter().map(closed).sum();
-        assert!(began.elapsed() < CLOSED_WITHIN, "{door}: still open after {:?}", began.elapsed());
-        assert!(told < FLOOD << 10, "{door}: {told} bytes for those who asked nothing");
+        let bytes_sent: usize = streams.into_iter().map(closed).sum();
+        assert!(began.elapsed() < CLOSED_WITHIN, "{protocol}: still open after {:?}", began.elapsed());
+        assert!(bytes_sent < FLOOD << 10, "{protocol}: {bytes_sent} bytes for those who asked nothing");
     }
     // There is room again.
     count(&mut connect(&program), 4);
@@ -72,13 +72,13 @@ fn flood(address: SocketAddr, bytes: &[u8]) -> Vec<TcpStream> {
 /// Waits until the server has closed; how many bytes it has told before.
 fn closed(mut stream: TcpStream) -> usize {
     stream.set_read_timeout(Some(CLOSED_WITHIN)).expect("a time-out can be set");
-    let mut heard = Vec::new();
-    match stream.read_to_end(&mut heard) {
+    let mut received = Vec::new();
+    match stream.read_to_end(&mut received) {
         Err(error) if matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut) => {
             panic!("it is not closed")
         }
         // It may have been reset.
-        _ => heard.len(),
+        _ => received.len(),
     }
 }
 
@@ -86,7 +86,7 @@ fn asks_of_health(address: SocketAddr) -> String {
     let mut stream = TcpStream::connect(address).expect("it accepts");
     stream.set_read_timeout(Some(CLOSED_WITHIN)).expect("a time-out can be set");
     stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").expect("it reads");
-    let mut heard = String::new();
-    stream.read_to_string(&mut heard).expect("it answers");
-    heard
+    let mut received = String::new();
+    stream.read_to_string(&mut received).expect("it answers");
+    received
 }

@@ -4,13 +4,13 @@ use std::process::{Command, Stdio};
 
 use quipu_model::Durability;
 use quipu_testkit::program::Program;
-use quipu_testkit::resp::Client;
+use quipu_testkit::resp::TestRespClient;
 use quipu_testkit::servers::redis::RedisServer;
 use serde_json::Value as Json;
 use tempfile::TempDir;
 
 use crate::life::{connect, launch};
-use crate::moving::{Values, eventually, number, parsed, quipu, redis, set, text, told, values};
+use crate::moving::{Values, eventually, number, parsed, quipu, redis, run_and_print, set, text, values};
 
 /// In the year 2100.
 const EXPIRES_AT: &str = "4102444800000";
@@ -27,7 +27,7 @@ fn directory() -> TempDir {
     TempDir::new().expect("a temporary directory can be made")
 }
 
-fn call(client: &mut Client, command: &[&str]) -> Option<i64> {
+fn call(client: &mut TestRespClient, command: &[&str]) -> Option<i64> {
     let reply = client.call(command).expect("it answers");
     assert_eq!(reply.error(), None, "{command:?}");
     reply.number()
@@ -41,7 +41,7 @@ fn reasons(report: &Json) -> Vec<(String, i128)> {
 
 /// The writers of a store, as they are shown.
 fn writers(store: &str) -> String {
-    parsed(&told(&["writers", "--store", store, "--json"]))["writers"].to_string()
+    parsed(&run_and_print(&["writers", "--store", store, "--json"]))["writers"].to_string()
 }
 
 #[test]
@@ -68,7 +68,7 @@ fn every_key_of_redis_is_imported_or_listed_with_its_reason() {
         assert_eq!(source.call(command).expect("it answers").error(), None);
     }
     let import = ["import", &from, "--store", &to, "--json"];
-    let report = parsed(&told(&import));
+    let report = parsed(&run_and_print(&import));
     assert_eq!((number(&report["counters"]), number(&report["sketches"])), (2, 2), "{report}");
     let expected = [
         ("a hash, not a counter", 2),
@@ -82,7 +82,7 @@ fn every_key_of_redis_is_imported_or_listed_with_its_reason() {
     assert_eq!(quipu(&[&import[..], &["--strict"]].concat()).status.code(), Some(1));
     let expected: Values = [("likes:1".to_owned(), 5), ("likes:2".to_owned(), 7)].into();
     assert_eq!(values(&to), expected);
-    let second = parsed(&told(&["export", "--store", &to, "--match", "likes:2"]));
+    let second = parsed(&run_and_print(&["export", "--store", &to, "--match", "likes:2"]));
     assert_eq!(second["expires_at"].to_string(), EXPIRES_AT, "{second}");
 
     // Uniques go on in the store, and come again without counting twice.
@@ -93,11 +93,11 @@ fn every_key_of_redis_is_imported_or_listed_with_its_reason() {
     assert_eq!(call(&mut client, &["PEXPIRETIME", "seen:2"]), EXPIRES_AT.parse().ok());
     call(&mut client, &["PFADD", "seen:1", "c", "d"]);
     source.call(&["PFADD", "seen:1", "d", "e"]).expect("it answers");
-    told(&import);
+    run_and_print(&import);
     eventually("the node sees it", || call(&mut client, &["PFCOUNT", "seen:1"]), |count| *count == Some(5));
     // What the store has deleted stays deleted, and is listed.
     call(&mut client, &["DEL", "seen:1"]);
-    let report = parsed(&told(&import));
+    let report = parsed(&run_and_print(&import));
     let why = "a sketch that the store has reset or deleted since it was imported";
     assert!(reasons(&report).contains(&(why.to_owned(), 1)), "{report}");
     assert_eq!(call(&mut client, &["PFCOUNT", "seen:1"]), Some(0));
@@ -116,14 +116,14 @@ fn a_counter_that_expires_in_the_source_expires_in_the_store_and_begins_anew_wit
         // Again, if a slow machine was too late.
         let first = || {
             source.call(&["SET", "rate:1", "100", "PX", "2000"]).expect("it is set");
-            told(&import);
+            run_and_print(&import);
             values(&to)
         };
         eventually("it is there before it expires", first, |values| values.get("rate:1") == Some(&100));
         eventually("it expires", || values(&to), Values::is_empty);
         for value in [8, 9] {
             source.call(&["SET", "rate:1", &value.to_string(), "PX", "600000"]).expect("it is set");
-            told(&import);
+            run_and_print(&import);
             assert_eq!(values(&to), [("rate:1".to_owned(), value)].into());
         }
     }
@@ -135,7 +135,7 @@ fn a_key_that_the_source_does_not_show_is_listed_and_ends_nothing() {
     set(&source, &[("likes:1".to_owned(), 5), ("secret:1".to_owned(), 6)].into());
     source.call(&["ACL", "SETUSER", "some", "on", ">pass", "~likes:*", "+@all"]).expect("it is made");
     let (from, to) = (source.url().replace("redis://", "redis://some:pass@"), target.url());
-    let report = parsed(&told(&["import", &from, "--store", &to, "--json"]));
+    let report = parsed(&run_and_print(&["import", &from, "--store", &to, "--json"]));
     assert_eq!(reasons(&report), [("the source refuses to show it".to_owned(), 1)], "{report}");
     assert_eq!(values(&to), [("likes:1".to_owned(), 5)].into());
 }
@@ -146,7 +146,7 @@ fn a_key_whose_expiry_the_source_does_not_show_is_listed() {
     set(&source, &[("likes:1".to_owned(), 5)].into());
     source.call(&["ACL", "SETUSER", "some", "on", ">pass", "~*", "+@all", "-pexpiretime"]).expect("it is made");
     let from = source.url().replace("redis://", "redis://some:pass@");
-    let report = parsed(&told(&["import", &from, "--store", &target.url(), "--json"]));
+    let report = parsed(&run_and_print(&["import", &from, "--store", &target.url(), "--json"]));
     assert_eq!(reasons(&report), [("the source refuses to show it".to_owned(), 1)], "{report}");
     assert!(values(&target.url()).is_empty());
 }
@@ -164,7 +164,7 @@ fn an_import_that_fails_leaves_no_writer_without_cells() {
     assert!(!failed.status.success() && err.contains("nothing was imported") && !err.contains("pass"), "{err}");
     assert_eq!(writers(&to), before);
     // One of nothing is no writer, either.
-    told(&["import", &source.url(), "--match", "none:*", "--store", &to]);
+    run_and_print(&["import", &source.url(), "--match", "none:*", "--store", &to]);
     assert_eq!(writers(&to), before);
 
     // One that fails in the middle has cells, which stay, and so does its writer.
@@ -177,7 +177,7 @@ fn an_import_that_fails_leaves_no_writer_without_cells() {
     eventually("nothing was put", rows, |rows| *rows > 1);
     target.stop().expect("it stops");
     source.kill();
-    target.cont().expect("it goes on");
+    target.resume().expect("it goes on");
     let ended = running.wait_with_output().expect("it ends");
     let err = text(&ended.stderr);
     assert!(!ended.status.success() && err.contains("run it again"), "{err}");
@@ -212,8 +212,17 @@ fn sketches_of_a_server_of_ours_are_imported_if_they_hash_by_the_same_secret() {
     // One by itself hashes under a secret of its own.
     let single = launch(&alone.path().join("data"), Durability::Durable).start().expect("it starts");
     fill(&single);
-    let report =
-        parsed(&told(&["import", &from(&single), "--store", &to, "--as", "single", "--json", "--match", "[hclu]*"]));
+    let report = parsed(&run_and_print(&[
+        "import",
+        &from(&single),
+        "--store",
+        &to,
+        "--as",
+        "single",
+        "--json",
+        "--match",
+        "[hclu]*",
+    ]));
     assert_eq!((number(&report["counters"]), number(&report["sketches"])), (1, 1), "{report}");
     let why = "a sketch that hashes its items under another secret than the store's nodes, see --store-secret";
     assert_eq!(reasons(&report), [(why.to_owned(), 2)], "{report}");
@@ -224,13 +233,14 @@ fn sketches_of_a_server_of_ours_are_imported_if_they_hash_by_the_same_secret() {
     let import =
         ["import", &from(&source), "--store", &elsewhere.url(), "--store-secret", "s3cret", "--strict", "--json"];
     for _ in 0..2 {
-        let report = parsed(&told(&import));
+        let report = parsed(&run_and_print(&import));
         assert_eq!((number(&report["counters"]), number(&report["sketches"])), (1, 6), "{report}");
     }
     let shown = node(&directories[1], &elsewhere.url());
     let (mut here, mut there) = (connect(&source), connect(&shown));
     for name in ["likes:1", "hll", "unique", "cms", "freq", "topk", "top"] {
-        let dump = |client: &mut Client| format!("{:?}", client.call(&["QUIPU.DUMP", name]).expect("it answers"));
+        let dump =
+            |client: &mut TestRespClient| format!("{:?}", client.call(&["QUIPU.DUMP", name]).expect("it answers"));
         let expected = dump(&mut here);
         eventually(name, || dump(&mut there), |dump| *dump == expected);
     }

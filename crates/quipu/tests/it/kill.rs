@@ -15,9 +15,9 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use quipu_model::Durability;
-use quipu_testkit::Dice;
+use quipu_testkit::SeededRng;
 use quipu_testkit::judge::Violation;
-use quipu_testkit::load::{Account, Crowd, Figures, Loss, Names, Tally, names_seen};
+use quipu_testkit::load::{BackgroundStats, CrowdAccount, CrowdNames, LoadAccount, LoadTally, Loss, scan_names};
 use quipu_testkit::program::Program;
 use tempfile::TempDir;
 
@@ -65,14 +65,14 @@ fn memory_comes_back_to_a_value_it_could_have_had() {
 fn run(mode: Durability, loss: Loss) {
     let kills_asked = number_from("QUIPU_KILLS", KILLS_DEFAULT);
     let seed = seed();
-    let dice = Dice::new(seed);
+    let rng = SeededRng::new(seed);
     let mut total = Total { mode, seed, ..Total::default() };
     while total.kills < kills_asked {
         let lives = LIVES_PER_DIRECTORY.min(kills_asked - total.kills);
-        run_directory(mode, loss, lives, &dice, &mut total);
+        run_directory(mode, loss, lives, &rng, &mut total);
         total.directories += 1;
     }
-    say(&format!("proof: {total}, violations 0"));
+    print_line(&format!("proof: {total}, violations 0"));
     assert!(total.tally.acked >= ACKS_PER_LIFE_MIN * total.lives, "too little load to prove anything: {total}");
     check_all_modes(&total);
     // In a few kills a merge may not have come round.
@@ -84,11 +84,11 @@ fn run(mode: Durability, loss: Loss) {
 
 /// Figures of the modes that are done, in this process.
 static MODES_DONE: Mutex<ModesDone> =
-    Mutex::new(ModesDone { modes: 0, figures: Figures { seals: 0, evicted: 0, loads: 0, compactions: 0 } });
+    Mutex::new(ModesDone { modes: 0, figures: BackgroundStats { seals: 0, evicted: 0, loads: 0, compactions: 0 } });
 
 struct ModesDone {
     modes: usize,
-    figures: Figures,
+    figures: BackgroundStats,
 }
 
 /// A few kills a mode must have met everything in all modes together.
@@ -98,34 +98,34 @@ fn check_all_modes(total: &Total) {
     done.figures += total.figures;
     if done.modes == MODES && MODES * total.kills >= KILLS_OF_EVERYTHING {
         assert!(done.figures.are_complete(), "in all modes together not everything was met: {}", done.figures);
-        say(&format!("proof: kill, all modes: {}", done.figures));
+        print_line(&format!("proof: kill, all modes: {}", done.figures));
     }
 }
 
 /// Lives on one directory, each judged by the start after it.
-fn run_directory(mode: Durability, loss: Loss, kills: usize, dice: &Dice, total: &mut Total) {
+fn run_directory(mode: Durability, loss: Loss, kills: usize, rng: &SeededRng, total: &mut Total) {
     let data = TempDir::new().expect("a temporary directory can be made");
     let launch = launch_tight(data.path(), mode);
-    let mut account = Account::new();
-    let mut crowd = Crowd::new(Names { prefix: "crowd:", count: CROWD, bytes: 20..=60 });
+    let mut account = LoadAccount::new();
+    let mut crowd = CrowdAccount::new(CrowdNames { prefix: "crowd:", count: CROWD, bytes: 20..=60 });
     let program = launch.start().expect("it starts on an empty directory");
     crowd.fill(&mut connect(&program)).expect("a program that serves takes new counters");
     // A clean stop, so that what is filled in is at rest in every mode.
     let (status, said) = program.terminate().expect("it can be signalled");
     assert!(status.success(), "{status}: {said}");
     let until = total.kills + kills;
-    let mut heard = String::new(); // what the program said in the life before
+    let mut stderr_text = String::new(); // what the program said in the life before
     let mut unjudged = LIVES_PER_JUDGEMENT; // so that what was filled in is judged first
     loop {
         // Some starts are killed too, at any moment of recovery; the next one must not mind.
-        while total.kills < until && dice.chance(15) {
-            let length = Duration::from_micros(dice.below(20_000) as u64);
+        while total.kills < until && rng.chance(15) {
+            let length = Duration::from_micros(rng.below(20_000) as u64);
             launch.start_and_kill(length).expect("the program can be run");
             total.count_kill();
         }
         let program = match launch.start() {
             Ok(program) => program,
-            Err(error) => fail(total, data, &[], &format!("{error}\nin the life before it said:\n{heard}")),
+            Err(error) => fail(total, data, &[], &format!("{error}\nin the life before it said:\n{stderr_text}")),
         };
         let mut violations = judge(&program, &mut account, loss);
         let last = total.kills >= until;
@@ -135,33 +135,33 @@ fn run_directory(mode: Durability, loss: Loss, kills: usize, dice: &Dice, total:
             total.judgements += 1;
         }
         if !violations.is_empty() {
-            fail(total, data, &violations, &heard);
+            fail(total, data, &violations, &stderr_text);
         }
         if last {
             break;
         }
         // Most lives are short, so that there are many ends; some are long enough for compaction, which begins after half a second.
-        let length = if dice.chance(70) { dice.between(20..=200) } else { dice.between(600..=1_500) };
+        let length = if rng.chance(70) { rng.between(20..=200) } else { rng.between(600..=1_500) };
         let length = Duration::from_millis(length.unsigned_abs());
-        let (stderr, loaded) = load_all(program, length, dice, Some(crowd.names()), Program::kill9);
-        heard = stderr;
+        let (stderr, loaded) = load_all(program, length, rng, Some(crowd.names()), Program::kill9);
+        stderr_text = stderr;
         if !loaded.wrong.is_empty() {
-            fail(total, data, &[], &format!("answers that cannot be: {:#?}\n{heard}", loaded.wrong));
+            fail(total, data, &[], &format!("answers that cannot be: {:#?}\n{stderr_text}", loaded.wrong));
         }
-        loaded.logs.into_iter().for_each(|log| account.take(log));
-        loaded.crowd.into_iter().for_each(|log| crowd.take(log));
+        loaded.logs.into_iter().for_each(|log| account.add_log(log));
+        loaded.crowd.into_iter().for_each(|log| crowd.add_log(log));
         total.figures += loaded.figures;
         total.lives += 1;
         unjudged += 1;
         total.count_kill();
     }
     total.tally += account.tally();
-    total.pairs_apart += account.pairs_apart();
+    total.split_pairs += account.unequal_pairs();
     total.tally += crowd.tally();
 }
 
 /// Reads the whole crowd; and, since every name is known, counts what exists, and lists it if asked to.
-fn judge_crowd(program: &Program, crowd: &mut Crowd, few: &[String], loss: Loss, lists: bool) -> Vec<Violation> {
+fn judge_crowd(program: &Program, crowd: &mut CrowdAccount, few: &[String], loss: Loss, lists: bool) -> Vec<Violation> {
     let mut client = connect(program);
     let wrong = |what: String| Violation { key: "all names".to_owned(), what, tail: Vec::new() };
     let (existing, mut violations) = match crowd.judge(&mut client, loss) {
@@ -175,7 +175,7 @@ fn judge_crowd(program: &Program, crowd: &mut Crowd, few: &[String], loss: Loss,
         violations.push(wrong(format!("{existing} exist, DBSIZE is {count:?}")));
     }
     if lists {
-        let seen = names_seen(&mut client, None).map(|names| names.len() as i64);
+        let seen = scan_names(&mut client, None).map(|names| names.len() as i64);
         if !seen.as_ref().is_ok_and(|seen| *seen == existing) {
             violations.push(wrong(format!("{existing} exist, SCAN shows {seen:?}")));
         }
@@ -184,10 +184,15 @@ fn judge_crowd(program: &Program, crowd: &mut Crowd, few: &[String], loss: Loss,
 }
 
 /// Ends the test with all that helps to find out why; the directory stays.
-fn fail(total: &Total, data: TempDir, violations: &[Violation], heard: &str) -> ! {
+fn fail(total: &Total, data: TempDir, violations: &[Violation], stderr_text: &str) -> ! {
     let kept = data.keep();
-    let told: Vec<String> = violations.iter().map(Violation::to_string).collect();
-    panic!("{total}, violations {}\ndirectory kept: {}\n{}\n{heard}", told.len(), kept.display(), told.join("\n"));
+    let messages: Vec<String> = violations.iter().map(Violation::to_string).collect();
+    panic!(
+        "{total}, violations {}\ndirectory kept: {}\n{}\n{stderr_text}",
+        messages.len(),
+        kept.display(),
+        messages.join("\n")
+    );
 }
 
 /// What was done so far.
@@ -199,16 +204,16 @@ struct Total {
     lives: usize,
     judgements: usize,
     directories: usize,
-    tally: Tally, // of finished directories
-    figures: Figures,
-    pairs_apart: usize,
+    tally: LoadTally, // of finished directories
+    figures: BackgroundStats,
+    split_pairs: usize,
 }
 
 impl Total {
     fn count_kill(&mut self) {
         self.kills += 1;
         if self.kills.is_multiple_of(PROGRESS_EVERY) {
-            say(&format!("{self} …"));
+            print_line(&format!("{self} …"));
         }
     }
 }
@@ -216,21 +221,21 @@ impl Total {
 impl std::fmt::Display for Total {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Total { mode, seed, kills, lives, judgements, directories, figures, .. } = self;
-        let Tally { acked, unknown, refused } = self.tally;
+        let LoadTally { acked, unknown, refused } = self.tally;
         write!(
             f,
             "kill {mode}: kills {kills} ({lives} under load, {directories} directories done), acked {acked}, unknown {unknown}, \
              refused {refused}, {CROWD} counters read {judgements} times, {figures}, seed {seed}"
         )?;
-        match self.pairs_apart {
+        match self.split_pairs {
             0 => Ok(()),
             // Only where acknowledged operations may be lost at all.
-            apart => write!(f, ", EXECs of which a seal had a part only {apart}"),
+            split => write!(f, ", EXECs of which a seal had a part only {split}"),
         }
     }
 }
 
 /// Tells it also when the test harness keeps what tests print to itself: the figures are the point of this suite.
-fn say(line: &str) {
+fn print_line(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }

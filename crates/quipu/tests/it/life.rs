@@ -5,11 +5,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use quipu_model::Durability;
-use quipu_testkit::Dice;
+use quipu_testkit::SeededRng;
 use quipu_testkit::judge::Violation;
-use quipu_testkit::load::{Account, CLIENTS, CrowdLog, Driver, Figures, Log, Loss, Names};
+use quipu_testkit::load::{BackgroundStats, CLIENTS, ClientLog, CrowdLog, CrowdNames, LoadAccount, LoadDriver, Loss};
 use quipu_testkit::program::{Launch, Program};
-use quipu_testkit::resp::Client;
+use quipu_testkit::resp::TestRespClient;
 
 /// How long a reply may take when the program is asked what it holds.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
@@ -37,64 +37,69 @@ pub fn now() -> Instant {
 }
 
 /// A connection to a program that serves.
-pub fn connect(program: &Program) -> Client {
-    Client::connect(program.address(), ANSWER_TIMEOUT).expect("a program that serves accepts")
+pub fn connect(program: &Program) -> TestRespClient {
+    TestRespClient::connect(program.address(), ANSWER_TIMEOUT).expect("a program that serves accepts")
 }
 
 /// Judges what the program holds after the life before.
-pub fn judge(program: &Program, account: &mut Account, loss: Loss) -> Vec<Violation> {
+pub fn judge(program: &Program, account: &mut LoadAccount, loss: Loss) -> Vec<Violation> {
     account.judge(&mut connect(program), loss).expect("a program that serves answers")
 }
 
 /// Loads the program from all clients, does something to it after a while, and returns once every client has ended.
-pub fn load<T>(program: Program, length: Duration, dice: &Dice, end: impl FnOnce(Program) -> T) -> (T, Vec<Log>) {
-    let (outcome, loaded) = load_all(program, length, dice, None, end);
+pub fn load<T>(
+    program: Program,
+    length: Duration,
+    rng: &SeededRng,
+    end: impl FnOnce(Program) -> T,
+) -> (T, Vec<ClientLog>) {
+    let (outcome, loaded) = load_all(program, length, rng, None, end);
     (outcome, loaded.logs)
 }
 
 /// What was asked in a life, and what the program did beside answering.
 #[derive(Debug, Default)]
-pub struct Loaded {
-    pub logs: Vec<Log>,
+pub struct LoadReport {
+    pub logs: Vec<ClientLog>,
     pub crowd: Vec<CrowdLog>,
     /// What those who only looked were answered that cannot be.
     pub wrong: Vec<String>,
-    pub figures: Figures,
+    pub figures: BackgroundStats,
 }
 
 /// The same, with a crowd of counters beside the few, and someone who looks at it.
 pub fn load_all<T>(
     program: Program,
     length: Duration,
-    dice: &Dice,
-    names: Option<&Names>,
+    rng: &SeededRng,
+    names: Option<&CrowdNames>,
     end: impl FnOnce(Program) -> T,
-) -> (T, Loaded) {
-    let (driver, address) = (Driver::new(), program.address());
-    let mut teller = connect(&program);
+) -> (T, LoadReport) {
+    let (driver, address) = (LoadDriver::new(), program.address());
+    let mut observer = connect(&program);
     thread::scope(|scope| {
         let clients: Vec<_> = (0..CLIENTS)
             .map(|client| {
-                let (driver, dice) = (driver.clone(), dice.fork());
-                scope.spawn(move || driver.run(address, client, &dice))
+                let (driver, rng) = (driver.clone(), rng.fork());
+                scope.spawn(move || driver.run(address, client, &rng))
             })
             .collect();
         let adders: Vec<_> = (0..if names.is_some() { CROWD_CLIENTS } else { 0 })
             .map(|_| {
-                let (driver, dice) = (driver.clone(), dice.fork());
-                scope.spawn(move || driver.run_crowd(address, names.expect("there is a crowd"), &dice))
+                let (driver, rng) = (driver.clone(), rng.fork());
+                scope.spawn(move || driver.run_crowd(address, names.expect("there is a crowd"), &rng))
             })
             .collect();
         let looker = names.map(|names| {
-            let (driver, dice) = (driver.clone(), dice.fork());
-            scope.spawn(move || driver.look_at_crowd(address, names, &dice))
+            let (driver, rng) = (driver.clone(), rng.fork());
+            scope.spawn(move || driver.read_crowd(address, names, &rng))
         });
         // Not to wait for anything: how long the program is left alone is what the dice decide.
         thread::sleep(length);
-        let figures = Figures::ask(&mut teller).expect("a program that serves tells of itself");
+        let figures = BackgroundStats::fetch(&mut observer).expect("a program that serves tells of itself");
         let outcome = end(program);
         driver.stop();
-        let loaded = Loaded {
+        let loaded = LoadReport {
             logs: clients.into_iter().map(|client| client.join().expect("a client does not panic")).collect(),
             crowd: adders.into_iter().map(|client| client.join().expect("a client does not panic")).collect(),
             wrong: looker.map(|client| client.join().expect("a client does not panic")).unwrap_or_default(),

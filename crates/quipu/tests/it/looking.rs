@@ -11,14 +11,14 @@ use quipu_testkit::servers::postgres::PostgresServer;
 use quipu_testkit::servers::redis::RedisServer;
 
 use crate::life::{connect, launch, now};
-use crate::moving::{number, parsed, postgres, quipu, redis, set, text, told};
+use crate::moving::{number, parsed, postgres, quipu, redis, run_and_print, set, text};
 
 /// A store into which two imports have counted the same counter.
 fn counted(url: &str) -> [String; 2] {
     let writers = [("first", 5), ("second", 8)].map(|(name, value)| {
         let source = redis();
         set(&source, &[("likes:1".to_owned(), value), (format!("only:{name}"), 1)].into());
-        let report = told(&["import", &source.url(), "--store", url, "--as", name, "--json"]);
+        let report = run_and_print(&["import", &source.url(), "--store", url, "--as", name, "--json"]);
         parsed(&report)["writer"].as_str().expect("a writer").to_owned()
     });
     assert_ne!(writers[0], writers[1]);
@@ -27,32 +27,32 @@ fn counted(url: &str) -> [String; 2] {
 
 fn looks_as_it_should(url: &str) -> [String; 2] {
     let writers = counted(url);
-    let row = parsed(&told(&["shards", "likes:1", "--store", url, "--json"]));
+    let row = parsed(&run_and_print(&["shards", "likes:1", "--store", url, "--json"]));
     assert_eq!((number(&row["sum"]), row["base"].is_null(), row["epoch"].as_str()), (13, true, Some("first")));
     for (writer, value) in writers.iter().zip([5, 8]) {
         let cells = row["cells"].as_array().expect("a list");
         let cell = cells.iter().find(|cell| cell["writer"] == writer.as_str()).expect("its cell is there");
         assert_eq!((number(&cell["value"]), cell["state"].as_str(), number(&cell["shard"])), (value, Some("open"), 0));
     }
-    let table = told(&["shards", "likes:1", "--store", url]);
+    let table = run_and_print(&["shards", "likes:1", "--store", url]);
     assert!(table.contains("sum      13") && writers.iter().all(|writer| table.contains(writer.as_str())), "{table}");
     let none = quipu(&["shards", "likes:none", "--store", url]);
     assert!(!none.status.success() && text(&none.stdout).contains("no such counter"));
 
-    let table = told(&["writers", "--store", url]);
+    let table = run_and_print(&["writers", "--store", url]);
     for writer in &writers {
         let line = table.lines().find(|line| line.contains(writer.as_str())).unwrap_or_default();
         assert!(line.contains("an import") && line.contains("live") && line.contains("without end"), "{table}");
     }
-    let clean = parsed(&told(&["audit", "--store", url, "--json"]));
+    let clean = parsed(&run_and_print(&["audit", "--store", url, "--json"]));
     assert_eq!((clean["clean"].as_bool(), number(&clean["counters"]), number(&clean["sum"])), (Some(true), 3, 15));
-    assert!(told(&["audit", "--store", url]).contains("clean"));
+    assert!(run_and_print(&["audit", "--store", url]).contains("clean"));
 
     let refused = quipu(&["writers", "retire", &writers[0], "--store", url]);
     assert!(!refused.status.success() && text(&refused.stderr).contains("--force"), "{}", text(&refused.stderr));
-    assert!(told(&["writers", "retire", &writers[0], "--store", url, "--force"]).contains("is retiring"));
-    assert!(told(&["writers", "retire", &writers[0], "--store", url]).contains("already retiring"));
-    let table = told(&["writers", "--store", url]);
+    assert!(run_and_print(&["writers", "retire", &writers[0], "--store", url, "--force"]).contains("is retiring"));
+    assert!(run_and_print(&["writers", "retire", &writers[0], "--store", url]).contains("already retiring"));
+    let table = run_and_print(&["writers", "--store", url]);
     assert!(table.lines().any(|line| line.contains(&writers[0]) && line.contains("retiring")), "{table}");
     assert!(table.contains("the mark of an import"), "{table}");
     let unknown = quipu(&["writers", "retire", "0000000000000001.0000000000000001", "--store", url]);
@@ -85,8 +85,8 @@ fn writers_shards_and_drift_of_a_postgres_store_are_shown() {
     let url = store.url();
     let [_, second] = looks_as_it_should(&url);
     let bits = second.replace('.', "");
-    store.ask(&format!("DELETE FROM quipu_writers WHERE writer = '{bits}'::uuid")).expect("it is planted");
-    store.ask("UPDATE quipu_cells SET value = 1e30 WHERE value = 8").expect("it is planted");
+    store.query(&format!("DELETE FROM quipu_writers WHERE writer = '{bits}'::uuid")).expect("it is planted");
+    store.query("UPDATE quipu_cells SET value = 1e30 WHERE value = 8").expect("it is planted");
     let out = drifts(&url);
     assert!(out.contains("which is not registered") && out.contains(&second), "{out}");
     assert!(out.contains("fits no reply"), "{out}");
@@ -131,10 +131,10 @@ fn names_are_shown(url: &str) {
         assert!(number(&cell["version"]) > 0 && number(&cell["bytes"]) > 0 && cell["value"].is_null(), "{cell}");
     }
     for command in [&["writers"][..], &["shards", "likes:named"], &["shards", "visitors:1"]] {
-        let table = told(&[command, &["--store", url]].concat());
+        let table = run_and_print(&[command, &["--store", url]].concat());
         assert!(table.contains("web 1") && table.contains(&hosted), "{table}");
     }
-    assert!(!told(&["shards", "visitors:1", "--store", url]).contains("sum"), "a sketch has no sum");
+    assert!(!run_and_print(&["shards", "visitors:1", "--store", url]).contains("sum"), "a sketch has no sum");
 }
 
 /// What a command prints as JSON, once it is as it should be.
@@ -198,18 +198,18 @@ fn a_node_that_its_store_has_forgotten_goes_on_once_it_was_said_what_becomes_of_
     store.stop().expect("it can be stopped");
     assert_eq!(connect(&program).call(&["INCRBY", "likes:1", "3"]).expect("it answers"), Value::Integer(8));
     program.kill9();
-    store.cont().expect("it goes on");
-    let lives = parsed(&told(&["writers", "--data", data, "--json"]));
-    let life = &lives["writers"][0];
-    assert_eq!((number(&life["sum"]), number(&life["unconfirmed"])), (8, 3), "{lives}");
+    store.resume().expect("it goes on");
+    let incarnations = parsed(&run_and_print(&["writers", "--data", data, "--json"]));
+    let incarnation = &incarnations["writers"][0];
+    assert_eq!((number(&incarnation["sum"]), number(&incarnation["unconfirmed"])), (8, 3), "{incarnations}");
     let text_of = |value: &serde_json::Value| value.as_str().expect("it is text").to_owned();
-    let writer = format!("{}.{}", text_of(&lives["node"]), text_of(&life["incarnation"]));
+    let writer = format!("{}.{}", text_of(&incarnations["node"]), text_of(&incarnation["incarnation"]));
 
     let adopt = ["writers", "adopt", &writer, "--data", data, "--store", &url];
     let early = quipu(&adopt);
     assert!(!early.status.success() && text(&early.stderr).contains("start the node"), "{}", text(&early.stderr));
     let began = now();
-    while told(&["writers", "--store", &url]).contains(&writer) {
+    while run_and_print(&["writers", "--store", &url]).contains(&writer) {
         assert!(began.elapsed() < Duration::from_secs(60), "it is never forgotten");
         thread::sleep(Duration::from_millis(200));
     }
@@ -231,9 +231,10 @@ fn a_node_that_its_store_has_forgotten_goes_on_once_it_was_said_what_becomes_of_
     let (_, log) = program.terminate().expect("it ends");
     assert_eq!(log.matches("this node is fenced").count(), 1, "{log}");
 
-    let stranger = quipu(&["writers", "adopt", "0000000000000001.0000000000000001", "--data", data, "--store", &url]);
-    assert!(text(&stranger.stderr).contains("is no life of"), "{}", text(&stranger.stderr));
-    assert!(told(&adopt).contains("in sum 3: counted"));
+    let unknown_writer =
+        quipu(&["writers", "adopt", "0000000000000001.0000000000000001", "--data", data, "--store", &url]);
+    assert!(text(&unknown_writer.stderr).contains("is no life of"), "{}", text(&unknown_writer.stderr));
+    assert!(run_and_print(&adopt).contains("in sum 3: counted"));
     let program = away.start().expect("it starts");
     for node in [&program, &other] {
         answers(node, &["GET", "likes:1"], |answer| *answer == Value::Bulk(b"8".to_vec()));

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use quipu_model::Durability;
 use quipu_testkit::program::Program;
-use quipu_testkit::resp::Client;
+use quipu_testkit::resp::TestRespClient;
 use quipu_testkit::servers::postgres::PostgresServer;
 use quipu_testkit::servers::redis::{RedisCluster, RedisServer};
 use serde_json::Value as Json;
@@ -33,7 +33,7 @@ pub fn quipu(arguments: &[&str]) -> Output {
 }
 
 /// What a command prints when it succeeds.
-pub fn told(arguments: &[&str]) -> String {
+pub fn run_and_print(arguments: &[&str]) -> String {
     let output = quipu(arguments);
     assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
     text(&output.stdout)
@@ -49,7 +49,7 @@ pub fn parsed(text: &str) -> Json {
 
 /// The counts of a store, by its export; sketches have no value there.
 pub fn values(store: &str) -> Values {
-    let lines = told(&["export", "--store", store]);
+    let lines = run_and_print(&["export", "--store", store]);
     let counters =
         lines.lines().map(parsed).filter(|line| !line["value"].is_null()).map(|line| {
             (line["name"].as_str().expect("names of these tests are text").to_owned(), number(&line["value"]))
@@ -99,14 +99,14 @@ fn node(store: &str) -> (TempDir, Program) {
 }
 
 /// Waits until something is so.
-pub fn eventually<T: std::fmt::Debug>(what: &str, look: impl FnMut() -> T, good: impl Fn(&T) -> bool) -> T {
-    let (began, mut look) = (now(), look);
+pub fn eventually<T: std::fmt::Debug>(what: &str, probe: impl FnMut() -> T, good: impl Fn(&T) -> bool) -> T {
+    let (began, mut probe) = (now(), probe);
     loop {
-        let seen = look();
-        if good(&seen) {
-            return seen;
+        let latest = probe();
+        if good(&latest) {
+            return latest;
         }
-        assert!(began.elapsed() < PATIENCE, "{what}: {seen:?}");
+        assert!(began.elapsed() < PATIENCE, "{what}: {latest:?}");
         thread::sleep(Duration::from_millis(20));
     }
 }
@@ -132,7 +132,7 @@ fn import_killed_and_repeated(source: &RedisServer, target: &str, rows: impl Fn(
     let left = eventually("it is not known how far it came", &rows, |&rows| rows > 0);
     assert!(left < COUNTERS, "it was killed in the middle, and {left} counters are in");
 
-    told(&import);
+    run_and_print(&import);
     assert_eq!(values(target), expected, "once it is through, it is exact");
 
     for (n, value) in expected.values_mut().enumerate() {
@@ -144,11 +144,11 @@ fn import_killed_and_repeated(source: &RedisServer, target: &str, rows: impl Fn(
     }
     expected.insert("likes:new".to_owned(), 1);
     set(source, &expected);
-    let report = parsed(&told(&[&import[..], &["--json"]].concat()));
+    let report = parsed(&run_and_print(&[&import[..], &["--json"]].concat()));
     assert_eq!(report["again"], true);
     assert_eq!(number(&report["counters"]), expected.len() as i128);
     assert_eq!(values(target), expected, "repeated, it is what the source has now");
-    told(&import);
+    run_and_print(&import);
     assert_eq!(values(target), expected, "and again");
     println!(
         "proof: import of {COUNTERS} counters into {}, killed with {left} in, run again and repeated: exact",
@@ -164,7 +164,7 @@ fn scheme(url: &str) -> &str {
 fn an_import_into_redis_that_is_killed_and_repeated_is_exact() {
     let (source, target) = (redis(), redis());
     let rows = || target.call(&["DBSIZE"]).ok().and_then(|size| size.number()).unwrap_or(0) - 1;
-    let stop = |stop| if stop { target.stop().expect("it stops") } else { target.cont().expect("it goes on") };
+    let stop = |stop| if stop { target.stop().expect("it stops") } else { target.resume().expect("it goes on") };
     import_killed_and_repeated(&source, &target.url(), rows, stop);
 }
 
@@ -172,8 +172,8 @@ fn an_import_into_redis_that_is_killed_and_repeated_is_exact() {
 fn an_import_into_postgres_that_is_killed_and_repeated_is_exact() {
     let (source, target) = (redis(), postgres());
     let rows =
-        || target.ask("SELECT count(*) FROM quipu_counters").ok().and_then(|rows| rows.parse().ok()).unwrap_or(0);
-    let stop = |stop| if stop { target.stop().expect("it stops") } else { target.cont().expect("it goes on") };
+        || target.query("SELECT count(*) FROM quipu_counters").ok().and_then(|rows| rows.parse().ok()).unwrap_or(0);
+    let stop = |stop| if stop { target.stop().expect("it stops") } else { target.resume().expect("it goes on") };
     import_killed_and_repeated(&source, &target.url(), rows, stop);
 }
 
@@ -182,10 +182,10 @@ fn what_nodes_count_and_take_beside_an_import_is_counted_once() {
     let (source, target) = (redis(), redis());
     let (from, to) = (source.url(), target.url());
     set(&source, &[("likes:1".to_owned(), 100), ("likes:2".to_owned(), 200), ("likes:3".to_owned(), 300)].into());
-    told(&["import", &from, "--store", &to]);
+    run_and_print(&["import", &from, "--store", &to]);
     let (_data, node) = node(&to);
     let mut client = connect(&node);
-    let shown = |client: &mut Client, name: &str| client.call(&["GET", name]).expect("it answers").number();
+    let shown = |client: &mut TestRespClient, name: &str| client.call(&["GET", name]).expect("it answers").number();
     assert_eq!(shown(&mut client, "likes:1"), Some(100), "a node shows what was imported");
     client.call(&["INCRBY", "likes:1", "7"]).expect("it answers");
     // Taken: what the import says of it from now on is what came after.
@@ -194,12 +194,12 @@ fn what_nodes_count_and_take_beside_an_import_is_counted_once() {
     eventually("the node settles", || values(&to), |values| values.get("likes:1") == Some(&107));
 
     set(&source, &[("likes:1".to_owned(), 110), ("likes:2".to_owned(), 230)].into());
-    told(&["import", &from, "--store", &to]);
+    run_and_print(&["import", &from, "--store", &to]);
     let expected: Values = [("likes:1".to_owned(), 117), ("likes:2".to_owned(), 30)].into();
     assert_eq!(values(&to), expected, "of what was taken, nothing comes back");
     assert_eq!(client.call(&["GETSET", "likes:2", "1000"]).expect("it answers").number(), Some(30));
     set(&source, &[("likes:2".to_owned(), 231), ("likes:3".to_owned(), 301)].into());
-    told(&["import", &from, "--store", &to]);
+    run_and_print(&["import", &from, "--store", &to]);
     let expected: Values =
         [("likes:1".to_owned(), 117), ("likes:2".to_owned(), 1_001), ("likes:3".to_owned(), 1)].into();
     assert_eq!(values(&to), expected, "through any number of epochs");
@@ -212,10 +212,10 @@ fn an_import_that_is_done_is_closed_by_a_node_and_never_begun_anew() {
     let (source, target) = (redis(), redis());
     let (from, to) = (source.url(), target.url());
     set(&source, &[("likes:1".to_owned(), 100)].into());
-    told(&["import", &from, "--store", &to, "--done"]);
+    run_and_print(&["import", &from, "--store", &to, "--done"]);
     let (_data, node) = node(&to);
     let stages = || {
-        let writers = parsed(&told(&["writers", "--store", &to, "--json"]));
+        let writers = parsed(&run_and_print(&["writers", "--store", &to, "--json"]));
         let stage = |who: &str| {
             let found = writers["writers"].as_array().expect("a list").iter().find(|writer| writer["who"] == who);
             found.map_or_else(String::new, |found| found["stage"].as_str().unwrap_or_default().to_owned())
@@ -223,7 +223,7 @@ fn an_import_that_is_done_is_closed_by_a_node_and_never_begun_anew() {
         (stage("an import"), stage("the mark of an import that is done"))
     };
     eventually("a node closes it", stages, |(import, mark)| import == "closed" && mark == "live");
-    let cell = &parsed(&told(&["shards", "likes:1", "--store", &to, "--json"]))["cells"][0];
+    let cell = &parsed(&run_and_print(&["shards", "likes:1", "--store", &to, "--json"]))["cells"][0];
     assert_eq!(cell["state"], "closed");
     set(&source, &[("likes:1".to_owned(), 150)].into());
     let again = quipu(&["import", &from, "--store", &to]);
@@ -237,7 +237,7 @@ fn an_import_that_is_done_is_closed_by_a_node_and_never_begun_anew() {
 fn an_import_from_postgres_takes_names_and_values_of_any_type_and_lists_what_counts_nothing() {
     let (source, target) = (postgres(), redis());
     source
-        .ask(
+        .query(
             "CREATE TABLE posts (id int, likes bigint, score numeric, raw bytea);
              INSERT INTO posts SELECT n, n * 3, n * 2, convert_to('raw:' || n, 'UTF8') FROM generate_series(1, 10000) n;
              INSERT INTO posts VALUES (10001, NULL, 1.5, NULL), (10001, 7, 7, 'raw:1')",
@@ -255,8 +255,8 @@ fn an_import_from_postgres_takes_names_and_values_of_any_type_and_lists_what_cou
     assert!(!output.status.success(), "something was skipped");
     let report = parsed(&text(&output.stdout));
     assert_eq!((number(&report["counters"]), report["skipped"].as_array().map(Vec::len)), (10_000, Some(2)));
-    let told = text(&output.stderr);
-    assert!(told.contains("raw:1: it is named twice") && told.contains("no name"), "{told}");
+    let message = text(&output.stderr);
+    assert!(message.contains("raw:1: it is named twice") && message.contains("no name"), "{message}");
     let expected: Values = (1..=10_000)
         .flat_map(|n| [(format!("likes:{n}"), i128::from(n * 3)), (format!("raw:{n}"), i128::from(n * 2))])
         .collect();
@@ -301,7 +301,7 @@ fn masters_of_a_cluster_and_a_server_of_ours_are_sources_too() {
         }
     }
     for master in &cluster.servers[..3] {
-        told(&["import", &master.url(), "--store", &store, "--as", "cluster"]);
+        run_and_print(&["import", &master.url(), "--store", &store, "--as", "cluster"]);
     }
     assert_eq!(values(&store), expected);
 
@@ -310,7 +310,7 @@ fn masters_of_a_cluster_and_a_server_of_ours_are_sources_too() {
     connect(&server).call(&["INCRBY", "views:1", "42"]).expect("it answers");
     expected.insert("views:1".to_owned(), 42);
     for _ in 0..2 {
-        told(&["import", &format!("redis://{}", server.address()), "--store", &store]);
+        run_and_print(&["import", &format!("redis://{}", server.address()), "--store", &store]);
         assert_eq!(values(&store), expected);
     }
     assert!(server.terminate().expect("it ends").0.success());
@@ -322,7 +322,7 @@ fn a_copy_is_compared_counter_by_counter_and_differences_are_found() {
     let (store, other) = (from.url(), to.url());
     let expected = many();
     set(&source, &expected);
-    told(&["import", &source.url(), "--store", &store]);
+    run_and_print(&["import", &source.url(), "--store", &store]);
     let (_data, node) = node(&store);
     let mut client = connect(&node);
     for request in [["INCRBY", "likes:1", "5"], ["SET", "likes:2", "77"], ["PEXPIREAT", "likes:3", "4102444800000"]] {
@@ -333,25 +333,25 @@ fn a_copy_is_compared_counter_by_counter_and_differences_are_found() {
     assert!(node.terminate().expect("it ends").0.success());
 
     let copy = ["copy", "--from", &store, "--to", &other];
-    let report = parsed(&told(&[&copy[..], &["--json"]].concat()));
+    let report = parsed(&run_and_print(&[&copy[..], &["--json"]].concat()));
     assert_eq!(number(&report["compared"]), i128::from(COUNTERS - 1));
     assert_eq!(report["differences"], Json::Array(Vec::new()));
     let copied = values(&other);
     assert_eq!(copied, values(&store));
     assert_eq!((copied["likes:1"], copied["likes:2"], copied.get("likes:4")), (-988, 77, None));
-    let third = parsed(&told(&["export", "--store", &other, "--match", "likes:3"]));
+    let third = parsed(&run_and_print(&["export", "--store", &other, "--match", "likes:3"]));
     assert_eq!(number(&third["expires_at"]), 4_102_444_800_000, "{third}");
 
     let plant = |name: &str| {
         let cell = format!("(SELECT id FROM quipu_counters WHERE name = '{name}')");
-        to.ask(&format!("UPDATE quipu_cells SET value = value + 1, seq = seq - 1 WHERE counter = {cell}"))
+        to.query(&format!("UPDATE quipu_cells SET value = value + 1, seq = seq - 1 WHERE counter = {cell}"))
             .expect("it is planted");
     };
     plant("likes:9");
-    to.ask("DELETE FROM quipu_cells WHERE counter = (SELECT id FROM quipu_counters WHERE name = 'likes:8')")
+    to.query("DELETE FROM quipu_cells WHERE counter = (SELECT id FROM quipu_counters WHERE name = 'likes:8')")
         .expect("it is gone");
     // And one that only the copy has.
-    to.ask("UPDATE quipu_counters SET name = 'likes:other' WHERE name = 'likes:10'").expect("it is planted");
+    to.query("UPDATE quipu_counters SET name = 'likes:other' WHERE name = 'likes:10'").expect("it is planted");
     let found = quipu(&[&copy[..], &["--verify-only"]].concat());
     let out = text(&found.stdout);
     assert!(!found.status.success() && out.contains("4 differ"), "{out}");
@@ -359,9 +359,9 @@ fn a_copy_is_compared_counter_by_counter_and_differences_are_found() {
     assert!(out.lines().any(|line| line.split_whitespace().eq(["likes:8", "-944", "-"])), "{out}");
     assert!(out.lines().any(|line| line.split_whitespace().eq(["likes:10", "-930", "-"])), "{out}");
     assert!(out.lines().any(|line| line.split_whitespace().eq(["likes:other", "-", "-930"])), "{out}");
-    to.ask("DELETE FROM quipu_cells WHERE counter = (SELECT id FROM quipu_counters WHERE name = 'likes:other')")
+    to.query("DELETE FROM quipu_cells WHERE counter = (SELECT id FROM quipu_counters WHERE name = 'likes:other')")
         .expect("it is gone");
-    let again = told(&copy);
+    let again = run_and_print(&copy);
     assert!(again.contains("same value in both"), "copied again, it is put right: {again}");
     assert!(quipu(&["audit", "--store", &other]).status.success());
 
@@ -385,7 +385,7 @@ fn a_server_is_exported_with_names_of_any_bytes() {
     assert_eq!(raw.read(&mut [0; 64]).expect("it answers"), 4);
 
     let address = server.address().to_string();
-    let lines: Vec<Json> = told(&["export", "--from", &address]).lines().map(parsed).collect();
+    let lines: Vec<Json> = run_and_print(&["export", "--from", &address]).lines().map(parsed).collect();
     assert_eq!(lines.len(), 2_502);
     let value = |key: &str, name: &str| lines.iter().find(|line| line[key] == name).map(|line| number(&line["value"]));
     assert_eq!(
@@ -395,7 +395,7 @@ fn a_server_is_exported_with_names_of_any_bytes() {
 
     let file = data.path().join("views.csv");
     let path = file.to_str().expect("it is text");
-    let out = told(&["export", "--from", &address, "--match", "views:7", "--format", "csv", "--out", path]);
+    let out = run_and_print(&["export", "--from", &address, "--match", "views:7", "--format", "csv", "--out", path]);
     assert_eq!(out, "1 counters\n");
     let written = std::fs::read_to_string(&file).expect("it is there");
     assert_eq!(

@@ -6,13 +6,13 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 /// A server, and where it speaks HTTP.
-struct Served {
+struct HttpServer {
     child: Child,
     http: String,
 }
 
-impl Served {
-    fn start(data: &Path) -> Served {
+impl HttpServer {
+    fn start(data: &Path) -> HttpServer {
         let mut child = Command::new(env!("CARGO_BIN_EXE_quipu"))
             .env_clear()
             .args(["serve", "--resp", "127.0.0.1:0", "--http", "127.0.0.1:0", "--seal-every", "50ms"])
@@ -25,7 +25,7 @@ impl Served {
         let http = lines.find_map(|line| Some(line.split_once("http://")?.1.trim().to_owned()));
         // The rest is read, so that it never waits for a full pipe.
         std::thread::spawn(move || lines.for_each(drop));
-        Served { child, http: http.expect("it says where") }
+        HttpServer { child, http: http.expect("it says where") }
     }
 
     /// Status and body.
@@ -54,7 +54,7 @@ impl Served {
 fn what_was_answered_is_in_force_after_a_kill_and_what_it_made_durable_is_there() {
     let data = tempfile::tempdir().expect("a temporary directory");
     for round in 1..=12u64 {
-        let served = Served::start(data.path());
+        let served = HttpServer::start(data.path());
         if round > 1 {
             let (_, shown) = served.ask("GET", "/v1/namespaces/x", "");
             assert_eq!(shown["put"]["ttl"], format!("{}h", round + 100), "{shown}");

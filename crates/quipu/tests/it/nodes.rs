@@ -12,11 +12,11 @@ use std::thread;
 use std::time::Duration;
 
 use quipu_model::Durability;
-use quipu_testkit::Dice;
-use quipu_testkit::judge::reaches;
+use quipu_testkit::SeededRng;
+use quipu_testkit::judge::is_subset_sum;
 use quipu_testkit::program::{Launch, Program};
-use quipu_testkit::proxy::{Proxy, Weather};
-use quipu_testkit::resp::Client;
+use quipu_testkit::proxy::{NetworkFault, Proxy};
+use quipu_testkit::resp::TestRespClient;
 use quipu_testkit::servers::postgres::PostgresServer;
 use quipu_testkit::servers::redis::{RedisCluster, RedisServer};
 use tempfile::TempDir;
@@ -62,7 +62,7 @@ macro_rules! store_server {
             }
 
             fn cont(&self) {
-                <$server>::cont(self).expect("it goes on");
+                <$server>::resume(self).expect("it goes on");
             }
         }
     };
@@ -85,7 +85,7 @@ struct Account {
 
 /// What clients share with whoever kills nodes under them.
 #[derive(Default)]
-struct Shared {
+struct NodesShared {
     /// Where each node listens, while it runs.
     addresses: Mutex<[Option<SocketAddr>; NODES]>,
     accounts: Mutex<BTreeMap<&'static str, Account>>,
@@ -98,7 +98,7 @@ struct Shared {
 struct Nodes {
     launches: Vec<Launch>,
     programs: Vec<Option<Program>>,
-    shared: Arc<Shared>,
+    shared: Arc<NodesShared>,
     _data: TempDir,
 }
 
@@ -114,7 +114,7 @@ impl Nodes {
             })
             .collect();
         let programs = (0..NODES).map(|_| None).collect();
-        let shared = Arc::new(Shared { harvests, ..Shared::default() });
+        let shared = Arc::new(NodesShared { harvests, ..NodesShared::default() });
         let mut nodes = Nodes { launches, programs, shared, _data: data };
         (0..NODES).for_each(|node| nodes.run(node));
         nodes
@@ -133,26 +133,26 @@ impl Nodes {
 }
 
 /// One client: asks its node until all is over, and connects again whenever the connection breaks.
-fn drive(nodes: &Shared, node: usize, dice: &Dice) {
+fn drive(nodes: &NodesShared, node: usize, rng: &SeededRng) {
     let mut client = None;
     while !nodes.over.load(Ordering::Relaxed) {
         let address = nodes.addresses.lock().expect("nobody panics holding it")[node];
-        let connected = client.take().or_else(|| Client::connect(address?, REPLY_TIMEOUT).ok());
+        let connected = client.take().or_else(|| TestRespClient::connect(address?, REPLY_TIMEOUT).ok());
         let Some(mut connected) = connected else {
             thread::sleep(Duration::from_millis(10));
             continue;
         };
-        if ask(nodes, &mut connected, dice) {
+        if ask(nodes, &mut connected, rng) {
             client = Some(connected);
         }
     }
 }
 
 /// Asks one thing, and writes down what is known of it; whether the connection is whole.
-fn ask(nodes: &Shared, client: &mut Client, dice: &Dice) -> bool {
-    let harvests = nodes.harvests && dice.chance(3);
-    let name = if harvests || dice.chance(50) { *dice.pick(&HARVESTED) } else { *dice.pick(&PLAIN) };
-    let delta = 1 + dice.below(5) as i64;
+fn ask(nodes: &NodesShared, client: &mut TestRespClient, rng: &SeededRng) -> bool {
+    let harvests = nodes.harvests && rng.chance(3);
+    let name = if harvests || rng.chance(50) { *rng.pick(&HARVESTED) } else { *rng.pick(&PLAIN) };
+    let delta = 1 + rng.below(5) as i64;
     let answer = match harvests {
         true => client.call(&["GETSET", name, "0"]),
         false => client.call(&["INCRBY", name, &delta.to_string()]),
@@ -179,12 +179,12 @@ fn pause(millis: u64) {
 /// Loads three nodes while something happens to them and their store, and judges what is left.
 fn nothing_is_lost_or_doubled(what: &str, url: &str, harvests: bool, happen: impl FnOnce(&mut Nodes)) {
     let mut nodes = Nodes::start(url, harvests);
-    let dice = Dice::new(u64::from(std::process::id()));
+    let rng = SeededRng::new(u64::from(std::process::id()));
     let shared = nodes.shared.clone();
     thread::scope(|scope| {
         for client in 0..NODES * CLIENTS {
-            let (shared, dice) = (&shared, dice.fork());
-            scope.spawn(move || drive(shared, client % NODES, &dice));
+            let (shared, rng) = (&shared, rng.fork());
+            scope.spawn(move || drive(shared, client % NODES, &rng));
         }
         pause(1_000);
         happen(&mut nodes);
@@ -221,25 +221,25 @@ fn kill_all(nodes: &mut Nodes, store: &mut impl StoreServer) {
 }
 
 /// What requests meet on a bad network: some are answered by nobody though they were carried out, some are not carried out.
-fn bad_weather(request: u64) -> Weather {
+fn bad_weather(request: u64) -> NetworkFault {
     match request {
-        150 => Weather::LoseReplies,
-        250 => Weather::HalfOpen,
-        _ if request % 11 == 3 => Weather::CutAfter,
-        _ if request % 17 == 5 => Weather::CutBefore,
-        _ if request % 13 == 7 => Weather::Delay(Duration::from_millis(30)),
-        _ => Weather::Clear,
+        150 => NetworkFault::LoseReplies,
+        250 => NetworkFault::HalfOpen,
+        _ if request % 11 == 3 => NetworkFault::CutAfter,
+        _ if request % 17 == 5 => NetworkFault::CutBefore,
+        _ if request % 13 == 7 => NetworkFault::Delay(Duration::from_millis(30)),
+        _ => NetworkFault::PassThrough,
     }
 }
 
 fn judge(what: &str, nodes: &Nodes) {
-    let mut clients: Vec<Client> = nodes.programs.iter().flatten().map(connect).collect();
+    let mut clients: Vec<TestRespClient> = nodes.programs.iter().flatten().map(connect).collect();
     let accounts = nodes.shared.accounts.lock().expect("nobody panics holding it");
     let began = now();
     for (name, account) in accounts.iter() {
         let Account { acked, unknown, returned, lost, .. } = account;
         let judged = |left: i64| match lost {
-            0 => reaches(i128::from(left + returned - acked), unknown.iter().copied()),
+            0 => is_subset_sum(i128::from(left + returned - acked), unknown.iter().copied()),
             // What a lost one took is not there any more, and nobody was told.
             _ => left + returned <= acked + unknown.iter().sum::<i64>(),
         };
@@ -274,7 +274,7 @@ fn judge(what: &str, nodes: &Nodes) {
     );
 }
 
-fn value(client: &mut Client, name: &str) -> i64 {
+fn value(client: &mut TestRespClient, name: &str) -> i64 {
     client.call(&["GET", name]).expect("it answers").number().unwrap_or(-1)
 }
 
@@ -299,7 +299,8 @@ fn three_nodes_on_postgresql_lose_and_double_nothing_whatever_is_killed() {
 fn bad_network(server: SocketAddr) -> (Proxy, Arc<AtomicBool>) {
     let clear = Arc::new(AtomicBool::new(false));
     let cleared = clear.clone();
-    let plan = move |request| if cleared.load(Ordering::Relaxed) { Weather::Clear } else { bad_weather(request) };
+    let plan =
+        move |request| if cleared.load(Ordering::Relaxed) { NetworkFault::PassThrough } else { bad_weather(request) };
     (Proxy::start(server, plan).expect("a proxy starts"), clear)
 }
 
@@ -337,7 +338,7 @@ fn a_redis_that_comes_back_empty_is_told_everything_again() {
 
 #[test]
 fn three_nodes_on_a_cluster_go_on_when_a_master_is_lost() {
-    let mut cluster = RedisCluster::start_hasty().expect("a Redis Cluster starts");
+    let mut cluster = RedisCluster::start_with_fast_failover().expect("a Redis Cluster starts");
     let url = cluster.url();
     nothing_is_lost_or_doubled("a Redis Cluster that lost a master", &url, false, |_| {
         cluster.fail_over(0).expect("its replica takes over");

@@ -4,7 +4,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use quipu_model::Durability;
-use quipu_testkit::load::info;
+use quipu_testkit::load::read_info;
 use quipu_testkit::program::Program;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -67,7 +67,7 @@ fn add(program: &Program, delta: i64) -> (u16, String) {
 }
 
 fn figure(program: &Program, name: &str) -> u64 {
-    info(&mut connect(program), "quipu").expect("it tells of itself")[name].parse().expect("a number")
+    read_info(&mut connect(program), "quipu").expect("it tells of itself")[name].parse().expect("a number")
 }
 
 fn until(what: &str, mut done: impl FnMut() -> bool) {

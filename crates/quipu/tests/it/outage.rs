@@ -94,9 +94,9 @@ fn goes_away_and_comes_back(engine: &str, store: &mut impl StoreServer, url: &st
         assert!(reply.starts_with("HTTP/1.1 503") && reply.contains(&error), "{error:?} is not in {reply}");
         assert!(http_get(node, "/readyz?store=maybe").starts_with("HTTP/1.1 400"));
         assert!(health(node, &[]).status.success());
-        let asked = health(node, &["--store"]);
-        let said = String::from_utf8_lossy(&asked.stderr).into_owned();
-        assert!(asked.status.code() == Some(1) && said.contains("cannot be reached: "), "{said}");
+        let checked = health(node, &["--store"]);
+        let message = String::from_utf8_lossy(&checked.stderr).into_owned();
+        assert!(checked.status.code() == Some(1) && message.contains("cannot be reached: "), "{message}");
         assert!(http_get(node, "/metrics").contains("\nquipu_store_reachable 0\n"));
     }
     wait_until("the store is away for long", || {
@@ -151,7 +151,7 @@ fn a_store_that_hangs_is_an_outage_and_one_that_lost_data_is_logged() {
     redis.stop().expect("it can be stopped");
     let noticed = wait_until("a hanging store is noticed", || info(&node, "store_reachable") == "0");
     println!("proof: a store that hangs is noticed after {noticed:.1?}");
-    redis.cont().expect("it goes on");
+    redis.resume().expect("it goes on");
     wait_until("it is back", || info(&node, "store_reachable") == "1");
 
     redis.restart_empty().expect("it starts again");

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use quipu_model::Durability;
 use quipu_testkit::program::{Launch, LaunchError, Program};
-use quipu_testkit::resp::{Client, Value};
+use quipu_testkit::resp::{TestRespClient, Value};
 use tempfile::TempDir;
 
 use crate::life::{connect, launch, now};
@@ -40,7 +40,7 @@ fn start(launch: &Launch) -> Program {
     launch.start().unwrap_or_else(|error| panic!("{error}"))
 }
 
-fn call(client: &mut Client, request: &[&str]) -> Value {
+fn call(client: &mut TestRespClient, request: &[&str]) -> Value {
     client.call(request).expect("it answers")
 }
 
@@ -49,7 +49,7 @@ fn number(value: &Value) -> i64 {
 }
 
 /// A field of a reading, if it has it.
-fn field(client: &mut Client, name: &str, field: &str) -> Option<i64> {
+fn field(client: &mut TestRespClient, name: &str, field: &str) -> Option<i64> {
     let reading = call(client, &["QUIPU.READ", name]);
     reading.pairs().iter().find(|(key, _)| key.bytes() == Some(field.as_bytes())).map(|(_, value)| number(value))
 }
@@ -74,7 +74,7 @@ fn json(program: &Program, method: &str, path: &str, body: &str) -> (u16, serde_
 }
 
 /// So many INCRs in one pipeline; the values they were told.
-fn incr(client: &mut Client, name: &str, times: usize) -> Vec<i64> {
+fn incr(client: &mut TestRespClient, name: &str, times: usize) -> Vec<i64> {
     let request = vec!["INCR".to_owned(), name.to_owned()];
     client.send(&vec![request; times]).expect("it takes requests");
     (0..times).map(|_| number(&client.receive().expect("it answers"))).collect()
@@ -86,9 +86,9 @@ fn what_is_sampled_is_told_with_its_bounds_on_both_doors_and_after_a_kill() {
     let launch_sampled = with_file(data.path(), FILE);
     let mut program = start(&launch_sampled);
     let mut client = connect(&program);
-    let told = incr(&mut client, "v:a", 40_000);
-    assert!(told.windows(2).all(|pair| pair[1] == pair[0] || pair[1] == pair[0] + 100), "p for each that is taken");
-    let value = *told.last().expect("there are some");
+    let observed = incr(&mut client, "v:a", 40_000);
+    assert!(observed.windows(2).all(|pair| pair[1] == pair[0] || pair[1] == pair[0] + 100), "p for each that is taken");
+    let value = *observed.last().expect("there are some");
     // Seven deviations of √(99 · 40,000): the dice are others in every run.
     assert!((26_000..54_000).contains(&value), "{value}");
     assert_eq!(field(&mut client, "v:a", "value"), Some(value));
@@ -143,9 +143,9 @@ fn what_is_sampled_is_told_with_its_bounds_on_both_doors_and_after_a_kill() {
     let words = |request: &[&str]| request.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
     client.send(&requests.map(words)).expect("it takes requests");
     let replies: Vec<Value> = (0..4).map(|_| client.receive().expect("it answers")).collect();
-    let told =
+    let observed =
         [&replies[1], &replies[3]].map(|reply| String::from_utf8_lossy(reply.bytes().expect("text")).into_owned());
-    assert!(told.iter().all(|told| told.contains("sampling_rate:1\r\n")), "{told:?}");
+    assert!(observed.iter().all(|observed| observed.contains("sampling_rate:1\r\n")), "{observed:?}");
     let value = number(&replies[2]);
 
     // Killed, and started by a file that says nothing of it: what was sampled says so, what begins is exact.
@@ -173,19 +173,19 @@ fn what_is_sampled_in_an_overload_is_exact_while_there_is_none() {
     let text = "WRONGTYPE an add with bounds needs an exact counter, and this one is sampled; nothing was applied";
     assert_eq!(bounded, Value::Error(text.into()), "also where nothing has happened yet");
     let keeps_up = || ask(&program, "GET", "/metrics", "").1.contains("\nquipu_sampling_rate 1\n");
-    let seen = (0..LOOKS_MAX).find_map(|look| {
-        let (began, name) = (now(), format!("o:{look}"));
+    let exact_reading = (0..LOOKS_MAX).find_map(|attempt| {
+        let (began, name) = (now(), format!("o:{attempt}"));
         if !keeps_up() {
             // Until it is over: a rate is halved once in a second.
             thread::sleep(OVERLOAD_TIME_MIN);
             return None;
         }
-        let told = incr(&mut client, &name, 500).last().copied();
+        let observed = incr(&mut client, &name, 500).last().copied();
         let reading = ["exact", "sampled_rate"].map(|key| field(&mut client, &name, key));
         // Whatever began since has not ended.
-        (keeps_up() && began.elapsed() < OVERLOAD_TIME_MIN).then_some((told, reading))
+        (keeps_up() && began.elapsed() < OVERLOAD_TIME_MIN).then_some((observed, reading))
     });
-    assert_eq!(seen.expect("the journal keeps up at some time"), (Some(500), [Some(1), None]));
+    assert_eq!(exact_reading.expect("the journal keeps up at some time"), (Some(500), [Some(1), None]));
     program.terminate().expect("it ends");
 }
 

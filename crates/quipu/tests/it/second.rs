@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use quipu_model::Durability;
 use quipu_testkit::program::{Launch, LaunchError, Program};
-use quipu_testkit::resp::{Client, Value};
+use quipu_testkit::resp::{TestRespClient, Value};
 use tempfile::TempDir;
 
 use crate::life::{connect, launch};
@@ -43,16 +43,16 @@ fn a_second_process_on_the_same_directory_is_refused_and_told_who_has_it() {
     let data = TempDir::new().expect("a temporary directory can be made");
     let launch = launch(data.path(), Durability::Durable);
     let first = launch.start().expect("the first one starts");
-    let mut client = Client::connect(first.address(), Duration::from_secs(20)).expect("the first one accepts");
+    let mut client = TestRespClient::connect(first.address(), Duration::from_secs(20)).expect("the first one accepts");
     assert_eq!(client.call(&["INCR", "a"]).expect("the first one answers"), Value::Integer(1));
 
-    let told = refusal(&launch);
-    assert!(told.contains(&first.pid().to_string()), "the message names process {}: {told}", first.pid());
+    let message = refusal(&launch);
+    assert!(message.contains(&first.pid().to_string()), "the message names process {}: {message}", first.pid());
 
     assert_eq!(client.call(&["INCR", "a"]).expect("the first one still answers"), Value::Integer(2));
     first.kill9();
     let third = launch.start().expect("the directory of a killed process is free again");
-    let mut client = Client::connect(third.address(), Duration::from_secs(20)).expect("the third one accepts");
+    let mut client = TestRespClient::connect(third.address(), Duration::from_secs(20)).expect("the third one accepts");
     assert_eq!(client.call(&["GET", "a"]).expect("the third one answers"), Value::Bulk(b"2".to_vec()));
 }
 
@@ -80,9 +80,9 @@ fn a_removed_or_replaced_lock_file_lets_no_second_process_in() {
             &["clock", "lower", "--data", dir],
         ] {
             let output = quipu(words);
-            let told = String::from_utf8_lossy(&output.stderr);
-            assert_eq!(output.status.code(), Some(1), "{words:?}: {told}");
-            assert!(told.contains("is in use"), "{words:?}: {told}");
+            let message = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(1), "{words:?}: {message}");
+            assert!(message.contains("is in use"), "{words:?}: {message}");
         }
     }
     assert_eq!(incr(&first), 2, "the first one goes on");
@@ -131,8 +131,8 @@ fn a_program_whose_files_are_removed_or_replaced_ends_and_says_which() {
         replace(&path);
         let (status, stderr) = program.wait().expect("it ends by itself");
         assert_eq!(status.code(), Some(EXIT_JOURNAL_FAILED), "{file}: {stderr}");
-        let told = format!("{} was removed or replaced while this process used it", path.display());
-        assert!(stderr.contains(&told), "{file}: {stderr}");
+        let message = format!("{} was removed or replaced while this process used it", path.display());
+        assert!(stderr.contains(&message), "{file}: {stderr}");
     }
 }
 

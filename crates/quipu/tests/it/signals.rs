@@ -4,9 +4,9 @@ use std::process::ExitStatus;
 use std::time::Duration;
 
 use quipu_model::Durability;
-use quipu_testkit::Dice;
+use quipu_testkit::SeededRng;
 use quipu_testkit::judge::Violation;
-use quipu_testkit::load::{Account, Loss};
+use quipu_testkit::load::{LoadAccount, Loss};
 use quipu_testkit::program::Program;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
@@ -53,19 +53,19 @@ fn sighup_does_not_stop_a_program_under_nohup() {
 
 fn run(mode: Durability, stop_by: fn(Program) -> std::io::Result<(ExitStatus, String)>) {
     let seed = seed();
-    let (dice, data) = (Dice::new(seed), TempDir::new().expect("a temporary directory can be made"));
+    let (rng, data) = (SeededRng::new(seed), TempDir::new().expect("a temporary directory can be made"));
     let launch = launch(data.path(), mode);
-    let mut account = Account::new();
+    let mut account = LoadAccount::new();
     for stop in 0..=STOPS {
         let program = launch.start().expect("the program starts after a clean stop");
         let violations: Vec<String> =
             judge(&program, &mut account, Loss::Nothing).iter().map(Violation::to_string).collect();
         assert!(violations.is_empty(), "{mode}, stop {stop}, seed {seed}:\n{}", violations.join("\n"));
-        let length = Duration::from_millis(dice.between(20..=100).unsigned_abs());
-        let (outcome, logs) = load(program, length, &dice, stop_by);
+        let length = Duration::from_millis(rng.between(20..=100).unsigned_abs());
+        let (outcome, logs) = load(program, length, &rng, stop_by);
         let (status, stderr) = outcome.expect("the program can be signalled");
         assert!(status.success(), "{mode}, stop {stop}, seed {seed}: {status}\n{stderr}");
-        logs.into_iter().for_each(|log| account.take(log));
+        logs.into_iter().for_each(|log| account.add_log(log));
     }
     assert!(account.tally().acked > 0, "{mode}: the load reached the program: {:?}", account.tally());
 }

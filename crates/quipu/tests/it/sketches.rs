@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use quipu_model::Durability;
 use quipu_sketch::{Edits, Hll};
-use quipu_testkit::Dice;
+use quipu_testkit::SeededRng;
 use quipu_testkit::program::Program;
-use quipu_testkit::resp::{Client, Value};
+use quipu_testkit::resp::{TestRespClient, Value};
 use quipu_testkit::servers::redis::RedisServer;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
@@ -23,7 +23,7 @@ const KILLS: usize = 10;
 /// Clients that load it.
 const CLIENTS: usize = 3;
 
-fn call(client: &mut Client, request: &[&[u8]]) -> Value {
+fn call(client: &mut TestRespClient, request: &[&[u8]]) -> Value {
     client.send_encoded(&quipu_protocol::resp::request(request)).expect("it takes a request");
     client.receive().expect("it answers")
 }
@@ -40,7 +40,7 @@ fn bytes(value: Value) -> Vec<u8> {
 }
 
 /// Adds items `from..to` to a key, a hundred at a time.
-fn observe(client: &mut Client, key: &str, from: usize, to: usize) {
+fn observe(client: &mut TestRespClient, key: &str, from: usize, to: usize) {
     let items: Vec<String> = (from..to).map(|item| format!("item-{item}")).collect();
     for some in items.chunks(100) {
         let mut request = vec![&b"PFADD"[..], key.as_bytes()];
@@ -129,8 +129,8 @@ fn commands_of_one_kind_are_refused_by_counters_of_another() {
     call(&mut client, &[b"MULTI"]);
     (0..200).for_each(|_| drop(call(&mut client, &[b"GET", b"hll"])));
     let replies = call(&mut client, &[b"EXEC"]);
-    let told = replies.elements().iter().filter(|reply| matches!(reply, Value::Bulk(_))).count();
-    assert!((80..100).contains(&told) && replies.elements().len() == 200, "{told}");
+    let report = replies.elements().iter().filter(|reply| matches!(reply, Value::Bulk(_))).count();
+    assert!((80..100).contains(&report) && replies.elements().len() == 200, "{report}");
     assert_eq!(number(&call(&mut client, &[b"DBSIZE"])), 5);
 }
 
@@ -197,8 +197,8 @@ fn hot_keys_are_told_by_both_doors_without_being_asked_to_be_watched() {
         client.send_encoded(&one.repeat(batch)).expect("it takes requests");
         (0..3 * batch).for_each(|_| drop(client.receive().expect("it answers")));
     }
-    let told = call(&mut client, &[b"HOTKEYS", b"GET", b"COUNT", b"3"]);
-    let pairs = told.pairs();
+    let report = call(&mut client, &[b"HOTKEYS", b"GET", b"COUNT", b"3"]);
+    let pairs = report.pairs();
     let first = |word: &[u8]| {
         let list = pairs.iter().find(|(key, _)| key.bytes() == Some(word)).expect("it is told").1.elements();
         assert!((1..=3).contains(&list.len()), "{list:?}");
@@ -222,20 +222,20 @@ fn hot_keys_are_told_by_both_doors_without_being_asked_to_be_watched() {
 
     // One sample is no certainty.
     assert_eq!(call(&mut client, &[b"HOTKEYS", b"RESET"]), Value::Simple("OK".into()));
-    let told = loop {
+    let report = loop {
         call(&mut client, &[b"INCR", b"rare"]);
-        let told = call(&mut client, &[b"HOTKEYS", b"GET"]);
-        if !entry(&told, b"writes").elements().is_empty() {
-            break told;
+        let report = call(&mut client, &[b"HOTKEYS", b"GET"]);
+        if !entry(&report, b"writes").elements().is_empty() {
+            break report;
         }
     };
-    let rows = entry(&told, b"writes");
+    let rows = entry(&report, b"writes");
     let words: Vec<&[u8]> = rows.elements()[0].pairs().iter().filter_map(|(key, _)| key.bytes()).collect();
     assert_eq!(words, [&b"item"[..], b"about", b"at_least", b"at_most"]);
     let row = rows.elements()[0].pairs();
     assert_eq!((number(row[1].1), number(row[2].1), number(row[3].1)), (64, 3, 416), "{row:?}");
-    assert_eq!(number(&entry(&told, b"writes_enough")), 0);
-    let note = entry(&told, b"note");
+    assert_eq!(number(&entry(&report, b"writes_enough")), 0);
+    let note = entry(&report, b"note");
     assert_eq!(
         note.bytes(),
         Some(&b"too little traffic to tell hot writes and reads: fewer than 100 were sampled"[..])
@@ -251,17 +251,17 @@ fn entry(map: &Value, word: &[u8]) -> Value {
 
 /// What one client did in one life: whether each was answered.
 #[derive(Default)]
-struct Done {
+struct SketchLoadLog {
     observed: Vec<(String, bool)>,
     counted: Vec<(String, u64, bool)>,
 }
 
 /// Observes and counts until the program is gone.
-fn load(program: &Program, dice: &Dice) -> Done {
-    let (mut client, mut done) = (connect(program), Done::default());
+fn load(program: &Program, rng: &SeededRng) -> SketchLoadLog {
+    let (mut client, mut load_log) = (connect(program), SketchLoadLog::default());
     loop {
-        let item = format!("item-{}", dice.below(60_000));
-        let (hot, by) = (format!("hot-{}", dice.below(40)), 1 + dice.below(9) as u64);
+        let item = format!("item-{}", rng.below(60_000));
+        let (hot, by) = (format!("hot-{}", rng.below(40)), 1 + rng.below(9) as u64);
         let amount = by.to_string();
         let requests: [&[&[u8]]; 4] = [
             &[b"PFADD", b"hll", item.as_bytes()],
@@ -270,19 +270,19 @@ fn load(program: &Program, dice: &Dice) -> Done {
             &[b"TOPK.INCRBY", b"top", hot.as_bytes(), amount.as_bytes()],
         ];
         let sent: Vec<u8> = requests.iter().flat_map(|request| quipu_protocol::resp::request(request)).collect();
-        done.observed.push((item.clone(), false));
-        done.counted.push((hot.clone(), by, false));
+        load_log.observed.push((item.clone(), false));
+        load_log.counted.push((hot.clone(), by, false));
         if client.send_encoded(&sent).is_err() {
-            return done;
+            return load_log;
         }
         for index in 0..requests.len() {
             match client.receive() {
                 Ok(Value::Error(text)) => panic!("refused: {text}"),
                 // The last of each pair: then both were answered.
-                Ok(_) if index == 1 => done.observed.last_mut().expect("it was pushed").1 = true,
-                Ok(_) if index == 3 => done.counted.last_mut().expect("it was pushed").2 = true,
+                Ok(_) if index == 1 => load_log.observed.last_mut().expect("it was pushed").1 = true,
+                Ok(_) if index == 3 => load_log.counted.last_mut().expect("it was pushed").2 = true,
                 Ok(_) => {}
-                Err(_) => return done,
+                Err(_) => return load_log,
             }
         }
     }
@@ -293,7 +293,7 @@ fn what_was_acknowledged_is_there_after_kills_and_nothing_that_was_not_asked_for
     for mode in [Durability::Durable, Durability::Relaxed] {
         let data = TempDir::new().expect("a temporary directory can be made");
         let seed = getrandom::u64().expect("the system has randomness");
-        let dice = Dice::new(seed);
+        let rng = SeededRng::new(seed);
         let mut launch = launch(data.path(), mode);
         launch.arguments = ["--seal-every", "100ms", "--journal-bytes-max", "1MB"].map(Into::into).to_vec();
         let mut program = launch.start().expect("it starts");
@@ -304,18 +304,18 @@ fn what_was_acknowledged_is_there_after_kills_and_nothing_that_was_not_asked_for
         let mut sums: BTreeMap<String, (u64, u64)> = BTreeMap::new();
         let (mut edits, mut seen, mut observed) = (Edits::default(), 0, 0);
         for _ in 0..KILLS {
-            let length = Duration::from_millis(50 + dice.below(250) as u64);
-            let done: Vec<Done> = thread::scope(|scope| {
-                let forks: Vec<Dice> = (0..CLIENTS).map(|_| dice.fork()).collect();
+            let length = Duration::from_millis(50 + rng.below(250) as u64);
+            let load_log: Vec<SketchLoadLog> = thread::scope(|scope| {
+                let forks: Vec<SeededRng> = (0..CLIENTS).map(|_| rng.fork()).collect();
                 let program = &program;
-                let loads: Vec<_> = forks.into_iter().map(|dice| scope.spawn(move || load(program, &dice))).collect();
+                let loads: Vec<_> = forks.into_iter().map(|rng| scope.spawn(move || load(program, &rng))).collect();
                 thread::sleep(length);
                 let pid = i32::try_from(program.pid()).ok().and_then(Pid::from_raw).expect("it runs");
                 kill_process(pid, Signal::KILL).expect("it is ours");
                 loads.into_iter().map(|load| load.join().expect("a client ends with its connection")).collect()
             });
             drop(program.kill9());
-            for Done { observed, counted } in done {
+            for SketchLoadLog { observed, counted } in load_log {
                 for (item, was_acked) in observed {
                     asked.add(item.as_bytes(), &mut edits);
                     if was_acked {
@@ -371,7 +371,7 @@ fn what_was_acknowledged_is_there_after_kills_and_nothing_that_was_not_asked_for
 }
 
 /// Milliseconds since 1970, by the program's clock.
-fn wall(client: &mut Client) -> u64 {
+fn wall(client: &mut TestRespClient) -> u64 {
     let time = call(client, &[b"TIME"]);
     let part = |index: usize| {
         let text = bytes(time.elements()[index].clone());
@@ -387,28 +387,28 @@ fn field(reply: &Value, key: &str) -> i64 {
 }
 
 /// A load on windows: events of the last half hour, each in the pane of its time. What each counter was asked for, and whether that was answered.
-fn load_windows(program: &Program, dice: &Dice) -> Vec<(u64, bool)> {
-    let (mut client, mut done) = (connect(program), Vec::new());
+fn load_windows(program: &Program, rng: &SeededRng) -> Vec<(u64, bool)> {
+    let (mut client, mut load_log) = (connect(program), Vec::new());
     let began = wall(&mut client);
     loop {
-        let (item, by) = (format!("item-{}", dice.below(300)), 1 + dice.below(9) as u64);
-        let (at, amount) = ((began - dice.below(30 * 60_000) as u64).to_string(), by.to_string());
+        let (item, by) = (format!("item-{}", rng.below(300)), 1 + rng.below(9) as u64);
+        let (at, amount) = ((began - rng.below(30 * 60_000) as u64).to_string(), by.to_string());
         let requests: [&[&[u8]]; 3] = [
             &[b"QUIPU.OBSERVE.AT", b"recent:u", at.as_bytes(), item.as_bytes()],
             &[b"QUIPU.FREQ.ADD.AT", b"recent:f", at.as_bytes(), item.as_bytes(), amount.as_bytes()],
             &[b"QUIPU.TOP.ADD.AT", b"recent:t", at.as_bytes(), item.as_bytes(), amount.as_bytes()],
         ];
         let sent: Vec<u8> = requests.iter().flat_map(|request| quipu_protocol::resp::request(request)).collect();
-        done.push((by, false));
+        load_log.push((by, false));
         if client.send_encoded(&sent).is_err() {
-            return done;
+            return load_log;
         }
         for index in 0..requests.len() {
             match client.receive() {
                 Ok(Value::Error(text)) => panic!("refused: {text}"),
-                Ok(_) if index == 2 => done.last_mut().expect("it was pushed").1 = true,
+                Ok(_) if index == 2 => load_log.last_mut().expect("it was pushed").1 = true,
                 Ok(_) => {}
-                Err(_) => return done,
+                Err(_) => return load_log,
             }
         }
     }
@@ -420,7 +420,7 @@ fn windows_are_said_in_the_file_and_outlive_kills_pane_by_pane() {
     let file = data.path().join("quipu.toml");
     let text = "[namespace.recent]\nwindow = \"1h/60\"\n[namespace.trend]\nkind = \"top\"\ndecay = \"1h\"\n";
     std::fs::write(&file, text).expect("the file can be written");
-    let dice = Dice::new(getrandom::u64().expect("the system has randomness"));
+    let rng = SeededRng::new(getrandom::u64().expect("the system has randomness"));
     let mut launch = launch(&data.path().join("data"), Durability::Relaxed);
     launch.arguments = ["--seal-every", "100ms", "--journal-bytes-max", "4MB", "--config"].map(Into::into).to_vec();
     launch.arguments.push(file.into());
@@ -452,19 +452,18 @@ fn windows_are_said_in_the_file_and_outlive_kills_pane_by_pane() {
 
     let (mut low, mut high) = (0u64, 0u64);
     for _ in 0..5 {
-        let length = Duration::from_millis(50 + dice.below(250) as u64);
-        let done: Vec<Vec<(u64, bool)>> = thread::scope(|scope| {
-            let forks: Vec<Dice> = (0..CLIENTS).map(|_| dice.fork()).collect();
+        let length = Duration::from_millis(50 + rng.below(250) as u64);
+        let load_log: Vec<Vec<(u64, bool)>> = thread::scope(|scope| {
+            let forks: Vec<SeededRng> = (0..CLIENTS).map(|_| rng.fork()).collect();
             let program = &program;
-            let loads: Vec<_> =
-                forks.into_iter().map(|dice| scope.spawn(move || load_windows(program, &dice))).collect();
+            let loads: Vec<_> = forks.into_iter().map(|rng| scope.spawn(move || load_windows(program, &rng))).collect();
             thread::sleep(length);
             let pid = i32::try_from(program.pid()).ok().and_then(Pid::from_raw).expect("it runs");
             kill_process(pid, Signal::KILL).expect("it is ours");
             loads.into_iter().map(|load| load.join().expect("a client ends with its connection")).collect()
         });
         drop(program.kill9());
-        for (by, was_acked) in done.into_iter().flatten() {
+        for (by, was_acked) in load_log.into_iter().flatten() {
             low += if was_acked { by } else { 0 };
             high += by;
         }
@@ -485,19 +484,19 @@ fn windows_are_said_in_the_file_and_outlive_kills_pane_by_pane() {
 }
 
 /// Damages a string a little.
-fn damaged(string: &[u8], dice: &Dice) -> Vec<u8> {
+fn damaged(string: &[u8], rng: &SeededRng) -> Vec<u8> {
     let mut bytes = string.to_vec();
-    for _ in 0..1 + dice.below(3) {
-        let at = dice.below(bytes.len().max(1));
-        let at = if dice.chance(50) { at % 24 } else { at };
-        match dice.below(6) {
-            0 | 1 if at < bytes.len() => bytes[at] ^= 1 << dice.below(8),
-            2 if at < bytes.len() => bytes[at] = dice.below(256) as u8,
+    for _ in 0..1 + rng.below(3) {
+        let at = rng.below(bytes.len().max(1));
+        let at = if rng.chance(50) { at % 24 } else { at };
+        match rng.below(6) {
+            0 | 1 if at < bytes.len() => bytes[at] ^= 1 << rng.below(8),
+            2 if at < bytes.len() => bytes[at] = rng.below(256) as u8,
             3 => bytes.truncate(at),
-            4 => bytes.extend((0..1 + dice.below(30)).map(|_| dice.below(256) as u8)),
+            4 => bytes.extend((0..1 + rng.below(30)).map(|_| rng.below(256) as u8)),
             _ => {
-                let end = bytes.len().min(at + dice.below(60));
-                bytes[at.min(end)..end].fill(*dice.pick(&[0, 0xff]));
+                let end = bytes.len().min(at + rng.below(60));
+                bytes[at.min(end)..end].fill(*rng.pick(&[0, 0xff]));
             }
         }
     }
@@ -522,10 +521,10 @@ fn damaged_hyperloglogs_are_refused_in_the_words_of_redis_and_what_is_taken_redi
             bytes(call(&mut ours, &[b"GET", b"real"]))
         })
         .collect();
-    let dice = Dice::new(20_261_117);
+    let rng = SeededRng::new(20_261_117);
     let (mut taken, mut refused) = (0, 0);
     for input in 0..INPUTS {
-        let string = damaged(&strings[dice.below(strings.len())], &dice);
+        let string = damaged(&strings[rng.below(strings.len())], &rng);
         let context = || format!("input {input}: {}", string[..string.len().min(100)].escape_ascii());
         match call(&mut ours, &[b"SET", b"damaged", &string]) {
             Value::Simple(_) => {

@@ -12,7 +12,7 @@
 //! A seed decides requests, delays and ends. It does not decide how threads meet: the same seed is the same kind of run.
 
 mod client;
-mod doors;
+mod protocols;
 mod request;
 mod trial;
 

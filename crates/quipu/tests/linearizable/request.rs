@@ -1,7 +1,7 @@
 //! What clients ask, and what was answered.
 
 use quipu_model::Reply;
-use quipu_testkit::Dice;
+use quipu_testkit::SeededRng;
 use quipu_testkit::judge::{CELLS, CounterAction, CounterStep};
 use quipu_testkit::resp::Value;
 
@@ -58,22 +58,22 @@ pub enum Answer {
 
 impl Request {
     /// Draws one. `tokens` is the client's count of tokens.
-    pub fn draw(dice: &Dice, tokens: &mut u64) -> Request {
-        let group = draw_group(dice);
-        let mut request = match dice.below(100) {
-            0..78 => Request { group, form: Form::Single, steps: vec![draw_step(dice)], token: None },
+    pub fn draw(rng: &SeededRng, tokens: &mut u64) -> Request {
+        let group = draw_group(rng);
+        let mut request = match rng.below(100) {
+            0..78 => Request { group, form: Form::Single, steps: vec![draw_step(rng)], token: None },
             78..90 => {
-                let count = 2 + dice.below(2);
-                let steps = (0..count).map(|_| draw_step(dice)).collect();
+                let count = 2 + rng.below(2);
+                let steps = (0..count).map(|_| draw_step(rng)).collect();
                 Request { group, form: Form::Transaction, steps, token: None }
             }
             90..96 => Request::read_all(group),
             _ => {
-                let step = |cell| CounterStep { cell, action: CounterAction::Set(dice.between(-100..=100)) };
+                let step = |cell| CounterStep { cell, action: CounterAction::Set(rng.between(-100..=100)) };
                 Request { group, form: Form::SetAll, steps: (0..CELLS).map(step).collect(), token: None }
             }
         };
-        if request.takes_token() && dice.chance(25) {
+        if request.takes_token() && rng.chance(25) {
             *tokens += 1;
             request.token = Some(*tokens);
         }
@@ -81,18 +81,18 @@ impl Request {
     }
 
     /// Draws one that HTTP has, too.
-    pub fn draw_for_http(dice: &Dice, tokens: &mut u64) -> Request {
-        let action = match dice.below(100) {
-            0..45 => CounterAction::Add(draw_delta(dice)),
+    pub fn draw_for_http(rng: &SeededRng, tokens: &mut u64) -> Request {
+        let action = match rng.below(100) {
+            0..45 => CounterAction::Add(draw_delta(rng)),
             45..85 => CounterAction::Read,
             85..92 => CounterAction::Reset,
             _ => CounterAction::Delete,
         };
-        let token = (action != CounterAction::Read && dice.chance(25)).then(|| {
+        let token = (action != CounterAction::Read && rng.chance(25)).then(|| {
             *tokens += 1;
             *tokens
         });
-        Request { token, ..Request::single(draw_group(dice), CounterStep { cell: dice.below(CELLS), action }) }
+        Request { token, ..Request::single(draw_group(rng), CounterStep { cell: rng.below(CELLS), action }) }
     }
 
     /// One command on one counter.
@@ -260,39 +260,39 @@ fn read_reply(step: &CounterStep, value: &Value) -> Option<Reply> {
 }
 
 /// The other groups have transactions and expiry without a crowd.
-fn draw_group(dice: &Dice) -> usize {
-    if dice.chance(40) { BUSY_GROUP } else { dice.below(GROUPS) }
+fn draw_group(rng: &SeededRng) -> usize {
+    if rng.chance(40) { BUSY_GROUP } else { rng.below(GROUPS) }
 }
 
-fn draw_step(dice: &Dice) -> CounterStep {
-    CounterStep { cell: dice.below(CELLS), action: draw_action(dice) }
+fn draw_step(rng: &SeededRng) -> CounterStep {
+    CounterStep { cell: rng.below(CELLS), action: draw_action(rng) }
 }
 
-fn draw_action(dice: &Dice) -> CounterAction {
-    let value = dice.between(-100..=100);
-    match dice.below(100) {
-        0..40 => CounterAction::Add(draw_delta(dice)),
+fn draw_action(rng: &SeededRng) -> CounterAction {
+    let value = rng.between(-100..=100);
+    match rng.below(100) {
+        0..40 => CounterAction::Add(draw_delta(rng)),
         40..66 => CounterAction::Read,
         66..71 => CounterAction::Set(value),
-        71..75 => CounterAction::SetFor(value, draw_lifetime(dice)),
+        71..75 => CounterAction::SetFor(value, draw_lifetime(rng)),
         75..80 => CounterAction::Swap(value),
         80..83 => CounterAction::Reset,
         83..86 => CounterAction::Take,
         86..91 => CounterAction::Delete,
-        91..97 => CounterAction::ExpireIn(draw_lifetime(dice)),
+        91..97 => CounterAction::ExpireIn(draw_lifetime(rng)),
         _ => CounterAction::Persist,
     }
 }
 
-fn draw_delta(dice: &Dice) -> i64 {
-    *dice.pick(&[1, 1, 1, 5, -3, 100])
+fn draw_delta(rng: &SeededRng) -> i64 {
+    *rng.pick(&[1, 1, 1, 5, -3, 100])
 }
 
 /// Over within the life, within the history, or never.
-fn draw_lifetime(dice: &Dice) -> u64 {
-    let millis = match dice.below(3) {
-        0 => dice.between(1..=30),
-        1 => dice.between(100..=600),
+fn draw_lifetime(rng: &SeededRng) -> u64 {
+    let millis = match rng.below(3) {
+        0 => rng.between(1..=30),
+        1 => rng.between(100..=600),
         _ => 100_000,
     };
     millis.unsigned_abs() * MILLISECOND

@@ -7,15 +7,17 @@ use std::thread;
 use std::time::Duration;
 
 use quipu_model::{Durability, Reply};
-use quipu_testkit::Dice;
-use quipu_testkit::judge::{CELLS, CounterSpec, CounterState, CounterStep, Deadline, History, Operation, SearchSize};
+use quipu_testkit::SeededRng;
+use quipu_testkit::judge::{
+    CELLS, CounterSpec, CounterState, CounterStep, Deadline, History, HistoryOperation, SearchSize,
+};
 use quipu_testkit::program::{Launch, Program};
 use quipu_testkit::resp;
 use tempfile::TempDir;
 
 use crate::Figures;
-use crate::client::{AskedOutcome, Client, HistoryClock, Life, Role};
-use crate::doors::Addresses;
+use crate::client::{Client, HistoryClock, OperationOutcome, ProgramRun, Role};
+use crate::protocols::Addresses;
 use crate::request::{GROUPS, counter_name};
 
 /// Clients over RESP, and over HTTP. Of those over RESP some mostly read: while a change is not yet written, clients that write
@@ -44,7 +46,7 @@ type GroupHistory = History<Vec<CounterStep>, Vec<Reply>>;
 /// A history that is made.
 pub struct Trial {
     seed: u64,
-    dice: Dice,
+    dice: SeededRng,
     mode: Durability,
     data: TempDir,
     clock: HistoryClock,
@@ -56,15 +58,15 @@ pub struct Trial {
 
 impl Trial {
     pub fn new(seed: u64) -> Trial {
-        let dice = Dice::new(seed);
-        let mode = match dice.below(100) {
+        let rng = SeededRng::new(seed);
+        let mode = match rng.below(100) {
             0..45 => Durability::Durable,
             45..80 => Durability::Relaxed,
             _ => Durability::Memory,
         };
         Trial {
             seed,
-            dice,
+            dice: rng,
             mode,
             data: TempDir::new().expect("a temporary directory can be made"),
             clock: HistoryClock::start(),
@@ -82,9 +84,9 @@ impl Trial {
 
     /// Makes the history and judges it.
     pub fn run(mut self) -> Result<Figures, String> {
-        let lives = 2 + self.dice.below(2);
+        let program_runs = 2 + self.dice.below(2);
         let mut was_killed = false;
-        for _ in 0..lives {
+        for _ in 0..program_runs {
             let program = self.start(was_killed)?;
             was_killed = self.live(program);
         }
@@ -131,21 +133,21 @@ impl Trial {
         let (asked, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
         let (end, ended) = mpsc::channel();
         let pause_max = Duration::from_micros(*self.dice.pick(&[0, 500, 3_000]));
-        let life = Life {
+        let program_run = ProgramRun {
             addresses: addresses(&program),
             clock: &self.clock,
-            asked: &asked,
-            asked_max: 40 + self.dice.below(460),
+            operations_sent: &asked,
+            operations_max: 40 + self.dice.below(460),
             end,
             is_over: &is_over,
             pause_max,
-            has_silent: self.dice.chance(40),
+            has_unreplied: self.dice.chance(40),
         };
         let is_kill = self.dice.chance(85);
         thread::scope(|scope| {
             for client in &mut self.clients {
-                let (life, dice) = (&life, self.dice.fork());
-                scope.spawn(move || client.live(life, &dice));
+                let (program_run, rng) = (&program_run, self.dice.fork());
+                scope.spawn(move || client.live(program_run, &rng));
             }
             let _ = ended.recv_timeout(LIFE_MAX);
             is_over.store(true, Ordering::SeqCst);
@@ -168,18 +170,18 @@ impl Trial {
     /// What the last start holds, as every client sees it.
     fn look(&mut self, program: &Program) {
         let (asked, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
-        let life = Life {
+        let program_run = ProgramRun {
             addresses: addresses(program),
             clock: &self.clock,
-            asked: &asked,
-            asked_max: usize::MAX,
+            operations_sent: &asked,
+            operations_max: usize::MAX,
             end: mpsc::channel().0,
             is_over: &is_over,
             pause_max: Duration::ZERO,
-            has_silent: false,
+            has_unreplied: false,
         };
         for client in &mut self.clients {
-            client.look(&life, &self.dice);
+            client.read_all_groups(&program_run, &self.dice);
         }
         let at = self.clock.now();
         self.clients.iter_mut().for_each(|client| client.end_life(at));
@@ -188,7 +190,7 @@ impl Trial {
     /// The state of all counters while nobody changes them.
     fn read_state(&self, program: &Program) -> [GroupState; GROUPS] {
         let mut connection =
-            resp::Client::connect(program.address(), ANSWER_TIMEOUT).expect("a program that serves accepts");
+            resp::TestRespClient::connect(program.address(), ANSWER_TIMEOUT).expect("a program that serves accepts");
         let mut ask = |words: &[&str]| connection.call(words).expect("a program that serves answers").number();
         let slack = nanos(CLOCK_SLACK);
         let mut read = |name: &str| {
@@ -230,34 +232,34 @@ impl Trial {
     }
 
     fn count_unknown(&self) -> usize {
-        let asked = self.clients.iter().flat_map(|client| &client.asked);
-        asked.filter(|asked| asked.outcome == AskedOutcome::Unknown).count()
+        let asked = self.clients.iter().flat_map(|client| &client.operations);
+        asked.filter(|asked| asked.outcome == OperationOutcome::Unknown).count()
     }
 
     /// What was asked of a group in a part of the history.
     fn history(&self, part: usize, group: usize) -> GroupHistory {
         let mut history = History::new(format!("group {group}"));
-        for (client, Client { asked, .. }) in self.clients.iter().enumerate() {
+        for (client, Client { operations: asked, .. }) in self.clients.iter().enumerate() {
             let mut places = vec![None; asked.len()];
             for (index, each) in asked.iter().enumerate() {
                 let reply = match &each.outcome {
-                    AskedOutcome::Refused => continue,
+                    OperationOutcome::Refused => continue,
                     // It shows nothing and changes nothing.
-                    AskedOutcome::Unknown if each.request.is_read() => continue,
-                    AskedOutcome::Unknown => None,
-                    AskedOutcome::Acked(replies) => replies.clone(),
+                    OperationOutcome::Unknown if each.request.is_read() => continue,
+                    OperationOutcome::Unknown => None,
+                    OperationOutcome::Acked(replies) => replies.clone(),
                 };
                 if each.part != part || each.request.group != group {
                     continue;
                 }
                 let mut before = std::iter::successors(each.after, |&before| asked[before].after);
-                places[index] = Some(history.push(Operation {
+                places[index] = Some(history.push(HistoryOperation {
                     client,
                     action: each.request.steps.clone(),
                     reply,
                     invoked: each.invoked,
                     returned: each.returned.expect("every life was ended"),
-                    is_certain: each.outcome != AskedOutcome::Unknown,
+                    is_certain: each.outcome != OperationOutcome::Unknown,
                     after: before.find_map(|before| places[before]),
                 }));
             }

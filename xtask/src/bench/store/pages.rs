@@ -11,8 +11,8 @@ use anyhow::{Context, ensure};
 use comfy_table::Table;
 
 use super::super::server::free_port;
-use super::super::shown;
-use super::{At, Bench, connect, read_until};
+use super::super::table_text;
+use super::{LocalServer, StoreBench, connect, read_until};
 use crate::run::now;
 
 /// Sketches that are counted in.
@@ -28,65 +28,65 @@ const NEW_ITEMS: [usize; 6] = [1, 2, 4, 8, 64, 1_000];
 const BODY_BYTES: f64 = 12_304.0;
 
 /// What was put, in all.
-struct Put {
+struct PutTotals {
     pages: u64,
     received: u64,
 }
 
-impl Bench {
+impl StoreBench {
     /// What is put when so much has changed in each of many sketches.
     pub(super) fn pages(&self) -> anyhow::Result<()> {
         let redis = self.redis("pages-redis")?;
         let url = format!("redis://127.0.0.1:{}", redis.port);
         let http = free_port().context("find a free port")?;
-        let door = format!("127.0.0.1:{http}");
-        let node = self.node("pages", false, Some(&url), &["--http", &door])?;
-        let mut told = 0;
-        observe(&node, FIRST_ITEMS, &mut told)?;
-        let mut before = settled(http, &redis)?;
+        let http_address = format!("127.0.0.1:{http}");
+        let node = self.node("pages", false, Some(&url), &["--http", &http_address])?;
+        let mut items_sent = 0;
+        observe(&node, FIRST_ITEMS, &mut items_sent)?;
+        let mut before = wait_until_settled(http, &redis)?;
         let mut table = Table::new();
         let wide = format!("{SKETCHES} sketches, new items in each");
         table.set_header([&wide[..], "pages put of each", "bytes of each, by Redis", "of a whole one, %"]);
         for items in NEW_ITEMS {
             self.stop.check()?;
-            observe(&node, items, &mut told)?;
-            let after = settled(http, &redis)?;
+            observe(&node, items, &mut items_sent)?;
+            let after = wait_until_settled(http, &redis)?;
             let each = |count: u64| count as f64 / SKETCHES as f64;
             let (pages, bytes) = (each(after.pages - before.pages), each(after.received - before.received));
             let cells = [items.to_string(), format!("{pages:.2}"), format!("{bytes:.0}")];
             table.add_row(cells.into_iter().chain([format!("{:.0}", bytes / BODY_BYTES * 100.0)]));
             before = after;
         }
-        println!("{}\n", shown(table, 1));
+        println!("{}\n", table_text(table, 1));
         Ok(())
     }
 }
 
 /// Observes so many items that nobody has seen, in each sketch.
-fn observe(node: &At, items: usize, told: &mut usize) -> anyhow::Result<()> {
+fn observe(node: &LocalServer, items: usize, items_sent: &mut usize) -> anyhow::Result<()> {
     let mut stream = node.connect()?;
     for sketch in 0..SKETCHES {
         let mut line = format!("PFADD visitors:{sketch}");
         for item in 0..items {
-            write!(line, " {}", *told + item)?;
+            write!(line, " {}", *items_sent + item)?;
         }
         stream.write_all(format!("{line}\r\n").as_bytes()).context("observe")?;
-        let said = read_until(&mut stream, |said| said.ends_with(b"\r\n"))?;
-        ensure!(said.starts_with(b":"), "an observation was told {:?}", String::from_utf8_lossy(&said));
+        let reply = read_until(&mut stream, |reply| reply.ends_with(b"\r\n"))?;
+        ensure!(reply.starts_with(b":"), "an observation was told {:?}", String::from_utf8_lossy(&reply));
     }
-    *told += items;
+    *items_sent += items;
     Ok(())
 }
 
 /// What was put so far, once nothing more comes.
-fn settled(http: u16, redis: &At) -> anyhow::Result<Put> {
+fn wait_until_settled(http: u16, redis: &LocalServer) -> anyhow::Result<PutTotals> {
     let (began, mut last) = (now(), None);
     loop {
         thread::sleep(Duration::from_millis(2_500));
         let pages = metric(http, "quipu_store_pages_total")?;
         // Leases are renewed all the time; their bytes are some hundreds a second, of megabytes.
         if last == Some(pages) {
-            return Ok(Put { pages, received: redis.figure("stats", "total_net_input_bytes")? });
+            return Ok(PutTotals { pages, received: redis.figure("stats", "total_net_input_bytes")? });
         }
         ensure!(began.elapsed() < Duration::from_secs(60), "it does not come to an end");
         last = Some(pages);
@@ -98,7 +98,7 @@ fn metric(http: u16, name: &str) -> anyhow::Result<u64> {
     stream
         .write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         .context("ask for metrics")?;
-    let said = std::io::read_to_string(stream).context("read metrics")?;
-    let value = said.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<f64>().ok());
+    let reply = std::io::read_to_string(stream).context("read metrics")?;
+    let value = reply.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<f64>().ok());
     Ok(value.with_context(|| format!("there is no {name}"))? as u64)
 }

@@ -2,7 +2,7 @@
 
 use quipu_model::{Cell, Epoch};
 
-use crate::sharing::own::Owned;
+use crate::sharing::own::OwnCells;
 
 /// What a slot's number stands for when it is not a plain value.
 #[derive(Default)]
@@ -12,7 +12,7 @@ pub struct Extra {
     /// `None`: known not to exist.
     pub cell: Option<Cell>,
     /// With a shared store: what this node says there. The cell is then what it shows: its own cells over what it knows of others.
-    pub own: Option<Box<Owned>>,
+    pub own: Option<Box<OwnCells>>,
 }
 
 /// The extras of a shard, by number.
@@ -66,7 +66,7 @@ impl Extras {
 ///
 /// All counters made since the newest deletion in a shard have the same epoch, so a few suffice for nearly all.
 #[derive(Default)]
-pub struct Epochs {
+pub struct SharedEpochs {
     /// The epoch and how many slots name it; a place without any is free.
     named: Vec<(Epoch, u32)>,
 }
@@ -74,7 +74,7 @@ pub struct Epochs {
 /// Numbers of epochs are below this.
 pub const EPOCHS_MAX: usize = 16;
 
-impl Epochs {
+impl SharedEpochs {
     /// The epoch of a number.
     #[inline]
     pub fn get(&self, number: usize) -> Epoch {
@@ -82,12 +82,12 @@ impl Epochs {
     }
 
     /// A number for an epoch, unless all are taken by others; to be let go of once.
-    pub fn name(&mut self, epoch: Epoch) -> Option<usize> {
+    pub fn acquire(&mut self, epoch: Epoch) -> Option<usize> {
         if epoch == Epoch::FIRST {
             return Some(0);
         }
-        let known = self.named.iter().position(|(named, count)| *named == epoch && *count > 0);
-        let at = known.or_else(|| self.named.iter().position(|(_, count)| *count == 0)).or_else(|| {
+        let existing = self.named.iter().position(|(named, count)| *named == epoch && *count > 0);
+        let at = existing.or_else(|| self.named.iter().position(|(_, count)| *count == 0)).or_else(|| {
             (self.named.len() + 1 < EPOCHS_MAX).then(|| {
                 self.named.push((epoch, 0));
                 self.named.len() - 1
@@ -98,7 +98,7 @@ impl Epochs {
     }
 
     /// A slot does not name it any more.
-    pub fn let_go(&mut self, number: usize) {
+    pub fn release(&mut self, number: usize) {
         if number > 0 {
             self.named[number - 1].1 -= 1;
         }

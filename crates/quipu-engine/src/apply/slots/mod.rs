@@ -10,8 +10,8 @@
 //! - slots `0..len` are there, without a gap, and the index holds each of their numbers once;
 //! - a slot either has its cell in itself, or an extra has it: never both.
 
-mod blocks;
 mod extras;
+mod huge_pages;
 mod index;
 pub mod prefetch;
 #[cfg(test)]
@@ -20,11 +20,11 @@ mod tests;
 use quipu_model::{Cell, Epoch};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use self::blocks::{Blocks, gather};
-use self::extras::{EPOCHS_MAX, Epochs, Extra, Extras};
-use self::index::Index;
+use self::extras::{EPOCHS_MAX, Extra, Extras, SharedEpochs};
+use self::huge_pages::{ChunkBlocks, collapse_block};
+use self::index::SlotIndex;
 use self::prefetch::prefetch;
-use crate::sharing::own::Owned;
+use crate::sharing::own::OwnCells;
 use crate::sync::{Arc, Mutex, lock};
 
 /// Slots of a chunk: few enough that a shard with one counter costs little, enough that a list of chunks is short.
@@ -38,7 +38,7 @@ pub const SHORT_BYTES_MAX: usize = 22;
 
 /// What is known of a name, in half a line of memory.
 #[derive(Clone, Copy)]
-struct Slot {
+struct CounterSlot {
     /// The value, or the number of the extra that has all but the beginning of the name.
     number: i64,
     /// The name, or its beginning; zeros behind it.
@@ -59,7 +59,7 @@ const HAS_EXTRA: u16 = 1 << 10;
 /// What a slot remembers in one bit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u16)]
-pub enum Flag {
+pub enum SlotFlag {
     /// The ledger does not know the present state.
     Changed = 1 << 11,
     /// The ledger may have a cell of this name.
@@ -72,8 +72,8 @@ pub enum Flag {
     Sketch = 1 << 15,
 }
 
-impl Slot {
-    const EMPTY: Slot = Slot { number: 0, name: [0; SHORT_BYTES_MAX], bits: IS_ABSENT };
+impl CounterSlot {
+    const EMPTY: CounterSlot = CounterSlot { number: 0, name: [0; SHORT_BYTES_MAX], bits: IS_ABSENT };
 
     fn has(&self, bit: u16) -> bool {
         self.bits & bit != 0
@@ -90,25 +90,25 @@ impl Slot {
 
 /// Aligned, so that no slot lies across two lines of memory.
 #[repr(align(64))]
-struct Chunk([Slot; CHUNK_SLOTS]);
+struct Chunk([CounterSlot; CHUNK_SLOTS]);
 
 /// Chunks that belong to no shard, and where all chunks lie.
 #[derive(Default)]
-pub struct SpareChunks(Mutex<Spare>);
+pub struct SpareChunks(Mutex<SpareList>);
 
 #[derive(Default)]
 #[allow(clippy::vec_box, reason = "a chunk stays where it is when it goes from shard to shard")]
-struct Spare {
+struct SpareList {
     chunks: Vec<Box<Chunk>>,
-    blocks: Blocks,
+    blocks: ChunkBlocks,
 }
 
 impl SpareChunks {
     fn take(&self) -> Box<Chunk> {
         let mut spare = lock(&self.0);
         spare.chunks.pop().unwrap_or_else(|| {
-            let chunk = Box::new(Chunk([Slot::EMPTY; CHUNK_SLOTS]));
-            spare.blocks.came(&*chunk);
+            let chunk = Box::new(Chunk([CounterSlot::EMPTY; CHUNK_SLOTS]));
+            spare.blocks.add_chunk(&*chunk);
             chunk
         })
     }
@@ -118,17 +118,17 @@ impl SpareChunks {
         if (spare.chunks.len() + 1) * size_of::<Chunk>() <= SPARE_BYTES_MAX {
             spare.chunks.push(chunk);
         } else {
-            spare.blocks.goes(&*chunk);
+            spare.blocks.remove_chunk(&*chunk);
         }
     }
 
     /// Makes huge pages of the memory that is full of chunks.
-    pub fn gather(&self) {
+    pub fn collapse_huge_pages(&self) {
         let full = lock(&self.0).blocks.take_full();
         for block in full {
             // Not under the lock: it takes a while.
-            if !gather(block.0) {
-                lock(&self.0).blocks.try_again(block);
+            if !collapse_block(block.0) {
+                lock(&self.0).blocks.retry_later(block);
             }
         }
     }
@@ -137,11 +137,11 @@ impl SpareChunks {
 /// See the module. In this order, so that what every look needs comes first.
 #[repr(C)]
 #[allow(clippy::vec_box, reason = "chunks stay where they are when the list of them grows")]
-pub struct Slots {
-    index: Index,
+pub struct SlotTable {
+    index: SlotIndex,
     chunks: Vec<Box<Chunk>>,
     len: u32,
-    epochs: Epochs,
+    epochs: SharedEpochs,
     extras: Extras,
     spare: Arc<SpareChunks>,
     /// What makes the hashes: slots do not keep theirs.
@@ -151,16 +151,16 @@ pub struct Slots {
 }
 
 /// A slot that was removed.
-pub struct Removed {
+pub struct RemovedSlot {
     pub name: Box<[u8]>,
     pub cell: Option<Cell>,
-    pub own: Option<Box<Owned>>,
+    pub own: Option<Box<OwnCells>>,
 }
 
-impl Slots {
-    pub fn new(seed: u64, shard_bits: u32, spare: Arc<SpareChunks>) -> Slots {
-        let (index, extras, epochs) = (Index::new(shard_bits), Extras::default(), Epochs::default());
-        Slots { index, chunks: Vec::new(), len: 0, extras, epochs, spare, seed, shard_bits }
+impl SlotTable {
+    pub fn new(seed: u64, shard_bits: u32, spare: Arc<SpareChunks>) -> SlotTable {
+        let (index, extras, epochs) = (SlotIndex::new(shard_bits), Extras::default(), SharedEpochs::default());
+        SlotTable { index, chunks: Vec::new(), len: 0, extras, epochs, spare, seed, shard_bits }
     }
 
     pub fn len(&self) -> usize {
@@ -175,24 +175,24 @@ impl Slots {
     /// The number of a name's slot.
     #[inline]
     pub fn find(&self, hash: u64, name: &[u8]) -> Option<u32> {
-        self.index.find(hash, |at| is_same(self.name(at), name))
+        self.index.find(hash, |at| names_equal(self.name(at), name))
     }
 
     /// About `count` slots with the least hashes from this one on, in no order, and a hash before which there are no others; `None`: these are all.
-    pub fn from(&self, hash: u64, count: usize) -> (Vec<(u64, u32)>, Option<u64>) {
-        self.index.from(hash, count, |at| self.hash(at))
+    pub fn range_from(&self, hash: u64, count: usize) -> (Vec<(u64, u32)>, Option<u64>) {
+        self.index.range_from(hash, count, |at| self.hash(at))
     }
 
-    /// Brings the place of a hash in the index near, to be followed by [`Slots::guess`] once it may have come.
+    /// Brings the place of a hash in the index near, to be followed by [`SlotTable::guess`] once it may have come.
     #[inline]
-    pub fn prefetch_place(&self, hash: u64) {
+    pub fn prefetch_bucket(&self, hash: u64) {
         self.index.prefetch(hash);
     }
 
-    /// The slot that most likely has this hash; `None`: there is none. Where its chunk lies is brought near, to be followed by [`Slots::prefetch`].
+    /// The slot that most likely has this hash; `None`: there is none. Where its chunk lies is brought near, to be followed by [`SlotTable::prefetch`].
     #[inline]
-    pub fn guess(&self, hash: u64) -> Option<u32> {
-        let at = self.index.guess(hash)?;
+    pub fn likely_slot(&self, hash: u64) -> Option<u32> {
+        let at = self.index.likely_number(hash)?;
         prefetch(&self.chunks[at as usize / CHUNK_SLOTS]);
         Some(at)
     }
@@ -210,10 +210,10 @@ impl Slots {
             self.chunks.push(self.spare.take());
         }
         self.len += 1;
-        let mut slot = Slot::EMPTY;
+        let mut slot = CounterSlot::EMPTY;
         let short = name.len().min(SHORT_BYTES_MAX);
         slot.name[..short].copy_from_slice(&name[..short]);
-        slot.bits |= Flag::Used as u16;
+        slot.bits |= SlotFlag::Used as u16;
         if name.len() > SHORT_BYTES_MAX {
             slot.number = self.extras.put(Extra { name: Some(name.into()), ..Extra::default() });
             slot.bits |= LENGTH_LONG | HAS_EXTRA;
@@ -227,8 +227,8 @@ impl Slots {
     }
 
     /// Removes a slot; the last one takes its number.
-    pub fn remove(&mut self, at: u32) -> Removed {
-        let removed = Removed { name: self.name(at).into(), cell: self.cell(at), own: self.take_own(at) };
+    pub fn remove(&mut self, at: u32) -> RemovedSlot {
+        let removed = RemovedSlot { name: self.name(at).into(), cell: self.cell(at), own: self.take_own_cells(at) };
         let (hash, last) = (self.hash(at), self.len - 1);
         let (chunks, extras, seed) = (&self.chunks, &self.extras, self.seed);
         self.index.remove(hash, at, |at| xxh3_64_with_seed(name_in(chunks, extras, at), seed));
@@ -236,7 +236,7 @@ impl Slots {
         if slot.has(HAS_EXTRA) {
             self.extras.take(slot.number);
         } else {
-            self.epochs.let_go(slot.epoch());
+            self.epochs.release(slot.epoch());
         }
         if at != last {
             let hash = self.hash(last);
@@ -264,7 +264,7 @@ impl Slots {
         for chunk in std::mem::take(&mut self.chunks) {
             self.spare.give(chunk);
         }
-        *self = Slots::new(self.seed, self.shard_bits, self.spare.clone());
+        *self = SlotTable::new(self.seed, self.shard_bits, self.spare.clone());
     }
 
     /// About how many bytes they take, without what long names and own cells take elsewhere.
@@ -285,21 +285,21 @@ impl Slots {
     }
 
     #[inline]
-    pub fn has(&self, at: u32, flag: Flag) -> bool {
+    pub fn has(&self, at: u32, flag: SlotFlag) -> bool {
         self.slot(at).has(flag as u16)
     }
 
     #[inline]
-    pub fn set(&mut self, at: u32, flag: Flag) {
+    pub fn set(&mut self, at: u32, flag: SlotFlag) {
         self.slot_mut(at).bits |= flag as u16;
     }
 
-    pub fn unset(&mut self, at: u32, flag: Flag) {
+    pub fn unset(&mut self, at: u32, flag: SlotFlag) {
         self.slot_mut(at).bits &= !(flag as u16);
     }
 
     /// Whether it was set, which it is not any more.
-    pub fn take(&mut self, at: u32, flag: Flag) -> bool {
+    pub fn take(&mut self, at: u32, flag: SlotFlag) -> bool {
         let was = self.has(at, flag);
         self.unset(at, flag);
         was
@@ -318,14 +318,14 @@ impl Slots {
 
     /// Value and epoch, if the slot has that name, which is a count that exists and has nothing beside it; then it is marked as used.
     #[inline(always)]
-    pub fn look_plain(&mut self, at: u32, name: &[u8]) -> Option<(i64, Epoch)> {
+    pub fn find_plain(&mut self, at: u32, name: &[u8]) -> Option<(i64, Epoch)> {
         let slot = slot_mut_in(&mut self.chunks, at);
         // Whatever has an extra, does not exist or is no count has none of these lengths.
-        let bytes = usize::from(slot.bits & (LENGTH_MASK | HAS_EXTRA | IS_ABSENT | Flag::Sketch as u16));
-        if !is_same(slot.name.get(..bytes)?, name) {
+        let bytes = usize::from(slot.bits & (LENGTH_MASK | HAS_EXTRA | IS_ABSENT | SlotFlag::Sketch as u16));
+        if !names_equal(slot.name.get(..bytes)?, name) {
             return None;
         }
-        slot.bits |= Flag::Used as u16;
+        slot.bits |= SlotFlag::Used as u16;
         Some((slot.number, self.epochs.get(slot.epoch())))
     }
 
@@ -334,7 +334,7 @@ impl Slots {
     pub fn set_value(&mut self, at: u32, value: i64) {
         let slot = self.slot_mut(at);
         debug_assert!(!slot.has(IS_ABSENT) || slot.has(HAS_EXTRA));
-        slot.bits |= Flag::Changed as u16;
+        slot.bits |= SlotFlag::Changed as u16;
         if slot.has(HAS_EXTRA) {
             let number = slot.number;
             let cell = self.extras.get_mut(number).cell.as_mut();
@@ -350,57 +350,57 @@ impl Slots {
         let slot = *self.slot(at);
         if slot.has(HAS_EXTRA) {
             self.extras.get_mut(slot.number).cell = cell;
-            self.slim(at);
+            self.drop_unneeded_extra(at);
             return before;
         }
-        self.epochs.let_go(slot.epoch());
-        if !self.set_plain(at, cell) {
+        self.epochs.release(slot.epoch());
+        if !self.try_set_inline(at, cell) {
             let number = self.extras.put(Extra { name: None, cell, own: None });
-            self.give_extra(at, number);
+            self.attach_extra(at, number);
         }
         before
     }
 
-    pub fn own(&self, at: u32) -> Option<&Owned> {
+    pub fn own_cells(&self, at: u32) -> Option<&OwnCells> {
         let slot = self.slot(at);
         if slot.has(HAS_EXTRA) { self.extras.get(slot.number).own.as_deref() } else { None }
     }
 
-    pub fn own_mut(&mut self, at: u32) -> Option<&mut Owned> {
+    pub fn own_cells_mut(&mut self, at: u32) -> Option<&mut OwnCells> {
         let slot = *self.slot(at);
         if slot.has(HAS_EXTRA) { self.extras.get_mut(slot.number).own.as_deref_mut() } else { None }
     }
 
-    pub fn take_own(&mut self, at: u32) -> Option<Box<Owned>> {
+    pub fn take_own_cells(&mut self, at: u32) -> Option<Box<OwnCells>> {
         let slot = *self.slot(at);
         let own = if slot.has(HAS_EXTRA) { self.extras.get_mut(slot.number).own.take() } else { None };
         if own.is_some() {
-            self.slim(at);
+            self.drop_unneeded_extra(at);
         }
         own
     }
 
     /// Returns what was there before.
-    pub fn set_own(&mut self, at: u32, own: Option<Box<Owned>>) -> Option<Box<Owned>> {
+    pub fn set_own_cells(&mut self, at: u32, own: Option<Box<OwnCells>>) -> Option<Box<OwnCells>> {
         let (slot, cell) = (*self.slot(at), self.cell(at));
         if slot.has(HAS_EXTRA) {
             let before = std::mem::replace(&mut self.extras.get_mut(slot.number).own, own);
-            self.slim(at);
+            self.drop_unneeded_extra(at);
             return before;
         }
         if own.is_some() {
-            self.epochs.let_go(slot.epoch());
+            self.epochs.release(slot.epoch());
             let number = self.extras.put(Extra { name: None, cell, own });
-            self.give_extra(at, number);
+            self.attach_extra(at, number);
         }
         None
     }
 
     /// Whether a cell is now in the slot itself; its epoch was let go of before.
-    fn set_plain(&mut self, at: u32, cell: Option<Cell>) -> bool {
+    fn try_set_inline(&mut self, at: u32, cell: Option<Cell>) -> bool {
         let plain = match cell {
             None => Some((0, 0, IS_ABSENT)),
-            Some(Cell { epoch, value, expires_at: None }) => self.epochs.name(epoch).map(|epoch| (value, epoch, 0)),
+            Some(Cell { epoch, value, expires_at: None }) => self.epochs.acquire(epoch).map(|epoch| (value, epoch, 0)),
             Some(_) => None,
         };
         let slot = self.slot_mut(at);
@@ -412,7 +412,7 @@ impl Slots {
         plain.is_some()
     }
 
-    fn give_extra(&mut self, at: u32, number: i64) {
+    fn attach_extra(&mut self, at: u32, number: i64) {
         let slot = self.slot_mut(at);
         slot.set_epoch(0);
         slot.bits = slot.bits & !IS_ABSENT | HAS_EXTRA;
@@ -420,34 +420,34 @@ impl Slots {
     }
 
     /// Lets go of an extra that a slot has no more need of.
-    fn slim(&mut self, at: u32) {
+    fn drop_unneeded_extra(&mut self, at: u32) {
         let number = self.slot(at).number;
         let Extra { name, cell, own } = self.extras.get(number);
         if name.is_some() || own.is_some() || cell.is_some_and(|cell| cell.expires_at.is_some()) {
             return;
         }
         let cell = *cell;
-        if self.set_plain(at, cell) {
+        if self.try_set_inline(at, cell) {
             self.extras.take(number);
         } else {
-            self.give_extra(at, number);
+            self.attach_extra(at, number);
         }
     }
 
     #[inline]
-    fn slot(&self, at: u32) -> &Slot {
+    fn slot(&self, at: u32) -> &CounterSlot {
         slot_in(&self.chunks, at)
     }
 
     #[inline]
-    fn slot_mut(&mut self, at: u32) -> &mut Slot {
+    fn slot_mut(&mut self, at: u32) -> &mut CounterSlot {
         slot_mut_in(&mut self.chunks, at)
     }
 }
 
 /// Whether two names are the same. Most are of 8 to 24 bytes, of which three words tell.
 #[inline]
-pub fn is_same(a: &[u8], b: &[u8]) -> bool {
+pub fn names_equal(a: &[u8], b: &[u8]) -> bool {
     if a.len() != b.len() {
         return false;
     }
@@ -463,13 +463,13 @@ pub fn is_same(a: &[u8], b: &[u8]) -> bool {
 }
 
 #[inline]
-fn slot_in(chunks: &[Box<Chunk>], at: u32) -> &Slot {
+fn slot_in(chunks: &[Box<Chunk>], at: u32) -> &CounterSlot {
     let at = at as usize;
     &chunks[at / CHUNK_SLOTS].0[at % CHUNK_SLOTS]
 }
 
 #[inline]
-fn slot_mut_in(chunks: &mut [Box<Chunk>], at: u32) -> &mut Slot {
+fn slot_mut_in(chunks: &mut [Box<Chunk>], at: u32) -> &mut CounterSlot {
     let at = at as usize;
     &mut chunks[at / CHUNK_SLOTS].0[at % CHUNK_SLOTS]
 }

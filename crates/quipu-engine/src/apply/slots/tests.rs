@@ -9,7 +9,7 @@ use super::*;
 
 /// What the model knows of a name.
 #[derive(Debug, Clone, Default, PartialEq)]
-struct Known {
+struct ModelSlot {
     cell: Option<Cell>,
     own: bool,
     changed: bool,
@@ -29,18 +29,18 @@ fn cells() -> impl Strategy<Value = Option<Cell>> {
     proptest::option::weighted(0.8, cell.prop_map(|(epoch, value, expires_at)| Cell { epoch, value, expires_at }))
 }
 
-fn check(slots: &Slots, model: &BTreeMap<u8, Known>) -> Result<(), TestCaseError> {
+fn check(slots: &SlotTable, model: &BTreeMap<u8, ModelSlot>) -> Result<(), TestCaseError> {
     prop_assert_eq!(slots.len(), model.len());
-    for (n, known) in model {
+    for (n, expected) in model {
         let name = name(*n);
         let hash = xxh3_64_with_seed(&name, 7);
         let at = slots.find(hash, &name);
         prop_assert!(at.is_some(), "{} is there", n);
         let at = at.unwrap_or_default();
         prop_assert_eq!((slots.name(at), slots.hash(at)), (&name[..], hash));
-        prop_assert_eq!(slots.cell(at), known.cell);
-        prop_assert_eq!(slots.own(at).is_some(), known.own);
-        prop_assert_eq!(slots.has(at, Flag::Changed), known.changed);
+        prop_assert_eq!(slots.cell(at), expected.cell);
+        prop_assert_eq!(slots.own_cells(at).is_some(), expected.own);
+        prop_assert_eq!(slots.has(at, SlotFlag::Changed), expected.changed);
     }
     Ok(())
 }
@@ -48,56 +48,56 @@ fn check(slots: &Slots, model: &BTreeMap<u8, Known>) -> Result<(), TestCaseError
 proptest! {
     #[test]
     fn slots_are_a_map(ops in proptest::collection::vec((0u8..6, 0u8..150, cells()), 0..500)) {
-        let mut slots = Slots::new(7, 0, Arc::new(SpareChunks::default()));
-        let mut model: BTreeMap<u8, Known> = BTreeMap::new();
+        let mut slots = SlotTable::new(7, 0, Arc::new(SpareChunks::default()));
+        let mut model: BTreeMap<u8, ModelSlot> = BTreeMap::new();
         for (op, n, cell) in ops {
             let name = name(n);
             let hash = xxh3_64_with_seed(&name, 7);
-            slots.prefetch_place(hash);
-            let (guess, found) = (slots.guess(hash), slots.find(hash, &name));
+            slots.prefetch_bucket(hash);
+            let (guess, found) = (slots.likely_slot(hash), slots.find(hash, &name));
             // Nearly always the one; none only if there is none; and whoever looks at a wrong one is told.
             prop_assert!(guess.is_some() || found.is_none());
             if let Some(guess) = guess {
                 let cell = slots.cell(guess).filter(|cell| found == Some(guess) && cell.expires_at.is_none());
-                let looked = slots.look_plain(guess, &name);
-                prop_assert!(looked.is_none_or(|plain| Some(plain) == cell.map(|cell| (cell.value, cell.epoch))));
-                prop_assert!(looked.is_some() || cell.is_none() || slots.slot(guess).has(HAS_EXTRA));
+                let fast = slots.find_plain(guess, &name);
+                prop_assert!(fast.is_none_or(|plain| Some(plain) == cell.map(|cell| (cell.value, cell.epoch))));
+                prop_assert!(fast.is_some() || cell.is_none() || slots.slot(guess).has(HAS_EXTRA));
             }
             let Some(at) = found else {
                 prop_assert!(!model.contains_key(&n));
                 let at = slots.insert(hash, &name);
                 slots.set_cell(at, cell);
-                model.insert(n, Known { cell, ..Known::default() });
+                model.insert(n, ModelSlot { cell, ..ModelSlot::default() });
                 continue;
             };
-            let known = model.get_mut(&n).expect("what is found was put");
+            let expected = model.get_mut(&n).expect("what is found was put");
             match op {
                 0 => {
-                    let known = model.remove(&n).expect("it is there");
-                    let Removed { name: gone, cell, own } = slots.remove(at);
-                    prop_assert_eq!((&*gone, cell, own.is_some()), (&name[..], known.cell, known.own));
+                    let expected = model.remove(&n).expect("it is there");
+                    let RemovedSlot { name: gone, cell, own } = slots.remove(at);
+                    prop_assert_eq!((&*gone, cell, own.is_some()), (&name[..], expected.cell, expected.own));
                 }
                 1 => {
-                    prop_assert_eq!(slots.set_own(at, Some(Box::default())).is_some(), known.own);
-                    known.own = true;
+                    prop_assert_eq!(slots.set_own_cells(at, Some(Box::default())).is_some(), expected.own);
+                    expected.own = true;
                 }
                 2 => {
-                    prop_assert_eq!(slots.take_own(at).is_some(), known.own);
-                    known.own = false;
+                    prop_assert_eq!(slots.take_own_cells(at).is_some(), expected.own);
+                    expected.own = false;
                 }
-                3 if known.cell.is_some() => {
+                3 if expected.cell.is_some() => {
                     slots.set_value(at, i64::from(n));
-                    known.changed = true;
-                    known.cell = known.cell.map(|cell| Cell { value: i64::from(n), ..cell });
+                    expected.changed = true;
+                    expected.cell = expected.cell.map(|cell| Cell { value: i64::from(n), ..cell });
                 }
                 4 => {
-                    prop_assert_eq!(slots.take(at, Flag::Changed), known.changed);
-                    slots.set(at, Flag::Changed);
-                    known.changed = true;
+                    prop_assert_eq!(slots.take(at, SlotFlag::Changed), expected.changed);
+                    slots.set(at, SlotFlag::Changed);
+                    expected.changed = true;
                 }
                 _ => {
-                    prop_assert_eq!(slots.set_cell(at, cell), known.cell);
-                    known.cell = cell;
+                    prop_assert_eq!(slots.set_cell(at, cell), expected.cell);
+                    expected.cell = cell;
                 }
             }
             slots.shrink();
@@ -112,7 +112,7 @@ proptest! {
     fn an_index_finds_what_is_in_it(ops in proptest::collection::vec((any::<bool>(), 0u32..60), 0..300)) {
         // Of one shard of four, at its two ends and in the middle.
         let hash_of = |number: u32| 2 << 62 | (u64::from(number % 5) << 60).saturating_sub(1) | u64::from(number % 7);
-        let mut index = Index::new(2);
+        let mut index = SlotIndex::new(2);
         let mut model = std::collections::BTreeSet::new();
         for (insert, number) in ops {
             match (insert, model.contains(&number)) {
@@ -134,7 +134,7 @@ proptest! {
             let mut from = 2 << 62;
             let mut met = std::collections::BTreeSet::new();
             loop {
-                let (found, end) = index.from(from, 3, hash_of);
+                let (found, end) = index.range_from(from, 3, hash_of);
                 prop_assert!(found.iter().all(|(hash, at)| met.insert(*at) && *hash >= from && end.is_none_or(|end| *hash < end)));
                 match end {
                     Some(end) => from = end,
@@ -157,11 +157,11 @@ proptest! {
             b[at] ^= 4;
         }
         b.extend(more.then_some(0));
-        prop_assert_eq!(is_same(&a, &b), a == b);
+        prop_assert_eq!(names_equal(&a, &b), a == b);
     }
 }
 
 #[test]
 fn a_slot_takes_half_a_line_of_memory() {
-    assert_eq!((size_of::<Slot>(), size_of::<Chunk>()), (32, 32 * CHUNK_SLOTS));
+    assert_eq!((size_of::<CounterSlot>(), size_of::<Chunk>()), (32, 32 * CHUNK_SLOTS));
 }

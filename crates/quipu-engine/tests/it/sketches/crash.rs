@@ -3,15 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use quipu_engine::{Engine, Error, Position, Seal, SealError, Sealing};
+use quipu_engine::{Engine, Error, Position, Seal, SealError, SealStep};
 use quipu_model::{
-    Command, Dialect, ExpiryCondition, ExpiryForm, FrequencySize, Identity, Kind, Reply, SetString, SketchCommand,
-    TopSize, When,
+    Command, Dialect, ExpiryCondition, ExpiryForm, ExpiryTime, FrequencySize, Identity, Kind, Reply, SetString,
+    SketchCommand, TopSize,
 };
-use quipu_testkit::{CrashDisk, Dice};
+use quipu_testkit::{CrashDisk, SeededRng};
 
 use super::{ask, count_items, count_top, count_unique, name, observe, read_items, run};
-use crate::world::{World, small};
+use crate::world::{World, small_options};
 
 /// Of each namespace one of each kind and form, and two that can be merged.
 const NAMES: [&str; 16] =
@@ -27,12 +27,12 @@ const KEPT_SEEDS: [u64; 2] = [36, 188];
 type Truth = BTreeMap<&'static str, BTreeMap<String, u64>>;
 
 /// What can be seen of a sketch, and when it expires; -1: never.
-type Seen = BTreeMap<&'static str, (String, i64)>;
+type Descriptions = BTreeMap<&'static str, (String, i64)>;
 
 /// What there was at the end of a record.
 #[derive(Clone, Default)]
 struct State {
-    seen: Seen,
+    descriptions: Descriptions,
     truth: Truth,
 }
 
@@ -72,31 +72,32 @@ fn every_crash_leaves_sketches_as_they_were_and_keeps_what_was_acknowledged() {
 }
 
 fn run_seed(seed: u64, tally: &mut Tally) {
-    let dice = Dice::new(seed ^ 0x5ce7c4);
-    let segment_bytes = *dice.pick(&[4096, 8192, 65536]);
+    let rng = SeededRng::new(seed ^ 0x5ce7c4);
+    let segment_bytes = *rng.pick(&[4096, 8192, 65536]);
     let (mut disk, mut state) = (CrashDisk::new(), State::default());
-    for life in 0..3 {
-        let world = World::new(disk, dice.roll());
-        let engine = world.open(small(segment_bytes)).unwrap_or_else(|e| panic!("seed {seed}, life {life}: {e}"));
-        let before_life = world.disk.operations();
+    for incarnation in 0..3 {
+        let world = World::new(disk, rng.next_u64());
+        let engine =
+            world.open(small_options(segment_bytes)).unwrap_or_else(|e| panic!("seed {seed}, life {incarnation}: {e}"));
+        let operations_at_start = world.disk.operations();
         let mut trace = Trace { states: BTreeMap::new(), ever: BTreeMap::new(), acked: Vec::new(), now: state };
         trace.note(&engine, engine.steps().reserved());
-        live(&world, &engine, &dice, &mut trace, tally);
+        run_incarnation(&world, &engine, &rng, &mut trace, tally);
         tally.lives += 1;
         let operations = world.disk.operations();
         for _ in 0..25 {
-            let at = before_life + dice.below(operations - before_life + 1);
+            let at = operations_at_start + rng.below(operations - operations_at_start + 1);
             judge(
                 &world,
                 &trace,
                 (at, segment_bytes),
-                &dice,
+                &rng,
                 tally,
-                &format!("seed {seed}, life {life}, crash at {at}"),
+                &format!("seed {seed}, life {incarnation}, crash at {at}"),
             );
         }
-        let context = format!("seed {seed}, life {life}, crash at its end");
-        (disk, state) = judge(&world, &trace, (operations, segment_bytes), &dice, tally, &context);
+        let context = format!("seed {seed}, life {incarnation}, crash at its end");
+        (disk, state) = judge(&world, &trace, (operations, segment_bytes), &rng, tally, &context);
     }
 }
 
@@ -114,13 +115,13 @@ impl Trace {
     /// Looks at everything. What has expired is noticed by that, record by record; at each of them the same is to be seen.
     fn note(&mut self, engine: &Engine, after: Position) {
         let mut positions = vec![after];
-        self.now.seen.clear();
+        self.now.descriptions.clear();
         for text in NAMES {
-            let seen = look(engine, text);
+            let description = describe(engine, text);
             positions.push(engine.steps().reserved());
-            self.ever.entry(text).or_default().insert(seen.clone());
-            match seen {
-                Some(seen) => drop(self.now.seen.insert(text, seen)),
+            self.ever.entry(text).or_default().insert(description.clone());
+            match description {
+                Some(description) => drop(self.now.descriptions.insert(text, description)),
                 None => drop(self.now.truth.remove(text)),
             }
         }
@@ -132,7 +133,7 @@ impl Trace {
 }
 
 /// All that can be asked of a name; `None` if there is nothing.
-fn look(engine: &Engine, text: &'static str) -> Option<(String, i64)> {
+fn describe(engine: &Engine, text: &'static str) -> Option<(String, i64)> {
     let Reply::Kind(Some(known)) = run(engine, Command::KindOf { name: name(text) }) else { return None };
     let expiry = run(engine, Command::ExpiryOf { name: name(text), form: ExpiryForm::AtMillis });
     let Reply::Integer(expiry) = expiry else { panic!("{expiry:?}") };
@@ -152,24 +153,24 @@ fn look(engine: &Engine, text: &'static str) -> Option<(String, i64)> {
     Some((format!("{known:?} {expiry} {shown}"), expiry))
 }
 
-fn live(world: &World, engine: &Engine, dice: &Dice, trace: &mut Trace, tally: &mut Tally) {
+fn run_incarnation(world: &World, engine: &Engine, rng: &SeededRng, trace: &mut Trace, tally: &mut Tally) {
     let mut seal: Option<Seal> = None;
-    for step in 0..60 + dice.below(60) {
-        match dice.below(100) {
-            0..70 => act(world, engine, dice, trace, tally, step),
+    for step in 0..60 + rng.below(60) {
+        match rng.below(100) {
+            0..70 => act(world, engine, rng, trace, tally, step),
             70..90 => {
-                for _ in 0..1 + dice.below(4) {
+                for _ in 0..1 + rng.below(4) {
                     seal = advance(engine, seal, tally);
                 }
             }
             90..96 => {
                 // Once for those that were looked at, and once for all.
-                let shards = (0..engine.steps().shards()).chain(0..engine.steps().shards());
+                let shards = (0..engine.steps().shard_count()).chain(0..engine.steps().shard_count());
                 tally.evicted += shards.map(|shard| engine.steps().evict(shard)).sum::<usize>();
                 trace.note(engine, engine.steps().reserved());
             }
             _ => {
-                world.clock.advance(Duration::from_millis(dice.below(3_000) as u64));
+                world.clock.advance(Duration::from_millis(rng.below(3_000) as u64));
                 trace.note(engine, engine.steps().reserved());
             }
         }
@@ -179,16 +180,16 @@ fn live(world: &World, engine: &Engine, dice: &Dice, trace: &mut Trace, tally: &
 /// A step of a seal, or its beginning.
 fn advance(engine: &Engine, seal: Option<Seal>, tally: &mut Tally) -> Option<Seal> {
     let steps = engine.steps();
-    let mut seal = seal.unwrap_or_else(|| steps.seal_begin());
-    match steps.seal_step(&mut seal) {
-        Ok(Sealing::More) => Some(seal),
-        Ok(Sealing::Waits(_)) => {
-            steps.hand_over();
+    let mut seal = seal.unwrap_or_else(|| steps.begin_seal());
+    match steps.step_seal(&mut seal) {
+        Ok(SealStep::More) => Some(seal),
+        Ok(SealStep::WaitFor(_)) => {
+            steps.write_filled();
             steps.sync();
             Some(seal)
         }
-        Ok(Sealing::Done) => {
-            steps.seal_finish(seal).unwrap();
+        Ok(SealStep::Done) => {
+            steps.finish_seal(seal).unwrap();
             tally.seals += 1;
             None
         }
@@ -199,28 +200,28 @@ fn advance(engine: &Engine, seal: Option<Seal>, tally: &mut Tally) -> Option<Sea
 
 const SIZE: FrequencySize = FrequencySize::Dimensions { width: 500, depth: 3 };
 
-fn act(world: &World, engine: &Engine, dice: &Dice, trace: &mut Trace, tally: &mut Tally, step: usize) {
-    let text = *dice.pick(&NAMES);
+fn act(world: &World, engine: &Engine, rng: &SeededRng, trace: &mut Trace, tally: &mut Tally, step: usize) {
+    let text = *rng.pick(&NAMES);
     let dialect = dialect(text);
     let before = trace.now.truth.clone();
     let truth = &mut trace.now.truth;
     let mut items: Vec<(String, u64)> =
-        (0..1 + dice.below(4)).map(|_| ((*dice.pick(&ITEMS)).to_owned(), 1 + dice.below(5) as u64)).collect();
-    if dice.chance(6) {
+        (0..1 + rng.below(4)).map(|_| ((*rng.pick(&ITEMS)).to_owned(), 1 + rng.below(5) as u64)).collect();
+    if rng.chance(6) {
         // Enough that lists become tables, and that a record is longer than a segment.
-        let from = dice.below(1 << 20);
-        items.extend((from..from + 100 + dice.below(2_500)).map(|n| (format!("item {n}"), 1)));
+        let from = rng.below(1 << 20);
+        items.extend((from..from + 100 + rng.below(2_500)).map(|n| (format!("item {n}"), 1)));
     }
     let observed = || items.iter().map(|(item, _)| item.as_str()).collect::<Vec<_>>();
     let counted = || items.iter().map(|(item, by)| (item.as_str(), *by)).collect::<Vec<_>>();
     let mut commands = Vec::new();
-    match dice.below(100) {
+    match rng.below(100) {
         0..5 => {
             truth.remove(text);
             commands.push(Command::Delete { names: vec![name(text)] });
         }
         5..10 => {
-            let when = When::In(dice.below(4_000) as i64);
+            let when = ExpiryTime::In(rng.below(4_000) as i64);
             commands.push(Command::Expire { name: name(text), when, condition: ExpiryCondition::Always });
         }
         10 => {
@@ -243,10 +244,10 @@ fn act(world: &World, engine: &Engine, dice: &Dice, trace: &mut Trace, tally: &m
                 reply_old: false,
             };
             let command = Command::Sketch(SketchCommand::SetString(set));
-            return carry_out(world, engine, dice, trace, tally, step, vec![command], "d:g", before);
+            return carry_out(world, engine, rng, trace, tally, step, vec![command], "d:g", before);
         }
         _ => {
-            for _ in 0..if dice.chance(15) { 2 } else { 1 } {
+            for _ in 0..if rng.chance(15) { 2 } else { 1 } {
                 for (item, by) in &items {
                     *truth.entry(text).or_default().entry(item.clone()).or_default() += by;
                 }
@@ -260,11 +261,11 @@ fn act(world: &World, engine: &Engine, dice: &Dice, trace: &mut Trace, tally: &m
                         };
                         SketchCommand::CountItems { name, items, dialect, make: Some(SIZE) }
                     }
-                    _ => count_top(text, &counted(), Some(TopSize::of(3)), dialect),
+                    _ => count_top(text, &counted(), Some(TopSize::with_k(3)), dialect),
                 }));
             }
             let merging = [("d:h", "d:g"), ("d:u", "d:v"), ("d:v", "r:u"), ("r:h", "d:h")];
-            if let Some((into, from)) = merging.into_iter().find(|(into, _)| *into == text && dice.chance(25)) {
+            if let Some((into, from)) = merging.into_iter().find(|(into, _)| *into == text && rng.chance(25)) {
                 commands.truncate(0);
                 *truth = before.clone();
                 let taken = truth.get(from).cloned().unwrap_or_default();
@@ -273,7 +274,7 @@ fn act(world: &World, engine: &Engine, dice: &Dice, trace: &mut Trace, tally: &m
                 commands
                     .push(Command::Sketch(SketchCommand::MergeUnique { names: vec![name(into), name(from)], dialect }));
             }
-            if text == "d:e" && truth.contains_key("d:c") && before.contains_key("d:e") && dice.chance(40) {
+            if text == "d:e" && truth.contains_key("d:c") && before.contains_key("d:e") && rng.chance(40) {
                 commands.truncate(0);
                 *truth = before.clone();
                 let taken = truth["d:c"].clone();
@@ -284,14 +285,14 @@ fn act(world: &World, engine: &Engine, dice: &Dice, trace: &mut Trace, tally: &m
             }
         }
     }
-    carry_out(world, engine, dice, trace, tally, step, commands, text, before);
+    carry_out(world, engine, rng, trace, tally, step, commands, text, before);
 }
 
 #[expect(clippy::too_many_arguments, reason = "an operation, and where it stands")]
 fn carry_out(
     world: &World,
     engine: &Engine,
-    dice: &Dice,
+    rng: &SeededRng,
     trace: &mut Trace,
     tally: &mut Tally,
     step: usize,
@@ -300,9 +301,9 @@ fn carry_out(
     before: Truth,
 ) {
     tally.operations += 1;
-    let (wait, refused) = if let ([command], true) = (&commands[..], dice.chance(15)) {
+    let (wait, refused) = if let ([command], true) = (&commands[..], rng.chance(15)) {
         tally.once += 1;
-        let item = format!("{step} {}", dice.roll());
+        let item = format!("{step} {}", rng.next_u64());
         let identity = Identity::token(b"p", item.as_bytes()).unwrap();
         let mut waits = None;
         let mut replies = Vec::new();
@@ -328,7 +329,7 @@ fn carry_out(
     } else {
         loop {
             let mut turn = engine.turn();
-            let ran = turn.run_all(&commands, &[]);
+            let ran = turn.run_transaction(&commands, &[]);
             let wait = turn.finish();
             match ran {
                 Ok(replies) => break (wait, replies.unwrap().iter().any(|reply| matches!(reply, Reply::Refused(_)))),
@@ -344,12 +345,12 @@ fn carry_out(
     }
     let position = engine.steps().reserved();
     // Sometimes nobody commits before others come.
-    if dice.chance(70) {
-        engine.steps().hand_over();
-        if text.starts_with('d') || dice.chance(30) {
+    if rng.chance(70) {
+        engine.steps().write_filled();
+        if text.starts_with('d') || rng.chance(30) {
             engine.steps().sync();
         }
-        let (reached, operations) = (engine.steps().reached(wait), world.disk.operations());
+        let (reached, operations) = (engine.steps().has_reached(wait), world.disk.operations());
         if reached && !text.starts_with('m') {
             trace.acked.push((operations, position, text.starts_with('d')));
         }
@@ -367,15 +368,15 @@ fn judge(
     world: &World,
     trace: &Trace,
     (at, segment_bytes): (usize, u64),
-    dice: &Dice,
+    rng: &SeededRng,
     tally: &mut Tally,
     context: &str,
 ) -> (CrashDisk, State) {
-    let power = dice.chance(80);
-    let image = if power { world.disk.crash(at, dice) } else { world.disk.kill(at) };
+    let power = rng.chance(80);
+    let image = if power { world.disk.crash(at, rng) } else { world.disk.kill(at) };
     tally.crashes.insert(image.digest());
-    let again = World::new(image.into_disk(), dice.roll());
-    let engine = again.open(small(segment_bytes)).unwrap_or_else(|e| panic!("{context}: refused: {e}"));
+    let again = World::new(image.into_disk(), rng.next_u64());
+    let engine = again.open(small_options(segment_bytes)).unwrap_or_else(|e| panic!("{context}: refused: {e}"));
     let recovery = engine.recovery();
     let tail = recovery.tail.position;
     tally.torn += usize::from(recovery.tail.torn.is_some());
@@ -389,39 +390,42 @@ fn judge(
     // A seal may have been the last that knew how late it was.
     let now = i64::try_from(engine.now().0).unwrap();
     for text in NAMES {
-        let seen = look(&engine, text);
+        let description = describe(&engine, text);
         if text.starts_with('m') {
             let expired =
                 |was: &Option<(String, i64)>| was.as_ref().is_some_and(|(_, expiry)| (0..=now).contains(expiry));
-            let ever = trace.ever[text].contains(&seen) || seen.is_none() && trace.ever[text].iter().any(expired);
-            assert!(ever, "{context}: {text} never was {seen:?}");
+            let ever = trace.ever[text].contains(&description)
+                || description.is_none() && trace.ever[text].iter().any(expired);
+            assert!(ever, "{context}: {text} never was {description:?}");
         } else {
-            let expected = state.seen.get(text).filter(|(_, expiry)| *expiry == -1 || *expiry > now);
-            assert_eq!(seen.as_ref(), expected, "{context}: {text} at {tail}");
-            if let (Some(seen), Some(truth)) = (&seen, state.truth.get(text)) {
-                check(&engine, text, truth, &seen.0, context);
+            let expected = state.descriptions.get(text).filter(|(_, expiry)| *expiry == -1 || *expiry > now);
+            assert_eq!(description.as_ref(), expected, "{context}: {text} at {tail}");
+            if let (Some(description), Some(truth)) = (&description, state.truth.get(text)) {
+                check(&engine, text, truth, &description.0, context);
                 found.truth.insert(text, truth.clone());
             }
         }
-        seen.into_iter().for_each(|seen| drop(found.seen.insert(text, seen)));
+        description.into_iter().for_each(|description| drop(found.descriptions.insert(text, description)));
     }
     drop(engine);
     (again.disk.kill(again.disk.operations()).into_disk(), found)
 }
 
 /// Whether a sketch says what was counted in it, no more and no less than it may.
-fn check(engine: &Engine, text: &'static str, truth: &BTreeMap<String, u64>, seen: &str, context: &str) {
+fn check(engine: &Engine, text: &'static str, truth: &BTreeMap<String, u64>, description: &str, context: &str) {
     let total: u64 = truth.values().sum();
     match &text[2..] {
         "h" | "g" | "u" | "v" => {
-            let Reply::Estimate(known) = ask(engine, count_unique(&[text], Dialect::Native)) else { panic!("{seen}") };
+            let Reply::Estimate(known) = ask(engine, count_unique(&[text], Dialect::Native)) else {
+                panic!("{description}")
+            };
             let (count, most) = (truth.len() as f64, 1.0 + truth.len() as f64 * 0.04);
             assert!((known.value as f64 - count).abs() <= most, "{context}: {text} says {known:?} of {count}");
         }
         "c" | "e" | "f" => {
             let items: Vec<&str> = truth.keys().map(String::as_str).collect();
             let Reply::Frequencies(known) = ask(engine, read_items(text, &items, Dialect::Native)) else {
-                panic!("{seen}")
+                panic!("{description}")
             };
             assert_eq!(known.total, total, "{context}: {text}");
             for (row, (item, count)) in known.rows.iter().zip(truth) {
@@ -432,13 +436,13 @@ fn check(engine: &Engine, text: &'static str, truth: &BTreeMap<String, u64>, see
             let Reply::TopInfo(info) =
                 ask(engine, SketchCommand::TopInfo { name: name(text), dialect: Dialect::Native })
             else {
-                panic!("{seen}")
+                panic!("{description}")
             };
             assert_eq!(info.total, total, "{context}: {text}");
-            let Reply::Ranked(rows) =
+            let Reply::TopItems(rows) =
                 ask(engine, SketchCommand::ListTop { name: name(text), dialect: Dialect::Native })
             else {
-                panic!("{seen}")
+                panic!("{description}")
             };
             for row in rows {
                 let count = truth.get(std::str::from_utf8(&row.item).unwrap()).copied().unwrap_or(0);

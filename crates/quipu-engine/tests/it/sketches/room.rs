@@ -5,21 +5,21 @@ use std::time::Duration;
 use proptest::prelude::*;
 use quipu_engine::{Engine, Options};
 use quipu_model::{
-    Command, ExpiryCondition, FrequencySize, Identity, Refusal, Reply, SetCondition, SetExpiry, SetString,
-    SketchCommand, TopSize, When,
+    Command, ExpiryCondition, ExpiryTime, FrequencySize, Identity, Refusal, Reply, SetCondition, SetExpiry, SetString,
+    SketchCommand, TopSize,
 };
 use quipu_sketch::hll::{REGISTERS, murmur};
 use quipu_testkit::CrashDisk;
 
 use super::{NATIVE, REDIS, after_kill, ask, count_top, name, observe, run, set_string, string, uniques};
-use crate::world::{World, small};
+use crate::world::{World, small_options};
 
 /// An item whose register rises above what a run of Redis's sparse form can say.
 const RARE: &[u8] = b"\xba\x09\x9d\xba\0\0\0\0";
 
 fn open() -> (World, Engine) {
     let world = World::new(CrashDisk::new(), 1);
-    let engine = world.open(small(1 << 20)).unwrap();
+    let engine = world.open(small_options(1 << 20)).unwrap();
     (world, engine)
 }
 
@@ -50,8 +50,8 @@ fn the_item_that_ends_a_list_has_room() {
             }
             let before = uniques(&engine, &["d:u"]);
             assert!(before.abs_diff(2_100) < 80, "{before}");
-            engine.steps().hand_over();
-            assert_eq!(uniques(&after_kill(&world).open(small(1 << 20)).unwrap(), &["d:u"]), before);
+            engine.steps().write_filled();
+            assert_eq!(uniques(&after_kill(&world).open(small_options(1 << 20)).unwrap(), &["d:u"]), before);
         }
     }
 }
@@ -90,17 +90,17 @@ fn what_has_expired_is_no_body_to_reckon_with() {
     let items: Vec<String> = (0..9).map(|n| format!("{n}").repeat(1_000)).collect();
     let items: Vec<(&str, u64)> = items.iter().map(|item| (item.as_str(), 1)).collect();
     ask(&engine, observe("d:k", &["a"], REDIS));
-    let expire = Command::Expire { name: name("d:k"), when: When::In(1), condition: ExpiryCondition::Always };
+    let expire = Command::Expire { name: name("d:k"), when: ExpiryTime::In(1), condition: ExpiryCondition::Always };
     assert_eq!(run(&engine, expire), Reply::Integer(1));
     world.clock.advance(Duration::from_millis(2));
-    let counted = ask(&engine, count_top("d:k", &items, Some(TopSize::of(10)), NATIVE));
+    let counted = ask(&engine, count_top("d:k", &items, Some(TopSize::with_k(10)), NATIVE));
     assert_eq!(counted, Reply::Items(vec![None; 9]));
 }
 
 #[test]
 fn a_transaction_is_promised_what_each_name_needs() {
     let world = World::new(CrashDisk::new(), 1);
-    let engine = world.open(Options { disk_bytes_max: Some(1 << 20), ..small(1 << 17) }).unwrap();
+    let engine = world.open(Options { disk_bytes_max: Some(1 << 20), ..small_options(1 << 17) }).unwrap();
     let names: Vec<String> = (0..50).map(|n| format!("d:{n}")).collect();
     let size = FrequencySize::Dimensions { width: 200_000, depth: 1 };
     let mut commands: Vec<Command<'_>> = names
@@ -109,7 +109,7 @@ fn a_transaction_is_promised_what_each_name_needs() {
         .collect();
     commands.extend(names.iter().map(|to| Command::Sketch(super::count_items(to, &[("a", 1)], REDIS))));
     let mut turn = engine.turn();
-    let replies = turn.run_all(&commands, &[]).unwrap().unwrap();
+    let replies = turn.run_transaction(&commands, &[]).unwrap().unwrap();
     turn.finish();
     assert!(replies[..50].iter().all(|reply| *reply == Reply::Ok), "{replies:?}");
     assert!(replies[50..].iter().all(|reply| *reply == Reply::Integers(vec![1])), "{replies:?}");
@@ -276,14 +276,14 @@ impl Ground {
                     let item = if length > 8 { &self.letters[..length] } else { &self.numbers[usize::from(*item)][..] };
                     (item, *by)
                 });
-                let make = make.then(|| TopSize::of(k));
+                let make = make.then(|| TopSize::with_k(k));
                 SketchCommand::CountTop { name: to, items: items.collect(), make, dialect: dialect(native) }
             }
             Op::MakeTop { k, native } => {
-                SketchCommand::MakeTop { name: to, size: TopSize::of(k), dialect: dialect(native) }
+                SketchCommand::MakeTop { name: to, size: TopSize::with_k(k), dialect: dialect(native) }
             }
             Op::Expire { millis } => {
-                return Command::Expire { name: to, when: When::In(millis), condition: ExpiryCondition::Always };
+                return Command::Expire { name: to, when: ExpiryTime::In(millis), condition: ExpiryCondition::Always };
             }
             Op::Persist => return Command::Persist { name: to },
             Op::Take => return Command::Take { name: to },
@@ -298,7 +298,7 @@ proptest! {
     #[test]
     fn no_record_is_longer_than_was_promised(steps in steps()) {
         let ground = Ground::new();
-        let options = || Options { journal_bytes_max: 64 << 20, ..small(1 << 18) };
+        let options = || Options { journal_bytes_max: 64 << 20, ..small_options(1 << 18) };
         let mut world = World::new(CrashDisk::new(), 1);
         let mut engine = world.open(options()).unwrap();
         for (number, step) in steps.iter().enumerate() {
@@ -311,8 +311,8 @@ proptest! {
                         run(&engine, Command::Exists { names: NAMES.map(name).to_vec() });
                     }
                     let mut turn = engine.turn();
-                    let told = turn.run_all(&commands, &[]);
-                    prop_assert!(told.is_ok(), "{told:?}");
+                    let result = turn.run_transaction(&commands, &[]);
+                    prop_assert!(result.is_ok(), "{result:?}");
                     turn.finish();
                 }
                 Step::Once(to, op) => {
@@ -320,13 +320,13 @@ proptest! {
                     let identity = Identity::token(b"p", token.as_bytes()).unwrap();
                     match engine.execute_once(&identity, &ground.command(*to, op)) {
                         Err(quipu_engine::Error::Refused(Refusal::NoRoom { reason })) => panic!("{reason}"),
-                        told => drop(told),
+                        result => drop(result),
                     }
                 }
                 Step::Wait(millis) => world.clock.advance(Duration::from_millis(*millis)),
                 Step::Seal => engine.steps().seal_all().unwrap(),
                 Step::Again => {
-                    engine.steps().hand_over();
+                    engine.steps().write_filled();
                     engine.steps().sync();
                     drop(engine);
                     let now = world.clock_wall();

@@ -2,13 +2,13 @@
 
 use quipu_engine::{Engine, OBSERVES_MAX};
 use quipu_model::{
-    Command, Dialect, ExpiryCondition, FrequencySize, Name, Namespace, Reply, SketchCommand, TopSize, When,
+    Command, Dialect, ExpiryCondition, ExpiryTime, FrequencySize, Name, Namespace, Reply, SketchCommand, TopSize,
 };
 use quipu_sketch::window::Panes;
-use quipu_testkit::{CrashDisk, Dice};
+use quipu_testkit::{CrashDisk, SeededRng};
 
 use super::{ask, name, run};
-use crate::world::{World, small};
+use crate::world::{World, small_options};
 
 /// Namespaces of every durability; the last name is a count in between.
 const NAMES: [&str; 5] = ["d:a", "r:a", "m:a", "d:b", "d:count"];
@@ -28,9 +28,9 @@ fn shown(engine: &Engine, of: &str) -> Vec<Reply> {
 fn what_is_observed_the_short_way_is_what_is_observed_one_by_one() {
     let (mut short, mut long) = (0, 0);
     for seed in 0..12 {
-        let (worlds, dice) = ([0, 1].map(|_| World::new(CrashDisk::new(), seed)), Dice::new(seed));
-        let [many, single] = worlds.each_ref().map(|world| world.open(small(1 << 20)).unwrap());
-        let below = |bound| dice.below(bound);
+        let (worlds, rng) = ([0, 1].map(|_| World::new(CrashDisk::new(), seed)), SeededRng::new(seed));
+        let [many, single] = worlds.each_ref().map(|world| world.open(small_options(1 << 20)).unwrap());
+        let below = |bound| rng.below(bound);
         for step in 0..400 {
             let to = NAMES[below(NAMES.len())];
             let dialect = if below(2) == 0 { Dialect::Redis } else { Dialect::Native };
@@ -54,7 +54,9 @@ fn what_is_observed_the_short_way_is_what_is_observed_one_by_one() {
             assert_eq!(replies, wanted, "seed {seed}, step {step}, {to}");
             let other = match below(40) {
                 0 => Command::Delete { names: vec![name(to)] },
-                1 => Command::Expire { name: name(to), when: When::In(1_000), condition: ExpiryCondition::Always },
+                1 => {
+                    Command::Expire { name: name(to), when: ExpiryTime::In(1_000), condition: ExpiryCondition::Always }
+                }
                 2 => Command::Add { name: name("d:count"), delta: 1, shard_key: None },
                 3 | 4 => {
                     // What comes after it is found in the pages of the next, or in the journal.
@@ -70,11 +72,11 @@ fn what_is_observed_the_short_way_is_what_is_observed_one_by_one() {
             assert_eq!(shown(&many, of), shown(&single, of), "seed {seed}, {of}");
         }
         // What is durable is there after a crash, as it was told.
-        many.steps().hand_over();
+        many.steps().write_filled();
         many.steps().sync();
         let [before, _] = &worlds;
         let after = World::new(before.disk.kill(before.disk.operations()).into_disk(), seed);
-        let again = after.open(small(1 << 20)).unwrap();
+        let again = after.open(small_options(1 << 20)).unwrap();
         for of in NAMES.into_iter().filter(|of| !of.starts_with("m:")) {
             assert_eq!(shown(&again, of), shown(&many, of), "seed {seed}, {of}");
         }
@@ -91,8 +93,8 @@ fn counting<'a>(to: &'a str, items: Vec<(&'a [u8], u64)>) -> SketchCommand<'a> {
     match to.as_bytes()[2] {
         b'c' => SketchCommand::CountItems { name, items, make: Some(size), dialect: Dialect::Redis },
         b'f' => SketchCommand::CountItems { name, items, make: Some(size), dialect: Dialect::Native },
-        b't' => SketchCommand::CountTop { name, items, make: Some(TopSize::of(5)), dialect: Dialect::Redis },
-        _ => SketchCommand::CountTop { name, items, make: Some(TopSize::of(5)), dialect: Dialect::Native },
+        b't' => SketchCommand::CountTop { name, items, make: Some(TopSize::with_k(5)), dialect: Dialect::Redis },
+        _ => SketchCommand::CountTop { name, items, make: Some(TopSize::with_k(5)), dialect: Dialect::Native },
     }
 }
 
@@ -109,9 +111,9 @@ fn each(reply: Reply) -> Vec<Reply> {
 fn what_is_counted_the_short_way_is_what_is_counted_one_by_one() {
     let (mut short, mut long) = (0, 0);
     for seed in 0..12 {
-        let (worlds, dice) = ([0, 1].map(|_| World::new(CrashDisk::new(), seed)), Dice::new(seed));
-        let [many, single] = worlds.each_ref().map(|world| world.open(small(1 << 20)).unwrap());
-        let below = |bound| dice.below(bound);
+        let (worlds, rng) = ([0, 1].map(|_| World::new(CrashDisk::new(), seed)), SeededRng::new(seed));
+        let [many, single] = worlds.each_ref().map(|world| world.open(small_options(1 << 20)).unwrap());
+        let below = |bound| rng.below(bound);
         for step in 0..300 {
             let to = COUNTED[below(COUNTED.len())];
             let items: Vec<(Vec<u8>, u64)> = (0..1 + below(OBSERVES_MAX))
@@ -149,11 +151,11 @@ fn what_is_counted_the_short_way_is_what_is_counted_one_by_one() {
             };
             assert_eq!(run(&many, other.clone()), run(&single, other), "seed {seed}, step {step}, {to}");
         }
-        many.steps().hand_over();
+        many.steps().write_filled();
         many.steps().sync();
         let [before, _] = &worlds;
         let after = World::new(before.disk.kill(before.disk.operations()).into_disk(), seed);
-        let again = after.open(small(1 << 20)).unwrap();
+        let again = after.open(small_options(1 << 20)).unwrap();
         // All that is asked again is told what it is told where nothing has crashed.
         for of in COUNTED.into_iter().filter(|of| !of.starts_with("m:")) {
             let told = |engine: &Engine| ask(engine, counting(of, vec![(b"item 1", 1), (b"item 2", 1), (b"new", 1)]));
@@ -166,8 +168,8 @@ fn what_is_counted_the_short_way_is_what_is_counted_one_by_one() {
 #[test]
 fn what_is_told_of_a_window_is_told_after_each_item() {
     let world = World::new(CrashDisk::new(), 1);
-    let mut options = small(1 << 20);
-    let window = Namespace { window: Panes::read("1h/4").ok(), ..Namespace::default() };
+    let mut options = small_options(1 << 20);
+    let window = Namespace { window: Panes::parse("1h/4").ok(), ..Namespace::default() };
     options.namespaces.push((Box::from(*b"w"), window));
     let engine = world.open(options).unwrap();
     let items = vec![(&b"a"[..], 1); 3];
@@ -175,7 +177,7 @@ fn what_is_told_of_a_window_is_told_after_each_item() {
     ask(&engine, counting("w:f", items.clone()));
     drop(engine);
     // The namespace has no window any more, and the sketch goes on with the one that it was made with.
-    let engine = world.open(small(1 << 20)).unwrap();
+    let engine = world.open(small_options(1 << 20)).unwrap();
     assert_eq!(engine.turn().run_counts(counting("w:f", items)), None);
     assert_eq!(ask(&engine, counting("w:f", vec![(b"a", 1)])), Reply::Integers(vec![4]));
 }

@@ -8,19 +8,19 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quipu_engine::survey::audit;
+use quipu_engine::offline::audit;
 use quipu_engine::{Engine, NotRun, Options, Position, inspect};
 use quipu_model::{
-    Command, Dialect, Durability, FrequencySize, Identity, Ledger, Millis, Namespace, Note, Refusal, Reply,
+    AuxRecord, Command, Dialect, Durability, FrequencySize, Identity, Ledger, Millis, Namespace, Refusal, Reply,
     SketchCommand, TopSize,
 };
 use quipu_sketch::window::Panes;
-use quipu_testkit::{CrashDisk, Dice, FileLedger};
+use quipu_testkit::{CrashDisk, FileLedger, SeededRng};
 
 use super::{
     NATIVE, REDIS, ask, count_items, count_top, count_unique, name, observe, read_items, refused, run, uniques,
 };
-use crate::world::{DATA, World, look as look_at_ledger, small};
+use crate::world::{DATA, World, ledger_opener as look_at_ledger, small_options};
 
 /// One of each kind and form.
 const NAMES: [&str; 7] = ["w:h", "w:u", "w:c", "w:f", "w:t", "w:p", "q:u"];
@@ -32,16 +32,16 @@ const IN_MEMORY: [&str; 3] = ["n:u", "n:f", "n:p"];
 const SIZE: FrequencySize = FrequencySize::Dimensions { width: 300, depth: 3 };
 
 fn panes() -> Panes {
-    Panes::read("4s/4").unwrap()
+    Panes::parse("4s/4").unwrap()
 }
 
 fn windowed(durability: Durability) -> Namespace {
-    Namespace { window: Some(panes()), ..Namespace::durable(durability) }
+    Namespace { window: Some(panes()), ..Namespace::with_durability(durability) }
 }
 
 /// `w` and `q` have windows, relaxed the second; `n` is in memory; tops of `t` decay.
 fn options(segment_bytes: u64) -> Options {
-    let mut options = small(segment_bytes);
+    let mut options = small_options(segment_bytes);
     for (name, namespace) in [
         (*b"w", windowed(Durability::Durable)),
         (*b"q", windowed(Durability::Relaxed)),
@@ -67,7 +67,7 @@ fn count<'a>(text: &'a str, items: &[(&'a str, u64)]) -> SketchCommand<'a> {
             };
             SketchCommand::CountItems { name, items, dialect, make: Some(SIZE) }
         }
-        _ => count_top(text, items, Some(TopSize::of(5)), dialect),
+        _ => count_top(text, items, Some(TopSize::with_k(5)), dialect),
     }
 }
 
@@ -77,15 +77,15 @@ fn at(at: u64, command: SketchCommand<'_>) -> SketchCommand<'_> {
 
 /// What came to a counter: by pane and item how often, and how many were late.
 #[derive(Debug, Clone, Default, PartialEq)]
-struct Came {
+struct Arrivals {
     items: BTreeMap<(u64, String), u64>,
     late: u64,
     /// Of what decays: when how much came.
     amounts: Vec<(u64, u64)>,
 }
 
-impl Came {
-    fn note(&mut self, time: u64, now: u64, items: &[(&str, u64)], is_unique: bool) {
+impl Arrivals {
+    fn record(&mut self, time: u64, now: u64, items: &[(&str, u64)], is_unique: bool) {
         self.amounts.push((time.min(now), items.iter().map(|(_, by)| by).sum()));
         let pane = panes().pane_of(time.min(now));
         for (item, by) in items {
@@ -97,61 +97,62 @@ impl Came {
     }
 
     /// What is in the window.
-    fn seen(&self, now: u64) -> BTreeMap<&str, u64> {
-        let mut seen = BTreeMap::new();
+    fn within_window(&self, now: u64) -> BTreeMap<&str, u64> {
+        let mut within_window = BTreeMap::new();
         for ((pane, item), by) in &self.items {
             if panes().covered(now).contains(pane) {
-                *seen.entry(item.as_str()).or_default() += by;
+                *within_window.entry(item.as_str()).or_default() += by;
             }
         }
-        seen
+        within_window
     }
 }
 
-type Truth = BTreeMap<&'static str, Came>;
+type Truth = BTreeMap<&'static str, Arrivals>;
 
 /// Whether a counter says what came in its window, and no more than it may.
-fn check(engine: &Engine, text: &str, came: &Came, context: &str) {
+fn check(engine: &Engine, text: &str, arrivals: &Arrivals, context: &str) {
     let now = engine.now().0;
     if text == DECAYING {
         let worth = |(time, by): &(u64, u64)| *by as f64 * (-((now - time) as f64) / 2_000.0).exp2();
-        let (total, known) = (came.amounts.iter().map(worth).sum::<f64>(), engine.read(text).unwrap().value as f64);
+        let (total, known) = (arrivals.amounts.iter().map(worth).sum::<f64>(), engine.read(text).unwrap().value as f64);
         assert!((known - total).abs() <= 1.0 + total / 100.0, "{context}: {text} at {now} says {known} of {total}");
         return;
     }
-    let seen = came.seen(now);
-    let total: u64 = seen.values().sum();
+    let within_window = arrivals.within_window(now);
+    let total: u64 = within_window.values().sum();
     let reading = engine.read(text).unwrap();
     let covered = reading.window.unwrap_or_else(|| panic!("{context}: {text} is over time"));
-    assert_eq!(covered.late, came.late, "{context}: {text} at {now}");
+    assert_eq!(covered.late, arrivals.late, "{context}: {text} at {now}");
     assert_eq!(covered.from.0, panes().times_of(*panes().covered(now).start()).start, "{context}");
     let filled: BTreeSet<u64> =
-        came.items.keys().map(|(pane, _)| *pane).filter(|pane| panes().covered(now).contains(pane)).collect();
+        arrivals.items.keys().map(|(pane, _)| *pane).filter(|pane| panes().covered(now).contains(pane)).collect();
     assert_eq!(covered.panes as usize, filled.len(), "{context}: {text} at {now}");
     match &text[2..] {
         "h" | "u" => {
-            let (known, count) = (uniques(engine, &[text]), seen.len() as u64);
+            let (known, count) = (uniques(engine, &[text]), within_window.len() as u64);
             let most = if count < 50 { 0 } else { 1 + count / 25 };
             assert!(known.abs_diff(count) <= most, "{context}: {text} at {now} says {known} of {count}");
             assert_eq!(reading.value, known as i64, "{context}: {text}");
         }
         "c" | "f" => {
-            let items: Vec<&str> = came.items.keys().map(|(_, item)| item.as_str()).collect();
+            let items: Vec<&str> = arrivals.items.keys().map(|(_, item)| item.as_str()).collect();
             let Reply::Frequencies(known) = ask(engine, read_items(text, &items, NATIVE)) else { panic!() };
             assert_eq!((known.total, reading.value), (total, total as i64), "{context}: {text} at {now}");
             for (row, item) in known.rows.iter().zip(items) {
-                let count = seen.get(item).copied().unwrap_or(0);
+                let count = within_window.get(item).copied().unwrap_or(0);
                 assert!(row.at_most >= count && row.at_most <= total, "{context}: {text} {item} {row:?} of {count}");
             }
         }
         _ => {
             assert_eq!(reading.value, total as i64, "{context}: {text} at {now}");
-            let Reply::Ranked(rows) = ask(engine, SketchCommand::ListTop { name: name(text), dialect: NATIVE }) else {
+            let Reply::TopItems(rows) = ask(engine, SketchCommand::ListTop { name: name(text), dialect: NATIVE })
+            else {
                 panic!()
             };
-            assert_eq!(rows.len(), seen.len().min(5), "{context}: {text} at {now}");
+            assert_eq!(rows.len(), within_window.len().min(5), "{context}: {text} at {now}");
             for row in rows {
-                let count = seen.get(std::str::from_utf8(&row.item).unwrap()).copied().unwrap_or(0);
+                let count = within_window.get(std::str::from_utf8(&row.item).unwrap()).copied().unwrap_or(0);
                 assert!(row.at_least <= count && count <= row.at_most, "{context}: {text} {row:?} of {count}");
             }
         }
@@ -170,11 +171,11 @@ fn a_window_knows_what_came_in_it_and_forgets_a_pane_at_a_time() {
             // Some come late, and some too late; one is ahead.
             let time = now.saturating_sub([0, 0, 1_500, 0, 5_000][step as usize % 5]) + 10_000 * u64::from(step == 7);
             assert!(!matches!(ask(&engine, at(time, count(text, &items))), Reply::Refused(_)), "{text}");
-            truth.entry(text).or_default().note(time, now, &items, text.ends_with(['h', 'u']));
+            truth.entry(text).or_default().record(time, now, &items, text.ends_with(['h', 'u']));
         }
         world.clock.advance(Duration::from_millis(370 + 1_900 * u64::from(step % 13 == 12)));
         let now = engine.now().0;
-        truth.iter().for_each(|(text, came)| check(&engine, text, came, &format!("step {step} at {now}")));
+        truth.iter().for_each(|(text, arrivals)| check(&engine, text, arrivals, &format!("step {step} at {now}")));
         match step % 20 {
             6 => engine.steps().seal_all().unwrap(),
             11 | 17 => {
@@ -189,12 +190,12 @@ fn a_window_knows_what_came_in_it_and_forgets_a_pane_at_a_time() {
     }
     // Nothing comes any more: all of it is forgotten, and the counters are still there.
     world.clock.advance(Duration::from_secs(4));
-    for (text, came) in &truth {
-        check(&engine, text, came, "at the end");
-        assert!(came.seen(engine.now().0).is_empty() && engine.read(*text).unwrap().exists);
-        assert!(came.late > 0);
+    for (text, arrivals) in &truth {
+        check(&engine, text, arrivals, "at the end");
+        assert!(arrivals.within_window(engine.now().0).is_empty() && engine.read(*text).unwrap().exists);
+        assert!(arrivals.late > 0);
     }
-    assert_eq!(ask(&engine, count_unique(&["w:u", "q:u"], NATIVE)), Reply::Estimate(quipu_model::Estimate::exactly(0)));
+    assert_eq!(ask(&engine, count_unique(&["w:u", "q:u"], NATIVE)), Reply::Estimate(quipu_model::Estimate::exact(0)));
 }
 
 #[test]
@@ -214,7 +215,7 @@ fn panes_that_have_left_are_gone_from_memory_and_from_the_ledger() {
     let pages = || {
         let (ledger, mut pages) = (look_at_ledger(&world.disk, std::path::Path::new(crate::world::DATA))().unwrap(), 0);
         ledger
-            .notes(&mut |key, _| {
+            .aux_records(&mut |key, _| {
                 pages += usize::from(key.first() == Some(&5));
                 std::ops::ControlFlow::Continue(())
             })
@@ -251,7 +252,7 @@ fn backups_inspections_and_audits_know_windows() {
         for text in NAMES {
             let items = [(["a", "b", "c"][step % 3], 2)];
             ask(&engine, count(text, &items));
-            truth.entry(text).or_default().note(now, now, &items, text.ends_with(['h', 'u']));
+            truth.entry(text).or_default().record(now, now, &items, text.ends_with(['h', 'u']));
         }
         if step == 2 {
             engine.steps().seal_all().unwrap();
@@ -270,7 +271,7 @@ fn backups_inspections_and_audits_know_windows() {
     let restored = Path::new("/restored");
     quipu_engine::restore(&world.disk, &found, &world.disk, restored, &mut |_| ControlFlow::Continue(())).unwrap();
     let engine = world.open(Options { data: restored.to_owned(), ..options(65_536) }).unwrap();
-    truth.iter().for_each(|(text, came)| check(&engine, text, came, "restored"));
+    truth.iter().for_each(|(text, arrivals)| check(&engine, text, arrivals, "restored"));
 }
 
 #[test]
@@ -279,7 +280,7 @@ fn what_a_namespace_says_is_for_counters_that_are_made_then() {
     let engine = world.open(options(65_536)).unwrap();
     ask(&engine, count("d:u", &[("before", 1)]));
     engine.put_namespace("d", windowed(Durability::Durable)).unwrap();
-    engine.put_namespace("w", Namespace::durable(Durability::Durable)).unwrap();
+    engine.put_namespace("w", Namespace::with_durability(Durability::Durable)).unwrap();
     for text in ["d:u", "d:f", "w:u"] {
         ask(&engine, count(text, &[("a", 1)]));
     }
@@ -332,10 +333,10 @@ fn what_has_no_times_does_not_come_into_a_window() {
     let mut large = options(65_536);
     large
         .namespaces
-        .push((Box::from(*b"l"), Namespace { window: Some(Panes::read("1d/1440").unwrap()), ..Namespace::default() }));
+        .push((Box::from(*b"l"), Namespace { window: Some(Panes::parse("1d/1440").unwrap()), ..Namespace::default() }));
     let world = World::new(CrashDisk::new(), 1);
     let engine = world.open(large).unwrap();
-    let make = |k| SketchCommand::MakeTop { name: name("l:t"), size: TopSize::of(k), dialect: NATIVE };
+    let make = |k| SketchCommand::MakeTop { name: name("l:t"), size: TopSize::with_k(k), dialect: NATIVE };
     assert!(matches!(ask(&engine, make(100)), Reply::Refused(Refusal::BadSize { .. })));
     assert_eq!(ask(&engine, make(20)), Reply::Ok);
 }
@@ -356,7 +357,7 @@ fn a_window_in_memory_is_journaled_whole_under_a_token() {
         }
     }
     let now = engine.now().0;
-    engine.steps().hand_over();
+    engine.steps().write_filled();
     drop(engine);
     let world = World::new(world.disk.kill(world.disk.operations()).into_disk(), 2);
     world.clock.advance(Duration::from_millis(now.saturating_sub(world.clock_wall())));
@@ -371,7 +372,7 @@ fn what_is_trending_halves_with_every_half_life() {
     let mut world = World::new(CrashDisk::new(), 1);
     let mut engine = world.open(options(65_536)).unwrap();
     let worth = |engine: &Engine, item: &str| {
-        let Reply::Ranked(rows) = ask(engine, SketchCommand::ListTop { name: name("t:p"), dialect: NATIVE }) else {
+        let Reply::TopItems(rows) = ask(engine, SketchCommand::ListTop { name: name("t:p"), dialect: NATIVE }) else {
             panic!()
         };
         let row = rows.into_iter().find(|row| &*row.item == item.as_bytes());
@@ -385,7 +386,7 @@ fn what_is_trending_halves_with_every_half_life() {
         (worth(&engine, "old"), worth(&engine, "new"), worth(&engine, "older")),
         ((500, 500), (600, 600), (32, 32))
     );
-    let Reply::Ranked(rows) = ask(&engine, SketchCommand::ListTop { name: name("t:p"), dialect: NATIVE }) else {
+    let Reply::TopItems(rows) = ask(&engine, SketchCommand::ListTop { name: name("t:p"), dialect: NATIVE }) else {
         panic!()
     };
     assert_eq!(&*rows[0].item, b"new", "though it came less often");
@@ -438,7 +439,7 @@ fn damage_at_rest_is_refused_or_leaves_a_sketch_that_can_be_asked() {
     let ledger = FileLedger::open(Arc::new(world.disk.clone()), Path::new(DATA)).unwrap();
     let (mut pages, watermark) = (Vec::new(), ledger.watermark().unwrap().unwrap());
     ledger
-        .notes(&mut |key, value| {
+        .aux_records(&mut |key, value| {
             if key.first() == Some(&5) {
                 pages.push((key.to_vec(), value.to_vec()));
             }
@@ -446,25 +447,25 @@ fn damage_at_rest_is_refused_or_leaves_a_sketch_that_can_be_asked() {
         })
         .unwrap();
     assert!(pages.len() > 40, "{}", pages.len());
-    let (dice, mut refusals, mut opened) = (Dice::new(7), 0, 0);
+    let (rng, mut refusals, mut opened) = (SeededRng::new(7), 0, 0);
     for input in 0..3_000 {
-        let (mut key, mut value) = pages[dice.below(pages.len())].clone();
+        let (mut key, mut value) = pages[rng.below(pages.len())].clone();
         let end = key.len();
-        match dice.below(8) {
+        match rng.below(8) {
             // Another pane, another page, the value of another.
-            0 => key[end - 5] ^= 1 << dice.below(3),
-            1 => key[end - 1] ^= 1 << dice.below(3),
-            2 => value = pages[dice.below(pages.len())].1.clone(),
-            3 => value.truncate(dice.below(value.len())),
+            0 => key[end - 5] ^= 1 << rng.below(3),
+            1 => key[end - 1] ^= 1 << rng.below(3),
+            2 => value = pages[rng.below(pages.len())].1.clone(),
+            3 => value.truncate(rng.below(value.len())),
             _ => {
-                let head = if dice.chance(60) { value.len().min(96) } else { value.len() };
-                (0..1 + dice.below(3)).for_each(|_| value[dice.below(head)] ^= 1 << dice.below(8));
+                let head = if rng.chance(60) { value.len().min(96) } else { value.len() };
+                (0..1 + rng.below(3)).for_each(|_| value[rng.below(head)] ^= 1 << rng.below(8));
             }
         }
-        let gone = dice.chance(8);
+        let gone = rng.chance(8);
         let disk = world.disk.kill(world.disk.operations()).into_disk();
         let broken = FileLedger::open(Arc::new(disk.clone()), Path::new(DATA)).unwrap();
-        let note = Note { key: key.into(), value: (!gone && !value.is_empty()).then(|| value.into()) };
+        let note = AuxRecord { key: key.into(), value: (!gone && !value.is_empty()).then(|| value.into()) };
         broken.ingest(&[], &[note], &watermark).unwrap();
         drop(broken);
         let again = World::new(disk, 3);
@@ -528,54 +529,55 @@ fn every_crash_leaves_windows_as_they_were_and_keeps_what_was_acknowledged() {
 }
 
 fn run_seed(seed: u64, tally: &mut Tally) {
-    let dice = Dice::new(seed ^ 0x3a4e);
-    let segment_bytes = *dice.pick(&[4096, 16_384, 65_536]);
+    let rng = SeededRng::new(seed ^ 0x3a4e);
+    let segment_bytes = *rng.pick(&[4096, 16_384, 65_536]);
     let (mut disk, mut truth, mut wall) = (CrashDisk::new(), Truth::new(), 0);
-    for life in 0..3 {
-        let world = World::new(disk, dice.roll());
+    for incarnation in 0..3 {
+        let world = World::new(disk, rng.next_u64());
         world.clock.advance(Duration::from_millis(u64::max(wall, world.clock_wall()) - world.clock_wall()));
-        let engine = world.open(options(segment_bytes)).unwrap_or_else(|e| panic!("seed {seed}, life {life}: {e}"));
-        let before_life = world.disk.operations();
+        let engine =
+            world.open(options(segment_bytes)).unwrap_or_else(|e| panic!("seed {seed}, life {incarnation}: {e}"));
+        let operations_at_start = world.disk.operations();
         let mut trace = Trace { states: BTreeMap::new(), acked: Vec::new(), now: truth };
         trace.states.insert(engine.steps().reserved(), trace.now.clone());
         let mut seal = None;
-        for step in 0..50 + dice.below(50) {
-            match dice.below(100) {
-                0..70 => act(&world, &engine, &dice, &mut trace, tally, step),
+        for step in 0..50 + rng.below(50) {
+            match rng.below(100) {
+                0..70 => act(&world, &engine, &rng, &mut trace, tally, step),
                 70..88 => {
-                    for _ in 0..1 + dice.below(4) {
+                    for _ in 0..1 + rng.below(4) {
                         let open = seal.is_some();
                         seal = advance(&engine, seal);
                         tally.seals += usize::from(open && seal.is_none());
                     }
                 }
-                _ => world.clock.advance(Duration::from_millis(dice.below(1_500) as u64)),
+                _ => world.clock.advance(Duration::from_millis(rng.below(1_500) as u64)),
             }
         }
         let operations = world.disk.operations();
         wall = engine.now().0;
         for _ in 0..15 {
-            let at = before_life + dice.below(operations - before_life + 1);
-            let context = format!("seed {seed}, life {life}, crash at {at}");
-            judge(&world, &trace, (at, segment_bytes, wall), &dice, tally, &context);
+            let at = operations_at_start + rng.below(operations - operations_at_start + 1);
+            let context = format!("seed {seed}, life {incarnation}, crash at {at}");
+            judge(&world, &trace, (at, segment_bytes, wall), &rng, tally, &context);
         }
-        let context = format!("seed {seed}, life {life}, crash at its end");
-        (disk, truth) = judge(&world, &trace, (operations, segment_bytes, wall), &dice, tally, &context);
+        let context = format!("seed {seed}, life {incarnation}, crash at its end");
+        (disk, truth) = judge(&world, &trace, (operations, segment_bytes, wall), &rng, tally, &context);
     }
 }
 
 fn advance(engine: &Engine, seal: Option<quipu_engine::Seal>) -> Option<quipu_engine::Seal> {
     let steps = engine.steps();
-    let mut seal = seal.unwrap_or_else(|| steps.seal_begin());
-    match steps.seal_step(&mut seal) {
-        Ok(quipu_engine::Sealing::More) => Some(seal),
-        Ok(quipu_engine::Sealing::Waits(_)) => {
-            steps.hand_over();
+    let mut seal = seal.unwrap_or_else(|| steps.begin_seal());
+    match steps.step_seal(&mut seal) {
+        Ok(quipu_engine::SealStep::More) => Some(seal),
+        Ok(quipu_engine::SealStep::WaitFor(_)) => {
+            steps.write_filled();
             steps.sync();
             Some(seal)
         }
-        Ok(quipu_engine::Sealing::Done) => {
-            steps.seal_finish(seal).unwrap();
+        Ok(quipu_engine::SealStep::Done) => {
+            steps.finish_seal(seal).unwrap();
             None
         }
         Err(quipu_engine::SealError::Flushed) => None,
@@ -585,21 +587,21 @@ fn advance(engine: &Engine, seal: Option<quipu_engine::Seal>) -> Option<quipu_en
 
 const ITEMS: [&str; 6] = ["a", "b", "c", "d", "an item of some length, for a list", ""];
 
-fn act(world: &World, engine: &Engine, dice: &Dice, trace: &mut Trace, tally: &mut Tally, step: usize) {
+fn act(world: &World, engine: &Engine, rng: &SeededRng, trace: &mut Trace, tally: &mut Tally, step: usize) {
     let all = [&NAMES[..], &IN_MEMORY, &[DECAYING]].concat();
-    let text = *dice.pick(&all);
+    let text = *rng.pick(&all);
     let now = engine.now().0;
     let (before, truth) = (trace.now.clone(), &mut trace.now);
     let mut commands = Vec::new();
     let mut items: Vec<(String, u64)> =
-        (0..1 + dice.below(3)).map(|_| ((*dice.pick(&ITEMS)).to_owned(), 1 + dice.below(4) as u64)).collect();
-    if dice.chance(4) {
+        (0..1 + rng.below(3)).map(|_| ((*rng.pick(&ITEMS)).to_owned(), 1 + rng.below(4) as u64)).collect();
+    if rng.chance(4) {
         // A pane that has become a table.
-        let from = dice.below(1 << 20);
-        items.extend((from..from + 300 + dice.below(400)).map(|n| (format!("item {n}"), 1)));
+        let from = rng.below(1 << 20);
+        items.extend((from..from + 300 + rng.below(400)).map(|n| (format!("item {n}"), 1)));
     }
     let items: Vec<(&str, u64)> = items.iter().map(|(item, by)| (item.as_str(), *by)).collect();
-    match dice.below(100) {
+    match rng.below(100) {
         0..4 => {
             truth.remove(text);
             commands.push(Command::Delete { names: vec![name(text)] });
@@ -609,31 +611,35 @@ fn act(world: &World, engine: &Engine, dice: &Dice, trace: &mut Trace, tally: &m
             commands.push(Command::Flush);
         }
         _ => {
-            for _ in 0..if dice.chance(15) { 2 } else { 1 } {
-                let time = if dice.chance(60) { now } else { now.saturating_sub(dice.below(5_500) as u64) };
-                let before: BTreeSet<u64> =
-                    truth.get(text).into_iter().flat_map(|came| came.items.keys()).map(|(pane, _)| *pane).collect();
-                truth.entry(text).or_default().note(time, now, &items, text.ends_with(['h', 'u']));
+            for _ in 0..if rng.chance(15) { 2 } else { 1 } {
+                let time = if rng.chance(60) { now } else { now.saturating_sub(rng.below(5_500) as u64) };
+                let before: BTreeSet<u64> = truth
+                    .get(text)
+                    .into_iter()
+                    .flat_map(|arrivals| arrivals.items.keys())
+                    .map(|(pane, _)| *pane)
+                    .collect();
+                truth.entry(text).or_default().record(time, now, &items, text.ends_with(['h', 'u']));
                 tally.begun += usize::from(truth[text].items.keys().any(|(pane, _)| !before.contains(pane)));
                 let counted = count(text, &items);
                 commands.push(Command::Sketch(if time == now { counted } else { at(time, counted) }));
             }
-            if dice.chance(10) {
+            if rng.chance(10) {
                 // What is in memory alone comes with it, whole.
-                let text = *dice.pick(&IN_MEMORY);
+                let text = *rng.pick(&IN_MEMORY);
                 commands.push(Command::Sketch(count(text, &items[..1])));
             }
-            if dice.chance(5) {
-                let when = quipu_model::When::In(1_000_000);
+            if rng.chance(5) {
+                let when = quipu_model::ExpiryTime::In(1_000_000);
                 let condition = quipu_model::ExpiryCondition::Always;
-                commands.push(Command::Expire { name: name(IN_MEMORY[dice.below(3)]), when, condition });
+                commands.push(Command::Expire { name: name(IN_MEMORY[rng.below(3)]), when, condition });
             }
         }
     }
     tally.operations += 1;
-    let (wait, was_refused) = if let ([command], true) = (&commands[..], dice.chance(15)) {
+    let (wait, was_refused) = if let ([command], true) = (&commands[..], rng.chance(15)) {
         tally.once += 1;
-        let token = format!("{step} {}", dice.roll());
+        let token = format!("{step} {}", rng.next_u64());
         let identity = Identity::token(b"p", token.as_bytes()).unwrap();
         loop {
             let mut turn = engine.turn();
@@ -647,7 +653,7 @@ fn act(world: &World, engine: &Engine, dice: &Dice, trace: &mut Trace, tally: &m
     } else {
         loop {
             let mut turn = engine.turn();
-            let ran = turn.run_all(&commands, &[]);
+            let ran = turn.run_transaction(&commands, &[]);
             let wait = turn.finish();
             match ran {
                 Ok(replies) => break (wait, replies.unwrap().iter().any(|reply| matches!(reply, Reply::Refused(_)))),
@@ -662,12 +668,12 @@ fn act(world: &World, engine: &Engine, dice: &Dice, trace: &mut Trace, tally: &m
         trace.now = before;
     }
     let position = engine.steps().reserved();
-    if dice.chance(70) {
-        engine.steps().hand_over();
-        if text.starts_with('w') || dice.chance(30) {
+    if rng.chance(70) {
+        engine.steps().write_filled();
+        if text.starts_with('w') || rng.chance(30) {
             engine.steps().sync();
         }
-        if engine.steps().reached(wait) {
+        if engine.steps().has_reached(wait) {
             trace.acked.push((world.disk.operations(), position, text.starts_with('w')));
         }
     }
@@ -678,16 +684,16 @@ fn judge(
     world: &World,
     trace: &Trace,
     (at, segment_bytes, wall): (usize, u64, u64),
-    dice: &Dice,
+    rng: &SeededRng,
     tally: &mut Tally,
     context: &str,
 ) -> (CrashDisk, Truth) {
-    let power = dice.chance(80);
-    let image = if power { world.disk.crash(at, dice) } else { world.disk.kill(at) };
+    let power = rng.chance(80);
+    let image = if power { world.disk.crash(at, rng) } else { world.disk.kill(at) };
     tally.crashes.insert(image.digest());
-    let again = World::new(image.into_disk(), dice.roll());
+    let again = World::new(image.into_disk(), rng.next_u64());
     // Now, or as long before as the journal does not know better.
-    if dice.chance(50) {
+    if rng.chance(50) {
         again.clock.advance(Duration::from_millis(wall.saturating_sub(again.clock_wall())));
     }
     let engine = again.open(options(segment_bytes)).unwrap_or_else(|e| panic!("{context}: refused: {e}"));
@@ -700,7 +706,7 @@ fn judge(
     }
     for text in NAMES.into_iter().chain([DECAYING]) {
         match truth.get(text) {
-            Some(came) => check(&engine, text, came, context),
+            Some(arrivals) => check(&engine, text, arrivals, context),
             None => assert!(!engine.read(text).unwrap().exists, "{context}: {text}"),
         }
     }

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::shared::put::put;
-use crate::shared::{By, Change, NOBODY, Put, Shard, Verdict, compute};
+use crate::shared::{Change, NO_WRITERS, Put, Shard, SwapContext, Verdict, plan_swap};
 use crate::{Incarnation, NodeId, SetExpiry};
 
 const AT: u64 = 1_000_000;
@@ -30,12 +30,12 @@ impl Stores {
         Stores { rows: [None, None], cells, over: BTreeSet::new(), at: AT, added: 0 }
     }
 
-    fn seen(&self, store: usize) -> Seen {
-        Seen { snapshot: self.rows[store].clone().unwrap_or_default(), at: Millis(self.at) }
+    fn fetch(&self, store: usize) -> FetchedRow {
+        FetchedRow { snapshot: self.rows[store].clone().unwrap_or_default(), at: Millis(self.at) }
     }
 
     fn sum(&self, store: usize) -> i128 {
-        self.seen(store).snapshot.as_of(Millis(self.at)).sum()
+        self.fetch(store).snapshot.as_of(Millis(self.at)).sum()
     }
 
     /// Node 0 and 1 count in store 0, node 2 and 3 in store 1.
@@ -64,20 +64,25 @@ impl Stores {
 
     fn swap(&mut self, store: usize, change: &Change) {
         self.at += 1;
-        let by = By { id: SwapId(u128::from(self.at)), node: NodeId(9), grace: Duration::MAX, registered: &NOBODY };
-        if let Next::Row(row) = compute(&self.seen(store), &by, change).unwrap().next {
+        let context = SwapContext {
+            id: SwapId(u128::from(self.at)),
+            node: NodeId(9),
+            grace: Duration::MAX,
+            registered: &NO_WRITERS,
+        };
+        if let NextRow::Row(row) = plan_swap(&self.fetch(store), &context, change).unwrap().next {
             self.rows[store] = Some(row);
         }
     }
 
-    fn mirror(&mut self, from: usize, to: usize) -> Result<bool, MirrorRefused> {
+    fn mirror(&mut self, from: usize, to: usize) -> Result<bool, MirrorError> {
         self.at += 1;
-        let (source, target) = (self.seen(from), self.seen(to));
-        let stored = |seen, store: usize| StoredRow { seen, store: store as u64 + 70 };
+        let (source, target) = (self.fetch(from), self.fetch(to));
+        let stored = |fetched, store: usize| StoredRow { fetched, store: store as u64 + 70 };
         match mirror(stored(&source, from), stored(&target, to), &BTreeMap::new())? {
-            Next::Row(row) => self.rows[to] = Some(row.checked().unwrap()),
-            Next::Same => return Ok(false),
-            Next::Gone => panic!("a copy removes no row"),
+            NextRow::Row(row) => self.rows[to] = Some(row.checked().unwrap()),
+            NextRow::Unchanged => return Ok(false),
+            NextRow::Removed => panic!("a copy removes no row"),
         }
         Ok(true)
     }
@@ -127,7 +132,7 @@ fn counts_that_have_only_their_name_in_common_are_not_added_up() {
     let mut stores = Stores::new();
     stores.add(0, 10);
     stores.add(2, 11);
-    assert_eq!(stores.mirror(0, 1), Err(MirrorRefused::Unrelated));
+    assert_eq!(stores.mirror(0, 1), Err(MirrorError::Unrelated));
     assert_eq!((stores.sum(0), stores.sum(1)), (10, 11));
 }
 
@@ -157,8 +162,8 @@ fn a_set_is_copied_as_often_as_it_is_made_and_back() {
     // Set in both: the later one wins, and the earlier one is refused.
     stores.swap(1, &set(1));
     stores.swap(0, &set(2));
-    assert_eq!(stores.mirror(1, 0), Err(MirrorRefused::TargetNewer));
-    assert_eq!(stores.mirror(0, 1), Err(MirrorRefused::SourceNewer), "who knows what was added to the 1");
+    assert_eq!(stores.mirror(1, 0), Err(MirrorError::TargetNewer));
+    assert_eq!(stores.mirror(0, 1), Err(MirrorError::SourceNewer), "who knows what was added to the 1");
 }
 
 #[test]
@@ -177,7 +182,7 @@ fn a_reset_goes_along_and_takes_what_it_returned() {
     stores.mirror(0, 1).unwrap();
     stores.add(2, 5);
     stores.swap(0, &Change::Reset);
-    assert_eq!((stores.mirror(0, 1), stores.sum(1)), (Err(MirrorRefused::SourceNewer), 9));
+    assert_eq!((stores.mirror(0, 1), stores.sum(1)), (Err(MirrorError::SourceNewer), 9));
 }
 
 #[test]
@@ -212,7 +217,7 @@ fn a_base_whose_writers_are_forgotten_is_copied_into_nothing_and_refused_where_i
     stores.retire(1, 2);
     stores.forget(1);
     stores.add(1, 1);
-    assert_eq!(stores.mirror(0, 1), Err(MirrorRefused::Base));
+    assert_eq!(stores.mirror(0, 1), Err(MirrorError::Base));
     assert_eq!((stores.sum(0), stores.sum(1)), (11, 13));
 }
 
@@ -246,14 +251,14 @@ fn a_fold_that_only_the_target_knew_and_has_forgotten_is_not_dropped() {
     stores.mirror(0, 1).unwrap();
     stores.forget(1);
     stores.retire(0, 2);
-    assert_eq!(stores.mirror(0, 1), Err(MirrorRefused::Base), "nobody can tell whose count the base is");
+    assert_eq!(stores.mirror(0, 1), Err(MirrorError::Base), "nobody can tell whose count the base is");
     assert_eq!((stores.sum(0), stores.sum(1)), (1_008, 1_108));
 }
 
 #[test]
 fn an_expiry_goes_along_and_one_that_the_target_has_changed_since_stays() {
     let expire =
-        |at: u64| Change::Expire { when: crate::When::At(at as i64), condition: crate::ExpiryCondition::Always };
+        |at: u64| Change::Expire { when: crate::ExpiryTime::At(at as i64), condition: crate::ExpiryCondition::Always };
     let mut stores = Stores::new();
     stores.add(0, 10);
     stores.swap(0, &expire(AT + 500));
@@ -275,18 +280,18 @@ fn an_expiry_goes_along_and_one_that_the_target_has_changed_since_stays() {
 fn a_writer_that_the_target_has_retired_enters_as_its_stage_says() {
     let mut stores = Stores::new();
     stores.add(0, 10);
-    let source = stores.seen(0);
+    let source = stores.fetch(0);
     let since = Millis(1);
     let stages = [
-        (Stage::Live, (Some(false), None)),
-        (Stage::Closed { since }, (Some(true), None)),
-        (Stage::Folded { since }, (None, Some(10))),
+        (WriterStage::Live, (Some(false), None)),
+        (WriterStage::Closed { since }, (Some(true), None)),
+        (WriterStage::Folded { since }, (None, Some(10))),
     ];
     for (stage, expected) in stages {
-        let target = Seen { at: Millis(AT), ..Seen::default() };
+        let target = FetchedRow { at: Millis(AT), ..FetchedRow::default() };
         let known = BTreeMap::from([(writer(0), stage)]);
-        let rows = (StoredRow { seen: &source, store: 1 }, StoredRow { seen: &target, store: 2 });
-        let Next::Row(row) = mirror(rows.0, rows.1, &known).unwrap() else { panic!("it is new") };
+        let rows = (StoredRow { fetched: &source, store: 1 }, StoredRow { fetched: &target, store: 2 });
+        let NextRow::Row(row) = mirror(rows.0, rows.1, &known).unwrap() else { panic!("it is new") };
         assert_eq!((row.cells.values().next().map(|held| held.closed), row.base), expected, "{stage:?}");
     }
 }
@@ -297,12 +302,12 @@ fn one_number_with_two_values_is_refused() {
     stores.add(0, 10);
     stores.mirror(0, 1).unwrap();
     stores.rows[1].as_mut().unwrap().cells.values_mut().for_each(|held| held.value += 1);
-    assert_eq!(stores.mirror(0, 1), Err(MirrorRefused::Damaged));
+    assert_eq!(stores.mirror(0, 1), Err(MirrorError::Damaged));
 }
 
 /// One thing that happens.
 #[derive(Debug, Clone, Copy)]
-enum Event {
+enum StoreEvent {
     Add(usize, u32),
     Mirror(usize),
     Retire(usize, usize),
@@ -310,23 +315,23 @@ enum Event {
     Reset(usize),
 }
 
-fn any_event(resets: u32) -> impl Strategy<Value = Event> {
+fn any_event(resets: u32) -> impl Strategy<Value = StoreEvent> {
     prop_oneof![
-        6 => (0..4_usize, 1..u32::MAX).prop_map(|(node, more)| Event::Add(node, more)),
-        4 => (0..2_usize).prop_map(Event::Mirror),
-        1 => (0..2_usize, 0..4_usize).prop_map(|(store, node)| Event::Retire(store, node)),
-        1 => (0..2_usize).prop_map(Event::Forget),
-        resets => (0..2_usize).prop_map(Event::Reset),
+        6 => (0..4_usize, 1..u32::MAX).prop_map(|(node, more)| StoreEvent::Add(node, more)),
+        4 => (0..2_usize).prop_map(StoreEvent::Mirror),
+        1 => (0..2_usize, 0..4_usize).prop_map(|(store, node)| StoreEvent::Retire(store, node)),
+        1 => (0..2_usize).prop_map(StoreEvent::Forget),
+        resets => (0..2_usize).prop_map(StoreEvent::Reset),
     ]
 }
 
-fn happen(stores: &mut Stores, event: Event) -> Result<(), MirrorRefused> {
+fn happen(stores: &mut Stores, event: StoreEvent) -> Result<(), MirrorError> {
     match event {
-        Event::Add(node, more) => stores.add(node, i128::from(more)),
-        Event::Mirror(from) => drop(stores.mirror(from, 1 - from)?),
-        Event::Retire(store, node) => stores.retire(store, node),
-        Event::Forget(store) => stores.forget(store),
-        Event::Reset(store) => stores.swap(store, &Change::Reset),
+        StoreEvent::Add(node, more) => stores.add(node, i128::from(more)),
+        StoreEvent::Mirror(from) => drop(stores.mirror(from, 1 - from)?),
+        StoreEvent::Retire(store, node) => stores.retire(store, node),
+        StoreEvent::Forget(store) => stores.forget(store),
+        StoreEvent::Reset(store) => stores.swap(store, &Change::Reset),
     }
     Ok(())
 }
@@ -355,7 +360,7 @@ proptest! {
         let mut stores = Stores::new();
         stores.add(0, 1);
         stores.mirror(0, 1).unwrap();
-        for event in events.into_iter().filter(|event| !matches!(event, Event::Forget(_))) {
+        for event in events.into_iter().filter(|event| !matches!(event, StoreEvent::Forget(_))) {
             happen(&mut stores, event).unwrap();
         }
         for (from, to) in [(0, 1), (1, 0)] {

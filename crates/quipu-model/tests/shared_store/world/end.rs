@@ -2,12 +2,12 @@
 
 use std::collections::HashMap;
 
-use quipu_model::shared::{CellId, Seen, read};
+use quipu_model::shared::{CellId, FetchedRow, read};
 
 use super::World;
 use crate::account::Account;
 use crate::client::Client;
-use crate::node::{Life, Need, Node};
+use crate::node::{Need, Node, NodeIncarnation};
 
 /// Rounds without faults after which everybody must have settled: a few answers per life, and a life per retirement.
 const ROUNDS: usize = 60;
@@ -15,7 +15,7 @@ const ROUNDS: usize = 60;
 impl World {
     /// Faults stop: what is under way arrives, everybody asks until they know, and the books are closed.
     pub(super) fn settle(&mut self) {
-        self.note(format_args!("faults stop"));
+        self.write_line(format_args!("faults stop"));
         let until = self.now.0 + 80;
         while self.now.0 < until {
             self.pass_time();
@@ -28,13 +28,13 @@ impl World {
                 self.settle_client(client);
             }
             for node in 0..self.nodes.len() {
-                self.hear(node);
-                for life in (0..self.nodes[node].lives.len()).rev() {
-                    self.settle_life(node, life);
+                self.compare_all(node);
+                for incarnation in (0..self.nodes[node].incarnations.len()).rev() {
+                    self.settle_incarnation(node, incarnation);
                 }
             }
             let busy = self.clients.iter().any(|client| !matches!(client, Client::Idle));
-            if self.broken.is_some() || !busy && self.nodes.iter().all(Node::settled) {
+            if self.broken.is_some() || !busy && self.nodes.iter().all(Node::is_settled) {
                 break;
             }
         }
@@ -48,44 +48,44 @@ impl World {
             Client::Idle => {}
             Client::Read { .. } => self.send_swap(client),
             Client::Sent { .. } => {
-                if let Some(sent) = self.again(client) {
+                if let Some(sent) = self.repeated_swap(client) {
                     self.swap(&sent);
                 }
-                match self.clients[client].look(&self.row.clone().unwrap_or_default()) {
-                    Ok(found) => self.found(client, found),
+                match self.clients[client].check_attempt(&self.row.clone().unwrap_or_default()) {
+                    Ok(attempt_result) => self.on_attempt_result(client, attempt_result),
                     Err(violation) => self.broken = Some(violation),
                 }
             }
         }
     }
 
-    pub(super) fn settle_life(&mut self, node: usize, life: usize) {
-        if self.nodes[node].lives.get(life).is_none_or(|life| life.settled) {
+    pub(super) fn settle_incarnation(&mut self, node: usize, incarnation: usize) {
+        if self.nodes[node].incarnations.get(incarnation).is_none_or(|incarnation| incarnation.settled) {
             return;
         }
-        if let Some(asked) = self.nodes[node].put(life, &mut self.account) {
-            let verdict = self.put(&asked);
-            self.note(format_args!("node {node} settles {asked:?}: {verdict:?}"));
-            let told = self.nodes[node].told(&asked, &verdict, &mut self.account);
-            match told {
+        if let Some(sent_put) = self.nodes[node].put(incarnation, &mut self.account) {
+            let verdict = self.put(&sent_put);
+            self.write_line(format_args!("node {node} settles {sent_put:?}: {verdict:?}"));
+            let need = self.nodes[node].on_verdict(&sent_put, &verdict, &mut self.account);
+            match need {
                 Ok(Need::Late) => {
-                    if let Some(sent) = self.late(node, asked.cell) {
+                    if let Some(sent) = self.late_swap(node, sent_put.cell) {
                         self.swap(&sent);
                     }
                 }
-                told => self.go_on(node, asked.cell, told),
+                need => self.apply_need(node, sent_put.cell, need),
             }
         }
     }
 
     pub(super) fn judge_end(&mut self) -> Result<(), String> {
-        if !self.nodes.iter().all(Node::settled) {
+        if !self.nodes.iter().all(Node::is_settled) {
             return Err("somebody never settled".to_owned());
         }
         for node in &self.nodes {
-            node.lives.iter().for_each(|life| self.account.over(node.machine, life));
+            node.incarnations.iter().for_each(|incarnation| self.account.record_end(node.machine, incarnation));
         }
-        self.account.settled()?;
+        self.account.check_settled()?;
         let Account { set, taken, returned, expired, .. } = self.account;
         if returned != taken {
             return Err(format!("swaps took {taken} and returned {returned}"));
@@ -99,9 +99,13 @@ impl World {
             ));
         }
         for node in &self.nodes {
-            let own: Vec<_> = node.lives.iter().map(|life| (life.cell, life.seq, life.own)).collect();
-            let seen = Seen { snapshot: row.clone(), at: self.now };
-            match read(&seen, self.now, &own) {
+            let own: Vec<_> = node
+                .incarnations
+                .iter()
+                .map(|incarnation| (incarnation.cell, incarnation.seq, incarnation.own))
+                .collect();
+            let current = FetchedRow { snapshot: row.clone(), at: self.now };
+            match read(&current, self.now, &own) {
                 total if total.behind || total.sum == sum => {}
                 other => return Err(format!("the sum is {sum}, and node {} reads {other:?}", node.id)),
             }
@@ -115,15 +119,16 @@ impl World {
             return;
         }
         // Of those who go on for one life, the one who knows most of it.
-        let mut lives: HashMap<CellId, &Life> = HashMap::new();
-        for life in self.nodes.iter().flat_map(|node| &node.lives) {
-            let known = lives.entry(life.cell).or_insert(life);
-            *known = if life.seq > known.seq { life } else { known };
+        let mut incarnations: HashMap<CellId, &NodeIncarnation> = HashMap::new();
+        for incarnation in self.nodes.iter().flat_map(|node| &node.incarnations) {
+            let known = incarnations.entry(incarnation.cell).or_insert(incarnation);
+            *known = if incarnation.seq > known.seq { incarnation } else { known };
         }
-        let own: Vec<_> = lives.values().map(|life| (life.cell, life.seq, life.own)).collect();
-        let due = self.account.due_with(lives.into_values());
-        let seen = Seen { snapshot: self.row.clone().unwrap_or_default(), at: self.now };
-        match read(&seen, self.now, &own) {
+        let own: Vec<_> =
+            incarnations.values().map(|incarnation| (incarnation.cell, incarnation.seq, incarnation.own)).collect();
+        let due = self.account.due_with(incarnations.into_values());
+        let current = FetchedRow { snapshot: self.row.clone().unwrap_or_default(), at: self.now };
+        match read(&current, self.now, &own) {
             total if total.behind || total.sum == due => {}
             other => {
                 self.broken = Some(format!("after this step {other:?}, and it should come to {due}"));

@@ -1,9 +1,9 @@
 use proptest::prelude::*;
-use quipu_model::{Command, ExpiryCondition, Identity, Name, Set, SetCondition, SetExpiry, When};
+use quipu_model::{Command, ExpiryCondition, ExpiryTime, Identity, Name, Set, SetCondition, SetExpiry};
 
 use super::*;
 use crate::command::{CommandError, ConnectionCommand, CounterRequest, OnceRequest, Request, lookup};
-use crate::resp::{Decoder, Limits, Shape, Version, Writer, request};
+use crate::resp::{Decoder, Limits, ReplyShape, RespVersion, RespWriter, request};
 
 /// What a line becomes, shown: the error text, or "ok".
 fn verdict(line: &str) -> String {
@@ -16,11 +16,11 @@ fn verdict(line: &str) -> String {
     }
 }
 
-fn parsed<T>(line: &str, look: impl FnOnce(Request<'_>) -> T) -> T {
+fn parsed<T>(line: &str, inspect: impl FnOnce(Request<'_>) -> T) -> T {
     let line = format!("{line}\n");
     let mut decoder = Decoder::default();
     let frame = decoder.decode(line.as_bytes(), &Limits::default()).unwrap().unwrap();
-    look(lookup(&frame.args).and_then(|spec| spec.parse(&frame.args)).unwrap())
+    inspect(lookup(&frame.args).and_then(|spec| spec.parse(&frame.args)).unwrap())
 }
 
 #[test]
@@ -28,9 +28,9 @@ fn the_table_is_sorted_and_complete() {
     assert!(TABLE.is_sorted_by(|a, b| a.name < b.name), "lookup halves");
     for spec in TABLE {
         assert!(!spec.summary.is_empty() && !spec.since.is_empty(), "{}", spec.name);
-        assert_eq!(Spec::named(spec.name.to_ascii_uppercase().as_bytes()), Some(spec));
+        assert_eq!(Spec::by_name(spec.name.to_ascii_uppercase().as_bytes()), Some(spec));
         for part in spec.parts {
-            assert_eq!(Spec::named(part.name.as_bytes()), Some(part));
+            assert_eq!(Spec::by_name(part.name.as_bytes()), Some(part));
         }
     }
 }
@@ -91,7 +91,7 @@ fn syntax_is_written_as_in_redis() {
         ("client|reply", "CLIENT REPLY <ON | OFF | SKIP>"),
         ("hotkeys", "HOTKEYS <GET [COUNT count] | RESET | START | STOP>"),
     ] {
-        assert_eq!(Spec::named(name.as_bytes()).unwrap().syntax(), syntax);
+        assert_eq!(Spec::by_name(name.as_bytes()).unwrap().syntax(), syntax);
     }
 }
 
@@ -241,30 +241,31 @@ fn what_only_quipu_refuses_says_what_to_do_instead() {
 #[test]
 fn options_reach_the_model() {
     let a = Name::new(b"a").unwrap();
-    let counter = |command| Request::Counter(CounterRequest { command, shape: Shape::Plain });
+    let counter = |command| Request::Counter(CounterRequest { command, shape: ReplyShape::Plain });
     parsed("set a 5 nx px 70 get", |request| {
         let set = Set {
             name: a,
             value: 5,
             condition: SetCondition::IfAbsent,
-            expiry: SetExpiry::At(When::In(70)),
+            expiry: SetExpiry::At(ExpiryTime::In(70)),
             reply_old: true,
         };
         assert_eq!(request, counter(Command::Set(set)));
     });
     parsed("EXPIREAT a 12 LT XX", |request| {
-        let expire = Command::Expire { name: a, when: When::At(12_000), condition: ExpiryCondition::IfSomeEarlier };
+        let expire =
+            Command::Expire { name: a, when: ExpiryTime::At(12_000), condition: ExpiryCondition::IfSomeEarlier };
         assert_eq!(request, counter(expire));
     });
     parsed("EXPIREAT a 12 XX GT", |request| {
-        let expire = Command::Expire { name: a, when: When::At(12_000), condition: ExpiryCondition::IfLater };
+        let expire = Command::Expire { name: a, when: ExpiryTime::At(12_000), condition: ExpiryCondition::IfLater };
         assert_eq!(request, counter(expire));
     });
     parsed("DECRBY a 9223372036854775807", |request| {
         assert_eq!(request, counter(Command::Add { name: a, delta: -i64::MAX, shard_key: None }));
     });
     parsed("QUIPU.THINNED a 700 100", |request| {
-        assert_eq!(request, counter(Command::AddThinned { name: a, amount: 700, p: 100 }));
+        assert_eq!(request, counter(Command::AddSampled { name: a, amount: 700, p: 100 }));
     });
     parsed("INCRBY SHARDKEY 1", |request| {
         let name = Name::new(b"SHARDKEY").unwrap();
@@ -281,13 +282,13 @@ fn options_reach_the_model() {
         });
     }
     parsed("SCAN 0 COUNT 1000000 TYPE hash", |request| match request {
-        Request::Counter(CounterRequest { command: Command::Scan(scan), shape: Shape::NoNames }) => {
+        Request::Counter(CounterRequest { command: Command::Scan(scan), shape: ReplyShape::NoNames }) => {
             assert_eq!(scan.count, 2_000, "a page has a bound");
         }
         other => panic!("{other:?}"),
     });
     parsed("MSET a 1 b 2 c 3 d 4 e 5", |request| match request {
-        Request::Together(sets) => assert_eq!(sets.len(), 5),
+        Request::SetMany(sets) => assert_eq!(sets.len(), 5),
         other => panic!("{other:?}"),
     });
     parsed("CLIENT HELP", |request| match request {
@@ -339,7 +340,7 @@ fn any_mutation_may_have_a_name_at_its_end() {
     });
     // SETNX answers with a number, also the second time.
     parsed("SETNX a 1 SEQ p 1", |request| match request {
-        Request::Once(OnceRequest { shape, .. }) => assert_eq!(shape, Shape::DoneAsInteger),
+        Request::Once(OnceRequest { shape, .. }) => assert_eq!(shape, ReplyShape::DoneAsInteger),
         other => panic!("{other:?}"),
     });
 }
@@ -383,7 +384,7 @@ fn commands_describe_themselves() {
     let mut out = Vec::new();
     parsed("COMMAND INFO get nosuch", |request| match request {
         Request::Connection(ConnectionCommand::Introspection(question)) => {
-            crate::command::describe(&question, &mut Writer::new(&mut out, Version::Resp2));
+            crate::command::describe(&question, &mut RespWriter::new(&mut out, RespVersion::Resp2));
         }
         other => panic!("{other:?}"),
     });
@@ -410,7 +411,7 @@ proptest! {
             let unknown = matches!(error, CommandError::Unknown { .. });
             prop_assert!(!unknown);
             let mut out = Vec::new();
-            Writer::new(&mut out, Version::Resp2).error(&error.to_string());
+            RespWriter::new(&mut out, RespVersion::Resp2).error(&error.to_string());
             prop_assert_eq!(out.iter().filter(|&&byte| byte == b'\n').count(), 1);
         }
     }

@@ -2,7 +2,7 @@
 
 use quipu_model::Reply;
 
-use super::{Operation, Specification};
+use super::{HistoryOperation, Specification};
 
 /// Counters of a group.
 pub const CELLS: usize = 2;
@@ -73,7 +73,7 @@ pub struct CounterSpec {
 
 /// The step of an operation that is looked at, and its time.
 #[derive(Debug, Clone, Copy)]
-struct Moment<'r> {
+struct StepContext<'r> {
     action: CounterAction,
     reply: Option<&'r Reply>,
     invoked: u64,
@@ -90,15 +90,20 @@ impl Specification for CounterSpec {
     type Action = Vec<CounterStep>;
     type Reply = Vec<Reply>;
 
-    fn step(&self, state: &Self::State, operation: &Operation<Self::Action, Self::Reply>, next: &mut Vec<Self::State>) {
-        let &Operation { invoked, returned, .. } = operation;
+    fn step(
+        &self,
+        state: &Self::State,
+        operation: &HistoryOperation<Self::Action, Self::Reply>,
+        next: &mut Vec<Self::State>,
+    ) {
+        let &HistoryOperation { invoked, returned, .. } = operation;
         let mut states = vec![*state];
         for (index, step) in operation.action.iter().enumerate() {
             let reply = operation.reply.as_ref().and_then(|replies| replies.get(index));
-            let moment = Moment { action: step.action, reply, invoked, returned };
+            let context = StepContext { action: step.action, reply, invoked, returned };
             let mut after = Vec::with_capacity(states.len());
             for state in states {
-                for cell in self.outcomes(state[step.cell], moment).into_iter().flatten() {
+                for cell in self.outcomes(state[step.cell], context).into_iter().flatten() {
                     let mut changed = state;
                     changed[step.cell] = cell;
                     if !after.contains(&changed) {
@@ -125,28 +130,28 @@ impl Specification for CounterSpec {
 
 impl CounterSpec {
     /// The states that a step may lead to; two, if the counter may have expired or not.
-    fn outcomes(&self, state: CounterState, moment: Moment<'_>) -> [Option<CounterState>; 2] {
+    fn outcomes(&self, state: CounterState, context: StepContext<'_>) -> [Option<CounterState>; 2] {
         let (value, deadline) = match state {
-            CounterState::Unknown => return self.outcomes_of_unknown(moment),
-            CounterState::Absent => return [self.outcome_of_absent(moment), None],
+            CounterState::Unknown => return self.outcomes_of_unknown(context),
+            CounterState::Absent => return [self.outcome_of_absent(context), None],
             CounterState::Present(value, deadline) => (value, deadline),
         };
-        let may_exist = deadline.is_none_or(|deadline| moment.invoked <= deadline.latest);
-        let may_be_gone = deadline.is_some_and(|deadline| deadline.earliest <= moment.returned);
+        let may_exist = deadline.is_none_or(|deadline| context.invoked <= deadline.latest);
+        let may_be_gone = deadline.is_some_and(|deadline| deadline.earliest <= context.returned);
         [
-            may_exist.then(|| self.outcome_of_present(value, deadline, moment)).flatten(),
-            may_be_gone.then(|| self.outcome_of_absent(moment)).flatten(),
+            may_exist.then(|| self.outcome_of_present(value, deadline, context)).flatten(),
+            may_be_gone.then(|| self.outcome_of_absent(context)).flatten(),
         ]
     }
 
-    fn outcome_of_absent(&self, moment: Moment<'_>) -> Option<CounterState> {
-        let (after, reply) = match moment.action {
+    fn outcome_of_absent(&self, context: StepContext<'_>) -> Option<CounterState> {
+        let (after, reply) = match context.action {
             CounterAction::Add(delta) => (CounterState::Present(delta, None), Reply::Integer(delta)),
             CounterAction::Read => (CounterState::Absent, Reply::Value(None)),
             CounterAction::Expect(value) => return value.is_none().then_some(CounterState::Absent),
             CounterAction::Set(value) => (CounterState::Present(value, None), Reply::Ok),
             CounterAction::SetFor(value, nanos) => {
-                (CounterState::Present(value, Some(self.deadline(nanos, moment))), Reply::Ok)
+                (CounterState::Present(value, Some(self.deadline(nanos, context))), Reply::Ok)
             }
             CounterAction::Swap(value) => (CounterState::Present(value, None), Reply::Value(None)),
             CounterAction::Take => (CounterState::Absent, Reply::Value(None)),
@@ -154,12 +159,17 @@ impl CounterSpec {
                 (CounterState::Absent, Reply::Integer(0))
             }
         };
-        moment.explains(&reply).then_some(after)
+        context.explains(&reply).then_some(after)
     }
 
-    fn outcome_of_present(&self, value: i64, deadline: Option<Deadline>, moment: Moment<'_>) -> Option<CounterState> {
+    fn outcome_of_present(
+        &self,
+        value: i64,
+        deadline: Option<Deadline>,
+        context: StepContext<'_>,
+    ) -> Option<CounterState> {
         let same = CounterState::Present(value, deadline);
-        let (after, reply) = match moment.action {
+        let (after, reply) = match context.action {
             CounterAction::Add(delta) => {
                 let sum = value.checked_add(delta)?;
                 (CounterState::Present(sum, deadline), Reply::Integer(sum))
@@ -168,36 +178,36 @@ impl CounterSpec {
             CounterAction::Expect(expected) => return (expected == Some(value)).then_some(same),
             CounterAction::Set(value) => (CounterState::Present(value, None), Reply::Ok),
             CounterAction::SetFor(value, nanos) => {
-                (CounterState::Present(value, Some(self.deadline(nanos, moment))), Reply::Ok)
+                (CounterState::Present(value, Some(self.deadline(nanos, context))), Reply::Ok)
             }
             CounterAction::Swap(new) => (CounterState::Present(new, None), Reply::Value(Some(value))),
             CounterAction::Reset => (CounterState::Present(0, deadline), Reply::Integer(value)),
             CounterAction::Take => (CounterState::Absent, Reply::Value(Some(value))),
             CounterAction::Delete => (CounterState::Absent, Reply::Integer(1)),
             CounterAction::ExpireIn(nanos) => {
-                (CounterState::Present(value, Some(self.deadline(nanos, moment))), Reply::Integer(1))
+                (CounterState::Present(value, Some(self.deadline(nanos, context))), Reply::Integer(1))
             }
             CounterAction::Persist => {
                 let after = CounterState::Present(value, None);
-                let had = moment.explains(&Reply::Integer(i64::from(deadline.is_some())));
+                let had = context.explains(&Reply::Integer(i64::from(deadline.is_some())));
                 // Of one whose expiry is not known either reply is right.
                 return (had || deadline == Some(Deadline::UNKNOWN)).then_some(after);
             }
         };
-        moment.explains(&reply).then_some(after)
+        context.explains(&reply).then_some(after)
     }
 
     /// Of a counter that may be in any state a reply says in which it was.
-    fn outcomes_of_unknown(&self, moment: Moment<'_>) -> [Option<CounterState>; 2] {
+    fn outcomes_of_unknown(&self, context: StepContext<'_>) -> [Option<CounterState>; 2] {
         let present = |value| CounterState::Present(value, Some(Deadline::UNKNOWN));
-        let after = match (moment.action, moment.reply) {
+        let after = match (context.action, context.reply) {
             (CounterAction::Add(_), Some(Reply::Integer(value))) => present(*value),
             (CounterAction::Expect(Some(value)), _) => present(value),
             (CounterAction::Read, Some(Reply::Value(Some(value)))) => present(*value),
             (CounterAction::Read, Some(Reply::Value(None))) | (CounterAction::Expect(None), _) => CounterState::Absent,
             (CounterAction::Set(value) | CounterAction::Swap(value), _) => CounterState::Present(value, None),
             (CounterAction::SetFor(value, nanos), _) => {
-                CounterState::Present(value, Some(self.deadline(nanos, moment)))
+                CounterState::Present(value, Some(self.deadline(nanos, context)))
             }
             (CounterAction::Take | CounterAction::Delete, _) => CounterState::Absent,
             (CounterAction::Reset, _) => return [Some(present(0)), Some(CounterState::Absent)],
@@ -208,16 +218,16 @@ impl CounterSpec {
         [Some(after), None]
     }
 
-    fn deadline(&self, nanos: u64, moment: Moment<'_>) -> Deadline {
+    fn deadline(&self, nanos: u64, context: StepContext<'_>) -> Deadline {
         Deadline {
-            earliest: moment.invoked.saturating_add(nanos).saturating_sub(self.clock_slack),
-            latest: moment.returned.saturating_add(nanos).saturating_add(self.clock_slack),
+            earliest: context.invoked.saturating_add(nanos).saturating_sub(self.clock_slack),
+            latest: context.returned.saturating_add(nanos).saturating_add(self.clock_slack),
         }
     }
 }
 
-impl Moment<'_> {
+impl StepContext<'_> {
     fn explains(&self, reply: &Reply) -> bool {
-        self.reply.is_none_or(|seen| seen == reply)
+        self.reply.is_none_or(|shown| shown == reply)
     }
 }

@@ -20,7 +20,7 @@ use std::fmt;
 use std::hash::Hash;
 
 pub use self::counters::{CELLS, CounterAction, CounterSpec, CounterState, CounterStep, Deadline};
-use self::search::{Placed, SearchOutcome, search};
+use self::search::{SearchEntry, SearchOutcome, search};
 use super::Violation;
 
 /// What an object does when operations come one after another.
@@ -33,7 +33,12 @@ pub trait Specification {
     type Reply: fmt::Debug;
 
     /// Adds to `next` every state that the operation may lead to from this one; none, if its reply contradicts the state.
-    fn step(&self, state: &Self::State, operation: &Operation<Self::Action, Self::Reply>, next: &mut Vec<Self::State>);
+    fn step(
+        &self,
+        state: &Self::State,
+        operation: &HistoryOperation<Self::Action, Self::Reply>,
+        next: &mut Vec<Self::State>,
+    );
 
     /// Whether the action changes nothing in any state. It is then taken as soon as its reply is right, which makes searches
     /// shorter.
@@ -50,7 +55,7 @@ pub trait Specification {
 
 /// One operation of a history. Times are those of one clock, in nanoseconds.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Operation<A, R> {
+pub struct HistoryOperation<A, R> {
     /// Which client.
     pub client: usize,
     /// What it asked.
@@ -71,7 +76,7 @@ pub struct Operation<A, R> {
 #[derive(Debug, Clone)]
 pub struct History<A, R> {
     key: String,
-    operations: Vec<Operation<A, R>>,
+    operations: Vec<HistoryOperation<A, R>>,
 }
 
 /// How much a search looked at.
@@ -90,7 +95,7 @@ impl<A: PartialEq + fmt::Debug, R: fmt::Debug> History<A, R> {
     }
 
     /// Adds an operation, in any order; returns its place.
-    pub fn push(&mut self, operation: Operation<A, R>) -> usize {
+    pub fn push(&mut self, operation: HistoryOperation<A, R>) -> usize {
         debug_assert!(operation.invoked <= operation.returned, "{operation:?} ends before it begins");
         self.operations.push(operation);
         self.operations.len() - 1
@@ -115,50 +120,50 @@ impl<A: PartialEq + fmt::Debug, R: fmt::Debug> History<A, R> {
         unknown: Option<&S::State>,
     ) -> Result<SearchSize, Violation> {
         let order = self.order();
-        match search(spec, initial, &self.place(&order, Window::WHOLE)) {
+        match search(spec, initial, &self.entries_within(&order, Window::WHOLE)) {
             SearchOutcome::Explained { points } => Ok(SearchSize { points, is_decided: true }),
             SearchOutcome::Undecided { points } => Ok(SearchSize { points, is_decided: false }),
-            SearchOutcome::Unexplained => Err(self.violation(spec, initial, unknown, &order)),
+            SearchOutcome::Unexplained => Err(self.smallest_violation(spec, initial, unknown, &order)),
         }
     }
 
     /// Places of the operations, by the time of their requests.
     fn order(&self) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.operations.len()).collect();
-        order.sort_by_key(|&place| (self.operations[place].invoked, place));
+        order.sort_by_key(|&index| (self.operations[index].invoked, index));
         order
     }
 
     /// The operations that concern a window, by the time of their requests.
-    fn place(&self, order: &[usize], window: Window) -> Vec<Placed<'_, A, R>> {
-        let mut places = vec![None; self.operations.len()];
-        let mut placed = Vec::with_capacity(order.len());
-        for &place in order {
-            let operation = &self.operations[place];
+    fn entries_within(&self, order: &[usize], window: Window) -> Vec<SearchEntry<'_, A, R>> {
+        let mut indexes = vec![None; self.operations.len()];
+        let mut entries = Vec::with_capacity(order.len());
+        for &index in order {
+            let operation = &self.operations[index];
             if operation.returned < window.from || window.until < operation.invoked {
                 continue;
             }
-            places[place] = Some(placed.len());
+            indexes[index] = Some(entries.len());
             let is_inside = window.from <= operation.invoked && operation.returned <= window.until;
-            placed.push(Placed {
+            entries.push(SearchEntry {
                 operation,
                 is_certain: operation.is_certain && is_inside,
                 after: None,
                 is_followed: false,
             });
         }
-        for index in 0..placed.len() {
-            let after = placed[index].operation.after.and_then(|after| places[after]);
-            placed[index].after = after;
+        for index in 0..entries.len() {
+            let after = entries[index].operation.after.and_then(|after| indexes[after]);
+            entries[index].after = after;
             if let Some(before) = after {
-                placed[before].is_followed = true;
+                entries[before].is_followed = true;
             }
         }
-        placed
+        entries
     }
 
     /// The smallest window that no order explains: first its end is moved forward, then its beginning.
-    fn violation<S: Specification<Action = A, Reply = R>>(
+    fn smallest_violation<S: Specification<Action = A, Reply = R>>(
         &self,
         spec: &S,
         initial: &S::State,
@@ -166,7 +171,7 @@ impl<A: PartialEq + fmt::Debug, R: fmt::Debug> History<A, R> {
         order: &[usize],
     ) -> Violation {
         let is_unexplained = |state: &S::State, window| {
-            matches!(search(spec, state, &self.place(order, window)), SearchOutcome::Unexplained)
+            matches!(search(spec, state, &self.entries_within(order, window)), SearchOutcome::Unexplained)
         };
         let mut ends: Vec<u64> =
             self.operations.iter().filter(|each| each.is_certain).map(|each| each.returned).collect();
@@ -176,21 +181,21 @@ impl<A: PartialEq + fmt::Debug, R: fmt::Debug> History<A, R> {
         let mut window = Window { until: ends.get(first).copied().unwrap_or(u64::MAX), ..Window::WHOLE };
         let mut from_unknown = false;
         if let Some(unknown) = unknown {
-            let begins: Vec<u64> = order.iter().map(|&place| self.operations[place].invoked).collect();
+            let begins: Vec<u64> = order.iter().map(|&index| self.operations[index].invoked).collect();
             let later = begins.partition_point(|&from| is_unexplained(unknown, Window { from, ..window }));
             if later > 0 {
                 (window.from, from_unknown) = (begins[later - 1], true);
             }
         }
-        let placed = self.place(order, window);
+        let entries = self.entries_within(order, window);
         let start = if from_unknown { "any state".to_owned() } else { format!("{initial:?}") };
         let what = format!(
             "not linearizable: from {start} no order explains these {} of {} operations, up to the last reply",
-            placed.len(),
+            entries.len(),
             self.operations.len()
         );
         let mut violation = Violation::new(&self.key, what);
-        violation.tail = placed.iter().map(|each| each.to_string()).collect();
+        violation.tail = entries.iter().map(|each| each.to_string()).collect();
         violation
     }
 }

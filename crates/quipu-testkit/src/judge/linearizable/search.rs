@@ -3,15 +3,15 @@
 use std::collections::HashSet;
 use std::fmt;
 
-use super::{Operation, Specification};
+use super::{HistoryOperation, Specification};
 
 /// A search ends undecided after so many points: some hundred megabytes. Histories of the suites need a few thousand.
 const POINTS_MAX: usize = 400_000;
 
 /// An operation among those that are searched, which are in the order of their requests.
 #[derive(Debug)]
-pub(super) struct Placed<'h, A, R> {
-    pub operation: &'h Operation<A, R>,
+pub(super) struct SearchEntry<'h, A, R> {
+    pub operation: &'h HistoryOperation<A, R>,
     /// It took effect, and within the window.
     pub is_certain: bool,
     /// The index of the operation that comes before it.
@@ -33,7 +33,7 @@ pub(super) enum SearchOutcome {
 
 /// How far an order has come.
 #[derive(Debug, Clone)]
-struct Point<S> {
+struct SearchPoint<S> {
     /// Operations that have taken effect, and those that no longer can.
     done: Box<[u64]>,
     state: S,
@@ -49,12 +49,12 @@ struct Point<S> {
 pub(super) fn search<S: Specification>(
     spec: &S,
     initial: &S::State,
-    operations: &[Placed<'_, S::Action, S::Reply>],
+    operations: &[SearchEntry<'_, S::Action, S::Reply>],
 ) -> SearchOutcome {
     let left = operations.iter().filter(|each| each.is_certain).count();
     let done = vec![0; operations.len().div_ceil(64)].into_boxed_slice();
-    let mut stack = vec![Point { done, state: initial.clone(), latest: 0, first: 0, left }];
-    let (mut met, mut states, mut points) = (HashSet::new(), Vec::new(), 0);
+    let mut stack = vec![SearchPoint { done, state: initial.clone(), latest: 0, first: 0, left }];
+    let (mut visited, mut states, mut points) = (HashSet::new(), Vec::new(), 0);
     while let Some(point) = stack.pop() {
         if point.left == 0 {
             return SearchOutcome::Explained { points };
@@ -64,8 +64,8 @@ pub(super) fn search<S: Specification>(
             return SearchOutcome::Undecided { points };
         }
         let candidates = point.candidates(spec, operations);
-        if let Some(next) = point.take_read(spec, operations, &candidates) {
-            if met.insert((next.done.clone(), next.state.clone())) {
+        if let Some(next) = point.after_read(spec, operations, &candidates) {
+            if visited.insert((next.done.clone(), next.state.clone())) {
                 stack.push(next);
             }
             continue;
@@ -74,8 +74,8 @@ pub(super) fn search<S: Specification>(
             states.clear();
             spec.step(&point.state, operations[index].operation, &mut states);
             for state in states.drain(..) {
-                let next = point.take(index, state, operations);
-                if met.insert((next.done.clone(), next.state.clone())) {
+                let next = point.after_operation(index, state, operations);
+                if visited.insert((next.done.clone(), next.state.clone())) {
                     stack.push(next);
                 }
             }
@@ -84,12 +84,12 @@ pub(super) fn search<S: Specification>(
     SearchOutcome::Unexplained
 }
 
-impl<S: Clone + PartialEq> Point<S> {
+impl<S: Clone + PartialEq> SearchPoint<S> {
     /// The operations that may take effect next; the likeliest is last, since it is tried first.
     fn candidates<Spec: Specification<State = S>>(
         &self,
         spec: &Spec,
-        operations: &[Placed<'_, Spec::Action, Spec::Reply>],
+        operations: &[SearchEntry<'_, Spec::Action, Spec::Reply>],
     ) -> Vec<usize> {
         // Whatever is asked after this was asked after an operation had ended that has not taken effect yet.
         let mut bound = u64::MAX;
@@ -124,15 +124,15 @@ impl<S: Clone + PartialEq> Point<S> {
     }
 
     /// The point after a read whose reply is right, if there is one: wherever an order has it, it may as well come now.
-    fn take_read<Spec: Specification<State = S>>(
+    fn after_read<Spec: Specification<State = S>>(
         &self,
         spec: &Spec,
-        operations: &[Placed<'_, Spec::Action, Spec::Reply>],
+        operations: &[SearchEntry<'_, Spec::Action, Spec::Reply>],
         candidates: &[usize],
-    ) -> Option<Point<S>> {
+    ) -> Option<SearchPoint<S>> {
         let mut states = Vec::new();
         let is_certain_read = |index: usize| {
-            let Placed { operation, is_certain, .. } = &operations[index];
+            let SearchEntry { operation, is_certain, .. } = &operations[index];
             *is_certain && spec.is_read(&operation.action)
         };
         let mut reads = candidates.iter().copied().filter(|&index| is_certain_read(index));
@@ -142,28 +142,28 @@ impl<S: Clone + PartialEq> Point<S> {
             if states[..] != [self.state.clone()] {
                 return None;
             }
-            let next = self.take(index, self.state.clone(), operations);
+            let next = self.after_operation(index, self.state.clone(), operations);
             // Not if others could then take effect no longer.
-            let taken = |point: &Point<S>| point.done.iter().map(|word| word.count_ones()).sum::<u32>();
-            (taken(&next) == taken(self) + 1).then_some(next)
+            let done_count = |point: &SearchPoint<S>| point.done.iter().map(|word| word.count_ones()).sum::<u32>();
+            (done_count(&next) == done_count(self) + 1).then_some(next)
         })
     }
 }
 
-impl<S> Point<S> {
+impl<S> SearchPoint<S> {
     fn is_done(&self, index: usize) -> bool {
         self.done[index / 64] & (1 << (index % 64)) != 0
     }
 
-    fn mark(&mut self, index: usize) {
+    fn mark_done(&mut self, index: usize) {
         self.done[index / 64] |= 1 << (index % 64);
     }
 
     /// The point after an operation has taken effect.
-    fn take<A, R>(&self, index: usize, state: S, operations: &[Placed<'_, A, R>]) -> Point<S> {
+    fn after_operation<A, R>(&self, index: usize, state: S, operations: &[SearchEntry<'_, A, R>]) -> SearchPoint<S> {
         let mut next =
-            Point { done: self.done.clone(), state, latest: self.latest, first: self.first, left: self.left };
-        next.mark(index);
+            SearchPoint { done: self.done.clone(), state, latest: self.latest, first: self.first, left: self.left };
+        next.mark_done(index);
         next.left -= usize::from(operations[index].is_certain);
         let invoked = operations[index].operation.invoked;
         if invoked > next.latest {
@@ -174,7 +174,7 @@ impl<S> Point<S> {
                     break;
                 }
                 if !each.is_certain && each.operation.returned < invoked {
-                    next.mark(other);
+                    next.mark_done(other);
                 }
             }
         }
@@ -185,18 +185,18 @@ impl<S> Point<S> {
     }
 }
 
-impl<A: PartialEq, R> Placed<'_, A, R> {
+impl<A: PartialEq, R> SearchEntry<'_, A, R> {
     /// Whether both have the same time.
-    fn has_span_of(&self, other: &Placed<'_, A, R>) -> bool {
-        let span = |placed: &Placed<'_, A, R>| (placed.operation.invoked, placed.operation.returned);
+    fn has_span_of(&self, other: &SearchEntry<'_, A, R>) -> bool {
+        let span = |entry: &SearchEntry<'_, A, R>| (entry.operation.invoked, entry.operation.returned);
         span(self) == span(other)
     }
 
     /// Whether an order that has a later request next may have this one instead: both do the same and show nothing, and this
     /// one must take effect no later.
-    fn stands_for(&self, later: &Placed<'_, A, R>) -> bool {
+    fn stands_for(&self, later: &SearchEntry<'_, A, R>) -> bool {
         let (own, others) = (self.operation, later.operation);
-        let is_free = |placed: &Placed<'_, A, R>| placed.after.is_none() && !placed.is_followed;
+        let is_free = |entry: &SearchEntry<'_, A, R>| entry.after.is_none() && !entry.is_followed;
         own.reply.is_none()
             && others.reply.is_none()
             && own.returned <= others.returned
@@ -207,9 +207,9 @@ impl<A: PartialEq, R> Placed<'_, A, R> {
     }
 }
 
-impl<A: fmt::Debug, R: fmt::Debug> fmt::Display for Placed<'_, A, R> {
+impl<A: fmt::Debug, R: fmt::Debug> fmt::Display for SearchEntry<'_, A, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Operation { client, action, reply, invoked, returned, .. } = self.operation;
+        let HistoryOperation { client, action, reply, invoked, returned, .. } = self.operation;
         let micros = |nanos: u64| nanos / 1_000;
         write!(f, "{:>9}..{:<9} µs client {client}: {action:?}", micros(*invoked), micros(*returned))?;
         match reply {

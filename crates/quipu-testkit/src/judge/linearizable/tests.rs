@@ -1,7 +1,7 @@
 use quipu_model::Reply;
 
 use super::*;
-use crate::Dice;
+use crate::SeededRng;
 
 const SPEC: CounterSpec = CounterSpec { clock_slack: 10 };
 
@@ -9,7 +9,7 @@ const ABSENT: [CounterState; CELLS] = [CounterState::Absent; CELLS];
 
 const UNKNOWN: [CounterState; CELLS] = [CounterState::Unknown; CELLS];
 
-type CounterOperation = Operation<Vec<CounterStep>, Vec<Reply>>;
+type CounterOperation = HistoryOperation<Vec<CounterStep>, Vec<Reply>>;
 
 fn first(action: CounterAction) -> CounterStep {
     CounterStep { cell: 0, action }
@@ -17,7 +17,7 @@ fn first(action: CounterAction) -> CounterStep {
 
 /// An operation on the first counter that was answered.
 fn acked(action: CounterAction, span: (u64, u64), reply: Reply) -> CounterOperation {
-    Operation {
+    HistoryOperation {
         client: 0,
         action: vec![first(action)],
         reply: Some(vec![reply]),
@@ -30,7 +30,7 @@ fn acked(action: CounterAction, span: (u64, u64), reply: Reply) -> CounterOperat
 
 /// One that was not.
 fn unknown(action: CounterAction, span: (u64, u64)) -> CounterOperation {
-    Operation { reply: None, is_certain: false, ..acked(action, span, Reply::Ok) }
+    HistoryOperation { reply: None, is_certain: false, ..acked(action, span, Reply::Ok) }
 }
 
 fn added(delta: i64, span: (u64, u64), sum: i64) -> CounterOperation {
@@ -93,7 +93,7 @@ fn an_operation_of_unknown_outcome_takes_effect_once_or_never_and_not_after_its_
 
 #[test]
 fn operations_of_one_connection_take_effect_in_their_order() {
-    let set = |value, after| Operation { after, ..unknown(CounterAction::Set(value), (0, 100)) };
+    let set = |value, after| HistoryOperation { after, ..unknown(CounterAction::Set(value), (0, 100)) };
     accepts(&[set(1, None), set(2, None), read((200, 201), Some(2))]);
     refuses(&[set(1, None), set(2, Some(0)), read((50, 51), Some(2)), read((200, 201), Some(1))]);
     accepts(&[set(1, None), set(2, None), read((50, 51), Some(2)), read((200, 201), Some(1))]);
@@ -101,13 +101,16 @@ fn operations_of_one_connection_take_effect_in_their_order() {
 
 #[test]
 fn a_transaction_is_one_operation() {
-    let both = |action, span, replies: [Reply; 2]| Operation {
+    let both = |action, span, replies: [Reply; 2]| HistoryOperation {
         action: vec![first(action), CounterStep { cell: 1, action }],
         reply: Some(replies.to_vec()),
         ..acked(action, span, Reply::Ok)
     };
-    let add =
-        Operation { reply: None, is_certain: false, ..both(CounterAction::Add(1), (0, 100), [Reply::Ok, Reply::Ok]) };
+    let add = HistoryOperation {
+        reply: None,
+        is_certain: false,
+        ..both(CounterAction::Add(1), (0, 100), [Reply::Ok, Reply::Ok])
+    };
     let shown = |span, values: [Option<i64>; 2]| both(CounterAction::Read, span, values.map(Reply::Value));
     accepts(&[add.clone(), shown((1, 2), [None, None]), shown((200, 201), [Some(1), Some(1)])]);
     refuses(&[add.clone(), shown((1, 2), [Some(1), None])]);
@@ -116,7 +119,7 @@ fn a_transaction_is_one_operation() {
 
 #[test]
 fn an_exchange_takes_effect_only_where_the_value_is_the_expected_one() {
-    let exchange = |expected, span| Operation {
+    let exchange = |expected, span| HistoryOperation {
         action: vec![first(CounterAction::Expect(expected)), first(CounterAction::Set(9))],
         reply: Some(vec![Reply::Ok, Reply::Ok]),
         ..acked(CounterAction::Read, span, Reply::Ok)
@@ -144,8 +147,9 @@ fn a_counter_expires_between_the_earliest_and_the_latest_deadline() {
     }
     let gone = [set.clone(), expire.clone(), read((1_050, 1_051), None), read((1_060, 1_061), Some(1))];
     refuses(&gone);
-    let kept = [set, expire, acked(CounterAction::Persist, (200, 201), Reply::Integer(1)), read((5_000, 5_001), None)];
-    refuses(&kept);
+    let persisted =
+        [set, expire, acked(CounterAction::Persist, (200, 201), Reply::Integer(1)), read((5_000, 5_001), None)];
+    refuses(&persisted);
 }
 
 #[test]
@@ -180,9 +184,9 @@ fn many_adds_without_a_reply_are_judged_in_few_steps() {
             None => acked(CounterAction::Set(0), (0, 1), Reply::Ok),
             Some(nanos) => acked(CounterAction::SetFor(0, nanos), (0, 1), Reply::Ok),
         };
-        let silent = |span| Operation { reply: None, ..acked(CounterAction::Add(1), span, Reply::Ok) };
+        let unreplied = |span| HistoryOperation { reply: None, ..acked(CounterAction::Add(1), span, Reply::Ok) };
         let mut operations = vec![set];
-        operations.extend(std::iter::repeat_n(silent((10, 100)), 80));
+        operations.extend(std::iter::repeat_n(unreplied((10, 100)), 80));
         operations.extend(std::iter::repeat_n(unknown(CounterAction::Add(1), (20, 120)), 80));
         operations.extend([read((30, 40), Some(17)), read((110, 115), Some(111)), read((200, 210), Some(119))]);
         let size = judged(&operations).unwrap_or_else(|violation| panic!("{violation}"));
@@ -192,9 +196,9 @@ fn many_adds_without_a_reply_are_judged_in_few_steps() {
 
 #[test]
 fn a_history_of_eight_clients_is_judged_in_few_steps() {
-    let dice = Dice::new(5);
+    let rng = SeededRng::new(5);
     for _ in 0..10 {
-        let history = draw_history(&dice, 500, 8);
+        let history = draw_history(&rng, 500, 8);
         let size = history.judge(&SPEC, &ABSENT, None).unwrap_or_else(|violation| panic!("{violation}"));
         assert!(size.is_decided && size.points < 100_000, "{size:?}");
     }
@@ -203,11 +207,11 @@ fn a_history_of_eight_clients_is_judged_in_few_steps() {
 /// What the search finds, tried in every order and for every choice of the operations that may not have taken effect.
 #[test]
 fn the_search_agrees_with_the_trial_of_every_order() {
-    let (dice, mut explained, mut unexplained) = (Dice::new(17), 0, 0);
+    let (rng, mut explained, mut unexplained) = (SeededRng::new(17), 0, 0);
     for round in 0..20_000 {
-        let mut history = draw_history(&dice, 2 + dice.below(4), 3);
-        for _ in 0..dice.below(3) {
-            spoil(&mut history, &dice);
+        let mut history = draw_history(&rng, 2 + rng.below(4), 3);
+        for _ in 0..rng.below(3) {
+            spoil(&mut history, &rng);
         }
         let found = history.judge(&SPEC, &ABSENT, Some(&UNKNOWN)).is_ok();
         let every = explains(&history.operations, &mut Vec::new(), ABSENT);
@@ -249,25 +253,25 @@ fn explains(operations: &[CounterOperation], taken: &mut Vec<usize>, state: [Cou
 }
 
 /// A history of counters that did as they should: each operation took effect at some time within its own.
-fn draw_history(dice: &Dice, length: usize, clients: usize) -> History<Vec<CounterStep>, Vec<Reply>> {
+fn draw_history(rng: &SeededRng, length: usize, clients: usize) -> History<Vec<CounterStep>, Vec<Reply>> {
     let mut history = History::new("x");
     let mut state = ABSENT;
     let mut free_at = vec![0; clients];
     let mut last: Vec<Option<usize>> = vec![None; clients];
     let mut drawn: Vec<(u64, usize, CounterOperation)> = Vec::new();
     for _ in 0..length {
-        let client = dice.below(clients);
-        let invoked = free_at[client] + dice.below(30) as u64;
-        let effect = invoked + dice.below(40) as u64;
-        let returned = effect + dice.below(40) as u64;
+        let client = rng.below(clients);
+        let invoked = free_at[client] + rng.below(30) as u64;
+        let effect = invoked + rng.below(40) as u64;
+        let returned = effect + rng.below(40) as u64;
         free_at[client] = returned + 1;
-        let operation = Operation {
+        let operation = HistoryOperation {
             client,
-            action: draw_steps(dice),
+            action: draw_steps(rng),
             reply: None,
             invoked,
             returned,
-            is_certain: !dice.chance(10),
+            is_certain: !rng.chance(10),
             after: None,
         };
         drawn.push((effect, client, operation));
@@ -275,9 +279,9 @@ fn draw_history(dice: &Dice, length: usize, clients: usize) -> History<Vec<Count
     // Carried out in the order of their effects; those of one client keep theirs, since each begins after the last one's end.
     drawn.sort_by_key(|(effect, ..)| *effect);
     for (effect, client, mut operation) in drawn {
-        let mut took_effect = operation.is_certain || dice.chance(50);
+        let mut took_effect = operation.is_certain || rng.chance(50);
         if took_effect {
-            let at = Operation { invoked: effect, returned: effect, ..operation.clone() };
+            let at = HistoryOperation { invoked: effect, returned: effect, ..operation.clone() };
             if let Some((after, replies)) = carry_out(state, &at) {
                 state = after;
                 operation.reply = operation.is_certain.then_some(replies);
@@ -285,21 +289,21 @@ fn draw_history(dice: &Dice, length: usize, clients: usize) -> History<Vec<Count
                 (operation.is_certain, took_effect) = (false, false);
             }
         }
-        operation.after = last[client].filter(|_| dice.chance(20));
-        let place = history.push(operation);
-        last[client] = took_effect.then_some(place);
+        operation.after = last[client].filter(|_| rng.chance(20));
+        let position = history.push(operation);
+        last[client] = took_effect.then_some(position);
     }
     history
 }
 
-fn draw_steps(dice: &Dice) -> Vec<CounterStep> {
-    let count = if dice.chance(15) { 2 } else { 1 };
-    (0..count).map(|_| CounterStep { cell: dice.below(CELLS), action: draw_action(dice) }).collect()
+fn draw_steps(rng: &SeededRng) -> Vec<CounterStep> {
+    let count = if rng.chance(15) { 2 } else { 1 };
+    (0..count).map(|_| CounterStep { cell: rng.below(CELLS), action: draw_action(rng) }).collect()
 }
 
-fn draw_action(dice: &Dice) -> CounterAction {
-    let value = dice.between(0..=3);
-    match dice.below(20) {
+fn draw_action(rng: &SeededRng) -> CounterAction {
+    let value = rng.between(0..=3);
+    match rng.below(20) {
         0..6 => CounterAction::Add(value),
         6..11 => CounterAction::Read,
         11 | 12 => CounterAction::Set(value),
@@ -324,8 +328,12 @@ fn carry_out(
         let mut possible = [Reply::Ok, Reply::Value(None)].into_iter().collect::<Vec<_>>();
         possible.extend((-10..=100).flat_map(|n| [Reply::Integer(n), Reply::Value(Some(n))]));
         let (after, reply) = possible.into_iter().find_map(|reply| {
-            let one =
-                Operation { action: vec![*step], reply: Some(vec![reply.clone()]), after: None, ..operation.clone() };
+            let one = HistoryOperation {
+                action: vec![*step],
+                reply: Some(vec![reply.clone()]),
+                after: None,
+                ..operation.clone()
+            };
             let mut states = Vec::new();
             exact.step(&state, &one, &mut states);
             states.first().map(|after| (*after, reply))
@@ -337,15 +345,15 @@ fn carry_out(
 }
 
 /// Changes something that was seen.
-fn spoil(history: &mut History<Vec<CounterStep>, Vec<Reply>>, dice: &Dice) {
-    let index = dice.below(history.operations.len());
+fn spoil(history: &mut History<Vec<CounterStep>, Vec<Reply>>, rng: &SeededRng) {
+    let index = rng.below(history.operations.len());
     let operation = &mut history.operations[index];
     let Some(replies) = &mut operation.reply else { return };
-    let place = dice.below(replies.len());
-    replies[place] = match replies[place].clone() {
-        Reply::Integer(number) => Reply::Integer(number + dice.between(-1..=1)),
-        Reply::Value(Some(number)) if dice.chance(70) => Reply::Value(Some(number + dice.between(-1..=1))),
-        Reply::Value(None) => Reply::Value(Some(dice.between(0..=2))),
+    let position = rng.below(replies.len());
+    replies[position] = match replies[position].clone() {
+        Reply::Integer(number) => Reply::Integer(number + rng.between(-1..=1)),
+        Reply::Value(Some(number)) if rng.chance(70) => Reply::Value(Some(number + rng.between(-1..=1))),
+        Reply::Value(None) => Reply::Value(Some(rng.between(0..=2))),
         Reply::Value(_) => Reply::Value(None),
         other => other,
     };

@@ -5,11 +5,11 @@ use std::thread;
 use std::time::Duration;
 
 use quipu_model::Durability;
-use quipu_testkit::Dice;
-use quipu_testkit::load::{Loss, SilentAccount, counters_split};
+use quipu_testkit::SeededRng;
+use quipu_testkit::load::{Loss, UnrepliedAccount, count_split_counters};
 use tempfile::TempDir;
 
-use super::{KILLS_DEFAULT, say};
+use super::{KILLS_DEFAULT, print_line};
 use crate::life::{connect, launch, number_from, seed};
 
 #[test]
@@ -29,11 +29,11 @@ fn memory_never_has_more_than_was_added_silently() {
 
 fn run(mode: Durability, loss: Loss) {
     let (kills, seed) = (number_from("QUIPU_KILLS", KILLS_DEFAULT), seed());
-    let dice = Dice::new(seed);
+    let rng = SeededRng::new(seed);
     let data = TempDir::new().expect("a temporary directory can be made");
     let mut launch = launch(data.path(), mode);
     launch.arguments = ["--seal-every", "100ms", "--journal-bytes-max", "1MB"].map(Into::into).to_vec();
-    let (mut account, mut split) = (SilentAccount::default(), 0);
+    let (mut account, mut split) = (UnrepliedAccount::default(), 0);
     for kill in 0..=kills {
         let program = launch.start().unwrap_or_else(|error| panic!("seed {seed}, kill {kill}: {error}"));
         let violations = account.judge(&mut connect(&program), loss);
@@ -41,17 +41,17 @@ fn run(mode: Durability, loss: Loss) {
         if kill == kills {
             break;
         }
-        let length = Duration::from_millis(dice.between(20..=300).unsigned_abs());
-        let mut teller = connect(&program);
-        account.load(program.address(), &dice, || {
+        let length = Duration::from_millis(rng.between(20..=300).unsigned_abs());
+        let mut observer = connect(&program);
+        account.load(program.address(), &rng, || {
             // Not to wait for anything: how long the program is left alone is what the dice decide.
             thread::sleep(length);
-            split += usize::from(counters_split(&mut teller) > 0);
+            split += usize::from(count_split_counters(&mut observer) > 0);
             program.kill9();
         });
     }
-    let SilentAccount { acked, unknown, missing, .. } = account;
-    say(&format!(
+    let UnrepliedAccount { acked, unknown, missing, .. } = account;
+    print_line(&format!(
         "proof: kill silent {mode}: kills {kills}, {split} of them with lanes open, added silently and acknowledged {acked}, \
          not acknowledged {unknown}, of all not there after it {missing}, violations 0, seed {seed}"
     ));

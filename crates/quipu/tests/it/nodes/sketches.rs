@@ -12,7 +12,7 @@ use super::*;
 
 /// What clients did: whether each was answered.
 #[derive(Default)]
-struct Done {
+struct NodeLoadLog {
     observed: Vec<(String, bool)>,
     counted: Vec<(String, u64, bool)>,
     refused: u64,
@@ -27,26 +27,26 @@ struct Sums {
 }
 
 /// One client: observes and counts until all is over, and connects again whenever the connection breaks.
-fn count(nodes: &Shared, node: usize, dice: &Dice) -> Done {
-    let (mut client, mut done) = (None, Done::default());
+fn count(nodes: &NodesShared, node: usize, rng: &SeededRng) -> NodeLoadLog {
+    let (mut client, mut load_log) = (None, NodeLoadLog::default());
     while !nodes.over.load(Ordering::Relaxed) {
         let address = nodes.addresses.lock().expect("nobody panics holding it")[node];
-        let connected = client.take().or_else(|| Client::connect(address?, REPLY_TIMEOUT).ok());
+        let connected = client.take().or_else(|| TestRespClient::connect(address?, REPLY_TIMEOUT).ok());
         let Some(mut connected) = connected else {
             pause(10);
             continue;
         };
-        if count_once(&mut connected, dice, &mut done) {
+        if count_once(&mut connected, rng, &mut load_log) {
             client = Some(connected);
         }
     }
-    done
+    load_log
 }
 
 /// Observes an item and counts another; whether the connection is whole.
-fn count_once(client: &mut Client, dice: &Dice, done: &mut Done) -> bool {
-    let item = format!("item-{}", dice.below(30_000));
-    let (hot, by) = (format!("hot-{}", dice.below(40)), 1 + dice.below(9) as u64);
+fn count_once(client: &mut TestRespClient, rng: &SeededRng, load_log: &mut NodeLoadLog) -> bool {
+    let item = format!("item-{}", rng.below(30_000));
+    let (hot, by) = (format!("hot-{}", rng.below(40)), 1 + rng.below(9) as u64);
     let amount = by.to_string();
     let requests: [&[&str]; 4] = [
         &["PFADD", "hll", &item],
@@ -58,7 +58,7 @@ fn count_once(client: &mut Client, dice: &Dice, done: &mut Done) -> bool {
     let mut whole = true;
     for (index, request) in requests.into_iter().enumerate() {
         match client.call(request) {
-            Ok(reply) if reply.error().is_some() => done.refused += 1,
+            Ok(reply) if reply.error().is_some() => load_log.refused += 1,
             Ok(_) if index < 2 => observed += 1,
             Ok(_) => counted += 1,
             Err(_) => {
@@ -67,23 +67,23 @@ fn count_once(client: &mut Client, dice: &Dice, done: &mut Done) -> bool {
             }
         }
     }
-    done.observed.push((item, observed == 2));
-    done.counted.push((hot, by, counted == 2));
+    load_log.observed.push((item, observed == 2));
+    load_log.counted.push((hot, by, counted == 2));
     whole
 }
 
-fn sum(all: Vec<Done>) -> Sums {
+fn sum(all: Vec<NodeLoadLog>) -> Sums {
     let (mut sums, mut edits) =
         (Sums { acked: Hll::new(), asked: Hll::new(), counts: BTreeMap::new() }, Edits::default());
-    for done in all {
-        for (item, was_acked) in done.observed {
+    for load_log in all {
+        for (item, was_acked) in load_log.observed {
             sums.asked.add(item.as_bytes(), &mut edits);
             if was_acked {
                 sums.acked.add(item.as_bytes(), &mut edits);
             }
             edits.clear();
         }
-        for (item, by, was_acked) in done.counted {
+        for (item, by, was_acked) in load_log.counted {
             let (low, high) = sums.counts.entry(item).or_default();
             *low += if was_acked { by } else { 0 };
             *high += by;
@@ -110,13 +110,13 @@ fn nothing_counted_is_lost(what: &str, url: &str, happen: impl FnOnce(&mut Nodes
             pause(20);
         }
     }
-    let dice = Dice::new(u64::from(std::process::id()));
+    let rng = SeededRng::new(u64::from(std::process::id()));
     let shared = nodes.shared.clone();
-    let done: Vec<Done> = thread::scope(|scope| {
+    let load_log: Vec<NodeLoadLog> = thread::scope(|scope| {
         let clients: Vec<_> = (0..NODES * CLIENTS)
             .map(|client| {
-                let (shared, dice) = (&shared, dice.fork());
-                scope.spawn(move || count(shared, client % NODES, &dice))
+                let (shared, rng) = (&shared, rng.fork());
+                scope.spawn(move || count(shared, client % NODES, &rng))
             })
             .collect();
         pause(1_000);
@@ -125,13 +125,13 @@ fn nothing_counted_is_lost(what: &str, url: &str, happen: impl FnOnce(&mut Nodes
         shared.over.store(true, Ordering::Relaxed);
         clients.into_iter().map(|client| client.join().expect("a client ends")).collect()
     });
-    let refused: u64 = done.iter().map(|done| done.refused).sum();
-    let sums = sum(done);
-    let mut clients: Vec<Client> = nodes.programs.iter().flatten().map(connect).collect();
+    let refused: u64 = load_log.iter().map(|load_log| load_log.refused).sum();
+    let sums = sum(load_log);
+    let mut clients: Vec<TestRespClient> = nodes.programs.iter().flatten().map(connect).collect();
     let began = now();
     let agreed = loop {
-        let shown: Vec<_> = clients.iter_mut().map(show).collect();
-        let verdict = judge(&shown, &sums);
+        let views: Vec<_> = clients.iter_mut().map(show).collect();
+        let verdict = judge(&views, &sums);
         match verdict {
             Ok(total) => break total,
             Err(wrong) => assert!(began.elapsed() < AGREED_WITHIN, "{what}: {wrong}"),
@@ -151,9 +151,9 @@ fn nothing_counted_is_lost(what: &str, url: &str, happen: impl FnOnce(&mut Nodes
 }
 
 /// What one node shows: the string of the uniques, how many there are of our form, the frequencies in all and of each item, and the list.
-type Shown = (Vec<u8>, i64, i64, Vec<i64>, Value);
+type NodeView = (Vec<u8>, i64, i64, Vec<i64>, Value);
 
-fn show(client: &mut Client) -> Option<Shown> {
+fn show(client: &mut TestRespClient) -> Option<NodeView> {
     let string = client.call(&["GET", "hll"]).ok()?.bytes()?.to_vec();
     let uniques = client.call(&["QUIPU.UNIQUES", "unique"]).ok()?.pairs().first()?.1.number()?;
     let Ok(Value::Array(info)) = client.call(&["CMS.INFO", "cms"]) else { return None };
@@ -165,14 +165,14 @@ fn show(client: &mut Client) -> Option<Shown> {
 }
 
 /// What all frequencies come to, if all is as it must be.
-fn judge(shown: &[Option<Shown>], sums: &Sums) -> Result<i64, String> {
-    let Some(Some((string, uniques, total, counts, list))) = shown.first() else {
+fn judge(views: &[Option<NodeView>], sums: &Sums) -> Result<i64, String> {
+    let Some(Some((string, uniques, total, counts, list))) = views.first() else {
         return Err("it does not answer".into());
     };
-    if shown.iter().any(|other| other != &shown[0]) {
+    if views.iter().any(|other| other != &views[0]) {
         return Err(format!(
             "nodes differ: {:?}",
-            shown.iter().flatten().map(|shown| (shown.1, shown.2)).collect::<Vec<_>>()
+            views.iter().flatten().map(|views| (views.1, views.2)).collect::<Vec<_>>()
         ));
     }
     let there = Hll::from_redis_string(string).map_err(|damaged| damaged.to_string())?;

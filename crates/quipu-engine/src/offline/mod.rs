@@ -1,0 +1,132 @@
+//! Walks all that a data directory holds, the journal's over the ledger's, and changes nothing: for `quipu writers`, `quipu audit`, `quipu clock` and `quipu config check`.
+//!
+//! In: a directory. Out: every counter, and what this node says of each on a shared store, as a start would find them; or what would keep it
+//! from starting, in the same words.
+//!
+//! A directory in use may be read, too: what is found is a state that existed, or an error, and after an error the caller reads again.
+
+mod audit;
+mod writers;
+
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use quipu_model::{Cell, Ledger, LedgerError, Millis, Vfs};
+
+pub use self::audit::{DirectoryAudit, Drift, audit};
+pub use self::writers::{DirectoryWriters, IncarnationTotals, writers};
+use crate::apply::table::{Residency, Table};
+use crate::journal::control::ControlState;
+use crate::journal::reader::{Record, find_segments, open_control};
+use crate::namespaces::RuntimeSettingsMap;
+use crate::open::OpenError;
+use crate::recovery::{DataDir, RecoveredState, read_watermark, recover};
+use crate::sharing::own::OwnCells;
+use crate::sync::Arc;
+use crate::watermark::Watermark;
+
+/// Opens the ledger of a directory, to be looked at.
+pub type OpenLedgerReadOnly<'l> = dyn FnMut() -> Result<Arc<dyn Ledger>, LedgerError> + 'l;
+
+/// What is called for each cell at rest: hash, name, cell, and whether it counts.
+type VisitCell<'v> = dyn FnMut(u64, &[u8], Cell, bool) + 'v;
+
+/// What is called for each counter of which this node says something on a shared store: hash, name, and what, if that makes sense.
+type VisitOwnCells<'v> = dyn FnMut(u64, &[u8], Option<&OwnCells>) + 'v;
+
+/// What ledger and journal of a directory hold together.
+struct OfflineView {
+    control: ControlState,
+    ledger: Arc<dyn Ledger>,
+    /// What the ledger knows; of one that knows nothing, a fresh one.
+    watermark: Watermark,
+    table: Table,
+    /// What was said of namespaces at run time.
+    namespaces: RuntimeSettingsMap,
+    /// The newest time in either.
+    time: Millis,
+}
+
+impl OfflineView {
+    /// Reads the journal over the ledger; `visit` sees what the ledger knows and every whole record. `None`: there is no journal.
+    fn open(
+        vfs: &dyn Vfs,
+        dir: &Path,
+        open_ledger: &mut OpenLedgerReadOnly<'_>,
+        mut visit: impl FnMut(&Watermark, &Record<'_>),
+    ) -> Result<Option<OfflineView>, OpenError> {
+        vfs.list(dir).map_err(|error| crate::journal::io_error(dir, "list", error))?;
+        let Some(control) = open_control(vfs, dir)?.map(|control| *control.state()) else { return Ok(None) };
+        let segments = find_segments(vfs, dir, &control)?.segments;
+        let ledger = open_ledger().map_err(|source| ledger_refusal(dir, source))?;
+        let at_rest = read_watermark(&*ledger, dir, &control)?;
+        // Any order of hashes does where there are none to agree with.
+        let fresh = || Watermark::new(control.log, 1, 0);
+        let known = at_rest.clone().unwrap_or_else(fresh);
+        let directory = DataDir { vfs, dir, control: &control, segments: &segments, ledger: &*ledger, threads: None };
+        let recovered = recover(directory, at_rest, fresh, |record| {
+            visit(&known, record);
+            Ok(())
+        })?;
+        let RecoveredState { table, watermark, namespaces, time, .. } = recovered;
+        Ok(Some(OfflineView { control, ledger, watermark, table, namespaces, time }))
+    }
+
+    /// Every cell at rest; one counts if the journal has nothing newer of its counter.
+    fn visit_ledger_cells(&self, visit: &mut VisitCell<'_>) -> Result<(), LedgerError> {
+        self.ledger.range(0, &mut |hash, name, cell| {
+            let shard = self.table.shard_of(hash);
+            let counts = self.table.lock(shard).find(hash, name) == Residency::NotResident;
+            visit(hash, name, cell, counts);
+            ControlFlow::Continue(())
+        })
+    }
+
+    /// What this node says of each counter on a shared store: as it is at rest, unless the journal has something newer.
+    fn visit_own_cells(&self, visit: &mut VisitOwnCells<'_>) -> Result<(), LedgerError> {
+        self.ledger.range_own_cells(0, &mut |hash, name, bytes| {
+            let mut shard = self.table.lock(self.table.shard_of(hash));
+            let newer = shard.own_cells(hash, name).is_some();
+            // Unless everything was deleted since.
+            let counts = shard.unloaded && !newer;
+            drop(shard);
+            match OwnCells::decode(bytes) {
+                None => visit(hash, name, None),
+                Some(own_cells) if counts => visit(hash, name, Some(&own_cells)),
+                Some(_) => {}
+            }
+            ControlFlow::Continue(())
+        })?;
+        for shard in 0..self.table.shard_count() {
+            for (hash, name, own_cells) in self.table.lock(shard).all_own_cells() {
+                visit(hash, name, Some(own_cells));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What was said of namespaces at run time; `None`: there is no journal.
+pub fn runtime_settings(
+    vfs: &dyn Vfs,
+    dir: &Path,
+    open_ledger: &mut OpenLedgerReadOnly<'_>,
+) -> Result<Option<RuntimeSettingsMap>, OpenError> {
+    let view = OfflineView::open(vfs, dir, open_ledger, |_, _| ())?;
+    let declared =
+        |view: OfflineView| view.namespaces.into_iter().filter(|(_, put)| !put.settings.is_empty()).collect();
+    Ok(view.map(declared))
+}
+
+/// The newest time in ledger and journal, which a start does not go behind; `None`: there is no journal.
+pub fn newest_time(
+    vfs: &dyn Vfs,
+    dir: &Path,
+    open_ledger: &mut OpenLedgerReadOnly<'_>,
+) -> Result<Option<Millis>, OpenError> {
+    Ok(OfflineView::open(vfs, dir, open_ledger, |_, _| ())?.map(|view| view.time))
+}
+
+fn ledger_refusal(dir: &Path, source: LedgerError) -> OpenError {
+    OpenError::Ledger { dir: dir.to_owned(), source }
+}

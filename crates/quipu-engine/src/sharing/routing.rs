@@ -1,0 +1,293 @@
+//! What a command asks of a shared counter, and whether what is known of it is enough.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use quipu_model::shared::{Change, Shard};
+use quipu_model::{
+    Cell, Command, Expiry, Incarnation, Millis, Name, NameBuf, NodeId, Refusal, SetCondition, SketchCommand,
+};
+use quipu_sketch::Key;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::bodies::ShownBody;
+use super::own::{OwnCell, OwnCells, cells_max};
+use super::shared_counter::{self, SharedCounter};
+use super::{SHARDS_MAX, ShardPick, SharePolicy, StoreLink, Swap};
+use crate::namespaces::Policies;
+use crate::sync::Ordering;
+
+/// What is said of a counter that cannot be shown.
+const CONFLICTING_BODIES: &str = "nodes have made this counter in different kinds, sizes or under different secrets, so that they cannot be laid together: delete it, and make it once";
+
+/// What a command asks of the store.
+pub enum StoreNeed {
+    /// Nothing: it adds.
+    Add,
+    /// To know what others say.
+    Read,
+    /// A change that only the store can order.
+    Swap(Swap),
+    /// Somebody who decides alone.
+    OneOwner(&'static str),
+}
+
+/// Whether what is known of a counter is enough.
+pub enum RowCheck {
+    /// It is.
+    Usable,
+    /// Not before its row was fetched.
+    Fetch,
+    /// It is not, and the store does not answer.
+    Refuse(Refusal),
+}
+
+/// What a command asks of the store.
+pub fn store_need(command: &Command<'_>) -> StoreNeed {
+    let swap_of = |name: &Name<'_>, change| StoreNeed::Swap(Swap { names: vec![name_buf(name)], change });
+    match command {
+        Command::Add { .. } => StoreNeed::Add,
+        Command::AddSampled { .. } => StoreNeed::OneOwner("what was sampled before it came"),
+        Command::AddWithin(add) => match (add.lower, add.upper, add.expiry) {
+            (i64::MIN, i64::MAX, Expiry::Keep) => StoreNeed::OneOwner("INCREX"),
+            _ => StoreNeed::OneOwner("an add with bounds or an expiry"),
+        },
+        Command::Set(set) if set.condition != SetCondition::Always => StoreNeed::OneOwner("SET with NX or XX"),
+        Command::Set(set) => {
+            let (value, expiry, reply_old) = (set.value, set.expiry, set.reply_old);
+            swap_of(&set.name, Change::Set { value, expiry, reply_old })
+        }
+        Command::Take { name } => swap_of(name, Change::Take),
+        Command::Reset { name } => swap_of(name, Change::Reset),
+        Command::Delete { names } => {
+            StoreNeed::Swap(Swap { names: names.iter().map(name_buf).collect(), change: Change::Delete })
+        }
+        Command::Expire { name, when, condition } => {
+            swap_of(name, Change::Expire { when: *when, condition: *condition })
+        }
+        Command::Persist { name } => swap_of(name, Change::Persist),
+        Command::ReadAndExpire { expiry: Expiry::Keep, .. } => StoreNeed::Read,
+        Command::ReadAndExpire { name, expiry } => swap_of(name, Change::ReadAndExpire(*expiry)),
+        Command::Flush => StoreNeed::OneOwner("deleting everything"),
+        Command::Sketch(command) => match command {
+            SketchCommand::Observe { .. } | SketchCommand::CountItems { .. } | SketchCommand::CountTop { .. } => {
+                StoreNeed::Add
+            }
+            SketchCommand::SetString(_) => StoreNeed::OneOwner("setting a sketch to a string"),
+            SketchCommand::MergeFrequency { .. } => StoreNeed::OneOwner("CMS.MERGE, which replaces what was counted,"),
+            // What is made, and what is merged, depends on what others have.
+            _ => StoreNeed::Read,
+        },
+        Command::Read { .. }
+        | Command::ReadMany { .. }
+        | Command::Exists { .. }
+        | Command::KindOf { .. }
+        | Command::ExpiryOf { .. }
+        | Command::Scan(_)
+        | Command::ListNames(_)
+        | Command::CountNames => StoreNeed::Read,
+    }
+}
+
+/// The counters that a command reads or adds to.
+pub fn target_names<'c, 'a>(command: &'c Command<'a>) -> &'c [Name<'a>] {
+    match command {
+        Command::ReadMany { names } | Command::Exists { names } | Command::Delete { names } => names,
+        Command::Add { name, .. }
+        | Command::Read { name }
+        | Command::ReadAndExpire { name, .. }
+        | Command::KindOf { name }
+        | Command::ExpiryOf { name, .. } => std::slice::from_ref(name),
+        Command::Sketch(command) => command.names(),
+        _ => &[],
+    }
+}
+
+fn name_buf(name: &Name<'_>) -> NameBuf {
+    name.bytes().into()
+}
+
+impl StoreLink {
+    /// Whether what is known of a counter is enough for a command. A counter that is read often is fetched before that is too old.
+    pub(crate) fn check_row(
+        &self,
+        own_cells: Option<&mut OwnCells>,
+        name: Name<'_>,
+        adds: bool,
+        (now, since): (Duration, Option<Duration>),
+        &SharePolicy { freshness, fail_mode, .. }: &SharePolicy,
+    ) -> RowCheck {
+        let Some(own_cells) = own_cells else { return RowCheck::Fetch };
+        // An add that is refused while the store does not answer has to know whether it does.
+        let adds_anyway = adds && fail_mode.adds();
+        if let Some(sum) = own_cells.wide_sum.as_ref().filter(|_| !adds) {
+            // Others may have brought it back: the row is asked for as it is for any other reading.
+            let is_fresh = own_cells
+                .requested_at
+                .is_some_and(|at| now.saturating_sub(at) <= freshness || since.is_some_and(|since| at >= since));
+            if is_fresh || own_cells.serve_stale_until.is_some_and(|until| until > now) {
+                return RowCheck::Refuse(Refusal::TooWide { sum: sum.clone() });
+            }
+            return RowCheck::Fetch;
+        }
+        if own_cells.has_body_conflict && own_cells.requested_at.is_some_and(|at| now.saturating_sub(at) <= freshness) {
+            return RowCheck::Refuse(Refusal::NotOffered { reason: CONFLICTING_BODIES });
+        }
+        if let (Some(at), Some(since)) = (own_cells.requested_at, since)
+            && at >= since
+        {
+            return RowCheck::Usable;
+        }
+        let serves_stale = own_cells.serve_stale_until.is_some_and(|until| until > now);
+        match own_cells.requested_at.map(|at| now.saturating_sub(at)) {
+            Some(age) if age <= freshness => {
+                if age > freshness / 2 {
+                    self.queue_refresh(name.bytes());
+                }
+                RowCheck::Usable
+            }
+            // An add counts whatever the others do; what it replies is as old as that.
+            Some(_) if adds_anyway => {
+                self.queue_refresh(name.bytes());
+                RowCheck::Usable
+            }
+            _ if adds_anyway && serves_stale => RowCheck::Usable,
+            _ if serves_stale && !adds && fail_mode.reads(own_cells.has_known_value()) => RowCheck::Usable,
+            _ if serves_stale => RowCheck::Refuse(Refusal::StoreDown),
+            _ => RowCheck::Fetch,
+        }
+    }
+
+    /// The present life has a cell.
+    fn mark_added(&self) {
+        // Read first: it is true almost always, and a line that nobody writes is in every core's cache.
+        if !self.has_added.load(Ordering::Acquire) {
+            self.has_added.store(true, Ordering::Release);
+        }
+    }
+
+    /// Who adds, and how.
+    pub(crate) fn shard_picker<'s>(&'s self, now: Duration, policies: &'s Policies) -> ShardPicker<'s> {
+        self.shard_picker_as(self.incarnation(), now, policies)
+    }
+
+    /// The same, as the life that was the present one when something was looked at.
+    pub(crate) fn shard_picker_as<'s>(
+        &'s self,
+        incarnation: Incarnation,
+        now: Duration,
+        policies: &'s Policies,
+    ) -> ShardPicker<'s> {
+        ShardPicker { link: self, policies, incarnation, now }
+    }
+}
+
+/// Who adds, and to which shard.
+pub struct ShardPicker<'s> {
+    link: &'s StoreLink,
+    policies: &'s Policies,
+    incarnation: Incarnation,
+    now: Duration,
+}
+
+impl ShardPicker<'_> {
+    /// The node's present life.
+    pub fn incarnation(&self) -> Incarnation {
+        self.incarnation
+    }
+
+    /// A number by chance.
+    pub fn random(&self) -> u64 {
+        self.link.random()
+    }
+
+    /// A counter of the days before the store.
+    pub fn own_from_unshared(&self, cell: Option<Cell>) -> OwnCells {
+        shared_counter::own_from_unshared(cell, self.incarnation)
+    }
+
+    /// A counter under its lock.
+    pub fn shared_counter<'o>(
+        &self,
+        own_cells: &'o mut OwnCells,
+        shown: Option<Cell>,
+        key: &'o Key,
+    ) -> SharedCounter<'o> {
+        let node: NodeId = self.link.node();
+        SharedCounter {
+            own_cells,
+            shown,
+            changed: false,
+            confirmed: false,
+            node,
+            incarnation: self.incarnation,
+            bodies: BTreeMap::new(),
+            body: None,
+            body_number: 0,
+            dropped_bodies: Vec::new(),
+            inherited: Vec::new(),
+            rewritten_bodies: BTreeSet::new(),
+            known_expiry: shown.and_then(|cell| cell.expires_at),
+            shows_sketch: false,
+            shown_body: ShownBody::Unchanged,
+            random: self.link.random(),
+            key,
+        }
+    }
+
+    /// When an add is to be put.
+    pub fn due_at(&self, name: Name<'_>) -> Duration {
+        self.now + self.policies.policy(name).share.settle_every
+    }
+
+    /// Adds to the cell of a shard; false if that cannot hold it.
+    pub fn add(&self, own_cells: &mut OwnCells, shard: Shard, expires_at: Option<Millis>, delta: i64) -> bool {
+        if own_cells.cell_mut(self.incarnation, shard).is_none() && !self.has_room(own_cells) {
+            return false;
+        }
+        self.link.mark_added();
+        let cell = own_cells.open_cell(self.incarnation, shard, expires_at);
+        match cell.own.added(delta) {
+            Some(own) => {
+                cell.update(own);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// The cell of the body that something is observed in, of a sketch that may be taken in twice or not; `None`: too many of older lives are left to be settled.
+    pub fn open_observed_cell<'o>(&self, own_cells: &'o mut OwnCells, is_idempotent: bool) -> Option<&'o mut OwnCell> {
+        let (incarnation, shard) = own_cells.observed_cell(is_idempotent, self.incarnation)?;
+        if !is_idempotent {
+            if own_cells.cell_mut(incarnation, shard).is_none() && !self.has_room(own_cells) {
+                return None;
+            }
+            self.link.mark_added();
+        }
+        Some(own_cells.open_cell(incarnation, shard, None))
+    }
+
+    /// Whether there is room for one more cell, if need be in place of one that is only kept because the store may lose it.
+    fn has_room(&self, own_cells: &mut OwnCells) -> bool {
+        own_cells.cells.len() < cells_max(self.policies.shards_max())
+            || own_cells.drop_oldest_confirmed(self.incarnation)
+    }
+
+    /// Which shard an add goes to. Refused if the command has to name a key for that and does not.
+    pub fn pick(&self, name: Name<'_>, shard_key: Option<&[u8]>) -> Result<Shard, Refusal> {
+        let policy = &self.policies.policy(name).share;
+        let shards = u64::from(policy.shards.clamp(1, SHARDS_MAX));
+        if shards == 1 {
+            return Ok(Shard(0));
+        }
+        let number = match policy.pick {
+            ShardPick::Writer => self.link.node().0,
+            ShardPick::Random => self.link.random(),
+            // Without a seed, so that every node takes the same shard for the same key.
+            ShardPick::Hash => xxh3_64(shard_key.ok_or(Refusal::NoShardKey)?),
+            ShardPick::Time => self.now.as_secs(),
+        };
+        Ok(Shard((number % shards) as u16))
+    }
+}

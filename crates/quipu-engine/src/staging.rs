@@ -1,0 +1,186 @@
+//! A data directory in the making: filled by a backup or a restore, and refused by everyone until it is whole.
+//!
+//! In: an empty or absent directory, segments, a ledger's copy of itself. Out: a data directory; or, after an error, what was there before.
+//!
+//! Invariants:
+//! - from its first byte until everything in it is durable it holds `control.unfinished`, by which `open` knows it for what it is, whenever the
+//!   machine stops;
+//! - one that is not finished is removed, the mark last.
+//!
+//! Not here: which state is copied (`backup`, `restore`).
+
+use std::io;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use quipu_model::{CopyProgress, LedgerError, Vfs};
+
+use crate::journal::control::{CONTROL_FILE, CONTROL_FILE_UNFINISHED, ControlFile, ControlState};
+use crate::journal::format::{Position, SegmentHeader};
+use crate::journal::segments::{Segment, segment_file};
+use crate::journal::{JournalError, io_error, read_full};
+use crate::options::LEDGER_DIR;
+
+/// Bytes copied at once: few calls, little memory.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// Why a data directory could not be filled; what was written has been removed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StagingError {
+    /// Nothing was touched.
+    #[error("{} is not empty: name a directory that is empty or does not exist yet", .dir.display())]
+    NotEmpty {
+        /// Which directory.
+        dir: PathBuf,
+    },
+    /// Nothing was touched.
+    #[error("{} is inside {}, of which it would be a copy: name a place outside of it", .dir.display(), .of.display())]
+    Inside {
+        /// Which directory.
+        dir: PathBuf,
+        /// What was to be copied.
+        of: PathBuf,
+    },
+    /// A file could not be read or written.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// The ledger could not be copied.
+    #[error("{}: {source}", .dir.join(LEDGER_DIR).display())]
+    Ledger {
+        /// Into which data directory.
+        dir: PathBuf,
+        /// Why.
+        source: LedgerError,
+    },
+    /// Whoever listened to the progress wanted no more of it.
+    #[error("copying to {} was ended before it was done", .dir.display())]
+    Interrupted {
+        /// Which directory.
+        dir: PathBuf,
+    },
+}
+
+/// See the module.
+pub(crate) struct StagedDirectory<'v> {
+    vfs: &'v dyn Vfs,
+    dir: PathBuf,
+    /// Whether there was no such directory before.
+    created: bool,
+    finished: bool,
+}
+
+impl<'v> StagedDirectory<'v> {
+    /// Takes a directory, if it is empty or absent and not within the one it will be a copy of.
+    pub(crate) fn begin(vfs: &'v dyn Vfs, dir: &Path, of: &Path) -> Result<StagedDirectory<'v>, StagingError> {
+        let original = vfs.identity(of).map_err(|e| io_error(of, "look at", e))?;
+        let absolute = std::path::absolute(dir).map_err(|e| io_error(dir, "find", e))?;
+        // By what they are and not by what they are called: a link may lead there, too, or to somewhere below.
+        let there = absolute.ancestors().find(|above| vfs.identity(above).is_ok()).unwrap_or(&absolute);
+        if absolute.ancestors().any(|above| vfs.identity(above).is_ok_and(|identity| identity == original))
+            || is_below(vfs, there, original)
+        {
+            return Err(StagingError::Inside { dir: dir.to_owned(), of: of.to_owned() });
+        }
+        let created = match vfs.list(dir) {
+            Ok(files) if files.is_empty() => false,
+            Ok(_) => return Err(StagingError::NotEmpty { dir: dir.to_owned() }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => true,
+            Err(error) => return Err(io_error(dir, "list", error).into()),
+        };
+        if created {
+            vfs.create_dir(dir).map_err(|e| io_error(dir, "create", e))?;
+        }
+        // From here on whatever goes wrong is undone.
+        let staged = StagedDirectory { vfs, dir: dir.to_owned(), created, finished: false };
+        ControlFile::mark_unfinished(vfs, dir)?;
+        Ok(staged)
+    }
+
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// An error of the ledger, or of whoever ended its copying.
+    pub(crate) fn ledger_error(&self, source: LedgerError) -> StagingError {
+        StagingError::Ledger { dir: self.dir.clone(), source }
+    }
+
+    /// Adds a segment of another directory: its stream up to a position, and zeros behind.
+    pub(crate) fn add_segment(
+        &self,
+        source: &dyn Vfs,
+        segment: &Segment,
+        log: u64,
+        end: Position,
+        progress: &mut CopyProgress<'_>,
+    ) -> Result<(), StagingError> {
+        let path = self.dir.join(segment_file(segment.number));
+        let from = source.open(&segment.path).map_err(|e| io_error(&segment.path, "open", e))?;
+        let file = self.vfs.create(&path).map_err(|e| io_error(&path, "create", e))?;
+        let header = SegmentHeader { log, number: segment.number, base: segment.base, bytes: segment.bytes() };
+        file.write_all_at(&header.encode(), 0).map_err(|e| io_error(&path, "write", e))?;
+        let (mut at, mut piece) = (segment.base, vec![0; PIECE_BYTES]);
+        while at < segment.end {
+            let bytes = usize::try_from(segment.end.0 - at.0).unwrap_or(PIECE_BYTES).min(PIECE_BYTES);
+            let within = usize::try_from(end.0.saturating_sub(at.0)).unwrap_or(bytes).min(bytes);
+            let read = read_full(&*from, &mut piece[..within], segment.offset(at));
+            if read.map_err(|e| io_error(&segment.path, "read", e))? < within {
+                let error = io_error(&segment.path, "read", io::ErrorKind::UnexpectedEof.into());
+                return Err(error.into());
+            }
+            piece[within..bytes].fill(0);
+            file.write_all_at(&piece[..bytes], segment.offset(at)).map_err(|e| io_error(&path, "write", e))?;
+            at = at.plus(bytes as u64);
+            if let ControlFlow::Break(()) = progress(bytes as u64) {
+                return Err(StagingError::Interrupted { dir: self.dir.clone() });
+            }
+        }
+        file.sync_data().map_err(|e| io_error(&path, "sync", e))?;
+        Ok(())
+    }
+
+    /// Makes it a data directory: everything in it is durable before the control file gets its name.
+    pub(crate) fn finish(mut self, control: ControlState) -> Result<(), StagingError> {
+        self.vfs.sync_dir(&self.dir).map_err(|e| io_error(&self.dir, "sync", e))?;
+        ControlFile::complete_unfinished(self.vfs, &self.dir, control)?;
+        self.finished = true;
+        Ok(())
+    }
+}
+
+/// Whether a directory, or one of those it really lies in, is this one.
+fn is_below(vfs: &dyn Vfs, dir: &Path, original: u64) -> bool {
+    let (mut at, mut before) = (dir.to_owned(), None);
+    // The root lies in itself.
+    while let Ok(identity) = vfs.identity(&at)
+        && before != Some(identity)
+    {
+        if identity == original {
+            return true;
+        }
+        before = Some(identity);
+        at.push("..");
+    }
+    false
+}
+
+impl Drop for StagedDirectory<'_> {
+    fn drop(&mut self) {
+        if self.finished {
+            return;
+        }
+        // If the very last sync failed, the control file may have its name already: it must not outlive what it speaks of.
+        let _ = self.vfs.remove(&self.dir.join(CONTROL_FILE));
+        // What cannot be removed stays, and says what it is.
+        let remove = || {
+            self.vfs.clear_dir(&self.dir, CONTROL_FILE_UNFINISHED)?;
+            self.vfs.sync_dir(&self.dir)?;
+            self.vfs.remove(&self.dir.join(CONTROL_FILE_UNFINISHED))
+        };
+        let _ = remove();
+        if self.created {
+            let _ = self.vfs.remove_dir(&self.dir);
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! Dice of a measurement: SplitMix64, and items by Zipf's law from it.
+
+use crate::key::rehash;
+
+/// Random numbers from a seed.
+pub struct Rng {
+    state: u64,
+}
+
+impl Rng {
+    pub fn new(seed: u64, stream: u64) -> Rng {
+        Rng { state: rehash(seed, stream) }
+    }
+
+    #[inline]
+    pub fn next(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(1);
+        rehash(self.state, 0)
+    }
+
+    /// In [0, 1).
+    #[inline]
+    pub fn fraction(&mut self) -> f64 {
+        (self.next() >> 11) as f64 * (-53f64).exp2()
+    }
+}
+
+/// Ranks from 0, of which the r-th comes with a chance of 1/(r+1)^exponent: Walker's alias method, one throw each.
+pub struct Zipf {
+    /// The part of its column that a rank keeps, and the rank that has the rest.
+    columns: Vec<(f64, u32)>,
+}
+
+impl Zipf {
+    pub fn new(universe: u32, exponent: f64) -> Zipf {
+        let weights: Vec<f64> = (1..=universe).map(|rank| f64::from(rank).powf(-exponent)).collect();
+        let mean = weights.iter().sum::<f64>() / f64::from(universe);
+        let mut columns: Vec<(f64, u32)> =
+            weights.iter().zip(0..).map(|(weight, rank)| (weight / mean, rank)).collect();
+        let (mut small, mut large): (Vec<u32>, Vec<u32>) =
+            (0..universe).partition(|rank| columns[*rank as usize].0 < 1.0);
+        while let (Some(less), Some(more)) = (small.pop(), large.pop()) {
+            columns[less as usize].1 = more;
+            let rest = columns[more as usize].0 - (1.0 - columns[less as usize].0);
+            columns[more as usize].0 = rest;
+            if rest < 1.0 { small.push(more) } else { large.push(more) }
+        }
+        for rank in small.into_iter().chain(large) {
+            columns[rank as usize].0 = 1.0;
+        }
+        Zipf { columns }
+    }
+
+    pub fn universe(&self) -> u32 {
+        self.columns.len() as u32
+    }
+
+    #[inline]
+    pub fn draw(&self, rng: &mut Rng) -> u32 {
+        let at = rng.fraction() * self.columns.len() as f64;
+        let (kept, other) = self.columns[at as usize];
+        if at.fract() < kept { at as u32 } else { other }
+    }
+}

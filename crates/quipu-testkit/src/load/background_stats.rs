@@ -1,0 +1,72 @@
+//! What a server tells of its own work: how often it sealed, evicted, loaded, compacted.
+//!
+//! In: `INFO quipu`. Out: figures that can be added up over lives. A suite that means to prove something about eviction shows that there was some.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+
+use crate::resp::{TestRespClient, Value};
+
+/// What a life, or several, did in the background.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct BackgroundStats {
+    /// Seals.
+    pub seals: u64,
+    /// Counters that left memory.
+    pub evicted: u64,
+    /// Counters looked for in the ledger.
+    pub loads: u64,
+    /// Pieces of compaction.
+    pub compactions: u64,
+}
+
+impl BackgroundStats {
+    /// Asks the server for those of its present life.
+    pub fn fetch(client: &mut TestRespClient) -> io::Result<BackgroundStats> {
+        let fields = read_info(client, "quipu")?;
+        let figure = |name: &str| {
+            let text = fields.get(name).and_then(|text| text.parse().ok());
+            text.ok_or_else(|| io::Error::other(format!("INFO quipu does not tell {name}")))
+        };
+        Ok(BackgroundStats {
+            seals: figure("seals_total")?,
+            evicted: figure("evicted_total")?,
+            loads: figure("loaded_total")?,
+            compactions: figure("compactions_total")?,
+        })
+    }
+
+    /// Whether there was some of everything.
+    pub fn are_complete(&self) -> bool {
+        self.seals > 0 && self.evicted > 0 && self.loads > 0 && self.compactions > 0
+    }
+}
+
+impl std::ops::AddAssign for BackgroundStats {
+    fn add_assign(&mut self, other: BackgroundStats) {
+        self.seals += other.seals;
+        self.evicted += other.evicted;
+        self.loads += other.loads;
+        self.compactions += other.compactions;
+    }
+}
+
+impl fmt::Display for BackgroundStats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let BackgroundStats { seals, evicted, loads, compactions } = self;
+        write!(f, "seals {seals}, evicted {evicted}, loads {loads}, compactions {compactions}")
+    }
+}
+
+/// A section of INFO, by key.
+pub fn read_info(client: &mut TestRespClient, section: &str) -> io::Result<BTreeMap<String, String>> {
+    match client.call(&["INFO", section])? {
+        Value::Bulk(bytes) => {
+            let text = String::from_utf8_lossy(&bytes);
+            let pairs = text.lines().filter_map(|line| line.split_once(':'));
+            Ok(pairs.map(|(key, value)| (key.to_owned(), value.trim().to_owned())).collect())
+        }
+        other => Err(io::Error::new(io::ErrorKind::InvalidData, format!("INFO was answered {other:?}"))),
+    }
+}

@@ -1,0 +1,113 @@
+//! Seeded chance: the same seed throws the same numbers, so a failure that prints its seed can be had again.
+//!
+//! The generator is splitmix64: its state is a counter, so several threads may throw the same dice without a lock. Good
+//! enough to choose tests by, and nothing else.
+
+use std::ops::RangeInclusive;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use quipu_model::Rng;
+
+/// Splitmix64's step: 2^64 divided by the golden ratio, made odd, so that the counter visits every state.
+const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// A seeded generator.
+#[derive(Debug)]
+pub struct SeededRng {
+    state: AtomicU64,
+}
+
+impl SeededRng {
+    /// Dice that throw what this seed decides.
+    pub fn new(seed: u64) -> SeededRng {
+        SeededRng { state: AtomicU64::new(seed) }
+    }
+
+    /// 64 bits.
+    pub fn next_u64(&self) -> u64 {
+        let mut z = self.state.fetch_add(STEP, Ordering::Relaxed).wrapping_add(STEP);
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number from 0 up to, not including, `bound`; 0 if the bound is 0.
+    pub fn below(&self, bound: usize) -> usize {
+        // The high half of the product: no division, and a bias of at most bound / 2^64.
+        ((u128::from(self.next_u64()) * bound as u128) >> 64) as usize
+    }
+
+    /// A number of the range, both ends included.
+    pub fn between(&self, range: RangeInclusive<i64>) -> i64 {
+        let (low, high) = (i128::from(*range.start()), i128::from(*range.end()));
+        let width = u128::try_from(high - low + 1).unwrap_or(0);
+        let offset = (u128::from(self.next_u64()) * width) >> 64;
+        i64::try_from(low + offset as i128).unwrap_or(*range.start())
+    }
+
+    /// True `percent` times in a hundred.
+    pub fn chance(&self, percent: usize) -> bool {
+        self.below(100) < percent
+    }
+
+    /// One of them. Panics if there are none.
+    pub fn pick<'a, T>(&self, choices: &'a [T]) -> &'a T {
+        &choices[self.below(choices.len())]
+    }
+
+    /// Puts them in any order, each as likely as the next.
+    pub fn shuffle<T>(&self, items: &mut [T]) {
+        for end in (1..items.len()).rev() {
+            items.swap(end, self.below(end + 1));
+        }
+    }
+
+    /// New dice for a part of the test, so that what it throws does not change what the others do.
+    #[must_use]
+    pub fn fork(&self) -> SeededRng {
+        SeededRng::new(self.next_u64())
+    }
+}
+
+impl Rng for SeededRng {
+    fn next(&self) -> u64 {
+        self.next_u64()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_seed_throws_the_same_numbers() {
+        let (a, b, other) = (SeededRng::new(7), SeededRng::new(7), SeededRng::new(8));
+        let numbers: Vec<u64> = (0..100).map(|_| a.next_u64()).collect();
+        assert!(numbers.iter().all(|&number| number == b.next_u64()));
+        assert!(numbers.iter().any(|&number| number != other.next_u64()));
+    }
+
+    #[test]
+    fn every_number_of_a_range_comes_up_and_no_other() {
+        let rng = SeededRng::new(1);
+        let mut counts = [0; 7];
+        for _ in 0..1000 {
+            counts[usize::try_from(rng.between(-3..=3) + 3).unwrap()] += 1;
+            assert!(rng.below(3) < 3);
+        }
+        assert!(counts.iter().all(|&count| count > 50), "{counts:?}");
+        assert_eq!(rng.below(0), 0);
+        assert_eq!(rng.between(5..=5), 5);
+        let _ = rng.between(i64::MIN..=i64::MAX);
+    }
+
+    #[test]
+    fn a_shuffle_loses_nothing() {
+        let rng = SeededRng::new(3);
+        let mut items: Vec<usize> = (0..50).collect();
+        rng.shuffle(&mut items);
+        assert_ne!(items, (0..50).collect::<Vec<_>>());
+        items.sort_unstable();
+        assert_eq!(items, (0..50).collect::<Vec<_>>());
+    }
+}

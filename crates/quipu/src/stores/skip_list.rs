@@ -1,0 +1,72 @@
+//! The counters that an import or a copy left out, each with its reason.
+//!
+//! Invariant: every counter left out is counted under its reason; the first of them are named.
+
+use std::collections::BTreeMap;
+
+use crate::backends::source::SkipReason;
+use crate::json::Json;
+use crate::terminal;
+
+/// How many of the counters left out are named.
+const LISTED_MAX: usize = 100;
+
+/// The counters left out.
+#[derive(Default)]
+pub struct SkipList {
+    listed: Vec<(Box<[u8]>, SkipReason)>,
+    counts: BTreeMap<&'static str, u64>,
+}
+
+impl SkipList {
+    /// Leaves one out.
+    pub fn add(&mut self, name: Box<[u8]>, reason: SkipReason) {
+        *self.counts.entry(reason.text).or_default() += 1;
+        if self.listed.len() < LISTED_MAX {
+            self.listed.push((name, reason));
+        }
+    }
+
+    /// Leaves out what another list has, too.
+    pub fn extend(&mut self, other: SkipList) {
+        for (reason, count) in other.counts {
+            *self.counts.entry(reason).or_default() += count;
+        }
+        let room = LISTED_MAX - self.listed.len();
+        self.listed.extend(other.listed.into_iter().take(room));
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> u64 {
+        self.counts.values().sum()
+    }
+
+    /// Prints them on stderr: the first names, then how many there are for each reason.
+    pub fn print(&self, label: &str) {
+        for (name, reason) in &self.listed {
+            eprintln!("{label} {}: {reason}", terminal::format_name(name));
+        }
+        for (reason, count) in &self.counts {
+            eprintln!("{label} {count}: {reason}");
+        }
+    }
+
+    /// The same for `--json`: the first, how many more there are, and how many for each reason.
+    pub fn fields(&self, names: [&'static str; 3]) -> Vec<(&'static str, Json)> {
+        let listed = self
+            .listed
+            .iter()
+            .map(|(name, reason)| Json::Object(vec![("name", Json::name(name)), ("why", Json::text(reason))]));
+        let reasons = self
+            .counts
+            .iter()
+            .map(|(reason, count)| Json::Object(vec![("why", Json::text(reason)), ("count", Json::count(*count))]));
+        let more = self.count() - self.listed.len() as u64;
+        let [list, list_more, list_reasons] = names;
+        vec![
+            (list, Json::List(listed.collect())),
+            (list_more, Json::count(more)),
+            (list_reasons, Json::List(reasons.collect())),
+        ]
+    }
+}
